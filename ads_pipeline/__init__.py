@@ -1,0 +1,1 @@
+"""Turns Google Ads reports into a warehouse people can trust."""

@@ -1,0 +1,176 @@
+"""Draws the tree of deliberate failures and says which of them waiting can cure.
+
+Whatever else escapes from the product is a defect in it. A room translates its library's exceptions into this
+tree once, at its own edge; it does not invent classes of its own elsewhere.
+
+    AdsPipelineError
+    ├── BadName                 a part of a partition's name breaks its rule
+    ├── BadSettings             the environment or the query file is wrong; every mistake is listed
+    ├── BadJson                 a text from outside is not one strict JSON object
+    ├── RawError                about one run's directory
+    │   ├── BadRow              a row cannot be written as one line of strict JSON
+    │   ├── UnsafePath          a symbolic link or a non-directory stands where a directory must
+    │   ├── RunExists           the name is taken; runs are never replaced
+    │   ├── RunNotSealed        there is no seal, so there is no run
+    │   ├── RunDamaged          there is a seal, and it does not tell the truth
+    │   └── RawUnavailable      the disk is full, slow or out of reach                (waiting cures it)
+    └── LedgerError             about the record of what is safe
+        ├── IllegalMove         the transition table has no such move
+        ├── VerdictConflict     the same run was judged twice, differently
+        ├── UnknownRun          a verdict or a pointer names a run that was never registered
+        ├── UnsoundAcceptance   an acceptance that the run's own seal contradicts
+        ├── LedgerRefused       the database's own rules stopped a write: a defect, never retried
+        ├── LedgerOutdated      the schema is not the one this release writes
+        └── LedgerUnavailable   busy or out of reach                                  (waiting cures it)
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+class AdsPipelineError(Exception):
+    """The root. `waiting_cures` says whether the same call may succeed later with nothing else changed."""
+
+    waiting_cures: ClassVar[bool] = False
+
+
+class BadName(AdsPipelineError, ValueError):
+    """A part of a name was refused. Nothing was written."""
+
+    def __init__(self, field: str, value: object, rule: str) -> None:
+        self.field, self.value, self.rule = field, value, rule
+        super().__init__(f"{field}: {quoted(value)} is refused: {rule}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mistake:
+    """One thing wrong in the settings, and where."""
+
+    place: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.problem}"
+
+
+class BadSettings(AdsPipelineError, ValueError):
+    """The settings were refused. Carries every mistake that was found, not the first."""
+
+    def __init__(self, mistakes: tuple[Mistake, ...]) -> None:
+        self.mistakes = mistakes
+        count = "1 mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
+        listed = "".join(f"\n  {mistake}" for mistake in mistakes)
+        super().__init__(f"the settings hold {count}; mend and start again:{listed}")
+
+
+class BadJson(AdsPipelineError, ValueError):
+    """Not one strict JSON object. The message is the reason, without a word of the text itself."""
+
+
+class RawError(AdsPipelineError):
+    """A failure of one run's directory; `path` is relative to the raw root."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        self.path, self.problem = path, problem
+        super().__init__(f"{printable(path)}: {problem}")
+
+
+class BadRow(RawError):
+    """A row that strict JSON cannot say. Nothing was sealed."""
+
+
+class UnsafePath(RawError):
+    """Something other than a plain directory or file stands on the way. Nothing was read or written through it."""
+
+
+class RunExists(RawError):
+    """The run's name is taken. A new attempt needs a new run_id."""
+
+
+class RunNotSealed(RawError):
+    """No seal: the run was never finished, or never existed. Land it again under a new run_id."""
+
+
+class RunDamaged(RawError):
+    """The seal and the directory contradict each other. The run is never read; land a new one."""
+
+
+class RawUnavailable(RawError):
+    """The file system failed. It says nothing about the run; nothing was sealed."""
+
+    waiting_cures = True
+
+
+class LedgerError(AdsPipelineError):
+    """A failure of the ledger. The transaction it came from has left no trace."""
+
+
+class IllegalMove(LedgerError):
+    """The transition table has no move for this act in this state."""
+
+    def __init__(self, partition: str, state: str, act: str, next_move: str) -> None:
+        self.partition, self.state, self.act = partition, state, act
+        super().__init__(f"{partition}: cannot {act} while the partition is {state}: {next_move}")
+
+
+class VerdictConflict(LedgerError):
+    """A second, different verdict on the same run under the same validation_id."""
+
+    def __init__(self, run: str, recorded: str, offered: str) -> None:
+        self.run, self.recorded, self.offered = run, recorded, offered
+        super().__init__(
+            f"{run}: already {recorded}, now said to be {offered}. A run does not change; if the rules did, "
+            "judge it again under a validation_id of its own"
+        )
+
+
+class UnknownRun(LedgerError):
+    """The ledger was never told of this run."""
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        super().__init__(f"{run}: the run is not registered; register what was sealed before judging it")
+
+
+class UnsoundAcceptance(LedgerError):
+    """Acceptance of a run whose seal is damaged or counts other rows than were read."""
+
+    def __init__(self, run: str, problem: str) -> None:
+        self.run, self.problem = run, problem
+        super().__init__(f"{run}: cannot be accepted: {problem}; reject it and land a new run")
+
+
+class LedgerRefused(LedgerError):
+    """A constraint or trigger of the database stopped a write that the code above should not have tried."""
+
+
+class LedgerOutdated(LedgerError):
+    """The database's schema revision is not the one this release was written for."""
+
+    def __init__(self, found: str | None, wanted: str) -> None:
+        self.found, self.wanted = found, wanted
+        super().__init__(
+            f"the ledger is at revision {found or 'none'}, this release needs {wanted}: "
+            "migrate it, or run the release that wrote it"
+        )
+
+
+class LedgerUnavailable(LedgerError):
+    """Locked by others for too long, or out of reach. Nothing was recorded, or it was and may be sent again."""
+
+    waiting_cures = True
+
+
+def printable(text: str, *, limit: int = 2000) -> str:
+    """Outside text made safe for a log line, a terminal and both databases: one line, no control characters.
+
+    What cannot be printed is written as a backslash escape; what exceeds the limit is cut and marked.
+    """
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def quoted(value: object, *, limit: int = 80) -> str:
+    """An outside value as it may stand in a message: its type is visible, its length bounded."""
+    return printable(repr(value), limit=limit)

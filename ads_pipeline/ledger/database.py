@@ -1,0 +1,186 @@
+"""Opens the ledger's database and keeps every difference between SQLite and Postgres.
+
+Which statements are run is for `reader` and `writer` to say; they are the same for both.
+"""
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+import sqlalchemy as sa
+import tenacity
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+from alembic import command
+from ads_pipeline.errors import LedgerOutdated, LedgerRefused, LedgerUnavailable
+
+T = TypeVar("T")
+
+BUSY_SECONDS: Final = 30
+MIGRATION_LOCK: Final = 0x616473  # any constant that only this product's migrations take
+READ_ONLY: Final = "ads_pipeline_read_only"
+OLDEST_SQLITE: Final = (3, 38, 0)  # STRICT tables, UPDATE … FROM and JSON functions
+
+# SQLSTATEs after which the same transaction may simply be tried again. Every write of the ledger is keyed, so that is
+# also the cure when a connection breaks during COMMIT and nobody knows whether it took place.
+_TRY_AGAIN_STATES = ("40001", "40P01", "55P03", "57P01", "57P02", "57P03", "53300")
+
+
+def open_engine(url: str, *, read_only: bool = False) -> sa.Engine:
+    """An engine on the ledger; with read_only the database itself refuses every write made through it."""
+    if sa.make_url(url).get_backend_name() == "sqlite":
+        return _open_sqlite(url, read_only=read_only)
+    options = {
+        "timezone": "UTC",
+        "lock_timeout": f"{BUSY_SECONDS}s",
+        "idle_in_transaction_session_timeout": "60s",  # a stuck holder would stall everyone behind its locks
+        "default_transaction_read_only": "on" if read_only else "off",
+    }
+    return sa.create_engine(
+        url,
+        hide_parameters=True,
+        connect_args={
+            "application_name": "ads_pipeline",
+            "connect_timeout": 10,
+            "options": " ".join(f"-c {name}={value}" for name, value in options.items()),
+        },
+    )
+
+
+def _open_sqlite(url: str, *, read_only: bool) -> sa.Engine:
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        wanted = ".".join(map(str, OLDEST_SQLITE))
+        raise LedgerUnavailable(f"SQLite {sqlite3.sqlite_version} is too old, the ledger needs {wanted} or newer")
+    engine = sa.create_engine(
+        url, hide_parameters=True, connect_args={"timeout": BUSY_SECONDS, "isolation_level": None}
+    )
+
+    @sa.event.listens_for(engine, "connect")
+    def _prepare(connection: sqlite3.Connection, _record: object) -> None:
+        for pragma in (
+            "journal_mode = WAL",
+            "synchronous = FULL",  # NORMAL may lose the last commits in a power cut
+            "foreign_keys = ON",
+            f"query_only = {'ON' if read_only else 'OFF'}",
+        ):
+            connection.execute(f"PRAGMA {pragma}")
+
+    # A deferred transaction that reads first cannot be upgraded once another has written: it fails at once, whatever
+    # the busy timeout. So a writer takes the lock before it reads.
+    begin = "BEGIN" if read_only else "BEGIN IMMEDIATE"
+
+    @sa.event.listens_for(engine, "begin")
+    def _begin(connection: sa.Connection) -> None:
+        connection.exec_driver_sql(begin)
+
+    return engine
+
+
+def transact(engine: sa.Engine, work: Callable[[sa.Connection], T]) -> T:
+    """Run the work in one transaction; again, a bounded number of times, when it only met others at the wrong moment.
+
+    The work must be safe to run twice: a commit whose acknowledgement was lost may have taken place.
+    """
+    try:
+        return _tries()(_once, engine, work)
+    except sa.exc.DBAPIError as error:
+        raise translated(error) from error
+
+
+def _tries() -> tenacity.Retrying:
+    return tenacity.Retrying(
+        retry=tenacity.retry_if_exception(_may_be_tried_again),
+        wait=tenacity.wait_random_exponential(multiplier=0.02, max=2),
+        stop=tenacity.stop_after_attempt(8) | tenacity.stop_after_delay(2 * BUSY_SECONDS),
+        reraise=True,
+    )
+
+
+def _once(engine: sa.Engine, work: Callable[[sa.Connection], T]) -> T:
+    with engine.begin() as connection:
+        return work(connection)
+
+
+def _may_be_tried_again(error: BaseException) -> bool:
+    return isinstance(error, sa.exc.DBAPIError) and isinstance(translated(error), LedgerUnavailable)
+
+
+def translated(error: sa.exc.DBAPIError) -> LedgerUnavailable | LedgerRefused:
+    """The library's error as one of ours. Neither message repeats a statement's values or the address."""
+    original = error.orig
+    state = getattr(original, "pgcode", None)
+    said = str(original).strip().partition("\n")[0]
+    if isinstance(original, sqlite3.OperationalError):
+        return LedgerUnavailable(f"the ledger's database is busy or out of reach: {said}")
+    if error.connection_invalidated or state in _TRY_AGAIN_STATES or (state is None and _is_outage(error)):
+        return LedgerUnavailable(f"the ledger's database is busy or out of reach ({state or 'no connection'})")
+    return LedgerRefused(f"the ledger's database refused a write that should not have been tried: {said}")
+
+
+def _is_outage(error: sa.exc.DBAPIError) -> bool:
+    return isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError)
+
+
+def migrate(engine: sa.Engine) -> None:
+    """Bring the schema to this release's revision. Safe to run again, and by many at once."""
+
+    def upgrade(connection: sa.Connection) -> None:
+        if connection.dialect.name == "postgresql":
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
+        config = _alembic()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+
+    transact(engine, upgrade)
+
+
+def require_current(engine: sa.Engine) -> None:
+    """LedgerOutdated unless the schema is the one this release writes."""
+    wanted = ScriptDirectory.from_config(_alembic()).get_current_head()
+    found = transact(engine, _revision)
+    if found != wanted:
+        raise LedgerOutdated(found, str(wanted))
+
+
+def _revision(connection: sa.Connection) -> str | None:
+    context = MigrationContext.configure(connection, opts={"version_table": "ledger_revision"})
+    return context.get_current_revision()
+
+
+def _alembic() -> Config:
+    config = Config()
+    config.set_main_option("script_location", "ads_pipeline.ledger:migrations")
+    return config
+
+
+@contextmanager
+def opened(url: str, *, read_only: bool = False) -> Iterator[sa.Engine]:
+    """An engine on a ledger of the right revision, closed at the end of the block."""
+    engine = open_engine(url, read_only=read_only)
+    try:
+        require_current(engine)
+        yield engine
+    finally:
+        engine.dispose()
+
+
+def rowset(dialect: str, name: str, columns: dict[str, sa.types.TypeEngine[Any]]) -> sa.FromClause:
+    """Any number of rows as one bound parameter of that name, a JSON array of objects.
+
+    One statement text serves one row and a thousand, so it is built, compiled and planned alike for both.
+    """
+    rows = sa.bindparam(name, type_=sa.Text())
+    if dialect == "postgresql":
+        typed = [sa.column(column, kind) for column, kind in columns.items()]
+        return sa.func.json_to_recordset(sa.cast(rows, sa.JSON)).table_valued(*typed).render_derived(
+            name=name, with_types=True
+        )
+    each = sa.func.json_each(rows).table_valued("value", name=f"{name}_each")
+    picked = [
+        sa.type_coerce(sa.func.json_extract(each.c.value, f"$.{column}"), kind).label(column)
+        for column, kind in columns.items()
+    ]
+    return sa.select(*picked).subquery(name)

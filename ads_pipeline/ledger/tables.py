@@ -1,0 +1,155 @@
+"""Names the ledger's tables and columns for those who build statements.
+
+The constraints, indexes and triggers stand in `migrations`, once; a test holds the two against each other.
+"""
+
+from datetime import UTC, date, datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Dialect
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+INSTANT_FORMAT = "%Y-%m-%dT%H:%M:%S.%fZ"
+
+
+def instant_text(instant: datetime) -> str:
+    """Fixed width and always UTC, so that text order is time order; Postgres reads it as well."""
+    return instant.astimezone(UTC).strftime(INSTANT_FORMAT)
+
+
+class Instant(TypeDecorator[datetime]):
+    """An instant in UTC: timestamptz in Postgres, fixed-width text in SQLite, which has no such type."""
+
+    impl = sa.TIMESTAMP(timezone=True)
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        return dialect.type_descriptor(sa.Text() if dialect.name == "sqlite" else sa.TIMESTAMP(timezone=True))
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
+        return instant_text(value) if value is not None and dialect.name == "sqlite" else value
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
+        if isinstance(value, str):
+            return datetime.strptime(value, INSTANT_FORMAT).replace(tzinfo=UTC)
+        return None if value is None else value.astimezone(UTC)
+
+
+class Day(TypeDecorator[date]):
+    """A calendar day: date in Postgres, YYYY-MM-DD in SQLite."""
+
+    impl = sa.Date
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        return dialect.type_descriptor(sa.Text() if dialect.name == "sqlite" else sa.Date())
+
+    def process_bind_param(self, value: date | None, dialect: Dialect) -> Any:
+        return value.isoformat() if value is not None and dialect.name == "sqlite" else value
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> date | None:  # noqa: ARG002 - the base's signature
+        return date.fromisoformat(value) if isinstance(value, str) else value
+
+
+metadata = sa.MetaData()
+KEY = ("source", "customer_id", "query_name", "logical_date")
+
+
+def _key_columns() -> list[sa.Column[Any]]:
+    return [sa.Column(name, Day() if name == "logical_date" else sa.Text, primary_key=True) for name in KEY]
+
+
+partition_state = sa.Table(
+    "partition_state",
+    metadata,
+    *_key_columns(),
+    sa.Column("status", sa.Text),
+    sa.Column("current_run_id", sa.Text),
+    sa.Column("schema_version", sa.Text),
+    sa.Column("record_count", sa.BigInteger),
+    sa.Column("updated_at", Instant),
+    sa.Column("error_message", sa.Text),
+    sa.Column("attempt_count", sa.Integer),
+)
+
+# Every run the ledger was told of. The ordinal is the order of registration, and the only order between runs.
+runs = sa.Table(
+    "runs",
+    metadata,
+    *_key_columns(),
+    sa.Column("run_id", sa.Text, primary_key=True),
+    sa.Column("ordinal", sa.Integer),
+    sa.Column("schema_version", sa.Text),
+    sa.Column("record_count", sa.BigInteger),
+    sa.Column("payload_sha256", sa.Text),
+    sa.Column("registered_at", Instant),
+)
+
+# Every verdict, numbered within its partition. The last two columns are what stood once it had been recorded: the
+# ordinal of the current run, and of the run whose rejection the error message tells.
+attempts = sa.Table(
+    "attempts",
+    metadata,
+    *_key_columns(),
+    sa.Column("attempt_no", sa.Integer, primary_key=True),
+    sa.Column("run_id", sa.Text),
+    sa.Column("validation_id", sa.Text),
+    sa.Column("ordinal", sa.Integer),
+    sa.Column("outcome", sa.Text),
+    sa.Column("effect", sa.Text),
+    sa.Column("error_class", sa.Text),
+    sa.Column("error_message", sa.Text),
+    sa.Column("rows_read", sa.BigInteger),
+    sa.Column("rows_failed", sa.BigInteger),
+    sa.Column("judged_at", Instant),
+    sa.Column("current_ordinal", sa.Integer),
+    sa.Column("message_ordinal", sa.Integer),
+)
+
+# Which run the warehouse shows for a partition, written only after its rows are there.
+warehouse_pointer = sa.Table(
+    "warehouse_pointer",
+    metadata,
+    *_key_columns(),
+    sa.Column("run_id", sa.Text),
+    sa.Column("schema_version", sa.Text),
+    sa.Column("record_count", sa.BigInteger),
+    sa.Column("table_version", sa.BigInteger),
+    sa.Column("availability", sa.Text),
+    sa.Column("changed_at", Instant),
+)
+
+# The first publication of a run; publishing it again adds nothing.
+load_records = sa.Table(
+    "load_records",
+    metadata,
+    *_key_columns(),
+    sa.Column("run_id", sa.Text, primary_key=True),
+    sa.Column("schema_version", sa.Text),
+    sa.Column("record_count", sa.BigInteger),
+    sa.Column("table_version", sa.BigInteger),
+    sa.Column("loaded_at", Instant),
+)
+
+operator_acts = sa.Table(
+    "operator_acts",
+    metadata,
+    sa.Column("act_id", sa.Text, primary_key=True),
+    sa.Column("act", sa.Text),
+    sa.Column("operator", sa.Text),
+    sa.Column("command", sa.Text),
+    sa.Column("filters", sa.Text),
+    sa.Column("reason", sa.Text),
+    sa.Column("partitions_changed", sa.Integer),
+    sa.Column("acted_at", Instant),
+)
+
+# The partitions an act changed, and what they were before it.
+acted_partitions = sa.Table(
+    "acted_partitions",
+    metadata,
+    sa.Column("act_id", sa.Text, primary_key=True),
+    *_key_columns(),
+    sa.Column("status_before", sa.Text),
+)

@@ -1,0 +1,211 @@
+"""Reads settings and `config/google_apis.yaml` once, reports every mistake together, freezes them.
+
+Nothing else looks at the environment. What is read here is handed on as values; a room never asks for settings.
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from ads_pipeline.errors import BadName, BadSettings, Mistake, printable, quoted
+from ads_pipeline.partition import checked_name, parse_date
+
+PREFIX = "ADS_PIPELINE_"
+VARIABLES: Mapping[str, str] = {
+    "ADS_PIPELINE_HOME": "absolute path of the folder for raw runs, the warehouse and SQLite (~/.ads_pipeline)",
+    "ADS_PIPELINE_DATABASE_URL": "postgresql+psycopg2://… of the ledger and of Dagster's records (SQLite in home)",
+    "ADS_PIPELINE_QUERIES": "path of the query file (the google_apis.yaml that ships with the package)",
+}
+SHIPPED_QUERIES = Path(__file__).parent / "config" / "google_apis.yaml"
+POSTGRES = "postgresql+psycopg2://"
+
+_SELECT = re.compile(r"\s*SELECT\s+(?P<fields>[a-z0-9_.,\s]+?)\s+FROM\s+(?P<resource>[a-z_]+)\s*", re.ASCII)
+_FIELD = re.compile(r"[a-z_]+(\.[a-z0-9_]+)+", re.ASCII)
+_REQUIRED_FIELDS = ("segments.date", "customer.id")
+
+
+def _gaql(text: str) -> str:
+    """The query on one line, if it is one that a partition can complete with its day."""
+    match = _SELECT.fullmatch(text)
+    if match is None:
+        raise ValueError("must read SELECT field, … FROM resource, with no WHERE, ORDER BY or LIMIT")
+    fields = [name.strip() for name in match["fields"].split(",")]
+    odd = [name for name in fields if _FIELD.fullmatch(name) is None]
+    if odd:
+        raise ValueError(f"{quoted(odd[0])} is not the name of a field")
+    if len(set(fields)) < len(fields):
+        raise ValueError(f"selects {next(name for name in fields if fields.count(name) > 1)} twice")
+    for name in _REQUIRED_FIELDS:
+        if name not in fields:
+            raise ValueError(f"must select {name}: rows are checked against their partition by it")
+    return f"SELECT {', '.join(fields)} FROM {match['resource']}"
+
+
+def _named(field_name: str) -> Callable[[str], str]:
+    return lambda value: checked_name(field_name, value)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML whose dates stay text, so that an impossible one is reported with its place like any other mistake."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own class attribute, replaced whole
+        first: [(tag, pattern) for tag, pattern in known if not tag.endswith(":timestamp")]
+        for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+
+class Query(_Document):
+    """One GAQL query and the version of the rows it gives."""
+
+    schema_version: Annotated[str, AfterValidator(_named("schema_version"))]
+    gaql: Annotated[str, AfterValidator(_gaql)]
+
+
+class GoogleApis(_Document):
+    """The query file."""
+
+    source: Annotated[str, AfterValidator(_named("source"))]
+    api_version: Annotated[str, Field(pattern=r"^v[0-9]{1,3}\z")]
+    start_date: Annotated[date, BeforeValidator(parse_date)]
+    queries: Annotated[dict[Annotated[str, AfterValidator(_named("query_name"))], Query], Field(min_length=1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything the environment decides."""
+
+    home: Path
+    queries_file: Path
+    google_apis: GoogleApis
+    postgres_url: str | None = field(default=None, repr=False)  # it may hold a password
+
+    @property
+    def database_url(self) -> str:
+        return self.postgres_url or f"sqlite:///{self.home / 'ledger.db'}"
+
+    @property
+    def raw_root(self) -> Path:
+        return self.home / "raw"
+
+    def query(self, name: str) -> Query:
+        """The query of that name; BadName says which names there are."""
+        checked_name("query_name", name)
+        try:
+            return self.google_apis.queries[name]
+        except KeyError:
+            known = ", ".join(sorted(self.google_apis.queries))
+            raise BadName("query_name", name, f"{self.queries_file} defines only {known}") from None
+
+
+def read_settings(environ: Mapping[str, str]) -> Settings:
+    """The settings that this environment gives; BadSettings lists every mistake in it and in the query file."""
+    mistakes = _unknown_variables(environ)
+    home = _home(environ, mistakes)
+    postgres_url = _postgres_url(environ, mistakes)
+    queries_file = Path(environ.get("ADS_PIPELINE_QUERIES") or SHIPPED_QUERIES)
+    google_apis = _google_apis(queries_file, mistakes)
+    if mistakes or google_apis is None:
+        raise BadSettings(tuple(mistakes))
+    return Settings(home=home, queries_file=queries_file, google_apis=google_apis, postgres_url=postgres_url)
+
+
+def _unknown_variables(environ: Mapping[str, str]) -> list[Mistake]:
+    """A misspelt variable would fall back to a default without a word."""
+    mistakes = []
+    for name in sorted(environ):
+        if name.startswith(PREFIX) and name not in VARIABLES:
+            near = difflib.get_close_matches(name, VARIABLES, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(VARIABLES)}"
+            mistakes.append(Mistake(place=printable(name), problem=f"no such setting; {hint}"))
+    return mistakes
+
+
+def _home(environ: Mapping[str, str], mistakes: list[Mistake]) -> Path:
+    text = environ.get("ADS_PIPELINE_HOME")
+    if not text:
+        return Path.home() / ".ads_pipeline"
+    home = Path(text).expanduser()
+    if not home.is_absolute():
+        problem = f"{quoted(text)} must be an absolute path, or it would mean another folder from each directory"
+        mistakes.append(Mistake(place="ADS_PIPELINE_HOME", problem=problem))
+    return home
+
+
+def _postgres_url(environ: Mapping[str, str], mistakes: list[Mistake]) -> str | None:
+    """SQLAlchemy would pick another driver for a bare postgresql://, one that Dagster's notifications fail under."""
+    url = environ.get("ADS_PIPELINE_DATABASE_URL") or None
+    if url is not None and not url.startswith(POSTGRES):
+        mistakes.append(Mistake(place="ADS_PIPELINE_DATABASE_URL", problem=f"must start with {POSTGRES}"))
+    return url
+
+
+def _google_apis(path: Path, mistakes: list[Mistake]) -> GoogleApis | None:
+    try:
+        text = path.read_bytes().decode("utf-8")
+        document, lines = _yaml_with_lines(text, path, mistakes)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        mistakes.append(Mistake(place=str(path), problem=f"cannot be read: {printable(str(error))}"))
+        return None
+    try:
+        return GoogleApis.model_validate(document)
+    except ValidationError as error:
+        for problem in error.errors(include_url=False, include_input=False):
+            mistakes.append(_mistake_at(path, lines, problem))
+        return None
+
+
+def _mistake_at(path: Path, lines: Mapping[tuple[str, ...], int], problem: Any) -> Mistake:
+    where = tuple(str(part) for part in problem["loc"] if part != "[key]")
+    near = next((where[:n] for n in range(len(where), -1, -1) if where[:n] in lines), ())
+    cause = problem.get("ctx", {}).get("error")
+    said = f"{quoted(cause.value)} is refused: {cause.rule}" if isinstance(cause, BadName) else problem["msg"]
+    said = said.removeprefix("Value error, ")
+    return Mistake(
+        place=f"{path}:{lines.get(near, 1)} {printable('.'.join(where))}".rstrip(), problem=printable(said)
+    )
+
+
+def _yaml_with_lines(
+    text: str, path: Path, mistakes: list[Mistake]
+) -> tuple[object, dict[tuple[str, ...], int]]:
+    """The document, and the line on which each of its parts begins. A key that stands twice is a mistake."""
+    loader = _Loader(text)
+    try:
+        root = loader.get_single_node()
+        lines: dict[tuple[str, ...], int] = {}
+        if root is None:
+            return None, lines
+        _note_lines(root, (), lines, path, mistakes)
+        return loader.construct_document(root), lines
+    finally:
+        loader.dispose()
+
+
+def _note_lines(
+    node: yaml.Node,
+    where: tuple[str, ...],
+    lines: dict[tuple[str, ...], int],
+    path: Path,
+    mistakes: list[Mistake],
+) -> None:
+    lines.setdefault(where, node.start_mark.line + 1)
+    if not isinstance(node, yaml.MappingNode):
+        return
+    for key, value in node.value:
+        inner = (*where, str(key.value))
+        if inner in lines:
+            place = f"{path}:{key.start_mark.line + 1} {printable('.'.join(inner))}"
+            mistakes.append(Mistake(place=place, problem=f"stands already on line {lines[inner]}"))
+        lines.setdefault(inner, key.start_mark.line + 1)
+        _note_lines(value, inner, lines, path, mistakes)
