@@ -17,6 +17,9 @@ tree once, at its own edge; it does not invent classes of its own elsewhere.
     └── LedgerError             about the record of what is safe
         ├── IllegalMove         the transition table has no such move
         ├── VerdictConflict     the same run was judged twice, differently
+        ├── VerdictsRefused     some of many verdicts were refused; the others are recorded
+        ├── RunChanged          a run is registered again with another seal: raw data was tampered with
+        ├── ActRepeated         an act_id is used again for another act
         ├── UnknownRun          a verdict or a pointer names a run that was never registered
         ├── UnsoundAcceptance   an acceptance that the run's own seal contradicts
         ├── LedgerRefused       the database's own rules stopped a write: a defect, never retried
@@ -122,6 +125,35 @@ class VerdictConflict(LedgerError):
             f"{run}: already {recorded}, now said to be {offered}. A run does not change; if the rules did, "
             "judge it again under a validation_id of its own"
         )
+
+
+class VerdictsRefused(LedgerError):
+    """Some of many verdicts were refused. `recorded` holds what was recorded of the others, which stands."""
+
+    def __init__(self, recorded: tuple[object, ...], refusals: tuple[LedgerError, ...]) -> None:
+        self.recorded, self.refusals = recorded, refusals
+        listed = "".join(f"\n  {refusal}" for refusal in refusals[:10])
+        more = f"\n  and {len(refusals) - 10} more" if len(refusals) > 10 else ""
+        super().__init__(f"{len(recorded)} verdicts are recorded, {len(refusals)} were refused:{listed}{more}")
+
+
+class RunChanged(LedgerError):
+    """A sealed run is registered again with other facts than the first time."""
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        super().__init__(
+            f"{run}: its seal is not the one that was registered. Sealed runs never change: "
+            "find out what changed it, and land a new run"
+        )
+
+
+class ActRepeated(LedgerError):
+    """The act_id names an act that was recorded with other words."""
+
+    def __init__(self, act_id: str) -> None:
+        self.act_id = act_id
+        super().__init__(f"{act_id}: this act_id is recorded for another act; give each act an id of its own")
 
 
 class UnknownRun(LedgerError):

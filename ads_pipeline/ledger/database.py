@@ -6,6 +6,7 @@ Which statements are run is for `reader` and `writer` to say; they are the same 
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
@@ -16,12 +17,13 @@ from alembic.script import ScriptDirectory
 
 from alembic import command
 from ads_pipeline.errors import LedgerOutdated, LedgerRefused, LedgerUnavailable
+from ads_pipeline.ledger.tables import metadata
 
 T = TypeVar("T")
 
 BUSY_SECONDS: Final = 30
 MIGRATION_LOCK: Final = 0x616473  # any constant that only this product's migrations take
-READ_ONLY: Final = "ads_pipeline_read_only"
+REVISION_TABLE: Final = "ledger_revision"
 OLDEST_SQLITE: Final = (3, 38, 0)  # STRICT tables, UPDATE … FROM and JSON functions
 
 # SQLSTATEs after which the same transaction may simply be tried again. Every write of the ledger is keyed, so that is
@@ -54,14 +56,27 @@ def _open_sqlite(url: str, *, read_only: bool) -> sa.Engine:
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         wanted = ".".join(map(str, OLDEST_SQLITE))
         raise LedgerUnavailable(f"SQLite {sqlite3.sqlite_version} is too old, the ledger needs {wanted} or newer")
+    path = Path(sa.make_url(url).database or "")
+    if not read_only:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    mode = "rw" if read_only else "rwc"  # a reader must not make an empty ledger where it looked for one
     engine = sa.create_engine(
-        url, hide_parameters=True, connect_args={"timeout": BUSY_SECONDS, "isolation_level": None}
+        "sqlite://",
+        creator=lambda: sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode={mode}",
+            uri=True,
+            timeout=BUSY_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+        ),
+        poolclass=sa.QueuePool,
+        hide_parameters=True,
     )
 
     @sa.event.listens_for(engine, "connect")
     def _prepare(connection: sqlite3.Connection, _record: object) -> None:
         for pragma in (
-            "journal_mode = WAL",
+            *(() if read_only else ("journal_mode = WAL",)),
             "synchronous = FULL",  # NORMAL may lose the last commits in a power cut
             "foreign_keys = ON",
             f"query_only = {'ON' if read_only else 'OFF'}",
@@ -137,17 +152,14 @@ def migrate(engine: sa.Engine) -> None:
     transact(engine, upgrade)
 
 
-def require_current(engine: sa.Engine) -> None:
-    """LedgerOutdated unless the schema is the one this release writes."""
-    wanted = ScriptDirectory.from_config(_alembic()).get_current_head()
-    found = transact(engine, _revision)
-    if found != wanted:
-        raise LedgerOutdated(found, str(wanted))
+def _revisions(engine: sa.Engine) -> tuple[str | None, str]:
+    """The schema's revision, and the one this release writes."""
 
+    def found(connection: sa.Connection) -> str | None:
+        return MigrationContext.configure(connection, opts={"version_table": REVISION_TABLE}).get_current_revision()
 
-def _revision(connection: sa.Connection) -> str | None:
-    context = MigrationContext.configure(connection, opts={"version_table": "ledger_revision"})
-    return context.get_current_revision()
+    head = ScriptDirectory.from_config(_alembic()).get_current_head()
+    return transact(engine, found), str(head)
 
 
 def _alembic() -> Config:
@@ -158,29 +170,29 @@ def _alembic() -> Config:
 
 @contextmanager
 def opened(url: str, *, read_only: bool = False) -> Iterator[sa.Engine]:
-    """An engine on a ledger of the right revision, closed at the end of the block."""
+    """An engine on a ledger of this release's revision, closed at the end of the block.
+
+    A writer finds an empty database and makes the ledger in it. An older ledger is never migrated by the way.
+    """
     engine = open_engine(url, read_only=read_only)
     try:
-        require_current(engine)
+        found, wanted = _revisions(engine)
+        if found is None and not read_only:
+            migrate(engine)
+        elif found != wanted:
+            raise LedgerOutdated(found, wanted)
         yield engine
     finally:
         engine.dispose()
 
 
-def rowset(dialect: str, name: str, columns: dict[str, sa.types.TypeEngine[Any]]) -> sa.FromClause:
-    """Any number of rows as one bound parameter of that name, a JSON array of objects.
+def grant_reading(engine: sa.Engine, role: str) -> None:
+    """Let a Postgres role read the ledger and nothing more: for loaders, sensors and whoever else only asks."""
+    quoted_role = engine.dialect.identifier_preparer.quote_identifier(role)
 
-    One statement text serves one row and a thousand, so it is built, compiled and planned alike for both.
-    """
-    rows = sa.bindparam(name, type_=sa.Text())
-    if dialect == "postgresql":
-        typed = [sa.column(column, kind) for column, kind in columns.items()]
-        return sa.func.json_to_recordset(sa.cast(rows, sa.JSON)).table_valued(*typed).render_derived(
-            name=name, with_types=True
-        )
-    each = sa.func.json_each(rows).table_valued("value", name=f"{name}_each")
-    picked = [
-        sa.type_coerce(sa.func.json_extract(each.c.value, f"$.{column}"), kind).label(column)
-        for column, kind in columns.items()
-    ]
-    return sa.select(*picked).subquery(name)
+    def grant(connection: sa.Connection) -> None:
+        for table in metadata.sorted_tables:
+            connection.exec_driver_sql(f"GRANT SELECT ON {table.name} TO {quoted_role}")
+        connection.exec_driver_sql(f"GRANT SELECT ON {REVISION_TABLE} TO {quoted_role}")
+
+    transact(engine, grant)

@@ -1,10 +1,11 @@
 """Alembic's entry: runs the revisions on the connection that `database.migrate` hands over, in its transaction."""
 
+from ads_pipeline.ledger.database import REVISION_TABLE
 from alembic import context
 
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=None,
-    version_table="ledger_revision",
+    version_table=REVISION_TABLE,
 )
 context.run_migrations()

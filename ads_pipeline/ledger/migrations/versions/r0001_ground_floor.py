@@ -18,8 +18,8 @@ _DIALECTS = {
         "big": "BIGINT",
         "strict": "",
         "differs": "IS DISTINCT FROM",
-        "real_day": "TRUE",
-        "real_instant": "TRUE",
+        "real_day": "",
+        "real_instant": "",
     },
     "sqlite": {
         "text": "TEXT",
@@ -29,8 +29,8 @@ _DIALECTS = {
         # Without STRICT a column takes a value of any type.
         "strict": "STRICT",
         "differs": "IS NOT",
-        "real_day": "logical_date IS date(logical_date)",
-        "real_instant": "{column} LIKE '____-__-__T__:__:__.______Z'",
+        "real_day": ", CONSTRAINT real_day CHECK (logical_date IS date(logical_date))",
+        "real_instant": "CHECK ({column} LIKE '____-__-__T__:__:__.______Z')",
     },
 }
 
@@ -46,7 +46,6 @@ CREATE TABLE partition_state (
     attempt_count INTEGER NOT NULL DEFAULT 0 CHECK (attempt_count >= 0),
     PRIMARY KEY ({key}),
     FOREIGN KEY ({key}, current_run_id) REFERENCES runs ({key}, run_id),
-    CONSTRAINT real_day CHECK ({real_day}),
     CONSTRAINT authority_is_whole CHECK (
         (current_run_id IS NULL) = (schema_version IS NULL) AND (current_run_id IS NULL) = (record_count IS NULL)
     ),
@@ -55,6 +54,7 @@ CREATE TABLE partition_state (
     ),
     CONSTRAINT failure_is_explained CHECK (status <> 'failed' OR error_message IS NOT NULL),
     CONSTRAINT only_verdicts_judge CHECK (status = 'pending' OR attempt_count >= 1)
+    {real_day}
 ) {strict};
 
 CREATE TABLE runs (
@@ -67,8 +67,8 @@ CREATE TABLE runs (
     registered_at {instant} NOT NULL {check_registered_at},
     PRIMARY KEY ({key}, run_id),
     CONSTRAINT one_run_an_ordinal UNIQUE ({key}, ordinal),
-    CONSTRAINT real_day CHECK ({real_day}),
     CONSTRAINT sealed_or_damaged CHECK ((schema_version IS NULL) = (record_count IS NULL))
+    {real_day}
 ) {strict};
 
 CREATE TABLE attempts (
@@ -171,7 +171,7 @@ def upgrade() -> None:
         "key": _KEY,
         "key_columns": _key_columns(words),
         **{
-            f"check_{column}": f"CHECK ({words['real_instant'].format(column=column)})"
+            f"check_{column}": words["real_instant"].format(column=column)
             for column in (
                 "updated_at", "registered_at", "judged_at", "changed_at", "loaded_at", "acted_at",
             )

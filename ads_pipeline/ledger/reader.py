@@ -1,0 +1,188 @@
+"""Answers what the ledger holds, and can change nothing.
+
+Extractors, loaders, sensors and readers get this type; its connections are read-only in the database itself. What may
+be recorded, and by whom, is in `writer`.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Self
+
+import sqlalchemy as sa
+
+from ads_pipeline.ledger import database
+from ads_pipeline.ledger.records import Attempt, LoadRecord, Pointer, RecordedAct, StateFilter
+from ads_pipeline.ledger.rows import (
+    KEY_TYPES,
+    fields_for,
+    json_rows,
+    key_fields,
+    key_of,
+    registered_of,
+    rowset,
+    run_in,
+    same_key,
+    state_of,
+)
+from ads_pipeline.ledger.tables import (
+    KEY,
+    acted_partitions,
+    attempts,
+    load_records,
+    operator_acts,
+    partition_state,
+    runs,
+    warehouse_pointer,
+)
+from ads_pipeline.partition import PartitionKey
+from ads_pipeline.transitions import Effect, Outcome, PartitionState, RegisteredRun, Status
+
+LARGEST_PAGE: Final = 10_000
+
+
+class LedgerReader:
+    """Read access to one ledger."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        self._states_of = _lookup(partition_state, engine.dialect.name)
+        self._pointers_of = _lookup(warehouse_pointer, engine.dialect.name)
+
+    @classmethod
+    @contextmanager
+    def opened(cls, url: str) -> Iterator[Self]:
+        with database.opened(url, read_only=True) as engine:
+            yield cls(engine)
+
+    def state(self, key: PartitionKey) -> PartitionState:
+        """The partition's state; one without a row reads as pending."""
+        return self.states([key])[key]
+
+    def states(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, PartitionState]:
+        """The state of every partition asked for, in the order asked."""
+        asked = list(dict.fromkeys(keys))
+        found = {row.key: row for row in map(state_of, self._read(self._states_of, asked))}
+        return {key: found.get(key) or PartitionState.absent(key) for key in asked}
+
+    def page(
+        self, wanted: StateFilter, *, after: PartitionKey | None = None, limit: int = 1000
+    ) -> list[PartitionState]:
+        """The recorded states that match, in key order, from just after a key. An empty page is the end."""
+        if not 1 <= limit <= LARGEST_PAGE:
+            raise ValueError(f"limit must be 1 to {LARGEST_PAGE}, not {limit}")
+        statement = sa.select(partition_state).where(*_conditions(wanted))
+        if after is not None:
+            place = sa.tuple_(*(sa.literal(getattr(after, name), KEY_TYPES[name]) for name in KEY))
+            statement = statement.where(sa.tuple_(*key_of(partition_state)) > place)
+        statement = statement.order_by(*key_of(partition_state)).limit(limit)
+        return [state_of(row) for row in self._execute(statement)]
+
+    def pages(self, wanted: StateFilter, *, limit: int = 1000) -> Iterator[PartitionState]:
+        """Every recorded state that matches, a page at a time; what changes meanwhile may be seen or not."""
+        after = None
+        while page := self.page(wanted, after=after, limit=limit):
+            yield from page
+            after = page[-1].key
+
+    def tally(self, wanted: StateFilter) -> dict[Status, int]:
+        """How many recorded partitions match, by status."""
+        statement = (
+            sa.select(partition_state.c.status, sa.func.count())
+            .where(*_conditions(wanted))
+            .group_by(partition_state.c.status)
+        )
+        counted: dict[str, int] = {status: count for status, count in self._execute(statement)}
+        return {status: counted.get(status, 0) for status in Status}
+
+    def runs(self, key: PartitionKey) -> list[RegisteredRun]:
+        """The registered runs of a partition, oldest first."""
+        rows = self._execute(sa.select(runs).where(*_matches(runs, key)).order_by(runs.c.ordinal))
+        return [registered_of(row) for row in rows]
+
+    def attempts(self, key: PartitionKey) -> list[Attempt]:
+        """Every verdict on a partition, in the order recorded."""
+        rows = self._execute(sa.select(attempts).where(*_matches(attempts, key)).order_by(attempts.c.attempt_no))
+        return [
+            Attempt(
+                run=run_in(row),
+                outcome=Outcome(row.outcome),
+                effect=Effect(row.effect),
+                **fields_for(Attempt, row, "run", "outcome", "effect"),
+            )
+            for row in rows
+        ]
+
+    def pointers(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, Pointer]:
+        """The pointers of those partitions that have one."""
+        rows = self._read(self._pointers_of, list(dict.fromkeys(keys)))
+        pointers = [
+            Pointer(
+                run=run_in(row),
+                available=row.availability == "published",
+                **fields_for(Pointer, row, "run", "available"),
+            )
+            for row in rows
+        ]
+        return {pointer.run.key: pointer for pointer in pointers}
+
+    def load_records(self, key: PartitionKey) -> list[LoadRecord]:
+        """The first publication of each run of a partition, oldest first."""
+        rows = self._execute(
+            sa.select(load_records)
+            .where(*_matches(load_records, key))
+            .order_by(load_records.c.loaded_at, load_records.c.run_id)
+        )
+        return [LoadRecord(run=run_in(row), **fields_for(LoadRecord, row, "run")) for row in rows]
+
+    def acts(self, key: PartitionKey) -> list[RecordedAct]:
+        """What operators did to a partition, oldest first."""
+        rows = self._execute(
+            sa.select(operator_acts, acted_partitions.c.status_before)
+            .join(acted_partitions, acted_partitions.c.act_id == operator_acts.c.act_id)
+            .where(*_matches(acted_partitions, key))
+            .order_by(operator_acts.c.acted_at, operator_acts.c.act_id)
+        )
+        return [
+            RecordedAct(
+                status_before=None if row.status_before is None else Status(row.status_before),
+                **fields_for(RecordedAct, row, "status_before"),
+            )
+            for row in rows
+        ]
+
+    def _read(self, statement: sa.Select[Any], keys: Sequence[PartitionKey]) -> Sequence[sa.Row[Any]]:
+        return self._execute(statement, {"asked": json_rows(map(key_fields, keys))}) if keys else []
+
+    def _execute(
+        self, statement: sa.Select[Any], parameters: dict[str, Any] | None = None
+    ) -> Sequence[sa.Row[Any]]:
+        return database.transact(self._engine, lambda c: c.execute(statement, parameters or {}).all())
+
+
+def _matches(table: sa.Table, key: PartitionKey) -> list[sa.ColumnElement[bool]]:
+    return [table.c[name] == getattr(key, name) for name in KEY]
+
+
+def _lookup(table: sa.Table, dialect: str) -> sa.Select[Any]:
+    asked = rowset(dialect, KEY_TYPES)
+    return sa.select(table).join_from(asked, table, same_key(table, asked))
+
+
+def _conditions(wanted: StateFilter) -> list[sa.ColumnElement[bool]]:
+    columns = partition_state.c
+    conditions = [
+        column.in_(sorted(values))
+        for column, values in (
+            (columns.customer_id, wanted.customer_ids),
+            (columns.query_name, wanted.query_names),
+            (columns.status, wanted.statuses),
+        )
+        if values is not None
+    ]
+    if wanted.source is not None:
+        conditions.append(columns.source == wanted.source)
+    if wanted.since is not None:
+        conditions.append(columns.logical_date >= wanted.since)
+    if wanted.until is not None:
+        conditions.append(columns.logical_date <= wanted.until)
+    return conditions

@@ -1,0 +1,136 @@
+"""The values that are handed to the ledger and come back from it."""
+
+from dataclasses import dataclass
+from datetime import date, datetime
+
+from ads_pipeline.errors import IllegalMove
+from ads_pipeline.partition import PartitionKey, Run, checked_name
+from ads_pipeline.transitions import Effect, Outcome, PartitionState, Status, Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateFilter:
+    """Which partitions to list. What is left out does not narrow; an empty set matches nothing."""
+
+    source: str | None = None
+    customer_ids: frozenset[str] | None = None
+    query_names: frozenset[str] | None = None
+    statuses: frozenset[Status] | None = None
+    since: date | None = None
+    until: date | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Landing:
+    """A run to register, with what its seal says; nothing when the seal is damaged."""
+
+    run: Run
+    schema_version: str | None = None
+    record_count: int | None = None
+    payload_sha256: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.schema_version is not None:
+            checked_name("schema_version", self.schema_version)
+        if (self.schema_version is None) != (self.record_count is None):
+            raise ValueError(f"{self.run}: a sound seal gives both schema_version and record_count")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One verdict as it was recorded."""
+
+    run: Run
+    attempt_no: int
+    validation_id: str
+    ordinal: int
+    outcome: Outcome
+    effect: Effect
+    error_class: str | None
+    error_message: str | None
+    rows_read: int | None
+    rows_failed: int | None
+    judged_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What became of a verdict that was handed in. `redelivered` says that it was recorded before."""
+
+    verdict: Verdict
+    attempt_no: int
+    effect: Effect
+    redelivered: bool
+    state: PartitionState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """A run whose rows the warehouse now holds, and the table version that holds them."""
+
+    run: Run
+    table_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """Which runs readers may now be shown, and which lost their authority before they could be."""
+
+    published: tuple[Run, ...]
+    outdated: tuple[Run, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pointer:
+    """What the warehouse shows for a partition. An unavailable pointer shows nothing."""
+
+    run: Run
+    schema_version: str
+    record_count: int
+    table_version: int
+    available: bool
+    changed_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRecord:
+    """The first publication of a run."""
+
+    run: Run
+    schema_version: str
+    record_count: int
+    table_version: int
+    loaded_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """Who acts, how and why. The act_id makes the act happen once however often it is sent."""
+
+    act_id: str
+    operator: str
+    command: str
+    reason: str
+    filters: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acted:
+    """What an order did. The refused partitions are as they were, each with the reason."""
+
+    changed: tuple[PartitionState, ...]
+    unchanged: tuple[PartitionKey, ...]
+    refused: tuple[IllegalMove, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedAct:
+    """An operator's act on one partition."""
+
+    act_id: str
+    act: str
+    operator: str
+    command: str
+    reason: str
+    status_before: Status | None
+    acted_at: datetime

@@ -1,0 +1,306 @@
+"""Records verdicts, control acts and publications; each change and what it follows from commit together.
+
+The lock of a partition is its state row. Every verb takes the rows it needs in key order, decides by `transitions`
+while it holds them, and writes sets: one partition or thousands cost the same number of statements. Every verb may be
+repeated with the same words and then changes nothing.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, Self, TypeVar
+
+import sqlalchemy as sa
+
+from ads_pipeline.errors import ActRepeated, IllegalMove, LedgerError, RunChanged, VerdictsRefused, printable
+from ads_pipeline.ledger import database
+from ads_pipeline.ledger.hearing import Hearing
+from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.records import Acted, Landing, Order, Publication, Published, Recorded
+from ads_pipeline.ledger.rows import json_rows, key_fields, key_in, registered_of, state_fields, state_of
+from ads_pipeline.ledger.statements import Statements
+from ads_pipeline.ledger.tables import instant_text
+from ads_pipeline.partition import PartitionKey, Run
+from ads_pipeline.transitions import Act, PartitionState, RegisteredRun, Status, Verdict, carry_out
+
+T = TypeVar("T")
+Clock = Callable[[], datetime]
+
+
+class Ledger(LedgerReader):
+    """Read and write access to one ledger. `clock` replaces the database's own, for those who must choose the time."""
+
+    def __init__(self, engine: sa.Engine, *, clock: Clock | None = None) -> None:
+        super().__init__(engine)
+        self._sql = Statements(engine.dialect.name)
+        self._clock = clock
+
+    @classmethod
+    @contextmanager
+    def opened(cls, url: str, *, clock: Clock | None = None) -> Iterator[Self]:
+        with database.opened(url) as engine:
+            yield cls(engine, clock=clock)
+
+    def register(self, landings: Sequence[Landing]) -> list[RegisteredRun]:
+        """Tell the ledger of sealed runs: each gets its partition's next ordinal, once, and a pending row if none.
+
+        RunChanged when a run is already known by other facts; then nothing is registered.
+        """
+        return self._transact(lambda connection: self._register(connection, landings))
+
+    def insert_pending(self, keys: Iterable[PartitionKey]) -> int:
+        """Make the absent rows explicit; what is recorded already is not touched. How many were made."""
+        wanted = _sorted(keys)
+        return self._transact(lambda connection: self._insert_pending(connection, wanted, self._now(connection)))
+
+    def record_verdict(self, verdict: Verdict) -> Recorded:
+        """Record one verdict, or raise the one reason it was refused for."""
+        try:
+            return self.record_verdicts([verdict])[0]
+        except VerdictsRefused as refused:
+            raise refused.refusals[0] from None
+
+    def record_verdicts(self, verdicts: Sequence[Verdict]) -> list[Recorded]:
+        """Record verdicts in the order given, in one transaction.
+
+        One that cannot stand does not hold up the others: they are recorded, and then VerdictsRefused is raised.
+        """
+        heard = self._transact(lambda connection: self._judge(connection, verdicts))
+        refusals = tuple(answer for answer in heard if isinstance(answer, LedgerError))
+        recorded = [answer for answer in heard if isinstance(answer, Recorded)]
+        if refusals:
+            raise VerdictsRefused(tuple(recorded), refusals)
+        return recorded
+
+    def carry_out(self, act: Act, keys: Iterable[PartitionKey], order: Order) -> Acted:
+        """Carry out a control act on each partition it is legal for, and log it in the same transaction."""
+        return self._transact(lambda connection: self._carry_out(connection, act, _sorted(keys), order))
+
+    def publish(self, publications: Sequence[Publication]) -> Published:
+        """Point readers at runs that the warehouse holds, if the ledger still says so; add their load records."""
+        return self._transact(lambda connection: self._publish(connection, publications))
+
+    def withdraw_pointers(self, keys: Iterable[PartitionKey]) -> int:
+        """Make the pointers of these partitions unavailable. How many were available before."""
+        return self._transact(lambda connection: self._withdraw_pointers(connection, _sorted(keys)))
+
+    def _transact(self, work: Callable[[sa.Connection], T]) -> T:
+        return database.transact(self._engine, work)
+
+    def _now(self, connection: sa.Connection) -> datetime:
+        now: datetime = self._clock() if self._clock else connection.scalar(self._sql.read_clock)
+        return now
+
+    def _lock(
+        self, connection: sa.Connection, keys: Iterable[PartitionKey]
+    ) -> dict[PartitionKey, PartitionState]:
+        rows = _run(connection, self._sql.lock_states, map(key_fields, keys))
+        return {state.key: state for state in map(state_of, rows)}
+
+    def _insert_pending(self, connection: sa.Connection, keys: list[PartitionKey], now: datetime) -> int:
+        fresh = {"status": Status.PENDING, "updated_at": instant_text(now)}
+        return _run(connection, self._sql.insert_pending, (key_fields(key) | fresh for key in keys)).rowcount
+
+    def _register(self, connection: sa.Connection, landings: Sequence[Landing]) -> list[RegisteredRun]:
+        now = self._now(connection)
+        keys = _sorted(landing.run.key for landing in landings)
+        self._insert_pending(connection, keys, now)
+        self._lock(connection, keys)
+        asked = [
+            key_fields(landing.run.key) | {"place": place, "run_id": landing.run.run_id}
+            for place, landing in enumerate(landings)
+        ]
+        rows = _run(connection, self._sql.read_for_registering, asked)
+        known: dict[Run, RegisteredRun] = {}
+        newest: dict[PartitionKey, int] = {}
+        fresh: list[RegisteredRun] = []
+        for landing, row in zip(landings, rows, strict=True):
+            run, key = landing.run, landing.run.key
+            if row.run_id is not None:
+                known[run] = registered_of(row)
+            elif run not in known:
+                newest[key] = newest.get(key, row.newest_ordinal or 0) + 1
+                known[run] = _registered(landing, newest[key])
+                fresh.append(known[run])
+            if known[run] != _registered(landing, known[run].ordinal):
+                raise RunChanged(str(run))
+        _run(connection, self._sql.insert_runs, (_run_fields(run, now) for run in fresh))
+        return [known[landing.run] for landing in landings]
+
+    def _judge(self, connection: sa.Connection, verdicts: Sequence[Verdict]) -> list[Recorded | LedgerError]:
+        hearing = Hearing(self._clock)
+        answers: list[Recorded | LedgerError] = []
+        for verdict, row in zip(verdicts, self._read_for_judging(connection, verdicts), strict=True):
+            try:
+                answers.append(hearing.hear(verdict, row))
+            except LedgerError as error:
+                answers.append(error)
+        if hearing.attempt_rows:
+            _run(connection, self._sql.insert_attempts, hearing.attempt_rows)
+            _run(connection, self._sql.update_states, hearing.state_rows)
+        return answers
+
+    def _read_for_judging(
+        self, connection: sa.Connection, verdicts: Sequence[Verdict]
+    ) -> Sequence[sa.Row[Any]]:
+        asked = [
+            key_fields(verdict.run.key)
+            | {"place": place, "run_id": verdict.run.run_id, "validation_id": verdict.validation_id}
+            for place, verdict in enumerate(verdicts)
+        ]
+        rows = _run(connection, self._sql.read_for_judging, asked).all()
+        if any(row.attempt_count and row.last_attempt_no is None for row in rows):
+            # Another transaction committed while this statement waited for its lock: what it wrote beside the state
+            # row is not in the statement's view. Now that the lock is ours a second look sees everything.
+            rows = _run(connection, self._sql.read_for_judging, asked).all()
+        return rows
+
+    def _carry_out(self, connection: sa.Connection, act: Act, keys: list[PartitionKey], order: Order) -> Acted:
+        now = self._now(connection)
+        before = self._lock(connection, keys)
+        if self._is_done(connection, act, order):
+            return self._done_before(connection, order, keys, before)
+        acted = _decide(act, [before.get(key) or PartitionState.absent(key) for key in keys], now)
+        self._log(connection, act, order, acted, before, now)
+        present = [state for state in acted.changed if state.key in before]
+        absent = [state.key for state in acted.changed if state.key not in before]
+        _run(connection, self._sql.update_states, map(state_fields, present))
+        self._insert_pending(connection, absent, now)
+        return acted
+
+    def _log(
+        self,
+        connection: sa.Connection,
+        act: Act,
+        order: Order,
+        acted: Acted,
+        before: Mapping[PartitionKey, PartitionState],
+        now: datetime,
+    ) -> None:
+        words = {
+            "act_id": order.act_id,
+            "act": act.name.lower(),
+            "operator": printable(order.operator),
+            "command": printable(order.command),
+            "filters": printable(order.filters),
+            "reason": printable(order.reason),
+            "partitions_changed": len(acted.changed),
+            "acted_at": now,
+        }
+        connection.execute(self._sql.insert_act, words)
+        rows = (
+            key_fields(state.key)
+            | {"act_id": order.act_id, "status_before": before[state.key].status if state.key in before else None}
+            for state in acted.changed
+        )
+        _run(connection, self._sql.insert_acted, rows)
+
+    def _is_done(self, connection: sa.Connection, act: Act, order: Order) -> bool:
+        done = connection.execute(self._sql.read_act, {"act_id": order.act_id}).one_or_none()
+        if done is not None and (done.act, done.operator) != (act.name.lower(), printable(order.operator)):
+            raise ActRepeated(order.act_id)
+        return done is not None
+
+    def _done_before(
+        self,
+        connection: sa.Connection,
+        order: Order,
+        keys: list[PartitionKey],
+        states: Mapping[PartitionKey, PartitionState],
+    ) -> Acted:
+        """The answer to an act that is sent again, as when its first answer was lost."""
+        acted = set(map(key_in, connection.execute(self._sql.read_acted, {"act_id": order.act_id})))
+        return Acted(
+            changed=tuple(states[key] for key in keys if key in acted),
+            unchanged=tuple(key for key in keys if key not in acted),
+            refused=(),
+        )
+
+    def _publish(self, connection: sa.Connection, publications: Sequence[Publication]) -> Published:
+        now = instant_text(self._now(connection))
+        keys = _sorted(publication.run.key for publication in publications)
+        states = self._lock(connection, keys)
+        shown = {
+            key_in(row): row.run_id
+            for row in _run(connection, self._pointers_of, map(key_fields, keys))
+            if row.availability == "published"
+        }
+        published: list[Run] = []
+        outdated: list[Run] = []
+        moved: list[dict[str, Any]] = []
+        for publication in publications:
+            run, state = publication.run, states.get(publication.run.key)
+            if state is None or state.status is not Status.SUCCESS or state.current_run_id != run.run_id:
+                outdated.append(run)
+                continue
+            published.append(run)
+            if shown.get(run.key) != run.run_id:
+                moved.append(_pointer_fields(publication, state))
+        _run(connection, self._sql.put_pointers, (row | {"changed_at": now} for row in moved))
+        _run(connection, self._sql.insert_load_records, (row | {"loaded_at": now} for row in moved))
+        return Published(published=tuple(published), outdated=tuple(outdated))
+
+    def _withdraw_pointers(self, connection: sa.Connection, keys: list[PartitionKey]) -> int:
+        now = instant_text(self._now(connection))
+        self._lock(connection, keys)
+        rows = (key_fields(key) | {"changed_at": now} for key in keys)
+        return _run(connection, self._sql.withdraw_pointers, rows).rowcount
+
+
+def _sorted(keys: Iterable[PartitionKey]) -> list[PartitionKey]:
+    """Each key once, in the order in which every verb takes its locks."""
+    return sorted(set(keys))
+
+
+def _run(
+    connection: sa.Connection, statement: sa.Executable, rows: Iterable[Mapping[str, Any]]
+) -> sa.CursorResult[Any]:
+    return connection.execute(statement, {"asked": json_rows(rows)})
+
+
+def _decide(act: Act, states: Iterable[PartitionState], now: datetime) -> Acted:
+    changed: list[PartitionState] = []
+    unchanged: list[PartitionKey] = []
+    refused: list[IllegalMove] = []
+    for before in states:
+        try:
+            after = carry_out(before, act, now=now)
+        except IllegalMove as error:
+            refused.append(error)
+        else:
+            if after is before:
+                unchanged.append(before.key)
+            else:
+                changed.append(after)
+    return Acted(changed=tuple(changed), unchanged=tuple(unchanged), refused=tuple(refused))
+
+
+def _registered(landing: Landing, ordinal: int) -> RegisteredRun:
+    return RegisteredRun(
+        run=landing.run,
+        ordinal=ordinal,
+        schema_version=landing.schema_version,
+        record_count=landing.record_count,
+        payload_sha256=landing.payload_sha256,
+    )
+
+
+def _run_fields(registered: RegisteredRun, now: datetime) -> dict[str, Any]:
+    return key_fields(registered.run.key) | {
+        "run_id": registered.run.run_id,
+        "ordinal": registered.ordinal,
+        "schema_version": registered.schema_version,
+        "record_count": registered.record_count,
+        "payload_sha256": registered.payload_sha256,
+        "registered_at": instant_text(now),
+    }
+
+
+def _pointer_fields(publication: Publication, state: PartitionState) -> dict[str, Any]:
+    return key_fields(state.key) | {
+        "run_id": publication.run.run_id,
+        "schema_version": state.schema_version,
+        "record_count": state.record_count,
+        "table_version": publication.table_version,
+        "availability": "published",
+    }
