@@ -233,20 +233,17 @@ def rule_on(
     if move.to is None or move.effect is None:
         raise IllegalMove(str(state.key), state.recorded or "absent", act.value, "a verdict always counts")
     message, message_ordinal = _message(state, verdict, move, registered.ordinal, message_ordinal)
-    ruled = replace(
-        state,
+    taken = move.takes_authority
+    ruled = PartitionState(
+        key=state.key,
         status=move.to,
+        current_run_id=registered.run.run_id if taken else state.current_run_id,
+        schema_version=registered.schema_version if taken else state.schema_version,
+        record_count=registered.record_count if taken else state.record_count,
+        updated_at=later(state.updated_at, now),
         error_message=message,
         attempt_count=state.attempt_count + 1,
-        updated_at=later(state.updated_at, now),
     )
-    if move.takes_authority:
-        ruled = replace(
-            ruled,
-            current_run_id=registered.run.run_id,
-            schema_version=registered.schema_version,
-            record_count=registered.record_count,
-        )
     return Ruling(state=ruled, effect=move.effect, message_ordinal=message_ordinal)
 
 

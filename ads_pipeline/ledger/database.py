@@ -39,6 +39,7 @@ def open_engine(url: str, *, read_only: bool = False) -> sa.Engine:
         "timezone": "UTC",
         "lock_timeout": f"{BUSY_SECONDS}s",
         "idle_in_transaction_session_timeout": "60s",  # a stuck holder would stall everyone behind its locks
+        "plan_cache_mode": "force_generic_plan",  # every prepared statement looks rows up by key
         "default_transaction_read_only": "on" if read_only else "off",
     }
     return sa.create_engine(

@@ -12,7 +12,8 @@ import sqlalchemy as sa
 
 from ads_pipeline.errors import UnknownRun, UnsoundAcceptance, VerdictConflict
 from ads_pipeline.ledger.records import Recorded
-from ads_pipeline.ledger.rows import key_fields, state_fields, state_of
+from ads_pipeline.ledger.rows import key_fields, state_of
+from ads_pipeline.ledger.tables import instant_text
 from ads_pipeline.partition import PartitionKey, Run
 from ads_pipeline.transitions import Effect, Outcome, PartitionState, RegisteredRun, Ruling, Verdict, rule_on
 
@@ -33,19 +34,15 @@ class Hearing:
         self._clock = clock
         self._standing: dict[PartitionKey, _Standing] = {}
         self._heard: dict[tuple[Run, str], Recorded] = {}
+        self._last_row: dict[PartitionKey, dict[str, Any]] = {}
         self.attempt_rows: list[dict[str, Any]] = []
-
-    @property
-    def state_rows(self) -> list[dict[str, Any]]:
-        """The last state of every partition that was ruled on."""
-        return [state_fields(standing.state) for standing in self._standing.values()]
 
     def hear(self, verdict: Verdict, row: sa.Row[Any]) -> Recorded:
         """The verdict as recorded, now or before; a LedgerError when it cannot stand."""
         if row.ordinal is None:
             raise UnknownRun(str(verdict.run))
         standing = self._standing.get(verdict.run.key) or _Standing(
-            state=state_of(row), current_ordinal=row.current_ordinal, message_ordinal=row.message_ordinal
+            state=state_of(row, verdict.run.key), current_ordinal=row.current_ordinal, message_ordinal=row.message_ordinal
         )
         earlier = self._earlier(verdict, row, standing.state)
         if earlier is not None:
@@ -97,8 +94,16 @@ class Hearing:
         )
         self._standing[verdict.run.key] = after
         self._heard[verdict.run, verdict.validation_id] = recorded
-        self.attempt_rows.append(_attempt_fields(recorded, ordinal, after))
+        self._keep(_attempt_fields(recorded, ordinal, after), verdict.run.key)
         return recorded
+
+    def _keep(self, row: dict[str, Any], key: PartitionKey) -> None:
+        """Only a partition's last attempt in the transaction says what its state becomes."""
+        earlier = self._last_row.get(key)
+        if earlier is not None:
+            earlier["is_last"] = False
+        self._last_row[key] = row
+        self.attempt_rows.append(row)
 
 
 def _check_sound(verdict: Verdict, registered: RegisteredRun) -> None:
@@ -112,8 +117,8 @@ def _check_sound(verdict: Verdict, registered: RegisteredRun) -> None:
 
 
 def _attempt_fields(recorded: Recorded, ordinal: int, after: _Standing) -> dict[str, Any]:
-    verdict = recorded.verdict
-    return key_fields(verdict.run.key) | {
+    verdict, state = recorded.verdict, after.state
+    return key_fields(state.key) | {
         "attempt_no": recorded.attempt_no,
         "run_id": verdict.run.run_id,
         "validation_id": verdict.validation_id,
@@ -124,7 +129,13 @@ def _attempt_fields(recorded: Recorded, ordinal: int, after: _Standing) -> dict[
         "error_message": verdict.error_message,
         "rows_read": verdict.rows_read,
         "rows_failed": verdict.rows_failed,
-        "judged_at": state_fields(after.state)["updated_at"],
+        "judged_at": state.updated_at and instant_text(state.updated_at),
         "current_ordinal": after.current_ordinal,
         "message_ordinal": after.message_ordinal,
+        "state_status": state.status,
+        "state_current_run_id": state.current_run_id,
+        "state_schema_version": state.schema_version,
+        "state_record_count": state.record_count,
+        "state_error_message": state.error_message,
+        "is_last": True,
     }

@@ -15,15 +15,14 @@ from ads_pipeline.ledger.records import Attempt, LoadRecord, Pointer, RecordedAc
 from ads_pipeline.ledger.rows import (
     KEY_TYPES,
     fields_for,
-    json_rows,
     key_fields,
     key_of,
     registered_of,
-    rowset,
     run_in,
     same_key,
     state_of,
 )
+from ads_pipeline.ledger.rowsets import Rowset, RowStatement
 from ads_pipeline.ledger.tables import (
     KEY,
     acted_partitions,
@@ -150,22 +149,23 @@ class LedgerReader:
             for row in rows
         ]
 
-    def _read(self, statement: sa.Select[Any], keys: Sequence[PartitionKey]) -> Sequence[sa.Row[Any]]:
-        return self._execute(statement, {"asked": json_rows(map(key_fields, keys))}) if keys else []
+    def _read(self, statement: RowStatement, keys: Sequence[PartitionKey]) -> Sequence[sa.Row[Any]]:
+        return database.transact(self._engine, lambda c: statement.run(c, map(key_fields, keys)).all())
 
-    def _execute(
-        self, statement: sa.Select[Any], parameters: dict[str, Any] | None = None
-    ) -> Sequence[sa.Row[Any]]:
-        return database.transact(self._engine, lambda c: c.execute(statement, parameters or {}).all())
+    def _execute(self, statement: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
+        return database.transact(self._engine, lambda c: c.execute(statement).all())
 
 
 def _matches(table: sa.Table, key: PartitionKey) -> list[sa.ColumnElement[bool]]:
     return [table.c[name] == getattr(key, name) for name in KEY]
 
 
-def _lookup(table: sa.Table, dialect: str) -> sa.Select[Any]:
-    asked = rowset(dialect, KEY_TYPES)
-    return sa.select(table).join_from(asked, table, same_key(table, asked))
+def _lookup(table: sa.Table, dialect: str) -> RowStatement:
+    def build(rowset: Rowset) -> sa.Select[Any]:
+        asked = rowset(KEY_TYPES)
+        return sa.select(table).join_from(asked, table, same_key(table, asked))
+
+    return RowStatement(f"{table.name}_of", dialect, build)
 
 
 def _conditions(wanted: StateFilter) -> list[sa.ColumnElement[bool]]:

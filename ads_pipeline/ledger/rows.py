@@ -1,7 +1,6 @@
-"""Turns rows of the ledger into values, values into rows, and many rows into one bound parameter."""
+"""Turns rows of the ledger into values, and values into rows."""
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -14,29 +13,6 @@ from ads_pipeline.transitions import PartitionState, RegisteredRun, Status
 KEY_TYPES: Final[Mapping[str, TypeEngine[Any]]] = {
     name: Day() if name == "logical_date" else sa.Text() for name in KEY
 }
-
-
-def json_rows(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Rows as the one parameter that a rowset reads."""
-    return json.dumps(list(rows))
-
-
-def rowset(dialect: str, columns: Mapping[str, TypeEngine[Any]]) -> sa.FromClause:
-    """Any number of rows as one bound parameter named `asked`: a JSON array of objects.
-
-    One statement text serves one row and a thousand, so it is built, compiled and planned alike for both.
-    """
-    rows = sa.bindparam("asked", type_=sa.Text())
-    if dialect == "postgresql":
-        typed = [sa.column(column, kind) for column, kind in columns.items()]
-        records = sa.func.json_to_recordset(sa.cast(rows, sa.JSON)).table_valued(*typed)
-        return records.render_derived(name="asked", with_types=True)
-    each = sa.func.json_each(rows).table_valued("value", name="asked_each")
-    picked = [
-        sa.type_coerce(sa.func.json_extract(each.c.value, f"$.{column}"), kind).label(column)
-        for column, kind in columns.items()
-    ]
-    return sa.select(*picked).subquery("asked")
 
 
 def key_of(table: sa.FromClause) -> list[sa.ColumnElement[Any]]:
@@ -80,9 +56,9 @@ def run_in(row: sa.Row[Any]) -> Run:
     return Run(key=key_in(row), run_id=row.run_id)
 
 
-def state_of(row: sa.Row[Any]) -> PartitionState:
+def state_of(row: sa.Row[Any], key: PartitionKey | None = None) -> PartitionState:
     return PartitionState(
-        key=key_in(row),
+        key=key or key_in(row),
         status=Status(row.status),
         current_run_id=row.current_run_id,
         schema_version=row.schema_version,

@@ -1,16 +1,13 @@
-"""Builds the ledger's writing statements once, for one dialect.
+"""Builds the ledger's writing statements, once for each dialect."""
 
-Each takes its rows as one parameter named `asked`, so the same text serves one partition and thousands.
-"""
-
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.types import TypeEngine
 
-from ads_pipeline.ledger.rows import KEY_TYPES, key_of, rowset, same_key
+from ads_pipeline.ledger.rows import KEY_TYPES, key_of, same_key
+from ads_pipeline.ledger.rowsets import Rowset, RowStatement
 from ads_pipeline.ledger.tables import (
     KEY,
     Instant,
@@ -23,139 +20,193 @@ from ads_pipeline.ledger.tables import (
     warehouse_pointer,
 )
 
+_NEW_STATE: Final = (*KEY, "status", "updated_at")
 _STATE_CHANGES: Final = tuple(column.name for column in partition_state.c if column.name not in KEY)
+_RULED: Final = ("status", "current_run_id", "schema_version", "record_count", "error_message")
+_ATTEMPT_ROW: Final = (
+    {column.name: column.type for column in attempts.c}
+    | {f"state_{name}": partition_state.c[name].type for name in _RULED}
+    | {"is_last": sa.Boolean()}
+)
 
 
 class Statements:
-    """Every statement `writer` runs."""
+    """Every statement that `writer` runs."""
 
     def __init__(self, dialect: str) -> None:
         self._dialect = dialect
-        self.read_clock = sa.select(self._clock())
-        self.lock_states = self._locked(self._asked(KEY_TYPES))
-        self.insert_pending = self._insert(partition_state, (*KEY, "status", "updated_at"), skip_present=True)
-        self.update_states = self._update_states()
-        self.read_for_judging = self._read_for_judging()
-        self.insert_attempts = self._insert(attempts, _names(attempts))
-        self.read_for_registering = self._read_for_registering()
-        self.insert_runs = self._insert(runs, _names(runs))
-        self.put_pointers = self._put_pointers()
-        self.withdraw_pointers = self._withdraw_pointers()
-        self.insert_load_records = self._insert(load_records, _names(load_records), skip_present=True)
-        self.read_act = sa.select(operator_acts).where(operator_acts.c.act_id == sa.bindparam("act_id"))
-        self.read_acted = sa.select(*key_of(acted_partitions)).where(
-            acted_partitions.c.act_id == sa.bindparam("act_id")
+        self.read_clock = sa.select(_clock(dialect))
+        self.lock_states = self._named("lock_states", lambda rowset: _locked(rowset(KEY_TYPES)))
+        self.insert_pending = self._insert(partition_state, _NEW_STATE, skip_present=True)
+        self.update_states = self._named("update_states", _update_states)
+        self.read_for_judging = self._named(
+            "read_for_judging", lambda rowset: _read_for_judging(rowset, _clock(dialect))
         )
+        self.record_attempts = self._record_attempts()
+        self.read_for_registering = self._named("read_for_registering", _read_for_registering)
+        self.insert_runs = self._insert(runs)
+        self.put_pointers = self._named("put_pointers", self._put_pointers)
+        self.withdraw_pointers = self._named("withdraw_pointers", _withdraw_pointers)
+        self.insert_load_records = self._insert(load_records, skip_present=True)
         self.insert_act = sa.insert(operator_acts)
-        self.insert_acted = self._insert(acted_partitions, _names(acted_partitions))
+        self.insert_acted = self._insert(acted_partitions)
+        act_id = sa.bindparam("act_id")
+        self.read_act = sa.select(operator_acts).where(operator_acts.c.act_id == act_id)
+        self.read_acted = sa.select(*key_of(acted_partitions)).where(acted_partitions.c.act_id == act_id)
 
-    def _asked(self, columns: Mapping[str, TypeEngine[Any]]) -> sa.FromClause:
-        return rowset(self._dialect, columns)
+    def _named(self, name: str, build: Callable[[Rowset], sa.Executable]) -> RowStatement:
+        return RowStatement(name, self._dialect, build)
 
-    def _locked(self, asked: sa.FromClause) -> sa.Select[Any]:
-        """The state rows of the asked keys, locked in key order: whoever locks many cannot deadlock with another.
+    def _insert(
+        self, table: sa.Table, names: tuple[str, ...] | None = None, *, skip_present: bool = False
+    ) -> RowStatement:
+        columns = names or tuple(column.name for column in table.c)
 
-        SQLite knows no row locks and needs none; its transaction holds the whole database.
-        """
-        return (
-            sa.select(partition_state)
-            .where(sa.tuple_(*key_of(partition_state)).in_(sa.select(*key_of(asked))))
-            .order_by(*key_of(partition_state))
-            .with_for_update(of=partition_state)
-        )
+        def build(rowset: Rowset) -> sa.Insert:
+            insert = self._from_rowset(rowset, table, columns)
+            return insert.on_conflict_do_nothing() if skip_present else insert
 
-    def _insert(self, table: sa.Table, names: tuple[str, ...], *, skip_present: bool = False) -> sa.Insert:
-        asked = self._asked({name: table.c[name].type for name in names})
-        rows = sa.select(*(asked.c[name] for name in names)).where(sa.true())  # SQLite reads ON CONFLICT as a join
+        return self._named(f"insert_{table.name}", build)
+
+    def _from_rowset(
+        self, rowset: Rowset, table: sa.Table, names: tuple[str, ...]
+    ) -> postgresql.Insert | sqlite.Insert:
+        asked = rowset({name: table.c[name].type for name in names})
+        rows = sa.select(*(asked.c[name] for name in names)).where(sa.true())  # else SQLite takes ON for a join's
         rows = rows.order_by(*(asked.c[name] for name in names if table.c[name].primary_key))
-        insert = self._dialect_insert(table).from_select(names, rows)
-        return insert.on_conflict_do_nothing() if skip_present else insert
+        insert = postgresql.insert(table) if self._dialect == "postgresql" else sqlite.insert(table)
+        return insert.from_select(names, rows)
 
-    def _dialect_insert(self, table: sa.Table) -> postgresql.Insert | sqlite.Insert:
-        return postgresql.insert(table) if self._dialect == "postgresql" else sqlite.insert(table)
+    def _record_attempts(self) -> tuple[RowStatement, ...]:
+        """Inserts the attempts and updates the states they lead to; in one statement where the database can."""
 
-    def _update_states(self) -> sa.Update:
-        asked = self._asked({column.name: column.type for column in partition_state.c})
-        return (
-            sa.update(partition_state)
-            .values({name: asked.c[name] for name in _STATE_CHANGES})
-            .where(same_key(partition_state, asked))
-        )
+        def insert(rowset: Rowset) -> sa.Insert:
+            return _insert_attempts(rowset(_ATTEMPT_ROW))
 
-    def _read_for_judging(self) -> sa.Select[Any]:
-        """Each asked verdict beside its locked state, its run, its earlier self and the partition's last attempt.
+        def update(rowset: Rowset) -> sa.Update:
+            return _update_attempted(rowset(_ATTEMPT_ROW))
 
-        The joined tables are seen as of the statement's start. Where the lock had to be waited for, the last attempt
-        may therefore be missing; the caller then reads once more, now holding the lock.
-        """
-        place = {"place": sa.Integer(), "run_id": sa.Text(), "validation_id": sa.Text()}
-        asked = self._asked(dict(KEY_TYPES) | place)
-        locked = self._locked(asked).cte("locked")
-        prior, last = attempts.alias("prior"), attempts.alias("last")
-        return (
-            sa.select(
-                asked.c.place,
-                locked,
-                runs.c.ordinal,
-                runs.c.schema_version.label("run_schema_version"),
-                runs.c.record_count.label("run_record_count"),
-                runs.c.payload_sha256,
-                prior.c.outcome.label("prior_outcome"),
-                prior.c.effect.label("prior_effect"),
-                prior.c.attempt_no.label("prior_attempt_no"),
-                last.c.attempt_no.label("last_attempt_no"),
-                last.c.current_ordinal,
-                last.c.message_ordinal,
-                self._clock(),
-            )
-            .select_from(asked)
-            .outerjoin(locked, same_key(locked, asked))
-            .outerjoin(runs, sa.and_(same_key(runs, asked), runs.c.run_id == asked.c.run_id))
-            .outerjoin(
-                prior,
-                sa.and_(
-                    same_key(prior, asked),
-                    prior.c.run_id == asked.c.run_id,
-                    prior.c.validation_id == asked.c.validation_id,
-                ),
-            )
-            .outerjoin(last, sa.and_(same_key(last, asked), last.c.attempt_no == locked.c.attempt_count))
-            .order_by(asked.c.place)
-        )
+        def both(rowset: Rowset) -> sa.Update:
+            asked = sa.select(rowset(_ATTEMPT_ROW)).cte("attempted")
+            return _update_attempted(asked).add_cte(_insert_attempts(asked).cte("inserted"))
 
-    def _clock(self) -> sa.ColumnElement[Any]:
-        """The database's clock, so that one clock stamps every row of a shared ledger."""
         if self._dialect == "postgresql":
-            return sa.func.clock_timestamp(type_=Instant()).label("now")
-        return sa.func.strftime("%Y-%m-%dT%H:%M:%f000Z", "now", type_=Instant()).label("now")
+            return (self._named("record_attempts", both),)
+        return (self._named("insert_attempts", insert), self._named("update_attempted", update))
 
-    def _read_for_registering(self) -> sa.Select[Any]:
-        asked = self._asked(dict(KEY_TYPES) | {"place": sa.Integer(), "run_id": sa.Text()})
-        others = runs.alias("others")
-        newest = sa.select(sa.func.max(others.c.ordinal)).where(same_key(others, asked)).scalar_subquery()
-        return (
-            sa.select(asked.c.place, runs, newest.label("newest_ordinal"))
-            .select_from(asked)
-            .outerjoin(runs, sa.and_(same_key(runs, asked), runs.c.run_id == asked.c.run_id))
-            .order_by(asked.c.place)
-        )
-
-    def _put_pointers(self) -> sa.Insert:
-        names = _names(warehouse_pointer)
-        asked = self._asked({name: warehouse_pointer.c[name].type for name in names})
-        rows = sa.select(*(asked.c[name] for name in names)).where(sa.true())
-        insert = self._dialect_insert(warehouse_pointer).from_select(names, rows)
+    def _put_pointers(self, rowset: Rowset) -> sa.Insert:
+        names = tuple(column.name for column in warehouse_pointer.c)
+        insert = self._from_rowset(rowset, warehouse_pointer, names)
         changed = {name: insert.excluded[name] for name in names if name not in KEY}
         return insert.on_conflict_do_update(index_elements=list(KEY), set_=changed)
 
-    def _withdraw_pointers(self) -> sa.Update:
-        asked = self._asked(dict(KEY_TYPES) | {"changed_at": warehouse_pointer.c.changed_at.type})
-        return (
-            sa.update(warehouse_pointer)
-            .values(availability="unavailable", changed_at=asked.c.changed_at)
-            .where(same_key(warehouse_pointer, asked), warehouse_pointer.c.availability == "published")
+
+def _clock(dialect: str) -> sa.ColumnElement[Any]:
+    """The database's clock, so that one clock stamps every row of a shared ledger."""
+    if dialect == "postgresql":
+        return sa.func.clock_timestamp(type_=Instant()).label("now")
+    return sa.func.strftime("%Y-%m-%dT%H:%M:%f000Z", "now", type_=Instant()).label("now")
+
+
+def _locked(asked: sa.FromClause) -> sa.Select[Any]:
+    """The state rows of the asked keys, locked in key order: whoever locks many cannot deadlock with another.
+
+    SQLite knows no row locks and needs none; its transaction holds the whole database.
+    """
+    return (
+        sa.select(partition_state)
+        .where(sa.tuple_(*key_of(partition_state)).in_(sa.select(*key_of(asked))))
+        .order_by(*key_of(partition_state))
+        .with_for_update(of=partition_state)
+    )
+
+
+def _update_states(rowset: Rowset) -> sa.Update:
+    asked = rowset({column.name: column.type for column in partition_state.c})
+    return (
+        sa.update(partition_state)
+        .values({name: asked.c[name] for name in _STATE_CHANGES})
+        .where(same_key(partition_state, asked))
+    )
+
+
+def _insert_attempts(asked: sa.FromClause) -> sa.Insert:
+    names = tuple(column.name for column in attempts.c)
+    return sa.insert(attempts).from_select(names, sa.select(*(asked.c[name] for name in names)))
+
+
+def _update_attempted(asked: sa.FromClause) -> sa.Update:
+    """The state after an attempt counts it and is dated by it; `state_…` is what else the row then says."""
+    return (
+        sa.update(partition_state)
+        .values(
+            updated_at=asked.c.judged_at,
+            attempt_count=asked.c.attempt_no,
+            **{name: asked.c[f"state_{name}"] for name in _RULED},
         )
+        .where(same_key(partition_state, asked), asked.c.is_last)
+    )
 
 
-def _names(table: sa.Table) -> tuple[str, ...]:
-    return tuple(column.name for column in table.c)
+def _read_for_judging(rowset: Rowset, clock: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    """Each asked verdict beside its locked state, its run, its earlier self and the partition's last attempt.
+
+    The joined tables are seen as of the statement's start. Where the lock had to be waited for, the last attempt may
+    therefore be missing; the caller then reads once more, now holding the lock.
+    """
+    words = {"place": sa.Integer(), "run_id": sa.Text(), "validation_id": sa.Text()}
+    asked = rowset(dict(KEY_TYPES) | words)
+    locked = _locked(asked).cte("locked")
+    prior, last = attempts.alias("prior"), attempts.alias("last")
+    same_verdict = sa.and_(
+        same_key(prior, asked),
+        prior.c.run_id == asked.c.run_id,
+        prior.c.validation_id == asked.c.validation_id,
+    )
+    return (
+        sa.select(
+            asked.c.place,
+            locked,
+            runs.c.ordinal,
+            runs.c.schema_version.label("run_schema_version"),
+            runs.c.record_count.label("run_record_count"),
+            prior.c.outcome.label("prior_outcome"),
+            prior.c.effect.label("prior_effect"),
+            prior.c.attempt_no.label("prior_attempt_no"),
+            last.c.attempt_no.label("last_attempt_no"),
+            last.c.current_ordinal,
+            last.c.message_ordinal,
+            clock,
+        )
+        .select_from(asked)
+        .outerjoin(locked, same_key(locked, asked))
+        .outerjoin(runs, sa.and_(same_key(runs, asked), runs.c.run_id == asked.c.run_id))
+        .outerjoin(prior, same_verdict)
+        .outerjoin(last, sa.and_(same_key(last, asked), last.c.attempt_no == locked.c.attempt_count))
+        .order_by(asked.c.place)
+    )
+
+
+def _read_for_registering(rowset: Rowset) -> sa.Select[Any]:
+    """Each asked run as it is known, and the newest ordinal of its partition."""
+    asked = rowset(dict(KEY_TYPES) | {"place": sa.Integer(), "run_id": sa.Text()})
+    others = runs.alias("others")
+    newest = sa.select(sa.func.max(others.c.ordinal)).where(same_key(others, asked)).scalar_subquery()
+    return (
+        sa.select(asked.c.place, runs, newest.label("newest_ordinal"))
+        .select_from(asked)
+        .outerjoin(runs, sa.and_(same_key(runs, asked), runs.c.run_id == asked.c.run_id))
+        .order_by(asked.c.place)
+    )
+
+
+def _withdraw_pointers(rowset: Rowset) -> sa.Update:
+    asked = rowset(dict(KEY_TYPES) | {"changed_at": Instant()})
+    literal = sa.literal_column
+    return (
+        sa.update(warehouse_pointer)
+        .values(availability=literal("'unavailable'"), changed_at=asked.c.changed_at)
+        .where(
+            same_key(warehouse_pointer, asked), warehouse_pointer.c.availability == literal("'published'")
+        )
+    )

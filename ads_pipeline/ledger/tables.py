@@ -15,7 +15,7 @@ INSTANT_FORMAT = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 def instant_text(instant: datetime) -> str:
     """Fixed width and always UTC, so that text order is time order; Postgres reads it as well."""
-    return instant.astimezone(UTC).strftime(INSTANT_FORMAT)
+    return instant.astimezone(UTC).isoformat(timespec="microseconds")[:26] + "Z"
 
 
 class Instant(TypeDecorator[datetime]):

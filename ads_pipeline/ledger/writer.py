@@ -17,7 +17,7 @@ from ads_pipeline.ledger import database
 from ads_pipeline.ledger.hearing import Hearing
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.records import Acted, Landing, Order, Publication, Published, Recorded
-from ads_pipeline.ledger.rows import json_rows, key_fields, key_in, registered_of, state_fields, state_of
+from ads_pipeline.ledger.rows import key_fields, key_in, registered_of, state_fields, state_of
 from ads_pipeline.ledger.statements import Statements
 from ads_pipeline.ledger.tables import instant_text
 from ads_pipeline.partition import PartitionKey, Run
@@ -94,12 +94,12 @@ class Ledger(LedgerReader):
     def _lock(
         self, connection: sa.Connection, keys: Iterable[PartitionKey]
     ) -> dict[PartitionKey, PartitionState]:
-        rows = _run(connection, self._sql.lock_states, map(key_fields, keys))
+        rows = self._sql.lock_states.run(connection, map(key_fields, keys))
         return {state.key: state for state in map(state_of, rows)}
 
     def _insert_pending(self, connection: sa.Connection, keys: list[PartitionKey], now: datetime) -> int:
         fresh = {"status": Status.PENDING, "updated_at": instant_text(now)}
-        return _run(connection, self._sql.insert_pending, (key_fields(key) | fresh for key in keys)).rowcount
+        return self._sql.insert_pending.run(connection, (key_fields(key) | fresh for key in keys)).rowcount
 
     def _register(self, connection: sa.Connection, landings: Sequence[Landing]) -> list[RegisteredRun]:
         now = self._now(connection)
@@ -110,7 +110,7 @@ class Ledger(LedgerReader):
             key_fields(landing.run.key) | {"place": place, "run_id": landing.run.run_id}
             for place, landing in enumerate(landings)
         ]
-        rows = _run(connection, self._sql.read_for_registering, asked)
+        rows = self._sql.read_for_registering.run(connection, asked)
         known: dict[Run, RegisteredRun] = {}
         newest: dict[PartitionKey, int] = {}
         fresh: list[RegisteredRun] = []
@@ -124,7 +124,7 @@ class Ledger(LedgerReader):
                 fresh.append(known[run])
             if known[run] != _registered(landing, known[run].ordinal):
                 raise RunChanged(str(run))
-        _run(connection, self._sql.insert_runs, (_run_fields(run, now) for run in fresh))
+        self._sql.insert_runs.run(connection, (_run_fields(run, now) for run in fresh))
         return [known[landing.run] for landing in landings]
 
     def _judge(self, connection: sa.Connection, verdicts: Sequence[Verdict]) -> list[Recorded | LedgerError]:
@@ -136,8 +136,8 @@ class Ledger(LedgerReader):
             except LedgerError as error:
                 answers.append(error)
         if hearing.attempt_rows:
-            _run(connection, self._sql.insert_attempts, hearing.attempt_rows)
-            _run(connection, self._sql.update_states, hearing.state_rows)
+            for statement in self._sql.record_attempts:
+                statement.run(connection, hearing.attempt_rows)
         return answers
 
     def _read_for_judging(
@@ -148,11 +148,11 @@ class Ledger(LedgerReader):
             | {"place": place, "run_id": verdict.run.run_id, "validation_id": verdict.validation_id}
             for place, verdict in enumerate(verdicts)
         ]
-        rows = _run(connection, self._sql.read_for_judging, asked).all()
+        rows = self._sql.read_for_judging.run(connection, asked).all()
         if any(row.attempt_count and row.last_attempt_no is None for row in rows):
             # Another transaction committed while this statement waited for its lock: what it wrote beside the state
             # row is not in the statement's view. Now that the lock is ours a second look sees everything.
-            rows = _run(connection, self._sql.read_for_judging, asked).all()
+            rows = self._sql.read_for_judging.run(connection, asked).all()
         return rows
 
     def _carry_out(self, connection: sa.Connection, act: Act, keys: list[PartitionKey], order: Order) -> Acted:
@@ -164,7 +164,7 @@ class Ledger(LedgerReader):
         self._log(connection, act, order, acted, before, now)
         present = [state for state in acted.changed if state.key in before]
         absent = [state.key for state in acted.changed if state.key not in before]
-        _run(connection, self._sql.update_states, map(state_fields, present))
+        self._sql.update_states.run(connection, map(state_fields, present))
         self._insert_pending(connection, absent, now)
         return acted
 
@@ -193,7 +193,7 @@ class Ledger(LedgerReader):
             | {"act_id": order.act_id, "status_before": before[state.key].status if state.key in before else None}
             for state in acted.changed
         )
-        _run(connection, self._sql.insert_acted, rows)
+        self._sql.insert_acted.run(connection, rows)
 
     def _is_done(self, connection: sa.Connection, act: Act, order: Order) -> bool:
         done = connection.execute(self._sql.read_act, {"act_id": order.act_id}).one_or_none()
@@ -222,7 +222,7 @@ class Ledger(LedgerReader):
         states = self._lock(connection, keys)
         shown = {
             key_in(row): row.run_id
-            for row in _run(connection, self._pointers_of, map(key_fields, keys))
+            for row in self._pointers_of.run(connection, map(key_fields, keys))
             if row.availability == "published"
         }
         published: list[Run] = []
@@ -236,26 +236,20 @@ class Ledger(LedgerReader):
             published.append(run)
             if shown.get(run.key) != run.run_id:
                 moved.append(_pointer_fields(publication, state))
-        _run(connection, self._sql.put_pointers, (row | {"changed_at": now} for row in moved))
-        _run(connection, self._sql.insert_load_records, (row | {"loaded_at": now} for row in moved))
+        self._sql.put_pointers.run(connection, (row | {"changed_at": now} for row in moved))
+        self._sql.insert_load_records.run(connection, (row | {"loaded_at": now} for row in moved))
         return Published(published=tuple(published), outdated=tuple(outdated))
 
     def _withdraw_pointers(self, connection: sa.Connection, keys: list[PartitionKey]) -> int:
         now = instant_text(self._now(connection))
         self._lock(connection, keys)
         rows = (key_fields(key) | {"changed_at": now} for key in keys)
-        return _run(connection, self._sql.withdraw_pointers, rows).rowcount
+        return self._sql.withdraw_pointers.run(connection, rows).rowcount
 
 
 def _sorted(keys: Iterable[PartitionKey]) -> list[PartitionKey]:
     """Each key once, in the order in which every verb takes its locks."""
     return sorted(set(keys))
-
-
-def _run(
-    connection: sa.Connection, statement: sa.Executable, rows: Iterable[Mapping[str, Any]]
-) -> sa.CursorResult[Any]:
-    return connection.execute(statement, {"asked": json_rows(rows)})
 
 
 def _decide(act: Act, states: Iterable[PartitionState], now: datetime) -> Acted:

@@ -1,0 +1,81 @@
+"""Hands any number of rows to a statement as one parameter, and lets Postgres plan the statement once.
+
+A rowset is a JSON array of objects. One statement then serves one row and a thousand, on both databases; what it
+costs to build, send and plan does not grow with the rows.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql.psycopg2 import PGDialect_psycopg2
+from sqlalchemy.types import TypeEngine
+
+Rows = Iterable[Mapping[str, Any]]
+Rowset = Callable[[Mapping[str, TypeEngine[Any]]], sa.FromClause]
+
+
+class RowStatement:
+    """A statement whose one parameter is a rowset; `build` makes it from the function that makes the rowset.
+
+    Planning a join of four tables takes Postgres longer than running it for one partition, and the driver cannot
+    prepare statements by itself; so here each connection prepares a statement when it first runs it. It does so apart
+    for one row and for many, because the right plan for the one is to look up, and for the other may be to scan.
+    """
+
+    def __init__(self, name: str, dialect: str, build: Callable[[Rowset], sa.Executable]) -> None:
+        self._plain = None if dialect == "postgresql" else build(_sqlite_rowset)
+        self._one = _Prepared(f"{name}_one", build(_postgres_row)) if self._plain is None else None
+        self._many = _Prepared(f"{name}_many", build(_postgres_rowset)) if self._plain is None else None
+
+    def run(self, connection: sa.Connection, rows: Rows) -> sa.CursorResult[Any]:
+        listed = list(rows)
+        if self._plain is not None:
+            return connection.execute(self._plain, {"asked": json.dumps(listed)})
+        if len(listed) == 1 and self._one is not None:
+            return self._one.run(connection, json.dumps(listed[0]))
+        assert self._many is not None
+        return self._many.run(connection, json.dumps(listed))
+
+
+class _Prepared:
+    """A statement that each connection prepares once."""
+
+    def __init__(self, name: str, statement: sa.Executable) -> None:
+        numbered = PGDialect_psycopg2(paramstyle="numeric_dollar")
+        text = str(statement.compile(dialect=numbered))  # type: ignore[attr-defined]
+        self._prepare = f"PREPARE {name} (text) AS {text}"
+        self._execute = f"EXECUTE {name} (%s)"
+
+    def run(self, connection: sa.Connection, rows: str) -> sa.CursorResult[Any]:
+        prepared = connection.info.setdefault("prepared", set())
+        if self._prepare not in prepared:
+            connection.exec_driver_sql(self._prepare)
+            prepared.add(self._prepare)
+        return connection.exec_driver_sql(self._execute, (rows,))
+
+
+def _postgres_rowset(columns: Mapping[str, TypeEngine[Any]]) -> sa.FromClause:
+    return _postgres_records(sa.func.json_to_recordset, columns)
+
+
+def _postgres_row(columns: Mapping[str, TypeEngine[Any]]) -> sa.FromClause:
+    """As many as one object, which Postgres knows to be one row."""
+    return _postgres_records(sa.func.json_to_record, columns)
+
+
+def _postgres_records(function: Any, columns: Mapping[str, TypeEngine[Any]]) -> sa.FromClause:
+    asked = sa.cast(sa.bindparam("asked", type_=sa.Text()), sa.JSON)
+    typed = [sa.column(column, kind) for column, kind in columns.items()]
+    records: sa.TableValuedAlias = function(asked).table_valued(*typed)
+    return records.render_derived(name="asked", with_types=True)
+
+
+def _sqlite_rowset(columns: Mapping[str, TypeEngine[Any]]) -> sa.FromClause:
+    each = sa.func.json_each(sa.bindparam("asked", type_=sa.Text())).table_valued("value", name="asked_each")
+    picked = [
+        sa.type_coerce(sa.func.json_extract(each.c.value, f"$.{column}"), kind).label(column)
+        for column, kind in columns.items()
+    ]
+    return sa.select(*picked).subquery("asked")
