@@ -132,8 +132,9 @@ class VerdictsRefused(LedgerError):
 
     def __init__(self, recorded: tuple[object, ...], refusals: tuple[LedgerError, ...]) -> None:
         self.recorded, self.refusals = recorded, refusals
-        listed = "".join(f"\n  {refusal}" for refusal in refusals[:10])
-        more = f"\n  and {len(refusals) - 10} more" if len(refusals) > 10 else ""
+        shown = 10
+        listed = "".join(f"\n  {refusal}" for refusal in refusals[:shown])
+        more = f"\n  and {len(refusals) - shown} more" if len(refusals) > shown else ""
         super().__init__(f"{len(recorded)} verdicts are recorded, {len(refusals)} were refused:{listed}{more}")
 
 

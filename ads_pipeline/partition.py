@@ -158,9 +158,7 @@ def days_between(since: date, until: date) -> Iterable[date]:
 
 
 def _key(source: str, customer_id: str, query_name: str, day: str) -> PartitionKey:
-    return PartitionKey(
-        source=source, customer_id=customer_id, query_name=query_name, logical_date=parse_date(day)
-    )
+    return PartitionKey(source=source, customer_id=customer_id, query_name=query_name, logical_date=parse_date(day))
 
 
 def _refuse_shape(what: str, text: str, shape: str) -> NoReturn:

@@ -151,9 +151,7 @@ def _write(run: Run, rows: Iterable[Mapping[str, Any]], facts: SealFacts, day: i
                 payload.write(line)
                 digest.update(line)
                 size += len(line)
-        seal = Seal(
-            run=run, facts=facts, record_count=count, payload_bytes=size, payload_sha256=digest.hexdigest()
-        )
+        seal = Seal(run=run, facts=facts, record_count=count, payload_bytes=size, payload_sha256=digest.hexdigest())
         content = seal_text(seal)
         parse_seal(content, run)  # a seal that nobody could read back would lose the run
         with _new_file(METADATA, directory) as metadata:
@@ -199,9 +197,7 @@ def _check_payload(seal: Seal, payload: BinaryIO) -> None:
         raise RunDamaged(seal.run.path, f"the payload has {lines} lines, the seal says {seal.record_count}")
 
 
-def _walk(
-    at: int, path: str, prefixes: tuple[str, ...], window: tuple[str, str]
-) -> Iterator[Seal | Damage]:
+def _walk(at: int, path: str, prefixes: tuple[str, ...], window: tuple[str, str]) -> Iterator[Seal | Damage]:
     """The runs below a directory whose children are named by the first prefix."""
     if not prefixes:
         yield from _runs_of_day(at, path)
@@ -210,9 +206,9 @@ def _walk(
     for name in sorted(os.listdir(at)):
         if name[0] in "._":
             continue
-        if not below and len(name) == len(window[0]) and name.startswith(prefix):
-            if not window[0] <= name <= window[1]:
-                continue
+        is_day = not below and len(name) == len(window[0]) and name.startswith(prefix)
+        if is_day and not window[0] <= name <= window[1]:
+            continue
         inner = f"{path}/{name}"
         problem = _misnamed(inner)
         if problem:
@@ -229,9 +225,9 @@ def _walk(
 
 def _misnamed(path: str) -> str | None:
     """Why no run can lie below this path: its missing parts are filled with names that are fine."""
-    filled = path.split("/") + ["customer_id=0", "query_name=q", "logical_date=2000-01-01", "run_id=r"][
-        path.count("/") :
-    ]
+    filled = (
+        path.split("/") + ["customer_id=0", "query_name=q", "logical_date=2000-01-01", "run_id=r"][path.count("/") :]
+    )
     try:
         parse_run_path("/".join(filled))
     except BadName as error:

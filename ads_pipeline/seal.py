@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from ads_pipeline.errors import BadJson, BadName, RunDamaged, quoted
+from ads_pipeline.errors import BadJson, RunDamaged, quoted
 from ads_pipeline.partition import Run, checked_name
 from ads_pipeline.strict_json import parse_object
 
@@ -111,9 +111,7 @@ def _field(document: Mapping[str, Any], name: str, run: Run) -> Any:
 
 
 def _instant(value: object) -> datetime:
-    if not isinstance(value, str) or len(value) > 40:
-        raise ValueError
-    instant = datetime.fromisoformat(value)
+    instant = datetime.fromisoformat(_INSTANT(value))
     if instant.tzinfo is None:
         raise ValueError
     return instant.astimezone(UTC)
@@ -135,6 +133,8 @@ def _matching(pattern: str) -> Callable[[object], str]:
 
     return parse
 
+
+_INSTANT = _matching(r"[0-9TZ:.+-]{1,40}")
 
 # field -> (the rule in words, how it is read, whether an outside extractor must give it)
 _FIELDS: Mapping[str, tuple[str, Callable[[object], Any], bool]] = {

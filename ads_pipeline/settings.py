@@ -45,7 +45,7 @@ def _gaql(text: str) -> str:
     for name in _REQUIRED_FIELDS:
         if name not in fields:
             raise ValueError(f"must select {name}: rows are checked against their partition by it")
-    return f"SELECT {', '.join(fields)} FROM {match['resource']}"
+    return f"SELECT {', '.join(fields)} FROM {match['resource']}"  # noqa: S608 - every part was just matched
 
 
 def _named(field_name: str) -> Callable[[str], str]:
@@ -160,8 +160,8 @@ def _google_apis(path: Path, mistakes: list[Mistake]) -> GoogleApis | None:
     try:
         return GoogleApis.model_validate(document)
     except ValidationError as error:
-        for problem in error.errors(include_url=False, include_input=False):
-            mistakes.append(_mistake_at(path, lines, problem))
+        problems = error.errors(include_url=False, include_input=False)
+        mistakes.extend(_mistake_at(path, lines, problem) for problem in problems)
         return None
 
 
@@ -176,9 +176,7 @@ def _mistake_at(path: Path, lines: Mapping[tuple[str, ...], int], problem: Any) 
     )
 
 
-def _yaml_with_lines(
-    text: str, path: Path, mistakes: list[Mistake]
-) -> tuple[object, dict[tuple[str, ...], int]]:
+def _yaml_with_lines(text: str, path: Path, mistakes: list[Mistake]) -> tuple[object, dict[tuple[str, ...], int]]:
     """The document, and the line on which each of its parts begins. A key that stands twice is a mistake."""
     loader = _Loader(text)
     try:

@@ -30,7 +30,7 @@ class Outcome(StrEnum):
 
 
 class Effect(StrEnum):
-    """What a verdict did to the partition; kept with the attempt, so that history can be read without replaying it."""
+    """What a verdict did to the partition; kept with the attempt, so that history reads without replaying it."""
 
     PROMOTED = "promoted"  # the run took the authority
     CONFIRMED = "confirmed"  # the run had the authority and keeps it

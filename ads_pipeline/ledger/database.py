@@ -7,16 +7,16 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import sqlalchemy as sa
 import tenacity
+from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from alembic import command
-from ads_pipeline.errors import LedgerOutdated, LedgerRefused, LedgerUnavailable
+from ads_pipeline.errors import LedgerOutdated, LedgerRefused, LedgerUnavailable, printable
 from ads_pipeline.ledger.tables import metadata
 
 T = TypeVar("T")
@@ -28,6 +28,8 @@ OLDEST_SQLITE: Final = (3, 38, 0)  # STRICT tables, UPDATE … FROM and JSON fun
 
 # SQLSTATEs after which the same transaction may simply be tried again. Every write of the ledger is keyed, so that is
 # also the cure when a connection breaks during COMMIT and nobody knows whether it took place.
+_SQLITE_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_SQLITE_OUTAGE = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN)
 _TRY_AGAIN_STATES = ("40001", "40P01", "55P03", "57P01", "57P02", "57P03", "53300")
 
 
@@ -100,44 +102,52 @@ def transact(engine: sa.Engine, work: Callable[[sa.Connection], T]) -> T:
 
     The work must be safe to run twice: a commit whose acknowledgement was lost may have taken place.
     """
+
+    def once() -> T:
+        with engine.begin() as connection:
+            return work(connection)
+
     try:
-        return _tries()(_once, engine, work)
+        return _TRIES(once)
     except sa.exc.DBAPIError as error:
         raise translated(error) from error
 
 
-def _tries() -> tenacity.Retrying:
-    return tenacity.Retrying(
-        retry=tenacity.retry_if_exception(_may_be_tried_again),
-        wait=tenacity.wait_random_exponential(multiplier=0.02, max=2),
-        stop=tenacity.stop_after_attempt(8) | tenacity.stop_after_delay(2 * BUSY_SECONDS),
-        reraise=True,
-    )
+def may_be_tried_again(error: BaseException) -> bool:
+    """Whether the same transaction may succeed in a moment, or may even have succeeded already."""
+    if not isinstance(error, sa.exc.DBAPIError):
+        return False
+    if isinstance(error.orig, sqlite3.Error):
+        return _sqlite_code(error.orig) in _SQLITE_BUSY
+    return error.connection_invalidated or getattr(error.orig, "pgcode", None) in _TRY_AGAIN_STATES
 
 
-def _once(engine: sa.Engine, work: Callable[[sa.Connection], T]) -> T:
-    with engine.begin() as connection:
-        return work(connection)
-
-
-def _may_be_tried_again(error: BaseException) -> bool:
-    return isinstance(error, sa.exc.DBAPIError) and isinstance(translated(error), LedgerUnavailable)
+_TRIES: Final = tenacity.Retrying(
+    retry=tenacity.retry_if_exception(may_be_tried_again),
+    wait=tenacity.wait_random_exponential(multiplier=0.02, max=2),
+    stop=tenacity.stop_after_attempt(8) | tenacity.stop_after_delay(2 * BUSY_SECONDS),
+    reraise=True,
+)
 
 
 def translated(error: sa.exc.DBAPIError) -> LedgerUnavailable | LedgerRefused:
     """The library's error as one of ours. Neither message repeats a statement's values or the address."""
     original = error.orig
-    state = getattr(original, "pgcode", None)
-    said = str(original).strip().partition("\n")[0]
-    if isinstance(original, sqlite3.OperationalError):
+    said = printable(str(original).strip().partition("\n")[0])
+    if isinstance(original, sqlite3.Error):
+        outage = _sqlite_code(original) in _SQLITE_BUSY + _SQLITE_OUTAGE
+    else:
+        state = getattr(original, "pgcode", None)
+        outage = may_be_tried_again(error) or (state is None and isinstance(error, sa.exc.OperationalError))
+        said = said if state else "no connection"  # a failed connection's message tells host and user
+    if outage:
         return LedgerUnavailable(f"the ledger's database is busy or out of reach: {said}")
-    if error.connection_invalidated or state in _TRY_AGAIN_STATES or (state is None and _is_outage(error)):
-        return LedgerUnavailable(f"the ledger's database is busy or out of reach ({state or 'no connection'})")
-    return LedgerRefused(f"the ledger's database refused a write that should not have been tried: {said}")
+    return LedgerRefused(f"the ledger's database refused a statement that should not have been tried: {said}")
 
 
-def _is_outage(error: sa.exc.DBAPIError) -> bool:
-    return isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError)
+def _sqlite_code(error: sqlite3.Error) -> int:
+    """The primary result code; the upper bits only tell variants of it apart."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 def migrate(engine: sa.Engine) -> None:

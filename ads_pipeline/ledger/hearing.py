@@ -42,7 +42,9 @@ class Hearing:
         if row.ordinal is None:
             raise UnknownRun(str(verdict.run))
         standing = self._standing.get(verdict.run.key) or _Standing(
-            state=state_of(row, verdict.run.key), current_ordinal=row.current_ordinal, message_ordinal=row.message_ordinal
+            state=state_of(row, verdict.run.key),
+            current_ordinal=row.current_ordinal,
+            message_ordinal=row.message_ordinal,
         )
         earlier = self._earlier(verdict, row, standing.state)
         if earlier is not None:

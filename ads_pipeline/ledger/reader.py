@@ -86,12 +86,13 @@ class LedgerReader:
     def tally(self, wanted: StateFilter) -> dict[Status, int]:
         """How many recorded partitions match, by status."""
         statement = (
-            sa.select(partition_state.c.status, sa.func.count())
+            sa.select(partition_state.c.status, sa.func.count().label("partitions"))
             .where(*_conditions(wanted))
             .group_by(partition_state.c.status)
         )
-        counted: dict[str, int] = {status: count for status, count in self._execute(statement)}
-        return {status: counted.get(status, 0) for status in Status}
+        counted = dict.fromkeys(Status, 0)
+        counted.update((Status(row.status), row.partitions) for row in self._execute(statement))
+        return counted
 
     def runs(self, key: PartitionKey) -> list[RegisteredRun]:
         """The registered runs of a partition, oldest first."""
@@ -170,7 +171,7 @@ def _lookup(table: sa.Table, dialect: str) -> RowStatement:
 
 def _conditions(wanted: StateFilter) -> list[sa.ColumnElement[bool]]:
     columns = partition_state.c
-    conditions = [
+    conditions: list[sa.ColumnElement[bool]] = [
         column.in_(sorted(values))
         for column, values in (
             (columns.customer_id, wanted.customer_ids),

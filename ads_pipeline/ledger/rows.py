@@ -1,6 +1,7 @@
 """Turns rows of the ledger into values, and values into rows."""
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -79,7 +80,7 @@ def registered_of(row: sa.Row[Any]) -> RegisteredRun:
     )
 
 
-def fields_for(kind: type, row: sa.Row[Any], *but: str) -> dict[str, Any]:
+def fields_for(kind: type[Any], row: sa.Row[Any], *but: str) -> dict[str, Any]:
     """The columns of a row that a value of this kind has under the same name."""
-    values = row._mapping  # noqa: SLF001 - SQLAlchemy's public mapping of a row, named so that it hides no column
-    return {name: values[name] for name in kind.__dataclass_fields__ if name not in but}
+    values = row._mapping
+    return {name: values[name] for name in (field.name for field in fields(kind)) if name not in but}

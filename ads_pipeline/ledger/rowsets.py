@@ -25,25 +25,35 @@ class RowStatement:
     """
 
     def __init__(self, name: str, dialect: str, build: Callable[[Rowset], sa.Executable]) -> None:
-        self._plain = None if dialect == "postgresql" else build(_sqlite_rowset)
-        self._one = _Prepared(f"{name}_one", build(_postgres_row)) if self._plain is None else None
-        self._many = _Prepared(f"{name}_many", build(_postgres_rowset)) if self._plain is None else None
+        self._one: _Prepared | None = None
+        if dialect == "postgresql":
+            self._one = _Prepared(f"{name}_one", build(_postgres_row))
+            self._many: _Prepared | _Plain = _Prepared(f"{name}_many", build(_postgres_rowset))
+        else:
+            self._many = _Plain(build(_sqlite_rowset))
 
     def run(self, connection: sa.Connection, rows: Rows) -> sa.CursorResult[Any]:
         listed = list(rows)
-        if self._plain is not None:
-            return connection.execute(self._plain, {"asked": json.dumps(listed)})
-        if len(listed) == 1 and self._one is not None:
+        if self._one is not None and len(listed) == 1:
             return self._one.run(connection, json.dumps(listed[0]))
-        assert self._many is not None
         return self._many.run(connection, json.dumps(listed))
+
+
+class _Plain:
+    """A statement that is sent as it is."""
+
+    def __init__(self, statement: sa.Executable) -> None:
+        self._statement = statement
+
+    def run(self, connection: sa.Connection, rows: str) -> sa.CursorResult[Any]:
+        return connection.execute(self._statement, {"asked": rows})
 
 
 class _Prepared:
     """A statement that each connection prepares once."""
 
     def __init__(self, name: str, statement: sa.Executable) -> None:
-        numbered = PGDialect_psycopg2(paramstyle="numeric_dollar")
+        numbered = PGDialect_psycopg2(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]
         text = str(statement.compile(dialect=numbered))  # type: ignore[attr-defined]
         self._prepare = f"PREPARE {name} (text) AS {text}"
         self._execute = f"EXECUTE {name} (%s)"

@@ -1,6 +1,6 @@
 """Builds the ledger's writing statements, once for each dialect."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -21,9 +21,10 @@ from ads_pipeline.ledger.tables import (
 )
 
 _NEW_STATE: Final = (*KEY, "status", "updated_at")
+_STATE_ROW: Final[Mapping[str, Any]] = {column.name: column.type for column in partition_state.c}
 _STATE_CHANGES: Final = tuple(column.name for column in partition_state.c if column.name not in KEY)
 _RULED: Final = ("status", "current_run_id", "schema_version", "record_count", "error_message")
-_ATTEMPT_ROW: Final = (
+_ATTEMPT_ROW: Final[Mapping[str, Any]] = (
     {column.name: column.type for column in attempts.c}
     | {f"state_{name}": partition_state.c[name].type for name in _RULED}
     | {"is_last": sa.Boolean()}
@@ -50,7 +51,7 @@ class Statements:
         self.insert_load_records = self._insert(load_records, skip_present=True)
         self.insert_act = sa.insert(operator_acts)
         self.insert_acted = self._insert(acted_partitions)
-        act_id = sa.bindparam("act_id")
+        act_id: sa.BindParameter[str] = sa.bindparam("act_id")
         self.read_act = sa.select(operator_acts).where(operator_acts.c.act_id == act_id)
         self.read_acted = sa.select(*key_of(acted_partitions)).where(acted_partitions.c.act_id == act_id)
 
@@ -71,7 +72,8 @@ class Statements:
     def _from_rowset(
         self, rowset: Rowset, table: sa.Table, names: tuple[str, ...]
     ) -> postgresql.Insert | sqlite.Insert:
-        asked = rowset({name: table.c[name].type for name in names})
+        columns: dict[str, Any] = {name: table.c[name].type for name in names}
+        asked = rowset(columns)
         rows = sa.select(*(asked.c[name] for name in names)).where(sa.true())  # else SQLite takes ON for a join's
         rows = rows.order_by(*(asked.c[name] for name in names if table.c[name].primary_key))
         insert = postgresql.insert(table) if self._dialect == "postgresql" else sqlite.insert(table)
@@ -122,7 +124,7 @@ def _locked(asked: sa.FromClause) -> sa.Select[Any]:
 
 
 def _update_states(rowset: Rowset) -> sa.Update:
-    asked = rowset({column.name: column.type for column in partition_state.c})
+    asked = rowset(_STATE_ROW)
     return (
         sa.update(partition_state)
         .values({name: asked.c[name] for name in _STATE_CHANGES})
@@ -154,7 +156,7 @@ def _read_for_judging(rowset: Rowset, clock: sa.ColumnElement[Any]) -> sa.Select
     The joined tables are seen as of the statement's start. Where the lock had to be waited for, the last attempt may
     therefore be missing; the caller then reads once more, now holding the lock.
     """
-    words = {"place": sa.Integer(), "run_id": sa.Text(), "validation_id": sa.Text()}
+    words: dict[str, Any] = {"place": sa.Integer(), "run_id": sa.Text(), "validation_id": sa.Text()}
     asked = rowset(dict(KEY_TYPES) | words)
     locked = _locked(asked).cte("locked")
     prior, last = attempts.alias("prior"), attempts.alias("last")
@@ -165,8 +167,7 @@ def _read_for_judging(rowset: Rowset, clock: sa.ColumnElement[Any]) -> sa.Select
     )
     return (
         sa.select(
-            asked.c.place,
-            locked,
+            *(locked.c[column.name] for column in partition_state.c if column.name not in KEY),
             runs.c.ordinal,
             runs.c.schema_version.label("run_schema_version"),
             runs.c.record_count.label("run_record_count"),
@@ -206,7 +207,5 @@ def _withdraw_pointers(rowset: Rowset) -> sa.Update:
     return (
         sa.update(warehouse_pointer)
         .values(availability=literal("'unavailable'"), changed_at=asked.c.changed_at)
-        .where(
-            same_key(warehouse_pointer, asked), warehouse_pointer.c.availability == literal("'published'")
-        )
+        .where(same_key(warehouse_pointer, asked), warehouse_pointer.c.availability == literal("'published'"))
     )

@@ -30,7 +30,7 @@ class Instant(TypeDecorator[datetime]):
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
         return instant_text(value) if value is not None and dialect.name == "sqlite" else value
 
-    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:  # noqa: ARG002 - the base's
         if isinstance(value, str):
             return datetime.strptime(value, INSTANT_FORMAT).replace(tzinfo=UTC)
         return None if value is None else value.astimezone(UTC)

@@ -28,7 +28,7 @@ Clock = Callable[[], datetime]
 
 
 class Ledger(LedgerReader):
-    """Read and write access to one ledger. `clock` replaces the database's own, for those who must choose the time."""
+    """Read and write access to one ledger. A `clock` replaces the database's own, for those who choose the time."""
 
     def __init__(self, engine: sa.Engine, *, clock: Clock | None = None) -> None:
         super().__init__(engine)
@@ -88,12 +88,9 @@ class Ledger(LedgerReader):
         return database.transact(self._engine, work)
 
     def _now(self, connection: sa.Connection) -> datetime:
-        now: datetime = self._clock() if self._clock else connection.scalar(self._sql.read_clock)
-        return now
+        return self._clock() if self._clock else connection.scalars(self._sql.read_clock).one()
 
-    def _lock(
-        self, connection: sa.Connection, keys: Iterable[PartitionKey]
-    ) -> dict[PartitionKey, PartitionState]:
+    def _lock(self, connection: sa.Connection, keys: Iterable[PartitionKey]) -> dict[PartitionKey, PartitionState]:
         rows = self._sql.lock_states.run(connection, map(key_fields, keys))
         return {state.key: state for state in map(state_of, rows)}
 
@@ -140,9 +137,7 @@ class Ledger(LedgerReader):
                 statement.run(connection, hearing.attempt_rows)
         return answers
 
-    def _read_for_judging(
-        self, connection: sa.Connection, verdicts: Sequence[Verdict]
-    ) -> Sequence[sa.Row[Any]]:
+    def _read_for_judging(self, connection: sa.Connection, verdicts: Sequence[Verdict]) -> Sequence[sa.Row[Any]]:
         asked = [
             key_fields(verdict.run.key)
             | {"place": place, "run_id": verdict.run.run_id, "validation_id": verdict.validation_id}

@@ -1,7 +1,8 @@
 """Alembic's entry: runs the revisions on the connection that `database.migrate` hands over, in its transaction."""
 
-from ads_pipeline.ledger.database import REVISION_TABLE
 from alembic import context
+
+from ads_pipeline.ledger.database import REVISION_TABLE
 
 context.configure(
     connection=context.config.attributes["connection"],

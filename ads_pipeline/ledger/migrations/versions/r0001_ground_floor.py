@@ -173,7 +173,12 @@ def upgrade() -> None:
         **{
             f"check_{column}": words["real_instant"].format(column=column)
             for column in (
-                "updated_at", "registered_at", "judged_at", "changed_at", "loaded_at", "acted_at",
+                "updated_at",
+                "registered_at",
+                "judged_at",
+                "changed_at",
+                "loaded_at",
+                "acted_at",
             )
         },
     }
@@ -192,29 +197,38 @@ def _key_columns(words: dict[str, str]) -> str:
 
 
 def _triggers(dialect: str, forbidden: str) -> list[str]:
-    kept = ("partition_state", *_APPEND_ONLY)
-    if dialect == "sqlite":
-        return [
-            f"CREATE TRIGGER partition_state_moves BEFORE UPDATE ON partition_state WHEN {forbidden} "
-            "BEGIN SELECT RAISE(ABORT, 'partition_state: no such move'); END",
-            *(
-                f"CREATE TRIGGER {table}_no_{verb.lower()} BEFORE {verb} ON {table} "
-                f"BEGIN SELECT RAISE(ABORT, '{table}: {verb} is refused'); END"
-                for table in kept
-                for verb in ("UPDATE", "DELETE")
-                if (table, verb) != ("partition_state", "UPDATE")
-            ),
-        ]
-    return [
-        "CREATE FUNCTION ledger_refuses() RETURNS trigger LANGUAGE plpgsql AS "
-        "$$BEGIN RAISE EXCEPTION '%: % is refused', TG_TABLE_NAME, TG_OP USING ERRCODE = 'check_violation'; END$$",
-        f"CREATE TRIGGER partition_state_moves BEFORE UPDATE ON partition_state FOR EACH ROW WHEN ({forbidden}) "
-        "EXECUTE FUNCTION ledger_refuses()",
-        "CREATE TRIGGER partition_state_kept BEFORE DELETE OR TRUNCATE ON partition_state "
-        "EXECUTE FUNCTION ledger_refuses()",
-        *(
-            f"CREATE TRIGGER {table}_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON {table} "
-            "EXECUTE FUNCTION ledger_refuses()"
-            for table in _APPEND_ONLY
-        ),
+    return _sqlite_triggers(forbidden) if dialect == "sqlite" else _postgres_triggers(forbidden)
+
+
+def _sqlite_triggers(forbidden: str) -> list[str]:
+    moves = f"""
+        CREATE TRIGGER partition_state_moves BEFORE UPDATE ON partition_state WHEN {forbidden}
+        BEGIN SELECT RAISE(ABORT, 'partition_state: no such move'); END
+    """
+    kept = [
+        ("partition_state", "DELETE"),
+        *((table, verb) for table in _APPEND_ONLY for verb in ("UPDATE", "DELETE")),
     ]
+    refuse = """
+        CREATE TRIGGER {table}_no_{verb} BEFORE {verb} ON {table}
+        BEGIN SELECT RAISE(ABORT, '{table}: {verb} is refused'); END
+    """
+    return [moves, *(refuse.format(table=table, verb=verb) for table, verb in kept)]
+
+
+def _postgres_triggers(forbidden: str) -> list[str]:
+    function = """
+        CREATE FUNCTION ledger_refuses() RETURNS trigger LANGUAGE plpgsql AS
+        $$BEGIN RAISE EXCEPTION '%: % is refused', TG_TABLE_NAME, TG_OP USING ERRCODE = 'check_violation'; END$$
+    """
+    moves = f"""
+        CREATE TRIGGER partition_state_moves BEFORE UPDATE ON partition_state
+        FOR EACH ROW WHEN ({forbidden}) EXECUTE FUNCTION ledger_refuses()
+    """
+    kept = [
+        ("partition_state", "DELETE OR TRUNCATE"),
+        *((table, "UPDATE OR DELETE OR TRUNCATE") for table in _APPEND_ONLY),
+    ]
+    # For each statement, so that one which would touch no row is refused as well.
+    refuse = "CREATE TRIGGER {table}_kept BEFORE {verbs} ON {table} EXECUTE FUNCTION ledger_refuses()"
+    return [function, moves, *(refuse.format(table=table, verbs=verbs) for table, verbs in kept)]

@@ -1,0 +1,1 @@
+"""Holds the product to its promises: real databases, real files, injected faults."""
