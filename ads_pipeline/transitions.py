@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Self
 
-from ads_pipeline.errors import IllegalMove
+from ads_pipeline.errors import IllegalMove, printable
 from ads_pipeline.partition import PartitionKey, Run, checked_name
 
 
@@ -189,6 +189,8 @@ class Verdict:
             raise ValueError(f"{self.run}: a rejection has an error class and a message, an acceptance neither")
         if self.outcome is Outcome.ACCEPTED and self.rows_read is None:
             raise ValueError(f"{self.run}: an acceptance says how many rows were read")
+        if self.error_message is not None:
+            object.__setattr__(self, "error_message", printable(self.error_message))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

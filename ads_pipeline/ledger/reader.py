@@ -113,8 +113,9 @@ class LedgerReader:
         ]
 
     def pointers(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, Pointer]:
-        """The pointers of those partitions that have one."""
-        rows = self._read(self._pointers_of, list(dict.fromkeys(keys)))
+        """The pointers of those partitions that have one, in the order asked."""
+        asked = list(dict.fromkeys(keys))
+        rows = self._read(self._pointers_of, asked)
         pointers = [
             Pointer(
                 run=run_in(row),
@@ -123,7 +124,8 @@ class LedgerReader:
             )
             for row in rows
         ]
-        return {pointer.run.key: pointer for pointer in pointers}
+        found = {pointer.run.key: pointer for pointer in pointers}
+        return {key: found[key] for key in asked if key in found}
 
     def load_records(self, key: PartitionKey) -> list[LoadRecord]:
         """The first publication of each run of a partition, oldest first."""

@@ -29,7 +29,7 @@ _DIALECTS = {
         # Without STRICT a column takes a value of any type.
         "strict": "STRICT",
         "differs": "IS NOT",
-        "real_day": ", CONSTRAINT real_day CHECK (logical_date IS date(logical_date))",
+        "real_day": ", CONSTRAINT real_day CHECK (logical_date IS date(logical_date, '+0 days'))",
         "real_instant": "CHECK ({column} LIKE '____-__-__T__:__:__.______Z')",
     },
 }

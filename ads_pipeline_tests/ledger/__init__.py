@@ -1,0 +1,1 @@
+"""One conformance suite for the ledger, run over SQLite and Postgres alike."""

@@ -1,0 +1,118 @@
+"""The schema: made by migrations, the same as the statements expect, and never migrated by the way."""
+
+import time
+from datetime import date
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ads_pipeline.errors import LedgerOutdated, LedgerUnavailable
+from ads_pipeline.ledger import database
+from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.tables import metadata
+from ads_pipeline.ledger.writer import Ledger
+from ads_pipeline.partition import PartitionKey
+from ads_pipeline_tests.ledger.words import accepted, key
+
+STATE_COLUMNS = [
+    "source",
+    "customer_id",
+    "query_name",
+    "logical_date",
+    "status",
+    "current_run_id",
+    "schema_version",
+    "record_count",
+    "updated_at",
+    "error_message",
+    "attempt_count",
+]
+
+
+def test_the_tables_are_as_the_statements_name_them(backdoor: sa.Engine) -> None:
+    """Migrations make exactly the tables, columns and primary keys that the code reads and writes."""
+    inspector = sa.inspect(backdoor)
+    assert set(inspector.get_table_names()) == {*metadata.tables, database.REVISION_TABLE}
+    for table in metadata.sorted_tables:
+        assert [column["name"] for column in inspector.get_columns(table.name)] == [c.name for c in table.c]
+        assert inspector.get_pk_constraint(table.name)["constrained_columns"] == [c.name for c in table.primary_key]
+
+
+def test_partition_state_has_the_contracts_columns(backdoor: sa.Engine) -> None:
+    """The state table has the eleven columns of the state store contract, in its order, and no other."""
+    columns = sa.inspect(backdoor).get_columns("partition_state")
+    assert [column["name"] for column in columns] == STATE_COLUMNS
+    assert columns[-1]["default"] == "0"
+
+
+def test_every_sqlite_table_is_strict(sqlite_url: str) -> None:
+    """SQLite would otherwise take text for a number."""
+    engine = database.open_engine(sqlite_url)
+    listed = database.transact(engine, lambda c: c.exec_driver_sql("PRAGMA table_list").mappings().all())
+    strict = {row["name"]: row["strict"] for row in listed}
+    assert all(strict[name] == 1 for name in metadata.tables)
+    engine.dispose()
+
+
+def test_a_writer_makes_the_ledger_where_there_is_none(tmp_path: Path) -> None:
+    """The first opening of an empty home makes folder, file and schema; the second finds them."""
+    url = f"sqlite:///{tmp_path / 'new' / 'home' / 'ledger.db'}"
+    with Ledger.opened(url) as ledger:
+        accepted(ledger, [key()])
+    with LedgerReader.opened(url) as reader:
+        assert reader.state(key()).current_run_id == "r1"
+
+
+def test_a_reader_makes_nothing(tmp_path: Path) -> None:
+    """Looking for a ledger in the wrong place is an error, and leaves no empty ledger there."""
+    with pytest.raises(LedgerUnavailable), LedgerReader.opened(f"sqlite:///{tmp_path / 'ledger.db'}"):
+        pytest.fail("opened nothing")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_releases_ledger_is_left_alone(url: str, backdoor: sa.Engine) -> None:
+    """A ledger of another revision is neither read nor migrated by opening it; the error says what to do."""
+    database.transact(
+        backdoor, lambda c: c.exec_driver_sql(f"UPDATE {database.REVISION_TABLE} SET version_num = '9999'")
+    )
+    for kind in (Ledger, LedgerReader):
+        with pytest.raises(LedgerOutdated, match="revision 9999, this release needs 0001"), kind.opened(url):
+            pytest.fail("opened a ledger of another release")
+
+
+@pytest.mark.invariant("X5")
+def test_migrating_again_changes_nothing(ledger: Ledger, backdoor: sa.Engine) -> None:
+    """A migration to the revision that is there already keeps every row."""
+    accepted(ledger, [key()])
+    before = ledger.state(key()), ledger.attempts(key())
+    database.migrate(backdoor)
+    assert (ledger.state(key()), ledger.attempts(key())) == before
+
+
+@pytest.mark.invariant("S20")
+@pytest.mark.parametrize("zone", ["UTC", "Pacific/Kiritimati", "Pacific/Pago_Pago", "America/Sao_Paulo"])
+def test_a_day_comes_back_as_it_went_in(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, zone: str) -> None:
+    """Neither the machine's zone nor a change of its clocks moves a logical date."""
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        _check_days(ledger)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def _check_days(ledger: Ledger) -> None:
+    @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.lists(st.dates(date(1000, 1, 1)), min_size=1, max_size=5, unique=True))
+    def check(days: list[date]) -> None:
+        asked = [PartitionKey(source="google_ads", customer_id="1", query_name="q", logical_date=day) for day in days]
+        ledger.insert_pending(asked)
+        states = ledger.states(asked)
+        assert [state.key for state in states.values()] == asked
+        assert all(state.updated_at is not None for state in states.values())
+
+    check()
