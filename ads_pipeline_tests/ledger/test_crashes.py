@@ -61,7 +61,7 @@ def _undated(state: PartitionState) -> tuple[Any, ...]:
 
 @pytest.mark.invariant("S21")
 def test_a_crash_leaves_all_of_a_call_or_none(url: str) -> None:
-    """Killed at any moment, attempts and states agree, what was acknowledged is there, and a second try completes it."""
+    """Killed at any moment, attempts and states agree; what was acknowledged is there; a second try completes it."""
     with Ledger.opened(url) as ledger:
         ledger.register(sealed(*(verdict.run for verdict in verdicts())))
         untouched = story(ledger)

@@ -175,7 +175,7 @@ def machine(sqlite_url: str, postgres_url: str) -> Iterator[type[LedgerMachine]]
 @pytest.mark.invariant("S1", "S4", "S5", "S6", "S8", "S9", "S10", "S11", "S19", "S22")
 def test_any_history_gives_the_same_ledger_everywhere(machine: type[LedgerMachine]) -> None:
     """No history of landings, verdicts, redeliveries and acts brings database, other database and oracle apart."""
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         machine,
         settings=settings(
             max_examples=60,

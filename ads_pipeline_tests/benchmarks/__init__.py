@@ -1,0 +1,1 @@
+"""Speed as ratios: what we do beside the barest thing that could be done, in turns, in one run."""
