@@ -303,9 +303,7 @@ class TestFailure:
             with pytest.raises(RawUnavailable):
                 ask()
 
-    @pytest.mark.parametrize(
-        "error", [LookupError(), ConnectionResetError(errno.ECONNRESET, ""), FileExistsError(17, "")]
-    )
+    @pytest.mark.parametrize("error", [LookupError(), ConnectionResetError(104, "reset"), FileExistsError(17, "")])
     def test_the_sources_failure_stays_its_own(self, tmp_path: Path, error: Exception) -> None:
         """When the rows break off their own error comes out, whatever its class, and nothing is sealed."""
 

@@ -1,8 +1,9 @@
 """Holds metadata.json to R1 and R6: what is missing, mistyped, contradictory or not strict JSON seals nothing."""
 
 import json
+from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from ads_pipeline.errors import AdsPipelineError, RunDamaged
 from ads_pipeline.partition import PartitionKey, Run
-from ads_pipeline.raw import METADATA, Damage, RawRuns
+from ads_pipeline.raw import METADATA, RawRuns
 from ads_pipeline.seal import MAX_COUNT, MAX_SEAL_BYTES, Seal, SealFacts, gaql_hash, parse_seal, seal_text
 from ads_pipeline_tests.samples import (
     PAYLOAD_OF_ROWS,
@@ -56,11 +57,10 @@ class TestFields:
     @pytest.mark.invariant("R1")
     def test_a_whole_seal_is_read(self) -> None:
         """Every field of a seal arrives as what it is, the instant in UTC."""
-        assert parse_seal(content(extracted_at="2026-02-04T07:06:07+02:00"), run()) == Seal(
+        text = content(extracted_at="2026-02-04T07:06:07+02:00", time_zone="Europe/Paris", currency_code="EUR")
+        assert parse_seal(text, run()) == Seal(
             run=run(),
-            facts=replace(
-                facts(), extracted_at=datetime(2026, 2, 4, 5, 6, 7, tzinfo=UTC), time_zone=None, currency_code=None
-            ),
+            facts=replace(facts(), extracted_at=datetime(2026, 2, 4, 5, 6, 7, tzinfo=UTC)),
             record_count=2,
             payload_bytes=len(PAYLOAD_OF_ROWS),
             payload_sha256=seal_document(run(), PAYLOAD_OF_ROWS)["payload_sha256"],
@@ -83,7 +83,7 @@ class TestFields:
             *((name, value) for name in ("time_zone", "currency_code", "payload_sha256") for value in NOT_TEXTS),
             *(("extracted_at", value) for value in NOT_TEXTS),
             *(("schema_version", value) for value in ("x" * 33, "-1", "_1", "1\n")),
-            *(("currency_code", value) for value in ("eur", "EURO", "ＥＵＲ")),
+            *(("currency_code", value) for value in ("eur", "EURO", "ÉUR")),
             *(("payload_sha256", value) for value in ("0" * 63, "0" * 65, "A" * 64, "g" * 64)),
         ],
     )
@@ -158,9 +158,7 @@ class TestText:
             pytest.param(content() + content(), id="two objects"),
             pytest.param(b"[" + content() + b"]", id="array"),
             pytest.param(b"null", id="scalar"),
-            pytest.param(
-                content().replace(b'"record_count": 2', b'"record_count": 2, "record_count": 2'), id="equal keys"
-            ),
+            pytest.param(content()[:-1] + b', "record_count": 2}', id="equal keys"),
             pytest.param(content()[:-1] + b', "x": {"y": 1, "\\u0079": 1}}', id="equal keys below"),
             pytest.param(content().replace(b'"record_count": 2', b'"record_count": NaN'), id="NaN"),
             pytest.param(content(extra=float("inf")), id="infinity in an extra field"),
@@ -208,13 +206,11 @@ class TestText:
         """What a seal says beyond its fields changes nothing and stands in no value and no message."""
         assert parse_seal(content(**extra), run()) == parse_seal(content(), run())
         assert SECRET not in repr(parse_seal(content(**extra), run()))
-        broken = [
-            content(**extra, record_count=-1),
-            content(**extra, run_id="r2"),
-            content(**extra, payload_bytes=""),
-        ]
         text = content(**extra)
-        broken += [text[:-1], text + text, text.replace(b"{", b'{"x": 1, "x": 2, ', 1), text.replace(b"v20", b"\xff")]
+        broken = [text[:-1], text + text, text[:-1] + b', "source": ""}', text.replace(b"v20", b"\xff")]
+        broken += [
+            content(**extra, **wrong) for wrong in ({"record_count": -1}, {"run_id": "r2"}, {"api_version": ""})
+        ]
         assert [problem for problem in map(refusal, broken) if SECRET in problem] == []
 
 
@@ -270,9 +266,7 @@ class TestRoundTrip:
                 schema_version=st.from_regex(r"[0-9A-Za-z][0-9A-Za-z._-]{0,31}", fullmatch=True),
                 api_version=st.from_regex(r"[0-9A-Za-z._-]{1,32}", fullmatch=True),
                 query_hash=st.text(max_size=50).map(gaql_hash),
-                time_zone=st.sampled_from(
-                    [None, "UTC", "Europe/Paris", "America/Argentina/Buenos_Aires", "Etc/GMT+5"]
-                ),
+                time_zone=st.sampled_from([None, "UTC", "America/Port-au-Prince", "Etc/GMT+5"]),
                 currency_code=st.none() | st.from_regex(r"[A-Z]{3}", fullmatch=True),
             ),
             record_count=st.integers(0, MAX_COUNT),
@@ -292,13 +286,9 @@ class TestRoundTrip:
         whole = content()
         start = data.draw(st.integers(0, len(whole)))
         end = data.draw(st.integers(start, min(len(whole), start + 40)))
-        noise = data.draw(
-            st.binary(max_size=20) | st.sampled_from([b"null", b"-1", b'"', b"{", b"1e999", b"\\ud800"])
-        )
-        try:
-            parse_seal(whole[:start] + noise + whole[end:], run())
-        except RunDamaged as damage:
-            assert damage.path == run().path
+        noise = data.draw(st.binary(max_size=20) | st.sampled_from([b"null", b'"', b"{", b"1e999", b"\\ud800"]))
+        with suppress(RunDamaged):
+            assert parse_seal(whole[:start] + noise + whole[end:], run()).run == run()
 
     @pytest.mark.parametrize(
         "change",
@@ -310,14 +300,11 @@ class TestRoundTrip:
             {"currency_code": "euro"},
             {"extracted_at": datetime(2026, 2, 4)},  # noqa: DTZ001 - a time without its offset is the point
             {"extracted_at": datetime.min.replace(tzinfo=timezone(timedelta(hours=1)))},
-            {"extracted_at": date(2026, 2, 4)},
         ],
-        ids=["schema", "no hash", "surrogate", "api", "currency", "naive", "before the calendar", "a day"],
+        ids=["schema", "no hash", "surrogate", "api", "currency", "naive", "before the calendar"],
     )
     def test_facts_that_no_seal_can_hold_are_refused(self, tmp_path: Path, change: dict[str, Any]) -> None:
         """Facts that could not be read back as they are fail the landing, and nothing is sealed."""
-        raw = RawRuns(tmp_path)
         with pytest.raises(AdsPipelineError):
-            raw.land(run(), ROWS, replace(facts(), **change))
-        assert raw.runs(key()) == ()
-        assert not any(isinstance(each, Damage) for each in raw.runs(key()))
+            RawRuns(tmp_path).land(run(), ROWS, replace(facts(), **change))
+        assert RawRuns(tmp_path).runs(key()) == ()
