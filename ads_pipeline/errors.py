@@ -28,13 +28,24 @@ tree once, at its own edge; it does not invent classes of its own elsewhere.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class AdsPipelineError(Exception):
     """The root. `waiting_cures` says whether the same call may succeed later with nothing else changed."""
 
     waiting_cures: ClassVar[bool] = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as it is, because it comes home from worker processes; its constructor takes other words."""
+        return _revived, (type(self), self.args, vars(self))
+
+
+def _revived(kind: type[AdsPipelineError], args: tuple[Any, ...], attributes: dict[str, Any]) -> AdsPipelineError:
+    error = kind.__new__(kind)
+    error.args = args
+    vars(error).update(attributes)
+    return error
 
 
 class BadName(AdsPipelineError, ValueError):
@@ -206,4 +217,8 @@ def printable(text: str, *, limit: int = 2000) -> str:
 
 def quoted(value: object, *, limit: int = 80) -> str:
     """An outside value as it may stand in a message: its type is visible, its length bounded."""
-    return printable(repr(value), limit=limit)
+    try:
+        text = repr(value)
+    except ValueError:  # an int of more digits than Python spells
+        text = f"a very long {type(value).__name__}"
+    return printable(text, limit=limit)

@@ -145,6 +145,8 @@ def new_run_id(now: datetime, random_hex: str) -> str:
 
     Which of two runs is newer is for the ledger's ordinal to say, never for this name.
     """
+    if now.tzinfo is None:
+        raise ValueError("a run_id is dated by an instant; this time has no zone")
     now = now.astimezone(UTC)
     run_id = f"{now:%Y%m%dT%H%M%S}{now.microsecond // 1000:03d}Z-{random_hex}"
     if re.fullmatch(r"[0-9a-f]{8}", random_hex) is None:

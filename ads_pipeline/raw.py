@@ -16,11 +16,22 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NoReturn
+from typing import Any, BinaryIO, Final
 
-from ads_pipeline.errors import BadName, BadRow, RawUnavailable, RunDamaged, RunExists, RunNotSealed, UnsafePath
-from ads_pipeline.partition import PartitionKey, Run, parse_run_path
+from ads_pipeline.errors import (
+    BadJson,
+    BadName,
+    BadRow,
+    RawUnavailable,
+    RunDamaged,
+    RunExists,
+    RunNotSealed,
+    UnsafePath,
+    printable,
+)
+from ads_pipeline.partition import PartitionKey, Run, checked_name, parse_date, parse_run_path
 from ads_pipeline.seal import MAX_SEAL_BYTES, Seal, SealFacts, parse_seal, seal_text
+from ads_pipeline.strict_json import parse_object
 
 PAYLOAD: Final = "payload.jsonl"
 METADATA: Final = "metadata.json"
@@ -51,7 +62,8 @@ class RawRuns:
     def land(self, run: Run, rows: Iterable[Mapping[str, Any]], facts: SealFacts) -> Seal:
         """Write the rows in the order given and seal them. When this returns the run survives a power cut.
 
-        RunExists when the name is taken. On any failure, also of the rows' own iterator, nothing is sealed.
+        RunExists when the name is taken. On any failure, also of the rows' own iterator, nothing is sealed; only when
+        the very last step fails, which forces the new name to disk, the run is there but may not outlive a power cut.
         """
         with _translated(run.path), ExitStack() as opened:
             day = self._open_day(run.key, opened, create=True)
@@ -59,7 +71,7 @@ class RawRuns:
             temporary = f"{_TEMPORARY}{run.run_id}.{secrets.token_hex(4)}"
             os.mkdir(temporary, 0o755, dir_fd=day)
             try:
-                seal = _write(run, rows, facts, day, temporary)
+                seal = _write(run, _own(rows), facts, day, temporary)
                 # POSIX lets a directory replace only an empty one, and a sealed run never is: one racer wins.
                 os.rename(temporary, f"run_id={run.run_id}", src_dir_fd=day, dst_dir_fd=day)
             except BaseException as error:
@@ -102,6 +114,7 @@ class RawRuns:
         Seals are held against their payload's size only. A directory whose name breaks the rules is reported as
         damage at whatever level it stands: an account in a misspelt directory must not drop out in silence.
         """
+        checked_name("source", source)
         window = f"logical_date={since.isoformat()}", f"logical_date={until.isoformat()}"
         with _translated(source), ExitStack() as opened:
             try:
@@ -114,13 +127,20 @@ class RawRuns:
     def _open_day(self, key: PartitionKey, opened: ExitStack, *, create: bool = False) -> int:
         """A descriptor of the partition's directory, reached without following a link below the root."""
         if create:
-            self._root.mkdir(parents=True, exist_ok=True)
+            self._make_root()
         at = opened.enter_context(_directory(str(self._root), None, follow=True))
         for name in key.path.split("/"):
             if create:
                 _make_directory(name, at)
             at = opened.enter_context(_directory(name, at))
         return at
+
+    def _make_root(self) -> None:
+        missing = [path for path in (self._root, *self._root.parents) if not path.exists()]
+        self._root.mkdir(parents=True, exist_ok=True)
+        for path in missing:
+            with _directory(str(path.parent), None, follow=True) as parent:
+                os.fsync(parent)
 
     def _open_run(self, run: Run, opened: ExitStack) -> int:
         try:
@@ -152,20 +172,20 @@ def _write(run: Run, rows: Iterable[Mapping[str, Any]], facts: SealFacts, day: i
                 digest.update(line)
                 size += len(line)
         seal = Seal(run=run, facts=facts, record_count=count, payload_bytes=size, payload_sha256=digest.hexdigest())
-        content = seal_text(seal)
-        parse_seal(content, run)  # a seal that nobody could read back would lose the run
         with _new_file(METADATA, directory) as metadata:
-            metadata.write(content)
+            metadata.write(seal_text(seal))
         os.fsync(directory)
     return seal
 
 
 def _line(run: Run, row: Mapping[str, Any], number: int) -> bytes:
     try:
-        text = json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        return text.encode("utf-8") + b"\n"
+        line = json.dumps(dict(row), ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+        parse_object(line)  # what is landed must be what a strict reader takes
     except (TypeError, ValueError, RecursionError) as error:
-        raise BadRow(run.path, f"row {number} cannot be written as strict JSON: {type(error).__name__}") from error
+        problem = str(error) if isinstance(error, BadJson) else type(error).__name__
+        raise BadRow(run.path, f"row {number} cannot be written as strict JSON: {problem}") from error
+    return line + b"\n"
 
 
 def _read_seal(directory: int, run: Run) -> Seal:
@@ -179,6 +199,8 @@ def _read_seal(directory: int, run: Run) -> Seal:
         found = os.stat(PAYLOAD, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
         raise RunDamaged(run.path, "sealed, but there is no payload") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise RunDamaged(run.path, f"{PAYLOAD} is not a plain file")
     if seal.payload_bytes is not None and found.st_size != seal.payload_bytes:
         raise RunDamaged(run.path, f"the payload has {found.st_size} bytes, the seal says {seal.payload_bytes}")
     return seal
@@ -206,13 +228,12 @@ def _walk(at: int, path: str, prefixes: tuple[str, ...], window: tuple[str, str]
     for name in sorted(os.listdir(at)):
         if name[0] in "._":
             continue
-        is_day = not below and len(name) == len(window[0]) and name.startswith(prefix)
-        if is_day and not window[0] <= name <= window[1]:
-            continue
         inner = f"{path}/{name}"
+        if not below and _other_day(name, prefix, window):
+            continue
         problem = _misnamed(inner)
         if problem:
-            yield Damage(path=inner, problem=problem)
+            yield Damage(path=printable(inner), problem=problem)
             continue
         try:
             with _directory(name, at) as child:
@@ -220,7 +241,18 @@ def _walk(at: int, path: str, prefixes: tuple[str, ...], window: tuple[str, str]
         except OSError as error:
             if error.errno not in _NOT_PLAIN:
                 raise
-            yield Damage(path=inner, problem="a symbolic link or a file where a directory must be")
+            yield Damage(path=printable(inner), problem="a symbolic link or a file where a directory must be")
+
+
+def _other_day(name: str, prefix: str, window: tuple[str, str]) -> bool:
+    """Whether this is the directory of a real day outside the window; cheap, because history is long."""
+    if window[0] <= name <= window[1] or not name.startswith(prefix):
+        return False
+    try:
+        parse_date(name.removeprefix(prefix))
+    except BadName:
+        return False
+    return True
 
 
 def _misnamed(path: str) -> str | None:
@@ -243,7 +275,7 @@ def _runs_of_day(day: int, path: str) -> Iterator[Seal | Damage]:
         try:
             run = parse_run_path(inner)
         except BadName as error:
-            yield Damage(path=inner, problem=str(error))
+            yield Damage(path=printable(inner), problem=str(error))
             continue
         try:
             with _translated(inner), _directory(name, day) as directory:
@@ -267,7 +299,7 @@ def _directory(name: str, at: int | None, *, follow: bool = False) -> Iterator[i
 def _make_directory(name: str, at: int) -> None:
     with suppress(FileExistsError):
         os.mkdir(name, 0o755, dir_fd=at)
-        os.fsync(at)
+    os.fsync(at)  # also when it was there: whoever made it may have died before forcing its name to disk
 
 
 @contextmanager
@@ -280,7 +312,12 @@ def _new_file(name: str, directory: int) -> Iterator[BinaryIO]:
 
 
 def _open_file(name: str, directory: int, run: Run) -> int:
-    descriptor = os.open(name, _READ, dir_fd=directory)
+    try:
+        descriptor = os.open(name, _READ, dir_fd=directory)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket
+            raise RunDamaged(run.path, f"{name} is not a plain file") from None
+        raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise RunDamaged(run.path, f"{name} is not a plain file")
@@ -307,15 +344,27 @@ def _discard(temporary: str, day: int) -> None:
         os.rmdir(temporary, dir_fd=day)
 
 
+class _RowsFailed(Exception):
+    """Carries an OSError of the rows' own past our translation of the file system's."""
+
+    def __init__(self, error: OSError) -> None:
+        self.error = error
+
+
+def _own(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    try:
+        yield from rows
+    except OSError as error:
+        raise _RowsFailed(error) from error
+
+
 @contextmanager
 def _translated(path: str) -> Iterator[None]:
     try:
         yield
+    except _RowsFailed as failed:
+        raise failed.error from None
     except OSError as error:
-        _raise_translated(error, path)
-
-
-def _raise_translated(error: OSError, path: str) -> NoReturn:
-    if error.errno in _NOT_PLAIN:
-        raise UnsafePath(path, "a symbolic link or a file stands where a directory must") from error
-    raise RawUnavailable(path, f"the file system failed: {error.strerror}") from error
+        if error.errno in _NOT_PLAIN:
+            raise UnsafePath(path, "a symbolic link or a file stands where a directory must") from error
+        raise RawUnavailable(path, f"the file system failed: {error.strerror}") from error

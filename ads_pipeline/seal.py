@@ -8,11 +8,11 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from ads_pipeline.errors import BadJson, RunDamaged, quoted
+from ads_pipeline.errors import BadJson, BadName, RunDamaged, quoted
 from ads_pipeline.partition import Run, checked_name
 from ads_pipeline.strict_json import parse_object
 
@@ -22,7 +22,7 @@ MAX_COUNT: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealFacts:
-    """What an extractor knows of a run beyond its rows."""
+    """What an extractor knows of a run beyond its rows. BadName when a seal could not say it."""
 
     extracted_at: datetime
     schema_version: str
@@ -30,6 +30,16 @@ class SealFacts:
     query_hash: str
     time_zone: str | None = None
     currency_code: str | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            rule, parse, required = _FIELDS[field.name]
+            value = getattr(self, field.name)
+            try:
+                if value is not None or required:
+                    parse(value.isoformat() if isinstance(value, datetime) else value)
+            except (ValueError, OverflowError):
+                raise BadName(field.name, value, f"it must be {rule}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +83,7 @@ def parse_seal(content: bytes, run: Run) -> Seal:
     if len(content) > MAX_SEAL_BYTES:
         raise RunDamaged(run.path, f"the seal is larger than {MAX_SEAL_BYTES} bytes")
     try:
-        # Pretty-printed seals span lines; inside strict JSON a raw line break is only white space.
-        document = parse_object(content.replace(b"\n", b" "))
+        document = parse_object(content)
     except BadJson as error:
         raise RunDamaged(run.path, f"the seal is unreadable: {error}") from None
     _check_name(document, run)
@@ -105,7 +114,7 @@ def _field(document: Mapping[str, Any], name: str, run: Run) -> Any:
         return None
     try:
         return parse(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         said = f"is {quoted(value)}" if name in document else "is missing"
         raise RunDamaged(run.path, f"the seal's {name} {said}; it must be {rule}") from None
 

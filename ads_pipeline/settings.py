@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import yaml
@@ -26,14 +27,14 @@ VARIABLES: Mapping[str, str] = {
 SHIPPED_QUERIES = Path(__file__).parent / "config" / "google_apis.yaml"
 POSTGRES = "postgresql+psycopg2://"
 
-_SELECT = re.compile(r"\s*SELECT\s+(?P<fields>[a-z0-9_.,\s]+?)\s+FROM\s+(?P<resource>[a-z_]+)\s*", re.ASCII)
+_SELECT = re.compile(r"SELECT (?P<fields>[a-z0-9_., ]+) FROM (?P<resource>[a-z_]+)", re.ASCII)
 _FIELD = re.compile(r"[a-z_]+(\.[a-z0-9_]+)+", re.ASCII)
 _REQUIRED_FIELDS = ("segments.date", "customer.id")
 
 
 def _gaql(text: str) -> str:
     """The query on one line, if it is one that a partition can complete with its day."""
-    match = _SELECT.fullmatch(text)
+    match = _SELECT.fullmatch(re.sub(r"[ \t\r\n]+", " ", text.strip(" \t\r\n")))
     if match is None:
         raise ValueError("must read SELECT field, … FROM resource, with no WHERE, ORDER BY or LIMIT")
     fields = [name.strip() for name in match["fields"].split(",")]
@@ -78,7 +79,11 @@ class GoogleApis(_Document):
     source: Annotated[str, AfterValidator(_named("source"))]
     api_version: Annotated[str, Field(pattern=r"^v[0-9]{1,3}\z")]
     start_date: Annotated[date, BeforeValidator(parse_date)]
-    queries: Annotated[dict[Annotated[str, AfterValidator(_named("query_name"))], Query], Field(min_length=1)]
+    queries: Annotated[
+        Mapping[Annotated[str, AfterValidator(_named("query_name"))], Query],
+        Field(min_length=1),
+        AfterValidator(MappingProxyType),
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +118,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
     mistakes = _unknown_variables(environ)
     home = _home(environ, mistakes)
     postgres_url = _postgres_url(environ, mistakes)
-    queries_file = Path(environ.get("ADS_PIPELINE_QUERIES") or SHIPPED_QUERIES)
+    queries_file = _expanded(environ.get("ADS_PIPELINE_QUERIES") or str(SHIPPED_QUERIES))
     google_apis = _google_apis(queries_file, mistakes)
     if mistakes or google_apis is None:
         raise BadSettings(tuple(mistakes))
@@ -135,11 +140,19 @@ def _home(environ: Mapping[str, str], mistakes: list[Mistake]) -> Path:
     text = environ.get("ADS_PIPELINE_HOME")
     if not text:
         return Path.home() / ".ads_pipeline"
-    home = Path(text).expanduser()
-    if not home.is_absolute():
+    home = _expanded(text)
+    if not home.is_absolute() or not text.isprintable():
         problem = f"{quoted(text)} must be an absolute path, or it would mean another folder from each directory"
         mistakes.append(Mistake(place="ADS_PIPELINE_HOME", problem=problem))
     return home
+
+
+def _expanded(text: str) -> Path:
+    """The path with its ~ replaced, if it names somebody who exists."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        return Path(text)
 
 
 def _postgres_url(environ: Mapping[str, str], mistakes: list[Mistake]) -> str | None:
@@ -154,8 +167,8 @@ def _google_apis(path: Path, mistakes: list[Mistake]) -> GoogleApis | None:
     try:
         text = path.read_bytes().decode("utf-8")
         document, lines = _yaml_with_lines(text, path, mistakes)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
-        mistakes.append(Mistake(place=str(path), problem=f"cannot be read: {printable(str(error))}"))
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        mistakes.append(Mistake(place=printable(str(path)), problem=f"cannot be read: {printable(str(error))}"))
         return None
     try:
         return GoogleApis.model_validate(document)
@@ -172,12 +185,17 @@ def _mistake_at(path: Path, lines: Mapping[tuple[str, ...], int], problem: Any) 
     said = f"{quoted(cause.value)} is refused: {cause.rule}" if isinstance(cause, BadName) else problem["msg"]
     said = said.removeprefix("Value error, ")
     return Mistake(
-        place=f"{path}:{lines.get(near, 1)} {printable('.'.join(where))}".rstrip(), problem=printable(said)
+        place=printable(f"{path}:{lines.get(near, 1)} {'.'.join(where)}".rstrip()), problem=printable(said)
     )
 
 
 def _yaml_with_lines(text: str, path: Path, mistakes: list[Mistake]) -> tuple[object, dict[tuple[str, ...], int]]:
     """The document, and the line on which each of its parts begins. A key that stands twice is a mistake."""
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.AliasEvent):  # a few lines of them can stand for a document of any size
+            place = printable(f"{path}:{event.start_mark.line + 1}" if event.start_mark else str(path))
+            mistakes.append(Mistake(place=place, problem="holds an alias; write out what it stands for"))
+            return None, {}
     loader = _Loader(text)
     try:
         root = loader.get_single_node()
@@ -186,6 +204,8 @@ def _yaml_with_lines(text: str, path: Path, mistakes: list[Mistake]) -> tuple[ob
             return None, lines
         _note_lines(root, (), lines, path, mistakes)
         return loader.construct_document(root), lines
+    except (KeyError, AttributeError, ArithmeticError) as error:  # what a tag that does not fit its value leads to
+        raise yaml.YAMLError(f"a value does not fit its tag: {error}") from error
     finally:
         loader.dispose()
 
@@ -203,7 +223,7 @@ def _note_lines(
     for key, value in node.value:
         inner = (*where, str(key.value))
         if inner in lines:
-            place = f"{path}:{key.start_mark.line + 1} {printable('.'.join(inner))}"
+            place = printable(f"{path}:{key.start_mark.line + 1} {'.'.join(inner)}")
             mistakes.append(Mistake(place=place, problem=f"stands already on line {lines[inner]}"))
         lines.setdefault(inner, key.start_mark.line + 1)
         _note_lines(value, inner, lines, path, mistakes)

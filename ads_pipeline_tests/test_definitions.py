@@ -9,7 +9,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def test_dagster_loads_the_workspace(tmp_path: Path) -> None:
-    """The workspace file names a code location that Dagster finds valid, with an instance from the checkout's file."""
+    """The workspace file names a code location that Dagster finds valid."""
     done = subprocess.run(
         [sys.executable, "-m", "dagster", "definitions", "validate", "-w", str(ROOT / "workspace.yaml")],
         cwd=ROOT,

@@ -319,16 +319,18 @@ class TestLinks:
 
     @pytest.mark.invariant("R1", "R7")
     @pytest.mark.timeout(30)
-    @pytest.mark.parametrize("kind", [stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFDIR, stat.S_IFLNK])
+    @pytest.mark.parametrize(
+        "kind", [stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFDIR, stat.S_IFLNK], ids=["pipe", "socket", "directory", "link"]
+    )
     @pytest.mark.parametrize("name", [PAYLOAD, METADATA])
     def test_what_is_not_a_plain_file_is_damage(self, raw: RawRuns, root: Path, name: str, kind: int) -> None:
-        """A pipe, socket, directory or link in place of a run's file is damage, and does not hold up the reader."""
+        """A pipe, socket, directory or link in place of a run's file is damage and holds up nobody."""
         file = seal_by_hand(root, run(), b"", payload_bytes=None, payload_sha256=None) / name
-        file.unlink()
+        moved = file.rename(root / "moved")
         if kind == stat.S_IFDIR:
             file.mkdir()
         elif kind == stat.S_IFLNK:
-            file.symlink_to("nowhere")
+            file.symlink_to(moved)
         else:
             os.mknod(file, kind | 0o600)
         assert_listed_as_damage(raw)

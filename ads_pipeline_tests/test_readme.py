@@ -17,7 +17,8 @@ def drawn_table() -> str:
     """The transition table as the README shows it."""
     lines = ["| | absent | pending | failed | success |", "|---|---|---|---|---|"]
     lines += [
-        f"| {act.value} | {' | '.join(drawn(TRANSITIONS.get((state, act)), state) for state in STATES)} |" for act in Act
+        f"| {act.value} | {' | '.join(drawn(TRANSITIONS.get((state, act)), state) for state in STATES)} |"
+        for act in Act
     ]
     return "\n".join(lines).replace("|  |", "| |").replace("|  |", "| |")
 
@@ -26,7 +27,7 @@ def drawn(move: Move | None, state: Status | None) -> str:
     if move is None:
         return ""
     if move.effect is not None:
-        return str(move.to) if move.effect == move.to else f"{move.to}, {move.effect.replace('_', ' ')}"
+        return str(move.to) if str(move.effect) == str(move.to) else f"{move.to}, {move.effect.replace('_', ' ')}"
     return "stays" if move.to is state else str(move.to)
 
 
