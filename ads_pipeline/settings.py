@@ -25,6 +25,7 @@ VARIABLES: Mapping[str, str] = {
     "ADS_PIPELINE_QUERIES": "path of the query file (the google_apis.yaml that ships with the package)",
 }
 SHIPPED_QUERIES = Path(__file__).parent / "config" / "google_apis.yaml"
+DEEPEST = 100
 POSTGRES = "postgresql+psycopg2://"
 
 _SELECT = re.compile(r"SELECT (?P<fields>[a-z0-9_., ]+) FROM (?P<resource>[a-z_]+)", re.ASCII)
@@ -189,13 +190,24 @@ def _mistake_at(path: Path, lines: Mapping[tuple[str, ...], int], problem: Any) 
     )
 
 
+def _bomb(text: str) -> str | None:
+    """What would make a short document cost much to read: an alias may stand for anything, and nesting adds up."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        line = event.start_mark.line + 1 if event.start_mark else 1
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if isinstance(event, yaml.AliasEvent):
+            return f"line {line} holds an alias; write out what it stands for"
+        if depth > DEEPEST:
+            return f"line {line} is nested deeper than {DEEPEST}"
+    return None
+
+
 def _yaml_with_lines(text: str, path: Path, mistakes: list[Mistake]) -> tuple[object, dict[tuple[str, ...], int]]:
     """The document, and the line on which each of its parts begins. A key that stands twice is a mistake."""
-    for event in yaml.parse(text, Loader=_Loader):
-        if isinstance(event, yaml.AliasEvent):  # a few lines of them can stand for a document of any size
-            place = printable(f"{path}:{event.start_mark.line + 1}" if event.start_mark else str(path))
-            mistakes.append(Mistake(place=place, problem="holds an alias; write out what it stands for"))
-            return None, {}
+    problem = _bomb(text)
+    if problem:
+        raise yaml.YAMLError(problem)
     loader = _Loader(text)
     try:
         root = loader.get_single_node()
