@@ -1,6 +1,8 @@
 """What verdicts make of partitions, as the ledger keeps it."""
 
 import itertools
+import random
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -166,6 +168,26 @@ def test_several_verdicts_on_one_partition_in_one_call_build_on_each_other(ledge
     assert effects == [Effect.PROMOTED, Effect.SUPERSEDED, Effect.SET_ASIDE, Effect.DEMOTED]
     state = ledger.state(K)
     assert (state.status, state.current_run_id, state.attempt_count) == (Status.FAILED, "r2", 4)
+
+
+@pytest.mark.invariant("S5")
+@pytest.mark.parametrize("seed", range(4))
+def test_a_call_of_many_is_the_verdicts_one_by_one(timed_ledger: Ledger, seed: int) -> None:
+    """Any mix of verdicts in one call leaves each partition as the same verdicts in calls of their own would."""
+    chance = random.Random(seed)
+    together, apart = keys(40)[:20], keys(40)[20:]
+    runs = {each: landed(timed_ledger, each, "r1", "r2", "r3") for each in together + apart}
+    plan = [(n, run_no, chance.random() < 0.6) for n in range(20) for run_no in range(3)]
+    chance.shuffle(plan)
+    verdicts = [
+        [(accept if good else reject)(runs[side[n]][run_no]) for n, run_no, good in plan]
+        for side in (together, apart)
+    ]
+    timed_ledger.record_verdicts(verdicts[0])
+    for verdict in verdicts[1]:
+        timed_ledger.record_verdict(verdict)
+    for one, other in zip(together, apart, strict=True):
+        assert replace(timed_ledger.state(one), key=other) == timed_ledger.state(other)
 
 
 @pytest.mark.parametrize("together", [True, False])

@@ -17,6 +17,8 @@ _DIALECTS = {
         "instant": "TIMESTAMPTZ",
         "big": "BIGINT",
         "strict": "",
+        # Room in each page lets a row's next version stay beside it, and its indexes as they are.
+        "often_updated": "WITH (fillfactor = 70)",
         "differs": "IS DISTINCT FROM",
         "real_day": "",
         "real_instant": "",
@@ -28,6 +30,7 @@ _DIALECTS = {
         "big": "INTEGER",
         # Without STRICT a column takes a value of any type.
         "strict": "STRICT",
+        "often_updated": "",
         "differs": "IS NOT",
         "real_day": ", CONSTRAINT real_day CHECK (logical_date IS date(logical_date, '+0 days'))",
         "real_instant": "CHECK ({column} LIKE '____-__-__T__:__:__.______Z')",
@@ -55,7 +58,7 @@ CREATE TABLE partition_state (
     CONSTRAINT failure_is_explained CHECK (status <> 'failed' OR error_message IS NOT NULL),
     CONSTRAINT only_verdicts_judge CHECK (status = 'pending' OR attempt_count >= 1)
     {real_day}
-) {strict};
+) {strict}{often_updated};
 
 CREATE TABLE runs (
     {key_columns},
