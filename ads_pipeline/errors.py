@@ -14,6 +14,13 @@ tree once, at its own edge; it does not invent classes of its own elsewhere.
     │   ├── RunNotSealed        there is no seal, so there is no run
     │   ├── RunDamaged          there is a seal, and it does not tell the truth
     │   └── RawUnavailable      the disk is full, slow or out of reach                (waiting cures it)
+    ├── ContractMissing         no contract is declared for a query and schema version
+    ├── JudgingFailed           the cluster or the disk failed, so there is no verdict        (waiting cures it)
+    ├── WarehouseError          about a table
+    │   ├── SchemaConflict      a column would change its type; nothing was written
+    │   ├── StagingDamaged      staged files do not hold what was counted; nothing was published
+    │   ├── TableContended      other loaders kept committing first                       (waiting cures it)
+    │   └── WarehouseUnavailable  the table's storage or the cluster failed                 (waiting cures it)
     └── LedgerError             about the record of what is safe
         ├── IllegalMove         the transition table has no such move
         ├── VerdictConflict     the same run was judged twice, differently
@@ -111,6 +118,58 @@ class RunDamaged(RawError):
 
 class RawUnavailable(RawError):
     """The file system failed. It says nothing about the run; nothing was sealed."""
+
+    waiting_cures = True
+
+
+class ContractMissing(AdsPipelineError):
+    """Rows of this query and schema version cannot be judged: nobody has said what they must be."""
+
+    def __init__(self, query_name: str, schema_version: str, known: tuple[str, ...]) -> None:
+        self.query_name, self.schema_version = query_name, schema_version
+        versions = ", ".join(known) or "none"
+        super().__init__(
+            f"{query_name}: no contract for schema_version {quoted(schema_version)}; declared are {versions}. "
+            "Add one in contracts, or mend the schema_version in the query file"
+        )
+
+
+class JudgingFailed(AdsPipelineError):
+    """The cluster or the disk failed while runs were being judged. It says nothing about the runs: judge them again."""
+
+    waiting_cures = True
+
+
+class WarehouseError(AdsPipelineError):
+    """A failure of one table, named by its source and query."""
+
+    def __init__(self, table: str, problem: str) -> None:
+        self.table, self.problem = table, problem
+        super().__init__(f"{table}: {problem}")
+
+
+class SchemaConflict(WarehouseError):
+    """A column that readers know would change its type. Nothing was written."""
+
+    def __init__(self, table: str, column: str, held: str, offered: str) -> None:
+        self.column, self.held, self.offered = column, held, offered
+        super().__init__(
+            table, f"column {column} holds {held}, the new rows bring {offered}; give the changed column a new name"
+        )
+
+
+class StagingDamaged(WarehouseError):
+    """What was staged is not what was counted. Nothing was published; the table is as it was."""
+
+
+class TableContended(WarehouseError):
+    """Other loaders committed first, again and again. Nothing was published by this one."""
+
+    waiting_cures = True
+
+
+class WarehouseUnavailable(WarehouseError):
+    """The table's storage or the cluster failed. What was published before stays published."""
 
     waiting_cures = True
 

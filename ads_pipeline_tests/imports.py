@@ -18,6 +18,10 @@ LAW: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "raw": (frozenset(), WORDS),
     "settings": (frozenset({"pydantic", "yaml"}), WORDS),
     "ledger": (frozenset({"sqlalchemy", "alembic", "tenacity"}), WORDS),
+    "contracts": (frozenset({"pandera", "pyspark"}), WORDS),
+    "validator": (frozenset({"pyspark", "pandera", "pyarrow"}), WORDS | {"contracts"}),
+    "warehouse": (frozenset({"pyspark", "deltalake", "pyarrow", "duckdb", "duckdb_extension_delta"}), WORDS),
+    "pipeline": (frozenset({"pyspark"}), WORDS | {"contracts", "raw", "validator", "ledger", "warehouse"}),
     "definitions": (frozenset({"dagster"}), WORDS),
 }
 
