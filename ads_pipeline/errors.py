@@ -135,7 +135,7 @@ class ContractMissing(AdsPipelineError):
 
 
 class JudgingFailed(AdsPipelineError):
-    """The cluster or the disk failed while runs were being judged. It says nothing about the runs: judge them again."""
+    """The cluster or the disk failed during judging. It says nothing about the runs: judge them again."""
 
     waiting_cures = True
 

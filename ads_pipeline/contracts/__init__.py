@@ -1,0 +1,1 @@
+"""Declares each query's rows, one pandera model a schema version; `catalogue` finds them, `rules` reads them."""
