@@ -19,9 +19,7 @@ LAW: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "settings": (frozenset({"pydantic", "yaml"}), WORDS),
     "ledger": (frozenset({"sqlalchemy", "alembic", "tenacity"}), WORDS),
     "contracts": (frozenset({"pandera", "pyspark"}), WORDS),
-    "validator": (frozenset({"pyspark", "pandera", "pyarrow"}), WORDS | {"contracts"}),
-    "warehouse": (frozenset({"pyspark", "deltalake", "pyarrow", "duckdb", "duckdb_extension_delta"}), WORDS),
-    "pipeline": (frozenset({"pyspark"}), WORDS | {"contracts", "raw", "validator", "ledger", "warehouse"}),
+    "validator": (frozenset({"pyspark", "py4j", "pyarrow"}), WORDS | {"contracts"}),
     "definitions": (frozenset({"dagster"}), WORDS),
 }
 

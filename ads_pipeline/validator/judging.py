@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -69,7 +70,7 @@ def judge(
     opinions = _tickets(spark, runs, slices).mapInArrow(_judging(rules), _OPINION)
     try:
         collected = {row["place"]: row for row in opinions.collect()}
-    except (PySparkException, OSError, ConnectionError) as error:
+    except (PySparkException, Py4JError, OSError) as error:
         raise JudgingFailed(f"{len(runs)} runs could not be judged: {_cause(error)}") from error
     if len(collected) != len(runs):
         raise JudgingFailed(f"{len(runs)} runs were to be judged, {len(collected)} came back")
@@ -220,6 +221,7 @@ def _verdict(run: Run, findings: tuple[Finding, ...], opinion: Any, validation_i
 
 
 def _cause(error: BaseException) -> str:
-    """The last line of a cluster's long story, which is the one that tells."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return printable(lines[-1] if lines else type(error).__name__, limit=500)
+    """The line of a cluster's long story that tells: the innermost cause, or the end of the Python side's."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    causes = [line for line in lines if line.startswith("Caused by: ") and "Exception: " in line]
+    return printable(causes[-1].partition("Exception: ")[2] if causes else lines[-1], limit=500)

@@ -143,6 +143,8 @@ def _plain_lines(payload: bytes) -> int | None:
     if not (body.startswith(b"{") and body.endswith(b"}")):
         return None
     lines = body.count(b"\n") + 1
+    if _has_long_line(body):
+        return None
     if body.count(b"{") != lines or body.count(b"}") != lines or body.count(b"}\n{") != lines - 1:
         return None
     try:
@@ -150,6 +152,17 @@ def _plain_lines(payload: bytes) -> int | None:
     except UnicodeDecodeError:
         return None
     return lines
+
+
+def _has_long_line(body: bytes) -> bool:
+    """Looks at one place in each stretch of the longest line's length, not at every line."""
+    start = 0
+    while len(body) - start > MAX_LINE_BYTES:
+        last = body.rfind(b"\n", start, start + MAX_LINE_BYTES + 1)
+        if last < 0:
+            return True
+        start = last + 1
+    return False
 
 
 def _all_finite(table: pa.Table) -> bool:

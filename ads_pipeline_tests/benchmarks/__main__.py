@@ -2,14 +2,15 @@
 
 import sys
 
-from ads_pipeline_tests.benchmarks import ledger
+from ads_pipeline_tests.benchmarks import ledger, validator
 
 
 def main() -> int:
     missed = 0
-    for ratio in ledger.measure():
-        print(ratio, flush=True)
-        missed += not ratio.holds
+    for suite in (ledger, validator):
+        for ratio in suite.measure():
+            print(ratio, flush=True)
+            missed += not ratio.holds
     print(f"{missed} bounds missed")
     return 1 if missed else 0
 
