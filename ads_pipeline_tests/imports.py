@@ -20,6 +20,7 @@ LAW: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "ledger": (frozenset({"sqlalchemy", "alembic", "tenacity"}), WORDS),
     "contracts": (frozenset({"pandera", "pyspark"}), WORDS),
     "validator": (frozenset({"pyspark", "py4j", "pyarrow"}), WORDS | {"contracts"}),
+    "warehouse": (frozenset({"pyspark", "py4j", "deltalake", "pyarrow", "duckdb"}), WORDS),
     "definitions": (frozenset({"dagster"}), WORDS),
 }
 

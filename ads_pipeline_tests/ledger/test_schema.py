@@ -1,8 +1,10 @@
 """The schema: made by migrations, the same as the statements expect, and never migrated by the way."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 import sqlalchemy as sa
@@ -12,9 +14,11 @@ from hypothesis import strategies as st
 from ads_pipeline.errors import LedgerOutdated, LedgerUnavailable
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.records import StateFilter
 from ads_pipeline.ledger.tables import metadata
 from ads_pipeline.ledger.writer import Ledger
 from ads_pipeline.partition import PartitionKey
+from ads_pipeline.transitions import Status
 from ads_pipeline_tests.ledger.words import accepted, key
 
 STATE_COLUMNS = [
@@ -64,6 +68,25 @@ def test_a_writer_makes_the_ledger_where_there_is_none(tmp_path: Path) -> None:
         accepted(ledger, [key()])
     with LedgerReader.opened(url) as reader:
         assert reader.state(key()).current_run_id == "r1"
+
+
+@pytest.mark.invariant("X5")
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_many_may_open_the_first_ledger_at_once(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Of many writers that find an empty database one makes the schema, and all of them can use it."""
+    where = f"sqlite:///{tmp_path / 'ledger.db'}"
+    url = where if kind == "sqlite" else request.getfixturevalue("unmigrated_postgres_url")
+    together = Barrier(6)
+
+    def open_and_write(writer: int) -> None:
+        together.wait(30)
+        with Ledger.opened(url) as ledger:
+            accepted(ledger, [key(str(writer))])
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(open_and_write, range(6)))
+    with LedgerReader.opened(url) as reader:
+        assert reader.tally(StateFilter())[Status.SUCCESS] == 6
 
 
 def test_a_reader_makes_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,183 @@
+"""Publishes runs in a table and takes partitions out of it, each by one commit that readers see whole or not at all.
+
+Who may be published is asked of the caller, again right before each commit; the ledger is not known here.
+"""
+
+import random
+import time
+import uuid
+from collections.abc import Callable, Collection, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from ads_pipeline.errors import TableContended
+from ads_pipeline.partition import PartitionKey, Run
+from ads_pipeline.warehouse.columns import Column, columns_merged, columns_offered
+from ads_pipeline.warehouse.commits import Outcome, Snapshot, commit_columns, commit_files, create_table, open_table
+from ads_pipeline.warehouse.contents import by_partition, read_contents
+from ads_pipeline.warehouse.edge import callers, translated
+from ads_pipeline.warehouse.records import DATE, Content, Held, Load, Loaded, Slice, Table
+from ads_pipeline.warehouse.staging import Partitions, Staged, affected_files, discard, stage
+
+MOST_TRIES: Final = 20
+Still = Callable[[Sequence[Run]], Collection[Run]]
+
+
+class Warehouse:
+    """The tables below one root."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def replace(self, spark: SparkSession, rows: DataFrame, loads: Sequence[Load], *, still: Still) -> Loaded:
+        """Make the table hold these runs, each instead of whatever it held of its partition.
+
+        All loads are of one table and each of another partition. A run that is held already costs no commit; one that
+        `still` no longer names when the commit is due is left out. TableContended when others always came first.
+        """
+        table = self._table_of([load.run.key for load in loads])
+        if len({load.run.key for load in loads}) < len(loads):
+            raise ValueError(f"{table}: a partition can be loaded from one run at a time")
+        with translated(table):
+            offered = columns_offered(table, rows.schema)
+            return _replace(spark, table, rows, offered, list(loads), callers(still))
+
+    def remove(self, spark: SparkSession, keys: Sequence[PartitionKey]) -> int | None:
+        """Take these partitions' rows out by one commit; None when the table held none of them."""
+        table = self._table_of(keys)
+        with translated(table):
+            return _remove(spark, table, {(key.customer_id, key.logical_date) for key in keys})
+
+    def held(
+        self, *, source: str, query_name: str, since: date | None = None, until: date | None = None
+    ) -> dict[PartitionKey, Held]:
+        """What the table holds of each partition, read from the files of its newest version."""
+        table = Table(root=self._root, source=source, query_name=query_name)
+        days = since or date.min, until or date.max
+        with translated(table):
+            snapshot = open_table(table)
+            if snapshot is None:
+                return {}
+            files = [table.absolute(file) for file in snapshot.files if days[0] <= file.day <= days[1]]
+            found = by_partition(read_contents(files, (), days=days))
+        return {table.key(*partition): _held(slices) for partition, slices in found.items()}
+
+    def _table_of(self, keys: Sequence[PartitionKey]) -> Table:
+        names = {(key.source, key.query_name) for key in keys}
+        if len(names) != 1:
+            raise ValueError("partitions of exactly one table are loaded or removed at a time")
+        ((source, query_name),) = names
+        return Table(root=self._root, source=source, query_name=query_name)
+
+
+def _replace(
+    spark: SparkSession,
+    table: Table,
+    rows: DataFrame,
+    offered: tuple[Column, ...],
+    asked: list[Load],
+    still: Still,
+) -> Loaded:
+    """Plan on a version, stage, ask again, commit its successor; again on the next version when that was taken."""
+    outdated: list[Run] = []
+    for tried in range(MOST_TRIES):
+        snapshot = _with_columns(table, offered)
+        if snapshot is None:
+            _pause(tried)
+            continue
+        wanted = [load for load in asked if load.run not in outdated]
+        due = _not_held(snapshot, wanted)
+        if not due:
+            return Loaded(table_version=snapshot.version, loads=tuple(wanted), outdated=tuple(outdated))
+        staged = stage(spark, snapshot, rows=_rows_of(spark, rows, due), loads=due, partitions=_partitions(due))
+        named = set(still([load.run for load in due]))
+        lost = [load.run for load in due if load.run not in named]
+        if lost:
+            outdated += lost
+        elif _commit(snapshot, staged):
+            return Loaded(table_version=snapshot.version + 1, loads=tuple(wanted), outdated=tuple(outdated))
+        discard(table, staged)
+        _pause(tried)
+    raise TableContended(str(table), f"others committed first {MOST_TRIES} times; load again")
+
+
+def _remove(spark: SparkSession, table: Table, partitions: set[tuple[str, date]]) -> int | None:
+    for tried in range(MOST_TRIES):
+        snapshot = open_table(table)
+        if snapshot is None or _found(snapshot, partitions).keys().isdisjoint(partitions):
+            return None
+        staged = stage(spark, snapshot, rows=None, loads=[], partitions=partitions)
+        if _commit(snapshot, staged):
+            return snapshot.version + 1
+        discard(table, staged)
+        _pause(tried)
+    raise TableContended(str(table), f"others committed first {MOST_TRIES} times; remove again")
+
+
+def _with_columns(table: Table, offered: tuple[Column, ...]) -> Snapshot | None:
+    """The newest version with every offered column in it; None when it had to be made and is to be read anew."""
+    snapshot = open_table(table)
+    if snapshot is None:
+        create_table(table, offered)
+        return None
+    fresh = columns_merged(table, held=snapshot.columns, offered=offered)[len(snapshot.columns) :]
+    if fresh:
+        commit_columns(snapshot, fresh=fresh, token=uuid.uuid4().hex)
+        return None
+    return snapshot
+
+
+def _commit(snapshot: Snapshot, staged: Staged) -> bool:
+    """Whether the next version is ours. While nobody can tell, the very same commit is tried: it can happen once."""
+    token = uuid.uuid4().hex
+    for tried in range(MOST_TRIES):
+        outcome = commit_files(snapshot, removed=staged.replaced, added=staged.added, token=token)
+        if outcome is not Outcome.UNKNOWN:
+            return outcome is Outcome.OURS
+        _pause(tried)
+    raise TableContended(str(snapshot.table), "the log takes no commit; its storage may be read-only or full")
+
+
+def _rows_of(spark: SparkSession, rows: DataFrame, loads: Sequence[Load]) -> DataFrame:
+    """The rows of these loads alone; others may be in the frame that are held already or lost their authority."""
+    runs = [(load.run.key.customer_id, load.run.key.logical_date, load.run.run_id) for load in loads]
+    wanted = spark.createDataFrame(runs, f"customer_id string, {DATE} date, run_id string")
+    return rows.join(sf.broadcast(wanted), ["customer_id", DATE, "run_id"], "left_semi")
+
+
+def _partitions(loads: Sequence[Load]) -> set[tuple[str, date]]:
+    return {(load.run.key.customer_id, load.run.key.logical_date) for load in loads}
+
+
+def _not_held(snapshot: Snapshot, loads: Sequence[Load]) -> list[Load]:
+    """The loads that the table does not hold as they should be. One of no rows is held where nothing is."""
+    found = _found(snapshot, _partitions(loads))
+    return [load for load in loads if not _is_held(load, found)]
+
+
+def _is_held(load: Load, found: dict[tuple[str, date], list[tuple[Slice, Content]]]) -> bool:
+    slices = found.get((load.run.key.customer_id, load.run.key.logical_date), [])
+    wanted = [(load.run.run_id, load.schema_version, load.record_count)] if load.record_count else []
+    return [(each.run_id, each.schema_version, content.rows) for each, content in slices] == wanted
+
+
+def _found(snapshot: Snapshot, partitions: Partitions) -> dict[tuple[str, date], list[tuple[Slice, Content]]]:
+    files = affected_files(snapshot, partitions)
+    return by_partition(read_contents([snapshot.table.absolute(file) for file in files], ()))
+
+
+def _held(slices: Sequence[tuple[Slice, Content]]) -> Held:
+    whole = len(slices) == 1
+    return Held(
+        run_id=slices[0][0].run_id if whole else None,
+        schema_version=slices[0][0].schema_version if whole else None,
+        rows=sum(content.rows for _slice, content in slices),
+    )
+
+
+def _pause(tried: int) -> None:
+    time.sleep(random.uniform(0, min(1.0, 0.01 * 2**tried)))  # noqa: S311 - spreads the waiting
