@@ -134,7 +134,7 @@ def test_a_worker_that_dies_is_not_a_verdict(spark: SparkSession, tmp_path: Path
     """A task killed in the middle fails the call; no run is judged by what was left."""
     good = landed(tmp_path / "raw", "good", row())
     dying = replace(RULES, of_partition=(("date", _Deadly("x")),))
-    with pytest.raises(JudgingFailed, match="Python worker exited unexpectedly"):
+    with pytest.raises(JudgingFailed, match="1 runs could not be judged"):
         judge(spark, [good], dying)
 
 
