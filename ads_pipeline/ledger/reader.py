@@ -6,20 +6,33 @@ be recorded, and by whom, is in `writer`.
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import date
 from typing import Any, Final, Self
 
 import sqlalchemy as sa
 
-from ads_pipeline.ledger import database
-from ads_pipeline.ledger.records import Attempt, LoadRecord, Pointer, RecordedAct, StateFilter
+from ads_pipeline.ledger import database, questions
+from ads_pipeline.ledger.records import (
+    Attempt,
+    LoadRecord,
+    Pointer,
+    RecordedAct,
+    Showing,
+    Shown,
+    Standing,
+    StateFilter,
+)
 from ads_pipeline.ledger.rows import (
     KEY_TYPES,
     fields_for,
     key_fields,
     key_of,
+    pointer_of,
     registered_of,
     run_in,
+    run_name,
     same_key,
+    standing_of,
     state_of,
 )
 from ads_pipeline.ledger.rowsets import Rowset, RowStatement
@@ -27,14 +40,15 @@ from ads_pipeline.ledger.tables import (
     KEY,
     acted_partitions,
     attempts,
+    demotions,
     load_records,
     operator_acts,
     partition_state,
     runs,
     warehouse_pointer,
 )
-from ads_pipeline.partition import PartitionKey
-from ads_pipeline.transitions import Effect, Outcome, PartitionState, RegisteredRun, Status
+from ads_pipeline.partition import PartitionKey, Run
+from ads_pipeline.transitions import Effect, Outcome, PartitionState, RegisteredRun, Status, Verdict
 
 LARGEST_PAGE: Final = 10_000
 
@@ -46,6 +60,8 @@ class LedgerReader:
         self._engine = engine
         self._states_of = _lookup(partition_state, engine.dialect.name)
         self._pointers_of = _lookup(warehouse_pointer, engine.dialect.name)
+        self._publishable = RowStatement("publishable_runs", engine.dialect.name, questions.publishable_runs)
+        self._readable = RowStatement("readable_runs", engine.dialect.name, questions.readable_runs)
 
     @classmethod
     @contextmanager
@@ -116,16 +132,48 @@ class LedgerReader:
         """The pointers of those partitions that have one, in the order asked."""
         asked = list(dict.fromkeys(keys))
         rows = self._read(self._pointers_of, asked)
-        pointers = [
-            Pointer(
-                run=run_in(row),
-                available=row.availability == "published",
-                **fields_for(Pointer, row, "run", "available"),
-            )
+        found = {pointer.run.key: pointer for pointer in map(pointer_of, rows)}
+        return {key: found[key] for key in asked if key in found}
+
+    def publishable(self, wanted: Iterable[Run]) -> set[Run]:
+        """Those of the runs that the warehouse may publish now: current, of a success, not being demoted."""
+        return self._runs_in(self._publishable, wanted)
+
+    def readable(self, wanted: Iterable[Run]) -> set[Run]:
+        """Those of the runs whose rows may be read now, if the warehouse holds them."""
+        return self._runs_in(self._readable, wanted)
+
+    def showing(
+        self, *, source: str, query_name: str, since: date | None = None, until: date | None = None
+    ) -> Showing:
+        """Every run of a query that readers may see, by day and customer."""
+        rows = self._execute(questions.shown_runs(source=source, query_name=query_name, since=since, until=until))
+        return Showing(
+            runs=tuple(Shown(row.customer_id, row.logical_date, row.run_id, row.current) for row in rows),
+            table_version=max((row.table_version for row in rows), default=-1),
+        )
+
+    def standings(
+        self, *, source: str, query_name: str, since: date | None = None, until: date | None = None
+    ) -> list[Standing]:
+        """Every recorded partition of a query with its pointer, by day and customer."""
+        rows = self._execute(questions.standings(source=source, query_name=query_name, since=since, until=until))
+        return [standing_of(row) for row in rows]
+
+    def demotions(self, *, source: str, query_name: str) -> list[Verdict]:
+        """The demotions of a query that have begun and are not recorded, oldest first."""
+        wanted = demotions.c.source == source, demotions.c.query_name == query_name
+        order = demotions.c.begun_at, *key_of(demotions), demotions.c.run_id
+        rows = self._execute(sa.select(demotions).where(*wanted).order_by(*order))
+        return [
+            Verdict(run=run_in(row), outcome=Outcome.REJECTED, **fields_for(Verdict, row, "run", "outcome"))
             for row in rows
         ]
-        found = {pointer.run.key: pointer for pointer in pointers}
-        return {key: found[key] for key in asked if key in found}
+
+    def customers(self, source: str) -> list[str]:
+        """Every customer of whom the source has a recorded partition."""
+        statement = sa.select(partition_state.c.customer_id).where(partition_state.c.source == source).distinct()
+        return sorted(row.customer_id for row in self._execute(statement))
 
     def load_records(self, key: PartitionKey) -> list[LoadRecord]:
         """The first publication of each run of a partition, oldest first."""
@@ -154,6 +202,10 @@ class LedgerReader:
 
     def _read(self, statement: RowStatement, keys: Sequence[PartitionKey]) -> Sequence[sa.Row[Any]]:
         return database.transact(self._engine, lambda c: statement.run(c, map(key_fields, keys)).all())
+
+    def _runs_in(self, statement: RowStatement, wanted: Iterable[Run]) -> set[Run]:
+        asked = [run_name(run) for run in wanted]
+        return database.transact(self._engine, lambda c: {run_in(row) for row in statement.run(c, asked)})
 
     def _execute(self, statement: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
         return database.transact(self._engine, lambda c: c.execute(statement).all())

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import date, datetime
+from typing import NamedTuple
 
 from ads_pipeline.errors import IllegalMove
 from ads_pipeline.partition import PartitionKey, Run, checked_name
@@ -90,6 +91,41 @@ class Pointer:
     table_version: int
     available: bool
     changed_at: datetime
+
+
+class Shown(NamedTuple):
+    """A run whose rows readers may see; a tuple because there are very many. `current`: it is the newest accepted."""
+
+    customer_id: str
+    logical_date: date
+    run_id: str
+    current: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Showing:
+    """Every run of one query that readers may see, and the table version by which all of them were published."""
+
+    runs: tuple[Shown, ...]
+    table_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where a recorded partition stands between its verdict and its readers.
+
+    `demoting`: its current run was found bad, which is not yet recorded. `unjudged`: a registered run awaits its
+    first verdict.
+    """
+
+    state: PartitionState
+    pointer: Pointer | None
+    demoting: bool
+    unjudged: bool
+
+    @property
+    def publishable(self) -> bool:
+        return self.state.status is Status.SUCCESS and not self.demoting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
+from datetime import datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.types import TypeEngine
 
+from ads_pipeline.ledger.records import Pointer, Publication, Standing
 from ads_pipeline.ledger.tables import KEY, Day, instant_text
 from ads_pipeline.partition import PartitionKey, Run
-from ads_pipeline.transitions import PartitionState, RegisteredRun, Status
+from ads_pipeline.transitions import PartitionState, RegisteredRun, Status, Verdict
 
 KEY_TYPES: Final[Mapping[str, TypeEngine[Any]]] = {
     name: Day() if name == "logical_date" else sa.Text() for name in KEY
@@ -47,6 +49,44 @@ def state_fields(state: PartitionState) -> dict[str, Any]:
     }
 
 
+def run_name(run: Run) -> dict[str, Any]:
+    return key_fields(run.key) | {"run_id": run.run_id}
+
+
+def verdict_fields(verdict: Verdict) -> dict[str, Any]:
+    return run_name(verdict.run) | {"validation_id": verdict.validation_id}
+
+
+def demotion_fields(verdict: Verdict) -> dict[str, Any]:
+    return verdict_fields(verdict) | {
+        "error_class": verdict.error_class,
+        "error_message": verdict.error_message,
+        "rows_read": verdict.rows_read,
+        "rows_failed": verdict.rows_failed,
+    }
+
+
+def run_fields(registered: RegisteredRun, now: datetime) -> dict[str, Any]:
+    return key_fields(registered.run.key) | {
+        "run_id": registered.run.run_id,
+        "ordinal": registered.ordinal,
+        "schema_version": registered.schema_version,
+        "record_count": registered.record_count,
+        "payload_sha256": registered.payload_sha256,
+        "registered_at": instant_text(now),
+    }
+
+
+def pointer_fields(publication: Publication, state: PartitionState) -> dict[str, Any]:
+    return key_fields(state.key) | {
+        "run_id": publication.run.run_id,
+        "schema_version": state.schema_version,
+        "record_count": state.record_count,
+        "table_version": publication.table_version,
+        "availability": "published",
+    }
+
+
 def key_in(row: sa.Row[Any]) -> PartitionKey:
     return PartitionKey(
         source=row.source, customer_id=row.customer_id, query_name=row.query_name, logical_date=row.logical_date
@@ -70,6 +110,19 @@ def state_of(row: sa.Row[Any], key: PartitionKey | None = None) -> PartitionStat
     )
 
 
+def pointer_of(row: sa.Row[Any]) -> Pointer:
+    return Pointer(
+        run=run_in(row), available=row.availability == "published", **fields_for(Pointer, row, "run", "available")
+    )
+
+
+def standing_of(row: sa.Row[Any]) -> Standing:
+    state = state_of(row)
+    return Standing(
+        state=state, pointer=_pointer_beside(row, state.key), demoting=row.demoting, unjudged=row.unjudged
+    )
+
+
 def registered_of(row: sa.Row[Any]) -> RegisteredRun:
     return RegisteredRun(
         run=run_in(row),
@@ -77,6 +130,19 @@ def registered_of(row: sa.Row[Any]) -> RegisteredRun:
         schema_version=row.schema_version,
         record_count=row.record_count,
         payload_sha256=row.payload_sha256,
+    )
+
+
+def _pointer_beside(row: sa.Row[Any], key: PartitionKey) -> Pointer | None:
+    if row.pointer_run_id is None:
+        return None
+    return Pointer(
+        run=Run(key=key, run_id=row.pointer_run_id),
+        schema_version=row.pointer_schema_version,
+        record_count=row.pointer_record_count,
+        table_version=row.pointer_table_version,
+        available=row.pointer_availability == "published",
+        changed_at=row.pointer_changed_at,
     )
 
 

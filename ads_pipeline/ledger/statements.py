@@ -6,6 +6,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
+from ads_pipeline.ledger.questions import RUN_TYPES
 from ads_pipeline.ledger.rows import KEY_TYPES, key_of, same_key
 from ads_pipeline.ledger.rowsets import Rowset, RowStatement
 from ads_pipeline.ledger.tables import (
@@ -13,6 +14,7 @@ from ads_pipeline.ledger.tables import (
     Instant,
     acted_partitions,
     attempts,
+    demotions,
     load_records,
     operator_acts,
     partition_state,
@@ -48,6 +50,9 @@ class Statements:
         self.insert_runs = self._insert(runs)
         self.put_pointers = self._named("put_pointers", self._put_pointers)
         self.withdraw_pointers = self._named("withdraw_pointers", _withdraw_pointers)
+        self.insert_demotions = self._insert(demotions, skip_present=True)
+        self.end_demotions = self._named("end_demotions", _end_demotions)
+        self.demoting_of = self._named("demoting_of", _demoting_of)
         self.insert_load_records = self._insert(load_records, skip_present=True)
         self.insert_act = sa.insert(operator_acts)
         self.insert_acted = self._insert(acted_partitions)
@@ -209,3 +214,18 @@ def _withdraw_pointers(rowset: Rowset) -> sa.Update:
         .values(availability=literal("'unavailable'"), changed_at=asked.c.changed_at)
         .where(same_key(warehouse_pointer, asked), warehouse_pointer.c.availability == literal("'published'"))
     )
+
+
+def _demoting_of(rowset: Rowset) -> sa.Select[Any]:
+    """Those of the asked runs whose demotion has begun."""
+    asked = rowset(RUN_TYPES)
+    return sa.select(*key_of(demotions), demotions.c.run_id).join_from(
+        asked, demotions, sa.and_(same_key(demotions, asked), demotions.c.run_id == asked.c.run_id)
+    )
+
+
+def _end_demotions(rowset: Rowset) -> sa.Delete:
+    asked = rowset(dict(RUN_TYPES) | {"validation_id": sa.Text()})
+    names = (*KEY, "run_id", "validation_id")
+    recorded = sa.select(*(asked.c[name] for name in names))
+    return sa.delete(demotions).where(sa.tuple_(*(demotions.c[name] for name in names)).in_(recorded))

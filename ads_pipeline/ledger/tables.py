@@ -132,6 +132,20 @@ load_records = sa.Table(
     sa.Column("loaded_at", Instant),
 )
 
+# The verdicts that reject what readers get: hidden at once, recorded when the warehouse has let go of the rows.
+demotions = sa.Table(
+    "demotions",
+    metadata,
+    *_key_columns(),
+    sa.Column("run_id", sa.Text, primary_key=True),
+    sa.Column("validation_id", sa.Text),
+    sa.Column("error_class", sa.Text),
+    sa.Column("error_message", sa.Text),
+    sa.Column("rows_read", sa.BigInteger),
+    sa.Column("rows_failed", sa.BigInteger),
+    sa.Column("begun_at", Instant),
+)
+
 operator_acts = sa.Table(
     "operator_acts",
     metadata,

@@ -17,11 +17,32 @@ from ads_pipeline.ledger import database
 from ads_pipeline.ledger.hearing import Hearing
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.records import Acted, Landing, Order, Publication, Published, Recorded
-from ads_pipeline.ledger.rows import key_fields, key_in, registered_of, state_fields, state_of
+from ads_pipeline.ledger.rows import (
+    demotion_fields,
+    key_fields,
+    key_in,
+    pointer_fields,
+    registered_of,
+    run_fields,
+    run_in,
+    run_name,
+    state_fields,
+    state_of,
+    verdict_fields,
+)
 from ads_pipeline.ledger.statements import Statements
 from ads_pipeline.ledger.tables import instant_text
 from ads_pipeline.partition import PartitionKey, Run
-from ads_pipeline.transitions import Act, PartitionState, RegisteredRun, Status, Verdict, carry_out
+from ads_pipeline.transitions import (
+    Act,
+    Effect,
+    Outcome,
+    PartitionState,
+    RegisteredRun,
+    Status,
+    Verdict,
+    carry_out,
+)
 
 T = TypeVar("T")
 Clock = Callable[[], datetime]
@@ -72,6 +93,13 @@ class Ledger(LedgerReader):
             raise VerdictsRefused(tuple(recorded), refusals)
         return recorded
 
+    def begin_demotions(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
+        """Hide what these verdicts reject of what readers get, and keep those verdicts until they are recorded.
+
+        Which of them are demotions. Their rows are to be removed from the warehouse before they are recorded.
+        """
+        return self._transact(lambda connection: self._begin_demotions(connection, verdicts))
+
     def carry_out(self, act: Act, keys: Iterable[PartitionKey], order: Order) -> Acted:
         """Carry out a control act on each partition it is legal for, and log it in the same transaction."""
         return self._transact(lambda connection: self._carry_out(connection, act, _sorted(keys), order))
@@ -121,7 +149,7 @@ class Ledger(LedgerReader):
                 fresh.append(known[run])
             if known[run] != _registered(landing, known[run].ordinal):
                 raise RunChanged(str(run))
-        self._sql.insert_runs.run(connection, (_run_fields(run, now) for run in fresh))
+        self._sql.insert_runs.run(connection, (run_fields(run, now) for run in fresh))
         return [known[landing.run] for landing in landings]
 
     def _judge(self, connection: sa.Connection, verdicts: Sequence[Verdict]) -> list[Recorded | LedgerError]:
@@ -135,7 +163,33 @@ class Ledger(LedgerReader):
         if hearing.attempt_rows:
             for statement in self._sql.record_attempts:
                 statement.run(connection, hearing.attempt_rows)
+        self._hide_rejected(connection, [answer for answer in answers if isinstance(answer, Recorded)])
         return answers
+
+    def _hide_rejected(self, connection: sa.Connection, recorded: Sequence[Recorded]) -> None:
+        """A demotion takes the pointer along in its own transaction, also when nobody has begun it."""
+        rejected = [each for each in recorded if each.verdict.outcome is Outcome.REJECTED]
+        demoted = {each.state.key for each in rejected if each.effect is Effect.DEMOTED and not each.redelivered}
+        if demoted:
+            self._withdraw_pointers(connection, _sorted(demoted))
+        if rejected:
+            self._sql.end_demotions.run(connection, (verdict_fields(each.verdict) for each in rejected))
+
+    def _begin_demotions(self, connection: sa.Connection, verdicts: Sequence[Verdict]) -> list[Verdict]:
+        rows = self._read_for_judging(connection, verdicts)
+        demoting = [
+            verdict
+            for verdict, row in zip(verdicts, rows, strict=True)
+            if verdict.outcome is Outcome.REJECTED
+            and row.prior_outcome is None
+            and row.status != Status.FAILED
+            and row.current_run_id == verdict.run.run_id
+        ]
+        if demoting:
+            begun_at = {"begun_at": instant_text(self._now(connection))}
+            self._sql.insert_demotions.run(connection, (demotion_fields(each) | begun_at for each in demoting))
+            self._withdraw_pointers(connection, _sorted(each.run.key for each in demoting))
+        return demoting
 
     def _read_for_judging(self, connection: sa.Connection, verdicts: Sequence[Verdict]) -> Sequence[sa.Row[Any]]:
         asked = [
@@ -161,6 +215,8 @@ class Ledger(LedgerReader):
         absent = [state.key for state in acted.changed if state.key not in before]
         self._sql.update_states.run(connection, map(state_fields, present))
         self._insert_pending(connection, absent, now)
+        if act is Act.WITHDRAW:
+            self._withdraw_pointers(connection, [state.key for state in acted.changed])
         return acted
 
     def _log(
@@ -220,17 +276,19 @@ class Ledger(LedgerReader):
             for row in self._pointers_of.run(connection, map(key_fields, keys))
             if row.availability == "published"
         }
+        asked = [run_name(publication.run) for publication in publications]
+        demoting = set(map(run_in, self._sql.demoting_of.run(connection, asked)))
         published: list[Run] = []
         outdated: list[Run] = []
         moved: list[dict[str, Any]] = []
         for publication in publications:
             run, state = publication.run, states.get(publication.run.key)
-            if state is None or state.status is not Status.SUCCESS or state.current_run_id != run.run_id:
+            if state is None or run in demoting or not _is_authority(run, state):
                 outdated.append(run)
                 continue
             published.append(run)
             if shown.get(run.key) != run.run_id:
-                moved.append(_pointer_fields(publication, state))
+                moved.append(pointer_fields(publication, state))
         self._sql.put_pointers.run(connection, (row | {"changed_at": now} for row in moved))
         self._sql.insert_load_records.run(connection, (row | {"loaded_at": now} for row in moved))
         return Published(published=tuple(published), outdated=tuple(outdated))
@@ -245,6 +303,10 @@ class Ledger(LedgerReader):
 def _sorted(keys: Iterable[PartitionKey]) -> list[PartitionKey]:
     """Each key once, in the order in which every verb takes its locks."""
     return sorted(set(keys))
+
+
+def _is_authority(run: Run, state: PartitionState) -> bool:
+    return state.status is Status.SUCCESS and state.current_run_id == run.run_id
 
 
 def _decide(act: Act, states: Iterable[PartitionState], now: datetime) -> Acted:
@@ -272,24 +334,3 @@ def _registered(landing: Landing, ordinal: int) -> RegisteredRun:
         record_count=landing.record_count,
         payload_sha256=landing.payload_sha256,
     )
-
-
-def _run_fields(registered: RegisteredRun, now: datetime) -> dict[str, Any]:
-    return key_fields(registered.run.key) | {
-        "run_id": registered.run.run_id,
-        "ordinal": registered.ordinal,
-        "schema_version": registered.schema_version,
-        "record_count": registered.record_count,
-        "payload_sha256": registered.payload_sha256,
-        "registered_at": instant_text(now),
-    }
-
-
-def _pointer_fields(publication: Publication, state: PartitionState) -> dict[str, Any]:
-    return key_fields(state.key) | {
-        "run_id": publication.run.run_id,
-        "schema_version": state.schema_version,
-        "record_count": state.record_count,
-        "table_version": publication.table_version,
-        "availability": "published",
-    }

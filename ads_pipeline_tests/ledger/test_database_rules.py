@@ -178,6 +178,7 @@ def test_a_reader_has_no_way_to_write(success: Ledger, url: str) -> None:
         "record_verdict",
         "record_verdicts",
         "carry_out",
+        "begin_demotions",
         "publish",
         "withdraw_pointers",
     }

@@ -1,0 +1,120 @@
+"""Builds the questions about what readers may see: of whole queries, and of runs one by one.
+
+A run is readable while its partition is a success, its own last verdict accepted it, and no demotion of the current
+run has begun. Readers are shown a readable run once the warehouse's pointer is there.
+"""
+
+from collections.abc import Mapping
+from datetime import date
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from ads_pipeline.ledger.rows import KEY_TYPES, key_of, same_key
+from ads_pipeline.ledger.rowsets import Rowset
+from ads_pipeline.ledger.tables import attempts, demotions, partition_state, runs, warehouse_pointer
+
+RUN_TYPES: Final[Mapping[str, Any]] = dict(KEY_TYPES) | {"run_id": sa.Text()}
+# Literals, because a prepared statement's one parameter is the rowset.
+_SUCCESS: Final[sa.ColumnElement[str]] = sa.literal_column("'success'")
+_ACCEPTED: Final[sa.ColumnElement[str]] = sa.literal_column("'accepted'")
+_ONE: Final[sa.ColumnElement[int]] = sa.literal_column("1")
+_POINTER: Final = ("run_id", "schema_version", "record_count", "table_version", "availability", "changed_at")
+
+
+def publishable_runs(rowset: Rowset) -> sa.Select[Any]:
+    """Those of the asked runs that are the current run of a success, and not being demoted."""
+    asked = rowset(RUN_TYPES)
+    return (
+        sa.select(*key_of(asked), asked.c.run_id)
+        .join_from(asked, partition_state, same_key(partition_state, asked))
+        .where(_succeeded(), partition_state.c.current_run_id == asked.c.run_id, sa.not_(_demoting()))
+    )
+
+
+def readable_runs(rowset: Rowset) -> sa.Select[Any]:
+    """Those of the asked runs whose rows may be read, if the warehouse holds them."""
+    asked = rowset(RUN_TYPES)
+    return (
+        sa.select(*key_of(asked), asked.c.run_id)
+        .join_from(asked, partition_state, same_key(partition_state, asked))
+        .where(_succeeded(), sa.not_(_demoting()), _accepted(asked))
+    )
+
+
+def shown_runs(*, source: str, query_name: str, since: date | None, until: date | None) -> sa.Select[Any]:
+    """Every run of the query that readers may see.
+
+    Where the pointer is at the current run this is the only one. Where it is not, a load is under way, and each
+    accepted run may be the one that a version of the table holds.
+    """
+    current = runs.c.run_id == partition_state.c.current_run_id
+    loading = warehouse_pointer.c.run_id != partition_state.c.current_run_id
+    return (
+        sa.select(
+            partition_state.c.customer_id,
+            partition_state.c.logical_date,
+            runs.c.run_id,
+            current.label("current"),
+            warehouse_pointer.c.table_version,
+        )
+        .join_from(partition_state, warehouse_pointer, same_key(partition_state, warehouse_pointer))
+        .join(runs, same_key(partition_state, runs))
+        .where(
+            *_of_query(source, query_name, since, until),
+            _succeeded(),
+            warehouse_pointer.c.availability == "published",
+            sa.or_(current, sa.and_(loading, _accepted(runs))),
+        )
+        .order_by(partition_state.c.logical_date, partition_state.c.customer_id, runs.c.run_id)
+    )
+
+
+def standings(*, source: str, query_name: str, since: date | None, until: date | None) -> sa.Select[Any]:
+    """Every recorded partition of the query with its pointer, by day and customer."""
+    judged = sa.exists().where(same_key(attempts, runs), attempts.c.run_id == runs.c.run_id)
+    unjudged = sa.exists().where(same_key(runs, partition_state), sa.not_(judged))
+    pointer = [warehouse_pointer.c[name].label(f"pointer_{name}") for name in _POINTER]
+    return (
+        sa.select(
+            partition_state,
+            *pointer,
+            _demoting().label("demoting"),
+            sa.and_(sa.not_(_succeeded()), unjudged).label("unjudged"),
+        )
+        .outerjoin_from(partition_state, warehouse_pointer, same_key(partition_state, warehouse_pointer))
+        .where(*_of_query(source, query_name, since, until))
+        .order_by(partition_state.c.logical_date, partition_state.c.customer_id)
+    )
+
+
+def _succeeded() -> sa.ColumnElement[bool]:
+    return partition_state.c.status == _SUCCESS
+
+
+def _demoting() -> sa.ColumnElement[bool]:
+    return sa.exists().where(
+        same_key(demotions, partition_state), demotions.c.run_id == partition_state.c.current_run_id
+    )
+
+
+def _accepted(asked: sa.FromClause) -> sa.ColumnElement[bool]:
+    """Whether the last verdict on the run accepted it; a run that was never judged was not accepted."""
+    last = (
+        sa.select(attempts.c.outcome)
+        .where(same_key(attempts, asked), attempts.c.run_id == asked.c.run_id)
+        .order_by(attempts.c.attempt_no.desc())
+        .limit(_ONE)
+        .scalar_subquery()
+    )
+    return last == _ACCEPTED
+
+
+def _of_query(source: str, query_name: str, since: date | None, until: date | None) -> list[sa.ColumnElement[bool]]:
+    columns = partition_state.c
+    conditions: list[sa.ColumnElement[bool]] = [columns.source == source, columns.query_name == query_name]
+    if since is not None:
+        conditions.append(columns.logical_date >= since)
+    if until is not None:
+        conditions.append(columns.logical_date <= until)
+    return conditions
