@@ -209,12 +209,13 @@ class VerdictsRefused(LedgerError):
 
 
 class RunChanged(LedgerError):
-    """A sealed run is registered again with other facts than the first time."""
+    """Sealed runs are registered again with other facts than the first time."""
 
-    def __init__(self, run: str) -> None:
-        self.run = run
+    def __init__(self, runs: tuple[str, ...]) -> None:
+        self.runs = runs
+        others = f" (and {len(runs) - 1} others)" if len(runs) > 1 else ""
         super().__init__(
-            f"{run}: its seal is not the one that was registered. Sealed runs never change: "
+            f"{runs[0]}{others}: its seal is not the one that was registered. Sealed runs never change: "
             "find out what changed it, and land a new run"
         )
 

@@ -87,6 +87,10 @@ class RawRuns:
         with _translated(run.path), ExitStack() as opened:
             return _read_seal(self._open_run(run, opened), run)
 
+    def payload_path(self, run: Run) -> str:
+        """Where the run's payload lies, for readers on other machines; they check for themselves what they find."""
+        return str(self._root / run.path / PAYLOAD)
+
     def verify(self, run: Run) -> Seal:
         """The run's seal, after every byte of the payload was held against it."""
         with self.open(run) as (seal, _payload):

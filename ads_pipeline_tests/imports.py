@@ -20,7 +20,14 @@ LAW: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "ledger": (frozenset({"sqlalchemy", "alembic", "tenacity"}), WORDS),
     "contracts": (frozenset({"pandera", "pyspark"}), WORDS),
     "validator": (frozenset({"pyspark", "py4j", "pyarrow"}), WORDS | {"contracts"}),
-    "warehouse": (frozenset({"pyspark", "py4j", "deltalake", "pyarrow", "duckdb"}), WORDS),
+    "warehouse": (frozenset({"pyspark", "py4j", "deltalake", "pyarrow", "duckdb", "duckdb_extension_delta"}), WORDS),
+    "progress": (frozenset({"rich"}), frozenset()),
+    "pipeline": (
+        frozenset({"pyspark"}),
+        WORDS | {"contracts", "raw", "ledger", "validator", "warehouse", "progress"},
+    ),
+    "reading": (frozenset({"pyspark", "duckdb"}), WORDS | {"ledger", "warehouse"}),
+    "reconciliation": (frozenset(), WORDS | {"ledger", "warehouse", "pipeline"}),
     "definitions": (frozenset({"dagster"}), WORDS),
 }
 

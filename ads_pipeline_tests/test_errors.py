@@ -174,7 +174,7 @@ def test_a_number_of_any_size_can_be_quoted() -> None:
         (BadName("customer_id", "1-2", "1 to 20 digits"), "customer_id: '1-2'", "1 to 20 digits"),
         (IllegalMove(KEY, "pending", "withdraw", "only a success is served"), KEY, "only a success is served"),
         (VerdictConflict(RUN, "accepted", "rejected"), RUN, "judge it again under a validation_id of its own"),
-        (RunChanged(RUN), RUN, "land a new run"),
+        (RunChanged((RUN,)), RUN, "land a new run"),
         (ActRepeated("act-7"), "act-7", "give each act an id of its own"),
         (UnknownRun(RUN), RUN, "register what was sealed before judging it"),
         (UnsoundAcceptance(RUN, "3 rows were read"), RUN, "reject it and land a new run"),

@@ -65,7 +65,7 @@ class Ledger(LedgerReader):
     def register(self, landings: Sequence[Landing]) -> list[RegisteredRun]:
         """Tell the ledger of sealed runs: each gets its partition's next ordinal, once, and a pending row if none.
 
-        RunChanged when a run is already known by other facts; then nothing is registered.
+        RunChanged names the runs that are already known by other facts; then nothing is registered.
         """
         return self._transact(lambda connection: self._register(connection, landings))
 
@@ -108,10 +108,6 @@ class Ledger(LedgerReader):
         """Point readers at runs that the warehouse holds, if the ledger still says so; add their load records."""
         return self._transact(lambda connection: self._publish(connection, publications))
 
-    def withdraw_pointers(self, keys: Iterable[PartitionKey]) -> int:
-        """Make the pointers of these partitions unavailable. How many were available before."""
-        return self._transact(lambda connection: self._withdraw_pointers(connection, _sorted(keys)))
-
     def _transact(self, work: Callable[[sa.Connection], T]) -> T:
         return database.transact(self._engine, work)
 
@@ -139,6 +135,7 @@ class Ledger(LedgerReader):
         known: dict[Run, RegisteredRun] = {}
         newest: dict[PartitionKey, int] = {}
         fresh: list[RegisteredRun] = []
+        changed: list[str] = []
         for landing, row in zip(landings, rows, strict=True):
             run, key = landing.run, landing.run.key
             if row.run_id is not None:
@@ -148,7 +145,9 @@ class Ledger(LedgerReader):
                 known[run] = _registered(landing, newest[key])
                 fresh.append(known[run])
             if known[run] != _registered(landing, known[run].ordinal):
-                raise RunChanged(str(run))
+                changed.append(str(run))
+        if changed:
+            raise RunChanged(tuple(dict.fromkeys(changed)))
         self._sql.insert_runs.run(connection, (run_fields(run, now) for run in fresh))
         return [known[landing.run] for landing in landings]
 
@@ -171,7 +170,7 @@ class Ledger(LedgerReader):
         rejected = [each for each in recorded if each.verdict.outcome is Outcome.REJECTED]
         demoted = {each.state.key for each in rejected if each.effect is Effect.DEMOTED and not each.redelivered}
         if demoted:
-            self._withdraw_pointers(connection, _sorted(demoted))
+            self._withdraw_pointers(connection, demoted)
         if rejected:
             self._sql.end_demotions.run(connection, (verdict_fields(each.verdict) for each in rejected))
 
@@ -188,7 +187,7 @@ class Ledger(LedgerReader):
         if demoting:
             begun_at = {"begun_at": instant_text(self._now(connection))}
             self._sql.insert_demotions.run(connection, (demotion_fields(each) | begun_at for each in demoting))
-            self._withdraw_pointers(connection, _sorted(each.run.key for each in demoting))
+            self._withdraw_pointers(connection, {each.run.key for each in demoting})
         return demoting
 
     def _read_for_judging(self, connection: sa.Connection, verdicts: Sequence[Verdict]) -> Sequence[sa.Row[Any]]:
@@ -293,11 +292,10 @@ class Ledger(LedgerReader):
         self._sql.insert_load_records.run(connection, (row | {"loaded_at": now} for row in moved))
         return Published(published=tuple(published), outdated=tuple(outdated))
 
-    def _withdraw_pointers(self, connection: sa.Connection, keys: list[PartitionKey]) -> int:
+    def _withdraw_pointers(self, connection: sa.Connection, keys: Iterable[PartitionKey]) -> None:
+        """The caller holds the partitions' locks."""
         now = instant_text(self._now(connection))
-        self._lock(connection, keys)
-        rows = (key_fields(key) | {"changed_at": now} for key in keys)
-        return self._sql.withdraw_pointers.run(connection, rows).rowcount
+        self._sql.withdraw_pointers.run(connection, (key_fields(key) | {"changed_at": now} for key in keys))
 
 
 def _sorted(keys: Iterable[PartitionKey]) -> list[PartitionKey]:

@@ -34,6 +34,9 @@ from ads_pipeline.validator.payload import (
 
 KEY_COLUMNS: Final = ("customer_id", "logical_date", "run_id", "schema_version")
 ROWS_IN_A_BATCH: Final = 50_000
+FEWEST_SLICES: Final = 8
+RUNS_IN_A_SLICE: Final = 125
+BYTES_IN_A_SLICE: Final = 32 << 20
 _SPARK_TYPES: Final = {"long": "bigint", "double": "double", "string": "string", "date": "date"}
 _TICKET = (
     "place int, payload string, payload_bytes bigint, payload_sha256 string, record_count bigint, "
@@ -61,13 +64,11 @@ class Judgement:
     unknown_columns: tuple[str, ...]
 
 
-def judge(
-    spark: SparkSession, runs: Sequence[Sealed], rules: Rules, *, validation_id: str = "", slices: int = 8
-) -> list[Judgement]:
+def judge(spark: SparkSession, runs: Sequence[Sealed], rules: Rules, *, validation_id: str = "") -> list[Judgement]:
     """One verdict for each run, in the order given; JudgingFailed when the cluster or the disk failed."""
     if not runs:
         return []
-    opinions = _tickets(spark, runs, slices).mapInArrow(_judging(rules), _OPINION)
+    opinions = _tickets(spark, runs).mapInArrow(_judging(rules), _OPINION)
     try:
         collected = {row["place"]: row for row in opinions.collect()}
     except (PySparkException, Py4JError, OSError) as error:
@@ -77,7 +78,7 @@ def judge(
     return [_judgement(run.seal.run, collected[place], validation_id) for place, run in enumerate(runs)]
 
 
-def rows_of(spark: SparkSession, runs: Sequence[Sealed], rules: Rules, *, slices: int = 8) -> DataFrame:
+def rows_of(spark: SparkSession, runs: Sequence[Sealed], rules: Rules) -> DataFrame:
     """The rows of accepted runs, under the partition's own names; computed when used.
 
     A run that no longer reads as it did when it was accepted fails the computation: RunDamaged is its cause.
@@ -85,10 +86,10 @@ def rows_of(spark: SparkSession, runs: Sequence[Sealed], rules: Rules, *, slices
     data = [column for column in rules.columns if column.name not in KEY_COLUMNS]
     columns = ", ".join(f"`{column.name}` {_SPARK_TYPES[column.kind]}" for column in data)
     schema = f"customer_id string, logical_date date, run_id string, schema_version string, {columns}"
-    return _tickets(spark, runs, slices).mapInArrow(_reading(rules), schema)
+    return _tickets(spark, runs).mapInArrow(_reading(rules), schema)
 
 
-def _tickets(spark: SparkSession, runs: Sequence[Sealed], slices: int) -> DataFrame:
+def _tickets(spark: SparkSession, runs: Sequence[Sealed]) -> DataFrame:
     """A row for each run; the longest first, so that the last tasks are short ones."""
     tickets = [
         (
@@ -104,7 +105,14 @@ def _tickets(spark: SparkSession, runs: Sequence[Sealed], slices: int) -> DataFr
         for place, run in enumerate(runs)
     ]
     tickets.sort(key=lambda ticket: ticket[2] or 0, reverse=True)
-    return spark.createDataFrame(tickets, _TICKET).repartition(max(1, min(slices, len(runs))))
+    return spark.createDataFrame(tickets, _TICKET).repartition(_slices(runs))
+
+
+def _slices(runs: Sequence[Sealed]) -> int:
+    """Enough tasks to keep a cluster busy, and each long enough to be worth starting."""
+    bytes_known = sum(run.seal.payload_bytes or 0 for run in runs)
+    wanted = max(FEWEST_SLICES, len(runs) // RUNS_IN_A_SLICE, bytes_known // BYTES_IN_A_SLICE)
+    return max(1, min(wanted, len(runs)))
 
 
 def _judging(rules: Rules) -> Callable[[Batches], Batches]:

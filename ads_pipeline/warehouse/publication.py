@@ -25,6 +25,7 @@ from ads_pipeline.warehouse.staging import Partitions, Staged, affected_files, d
 
 MOST_TRIES: Final = 20
 Still = Callable[[Sequence[Run]], Collection[Run]]
+Doomed = Still
 
 
 class Warehouse:
@@ -46,11 +47,15 @@ class Warehouse:
             offered = columns_offered(table, rows.schema)
             return _replace(spark, table, rows, offered, list(loads), callers(still))
 
-    def remove(self, spark: SparkSession, keys: Sequence[PartitionKey]) -> int | None:
-        """Take these partitions' rows out by one commit; None when the table held none of them."""
+    def remove(self, spark: SparkSession, keys: Sequence[PartitionKey], *, doomed: Doomed) -> int | None:
+        """Take out the partitions of which the table holds a run that `doomed` names, by one commit.
+
+        There is a commit also when nothing is to go: no load that was planned, and asked about, before it can follow
+        it. None when there is no table.
+        """
         table = self._table_of(keys)
         with translated(table):
-            return _remove(spark, table, {(key.customer_id, key.logical_date) for key in keys})
+            return _remove(spark, table, {(key.customer_id, key.logical_date) for key in keys}, callers(doomed))
 
     def held(
         self, *, source: str, query_name: str, since: date | None = None, until: date | None = None
@@ -105,12 +110,19 @@ def _replace(
     raise TableContended(str(table), f"others committed first {MOST_TRIES} times; load again")
 
 
-def _remove(spark: SparkSession, table: Table, partitions: set[tuple[str, date]]) -> int | None:
+def _remove(spark: SparkSession, table: Table, partitions: set[tuple[str, date]], doomed: Doomed) -> int | None:
     for tried in range(MOST_TRIES):
         snapshot = open_table(table)
-        if snapshot is None or _found(snapshot, partitions).keys().isdisjoint(partitions):
+        if snapshot is None:
             return None
-        staged = stage(spark, snapshot, rows=None, loads=[], partitions=partitions)
+        held = [
+            Run(key=table.key(*partition), run_id=each.run_id)
+            for partition, slices in _found(snapshot, partitions).items()
+            for each, _content in slices
+            if partition in partitions
+        ]
+        going = {(run.key.customer_id, run.key.logical_date) for run in doomed(held)}
+        staged = stage(spark, snapshot, rows=None, loads=[], partitions=going)
         if _commit(snapshot, staged):
             return snapshot.version + 1
         discard(table, staged)

@@ -180,7 +180,6 @@ def test_a_reader_has_no_way_to_write(success: Ledger, url: str) -> None:
         "carry_out",
         "begin_demotions",
         "publish",
-        "withdraw_pointers",
     }
     reading = database.open_engine(url, read_only=True)
     for statement in (inserting(), setting("status = 'pending'"), "DELETE FROM warehouse_pointer"):

@@ -93,5 +93,6 @@ def test_asking_for_nothing_gives_nothing(ledger: Ledger) -> None:
     assert ledger.record_verdicts([]) == []
     assert ledger.register([]) == []
     assert ledger.insert_pending([]) == 0
-    assert ledger.withdraw_pointers([]) == 0
+    assert ledger.begin_demotions([]) == []
+    assert ledger.readable([]) == ledger.publishable([]) == set()
     assert ledger.publish([]).published == ()

@@ -77,16 +77,16 @@ def test_a_new_run_moves_the_pointer_and_adds_a_load_record(ledger: Ledger) -> N
     assert {record.run: record.table_version for record in ledger.load_records(K)} == {first: 1, second: 2}
 
 
-def test_withdrawn_pointers_are_unavailable_until_published_again(ledger: Ledger) -> None:
-    """Withdrawing says how many were available; a second time none is."""
-    partitions = keys(3)
+def test_a_demoted_run_that_is_accepted_after_all_is_published_again(ledger: Ledger) -> None:
+    """Its pointer is unavailable until it is loaded anew, and its neighbours' pointers are as they were."""
+    partitions = keys(2)
     accepted(ledger, partitions)
     ledger.publish([Publication(run=run(partition, "r1"), table_version=1) for partition in partitions])
-    assert ledger.withdraw_pointers(partitions[:2]) == 2
-    assert ledger.withdraw_pointers(partitions[:2]) == 0
+    first = run(partitions[0], "r1")
+    ledger.record_verdicts([reject(first, validation_id="v2"), accept(first, "v3")])
     available = {partition: pointer.available for partition, pointer in ledger.pointers(partitions).items()}
-    assert list(available.values()) == [False, False, True]
-    ledger.publish([Publication(run=run(partitions[0], "r1"), table_version=5)])
+    assert list(available.values()) == [False, True]
+    ledger.publish([Publication(run=first, table_version=5)])
     pointer = ledger.pointers(partitions)[partitions[0]]
     assert (pointer.available, pointer.table_version) == (True, 5)
 

@@ -101,7 +101,7 @@ def test_judging_again_says_the_same_and_touches_nothing(
     before = tree(tmp_path)
     everything = list(runs.values())
     first = judge(spark, everything, RULES)
-    assert judge(spark, everything, RULES, slices=3) == first
+    assert judge(spark, everything, RULES) == first
     alone = [judge(spark, [each], RULES)[0] for each in everything[:6]]
     assert alone == first[:6]
     backwards = judge(spark, everything[::-1], RULES, validation_id="v2")

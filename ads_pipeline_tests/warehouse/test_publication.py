@@ -85,11 +85,38 @@ def test_a_run_of_no_rows_takes_the_old_rows_away(spark: SparkSession, root: Pat
 
 
 def test_removed_partitions_are_gone_by_one_commit(spark: SparkSession, root: Path) -> None:
-    """Only the named partitions lose their rows; removing what is not there is no commit."""
-    version = publish(spark, root, "r1", (1, 2, 3))
-    assert Warehouse(root).remove(spark, [key(1), key(3)]) == version + 1
+    """Only the named partitions lose their rows, and of these only the ones whose held run is doomed."""
+    version = publish(spark, root, "r1", (1, 2, 3, 4))
+    spared = Run(key=key(4), run_id="r1")
+    asked = [key(1), key(3), key(4)]
+    removed = Warehouse(root).remove(spark, asked, doomed=lambda runs: [run for run in runs if run != spared])
+    assert removed == version + 1
+    assert by_duckdb(root) == {key(2): ({"r1"}, 3), key(4): ({"r1"}, 3)}
+
+
+@pytest.mark.invariant("W4")
+def test_a_load_planned_before_a_removal_cannot_follow_it(spark: SparkSession, root: Path) -> None:
+    """Also when there is nothing to remove: a load that had already asked for leave must plan and ask again."""
+    publish(spark, root, "r1", (2,))
+    load = loads("r1", (1,))
+    answers = iter([load, []])
+
+    def still(_runs: Sequence[Run]) -> list[Run]:
+        """Yes; then the run is found bad and its rows are removed, of which there are none; then no."""
+        answer = [each.run for each in next(answers)]
+        if answer:
+            Warehouse(root).remove(spark, [key(1)], doomed=lambda runs: runs)
+        return answer
+
+    loaded = Warehouse(root).replace(spark, rows_of(spark, load), load, still=still)
+    assert loaded.outdated == (load[0].run,)
     assert by_duckdb(root) == {key(2): ({"r1"}, 3)}
-    assert Warehouse(root).remove(spark, [key(1)]) is None
+
+
+def test_nothing_is_removed_from_a_table_that_is_not_there(spark: SparkSession, root: Path) -> None:
+    """A removal makes no table."""
+    assert Warehouse(root).remove(spark, [key(1)], doomed=lambda runs: runs) is None
+    assert not root.exists()
 
 
 @pytest.mark.invariant("W10")

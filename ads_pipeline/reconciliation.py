@@ -1,0 +1,136 @@
+"""Compares what the ledger says, what readers are pointed at and what the tables hold, and mends the difference.
+
+A plan is a pure function of the three and always in the same order, demotions first. Carried out, it leaves nothing
+for a second pass but what cannot be mended here: an accepted run whose raw data is gone.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from enum import IntEnum
+
+from ads_pipeline.ledger.records import Standing
+from ads_pipeline.ledger.writer import Ledger
+from ads_pipeline.partition import PartitionKey, Run
+from ads_pipeline.pipeline import Loading, Pipeline
+from ads_pipeline.transitions import Verdict
+from ads_pipeline.warehouse.publication import Warehouse
+from ads_pipeline.warehouse.records import Held
+
+
+class Mend(IntEnum):
+    """What is to be done, in the order in which it is done: first nothing wrong is served, then nothing lacks."""
+
+    DEMOTE = 1  # a demotion stopped half-way: remove the rows, record the verdict
+    REMOVE = 2  # the table holds rows that may not be read
+    LOAD = 3  # the table does not hold the current run of a success
+    POINT = 4  # it does, but readers are not pointed at it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Repair:
+    """One thing to mend, and why."""
+
+    mend: Mend
+    key: PartitionKey
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.mend.name.lower()} {self.key}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reconciled:
+    """What was planned, and what loading came to."""
+
+    repairs: tuple[Repair, ...]
+    loading: Loading
+
+
+def plan(
+    standings: Iterable[Standing],
+    held: Mapping[PartitionKey, Held],
+    *,
+    demotions: Iterable[Verdict],
+    readable: Collection[Run],
+) -> list[Repair]:
+    """What is to be mended. `readable` names those held runs, other than current ones, that may be read."""
+    repairs = [
+        Repair(mend=Mend.DEMOTE, key=verdict.run.key, why=f"the demotion of {verdict.run.run_id} is not finished")
+        for verdict in demotions
+    ]
+    known: set[PartitionKey] = set()
+    for standing in standings:
+        known.add(standing.state.key)
+        repairs += _mend(standing, held.get(standing.state.key), readable)
+    repairs += [_removal(key, each, "the ledger does not know it") for key, each in held.items() if key not in known]
+    return sorted(repairs)
+
+
+def _mend(standing: Standing, held: Held | None, readable: Collection[Run]) -> list[Repair]:
+    state, pointer = standing.state, standing.pointer
+    key, repairs = state.key, list[Repair]()
+    if not standing.publishable:
+        if held is not None and not standing.demoting:
+            repairs.append(_removal(key, held, f"the partition is {state.status}"))
+        return repairs
+    wanted = (state.current_run_id, state.schema_version, state.record_count)
+    found = (held.run_id, held.schema_version, held.rows) if held else (state.current_run_id, state.schema_version, 0)
+    if found != wanted:
+        if held and (held.run_id is None or Run(key=key, run_id=held.run_id) not in readable):
+            repairs.append(_removal(key, held, "that run is not accepted"))
+        why = f"the table holds {held.run_id or 'a mixture'}" if held else "the table holds nothing"
+        repairs.append(Repair(mend=Mend.LOAD, key=key, why=f"{why}, current is {state.current_run_id}"))
+    elif pointer is None or not pointer.available or pointer.run.run_id != state.current_run_id:
+        repairs.append(Repair(mend=Mend.POINT, key=key, why=f"{state.current_run_id} is loaded and not pointed at"))
+    return repairs
+
+
+def _removal(key: PartitionKey, held: Held, why: str) -> Repair:
+    return Repair(mend=Mend.REMOVE, key=key, why=f"the table holds {held.run_id or 'a mixture'}: {why}")
+
+
+class Reconciliation:
+    """Plans and mends one query at a time."""
+
+    def __init__(self, *, ledger: Ledger, warehouse: Warehouse, pipeline: Pipeline) -> None:
+        self._ledger, self._warehouse, self._pipeline = ledger, warehouse, pipeline
+
+    def plan(
+        self, *, source: str, query_name: str, since: date | None = None, until: date | None = None
+    ) -> list[Repair]:
+        """What differs now, in days from since to until. Changes nothing.
+
+        The ledger is asked after the table, so that a load that ends meanwhile is not taken for a difference.
+        """
+        held = self._warehouse.held(source=source, query_name=query_name, since=since, until=until)
+        standings = self._ledger.standings(source=source, query_name=query_name, since=since, until=until)
+        current = {standing.state.key: standing.state.current_run_id for standing in standings}
+        others = [
+            Run(key=key, run_id=each.run_id)
+            for key, each in held.items()
+            if each.run_id is not None and current.get(key) != each.run_id
+        ]
+        return plan(
+            standings,
+            held,
+            demotions=self._unfinished(source, query_name, since, until),
+            readable=self._ledger.readable(others),
+        )
+
+    def mend(
+        self, *, source: str, query_name: str, since: date | None = None, until: date | None = None
+    ) -> Reconciled:
+        """Carry out what `plan` finds. Safe beside loaders and other reconciliations, and may be repeated."""
+        repairs = self.plan(source=source, query_name=query_name, since=since, until=until)
+        keys = {mend: [repair.key for repair in repairs if repair.mend is mend] for mend in Mend}
+        if keys[Mend.DEMOTE]:
+            self._pipeline.record(self._unfinished(source, query_name, since, until))
+        self._pipeline.take_out(keys[Mend.REMOVE])
+        loading = self._pipeline.load([*keys[Mend.LOAD], *keys[Mend.POINT]])
+        return Reconciled(repairs=tuple(repairs), loading=loading)
+
+    def _unfinished(self, source: str, query_name: str, since: date | None, until: date | None) -> Sequence[Verdict]:
+        days = since or date.min, until or date.max
+        found = self._ledger.demotions(source=source, query_name=query_name)
+        return [verdict for verdict in found if days[0] <= verdict.run.key.logical_date <= days[1]]
