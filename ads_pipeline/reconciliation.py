@@ -77,13 +77,17 @@ def _mend(standing: Standing, held: Held | None, readable: Collection[Run]) -> l
     wanted = (state.current_run_id, state.schema_version, state.record_count)
     found = (held.run_id, held.schema_version, held.rows) if held else (state.current_run_id, state.schema_version, 0)
     if found != wanted:
-        if held and (held.run_id is None or Run(key=key, run_id=held.run_id) not in readable):
+        if held and held.run_id != state.current_run_id and not _may_be_read(key, held, readable):
             repairs.append(_removal(key, held, "that run is not accepted"))
         why = f"the table holds {held.run_id or 'a mixture'}" if held else "the table holds nothing"
         repairs.append(Repair(mend=Mend.LOAD, key=key, why=f"{why}, current is {state.current_run_id}"))
     elif pointer is None or not pointer.available or pointer.run.run_id != state.current_run_id:
         repairs.append(Repair(mend=Mend.POINT, key=key, why=f"{state.current_run_id} is loaded and not pointed at"))
     return repairs
+
+
+def _may_be_read(key: PartitionKey, held: Held, readable: Collection[Run]) -> bool:
+    return held.run_id is not None and Run(key=key, run_id=held.run_id) in readable
 
 
 def _removal(key: PartitionKey, held: Held, why: str) -> Repair:

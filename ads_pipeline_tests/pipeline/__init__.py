@@ -1,0 +1,1 @@
+"""The rooms together: carried, read, demoted, reconciled, and killed in between."""

@@ -1,0 +1,21 @@
+"""A house on each database, and one on SQLite where the database makes no difference."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from ads_pipeline.ledger.writer import Ledger
+from ads_pipeline_tests.pipeline.words import House, house_at
+
+
+@pytest.fixture
+def each_house(tmp_path: Path, spark: SparkSession, ledger: Ledger) -> House:
+    return House(home=tmp_path / "home", spark=spark, ledger=ledger)
+
+
+@pytest.fixture
+def house(tmp_path: Path, spark: SparkSession, sqlite_url: str) -> Iterator[House]:
+    with house_at(tmp_path / "home", spark, sqlite_url) as opened:
+        yield opened

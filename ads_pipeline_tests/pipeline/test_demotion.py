@@ -1,0 +1,108 @@
+"""Demotion in its steps: what was found bad is hidden, then gone, and only then recorded as failed."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from ads_pipeline.ledger.records import Recorded
+from ads_pipeline.pipeline import Pipeline
+from ads_pipeline.transitions import Effect, Status, Verdict
+from ads_pipeline_tests.pipeline.words import House, key, land, land_bad, tamper, visible
+from ads_pipeline_tests.warehouse.words import by_duckdb, versions
+
+
+class Watched:
+    """A ledger that looks at the table's rows right before it records a verdict."""
+
+    def __init__(self, house: House) -> None:
+        self._house, self._ledger = house, house.ledger
+        self.seen: list[tuple[set[str], set[str]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ledger, name)
+
+    def record_verdicts(self, verdicts: Sequence[Verdict]) -> list[Recorded]:
+        in_table = {partition.customer_id for partition in by_duckdb(self._house.home / "warehouse")}
+        self.seen.append((in_table, {partition.customer_id for partition in visible(self._house)}))
+        return self._ledger.record_verdicts(verdicts)
+
+
+@pytest.mark.invariant("W3", "W4")
+def test_rows_are_gone_before_the_failure_is_recorded(each_house: House) -> None:
+    """When the failed verdict is written neither the ledger's readers nor readers of the table find the rows."""
+    house = each_house
+    bad, good = land(house, key(1)), land(house, key(2))
+    house.pipeline.carry([bad, good])
+    tamper(house, bad)
+    watched: Any = Watched(house)
+    pipeline = Pipeline(spark=house.spark, raw=house.raw, ledger=watched, warehouse=house.warehouse)
+    judged = pipeline.judge([bad, good], validation_id="again")
+    assert {each.verdict.run: each.effect for each in judged.recorded} == {
+        bad: Effect.DEMOTED,
+        good: Effect.CONFIRMED,
+    }
+    assert watched.seen == [({"2"}, {"2"})]
+    assert visible(house) == {good.key: "r1"}
+    assert house.ledger.state(bad.key).status is Status.FAILED
+    assert [set(each) for each in versions(house.home / "warehouse")][-2:] == [{bad.key, good.key}, {good.key}]
+    assert house.differences() == []
+
+
+@pytest.mark.invariant("W5")
+def test_a_demoted_run_is_never_seen_again(house: House) -> None:
+    """r1 is demoted, r2 accepted but not loaded: nothing is visible until r2 is."""
+    first = land(house, key(), "r1")
+    house.pipeline.carry([first])
+    tamper(house, first)
+    house.pipeline.judge([first], validation_id="again")
+    assert visible(house) == {}
+    house.pipeline.judge([land(house, key(), "r2")])
+    assert visible(house) == {}
+    house.pipeline.load([key()])
+    assert visible(house) == {key(): "r2"}
+
+
+def test_demoting_a_run_that_was_never_loaded_takes_its_predecessor_along(house: House) -> None:
+    """r2 is accepted over a loaded r1, then found bad: the partition failed, so r1's rows go as well."""
+    house.pipeline.carry([land(house, key(), "r1")])
+    second = land(house, key(), "r2")
+    house.pipeline.judge([second])
+    assert visible(house) == {key(): "r1"}
+    tamper(house, second)
+    house.pipeline.judge([second], validation_id="again")
+    assert visible(house) == {}
+    assert by_duckdb(house.home / "warehouse") == {}
+
+
+def test_a_rejected_rerun_demotes_nothing(house: House) -> None:
+    """A bad run that readers never got takes nothing from them, and costs the table no commit."""
+    house.pipeline.carry([land(house, key(), "r1")])
+    before = len(versions(house.home / "warehouse"))
+    house.pipeline.judge([land_bad(house, key(), "r2")])
+    assert visible(house) == {key(): "r1"}
+    assert len(versions(house.home / "warehouse")) == before
+
+
+@pytest.mark.invariant("W3")
+def test_a_load_that_a_demotion_overtakes_serves_nothing(house: House) -> None:
+    """The run is found bad after the loader asked for leave and before it published: nobody sees a row of it."""
+    run = land(house, key())
+    house.pipeline.judge([run])
+
+    class Overtaken:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(house.ledger, name)
+
+        def publish(self, publications: Any) -> Any:
+            tamper(house, run)
+            house.pipeline.judge([run], validation_id="again")
+            return house.ledger.publish(publications)
+
+    ledger: Any = Overtaken()
+    pipeline = Pipeline(spark=house.spark, raw=house.raw, ledger=ledger, warehouse=house.warehouse)
+    loading = pipeline.load([run.key])
+    assert (loading.published, loading.outdated) == ([], [run])
+    assert visible(house) == {}
+    assert by_duckdb(house.home / "warehouse") == {}
+    assert house.differences() == []
