@@ -10,7 +10,8 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from ads_pipeline.warehouse.records import DATE, KEYS, DataFile, Table
 APPLICATION = "ads_pipeline"
 TOKEN = "adsPipelineToken"  # noqa: S105 - names a field of the log
 _CHECKPOINT_EVERY = 100
+_LOG_KEPT = timedelta(days=30)  # Delta's default, which tables of our making keep
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
@@ -90,11 +92,12 @@ def commit_files(
     """Remove and add in one commit. A rewrite tells readers of changes that no row was changed."""
     now = int(time.time() * 1000)
     removes = [RemoveAction(file.path, not rewrite, now, file.size, {DATE: file.day.isoformat()}) for file in removed]
+    adds = [replace(action, data_change=not rewrite) for action in added]
     return _committed(
         snapshot,
         token,
         lambda properties: snapshot.handle.create_write_transaction(
-            [*removes, *added],
+            [*removes, *adds],
             "append",
             delta_schema(snapshot.columns),
             partition_by=[DATE],
@@ -127,6 +130,47 @@ def read_entry(table: Table, version: int) -> list[dict[str, Any]] | None:
     except FileNotFoundError:
         return None
     return [json.loads(line) for line in text.splitlines() if line]
+
+
+def versions_since(snapshot: Snapshot, moment: float) -> range | None:
+    """The versions up to the snapshot's that may have been committed since then, or None when the log is younger.
+
+    An entry's age is its file's, which the storage's own clock tells for data files as well.
+    """
+    table = snapshot.table
+    ages = {int(path.stem): path.stat().st_mtime for path in table.log.glob("[0-9]" * 20 + ".json")}
+    young = [version for version, written in ages.items() if written >= moment]
+    first = min(young, default=snapshot.version + 1)
+    if first > 0 and first - 1 not in ages:
+        return None
+    return range(first, snapshot.version + 1)
+
+
+def trim_log(snapshot: Snapshot, retention: timedelta) -> None:
+    """Remove entries of more than 30 days for which a checkpoint stands, unless the retention asks for them.
+
+    The version that was newest 30 days ago stays, with all after it. Left to choose, the library (1.6.6) removes it
+    where a checkpoint lies on the version after it; it goes no further than the version its handle has open.
+    """
+    table, cutoff = snapshot.table, time.time() - _LOG_KEPT.total_seconds()
+    since = versions_since(snapshot, cutoff)
+    eldest = 0 if since is None else since.start - 1
+    configured = "delta.logRetentionDuration" in snapshot.handle.metadata().configuration
+    if retention > _LOG_KEPT or configured or eldest < 1:
+        return
+    for version in (eldest, snapshot.version):
+        if not (table.log / f"{version:020}.checkpoint.parquet").is_file():
+            write_checkpoint(table, version)
+    DeltaTable(str(table.path), version=eldest).cleanup_metadata()
+
+
+def write_checkpoint(table: Table, version: int) -> None:
+    """Keeps opening fast: the checkpoint stands for every entry up to this version."""
+    DeltaTable(str(table.path), version=version).create_checkpoint()
+    for path in table.log.glob(f"{version:020}.checkpoint*.parquet"):
+        force_file(path)
+    force_file(table.log / "_last_checkpoint")
+    force_directory(table.log)
 
 
 def force_file(path: Path) -> None:
@@ -172,15 +216,11 @@ def _outcome(snapshot: Snapshot, token: str) -> Outcome:
 
 
 def _checkpoint(table: Table, version: int) -> None:
-    """Keeps opening fast. It can fail without harm: the commit stands and the log is complete without it."""
+    """It can fail without harm: the commit stands and the log is complete without it."""
     if version % _CHECKPOINT_EVERY:
         return
     with suppress(DeltaError, OSError):
-        DeltaTable(str(table.path), version=version).create_checkpoint()
-        for path in table.log.glob(f"{version:020}.checkpoint*.parquet"):
-            force_file(path)
-        force_file(table.log / "_last_checkpoint")
-        force_directory(table.log)
+        write_checkpoint(table, version)
 
 
 def _files(handle: DeltaTable) -> tuple[DataFile, ...]:

@@ -7,7 +7,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -20,10 +20,12 @@ from ads_pipeline.warehouse.columns import Column, columns_merged, columns_offer
 from ads_pipeline.warehouse.commits import Outcome, Snapshot, commit_columns, commit_files, create_table, open_table
 from ads_pipeline.warehouse.contents import by_partition, read_contents
 from ads_pipeline.warehouse.edge import callers, translated
+from ads_pipeline.warehouse.maintenance import removable, remove_paths, shorten_log, stage_packed
 from ads_pipeline.warehouse.records import DATE, Content, Held, Load, Loaded, Slice, Table
 from ads_pipeline.warehouse.staging import Partitions, Staged, affected_files, discard, stage
 
 MOST_TRIES: Final = 20
+WEEK: Final = timedelta(days=7)
 Still = Callable[[Sequence[Run]], Collection[Run]]
 Doomed = Still
 
@@ -55,7 +57,36 @@ class Warehouse:
         """
         table = self._table_of(keys)
         with translated(table):
-            return _remove(spark, table, {(key.customer_id, key.logical_date) for key in keys}, callers(doomed))
+            asked, ask = {(key.customer_id, key.logical_date) for key in keys}, callers(doomed)
+            return _rewrite(table, lambda snapshot: _stage_removal(spark, snapshot, asked, ask))
+
+    def optimize(self, spark: SparkSession, *, source: str, query_name: str) -> int | None:
+        """Pack the days that lie in several small files into as few as fit, by one commit that changes no row.
+
+        None when every day lies well. TableContended when loaders always came first; they lose nothing to it.
+        """
+        table = Table(root=self._root, source=source, query_name=query_name)
+        with translated(table):
+            return _rewrite(table, lambda snapshot: stage_packed(spark, snapshot))
+
+    def plan_vacuum(self, *, source: str, query_name: str, retention: timedelta = WEEK) -> tuple[str, ...]:
+        """What `vacuum` would remove now, as paths below the table."""
+        table = Table(root=self._root, source=source, query_name=query_name)
+        with translated(table):
+            return removable(table, retention)
+
+    def vacuum(self, *, source: str, query_name: str, retention: timedelta = WEEK) -> tuple[str, ...]:
+        """Remove the files that no version within the retention names, and what loads that died left behind.
+
+        A load that takes, or a reader that holds a version for, longer than the retention may lose its files; a
+        retention under one hour is a ValueError. Old log entries go as well, once a checkpoint stands for them.
+        """
+        table = Table(root=self._root, source=source, query_name=query_name)
+        with translated(table):
+            paths = removable(table, retention)
+            remove_paths(table, paths)
+            shorten_log(table, retention)
+            return paths
 
     def held(
         self, *, source: str, query_name: str, since: date | None = None, until: date | None = None
@@ -98,7 +129,14 @@ def _replace(
         due = _not_held(snapshot, wanted)
         if not due:
             return Loaded(table_version=snapshot.version, loads=tuple(wanted), outdated=tuple(outdated))
-        staged = stage(spark, snapshot, rows=_rows_of(spark, rows, due), loads=due, partitions=_partitions(due))
+        staged = stage(
+            spark,
+            snapshot,
+            rows=_rows_of(spark, rows, due),
+            loads=due,
+            partitions=_partitions(due),
+            replaced=affected_files(snapshot, _partitions(due)),
+        )
         named = set(still([load.run for load in due]))
         lost = [load.run for load in due if load.run not in named]
         if lost:
@@ -110,24 +148,31 @@ def _replace(
     raise TableContended(str(table), f"others committed first {MOST_TRIES} times; load again")
 
 
-def _remove(spark: SparkSession, table: Table, partitions: set[tuple[str, date]], doomed: Doomed) -> int | None:
+def _stage_removal(
+    spark: SparkSession, snapshot: Snapshot, partitions: set[tuple[str, date]], doomed: Doomed
+) -> Staged:
+    held = [
+        Run(key=snapshot.table.key(*partition), run_id=each.run_id)
+        for partition, slices in _found(snapshot, partitions).items()
+        for each, _content in slices
+        if partition in partitions
+    ]
+    going = {(run.key.customer_id, run.key.logical_date) for run in doomed(held)}
+    return stage(spark, snapshot, rows=None, loads=[], partitions=going, replaced=affected_files(snapshot, going))
+
+
+def _rewrite(table: Table, staged_on: Callable[[Snapshot], Staged | None]) -> int | None:
+    """Commit what is staged on a version as its successor; None when there is nothing to stage."""
     for tried in range(MOST_TRIES):
         snapshot = open_table(table)
-        if snapshot is None:
+        staged = None if snapshot is None else staged_on(snapshot)
+        if snapshot is None or staged is None:
             return None
-        held = [
-            Run(key=table.key(*partition), run_id=each.run_id)
-            for partition, slices in _found(snapshot, partitions).items()
-            for each, _content in slices
-            if partition in partitions
-        ]
-        going = {(run.key.customer_id, run.key.logical_date) for run in doomed(held)}
-        staged = stage(spark, snapshot, rows=None, loads=[], partitions=going)
         if _commit(snapshot, staged):
             return snapshot.version + 1
         discard(table, staged)
         _pause(tried)
-    raise TableContended(str(table), f"others committed first {MOST_TRIES} times; remove again")
+    raise TableContended(str(table), f"others committed first {MOST_TRIES} times; try again")
 
 
 def _with_columns(table: Table, offered: tuple[Column, ...]) -> Snapshot | None:
@@ -147,7 +192,9 @@ def _commit(snapshot: Snapshot, staged: Staged) -> bool:
     """Whether the next version is ours. While nobody can tell, the very same commit is tried: it can happen once."""
     token = uuid.uuid4().hex
     for tried in range(MOST_TRIES):
-        outcome = commit_files(snapshot, removed=staged.replaced, added=staged.added, token=token)
+        outcome = commit_files(
+            snapshot, removed=staged.replaced, added=staged.added, token=token, rewrite=staged.rewrite
+        )
         if outcome is not Outcome.UNKNOWN:
             return outcome is Outcome.OURS
         _pause(tried)

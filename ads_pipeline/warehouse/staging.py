@@ -28,10 +28,14 @@ Partitions = Collection[tuple[str, date]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """Files that stand under their final names but in no version yet, and the files they stand for."""
+    """Files that stand under their final names but in no version yet, and the files they stand for.
+
+    In a rewrite both hold the same rows.
+    """
 
     added: tuple[AddAction, ...]
     replaced: tuple[DataFile, ...]
+    rewrite: bool
 
 
 def affected_files(snapshot: Snapshot, partitions: Partitions) -> tuple[DataFile, ...]:
@@ -49,13 +53,13 @@ def stage(
     rows: DataFrame | None,
     loads: Sequence[Load],
     partitions: Partitions,
+    replaced: tuple[DataFile, ...],
 ) -> Staged:
-    """Write the rows and what is carried over, verify every file, and move them to their final names.
+    """Write the rows and what is carried over of the replaced files, verify every file, give each its final name.
 
     StagingDamaged when anything differs from what was counted; then nothing stays behind.
     """
     table, columns = snapshot.table, snapshot.columns
-    replaced = affected_files(snapshot, partitions)
     before = read_contents([table.absolute(file) for file in replaced], columns)
     carried = {each: content for each, content in before.items() if (each.customer_id, each.day) not in partitions}
     place = table.path / STAGING / uuid.uuid4().hex
@@ -67,7 +71,8 @@ def stage(
             _write(frames, place)
         files = sorted(place.glob(f"{DATE}=*/*.parquet"))
         _verify(table, files, carried=carried, loads=loads, columns=columns)
-        return Staged(added=tuple(_move(table, file) for file in files), replaced=replaced)
+        added = tuple(_move(table, file) for file in files)
+        return Staged(added=added, replaced=replaced, rewrite=rows is None and not partitions)
     finally:
         shutil.rmtree(place, ignore_errors=True)
 

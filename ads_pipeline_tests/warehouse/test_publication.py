@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import subprocess
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from ads_pipeline.warehouse.records import Held, Table
 from ads_pipeline_tests.warehouse.words import (
     SCHEMA,
     by_duckdb,
+    die_at,
     everyone,
     key,
     load,
@@ -267,31 +267,6 @@ def test_racing_loaders_never_mix_runs(root: Path) -> None:
         assert own == sorted(own), "a loader's earlier run came back"
 
 
-DYING = """
-import os, signal, sys
-from pathlib import Path
-from pyspark.sql import SparkSession
-from ads_pipeline.warehouse import commits, publication, staging
-from ads_pipeline.warehouse.publication import Warehouse
-from ads_pipeline_tests.warehouse.words import everyone, loads, rows_of
-
-def dying(function, *, after):
-    def call(*args, **kwargs):
-        if after:
-            function(*args, **kwargs)
-        os.kill(os.getpid(), signal.SIGKILL)
-    return call
-
-module, name, after = sys.argv[2].split(".")
-room = {"staging": staging, "publication": publication}[module]
-setattr(room, name, dying(getattr(room, name), after=after == "after"))
-spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-spark.sparkContext.setLogLevel("OFF")
-wanted = loads("r2", (1,))
-Warehouse(Path(sys.argv[1])).replace(spark, rows_of(spark, wanted), wanted, still=everyone)
-"""
-
-
 @pytest.mark.invariant("W7")
 @pytest.mark.parametrize(
     ("moment", "published"),
@@ -307,9 +282,7 @@ def test_a_loader_killed_in_the_middle_leaves_old_or_new(
 ) -> None:
     """Whenever the loader dies readers see a whole run, and the next loader gets its own way."""
     publish(spark, root, "r1", (1, 2))
-    script = [sys.executable, "-W", "ignore", "-c", DYING, str(root), moment]
-    done = subprocess.run(script, capture_output=True, check=False, timeout=120)
-    assert done.returncode == -9, done.stderr.decode()[-2000:]
+    die_at(moment, "replace(spark, rows_of(spark, wanted), wanted, still=everyone)", root)
     assert by_duckdb(root) == {key(1): ({"r2" if published else "r1"}, 3), key(2): ({"r1"}, 3)}
     publish(spark, root, "r2", (1,))
     assert by_duckdb(root)[key(1)] == ({"r2"}, 3)

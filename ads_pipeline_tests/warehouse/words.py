@@ -1,6 +1,8 @@
-"""Small loads, and independent ways to look at what a table holds."""
+"""Small loads, loaders that die, and independent ways to look at what a table holds."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Collection, Sequence
 from datetime import date
 from pathlib import Path
@@ -54,6 +56,38 @@ def rows_of(spark: SparkSession, wanted: Sequence[Load], schema: str = SCHEMA, *
 def everyone(runs: Sequence[Run]) -> Collection[Run]:
     """A ledger that has changed its mind about nobody."""
     return runs
+
+
+DYING = """
+import os, signal, sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+from ads_pipeline.warehouse import commits, publication, staging
+from ads_pipeline.warehouse.publication import Warehouse
+from ads_pipeline_tests.warehouse.words import everyone, loads, rows_of
+
+def dying(function, *, after):
+    def call(*args, **kwargs):
+        if after:
+            function(*args, **kwargs)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return call
+
+module, name, after = sys.argv[2].split(".")
+room = {"staging": staging, "publication": publication}[module]
+setattr(room, name, dying(getattr(room, name), after=after == "after"))
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+spark.sparkContext.setLogLevel("OFF")
+wanted = loads("r2", (1,))
+Warehouse(Path(sys.argv[1])).ACT
+"""
+
+
+def die_at(moment: str, act: str, root: Path) -> None:
+    """Do this to the warehouse in another process, which is killed before or after it calls a function."""
+    script = [sys.executable, "-W", "ignore", "-c", DYING.replace("ACT", act), str(root), moment]
+    done = subprocess.run(script, capture_output=True, check=False, timeout=120)
+    assert done.returncode == -9, done.stderr.decode()[-2000:]
 
 
 def table_path(root: Path) -> Path:
