@@ -106,6 +106,8 @@ def table_versions(house: House) -> int:
 def visible(house: House, view: str = QUERY) -> dict[PartitionKey, str]:
     """Which run readers see of each partition, asked through DuckDB."""
     with house.readers.connect([QUERY]) as connection:
+        if not connection.execute("SHOW TABLES").fetchall():
+            return {}
         return _runs(connection, f"SELECT DISTINCT customer_id, logical_date, run_id FROM {view}")
 
 
