@@ -104,6 +104,10 @@ class Settings:
     def raw_root(self) -> Path:
         return self.home / "raw"
 
+    @property
+    def warehouse_root(self) -> Path:
+        return self.home / "warehouse"
+
     def query(self, name: str) -> Query:
         """The query of that name; BadName says which names there are."""
         checked_name("query_name", name)

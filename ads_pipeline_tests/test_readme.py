@@ -1,10 +1,13 @@
 """What the README says of the code is what the code says."""
 
+import inspect
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
 
+from ads_pipeline.pipeline import Pipeline
 from ads_pipeline.settings import VARIABLES
 from ads_pipeline.transitions import TRANSITIONS, Act, Move, Status
 
@@ -47,6 +50,14 @@ def test_every_command_exists() -> None:
     """Each make target that the README names is in the Makefile."""
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"(?:^|`)make ([a-z]+)", README, re.MULTILINE)) <= targets
+
+
+def test_the_pipeline_is_quoted_to_the_letter() -> None:
+    """The methods shown are the ones that run."""
+    quoted = r"<!-- pipeline ([a-z ]+) -->\n```python\n(.*?)```\n<!-- /pipeline -->"
+    ((names, shown),) = re.findall(quoted, README, re.DOTALL)
+    sources = [textwrap.dedent(inspect.getsource(getattr(Pipeline, name))) for name in names.split()]
+    assert shown == "\n\n".join(sources)
 
 
 def test_every_module_named_exists() -> None:

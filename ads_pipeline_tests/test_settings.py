@@ -63,6 +63,7 @@ def test_an_empty_environment_gives_the_defaults() -> None:
         assert settings.home == Path.home() / ".ads_pipeline"
         assert settings.database_url == f"sqlite:///{settings.home}/ledger.db"
         assert settings.raw_root == settings.home / "raw"
+        assert settings.warehouse_root == settings.home / "warehouse"
         assert settings.queries_file == SHIPPED_QUERIES
 
 
