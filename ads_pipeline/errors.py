@@ -34,8 +34,9 @@ tree once, at its own edge; it does not invent classes of its own elsewhere.
         └── LedgerUnavailable   busy or out of reach                                  (waiting cures it)
 """
 
+import re
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 
 class AdsPipelineError(Exception):
@@ -282,3 +283,19 @@ def quoted(value: object, *, limit: int = 80) -> str:
     except ValueError:  # an int of more digits than Python spells
         text = f"a very long {type(value).__name__}"
     return printable(text, limit=limit)
+
+
+# A stack's frames, and what Spark appends to a worker's last line.
+_FRAMES: Final = ("at ", "... ", "SQLSTATE: ", "Driver stacktrace:")
+# gRPC's own words for a lost server, and Spark's for a lost Python: told in the middle of a story.
+_TELLING: Final = re.compile(r'^details = "(.+)"$|(Python worker exited unexpectedly.*?)(?: Consider .*)?$')
+
+
+def cause_of(error: BaseException, *, limit: int = 500) -> str:
+    """The line of a cluster's long story that tells: the innermost cause, or the end of the Python side's."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    lines = [line for line in lines if line and not line.startswith(_FRAMES)] or [type(error).__name__]
+    told = [found[1] or found[2] for line in lines if (found := _TELLING.search(line))]
+    causes = [line for line in lines if line.startswith("Caused by: ") and "Exception: " in line]
+    innermost = causes[-1].partition("Exception: ")[2] if causes else lines[-1]
+    return printable(told[0] if told else innermost, limit=limit)

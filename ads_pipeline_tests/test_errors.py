@@ -24,6 +24,7 @@ from ads_pipeline.errors import (
     UnsoundAcceptance,
     VerdictConflict,
     VerdictsRefused,
+    cause_of,
     printable,
     quoted,
 )
@@ -235,3 +236,48 @@ def test_many_refusals_are_counted_and_the_first_are_shown(count: int, more: str
     assert listed[:10] == [f"  {refusal}" for refusal in refusals[:10]]
     assert listed[10:] == ([more] if more else [])
     assert error.refusals == refusals
+
+
+PYTHONS = """
+  An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "judging.py", line 131, in _opinion
+    rows = _read(ticket, rules)
+           ^^^^^^^^^^^^^^^^^^^^
+FileNotFoundError: [Errno 2] No such file or directory: '/x'
+ SQLSTATE: 38000
+"""
+DEAD = """Job aborted due to stage failure: Task 0 in stage 5.0 failed 1 times, most recent failure: Lost task 0.0
+in stage 5.0: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed). Consider setting 'x'.
+\tat org.apache.spark.api.python.BasePythonRunner.applyOrElse(PythonRunner.scala:1136)
+Caused by: java.net.SocketException: Connection reset
+\tat java.base/sun.nio.ch.SocketChannelImpl.throwConnectionReset(SocketChannelImpl.java:394)
+\t... 21 more
+
+Driver stacktrace:"""
+FULL = """Job aborted due to stage failure: Task 0 failed 1 times.
+Caused by: org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed while writing rows to file:/x.
+\tat org.apache.spark.Y.run(Y.scala:1)
+Caused by: java.io.IOException: No space left on device
+\tat java.base/X.write(X.java:1)"""
+GONE = """<_InactiveRpcError of RPC that terminated with:
+\tstatus = StatusCode.UNAVAILABLE
+\tdetails = "failed to connect to all addresses; last error: Connection refused"
+\tdebug_error_string = "UNAVAILABLE:failed to connect to all addresses"
+>"""
+
+
+@pytest.mark.parametrize(
+    ("story", "line"),
+    [
+        (PYTHONS, "FileNotFoundError: [Errno 2] No such file or directory: '/x'"),
+        (DEAD, "Python worker exited unexpectedly (crashed)."),
+        (FULL, "No space left on device"),
+        (GONE, "failed to connect to all addresses; last error: Connection refused"),
+        ("one line", "one line"),
+        ("", "RuntimeError"),
+    ],
+)
+def test_the_line_that_tells_is_found_in_a_clusters_story(story: str, line: str) -> None:
+    """Of what Spark, its Python side and gRPC say of a failure, an operator is shown the line that names it."""
+    assert cause_of(RuntimeError(story)) == line

@@ -31,12 +31,8 @@ def test_anything_else_gets_lines() -> None:
         done(1000)
         done(500)
     lines = stream.getvalue().splitlines()
-    assert [line.partition(", ")[0] for line in lines] == [
-        "loading: 1,500 partitions",
-        "loading: 1,000 of 1,500 partitions",
-        "loading: 1,500 of 1,500 partitions",
-    ] or [line.rpartition(", ")[0] or line for line in lines] == [
-        "loading: 1,500 partitions",
+    assert lines[0] == "loading: 1,500 partitions"
+    assert [line.rpartition(", ")[0] for line in lines[1:]] == [
         "loading: 1,000 of 1,500 partitions",
         "loading: 1,500 of 1,500 partitions",
     ]

@@ -6,6 +6,7 @@ cluster, the disk) is an error for all and a verdict for none.
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
@@ -17,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from ads_pipeline.contracts.rules import Rules
-from ads_pipeline.errors import JudgingFailed, RunDamaged, printable
+from ads_pipeline.errors import JudgingFailed, RunDamaged, cause_of
 from ads_pipeline.partition import Run
 from ads_pipeline.seal import Seal
 from ads_pipeline.transitions import Outcome, Verdict
@@ -68,11 +69,9 @@ def judge(spark: SparkSession, runs: Sequence[Sealed], rules: Rules, *, validati
     """One verdict for each run, in the order given; JudgingFailed when the cluster or the disk failed."""
     if not runs:
         return []
-    opinions = _tickets(spark, runs).mapInArrow(_judging(rules), _OPINION)
-    try:
+    with _translated(f"{len(runs)} runs could not be judged"):
+        opinions = _tickets(spark, runs).mapInArrow(_judging(rules), _OPINION)
         collected = {row["place"]: row for row in opinions.collect()}
-    except (PySparkException, Py4JError, OSError) as error:
-        raise JudgingFailed(f"{len(runs)} runs could not be judged: {_cause(error)}") from error
     if len(collected) != len(runs):
         raise JudgingFailed(f"{len(runs)} runs were to be judged, {len(collected)} came back")
     return [_judgement(run.seal.run, collected[place], validation_id) for place, run in enumerate(runs)]
@@ -82,11 +81,22 @@ def rows_of(spark: SparkSession, runs: Sequence[Sealed], rules: Rules) -> DataFr
     """The rows of accepted runs, under the partition's own names; computed when used.
 
     A run that no longer reads as it did when it was accepted fails the computation: RunDamaged is its cause.
+    JudgingFailed when there is no cluster to prepare it.
     """
     data = [column for column in rules.columns if column.name not in KEY_COLUMNS]
     columns = ", ".join(f"`{column.name}` {_SPARK_TYPES[column.kind]}" for column in data)
     schema = f"customer_id string, logical_date date, run_id string, schema_version string, {columns}"
-    return _tickets(spark, runs).mapInArrow(_reading(rules), schema)
+    with _translated(f"{len(runs)} runs could not be read"):
+        return _tickets(spark, runs).mapInArrow(_reading(rules), schema)
+
+
+@contextmanager
+def _translated(failure: str) -> Iterator[None]:
+    """Over Connect, already the making of a frame asks the server."""
+    try:
+        yield
+    except (PySparkException, Py4JError, OSError) as error:
+        raise JudgingFailed(f"{failure}: {cause_of(error)}") from error
 
 
 def _tickets(spark: SparkSession, runs: Sequence[Sealed]) -> DataFrame:
@@ -226,10 +236,3 @@ def _verdict(run: Run, findings: tuple[Finding, ...], opinion: Any, validation_i
         error_class=findings[0].error_class,
         error_message=f"{run}: {'; '.join(map(str, findings))}",
     )
-
-
-def _cause(error: BaseException) -> str:
-    """The line of a cluster's long story that tells: the innermost cause, or the end of the Python side's."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    causes = [line for line in lines if line.startswith("Caused by: ") and "Exception: " in line]
-    return printable(causes[-1].partition("Exception: ")[2] if causes else lines[-1], limit=500)

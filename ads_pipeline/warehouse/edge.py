@@ -9,7 +9,7 @@ from typing import ParamSpec, TypeVar
 
 from pyspark.errors import AnalysisException
 
-from ads_pipeline.errors import AdsPipelineError, WarehouseUnavailable, printable
+from ads_pipeline.errors import AdsPipelineError, WarehouseUnavailable, cause_of, printable
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -35,7 +35,7 @@ def translated(table: object) -> Iterator[None]:
     except Exception as error:
         if not _foreign(error):
             raise
-        problem = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        problem = error.strerror if isinstance(error, OSError) and error.strerror else cause_of(error)
         raise WarehouseUnavailable(
             str(table), f"storage or cluster failed: {type(error).__name__}: {printable(problem, limit=400)}"
         ) from error

@@ -51,9 +51,9 @@ def run(run_id: str, customer_id: str = CUSTOMER) -> Run:
     return Run(key=key, run_id=run_id)
 
 
-def landed(root: Path, run_id: str, *rows: dict[str, Any]) -> Sealed:
+def landed(root: Path, run_id: str, *rows: dict[str, Any], customer_id: str = CUSTOMER) -> Sealed:
     """A run of these rows, sealed by us."""
-    return _sealed(root, RawRuns(root).land(run(run_id), rows, FACTS))
+    return _sealed(root, RawRuns(root).land(run(run_id, customer_id), rows, FACTS))
 
 
 def by_hand(root: Path, run_id: str, payload: bytes, **seal: Any) -> Sealed:
