@@ -1,6 +1,7 @@
 """Times two ways of doing the same by turns, and says how they compare.
 
-Absolute times mean nothing on a shared machine; a ratio of neighbours in time does.
+Absolute times mean nothing on a shared machine; a ratio of neighbours in time does. A `Figure` stands alone, where a
+requirement names the number itself.
 """
 
 import gc
@@ -35,6 +36,25 @@ class Ratio:
         return f"{self.name}: {self.value:.2f} of bare ({bound}; {times})"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A measurement and the bound that a requirement sets it."""
+
+    name: str
+    value: float
+    unit: str
+    most: float
+
+    @property
+    def holds(self) -> bool:
+        return self.value <= self.most
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: {self.value:.2f} {self.unit} (bound {self.most:.2f} {'holds' if self.holds else 'MISSED'})"
+        )
+
+
 def compare(
     name: str,
     ours: Callable[[int], object],
@@ -62,3 +82,13 @@ def compare(
         rounds=len(warm["ours"]),
         least=least,
     )
+
+
+def timed(name: str, work: Callable[[int], object], *, rounds: int, most: float) -> Figure:
+    """The median of so many rounds, in seconds, after one that only warms up."""
+    seconds = []
+    for number in range(rounds + 1):
+        started = time.perf_counter()
+        work(number)
+        seconds.append(time.perf_counter() - started)
+    return Figure(name=name, value=statistics.median(seconds[1:]), unit="s", most=most)

@@ -1,13 +1,17 @@
 """Sealed runs to measure with: many small partitions, or a few large ones."""
 
+import hashlib
+import json
 import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from ads_pipeline.partition import PartitionKey, Run
-from ads_pipeline.raw import PAYLOAD, RawRuns
-from ads_pipeline.seal import SealFacts
+from ads_pipeline.raw import METADATA, PAYLOAD, RawRuns
+from ads_pipeline.seal import Seal, SealFacts, seal_text
 from ads_pipeline.validator.judging import Sealed
 
 FACTS = SealFacts(
@@ -16,9 +20,30 @@ FACTS = SealFacts(
 FIRST_DAY = date(2026, 1, 1)
 
 
+Rows = Iterator[dict[str, Any]]
+
+
 def land(root: Path, *, customers: int, days: int, rows: int) -> list[Sealed]:
     """A run of so many rows for each customer and day."""
-    chance, raw = random.Random(7), RawRuns(root)
+    raw = RawRuns(root)
+    return _sealed(root, lambda run, values: raw.land(run, values, FACTS), customers=customers, days=days, rows=rows)
+
+
+def put(root: Path, *, customers: int, days: int, rows: int) -> list[Sealed]:
+    """The same with nothing forced to disk: for so many runs that landing them would take the longest."""
+    return _sealed(root, lambda run, values: _put(root, run, values), customers=customers, days=days, rows=rows)
+
+
+def renamed(runs: list[Sealed], run_id: str) -> list[Sealed]:
+    """Later runs of the same partitions, with the same payloads."""
+    return [
+        replace(each, seal=replace(each.seal, run=replace(each.seal.run, run_id=f"{run_id}-{place:08x}")))
+        for place, each in enumerate(runs)
+    ]
+
+
+def _sealed(root: Path, seal: Callable[[Run, Rows], Seal], *, customers: int, days: int, rows: int) -> list[Sealed]:
+    chance = random.Random(7)
     sealed = []
     for customer in range(customers):
         for day in range(days):
@@ -29,9 +54,26 @@ def land(root: Path, *, customers: int, days: int, rows: int) -> list[Sealed]:
                 logical_date=FIRST_DAY + timedelta(days=day),
             )
             run = Run(key=key, run_id=f"20260201T000000000Z-{customer:08x}")
-            seal = raw.land(run, (_row(key, number, chance) for number in range(1, rows + 1)), FACTS)
-            sealed.append(Sealed(seal=seal, payload=str(root / run.path / PAYLOAD)))
+            values = (_row(key, number, chance) for number in range(1, rows + 1))
+            sealed.append(Sealed(seal=seal(run, values), payload=str(root / run.path / PAYLOAD)))
     return sealed
+
+
+def _put(root: Path, run: Run, rows: Rows) -> Seal:
+    lines = [json.dumps(row, separators=(",", ":")) for row in rows]
+    payload = "".join(f"{line}\n" for line in lines).encode()
+    seal = Seal(
+        run=run,
+        facts=FACTS,
+        record_count=len(lines),
+        payload_bytes=len(payload),
+        payload_sha256=hashlib.sha256(payload).hexdigest(),
+    )
+    directory = root / run.path
+    directory.mkdir(parents=True)
+    (directory / PAYLOAD).write_bytes(payload)
+    (directory / METADATA).write_bytes(seal_text(seal))
+    return seal
 
 
 def _row(key: PartitionKey, number: int, chance: random.Random) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def measure() -> Iterator[Ratio]:
     spark.stop()
 
 
-def local_spark() -> SparkSession:
+def local_spark(*, heap: str = "2g") -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = (
         SparkSession.builder.master("local[2]")
@@ -40,7 +40,7 @@ def local_spark() -> SparkSession:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.adaptive.enabled", "false")
-        .config("spark.driver.memory", "2g")
+        .config("spark.driver.memory", heap)
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("OFF")
