@@ -27,7 +27,7 @@ from ads_pipeline_tests.benchmarks.runs import land, put, renamed
 from ads_pipeline_tests.benchmarks.validator import RULES, local_spark
 
 Runs = list[Sealed]
-DLT_ROUNDS, SPARK_ROUNDS = 7, 5
+ROUNDS = 5
 
 
 def measure() -> Iterator[Ratio | Figure]:
@@ -50,23 +50,35 @@ def measure() -> Iterator[Ratio | Figure]:
 
 
 def _against_dlt(spark: SparkSession, runs: Runs, home: Path) -> Iterator[Ratio]:
-    """Each way in a fresh table and dataset, then once more in the same one as new runs of the same partitions."""
-    ways: dict[str, tuple[Callable[[Runs], Iterator[Any]], float | None]] = {
-        "a list a file": (_lists, 1.0),
-        "an Arrow table a file": (_tables, 1.0),
-        "one Arrow table joined from all files": (_joined, None),
-    }
-    for way, (read, least) in ways.items():
-        for turn in ("new", "again"):
-            later = renamed(runs, turn)
-            place = home / read.__name__
-            yield compare(
-                f"judging and publishing 1,000 partitions, {turn}, against dlt merging {way} into DuckDB",
-                lambda number, later=later, place=place: publish(spark, later, place / f"ours-{number}"),  # type: ignore[misc]
-                lambda number, read=read, place=place: _merge(read(runs), place / f"dlt-{number}"),  # type: ignore[misc]
-                rounds=DLT_ROUNDS,
-                least=least if turn == "new" else None,
-            )
+    """Each way into a fresh table and dataset; the second also into full ones: for us, new runs of what is held."""
+    for way, read, least in (
+        ("a list a file", _lists, 1.0),
+        ("an Arrow table a file", _tables, 1.0),
+        ("one Arrow table joined from all files", _joined, None),
+    ):
+        place = home / read.__name__
+        yield _beside_dlt(spark, runs, place, f"1,000 partitions, against dlt merging {way} into DuckDB", read, least)
+    later, place = renamed(runs, "later"), home / _tables.__name__
+    yield _beside_dlt(
+        spark, later, place, "all of them anew, against dlt merging an Arrow table a file anew", _tables
+    )
+
+
+def _beside_dlt(
+    spark: SparkSession,
+    runs: Runs,
+    home: Path,
+    name: str,
+    read: Callable[[Runs], Iterator[Any]],
+    least: float | None = None,
+) -> Ratio:
+    return compare(
+        f"judging and publishing {name}",
+        lambda number: publish(spark, runs, home / f"ours-{number}"),
+        lambda number: _merge(read(runs), home / f"dlt-{number}"),
+        rounds=ROUNDS,
+        least=least,
+    )
 
 
 def _lists(runs: Runs) -> Iterator[Any]:
@@ -87,7 +99,7 @@ def _merge(rows: Iterator[Any], home: Path) -> None:
     pipeline = dlt.pipeline(
         "benchmark",
         pipelines_dir=str(home),
-        destination=dlt.destinations.duckdb(str(home / "ads.duckdb")),
+        destination=dlt.destinations.duckdb(str(home / "merged.duckdb")),
         dataset_name="ads",
     )
     resource = dlt.resource(
@@ -109,7 +121,7 @@ def _against_partitions(spark: SparkSession, runs: Runs, home: Path) -> Ratio:
         "publishing 1,000 partitions of 100 rows, against Spark overwriting a directory for each",
         lambda number: replace_rows(spark, rows, runs, home / f"published-{number}"),
         lambda number: by_partition.parquet(str(home / f"directories-{number}")),
-        rounds=SPARK_ROUNDS,
+        rounds=ROUNDS,
         least=3.0,
     )
 
@@ -122,7 +134,7 @@ def _against_plain(spark: SparkSession, runs: Runs, home: Path) -> Ratio:
         "publishing 20 partitions of 50,000 rows, against Spark writing them as they come (at most 2x its time)",
         lambda number: replace_rows(spark, rows, runs, home / f"published-large-{number}"),
         lambda number: rows.write.parquet(str(home / f"plain-{number}")),
-        rounds=SPARK_ROUNDS,
+        rounds=ROUNDS,
         least=0.5,
     )
 
@@ -131,7 +143,7 @@ def _one_of_a_thousand(spark: SparkSession, runs: Runs, table: Path) -> Figure:
     return timed(
         "judging one run and replacing its partition in a table of 1,000",
         lambda number: publish(spark, renamed(runs[500:501], f"later-{number}"), table),
-        rounds=SPARK_ROUNDS,
+        rounds=ROUNDS,
         most=2.0,
     )
 
