@@ -5,6 +5,7 @@ cluster, the disk) is an error for all and a verdict for none.
 """
 
 import json
+import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -35,9 +36,10 @@ from ads_pipeline.validator.payload import (
 
 KEY_COLUMNS: Final = ("customer_id", "logical_date", "run_id", "schema_version")
 ROWS_IN_A_BATCH: Final = 50_000
-FEWEST_SLICES: Final = 8
-RUNS_IN_A_SLICE: Final = 125
-BYTES_IN_A_SLICE: Final = 32 << 20
+SMALL_RUNS: Final = 2_000
+SMALL_BYTES: Final = 64 << 20
+RUNS_IN_A_TASK: Final = 125
+FEWEST_TASKS: Final = 8
 _SPARK_TYPES: Final = {"long": "bigint", "double": "double", "string": "string", "date": "date"}
 _TICKET = (
     "place int, payload string, payload_bytes bigint, payload_sha256 string, record_count bigint, "
@@ -100,7 +102,7 @@ def _translated(failure: str) -> Iterator[None]:
 
 
 def _tickets(spark: SparkSession, runs: Sequence[Sealed]) -> DataFrame:
-    """A row for each run; the longest first, so that the last tasks are short ones."""
+    """A row for each run, in an order of chance, so that neighbours who share a task are long and short ones."""
     tickets = [
         (
             place,
@@ -114,15 +116,15 @@ def _tickets(spark: SparkSession, runs: Sequence[Sealed]) -> DataFrame:
         )
         for place, run in enumerate(runs)
     ]
-    tickets.sort(key=lambda ticket: ticket[2] or 0, reverse=True)
-    return spark.createDataFrame(tickets, _TICKET).repartition(_slices(runs))
+    random.Random(0).shuffle(tickets)  # noqa: S311 - and always the same order
+    frame = spark.createDataFrame(tickets, _TICKET)
+    return frame if _is_small(runs) else frame.repartition(max(len(runs) // RUNS_IN_A_TASK, FEWEST_TASKS))
 
 
-def _slices(runs: Sequence[Sealed]) -> int:
-    """Enough tasks to keep a cluster busy, and each long enough to be worth starting."""
-    bytes_known = sum(run.seal.payload_bytes or 0 for run in runs)
-    wanted = max(FEWEST_SLICES, len(runs) // RUNS_IN_A_SLICE, bytes_known // BYTES_IN_A_SLICE)
-    return max(1, min(wanted, len(runs)))
+def _is_small(runs: Sequence[Sealed]) -> bool:
+    """Whether the cluster's own way to cut a list will do: a shuffle costs more than it would balance."""
+    known = sum(run.seal.payload_bytes or 0 for run in runs)
+    return len(runs) <= SMALL_RUNS and known <= SMALL_BYTES
 
 
 def _judging(rules: Rules) -> Callable[[Batches], Batches]:
