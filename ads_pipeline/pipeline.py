@@ -17,18 +17,16 @@ from ads_pipeline.errors import (
     AdsPipelineError,
     ContractMissing,
     LedgerError,
-    RunChanged,
-    RunDamaged,
     RunNotSealed,
-    UnsafePath,
     VerdictsRefused,
     WarehouseUnavailable,
 )
-from ads_pipeline.ledger.records import Landing, Publication, Recorded
+from ads_pipeline.ledger.records import Publication, Recorded
 from ads_pipeline.ledger.writer import Ledger
 from ads_pipeline.partition import PartitionKey, Run
 from ads_pipeline.progress import Telling, silence
 from ads_pipeline.raw import RawRuns
+from ads_pipeline.registration import DAMAGED, Registered, register
 from ads_pipeline.seal import Seal
 from ads_pipeline.transitions import Outcome, PartitionState, Status, Verdict
 from ads_pipeline.validator.judging import Judgement, Sealed, judge, rows_of
@@ -39,7 +37,6 @@ AT_ONCE: Final = 10_000  # partitions in one Spark job and one commit: bounds me
 
 _T = TypeVar("_T")
 _K = TypeVar("_K", bound=Hashable)
-_DAMAGED = (RunDamaged, UnsafePath)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +83,9 @@ class Pipeline:
         unjudged: dict[Run, AdsPipelineError] = {}
         with self._tell("judging", len(runs)) as done:
             for some in _portions(runs):
-                sealed, damaged = self._look(some, unjudged)
-                for verdicts in self._opinions(self._registered(sealed, damaged), damaged, unjudged, validation_id):
+                registered = register(some, raw=self._raw, ledger=self._ledger)
+                unjudged |= registered.unsealed
+                for verdicts in self._opinions(registered, unjudged, validation_id):
                     judgements += verdicts
                     kept, refused = self.record([judgement.verdict for judgement in verdicts])
                     recorded += kept
@@ -124,46 +122,13 @@ class Pipeline:
         for of_table in _grouped(keys, lambda key: (key.source, key.query_name)).values():
             self._warehouse.remove(self._spark, of_table, doomed=self._unreadable)
 
-    def _look(
-        self, runs: Sequence[Run], unjudged: dict[Run, AdsPipelineError]
-    ) -> tuple[dict[Run, Sealed], dict[Run, str]]:
-        """The seals of these runs, and what is wrong with the damaged ones."""
-        sealed: dict[Run, Sealed] = {}
-        damaged: dict[Run, str] = {}
-        for run in runs:
-            try:
-                sealed[run] = Sealed(seal=self._raw.seal(run), payload=self._raw.payload_path(run))
-            except RunNotSealed as error:
-                unjudged[run] = error
-            except _DAMAGED as error:
-                damaged[run] = error.problem
-        return sealed, damaged
-
-    def _registered(self, sealed: dict[Run, Sealed], damaged: dict[Run, str]) -> list[Sealed]:
-        """The sealed runs, known to the ledger; one that is known by another seal is damaged."""
-        try:
-            self._ledger.register([*map(_landing, sealed.values()), *(Landing(run=run) for run in damaged)])
-        except RunChanged as error:
-            changed = set(error.runs)
-            damaged |= {
-                run: "its seal is not the one it was registered with" for run in sealed if str(run) in changed
-            }
-            sound = {run: each for run, each in sealed.items() if run not in damaged}
-            known = [run for run in damaged if str(run) not in changed]
-            self._ledger.register([*map(_landing, sound.values()), *(Landing(run=run) for run in known)])
-            return list(sound.values())
-        return list(sealed.values())
-
     def _opinions(
-        self,
-        sealed: Sequence[Sealed],
-        damaged: Mapping[Run, str],
-        unjudged: dict[Run, AdsPipelineError],
-        validation_id: str,
+        self, registered: Registered, unjudged: dict[Run, AdsPipelineError], validation_id: str
     ) -> Iterator[list[Judgement]]:
         """Judgements as they come: of the damaged runs at once, of the others contract by contract."""
-        if damaged:
-            yield [_damage(run, problem, validation_id) for run, problem in damaged.items()]
+        if registered.damaged:
+            yield [_damage(run, problem, validation_id) for run, problem in registered.damaged.items()]
+        sealed = (Sealed(seal=seal, payload=self._raw.payload_path(seal.run)) for seal in registered.seals)
         for (query_name, version), some in _grouped(sealed, _contract_of).items():
             try:
                 rules = rules_for(query_name, version)
@@ -190,7 +155,7 @@ class Pipeline:
         for run in map(_run_of, states):
             try:
                 sealed[run] = Sealed(seal=look(run), payload=self._raw.payload_path(run))
-            except (RunNotSealed, *_DAMAGED) as error:
+            except (RunNotSealed, *DAMAGED) as error:
                 loading.damaged[run] = error
         return sealed
 
@@ -218,16 +183,6 @@ class Pipeline:
 
 def _run_of(state: PartitionState) -> Run:
     return Run(key=state.key, run_id=str(state.current_run_id))
-
-
-def _landing(sealed: Sealed) -> Landing:
-    seal = sealed.seal
-    return Landing(
-        run=seal.run,
-        schema_version=seal.facts.schema_version,
-        record_count=seal.record_count,
-        payload_sha256=seal.payload_sha256,
-    )
 
 
 def _load_of(sealed: Sealed) -> Load:

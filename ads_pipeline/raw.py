@@ -11,7 +11,7 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date
@@ -112,11 +112,14 @@ class RawRuns:
                 return ()
             return tuple(_runs_of_day(day, key.path))
 
-    def find(self, *, source: str, since: date, until: date) -> Iterator[Seal | Damage]:
+    def find(
+        self, *, source: str, since: date, until: date, known: Container[Run] = frozenset()
+    ) -> Iterator[Seal | Damage]:
         """Every sealed run of a source with a logical date in the window, both ends included, in path order.
 
-        Seals are held against their payload's size only. A directory whose name breaks the rules is reported as
-        damage at whatever level it stands: an account in a misspelt directory must not drop out in silence.
+        Seals are held against their payload's size only, and those of known runs neither read nor told. A directory
+        whose name breaks the rules is reported as damage at whatever level it stands: an account in a misspelt
+        directory must not drop out in silence.
         """
         checked_name("source", source)
         window = f"logical_date={since.isoformat()}", f"logical_date={until.isoformat()}"
@@ -126,7 +129,7 @@ class RawRuns:
                 top = opened.enter_context(_directory(source, above))
             except FileNotFoundError:
                 return
-            yield from _walk(top, source, ("customer_id=", "query_name=", "logical_date="), window)
+            yield from _walk(top, source, ("customer_id=", "query_name=", "logical_date="), window, known)
 
     def _open_day(self, key: PartitionKey, opened: ExitStack, *, create: bool = False) -> int:
         """A descriptor of the partition's directory, reached without following a link below the root."""
@@ -223,10 +226,12 @@ def _check_payload(seal: Seal, payload: BinaryIO) -> None:
         raise RunDamaged(seal.run.path, f"the payload has {lines} lines, the seal says {seal.record_count}")
 
 
-def _walk(at: int, path: str, prefixes: tuple[str, ...], window: tuple[str, str]) -> Iterator[Seal | Damage]:
+def _walk(
+    at: int, path: str, prefixes: tuple[str, ...], window: tuple[str, str], known: Container[Run]
+) -> Iterator[Seal | Damage]:
     """The runs below a directory whose children are named by the first prefix."""
     if not prefixes:
-        yield from _runs_of_day(at, path)
+        yield from _runs_of_day(at, path, known)
         return
     prefix, *below = prefixes
     for name in sorted(os.listdir(at)):
@@ -241,7 +246,7 @@ def _walk(at: int, path: str, prefixes: tuple[str, ...], window: tuple[str, str]
             continue
         try:
             with _directory(name, at) as child:
-                yield from _walk(child, inner, tuple(below), window)
+                yield from _walk(child, inner, tuple(below), window, known)
         except OSError as error:
             if error.errno not in _NOT_PLAIN:
                 raise
@@ -271,7 +276,7 @@ def _misnamed(path: str) -> str | None:
     return None
 
 
-def _runs_of_day(day: int, path: str) -> Iterator[Seal | Damage]:
+def _runs_of_day(day: int, path: str, known: Container[Run] = frozenset()) -> Iterator[Seal | Damage]:
     for name in sorted(os.listdir(day)):
         if name[0] in "._":
             continue
@@ -280,6 +285,8 @@ def _runs_of_day(day: int, path: str) -> Iterator[Seal | Damage]:
             run = parse_run_path(inner)
         except BadName as error:
             yield Damage(path=printable(inner), problem=str(error))
+            continue
+        if run in known:
             continue
         try:
             with _translated(inner), _directory(name, day) as directory:

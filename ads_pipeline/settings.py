@@ -23,12 +23,15 @@ VARIABLES: Mapping[str, str] = {
     "ADS_PIPELINE_HOME": "absolute path of the folder for raw runs, the warehouse and SQLite (~/.ads_pipeline)",
     "ADS_PIPELINE_DATABASE_URL": "postgresql+psycopg2://… of the ledger and of Dagster's records (SQLite in home)",
     "ADS_PIPELINE_QUERIES": "path of the query file (the google_apis.yaml that ships with the package)",
+    "ADS_PIPELINE_SPARK": "a master (local[2], spark://…, yarn) or sc://… of a Connect server (local[*])",
 }
 SHIPPED_QUERIES = Path(__file__).parent / "config" / "google_apis.yaml"
 DEEPEST = 100
 POSTGRES = "postgresql+psycopg2://"
+LOCAL_SPARK = "local[*]"
 
 _SELECT = re.compile(r"SELECT (?P<fields>[a-z0-9_., ]+) FROM (?P<resource>[a-z_]+)", re.ASCII)
+_SPARK = re.compile(r"local|local\[[0-9*, ]+\]|yarn|(spark|k8s|sc)://[!-~]+", re.ASCII)
 _FIELD = re.compile(r"[a-z_]+(\.[a-z0-9_]+)+", re.ASCII)
 _REQUIRED_FIELDS = ("segments.date", "customer.id")
 
@@ -94,6 +97,7 @@ class Settings:
     home: Path
     queries_file: Path
     google_apis: GoogleApis
+    spark: str = LOCAL_SPARK
     postgres_url: str | None = field(default=None, repr=False)  # it may hold a password
 
     @property
@@ -123,11 +127,14 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
     mistakes = _unknown_variables(environ)
     home = _home(environ, mistakes)
     postgres_url = _postgres_url(environ, mistakes)
+    spark = _spark(environ, mistakes)
     queries_file = _expanded(environ.get("ADS_PIPELINE_QUERIES") or str(SHIPPED_QUERIES))
     google_apis = _google_apis(queries_file, mistakes)
     if mistakes or google_apis is None:
         raise BadSettings(tuple(mistakes))
-    return Settings(home=home, queries_file=queries_file, google_apis=google_apis, postgres_url=postgres_url)
+    return Settings(
+        home=home, queries_file=queries_file, google_apis=google_apis, spark=spark, postgres_url=postgres_url
+    )
 
 
 def _unknown_variables(environ: Mapping[str, str]) -> list[Mistake]:
@@ -166,6 +173,14 @@ def _postgres_url(environ: Mapping[str, str], mistakes: list[Mistake]) -> str | 
     if url is not None and not url.startswith(POSTGRES):
         mistakes.append(Mistake(place="ADS_PIPELINE_DATABASE_URL", problem=f"must start with {POSTGRES}"))
     return url
+
+
+def _spark(environ: Mapping[str, str], mistakes: list[Mistake]) -> str:
+    place = environ.get("ADS_PIPELINE_SPARK") or LOCAL_SPARK
+    if _SPARK.fullmatch(place) is None:
+        problem = f"{quoted(place)} must be local, local[…], yarn, spark://…, k8s://… or sc://…"
+        mistakes.append(Mistake(place="ADS_PIPELINE_SPARK", problem=problem))
+    return place
 
 
 def _google_apis(path: Path, mistakes: list[Mistake]) -> GoogleApis | None:

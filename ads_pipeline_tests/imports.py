@@ -22,13 +22,21 @@ LAW: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "validator": (frozenset({"pyspark", "py4j", "pyarrow"}), WORDS | {"contracts"}),
     "warehouse": (frozenset({"pyspark", "py4j", "deltalake", "pyarrow", "duckdb", "duckdb_extension_delta"}), WORDS),
     "progress": (frozenset({"rich"}), frozenset()),
+    "registration": (frozenset(), WORDS | {"raw", "ledger"}),
+    "arrivals": (frozenset(), WORDS | {"raw", "ledger"}),
     "pipeline": (
         frozenset({"pyspark"}),
-        WORDS | {"contracts", "raw", "ledger", "validator", "warehouse", "progress"},
+        WORDS | {"contracts", "raw", "ledger", "registration", "validator", "warehouse", "progress"},
     ),
     "reading": (frozenset({"pyspark", "duckdb"}), WORDS | {"ledger", "warehouse"}),
     "reconciliation": (frozenset(), WORDS | {"ledger", "warehouse", "pipeline"}),
-    "definitions": (frozenset({"dagster"}), WORDS),
+    "orchestration": (
+        frozenset({"dagster", "dagster_pyspark", "dagster_postgres", "pyspark"}),
+        WORDS
+        | {"settings", "raw", "ledger", "validator", "warehouse", "registration", "arrivals", "pipeline"}
+        | {"reading", "reconciliation", "progress"},
+    ),
+    "definitions": (frozenset({"dagster", "dagster_pyspark"}), WORDS | {"settings", "orchestration"}),
 }
 
 

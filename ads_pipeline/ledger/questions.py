@@ -72,8 +72,7 @@ def shown_runs(*, source: str, query_name: str, since: date | None, until: date 
 
 def standings(*, source: str, query_name: str, since: date | None, until: date | None) -> sa.Select[Any]:
     """Every recorded partition of the query with its pointer, by day and customer."""
-    judged = sa.exists().where(same_key(attempts, runs), attempts.c.run_id == runs.c.run_id)
-    unjudged = sa.exists().where(same_key(runs, partition_state), sa.not_(judged))
+    unjudged = sa.exists().where(same_key(runs, partition_state), sa.not_(_judged()))
     pointer = [warehouse_pointer.c[name].label(f"pointer_{name}") for name in _POINTER]
     return (
         sa.select(
@@ -88,6 +87,39 @@ def standings(*, source: str, query_name: str, since: date | None, until: date |
     )
 
 
+def known_runs(rowset: Rowset) -> sa.Select[Any]:
+    """Every registered run of the asked partitions, oldest first in each, and whether it was ever judged."""
+    asked = rowset(KEY_TYPES)
+    return (
+        sa.select(*key_of(runs), runs.c.run_id, _judged().label("judged"))
+        .join_from(asked, runs, same_key(runs, asked))
+        .order_by(*key_of(runs), runs.c.ordinal)
+    )
+
+
+def newest_runs(rowset: Rowset) -> sa.Select[Any]:
+    """The newest registered run of each asked partition, with its last verdict."""
+    asked = rowset(KEY_TYPES)
+    others = runs.alias("others")
+    newest = sa.select(sa.func.max(others.c.ordinal)).where(same_key(others, runs)).scalar_subquery()
+    return (
+        sa.select(runs, _last_outcome(runs).label("outcome"))
+        .join_from(asked, runs, same_key(runs, asked))
+        .where(runs.c.ordinal == newest)
+    )
+
+
+def runs_by_day(*, source: str, since: date, until: date) -> sa.Select[Any]:
+    """Every registered run in these days, and whether it was ever judged."""
+    return sa.select(*key_of(runs), runs.c.run_id, _judged().label("judged")).where(
+        runs.c.source == source, runs.c.logical_date >= since, runs.c.logical_date <= until
+    )
+
+
+def _judged() -> sa.ColumnElement[bool]:
+    return sa.exists().where(same_key(attempts, runs), attempts.c.run_id == runs.c.run_id)
+
+
 def _succeeded() -> sa.ColumnElement[bool]:
     return partition_state.c.status == _SUCCESS
 
@@ -100,14 +132,17 @@ def _demoting() -> sa.ColumnElement[bool]:
 
 def _accepted(asked: sa.FromClause) -> sa.ColumnElement[bool]:
     """Whether the last verdict on the run accepted it; a run that was never judged was not accepted."""
-    last = (
+    return _last_outcome(asked) == _ACCEPTED
+
+
+def _last_outcome(asked: sa.FromClause) -> sa.ScalarSelect[str]:
+    return (
         sa.select(attempts.c.outcome)
         .where(same_key(attempts, asked), attempts.c.run_id == asked.c.run_id)
         .order_by(attempts.c.attempt_no.desc())
         .limit(_ONE)
         .scalar_subquery()
     )
-    return last == _ACCEPTED
 
 
 def _of_query(source: str, query_name: str, since: date | None, until: date | None) -> list[sa.ColumnElement[bool]]:

@@ -26,6 +26,7 @@ from ads_pipeline.ledger.rows import (
     KEY_TYPES,
     fields_for,
     key_fields,
+    key_in,
     key_of,
     pointer_of,
     registered_of,
@@ -61,6 +62,8 @@ class LedgerReader:
         self._states_of = _lookup(partition_state, engine.dialect.name)
         self._pointers_of = _lookup(warehouse_pointer, engine.dialect.name)
         self._publishable = RowStatement("publishable_runs", engine.dialect.name, questions.publishable_runs)
+        self._known = RowStatement("known_runs", engine.dialect.name, questions.known_runs)
+        self._newest = RowStatement("newest_runs", engine.dialect.name, questions.newest_runs)
         self._readable = RowStatement("readable_runs", engine.dialect.name, questions.readable_runs)
 
     @classmethod
@@ -134,6 +137,20 @@ class LedgerReader:
         rows = self._read(self._pointers_of, asked)
         found = {pointer.run.key: pointer for pointer in map(pointer_of, rows)}
         return {key: found[key] for key in asked if key in found}
+
+    def known_runs(self, keys: Iterable[PartitionKey]) -> dict[Run, bool]:
+        """Every registered run of these partitions, oldest first in each, and whether it was ever judged."""
+        return {run_in(row): bool(row.judged) for row in self._read(self._known, list(dict.fromkeys(keys)))}
+
+    def newest(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, tuple[RegisteredRun, Outcome | None]]:
+        """The newest run of those partitions that have any, and its last verdict."""
+        rows = self._read(self._newest, list(dict.fromkeys(keys)))
+        return {key_in(row): (registered_of(row), row.outcome and Outcome(row.outcome)) for row in rows}
+
+    def runs_by_day(self, *, source: str, since: date, until: date) -> dict[Run, bool]:
+        """Every registered run of a source in these days, and whether it was ever judged."""
+        rows = self._execute(questions.runs_by_day(source=source, since=since, until=until))
+        return {run_in(row): bool(row.judged) for row in rows}
 
     def publishable(self, wanted: Iterable[Run]) -> set[Run]:
         """Those of the runs that the warehouse may publish now: current, of a success, not being demoted."""

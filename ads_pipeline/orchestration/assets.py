@@ -1,0 +1,139 @@
+"""Builds the assets of a query: `raw/<query>`, its check `valid`, and `warehouse/<query>`.
+
+All three share partitions and backfill policy, because Dagster would otherwise run them as if they had nothing to do
+with one another. The work is `pipeline`'s.
+"""
+
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+import dagster as dg
+
+# These two have no public name in this release; `test_assets` fails should one of them change its meaning.
+from dagster._core.definitions.asset_checks.asset_check_evaluation import (
+    AssetCheckEvaluationTargetMaterializationData as Target,
+)
+from dagster._core.definitions.source_asset import SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION as TELL_NOTHING
+from dagster_pyspark import PySparkResource
+
+from ads_pipeline.orchestration import telling
+from ads_pipeline.orchestration.io_manager import Landed, Published, materialization
+from ads_pipeline.orchestration.keys import parsed, raw_asset, warehouse_asset
+from ads_pipeline.orchestration.rooms import Rooms
+from ads_pipeline.partition import PartitionKey
+from ads_pipeline.pipeline import Judged
+from ads_pipeline.settings import Query
+from ads_pipeline.transitions import Outcome
+
+MOST_IN_A_RUN: Final = 1_000
+OWNERS: Final = ["team:ads-data"]
+_CHECKED = "valid"
+
+
+def build_query(
+    name: str, query: Query, *, source: str, partitions: dg.MultiPartitionsDefinition
+) -> tuple[list[dg.AssetsDefinition], dg.AssetChecksDefinition]:
+    """The assets and the check of one query."""
+    shared: dict[str, Any] = {
+        "partitions_def": partitions,
+        "backfill_policy": dg.BackfillPolicy.multi_run(max_partitions_per_run=MOST_IN_A_RUN),
+        "group_name": name,
+        "owners": OWNERS,
+        "code_version": query.schema_version,
+        "io_manager_key": "partition_state",
+        "tags": {"ads_pipeline/query": name},
+    }
+
+    @dg.asset(  # type: ignore[untyped-decorator] # what is shared hides the overload
+        key=raw_asset(name),
+        description=f"Sealed runs of `{name}`, registered with the ledger.\n\n```sql\n{query.gaql}\n```",
+        kinds={"googleads"},
+        **shared,
+    )
+    def raw(context: dg.AssetExecutionContext, rooms: dg.ResourceParam[Rooms]) -> Iterator[dg.Output[Landed]]:
+        yield _landed(context, rooms, parsed(context.partition_keys, source=source, query_name=name))
+
+    @dg.asset_check(  # type: ignore[arg-type] # its type does not know of evaluations that name their partition
+        asset=raw,
+        name=_CHECKED,
+        description=f"The contract of `{name}`, run by run; the verdict is the ledger's from then on.",
+        blocking=True,  # for the order of the steps; a bad partition alone is kept back, by the ledger
+        partitions_def=partitions,
+    )
+    def valid(
+        context: dg.AssetCheckExecutionContext, rooms: dg.ResourceParam[Rooms], pyspark: PySparkResource
+    ) -> Iterator[Any]:
+        keys = parsed(context.partition_keys, source=source, query_name=name)
+        awaiting = [run for run, judged in rooms.ledger.known_runs(keys).items() if not judged]
+        judged = rooms.pipeline(pyspark.spark_session).judge(awaiting)
+        yield from _evaluations(context, rooms, keys, judged)
+        yield dg.Output(None)
+
+    @dg.asset(  # type: ignore[untyped-decorator] # the same
+        key=warehouse_asset(name),
+        ins={"loadable": dg.AssetIn(key=raw_asset(name))},
+        description=f"`{name}` as readers see it: only partitions whose current run was accepted.",
+        kinds={"deltalake", "pyspark"},
+        **shared,
+    )
+    def warehouse(
+        context: dg.AssetExecutionContext,
+        loadable: list[PartitionKey],
+        rooms: dg.ResourceParam[Rooms],
+        pyspark: PySparkResource,
+    ) -> Published:
+        before = rooms.ledger.pointers(loadable)
+        loading = rooms.pipeline(pyspark.spark_session).load(loadable)
+        shown = rooms.ledger.pointers(run.key for run in loading.published)
+        told = {key: telling.of_load(pointer, before.get(key)) for key, pointer in shown.items()}
+        for key, metadata in told.items():
+            context.add_asset_metadata(metadata, partition_key=key.dagster_key)
+        return Published(told=told)
+
+    return [raw, warehouse], valid
+
+
+def _landed(context: dg.AssetExecutionContext, rooms: Rooms, keys: list[PartitionKey]) -> dg.Output[Landed]:
+    """What the source has for these partitions. Where it has nothing, nothing is materialized.
+
+    An output materializes every partition of its range; so where some have no run, the others are told one by one and
+    the output is told not to.
+    """
+    runs = rooms.source.land(keys)
+    told = telling.of_runs(rooms.raw, rooms.ledger.newest(keys), runs)
+    absent = [key for key in keys if key not in told]
+    for key, metadata in told.items():
+        if absent:
+            context.log_event(materialization(context.asset_key, key, metadata))
+        else:
+            context.add_asset_metadata(metadata, partition_key=key.dagster_key)
+    if absent:
+        context.log.warning("nothing is sealed for %d of %d partitions, first %s", len(absent), len(keys), absent[0])
+    return dg.Output(Landed(runs=tuple(runs)), metadata={TELL_NOTHING: True} if absent else None)
+
+
+def _evaluations(
+    context: dg.AssetCheckExecutionContext, rooms: Rooms, keys: list[PartitionKey], judged: Judged
+) -> Iterator[dg.AssetCheckEvaluation]:
+    """One evaluation for each partition that has a run: what the ledger holds of its newest one."""
+    asset = raw_asset(keys[0].query_name)
+    names = {key.dagster_key for key in keys}
+    landed = context.instance.event_log_storage.get_latest_storage_id_by_partition(
+        asset, dg.DagsterEventType.ASSET_MATERIALIZATION, names
+    )
+    judgements = {each.verdict.run: each for each in judged.judgements}
+    for key, (registered, outcome) in rooms.ledger.newest(keys).items():
+        judgement, unjudged = judgements.get(registered.run), judged.unjudged.get(registered.run)
+        place = landed.get(key.dagster_key)
+        yield dg.AssetCheckEvaluation(
+            asset_key=asset,
+            check_name=_CHECKED,
+            partition=key.dagster_key,
+            passed=outcome is Outcome.ACCEPTED,
+            blocking=False,  # else one bad partition would stop its neighbours
+            severity=dg.AssetCheckSeverity.ERROR,
+            metadata=telling.of_verdict(registered.run.run_id, outcome, judgement, unjudged),
+            target_materialization_data=place
+            and Target(storage_id=place, run_id=context.run.run_id, timestamp=time.time()),
+        )

@@ -1,0 +1,1 @@
+"""The code location as Dagster runs it."""
