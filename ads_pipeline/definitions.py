@@ -3,6 +3,7 @@
 import os
 import warnings
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import dagster as dg
 from dagster_pyspark import PySparkResource
@@ -10,11 +11,17 @@ from dagster_pyspark import PySparkResource
 from ads_pipeline.orchestration.assets import build_query
 from ads_pipeline.orchestration.io_manager import PartitionStateIOManager
 from ads_pipeline.orchestration.keys import partitions_from
-from ads_pipeline.orchestration.rooms import Rooms, opened, spark_config
+from ads_pipeline.orchestration.rooms import Rooms, Watch, opened, spark_config, watching
+from ads_pipeline.orchestration.schedules import build_schedules
+from ads_pipeline.orchestration.sensors import Clock, build_sensors
 from ads_pipeline.settings import Settings, read_settings
 
 
-def build_definitions(settings: Settings | None = None) -> dg.Definitions:
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def build_definitions(settings: Settings | None = None, *, now: Clock = _now) -> dg.Definitions:
     """Everything Dagster is to know of the product, from these settings or the environment's."""
     known = settings or read_settings(os.environ)
     apis = known.google_apis
@@ -27,11 +34,16 @@ def build_definitions(settings: Settings | None = None) -> dg.Definitions:
             build_query(name, query, source=apis.source, partitions=partitions)
             for name, query in apis.queries.items()
         ]
+        sensors = build_sensors(partitions, list(apis.queries), now=now)
+        schedules = build_schedules(list(apis.queries))
     return dg.Definitions(
         assets=[asset for assets, _check in built for asset in assets],
         asset_checks=[check for _assets, check in built],
+        sensors=sensors,
+        schedules=schedules,
         resources={
             "rooms": _rooms(known),
+            "watch": _watch(known),
             "partition_state": _partition_state,
             "pyspark": PySparkResource(spark_config=spark_config(known)),
         },
@@ -49,6 +61,15 @@ def _rooms(settings: Settings) -> dg.ResourceDefinition:
             yield opened_rooms
 
     return rooms
+
+
+def _watch(settings: Settings) -> dg.ResourceDefinition:
+    @dg.resource(description="The same places for sensors, which may only look.")
+    def watch(_context: dg.InitResourceContext) -> Iterator[Watch]:
+        with watching(settings) as opened_watch:
+            yield opened_watch
+
+    return watch
 
 
 @dg.io_manager(required_resource_keys={"rooms"}, description="The door to the ledger.")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from ads_pipeline.arrivals import SealedRuns, Source
+from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.writer import Ledger
 from ads_pipeline.pipeline import Pipeline
 from ads_pipeline.progress import telling
@@ -65,6 +66,31 @@ class Rooms:
 
     def reconciliation(self, spark: SparkSession) -> Reconciliation:
         return Reconciliation(ledger=self.ledger, warehouse=self.warehouse, pipeline=self.pipeline(spark))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """What sensors get: the same places, and no way to write."""
+
+    settings: Settings
+    ledger: LedgerReader
+
+    @property
+    def source_name(self) -> str:
+        return self.settings.google_apis.source
+
+    @property
+    def raw(self) -> RawRuns:
+        return RawRuns(self.settings.raw_root)
+
+
+@contextmanager
+def watching(settings: Settings) -> Iterator[Watch]:
+    settings.home.mkdir(parents=True, exist_ok=True)
+    with Ledger.opened(settings.database_url):  # the first look at a new home makes its ledger
+        pass
+    with LedgerReader.opened(settings.database_url) as ledger:
+        yield Watch(settings=settings, ledger=ledger)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """A deployment in one folder with Dagster on top, and short ways to run it and to ask what Dagster shows."""
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from ads_pipeline.ledger.writer import Ledger
 from ads_pipeline.orchestration.keys import CUSTOMERS, partitions_from, raw_asset, warehouse_asset
 from ads_pipeline.partition import PartitionKey
 from ads_pipeline.settings import Settings, read_settings
+from ads_pipeline_tests.ledger.words import FakeClock
 from ads_pipeline_tests.pipeline.words import QUERY, House
 
 RAW, WAREHOUSE = raw_asset(QUERY), warehouse_asset(QUERY)
@@ -34,10 +35,14 @@ class Location:
         self.instance.add_dynamic_partitions(CUSTOMERS, [str(customer) for customer in customers])
 
     def run(
-        self, keys: Sequence[PartitionKey], assets: Sequence[dg.AssetKey] = (RAW, WAREHOUSE)
+        self,
+        keys: Sequence[PartitionKey],
+        assets: Sequence[dg.AssetKey] = (RAW, WAREHOUSE),
+        *,
+        tags: Mapping[str, str] | None = None,
     ) -> dg.ExecuteInProcessResult:
         """One run over the range from the first to the last of these partitions."""
-        tags = {
+        told = dict(tags or {}) | {
             "dagster/asset_partition_range_start": keys[0].dagster_key,
             "dagster/asset_partition_range_end": keys[-1].dagster_key,
         }
@@ -45,7 +50,7 @@ class Location:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return job.execute_in_process(
-                instance=self.instance, asset_selection=list(assets), tags=tags, raise_on_error=False
+                instance=self.instance, asset_selection=list(assets), tags=told, raise_on_error=False
             )
 
     def shown(self, asset: dg.AssetKey) -> tuple[set[str], set[str]]:
@@ -77,9 +82,10 @@ def names(*keys: PartitionKey) -> set[str]:
 
 
 @contextmanager
-def location_at(home: Path, spark: SparkSession) -> Iterator[Location]:
+def location_at(home: Path, spark: SparkSession, *, clock: FakeClock | None = None) -> Iterator[Location]:
     settings = read_settings({"ADS_PIPELINE_HOME": str(home), "ADS_PIPELINE_SPARK": "local[2]"})
     home.mkdir(parents=True, exist_ok=True)
     with Ledger.opened(settings.database_url) as ledger, dg.instance_for_test(temp_dir=str(home)) as instance:
         house = House(home=home, spark=spark, ledger=ledger)
-        yield Location(house=house, settings=settings, defs=build_definitions(settings), instance=instance)
+        defs = build_definitions(settings, now=clock) if clock else build_definitions(settings)
+        yield Location(house=house, settings=settings, defs=defs, instance=instance)

@@ -1,0 +1,101 @@
+"""Decides which runs to ask Dagster for: ranges that hold exactly what is due, under keys that grow when a run died.
+
+Dagster answers a run key once and for ever. So a key tells what it is for and how often that was tried, and the next
+try waits longer than the one before.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import dagster as dg
+from dagster._core.definitions.partitions.context import partition_loading_context
+
+from ads_pipeline.orchestration.keys import parsed
+from ads_pipeline.partition import PartitionKey
+
+FOR_TAG: Final = "ads_pipeline/for"
+QUERY_TAG: Final = "ads_pipeline/query"
+START, END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
+LONGEST_WAIT: Final = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """Partitions of one query that a run is wanted for. The word of each changes when there is a new reason."""
+
+    query_name: str
+    assets: tuple[dg.AssetKey, ...]
+    reasons: Mapping[PartitionKey, str]
+
+
+def run_requests(
+    instance: dg.DagsterInstance, partitions: dg.MultiPartitionsDefinition, due: Due, *, now: datetime
+) -> list[dg.RunRequest]:
+    """Requests for what no unfinished run is at, each a range without a partition that is not due."""
+    with partition_loading_context(dynamic_partitions_store=instance):
+        busy = _at_work(instance, partitions, due)
+        wanted = {key.dagster_key: reason for key, reason in due.reasons.items() if key not in busy}
+        subset = partitions.subset_with_partition_keys(wanted)
+        ranges = [
+            (each.start, each.end, [str(name) for name in partitions.get_partition_keys_in_range(each)])
+            for each in subset.get_partition_key_ranges(partitions)
+        ]
+    requests = (
+        _request(instance, due, start, end, [(name, wanted[name]) for name in names], now)
+        for start, end, names in sorted(ranges)
+    )
+    return [request for request in requests if request is not None]
+
+
+def _request(
+    instance: dg.DagsterInstance,
+    due: Due,
+    start: str,
+    end: str,
+    reasons: Sequence[tuple[str, str]],
+    now: datetime,
+) -> dg.RunRequest | None:
+    told = repr((due.query_name, [str(asset) for asset in due.assets], sorted(reasons)))
+    digest = hashlib.sha256(told.encode()).hexdigest()[:32]
+    tried = instance.get_run_records(filters=dg.RunsFilter(tags={FOR_TAG: digest}), limit=20)
+    if tried and now < _ended(tried) + min(LONGEST_WAIT, timedelta(minutes=2 ** len(tried))):
+        return None
+    return dg.RunRequest(
+        run_key=f"{due.query_name}:{digest}#{len(tried)}",
+        asset_selection=list(due.assets),
+        tags={START: start, END: end, FOR_TAG: digest, QUERY_TAG: due.query_name},
+    )
+
+
+def _ended(tried: Sequence[Any]) -> datetime:
+    """When the last try ended; one that has not ended stands for the end of time, because it may yet succeed."""
+    ends = [record.end_time or 0.0 for record in tried if record.dagster_run.is_finished]
+    if len(ends) < len(tried):
+        return datetime.max.replace(tzinfo=UTC) - LONGEST_WAIT
+    return datetime.fromtimestamp(max(ends), UTC)
+
+
+def _at_work(instance: dg.DagsterInstance, partitions: dg.MultiPartitionsDefinition, due: Due) -> set[PartitionKey]:
+    """The partitions that unfinished runs are for, whoever asked for them."""
+    unfinished = [status for status in dg.DagsterRunStatus if status.value not in _FINISHED]
+    busy: set[PartitionKey] = set()
+    source = next(iter(due.reasons)).source if due.reasons else ""
+    for run in instance.get_runs(filters=dg.RunsFilter(statuses=unfinished)):
+        if run.asset_selection and run.asset_selection.isdisjoint(due.assets):
+            continue
+        names = _names_of(run.tags, partitions)
+        busy |= set(parsed(names, source=source, query_name=due.query_name))
+    return busy
+
+
+_FINISHED: Final = frozenset({"SUCCESS", "FAILURE", "CANCELED"})
+
+
+def _names_of(tags: Mapping[str, str], partitions: dg.MultiPartitionsDefinition) -> Iterable[str]:
+    if START in tags:
+        wanted = dg.PartitionKeyRange(tags[START], tags[END])
+        return [str(name) for name in partitions.get_partition_keys_in_range(wanted)]
+    return [tags["dagster/partition"]] if "dagster/partition" in tags else []

@@ -1,0 +1,77 @@
+"""Does what is due by the clock: yesterday's partitions, reconciliation, and the upkeep of the tables."""
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Final
+
+import dagster as dg
+from dagster_pyspark import PySparkResource
+
+from ads_pipeline.orchestration.assets import MOST_IN_A_RUN
+from ads_pipeline.orchestration.dispatching import END, QUERY_TAG, START
+from ads_pipeline.orchestration.keys import CUSTOMERS, raw_asset, warehouse_asset
+from ads_pipeline.orchestration.rooms import Rooms
+
+ON: Final = dg.DefaultScheduleStatus.RUNNING
+
+
+def build_schedules(query_names: Sequence[str]) -> list[dg.ScheduleDefinition]:
+    everything = [asset(name) for name in query_names for asset in (raw_asset, warehouse_asset)]
+
+    @dg.schedule(
+        cron_schedule="0 6 * * *",
+        target=dg.AssetSelection.assets(*everything),
+        default_status=ON,
+        description="Asks for yesterday of every known customer, so that what did not arrive is seen to be missing.",
+    )
+    def daily_load(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
+        customers = context.instance.get_dynamic_partitions(CUSTOMERS)
+        day = (context.scheduled_execution_time - timedelta(days=1)).date().isoformat()
+        if not customers:
+            yield dg.SkipReason("no customer is known yet; they are added as their first runs are sealed")
+        for name in query_names:
+            for start in range(0, len(customers), MOST_IN_A_RUN):
+                some = customers[start : start + MOST_IN_A_RUN]
+                yield dg.RunRequest(
+                    run_key=f"{name}:{day}:{start}",
+                    asset_selection=[raw_asset(name), warehouse_asset(name)],
+                    tags={START: f"{some[0]}|{day}", END: f"{some[-1]}|{day}", QUERY_TAG: name},
+                )
+
+    return [
+        daily_load,
+        dg.ScheduleDefinition(job=_reconcile(query_names), cron_schedule="30 * * * *", default_status=ON),
+        dg.ScheduleDefinition(job=_maintenance(query_names), cron_schedule="0 3 * * *", default_status=ON),
+    ]
+
+
+def _reconcile(query_names: Sequence[str]) -> dg.JobDefinition:
+    @dg.op(description="Compares ledger, pointers and tables, and mends the difference.")
+    def mend(context: dg.OpExecutionContext, rooms: dg.ResourceParam[Rooms], pyspark: PySparkResource) -> None:
+        for name in query_names:
+            done = rooms.reconciliation(pyspark.spark_session).mend(source=rooms.source_name, query_name=name)
+            for repair in done.repairs:
+                context.log.info("%s", repair)
+            for run, error in done.loading.damaged.items():
+                context.log.error("%s is accepted and cannot be loaded: %s", run, error)
+
+    @dg.job(description="Mends what a run that died left unfinished. Safe beside running loads.")
+    def reconcile() -> None:
+        mend()
+
+    return reconcile
+
+
+def _maintenance(query_names: Sequence[str]) -> dg.JobDefinition:
+    @dg.op(description="Packs small files, and removes those no reader can need.")
+    def tidy(context: dg.OpExecutionContext, rooms: dg.ResourceParam[Rooms], pyspark: PySparkResource) -> None:
+        for name in query_names:
+            version = rooms.warehouse.optimize(pyspark.spark_session, source=rooms.source_name, query_name=name)
+            removed = rooms.warehouse.vacuum(source=rooms.source_name, query_name=name)
+            context.log.info("%s: packed by version %s, %d files removed", name, version, len(removed))
+
+    @dg.job(description="Keeps the tables fast and their folders small.")
+    def maintenance() -> None:
+        tidy()
+
+    return maintenance

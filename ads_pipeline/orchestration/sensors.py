@@ -1,0 +1,125 @@
+"""Watches for what was sealed and for what was accepted and not loaded, and asks Dagster for runs.
+
+Sensors read and never write. An outage is an error of the tick, never a reason to skip.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+from datetime import date, datetime, timedelta
+from typing import Final
+
+import dagster as dg
+
+from ads_pipeline.arrivals import SealedRuns
+from ads_pipeline.ledger.records import Standing
+from ads_pipeline.orchestration.dispatching import Due, run_requests
+from ads_pipeline.orchestration.keys import CUSTOMERS, DAY, raw_asset, warehouse_asset
+from ads_pipeline.orchestration.rooms import Watch
+from ads_pipeline.partition import PartitionKey
+
+Clock = Callable[[], datetime]
+AssetOf = Callable[[str], dg.AssetKey]
+WINDOW: Final = timedelta(days=92)  # how far back is looked for what was sealed late
+SETTLING: Final = timedelta(minutes=10)  # a run that has just judged is about to load
+SECONDS_BETWEEN_LOOKS: Final = 60
+
+
+def build_sensors(
+    partitions: dg.MultiPartitionsDefinition, query_names: list[str], *, now: Clock
+) -> list[dg.SensorDefinition]:
+    """One sensor for arrivals, one for loads that are missing; both over all queries."""
+    everything = [asset(name) for name in query_names for asset in (raw_asset, warehouse_asset)]
+
+    @dg.sensor(
+        target=dg.AssetSelection.assets(*everything),
+        minimum_interval_seconds=SECONDS_BETWEEN_LOOKS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Judges and loads what was sealed and has no verdict; adds customers that were never seen.",
+    )
+    def raw_arrivals(context: dg.SensorEvaluationContext, watch: dg.ResourceParam[Watch]) -> dg.SensorResult:
+        since, until = _window(watch, now())
+        found = SealedRuns(raw=watch.raw, ledger=watch.ledger).arrived(
+            source=watch.source_name, since=since, until=until
+        )
+        for damage in found.nameless:
+            context.log.warning("%s: %s", damage.path, damage.problem)
+        reasons: dict[PartitionKey, str] = defaultdict(str)
+        for run in found.runs:
+            reasons[run.key] += f"{run.run_id} "
+        return _result(context, partitions, reasons, query_names, [raw_asset, warehouse_asset], now())
+
+    @dg.sensor(
+        target=dg.AssetSelection.assets(*everything),
+        minimum_interval_seconds=5 * SECONDS_BETWEEN_LOOKS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Loads partitions whose accepted run is not the one that readers are pointed at.",
+    )
+    def states_to_load(context: dg.SensorEvaluationContext, watch: dg.ResourceParam[Watch]) -> dg.SensorResult:
+        since, until = _window(watch, now())
+        reasons = {
+            standing.state.key: str(standing.state.current_run_id)
+            for name in query_names
+            for standing in watch.ledger.standings(
+                source=watch.source_name, query_name=name, since=since, until=until
+            )
+            if _is_unloaded(standing, now())
+        }
+        return _result(context, partitions, reasons, query_names, [warehouse_asset], now())
+
+    return [raw_arrivals, states_to_load]
+
+
+def _window(watch: Watch, now: datetime) -> tuple[date, date]:
+    today = now.date()
+    return max(watch.settings.google_apis.start_date, today - WINDOW), today
+
+
+def _is_unloaded(standing: Standing, now: datetime) -> bool:
+    state, pointer = standing.state, standing.pointer
+    settled = state.updated_at is not None and state.updated_at < now - SETTLING
+    shown = pointer is not None and pointer.available and pointer.run.run_id == state.current_run_id
+    return standing.publishable and settled and not shown
+
+
+def _result(
+    context: dg.SensorEvaluationContext,
+    partitions: dg.MultiPartitionsDefinition,
+    reasons: dict[PartitionKey, str],
+    query_names: list[str],
+    assets_of: list[AssetOf],
+    now: datetime,
+) -> dg.SensorResult:
+    """New customers on one tick, their runs on the next: a range can only be cut once Dagster knows both its ends."""
+    days = partitions.get_partitions_def_for_dimension(DAY)
+    first, today = date.fromisoformat(str(days.get_first_partition_key())), now.date()
+    known = {
+        key: why
+        for key, why in reasons.items()
+        if key.query_name in query_names and first <= key.logical_date < today
+    }
+    if len(known) < len(reasons):
+        _warn_of_others(context, [key for key in reasons if key not in known], first)
+    new = sorted({key.customer_id for key in known} - set(context.instance.get_dynamic_partitions(CUSTOMERS)))
+    if new:
+        add = dg.DynamicPartitionsDefinition(name=CUSTOMERS).build_add_request(new)
+        return dg.SensorResult(dynamic_partitions_requests=[add], skip_reason=f"adding {len(new)} customers first")
+    requests = []
+    for name in query_names:
+        of_query = {key: why for key, why in known.items() if key.query_name == name}
+        due = Due(query_name=name, assets=tuple(asset(name) for asset in assets_of), reasons=of_query)
+        requests += run_requests(context.instance, partitions, due, now=now) if of_query else []
+    if requests:
+        return dg.SensorResult(run_requests=requests)
+    waiting = f"; runs are at work on {len(known)} partitions or wait for their next try" if known else ""
+    return dg.SensorResult(skip_reason=f"nothing is due{waiting}")
+
+
+def _warn_of_others(context: dg.SensorEvaluationContext, keys: list[PartitionKey], first: date) -> None:
+    """What lies outside: a query that was taken out of the query file, a day before the start date, or today."""
+    context.log.warning(
+        "%d partitions have runs and no asset: their query is not in the query file, or their day is not between %s "
+        "and yesterday. Nothing of them is lost. First: %s",
+        len(keys),
+        first,
+        min(keys),
+    )

@@ -1,0 +1,174 @@
+"""What sensors ask for: everything that is due, nothing else, once; and again when a run died."""
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from pyspark.sql import SparkSession
+
+from ads_pipeline.errors import LedgerUnavailable
+from ads_pipeline.orchestration.dispatching import END, FOR_TAG, START, Due, run_requests
+from ads_pipeline.orchestration.keys import CUSTOMERS, partitions_from, raw_asset
+from ads_pipeline.orchestration.sensors import SETTLING
+from ads_pipeline.partition import PartitionKey
+from ads_pipeline_tests.ledger.words import FakeClock
+from ads_pipeline_tests.orchestration.words import RAW, WAREHOUSE, Location, location_at
+from ads_pipeline_tests.pipeline.words import QUERY, key, land, visible
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """February 2026, to which January's partitions are recent."""
+    clock = FakeClock()
+    clock.now = datetime(2026, 2, 1, 12, tzinfo=UTC)
+    return clock
+
+
+@pytest.fixture
+def location(tmp_path: Path, spark: SparkSession, clock: FakeClock) -> Iterator[Location]:
+    with location_at(tmp_path / "home", spark, clock=clock) as opened:
+        yield opened
+
+
+def tick(location: Location, name: str = "raw_arrivals") -> dg.SensorResult:
+    """One evaluation; customers that it asks for are added, as the daemon does."""
+    sensor = location.defs.resolve_sensor_def(name)
+    defined: Any = location.defs.resources
+    with (
+        dg.build_resources({"watch": defined["watch"]}) as resources,
+        dg.build_sensor_context(instance=location.instance, definitions=location.defs) as context,
+    ):
+        result = sensor(context, watch=resources.watch)
+    assert isinstance(result, dg.SensorResult)
+    for request in result.dynamic_partitions_requests or []:
+        location.instance.add_dynamic_partitions(CUSTOMERS, list(request.partition_keys))
+    return result
+
+
+def asked(result: dg.SensorResult) -> list[str]:
+    tags = [dict(request.tags or {}) for request in result.run_requests or []]
+    return [f"{each[START]}..{each[END]}" for each in tags]
+
+
+def carry_out(location: Location, result: dg.SensorResult) -> None:
+    """Run what was asked for, here."""
+    for request in result.run_requests or []:
+        start, end = (_parsed(request.tags[tag]) for tag in (START, END))
+        location.run([start, end], request.asset_selection or (), tags=request.tags)
+
+
+def _parsed(name: str) -> PartitionKey:
+    customer, day = name.split("|")
+    return key(int(customer), int(day[-2:]))
+
+
+@pytest.mark.invariant("O1", "O2")
+def test_what_was_sealed_is_run_once(location: Location) -> None:
+    """New customers on the first tick, exactly the arrivals on the second, nothing on the third; a late seal with an
+    older name is found all the same."""
+    for partition in (key(1, 1), key(1, 2), key(2, 2)):
+        land(location.house, partition, "z-newer")
+    assert asked(tick(location)) == []
+    second = tick(location)
+    assert asked(second) == ["1|2026-01-01..1|2026-01-01", "1|2026-01-02..2|2026-01-02"]
+    assert [request.asset_selection for request in second.run_requests or []] == [[RAW, WAREHOUSE]] * 2
+    carry_out(location, second)
+    assert asked(tick(location)) == []
+    land(location.house, key(1, 1), "a-older")
+    carry_out(location, tick(location))
+    assert visible(location.house) == {key(1, 1): "a-older", key(1, 2): "z-newer", key(2, 2): "z-newer"}
+    assert location.house.ledger.state(key(1, 1)).attempt_count == 2
+    assert asked(tick(location)) == []
+
+
+@pytest.mark.invariant("O1")
+def test_a_tick_that_was_lost_is_asked_again_under_the_same_key(location: Location) -> None:
+    """Nothing came of the first tick's requests: the next makes the same ones, so that Dagster runs them once."""
+    location.add(1)
+    land(location.house, key(1))
+    first, second = tick(location), tick(location)
+    keys = [[request.run_key for request in each.run_requests or []] for each in (first, second)]
+    assert keys[0] == keys[1] != []
+
+
+def test_a_run_at_work_is_not_doubled_and_a_dead_one_is_tried_again_later(location: Location) -> None:
+    """While a run is unfinished its partitions are left to it; after its death the key changes and the wait grows."""
+    location.add(1)
+    land(location.house, key(1))
+    partitions = partitions_from(location.settings.google_apis.start_date)
+    due = Due(query_name=QUERY, assets=(RAW, WAREHOUSE), reasons={key(1): "r1"})
+    (request,) = run_requests(location.instance, partitions, due, now=datetime.now(UTC))
+    job = location.defs.resolve_implicit_global_asset_job_def()
+    run = location.instance.create_run_for_job(job, tags=dict(request.tags), asset_selection=frozenset([RAW]))
+    assert run_requests(location.instance, partitions, due, now=datetime.now(UTC)) == []
+    location.instance.report_run_failed(run)
+    assert run_requests(location.instance, partitions, due, now=datetime.now(UTC)) == []
+    later = datetime.now(UTC) + timedelta(minutes=3)
+    (again,) = run_requests(location.instance, partitions, due, now=later)
+    assert again.run_key != request.run_key
+    assert again.tags[FOR_TAG] == request.tags[FOR_TAG]
+
+
+def test_ranges_hold_nothing_but_what_is_due(location: Location) -> None:
+    """Whatever the pattern of arrivals, the requested ranges cover each of them once and no other partition."""
+    location.add(1, 2, 3, 4)
+    wanted = [key(c, d) for c, d in ((1, 1), (1, 2), (2, 2), (4, 1), (4, 3), (3, 5), (1, 5))]
+    partitions = partitions_from(location.settings.google_apis.start_date)
+    due = Due(query_name=QUERY, assets=(RAW,), reasons=dict.fromkeys(wanted, "r1"))
+    requests = run_requests(location.instance, partitions, due, now=datetime.now(UTC))
+    covered = [
+        key(customer, day)
+        for request in requests
+        for customer in _span(request.tags, 0)
+        for day in _span(request.tags, 1)
+    ]
+    assert sorted(covered) == sorted(wanted)
+
+
+def _span(tags: Mapping[str, str], part: int) -> range:
+    ends = [int(tags[tag].split("|")[part][-2:]) for tag in (START, END)]
+    return range(ends[0], ends[1] + 1)
+
+
+def test_accepted_and_unloaded_partitions_are_loaded(
+    location: Location, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A success that readers are not pointed at is asked for, of the warehouse alone, once it has settled."""
+    monkeypatch.setattr("ads_pipeline.orchestration.sensors.WINDOW", timedelta(days=40_000))
+    location.add(1, 2)
+    runs = [land(location.house, key(1)), land(location.house, key(2))]
+    location.house.pipeline.carry(runs[:1])
+    location.house.pipeline.judge(runs[1:])
+    clock.now = location.house.ledger.state(key(2)).updated_at or clock.now
+    assert asked(tick(location, "states_to_load")) == []
+    clock.tick(2 * SETTLING)
+    result = tick(location, "states_to_load")
+    assert asked(result) == ["2|2026-01-01..2|2026-01-01"]
+    assert [request.asset_selection for request in result.run_requests or []] == [[WAREHOUSE]]
+    carry_out(location, result)
+    assert visible(location.house) == {key(1): "r1", key(2): "r1"}
+
+
+def test_what_has_no_asset_is_told_and_not_lost(location: Location, capfd: pytest.CaptureFixture[str]) -> None:
+    """Runs of a query that left the query file, and of a day before the start date, are named and left alone."""
+    land(location.house, key(1, 1, query_name="gone_daily"))
+    land(location.house, key(1))
+    tick(location)
+    assert asked(tick(location)) == ["1|2026-01-01..1|2026-01-01"]
+    assert location.instance.get_dynamic_partitions(CUSTOMERS) == ["1"]
+    assert raw_asset("gone_daily") not in location.defs.resolve_asset_graph().get_all_asset_keys()
+
+
+def test_an_outage_is_an_error_of_the_tick(location: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ledger that cannot be asked makes the tick fail; nobody skips as if nothing were due."""
+    land(location.house, key(1))
+    monkeypatch.setattr("ads_pipeline.ledger.reader.LedgerReader.runs_by_day", _broken)
+    with pytest.raises(LedgerUnavailable):
+        tick(location)
+
+
+def _broken(*_args: object, **_kwargs: object) -> None:
+    raise LedgerUnavailable("the ledger's database is busy or out of reach: no connection")
