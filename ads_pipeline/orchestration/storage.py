@@ -1,6 +1,6 @@
 """Keeps Dagster's own records below the home, or in the Postgres that the settings name.
 
-`dagster.yaml` names these classes: it can require a variable, but has no words for what holds when one is not set. What
+`dagster.yaml` names these classes: it can require a variable, but cannot say what holds when one is not set. What
 the product itself remembers is kept by `ledger`.
 """
 
@@ -28,8 +28,8 @@ class InstanceStorage(DagsterSqliteStorage):
         return {}
 
     @classmethod
-    def from_config_value(cls, inst_data: ConfigurableClassData, config_value: Any) -> Any:
-        """The storage that the settings ask for, which may be of Postgres's class; BadSettings lists their mistakes."""
+    def from_config_value(cls, inst_data: ConfigurableClassData, _config_value: Any) -> Any:
+        """The storage that the settings ask for, Postgres's class included; BadSettings lists their mistakes."""
         settings = read_settings(os.environ)
         if settings.postgres_url is None:
             return cls.from_local(_directory(settings), inst_data=inst_data)
@@ -45,7 +45,7 @@ class ArtifactStorage(LocalArtifactStorage):
         return {}
 
     @classmethod
-    def from_config_value(cls, inst_data: ConfigurableClassData | None, config_value: Any) -> "ArtifactStorage":
+    def from_config_value(cls, inst_data: ConfigurableClassData | None, _config_value: Any) -> "ArtifactStorage":
         return cls(_directory(read_settings(os.environ)), inst_data=inst_data)
 
 
@@ -57,7 +57,7 @@ class ComputeLogs(LocalComputeLogManager):
         return {}
 
     @classmethod
-    def from_config_value(cls, inst_data: ConfigurableClassData | None, config_value: Any) -> "ComputeLogs":
+    def from_config_value(cls, inst_data: ConfigurableClassData | None, _config_value: Any) -> "ComputeLogs":
         return cls(f"{_directory(read_settings(os.environ))}/storage", inst_data=inst_data)
 
 
