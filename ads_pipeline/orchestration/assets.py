@@ -75,6 +75,7 @@ def build_query(
         ins={"loadable": dg.AssetIn(key=raw_asset(name))},
         description=f"`{name}` as readers see it: only partitions whose current run was accepted.",
         kinds={"deltalake", "pyspark"},
+        pool=f"warehouse_{name}",  # two loaders of one table would only make each other try again
         **shared,
     )
     def warehouse(
