@@ -2,9 +2,14 @@
 
 import sys
 
-from ads_pipeline_tests.benchmarks import ledger, validator, warehouse
+from ads_pipeline_tests.benchmarks import ledger, orchestration, validator, warehouse
 
-SUITES = {"ledger": ledger.measure, "validator": validator.measure, "warehouse": warehouse.measure}
+SUITES = {
+    "ledger": ledger.measure,
+    "validator": validator.measure,
+    "warehouse": warehouse.measure,
+    "orchestration": orchestration.measure,
+}
 
 
 def main(names: list[str]) -> int:
