@@ -6,6 +6,7 @@ tree once, at its own edge; it does not invent classes of its own elsewhere.
     AdsPipelineError
     ├── BadName                 a part of a partition's name breaks its rule
     ├── BadSettings             the environment or the query file is wrong; every mistake is listed
+    ├── BadCommand              words of the command line, or its SQL, ask for what cannot be done
     ├── BadJson                 a text from outside is not one strict JSON object
     ├── RawError                about one run's directory
     │   ├── BadRow              a row cannot be written as one line of strict JSON
@@ -83,6 +84,10 @@ class BadSettings(AdsPipelineError, ValueError):
         count = "1 mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
         listed = "".join(f"\n  {mistake}" for mistake in mistakes)
         super().__init__(f"the settings hold {count}; mend and start again:{listed}")
+
+
+class BadCommand(AdsPipelineError, ValueError):
+    """What was asked on the command line was refused. The message names the word and what to write instead."""
 
 
 class BadJson(AdsPipelineError, ValueError):

@@ -88,10 +88,7 @@ class LedgerReader:
         """The recorded states that match, in key order, from just after a key. An empty page is the end."""
         if not 1 <= limit <= LARGEST_PAGE:
             raise ValueError(f"limit must be 1 to {LARGEST_PAGE}, not {limit}")
-        statement = sa.select(partition_state).where(*_conditions(wanted))
-        if after is not None:
-            place = sa.tuple_(*(sa.literal(getattr(after, name), KEY_TYPES[name]) for name in KEY))
-            statement = statement.where(sa.tuple_(*key_of(partition_state)) > place)
+        statement = sa.select(partition_state).where(*_conditions(wanted), *_beyond(after))
         statement = statement.order_by(*key_of(partition_state)).limit(limit)
         return [state_of(row) for row in self._execute(statement)]
 
@@ -102,11 +99,11 @@ class LedgerReader:
             yield from page
             after = page[-1].key
 
-    def tally(self, wanted: StateFilter) -> dict[Status, int]:
-        """How many recorded partitions match, by status."""
+    def tally(self, wanted: StateFilter, *, after: PartitionKey | None = None) -> dict[Status, int]:
+        """How many recorded partitions match, by status; with a key, those that pages after it would hold."""
         statement = (
             sa.select(partition_state.c.status, sa.func.count().label("partitions"))
-            .where(*_conditions(wanted))
+            .where(*_conditions(wanted), *_beyond(after))
             .group_by(partition_state.c.status)
         )
         counted = dict.fromkeys(Status, 0)
@@ -258,3 +255,11 @@ def _conditions(wanted: StateFilter) -> list[sa.ColumnElement[bool]]:
     if wanted.until is not None:
         conditions.append(columns.logical_date <= wanted.until)
     return conditions
+
+
+def _beyond(after: PartitionKey | None) -> list[sa.ColumnElement[bool]]:
+    """The partitions behind a key, in key order."""
+    if after is None:
+        return []
+    place = sa.tuple_(*(sa.literal(getattr(after, name), KEY_TYPES[name]) for name in KEY))
+    return [sa.tuple_(*key_of(partition_state)) > place]

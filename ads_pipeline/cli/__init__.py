@@ -1,0 +1,1 @@
+"""The command line `ads-pipeline`. It asks and shows; it decides nothing, and it knows nothing of Dagster."""

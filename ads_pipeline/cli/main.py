@@ -1,0 +1,149 @@
+"""The commands of `ads-pipeline`, their options and their help.
+
+What a command does is in a module of its own; how it ends when something is wrong is in `exits`.
+"""
+
+import os
+import sys
+from io import TextIOWrapper
+from typing import Annotated, Final
+
+import typer
+
+from ads_pipeline.cli import states
+from ads_pipeline.cli.exits import PIPE_CLOSED, Commands, forget_output
+from ads_pipeline.cli.words import window
+from ads_pipeline.errors import BadCommand
+from ads_pipeline.ledger.reader import LARGEST_PAGE
+from ads_pipeline.settings import read_settings
+from ads_pipeline.transitions import Status
+
+DAY: Final = "YYYY-MM-DD"
+Customers = Annotated[
+    list[str] | None,
+    typer.Option("--customer", metavar="ID", help="Only this customer, in digits. May be given again."),
+]
+Queries = Annotated[
+    list[str] | None, typer.Option("--query", metavar="NAME", help="Only this query. May be given again.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Write one JSON object a line, with every field.")]
+
+app: Final = typer.Typer(
+    cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+)
+state: Final = typer.Typer(no_args_is_help=True, help="Ask the ledger what is safe to read.")
+warehouse: Final = typer.Typer(no_args_is_help=True, help="Ask the warehouse for rows and for what is missing.")
+app.add_typer(state, name="state")
+app.add_typer(warehouse, name="warehouse")
+
+
+@app.callback()
+def ads_pipeline() -> None:
+    """Look into the warehouse of Google Ads reports and into the ledger that says what of it is safe to read.
+
+    Where everything lies is said by ADS_PIPELINE_HOME, ADS_PIPELINE_DATABASE_URL and ADS_PIPELINE_QUERIES. Answers
+    go to standard output; beside JSON and CSV, remarks go to standard error. Colours need a terminal, and NO_COLOR
+    turns them off.
+
+    Exit codes: 0 it is done; 1 there are gaps; 2 an option is unknown or malformed; 64 a word or a statement makes no
+    sense; 65 data contradict themselves; 69 something is out of reach and may come back; 70 this program is at fault;
+    78 the settings are wrong.
+    """
+
+
+@state.command("inspect")
+def state_inspect(
+    *,
+    customer: Customers = None,
+    query: Queries = None,
+    status: Annotated[
+        list[Status] | None,
+        typer.Option(
+            "--status",
+            metavar="STATUS",
+            help="Only partitions that are pending, success or failed. May be given again.",
+        ),
+    ] = None,
+    since: Annotated[str | None, typer.Option(metavar=DAY, help="Only this logical date and later ones.")] = None,
+    until: Annotated[str | None, typer.Option(metavar=DAY, help="Only this logical date and earlier ones.")] = None,
+    after: Annotated[
+        str | None,
+        typer.Option(metavar="PARTITION", help="Go on after this partition, as the previous page names it."),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(metavar="N", min=1, max=LARGEST_PAGE, help="Show at most so many partitions.")
+    ] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """List the recorded partitions with their status, by customer, query and day.
+
+    Below the list stand how many partitions match in all, and, when there are more than are shown, from where to go
+    on. A partition that nobody has heard of yet is not recorded; "warehouse gaps" finds it.
+    """
+    settings = read_settings(os.environ)
+    wanted = states.filter_of(settings, customer=customer, query=query, status=status, days=window(since, until))
+    states.inspect(settings, wanted, after=after, limit=limit, as_json=as_json)
+
+
+@warehouse.command("query")
+def warehouse_query(
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT statement, in DuckDB's SQL.")],
+    *,
+    limit: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Show at most so many rows. A table shows 100 unless told otherwise."),
+    ] = None,
+    as_json: AsJson = False,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Write comma-separated values under a line of names.")
+    ] = False,
+) -> None:
+    """Run a SELECT over the rows that are safe to read.
+
+    Each query of the query file that was loaded is a view of its own name. Beside it stands a view with "_current"
+    at its end, which leaves out partitions whose newer run is accepted and not loaded yet.
+    """
+    # Spark's client comes with it, and doubles the time that the other commands take to start.
+    from ads_pipeline.cli.warehouse import Form  # noqa: PLC0415
+    from ads_pipeline.cli.warehouse import query as ask  # noqa: PLC0415
+
+    if as_json and as_csv:
+        raise BadCommand("--json and --csv exclude one another: choose one")
+    form = Form.JSON if as_json else Form.CSV if as_csv else Form.TABLE
+    ask(read_settings(os.environ), sql, form=form, limit=limit)
+
+
+@warehouse.command("gaps")
+def warehouse_gaps(
+    *,
+    since: Annotated[str, typer.Option(metavar=DAY, help="The first logical date that is expected.")],
+    until: Annotated[str, typer.Option(metavar=DAY, help="The last logical date that is expected.")],
+    query: Queries = None,
+    customer: Customers = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the days that are expected and that readers do not see, and why.
+
+    Expected is each day for each query and each customer: those named, else all that the query file and the ledger
+    know. Days before the start_date of the query file are not expected. The exit code is 0 when there are no gaps
+    and 1 when there are some.
+    """
+    from ads_pipeline.cli.warehouse import gaps  # noqa: PLC0415 - as above
+
+    settings = read_settings(os.environ)
+    if gaps(settings, query=query, customer=customer, days=window(since, until), as_json=as_json):
+        raise typer.Exit(1)
+
+
+def main() -> None:
+    """Run the command that the words of the process name, and end the process."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may know fewer letters than a campaign's name
+    try:
+        try:
+            app(prog_name="ads-pipeline")
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        forget_output()
+        sys.exit(PIPE_CLOSED)
