@@ -73,16 +73,16 @@ def _tallied(tally: dict[Status, int]) -> str:
 def _unknown(wanted: StateFilter, settings: Settings, tally: dict[Status, int]) -> list[str]:
     """A misspelt query looks like one that has no partitions."""
     unknown = sorted((wanted.query_names or frozenset()) - settings.google_apis.queries.keys())
-    if not unknown or sum(tally.values()):
+    if any(tally.values()) or not unknown:
         return []
     return [f"{unknown[0]} is no query of {settings.queries_file}: {', '.join(sorted(settings.google_apis.queries))}"]
 
 
 def _fields(state: PartitionState) -> dict[str, object]:
     """Every field, flat, in the order of the ledger's table."""
-    fields = asdict(state)
+    own = {name: value for name, value in asdict(state).items() if name != "key"}
     changed = state.updated_at and state.updated_at.isoformat(timespec="microseconds")
-    return fields.pop("key") | fields | {"updated_at": changed}
+    return asdict(state.key) | own | {"updated_at": changed}
 
 
 def _write_table(page: Sequence[PartitionState], notes: Sequence[str]) -> None:

@@ -37,7 +37,7 @@ def listing(**columns: Any) -> Table:
     table = Table(box=None, pad_edge=False, padding=GAP, header_style="bold")
     for heading, laid in columns.items():
         justify: Any = "right" if laid == "right" else "left"
-        table.add_column(heading, justify=justify, overflow="fold", no_wrap=None if laid == "fold" else True)
+        table.add_column(heading, justify=justify, overflow="fold", no_wrap=laid != "fold")
     return table
 
 
