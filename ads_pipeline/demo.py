@@ -129,7 +129,12 @@ class _Report:
 
 
 def land_demo(raw: RawRuns, google_apis: GoogleApis, *, until: date) -> Demo:
-    """Land four customers' reports for the seven days before a day. Landed again, it leaves what is there."""
+    """Land four customers' reports for the seven days before a day. Landed again, it leaves what is there.
+
+    BadName when the query file does not define one of the queries; then nothing is landed.
+    """
+    for name in QUERIES.keys() - google_apis.queries.keys():
+        raise BadName("query_name", name, "the demo lands it, so the query file must define it")
     bad = _key(google_apis, 1, "campaign_daily", until, back=2)
     damaged = _key(google_apis, 2, "ad_group_daily", until, back=3)
     empty = _key(google_apis, 3, "search_term_daily", until, back=4)
@@ -204,14 +209,11 @@ def _run(key: PartitionKey, until: date, *, extracted: datetime | None = None) -
 
 def _facts(google_apis: GoogleApis, run: Run) -> SealFacts:
     name, account = run.key.query_name, _account(run.key)
-    query = google_apis.queries.get(name)
-    if query is None:
-        raise BadName("query_name", name, "the demo lands it, so the query file must define it")
     return SealFacts(
         extracted_at=datetime.strptime(run.run_id[:15], "%Y%m%dT%H%M%S").replace(tzinfo=UTC),
         schema_version=QUERIES[name][0],
         api_version=google_apis.api_version,
-        query_hash=gaql_hash(query.gaql),
+        query_hash=gaql_hash(google_apis.queries[name].gaql),
         time_zone=account.time_zone,
         currency_code=account.currency_code,
     )

@@ -100,6 +100,8 @@ def _write_table(page: Sequence[PartitionState], notes: Sequence[str]) -> None:
         paper.print(table, Text(""), sep="\n")
     for state in page:
         if state.error_message:
-            paper.print(cell(f"{state.key}: {state.error_message}"), Text(""), sep="\n")
+            named = state.error_message.startswith(str(state.key))  # as the validator's messages are
+            said = state.error_message if named else f"{state.key}: {state.error_message}"
+            paper.print(cell(said), Text(""), sep="\n")
     for note in notes:
         paper.print(cell(note), soft_wrap=True)

@@ -9,6 +9,7 @@ import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+from numbers import Number
 from typing import Any, Final
 
 from rich.console import Console
@@ -56,7 +57,7 @@ def write_records(names: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
     paper = Paper()
     table = Table(box=None, pad_edge=False, padding=GAP, header_style="bold")
     for number, name in enumerate(names):
-        numeric = any(isinstance(row[number], int | float) for row in rows)
+        numeric = any(isinstance(row[number], Number) and row[number] is not True for row in rows)
         table.add_column(cell(name), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*map(_sql_cell, row))
@@ -78,11 +79,16 @@ def write_csv(names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     clean = printable if sys.stdout.isatty() else str
     writer = csv.writer(sys.stdout, lineterminator="\n")
     for row in chain([names], rows):
-        writer.writerow([clean(value) if isinstance(value, str) else value for value in row])
+        writer.writerow(["" if value is None else clean(_spelt(value)) for value in row])
 
 
 def _sql_cell(value: object) -> Text:
-    return Text("NULL", style="dim") if value is None else cell(value)
+    return Text("NULL", style="dim") if value is None else cell(_spelt(value))
+
+
+def _spelt(value: object) -> str:
+    """A value as SQL writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _blocks(names: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[Table | Text]:

@@ -167,7 +167,8 @@ def _write_gaps(found: dict[str, list[Gap]], told: str) -> None:
         for stretch in _stretches(listed):
             first, last = stretch[0], stretch[-1]
             span = str(first.key.logical_date) + (f" to {last.key.logical_date}" if len(stretch) > 1 else "")
-            because = str(first.reason) + (f": {first.detail}" if first.detail else "")
+            detail = (first.detail or "").removeprefix(f"{first.key}/")
+            because = f"{first.reason}: {detail}" if detail else first.reason
             table.add_row(cell(first.key.customer_id), cell(span), cell(f"{len(stretch):,}"), cell(because))
         paper.print(cell(name, style="bold"), table, Text(""), sep="\n")
     paper.print(cell(told))

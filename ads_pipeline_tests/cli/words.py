@@ -55,7 +55,11 @@ class Place:
     def process(self, *words: str, **environ: str) -> Ended:
         """The command as a shell starts it, with neither a terminal nor the caller's settings."""
         done = subprocess.run(
-            [sys.executable, "-c", START, *words], env=self.environ(**environ), capture_output=True, timeout=60
+            [sys.executable, "-c", START, *words],
+            env=self.environ(**environ),
+            capture_output=True,
+            timeout=60,
+            check=False,
         )
         return Ended(code=done.returncode, out=done.stdout.decode(), err=done.stderr.decode())
 

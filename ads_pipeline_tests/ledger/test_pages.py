@@ -79,6 +79,15 @@ def test_a_page_after_a_key_that_is_not_there_goes_on_behind_it(listed: Ledger) 
     assert {state.key.customer_id for state in listed.page(StateFilter(), after=gone)} == {"9"}
 
 
+@pytest.mark.parametrize("limit", [1, 10, 35, 36])
+def test_a_tally_after_a_page_counts_what_is_left(listed: Ledger, limit: int) -> None:
+    """What a page showed and what the tally counts after its last key is everything, filtered alike."""
+    for wanted in (StateFilter(), StateFilter(statuses=frozenset({Status.PENDING}))):
+        page = listed.page(wanted, limit=limit)
+        left = listed.tally(wanted, after=page[-1].key)
+        assert len(page) + sum(left.values()) == sum(listed.tally(wanted).values())
+
+
 @pytest.mark.parametrize("limit", [0, -1, 10_001])
 def test_a_page_has_bounds(listed: Ledger, limit: int) -> None:
     """A page of no rows, or of too many, is refused with the bounds."""
