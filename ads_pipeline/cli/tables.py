@@ -57,7 +57,7 @@ def write_records(names: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
     paper = Paper()
     table = Table(box=None, pad_edge=False, padding=GAP, header_style="bold")
     for number, name in enumerate(names):
-        numeric = any(isinstance(row[number], Number) and row[number] is not True for row in rows)
+        numeric = any(isinstance(row[number], Number) and not isinstance(row[number], bool) for row in rows)
         table.add_column(cell(name), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*map(_sql_cell, row))
