@@ -5,7 +5,8 @@ What a failure means is for `errors` to say. Mistakes in the spelling of options
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import typer
@@ -40,18 +41,13 @@ LONGEST: Final = 20_000  # a line may list every mistake of the query file
 class Commands(TyperGroup):
     """The commands, whose failures end as one line on stderr and an exit code."""
 
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:  # --help is written here
+        with _endings():
+            return super().make_context(*args, **kwargs)
+
     def invoke(self, ctx: Any) -> Any:
-        try:
-            try:
-                return super().invoke(ctx)
-            finally:
-                sys.stdout.flush()
-        except AdsPipelineError as error:
-            print(f"ads-pipeline: {one_line(error)}", file=sys.stderr)  # noqa: T201 - a person reads it
-            raise typer.Exit(exit_code(error)) from error
-        except BrokenPipeError as error:
-            forget_output()
-            raise typer.Exit(PIPE_CLOSED) from error
+        with _endings():
+            return super().invoke(ctx)
 
 
 def exit_code(error: AdsPipelineError) -> int:
@@ -69,6 +65,17 @@ def one_line(error: AdsPipelineError) -> str:
     return printable(said, limit=LONGEST) + cure
 
 
-def forget_output() -> None:
-    """Nobody reads what is still to be written, so Python must not try to write it when it ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+@contextmanager
+def _endings() -> Iterator[None]:
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except AdsPipelineError as error:
+        print(f"ads-pipeline: {one_line(error)}", file=sys.stderr)  # noqa: T201 - a person reads it
+        raise typer.Exit(exit_code(error)) from error
+    except BrokenPipeError as error:
+        # What is still to be written nobody reads, so Python must not try to write it when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(PIPE_CLOSED) from error

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from ads_pipeline.cli import states
-from ads_pipeline.cli.exits import PIPE_CLOSED, Commands, forget_output
+from ads_pipeline.cli.exits import Commands
 from ads_pipeline.cli.words import window
 from ads_pipeline.errors import BadCommand
 from ads_pipeline.ledger.reader import LARGEST_PAGE
@@ -139,11 +139,4 @@ def main() -> None:
     """Run the command that the words of the process name, and end the process."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may know fewer letters than a campaign's name
-    try:
-        try:
-            app(prog_name="ads-pipeline")
-        finally:
-            sys.stdout.flush()
-    except BrokenPipeError:
-        forget_output()
-        sys.exit(PIPE_CLOSED)
+    app(prog_name="ads-pipeline")

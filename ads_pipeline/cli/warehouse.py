@@ -59,14 +59,14 @@ def gaps(
     as_json: bool,
 ) -> bool:
     """Write every expected partition that readers do not see, and say whether there was one."""
+    names, named = queries(query, settings), customers(customer)
     since, until = _expected_days(settings, days)
     source = settings.google_apis.source
     with ledger_of(settings) as ledger:
-        wanted = customers(customer) or ledger.customers(source)
+        wanted = named or ledger.customers(source)
         if not wanted:
             raise BadCommand("no --customer is named and the ledger knows none, so nothing is expected: name each")
         readers = Readers(ledger=ledger, warehouse_root=settings.warehouse_root, source=source)
-        names = queries(query, settings)
         found = {name: readers.gaps(name, since=since, until=until, customers=wanted) for name in names}
     missing = sum(map(len, found.values()))
     expected = counted(len(names) * len(wanted) * ((until - since).days + 1), "expected partition")

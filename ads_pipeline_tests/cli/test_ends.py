@@ -173,7 +173,7 @@ def test_a_process_that_cannot_begin_says_why(empty: Place, environ: dict[str, s
     "words",
     [
         ("warehouse", "query", "SELECT * FROM range(300000)", "--csv"),
-        ("warehouse", "query", "SELECT * FROM range(20000)", "--limit", "20000"),
+        ("warehouse", "query", "SELECT * FROM range(6000)", "--limit", "6000"),
         ("state", "inspect", "--json"),
         ("--help",),
     ],
@@ -188,8 +188,7 @@ def test_a_closed_pipe_ends_quietly(shown: Shown, words: tuple[str, ...]) -> Non
     os.close(writer)
     os.close(reader)
     _out, err = started.communicate(timeout=60)
-    assert err == b""
-    assert started.returncode in {1, 141} if words == ("--help",) else started.returncode == 141
+    assert (started.returncode, err) == (141, b"")
 
 
 @pytest.mark.parametrize(("more", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False)], ids=["colour", "no-colour"])
@@ -226,7 +225,7 @@ def test_a_narrow_alphabet_is_no_failure(shown: Shown) -> None:
         (("--help",), set()),
         (("state", "inspect"), set()),
         (("warehouse", "gaps", *WEEK), {"pyspark", "duckdb", "pyarrow"}),
-        (("warehouse", "query", "SELECT 1"), {"pyspark", "duckdb", "pyarrow"}),
+        (("warehouse", "query", "SELECT 1"), {"pyspark", "duckdb", "pyarrow", "pandas"}),
     ],
     ids=["help", "inspect", "gaps", "query"],
 )

@@ -112,7 +112,7 @@ def test_hostile_text_reaches_no_terminal(empty: Place) -> None:
     """A message that somebody's rows shaped can neither colour, nor break the line, nor be taken for markup."""
     bad = run(key(), "r1")
     with Ledger.opened(f"sqlite:///{empty.home / 'ledger.db'}") as ledger:
-        ledger.register_runs([Landing(run=bad, schema_version="1", record_count=1)])
+        ledger.register([Landing(run=bad, schema_version="1", record_count=1)])
         ledger.record_verdict(
             Verdict(run=bad, outcome=Outcome.REJECTED, error_class="row_contract", error_message=HOSTILE)
         )

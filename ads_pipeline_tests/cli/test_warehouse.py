@@ -130,7 +130,7 @@ def test_csv_survives_what_values_hold(shown: Shown) -> None:
         ("SELECT ?", "prepared statement parameters"),
         ("SELECT * FROM read_csv('/etc/passwd')", "Permission Error"),
         ("", "write one SELECT"),
-        ("-- nothing", "write one SELECT"),
+        ("/* nothing */", "write one SELECT"),
         ("SELECT 1; SELECT 2", "write one SELECT"),
     ],
 )
