@@ -3,6 +3,7 @@
 import os
 import pty
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -138,6 +139,13 @@ def test_the_help_names_every_code(empty: Place) -> None:
     told = empty.run("--help").out
     assert all(f" {code} " in " ".join(told.split()) for code in (0, 1, 2, 64, 65, 69, 70, 78))
     assert "0 when there are no gaps and 1" in " ".join(empty.run("warehouse", "gaps", "--help").out.split())
+
+
+def test_the_readmes_commands_run(shown: Shown) -> None:
+    """What the README tells people to type is understood and answered."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    lines = re.findall(r"^ads-pipeline (.+)$", readme, re.MULTILINE)
+    assert [shown.run(*shlex.split(line, comments=True)).code for line in lines] == [0, 0, 1]
 
 
 def test_a_process_answers_in_json(shown: Shown) -> None:
