@@ -10,15 +10,14 @@ from typing import Any, Final
 
 import dagster as dg
 
-# These two have no public name in this release; `test_assets` fails should one of them change its meaning.
+# It has no public name in this release.
 from dagster._core.definitions.asset_checks.asset_check_evaluation import (
     AssetCheckEvaluationTargetMaterializationData as Target,
 )
-from dagster._core.definitions.source_asset import SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION as TELL_NOTHING
 from dagster_pyspark import PySparkResource
 
 from ads_pipeline.orchestration import telling
-from ads_pipeline.orchestration.io_manager import Landed, Published, materialization
+from ads_pipeline.orchestration.io_manager import Landed, Published, told_already
 from ads_pipeline.orchestration.keys import parsed, raw_asset, warehouse_asset
 from ads_pipeline.orchestration.rooms import Rooms
 from ads_pipeline.partition import PartitionKey
@@ -51,8 +50,14 @@ def build_query(
         kinds={"googleads"},
         **shared,
     )
-    def raw(context: dg.AssetExecutionContext, rooms: dg.ResourceParam[Rooms]) -> Iterator[dg.Output[Landed]]:
-        yield _landed(context, rooms, parsed(context.partition_keys, source=source, query_name=name))
+    def raw(context: dg.AssetExecutionContext, rooms: dg.ResourceParam[Rooms]) -> dg.Output[Landed]:
+        keys = parsed(context.partition_keys, source=source, query_name=name)
+        runs = rooms.source.land(keys)
+        told = telling.of_runs(rooms.raw, rooms.ledger.newest(keys), runs)
+        absent = [key for key in keys if key not in told]
+        if absent:
+            context.log.warning("nothing is sealed for %d of %d: first %s", len(absent), len(keys), absent[0])
+        return told_already(Landed(runs=tuple(runs), told=told, code_version=query.schema_version))
 
     @dg.asset_check(  # type: ignore[arg-type] # its type does not know of evaluations that name their partition
         asset=raw,
@@ -79,39 +84,17 @@ def build_query(
         **shared,
     )
     def warehouse(
-        context: dg.AssetExecutionContext,
         loadable: list[PartitionKey],
         rooms: dg.ResourceParam[Rooms],
         pyspark: PySparkResource,
-    ) -> Published:
+    ) -> dg.Output[Published]:
         before = rooms.ledger.pointers(loadable)
         loading = rooms.pipeline(pyspark.spark_session).load(loadable)
         shown = rooms.ledger.pointers(run.key for run in loading.published)
         told = {key: telling.of_load(pointer, before.get(key)) for key, pointer in shown.items()}
-        for key, metadata in told.items():
-            context.add_asset_metadata(metadata, partition_key=key.dagster_key)
-        return Published(told=told)
+        return told_already(Published(told=told, code_version=query.schema_version))
 
     return [raw, warehouse], valid
-
-
-def _landed(context: dg.AssetExecutionContext, rooms: Rooms, keys: list[PartitionKey]) -> dg.Output[Landed]:
-    """What the source has for these partitions. Where it has nothing, nothing is materialized.
-
-    An output materializes every partition of its range; so where some have no run, the others are told one by one and
-    the output is told not to.
-    """
-    runs = rooms.source.land(keys)
-    told = telling.of_runs(rooms.raw, rooms.ledger.newest(keys), runs)
-    absent = [key for key in keys if key not in told]
-    for key, metadata in told.items():
-        if absent:
-            context.log_event(materialization(context.asset_key, key, metadata))
-        else:
-            context.add_asset_metadata(metadata, partition_key=key.dagster_key)
-    if absent:
-        context.log.warning("nothing is sealed for %d of %d partitions, first %s", len(absent), len(keys), absent[0])
-    return dg.Output(Landed(runs=tuple(runs)), metadata={TELL_NOTHING: True} if absent else None)
 
 
 def _evaluations(

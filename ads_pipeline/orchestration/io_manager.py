@@ -5,9 +5,12 @@ Dagster's colours are a view. Whether a partition may be loaded is asked of the 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import dagster as dg
+
+# It has no public name in this release; `test_assets` fails should it change its meaning.
+from dagster._core.definitions.source_asset import SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION as TELL_NOTHING
 
 from ads_pipeline.orchestration.keys import dimension_tags, parsed
 from ads_pipeline.orchestration.rooms import Rooms
@@ -16,21 +19,38 @@ from ads_pipeline.reading import gap_of
 from ads_pipeline.registration import register
 
 SHOWN: Final = 50
-Told = Mapping[PartitionKey, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Landed:
+class Done:
+    """The partitions a step has something for, with what there is to tell of each."""
+
+    told: Mapping[PartitionKey, Mapping[str, Any]]
+    code_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Landed(Done):
     """Sealed runs to register, by a raw asset."""
 
     runs: tuple[Run, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
-    """The partitions that readers were given, by a warehouse asset, with what there is to tell of each."""
+class Published(Done):
+    """The partitions that readers were given, by a warehouse asset."""
 
-    told: Told
+
+_T = TypeVar("_T", bound=Done)
+
+
+def told_already(done: _T) -> dg.Output[_T]:
+    """An output whose partitions the IO manager tells Dagster of, one by one.
+
+    Dagster would tell it of every partition of the run's range, also of those there is nothing for; and metadata that
+    is added for each partition beforehand takes time with the square of their number.
+    """
+    return dg.Output(done, metadata={TELL_NOTHING: True})
 
 
 class PartitionStateIOManager(dg.IOManager):
@@ -40,30 +60,21 @@ class PartitionStateIOManager(dg.IOManager):
         self._rooms = rooms
 
     def handle_output(self, context: dg.OutputContext, obj: Landed | Published) -> None:
+        """Tell Dagster of what is done; then fail the step for what was to be published and is not."""
         if isinstance(obj, Landed):
             register(obj.runs, raw=self._rooms.raw, ledger=self._rooms.ledger)
-        else:
-            self._refuse_the_others(context, obj)
+        for key, metadata in obj.told.items():
+            context.log_event(_materialization(context.asset_key, key, metadata, obj.code_version))
+        asked = self._parsed(context.asset_partition_keys, context.asset_key)
+        refused = [key for key in asked if key not in obj.told]
+        if refused and isinstance(obj, Published):
+            raise self._failure(refused, of=len(asked))
 
     def load_input(self, context: dg.InputContext) -> list[PartitionKey]:
         """Those of the run's partitions that are a success."""
         asked = self._parsed(context.asset_partition_keys, context.asset_key)
         states = self._rooms.ledger.states(asked)
         return [key for key in asked if states[key].status == "success"]
-
-    def _refuse_the_others(self, context: dg.OutputContext, published: Published) -> None:
-        """Fail the step for what was asked and not published.
-
-        An output materializes every partition of its range, and a failed step none. So the good ones are told one by
-        one before the step fails; they stay.
-        """
-        asked = self._parsed(context.asset_partition_keys, context.asset_key)
-        refused = [key for key in asked if key not in published.told]
-        if not refused:
-            return
-        for key, metadata in published.told.items():
-            context.log_event(materialization(context.asset_key, key, metadata))
-        raise self._failure(refused, of=len(asked))
 
     def _failure(self, refused: list[PartitionKey], *, of: int) -> dg.Failure:
         """How a run ends that could not do all it was asked for; trying again by itself would not help."""
@@ -89,7 +100,8 @@ class PartitionStateIOManager(dg.IOManager):
         return parsed(names, source=self._rooms.source_name, query_name=asset.path[-1])
 
 
-def materialization(asset: dg.AssetKey, key: PartitionKey, metadata: Mapping[str, Any]) -> dg.AssetMaterialization:
-    return dg.AssetMaterialization(
-        asset_key=asset, partition=key.dagster_key, metadata=metadata, tags=dimension_tags(key)
-    )
+def _materialization(
+    asset: dg.AssetKey, key: PartitionKey, metadata: Mapping[str, Any], code_version: str
+) -> dg.AssetMaterialization:
+    tags = dimension_tags(key) | {"dagster/code_version": code_version}
+    return dg.AssetMaterialization(asset_key=asset, partition=key.dagster_key, metadata=metadata, tags=tags)
