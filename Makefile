@@ -4,10 +4,19 @@ BIN := .venv/bin
 PYTEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help check test bench lock clean
+.PHONY: help demo dev check test bench lock clean
 
 help: ## Say what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+# One home for both, inside the checkout, so that trying the product leaves nothing elsewhere.
+demo dev: export ADS_PIPELINE_HOME ?= $(CURDIR)/.demo
+
+demo: .venv/ready ## Run the real assets over a small realistic week and show what came of it
+	$(BIN)/ads-pipeline demo
+
+dev: .venv/ready ## Open Dagster's UI on the demo's data
+	$(BIN)/dagster dev
 
 check: .venv/ready ## Lint, types, formatting
 	$(BIN)/ruff check

@@ -1,6 +1,7 @@
 """Assembles the code location that `workspace.yaml` points Dagster to."""
 
 import os
+import sys
 import warnings
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -8,6 +9,7 @@ from datetime import UTC, datetime
 import dagster as dg
 from dagster_pyspark import PySparkResource
 
+from ads_pipeline.orchestration import demonstration
 from ads_pipeline.orchestration.assets import build_query
 from ads_pipeline.orchestration.io_manager import PartitionStateIOManager
 from ads_pipeline.orchestration.keys import partitions_from
@@ -78,3 +80,6 @@ def _partition_state(context: dg.InitResourceContext) -> PartitionStateIOManager
 
 
 defs = build_definitions()
+
+if __name__ == "__main__":
+    demonstration.run(defs, read_settings(os.environ), sys.argv[1:])

@@ -31,7 +31,7 @@ LAW: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "reading": (frozenset({"pyspark", "duckdb"}), WORDS | {"ledger", "warehouse"}),
     "reconciliation": (frozenset(), WORDS | {"ledger", "warehouse", "pipeline"}),
     "demo": (frozenset(), WORDS | {"raw", "settings"}),
-    "cli": (frozenset({"typer", "rich", "duckdb"}), WORDS | {"ledger", "reading", "settings"}),
+    "cli": (frozenset({"typer", "rich", "duckdb"}), WORDS | {"demo", "ledger", "raw", "reading", "settings"}),
     "orchestration": (
         frozenset({"dagster", "dagster_pyspark", "dagster_postgres", "pyspark"}),
         WORDS

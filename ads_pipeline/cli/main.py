@@ -51,6 +51,18 @@ def ads_pipeline() -> None:
     """
 
 
+@app.command()
+def demo() -> None:
+    """Land a small realistic week, run the real assets over it, and show what came of it.
+
+    It needs Java, and takes a minute. Run it in the checkout, or wherever DAGSTER_HOME names a folder with Dagster's
+    settings; ADS_PIPELINE_HOME says where everything is put. Some partitions are bad on purpose.
+    """
+    from ads_pipeline.cli import story  # noqa: PLC0415 - it loads what "warehouse" loads
+
+    story.tell(read_settings(os.environ))
+
+
 @state.command("inspect")
 def state_inspect(
     *,

@@ -4,18 +4,19 @@ Sensors read and never write. An outage is an error of the tick, never a reason 
 """
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date, datetime, timedelta
 from typing import Final
 
 import dagster as dg
 
 from ads_pipeline.arrivals import SealedRuns
+from ads_pipeline.errors import quoted
 from ads_pipeline.ledger.records import Standing
 from ads_pipeline.orchestration.dispatching import Due, run_requests
 from ads_pipeline.orchestration.keys import CUSTOMERS, DAY, raw_asset, warehouse_asset
 from ads_pipeline.orchestration.rooms import Watch
-from ads_pipeline.partition import PartitionKey
+from ads_pipeline.partition import NAME_RULES, PartitionKey
 
 Clock = Callable[[], datetime]
 AssetOf = Callable[[str], dg.AssetKey]
@@ -99,7 +100,9 @@ def _result(
     }
     if len(known) < len(reasons):
         _warn_of_others(context, [key for key in reasons if key not in known], first)
-    new = sorted({key.customer_id for key in known} - set(context.instance.get_dynamic_partitions(CUSTOMERS)))
+    customers = context.instance.get_dynamic_partitions(CUSTOMERS)
+    _warn_of_oddities(context, customers)
+    new = sorted({key.customer_id for key in known} - set(customers))
     if new:
         add = dg.DynamicPartitionsDefinition(name=CUSTOMERS).build_add_request(new)
         return dg.SensorResult(dynamic_partitions_requests=[add], skip_reason=f"adding {len(new)} customers first")
@@ -112,6 +115,14 @@ def _result(
         return dg.SensorResult(run_requests=requests)
     waiting = f"; runs are at work on {len(known)} partitions or wait for their next try" if known else ""
     return dg.SensorResult(skip_reason=f"nothing is due{waiting}")
+
+
+def _warn_of_oddities(context: dg.SensorEvaluationContext, customers: Sequence[str]) -> None:
+    """The UI lets anything be added as a customer, and then does not show partitions it cannot spell."""
+    rule, words = NAME_RULES["customer_id"]
+    for name in customers:
+        if rule.fullmatch(name) is None:
+            context.log.warning("%s in %s is no customer (%s); delete it there", quoted(name), CUSTOMERS, words)
 
 
 def _warn_of_others(context: dg.SensorEvaluationContext, keys: list[PartitionKey], first: date) -> None:

@@ -162,6 +162,16 @@ def test_what_has_no_asset_is_told_and_not_lost(location: Location, capfd: pytes
     assert raw_asset("gone_daily") not in location.defs.resolve_asset_graph().get_all_asset_keys()
 
 
+def test_a_customer_that_is_none_is_told_and_stops_nobody(location: Location) -> None:
+    """Somebody added `a|b` in the UI: it is named with the rule, and the others' arrivals are run."""
+    location.instance.add_dynamic_partitions(CUSTOMERS, ["1", "a|b"])
+    land(location.house, key(1))
+    assert asked(tick(location)) == ["1|2026-01-01..1|2026-01-01"]
+    land(location.house, key(2))
+    tick(location)
+    assert "2|2026-01-01..2|2026-01-01" in asked(tick(location))
+
+
 def test_an_outage_is_an_error_of_the_tick(location: Location, monkeypatch: pytest.MonkeyPatch) -> None:
     """A ledger that cannot be asked makes the tick fail; nobody skips as if nothing were due."""
     land(location.house, key(1))
