@@ -66,6 +66,21 @@ class Readers:
         opened = [self._opened(query_name) for query_name in query_names]
         return connect((each for each in opened if each is not None), root=self._root)
 
+    def sums(self, query_name: str, column: str, *, since: date, until: date) -> dict[PartitionKey, int]:
+        """A column added up for each visible partition; nothing where there is no table or no such column."""
+        opened = self._opened(query_name)
+        if opened is None:
+            return {}
+        with connect([opened], root=self._root) as connection:
+            if column not in connection.table(query_name).columns:
+                return {}
+            found = connection.execute(
+                f"SELECT customer_id, logical_date, sum({column})::BIGINT FROM {query_name} "  # noqa: S608 - known names
+                "WHERE logical_date BETWEEN ? AND ? GROUP BY ALL",
+                [since, until],
+            ).fetchall()
+        return {opened.table.key(customer, day): total for customer, day, total in found}
+
     def gaps(self, query_name: str, *, since: date, until: date, customers: Sequence[str] | None = None) -> list[Gap]:
         """The days that are expected and not visible, by day and customer.
 

@@ -88,13 +88,24 @@ def build_query(
         rooms: dg.ResourceParam[Rooms],
         pyspark: PySparkResource,
     ) -> dg.Output[Published]:
-        before = rooms.ledger.pointers(loadable)
+        before, cost_before = rooms.ledger.pointers(loadable), _cost(rooms, loadable)
         loading = rooms.pipeline(pyspark.spark_session).load(loadable)
-        shown = rooms.ledger.pointers(run.key for run in loading.published)
-        told = {key: telling.of_load(pointer, before.get(key)) for key, pointer in shown.items()}
+        shown, cost = rooms.ledger.pointers(run.key for run in loading.published), _cost(rooms, loadable)
+        told = {
+            key: telling.of_load(pointer, before.get(key), cost=cost.get(key), cost_before=cost_before.get(key))
+            for key, pointer in shown.items()
+        }
         return told_already(Published(told=told, code_version=query.schema_version))
 
     return [raw, warehouse], valid
+
+
+def _cost(rooms: Rooms, keys: list[PartitionKey]) -> dict[PartitionKey, int]:
+    """What the partitions cost as readers see them, so that a restatement tells by how much money it is one."""
+    if not keys:
+        return {}
+    days = [key.logical_date for key in keys]
+    return rooms.readers.sums(keys[0].query_name, "cost_micros", since=min(days), until=max(days))
 
 
 def _evaluations(

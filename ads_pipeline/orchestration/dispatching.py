@@ -86,7 +86,7 @@ def _at_work(instance: dg.DagsterInstance, partitions: dg.MultiPartitionsDefinit
     for run in instance.get_runs(filters=dg.RunsFilter(statuses=unfinished)):
         if run.asset_selection and run.asset_selection.isdisjoint(due.assets):
             continue
-        names = _names_of(run.tags, partitions)
+        names = names_of(run.tags, partitions)
         busy |= set(parsed(names, source=source, query_name=due.query_name))
     return busy
 
@@ -94,7 +94,8 @@ def _at_work(instance: dg.DagsterInstance, partitions: dg.MultiPartitionsDefinit
 _FINISHED: Final = frozenset({"SUCCESS", "FAILURE", "CANCELED"})
 
 
-def _names_of(tags: Mapping[str, str], partitions: dg.MultiPartitionsDefinition) -> Iterable[str]:
+def names_of(tags: Mapping[str, str], partitions: dg.MultiPartitionsDefinition) -> Iterable[str]:
+    """The partitions that a run with these tags is for. The caller has opened the loading context."""
     if START in tags:
         wanted = dg.PartitionKeyRange(tags[START], tags[END])
         return [str(name) for name in partitions.get_partition_keys_in_range(wanted)]

@@ -9,12 +9,13 @@ from datetime import date, datetime, timedelta
 from typing import Final
 
 import dagster as dg
+from dagster._core.definitions.partitions.context import partition_loading_context
 
 from ads_pipeline.arrivals import SealedRuns
 from ads_pipeline.errors import quoted
 from ads_pipeline.ledger.records import Standing
-from ads_pipeline.orchestration.dispatching import Due, run_requests
-from ads_pipeline.orchestration.keys import CUSTOMERS, DAY, raw_asset, warehouse_asset
+from ads_pipeline.orchestration.dispatching import Due, names_of, run_requests
+from ads_pipeline.orchestration.keys import CUSTOMERS, DAY, parsed, raw_asset, warehouse_asset
 from ads_pipeline.orchestration.rooms import Watch
 from ads_pipeline.partition import NAME_RULES, PartitionKey
 
@@ -38,7 +39,7 @@ def build_sensors(
         description="Judges and loads what was sealed and has no verdict; adds customers that were never seen.",
     )
     def raw_arrivals(context: dg.SensorEvaluationContext, watch: dg.ResourceParam[Watch]) -> dg.SensorResult:
-        since, until = _window(watch, now())
+        since, until = _window(now())
         found = SealedRuns(raw=watch.raw, ledger=watch.ledger).arrived(
             source=watch.source_name, since=since, until=until
         )
@@ -56,7 +57,7 @@ def build_sensors(
         description="Loads partitions whose accepted run is not the one that readers are pointed at.",
     )
     def states_to_load(context: dg.SensorEvaluationContext, watch: dg.ResourceParam[Watch]) -> dg.SensorResult:
-        since, until = _window(watch, now())
+        since, until = _window(now())
         reasons = {
             standing.state.key: str(standing.state.current_run_id)
             for name in query_names
@@ -67,12 +68,31 @@ def build_sensors(
         }
         return _result(context, partitions, reasons, query_names, [warehouse_asset], now())
 
-    return [raw_arrivals, states_to_load]
+    return [raw_arrivals, states_to_load, _run_failures(partitions)]
 
 
-def _window(watch: Watch, now: datetime) -> tuple[date, date]:
-    today = now.date()
-    return max(watch.settings.google_apis.start_date, today - WINDOW), today
+def _run_failures(partitions: dg.MultiPartitionsDefinition) -> dg.SensorDefinition:
+    @dg.run_failure_sensor(
+        minimum_interval_seconds=SECONDS_BETWEEN_LOOKS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Says what a run that failed or died left without a verdict; `raw_arrivals` asks for it again.",
+    )
+    def run_failures(context: dg.RunFailureSensorContext, watch: dg.ResourceParam[Watch]) -> None:
+        run = context.dagster_run
+        queries = {asset.path[-1] for asset in run.asset_selection or () if asset.path[0] == "raw"}
+        with partition_loading_context(dynamic_partitions_store=context.instance):
+            names = names_of(run.tags, partitions)
+        for name in sorted(queries):
+            keys = parsed(names, source=watch.source_name, query_name=name)
+            left = [each for each, is_judged in watch.ledger.known_runs(keys).items() if not is_judged]
+            if left:
+                context.log.error("%s ended and left %d sealed runs unjudged: %s", run.run_id, len(left), left[0])
+
+    return run_failures
+
+
+def _window(now: datetime) -> tuple[date, date]:
+    return now.date() - WINDOW, now.date()
 
 
 def _is_unloaded(standing: Standing, now: datetime) -> bool:
@@ -93,13 +113,10 @@ def _result(
     """New customers on one tick, their runs on the next: a range can only be cut once Dagster knows both its ends."""
     days = partitions.get_partitions_def_for_dimension(DAY)
     first, today = date.fromisoformat(str(days.get_first_partition_key())), now.date()
-    known = {
-        key: why
-        for key, why in reasons.items()
-        if key.query_name in query_names and first <= key.logical_date < today
-    }
+    known = {key: why for key, why in reasons.items() if key.query_name in query_names and key.logical_date >= first}
     if len(known) < len(reasons):
         _warn_of_others(context, [key for key in reasons if key not in known], first)
+    known = {key: why for key, why in known.items() if key.logical_date < today}  # today is a partition tomorrow
     customers = context.instance.get_dynamic_partitions(CUSTOMERS)
     _warn_of_oddities(context, customers)
     new = sorted({key.customer_id for key in known} - set(customers))
@@ -126,10 +143,10 @@ def _warn_of_oddities(context: dg.SensorEvaluationContext, customers: Sequence[s
 
 
 def _warn_of_others(context: dg.SensorEvaluationContext, keys: list[PartitionKey], first: date) -> None:
-    """What lies outside: a query that was taken out of the query file, a day before the start date, or today."""
+    """What lies outside: a query that was taken out of the query file, or a day before the start date."""
     context.log.warning(
-        "%d partitions have runs and no asset: their query is not in the query file, or their day is not between %s "
-        "and yesterday. Nothing of them is lost. First: %s",
+        "%d partitions have runs and no asset: their query is not in the query file, or their day is before %s. "
+        "Nothing of them is lost. First: %s",
         len(keys),
         first,
         min(keys),

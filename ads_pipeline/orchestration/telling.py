@@ -1,7 +1,7 @@
 """Says of each partition what the Dagster UI should show: where it comes from, what changed, what was wrong."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import dagster as dg
 
@@ -11,6 +11,8 @@ from ads_pipeline.partition import PartitionKey, Run
 from ads_pipeline.raw import RawRuns
 from ads_pipeline.transitions import Outcome, RegisteredRun
 from ads_pipeline.validator.judging import Judgement
+
+MICROS: Final = 1_000_000
 
 
 def of_runs(
@@ -39,8 +41,8 @@ def _of_run(run_id: str, rows: int | None, schema_version: str | None) -> dict[s
     }
 
 
-def of_load(now: Pointer, before: Pointer | None) -> dict[str, Any]:
-    """What readers are shown, beside what they were shown before."""
+def of_load(now: Pointer, before: Pointer | None, *, cost: int | None, cost_before: int | None) -> dict[str, Any]:
+    """What readers are shown, beside what they were shown before. Costs come in millionths of the currency."""
     told: dict[str, Any] = {
         "run_id": now.run.run_id,
         "rows": dg.MetadataValue.int(now.record_count),
@@ -48,9 +50,13 @@ def of_load(now: Pointer, before: Pointer | None) -> dict[str, Any]:
         "schema_version": now.schema_version,
         "table_version": dg.MetadataValue.int(now.table_version),
     }
+    if cost is not None:
+        told["cost"] = dg.MetadataValue.float(cost / MICROS)
     if before is not None and before.run != now.run:
         told["previous_run_id"] = before.run.run_id
         told["change_in_rows"] = dg.MetadataValue.int(now.record_count - before.record_count)
+        if cost is not None or cost_before is not None:
+            told["change_in_cost"] = dg.MetadataValue.float(((cost or 0) - (cost_before or 0)) / MICROS)
     return told
 
 

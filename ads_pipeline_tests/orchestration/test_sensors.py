@@ -1,7 +1,7 @@
 """What sensors ask for: everything that is due, nothing else, once; and again when a run died."""
 
-from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,11 @@ from pyspark.sql import SparkSession
 
 from ads_pipeline.errors import LedgerUnavailable
 from ads_pipeline.orchestration.dispatching import END, FOR_TAG, START, Due, run_requests
-from ads_pipeline.orchestration.keys import CUSTOMERS, partitions_from, raw_asset
+from ads_pipeline.orchestration.keys import CUSTOMERS, partitions_from
 from ads_pipeline.orchestration.sensors import SETTLING
 from ads_pipeline.partition import PartitionKey
+from ads_pipeline.pipeline import Loading, Pipeline
+from ads_pipeline.registration import register
 from ads_pipeline_tests.ledger.words import FakeClock
 from ads_pipeline_tests.orchestration.words import RAW, WAREHOUSE, Location, location_at
 from ads_pipeline_tests.pipeline.words import QUERY, key, land, visible
@@ -152,14 +154,80 @@ def test_accepted_and_unloaded_partitions_are_loaded(
     assert visible(location.house) == {key(1): "r1", key(2): "r1"}
 
 
-def test_what_has_no_asset_is_told_and_not_lost(location: Location, capfd: pytest.CaptureFixture[str]) -> None:
-    """Runs of a query that left the query file, and of a day before the start date, are named and left alone."""
-    land(location.house, key(1, 1, query_name="gone_daily"))
+def test_a_query_that_left_the_query_file_is_told_and_not_lost(
+    location: Location, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its runs stay where they are and are named; the other queries' arrivals are run."""
+    gone = land(location.house, key(1, 1, query_name="gone_daily"))
     land(location.house, key(1))
     tick(location)
+    assert "1 partitions have runs and no asset: their query is not in the query file" in capfd.readouterr().err
     assert asked(tick(location)) == ["1|2026-01-01..1|2026-01-01"]
-    assert location.instance.get_dynamic_partitions(CUSTOMERS) == ["1"]
-    assert raw_asset("gone_daily") not in location.defs.resolve_asset_graph().get_all_asset_keys()
+    assert location.house.raw.verify(gone)
+
+
+def test_a_later_start_date_loses_nothing(
+    tmp_path: Path, spark: SparkSession, clock: FakeClock, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What was loaded before the new start date stays readable; what is sealed there now is named and left alone."""
+    with location_at(tmp_path / "home", spark, clock=clock) as before:
+        before.house.pipeline.carry([land(before.house, key(1, 1))])
+    with location_at(tmp_path / "home", spark, clock=clock, start_date=date(2026, 1, 2)) as after:
+        after.add(1)
+        land(after.house, key(1, 1), "r2"), land(after.house, key(1, 2))
+        assert asked(tick(after)) == ["1|2026-01-02..1|2026-01-02"]
+        assert (
+            f"between 2026-01-02 and yesterday. Nothing of them is lost. First: {key(1, 1)}" in capfd.readouterr().err
+        )
+        assert visible(after.house) == {key(1, 1): "r1"}
+
+
+@pytest.mark.invariant("O1")
+def test_an_arrival_while_its_partition_is_being_loaded_is_not_lost(
+    location: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A newer run is sealed between the verdict and the load of the older: the next tick asks for it, and each run
+    has one verdict."""
+    location.add(1)
+    land(location.house, key(1), "r1")
+    load = Pipeline.load
+
+    def interrupted(self: Pipeline, keys: Iterable[PartitionKey]) -> Loading:
+        land(location.house, key(1), "r2")
+        return load(self, keys)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Pipeline, "load", interrupted)
+        carry_out(location, tick(location))
+    assert visible(location.house) == {key(1): "r1"}
+    carry_out(location, tick(location))
+    assert visible(location.house) == {key(1): "r2"}
+    assert [attempt.run.run_id for attempt in location.house.ledger.attempts(key(1))] == ["r1", "r2"]
+    assert asked(tick(location)) == []
+
+
+def test_what_a_dead_run_left_is_told(location: Location, capfd: pytest.CaptureFixture[str]) -> None:
+    """The failure of a run names the sealed runs that are still without a verdict."""
+    location.add(1)
+    run = land(location.house, key(1))
+    register([run], raw=location.house.raw, ledger=location.house.ledger)
+    tags = {START: key(1).dagster_key, END: key(1).dagster_key}
+    job = location.defs.resolve_implicit_global_asset_job_def()
+    dead = location.instance.create_run_for_job(job, tags=tags, asset_selection=frozenset([RAW, WAREHOUSE]))
+    location.instance.report_run_failed(dead)
+    (entry,) = location.instance.all_logs(dead.run_id, of_type=dg.DagsterEventType.RUN_FAILURE)
+    event = entry.dagster_event
+    assert event is not None
+    defined: Any = location.defs.resources
+    with dg.build_resources({"watch": defined["watch"]}) as resources:
+        context = dg.build_run_status_sensor_context(
+            sensor_name="run_failures",
+            dagster_event=event,
+            dagster_instance=location.instance,
+            dagster_run=dead,
+        ).for_run_failure()
+        location.defs.resolve_sensor_def("run_failures")(context, watch=resources.watch)
+    assert f"left 1 sealed runs unjudged: {run}" in capfd.readouterr().err
 
 
 def test_a_customer_that_is_none_is_told_and_stops_nobody(location: Location) -> None:

@@ -3,7 +3,8 @@
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
 
 import dagster as dg
@@ -82,8 +83,12 @@ def names(*keys: PartitionKey) -> set[str]:
 
 
 @contextmanager
-def location_at(home: Path, spark: SparkSession, *, clock: FakeClock | None = None) -> Iterator[Location]:
+def location_at(
+    home: Path, spark: SparkSession, *, clock: FakeClock | None = None, start_date: date | None = None
+) -> Iterator[Location]:
     settings = read_settings({"ADS_PIPELINE_HOME": str(home), "ADS_PIPELINE_SPARK": "local[2]"})
+    if start_date is not None:
+        settings = replace(settings, google_apis=settings.google_apis.model_copy(update={"start_date": start_date}))
     home.mkdir(parents=True, exist_ok=True)
     with Ledger.opened(settings.database_url) as ledger, dg.instance_for_test(temp_dir=str(home)) as instance:
         house = House(home=home, spark=spark, ledger=ledger)
