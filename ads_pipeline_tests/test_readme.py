@@ -67,3 +67,11 @@ def test_every_module_named_exists() -> None:
     assert modules
     for name in modules:
         assert (ROOT / "ads_pipeline" / f"{name}.py").exists() or (ROOT / "ads_pipeline" / name).is_dir(), name
+
+
+def test_every_test_named_exists() -> None:
+    """The tests that are said to hold a promise are there."""
+    named = set(re.findall(r"`(test_[a-z_]+)`", README))
+    assert named
+    written = "".join(path.read_text() for path in (ROOT / "ads_pipeline_tests").rglob("test_*.py"))
+    assert {name for name in named if f"def {name}(" not in written} == set()

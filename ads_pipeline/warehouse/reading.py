@@ -59,7 +59,8 @@ def spark_rows(spark: SparkSession, opened: Opened) -> DataFrame:
 def connect(tables: Iterable[Opened], *, root: Path) -> duckdb.DuckDBPyConnection:
     """A DuckDB session with two views a table: `<query>`, and `<query>_current` of current runs alone.
 
-    It can read nothing but the files below the root, and nobody can talk it out of that.
+    It reaches nothing but the files below the root, and nobody can talk it out of that. DuckDB has no way to forbid
+    writing there; who takes statements from others lets through a SELECT alone.
     """
     connection = duckdb.connect()
     try:
