@@ -1,7 +1,8 @@
 # Everything here needs Python 3.11+, Java 17+ and make; `.venv` is made on first use and again when the lock changes.
 PYTHON ?= python3
 BIN := .venv/bin
-PYTEST_WORKERS ?= 2
+# One more than the cores of a small machine: the longest tests wait for Dagster's daemon, which ticks twice a minute.
+PYTEST_WORKERS ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help demo dev check test bench lock clean
@@ -24,7 +25,7 @@ check: .venv/ready ## Lint, types, formatting
 	$(BIN)/mypy
 
 test: .venv/ready ## All tests but the long tiers
-	$(BIN)/pytest -n $(PYTEST_WORKERS)
+	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist worksteal
 
 bench: .venv/ready ## Speed, as ratios measured side by side
 	$(BIN)/python -m ads_pipeline_tests.benchmarks

@@ -22,7 +22,7 @@ from ads_pipeline.transitions import Status
 
 QUESTION: Final = """
 SELECT customer_id, count(DISTINCT logical_date) AS days, sum(clicks)::BIGINT AS clicks,
-       round(sum(cost_micros) / 1e6, 2) AS cost, round(sum(conversions), 1) AS conversions
+       round(sum(cost_micros) / 1e6, 2) AS cost, sum(conversions::DECIMAL(18, 2)) AS conversions
 FROM campaign_daily GROUP BY customer_id ORDER BY customer_id
 """
 
