@@ -90,6 +90,16 @@ def test_an_accepted_run_stays_shown_until_its_successor_is_loaded(ledger: Ledge
     assert showing(ledger).table_version == 2
 
 
+@pytest.mark.invariant("W3")
+def test_a_rejected_run_is_not_shown_while_another_is_loaded(ledger: Ledger) -> None:
+    """Between r1, which is loaded, and r3, which is not yet, stands a rejected r2: it is shown at no time."""
+    published(ledger, K)
+    (second, _third) = landed(ledger, K, "r2", "r3")
+    ledger.record_verdict(reject(second))
+    accepted(ledger, [K], "r3")
+    assert shown(ledger) == {"r1": False, "r3": True}
+
+
 @pytest.mark.invariant("W5")
 def test_a_demoted_run_never_comes_back_by_its_successor(ledger: Ledger) -> None:
     """r1 is demoted, r2 accepted and not loaded yet: the table may still hold r1, and nobody is shown it."""

@@ -114,6 +114,18 @@ def test_a_run_at_work_is_not_doubled_and_a_dead_one_is_tried_again_later(locati
     assert again.tags[FOR_TAG] == request.tags[FOR_TAG]
 
 
+def test_partitions_of_somebody_elses_run_are_left_to_it(location: Location) -> None:
+    """An operator's unfinished backfill is at work on them: nothing is asked for until it has ended."""
+    location.add(1)
+    land(location.house, key(1))
+    job = location.defs.resolve_implicit_global_asset_job_def()
+    tags = {START: key(1).dagster_key, END: key(1).dagster_key}
+    theirs = location.instance.create_run_for_job(job, tags=tags, asset_selection=frozenset([RAW]))
+    assert asked(tick(location)) == []
+    location.instance.report_run_failed(theirs)
+    assert asked(tick(location)) == ["1|2026-01-01..1|2026-01-01"]
+
+
 def test_ranges_hold_nothing_but_what_is_due(location: Location) -> None:
     """Whatever the pattern of arrivals, the requested ranges cover each of them once and no other partition."""
     location.add(1, 2, 3, 4)

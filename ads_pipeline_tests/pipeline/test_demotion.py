@@ -7,7 +7,8 @@ import pytest
 
 from ads_pipeline.ledger.records import Recorded
 from ads_pipeline.pipeline import Pipeline
-from ads_pipeline.transitions import Effect, Status, Verdict
+from ads_pipeline.transitions import Act, Effect, Status, Verdict
+from ads_pipeline_tests.ledger.words import order
 from ads_pipeline_tests.pipeline.words import House, key, land, land_bad, tamper, visible
 from ads_pipeline_tests.warehouse.words import by_duckdb, versions
 
@@ -106,3 +107,22 @@ def test_a_load_that_a_demotion_overtakes_serves_nothing(house: House) -> None:
     assert visible(house) == {}
     assert by_duckdb(house.home / "warehouse") == {}
     assert house.differences() == []
+
+
+def test_what_an_operator_withdraws_during_its_load_does_not_stay(house: House) -> None:
+    """The withdrawal comes after the commit and before the pointer: the loader takes the rows out again by itself."""
+    run = land(house, key())
+    house.pipeline.judge([run])
+
+    class Withdrawn:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(house.ledger, name)
+
+        def publish(self, publications: Any) -> Any:
+            house.ledger.carry_out(Act.WITHDRAW, [run.key], order())
+            return house.ledger.publish(publications)
+
+    ledger: Any = Withdrawn()
+    pipeline = Pipeline(spark=house.spark, raw=house.raw, ledger=ledger, warehouse=house.warehouse)
+    assert pipeline.load([run.key]).outdated == [run]
+    assert by_duckdb(house.home / "warehouse") == {}

@@ -13,7 +13,7 @@ from ads_pipeline.partition import PartitionKey, Run
 from ads_pipeline.reconciliation import Mend, Repair, plan
 from ads_pipeline.transitions import Act, Outcome, PartitionState, Status, Verdict
 from ads_pipeline.warehouse.records import Held
-from ads_pipeline_tests.ledger.words import order
+from ads_pipeline_tests.ledger.words import order, reject
 from ads_pipeline_tests.pipeline.words import QUERY, SOURCE, House, key, land, tamper, visible
 from ads_pipeline_tests.warehouse.words import by_duckdb, everyone, load, rows_of
 
@@ -166,6 +166,16 @@ def test_rows_of_another_schema_version_are_loaded_again(house: House) -> None:
     )
     assert mended(house) == ["LOAD 1"]
     assert mended(house) == []
+
+
+def test_a_rejected_run_leaves_the_table_before_its_successor_is_loaded(house: House) -> None:
+    """The table still holds a run that was rejected; even if loading the next one fails, its rows are gone first."""
+    first = land(house, key())
+    house.pipeline.carry([first])
+    house.ledger.record_verdict(reject(first, validation_id="again"))
+    house.pipeline.judge([land(house, key(), "r2")])
+    assert mended(house) == ["REMOVE 1", "LOAD 1"]
+    assert visible(house) == {key(): "r2"}
 
 
 def test_what_cannot_be_mended_is_told_every_time(house: House) -> None:
