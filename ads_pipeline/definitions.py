@@ -3,7 +3,8 @@
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 
 import dagster as dg
@@ -13,7 +14,7 @@ from ads_pipeline.orchestration import demonstration
 from ads_pipeline.orchestration.assets import build_query
 from ads_pipeline.orchestration.io_manager import PartitionStateIOManager
 from ads_pipeline.orchestration.keys import partitions_from
-from ads_pipeline.orchestration.rooms import Rooms, Watch, opened, spark_config, watching
+from ads_pipeline.orchestration.rooms import Watch, opened, spark_config, watching
 from ads_pipeline.orchestration.schedules import build_schedules
 from ads_pipeline.orchestration.sensors import Clock, build_sensors
 from ads_pipeline.settings import Settings, read_settings
@@ -44,8 +45,8 @@ def build_definitions(settings: Settings | None = None, *, now: Clock = _now) ->
         sensors=sensors,
         schedules=schedules,
         resources={
-            "rooms": _rooms(known),
-            "watch": _watch(known),
+            "rooms": _places(opened, known, "The ledger, the raw runs and the warehouse of this deployment."),
+            "watch": _places(watching, known, "The same places for sensors, which may only look."),
             "partition_state": _partition_state,
             "pyspark": PySparkResource(spark_config=spark_config(known)),
         },
@@ -54,24 +55,17 @@ def build_definitions(settings: Settings | None = None, *, now: Clock = _now) ->
     )
 
 
-def _rooms(settings: Settings) -> dg.ResourceDefinition:
+def _places(
+    opening: Callable[[Settings], AbstractContextManager[Watch]], settings: Settings, description: str
+) -> dg.ResourceDefinition:
     """No configurable resource: the address of the ledger may hold a password, which Dagster would show."""
 
-    @dg.resource(description="The ledger, the raw runs and the warehouse of this deployment.")
-    def rooms(_context: dg.InitResourceContext) -> Iterator[Rooms]:
-        with opened(settings) as opened_rooms:
-            yield opened_rooms
+    @dg.resource(description=description)
+    def places(_context: dg.InitResourceContext) -> Iterator[Watch]:
+        with opening(settings) as found:
+            yield found
 
-    return rooms
-
-
-def _watch(settings: Settings) -> dg.ResourceDefinition:
-    @dg.resource(description="The same places for sensors, which may only look.")
-    def watch(_context: dg.InitResourceContext) -> Iterator[Watch]:
-        with watching(settings) as opened_watch:
-            yield opened_watch
-
-    return watch
+    return places
 
 
 @dg.io_manager(required_resource_keys={"rooms"}, description="The door to the ledger.")

@@ -71,8 +71,7 @@ class Pipeline:
     def carry(self, runs: Sequence[Run]) -> tuple[Judged, Loading]:
         """Judge sealed runs and give readers those that became their partition's authority."""
         judged = self.judge(runs)
-        keys = dict.fromkeys(each.verdict.run.key for each in judged.recorded)
-        succeeded = [key for key, state in self._ledger.states(keys).items() if state.status is Status.SUCCESS]
+        succeeded = [each.state.key for each in judged.recorded if each.state.status is Status.SUCCESS]
         return judged, self.load(succeeded)
 
     def judge(self, runs: Sequence[Run], *, validation_id: str = "") -> Judged:

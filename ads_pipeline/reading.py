@@ -68,7 +68,7 @@ class Readers:
 
     def sums(self, query_name: str, column: str, *, since: date, until: date) -> dict[PartitionKey, int]:
         """A column added up for each visible partition; nothing where there is no table or no such column."""
-        opened = self._opened(query_name)
+        opened = self._opened(query_name, since=since, until=until)
         if opened is None:
             return {}
         with connect([opened], root=self._root) as connection:
@@ -99,8 +99,8 @@ class Readers:
         )
         return [gap for gap in gaps if gap is not None]
 
-    def _opened(self, query_name: str) -> Opened | None:
-        """A version of the table that is no older than any pointer of the ledger that was read after it.
+    def _opened(self, query_name: str, *, since: date | None = None, until: date | None = None) -> Opened | None:
+        """A version of the table that is no older than any pointer, in these days, that was read after it.
 
         Were it older, a partition that was loaded in between would show neither its old nor its new rows.
         """
@@ -109,7 +109,7 @@ class Readers:
             version = newest_version(table)
             if version is None:
                 return None
-            showing = self._ledger.showing(source=self._source, query_name=query_name)
+            showing = self._ledger.showing(source=self._source, query_name=query_name, since=since, until=until)
             opened = Opened(table=table, version=version, passes=showing.runs)
             if showing.table_version <= version:
                 break
@@ -135,5 +135,4 @@ def _unfinished(standing: Standing) -> Reason:
 def _unread(standing: Standing) -> Reason | None:
     if standing.demoting:
         return Reason.DEMOTING
-    pointed = standing.pointer is not None and standing.pointer.available
-    return None if pointed else Reason.UNLOADED
+    return None if standing.pointed else Reason.UNLOADED

@@ -68,7 +68,7 @@ def plan(
 
 
 def _mend(standing: Standing, held: Held | None, readable: Collection[Run]) -> list[Repair]:
-    state, pointer = standing.state, standing.pointer
+    state = standing.state
     key, repairs = state.key, list[Repair]()
     if not standing.publishable:
         if held is not None and not standing.demoting:
@@ -81,7 +81,7 @@ def _mend(standing: Standing, held: Held | None, readable: Collection[Run]) -> l
             repairs.append(_removal(key, held, "that run is not accepted"))
         why = f"the table holds {held.run_id or 'a mixture'}" if held else "the table holds nothing"
         repairs.append(Repair(mend=Mend.LOAD, key=key, why=f"{why}, current is {state.current_run_id}"))
-    elif pointer is None or not pointer.available or pointer.run.run_id != state.current_run_id:
+    elif not standing.pointed_at_current:
         repairs.append(Repair(mend=Mend.POINT, key=key, why=f"{state.current_run_id} is loaded and not pointed at"))
     return repairs
 

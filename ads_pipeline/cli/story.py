@@ -30,17 +30,17 @@ FROM campaign_daily GROUP BY customer_id ORDER BY customer_id
 def tell(settings: Settings) -> None:
     """Land, run, and ask; may be told again, and then changes nothing but what has become a day older."""
     today = datetime.now(UTC).date()
-    week = Window(since=today - timedelta(days=DAYS), until=today - timedelta(days=1))
+    since, until = today - timedelta(days=DAYS), today - timedelta(days=1)
     paper = Paper()
     paper.print(f"Landing a week of {len(QUERIES)} queries below {settings.home}")
     demo = land_demo(RawRuns(settings.raw_root), settings.google_apis, until=today)
     _introduce(paper, demo)
     paper.print("\nRunning the assets raw/…, their checks and warehouse/… with Dagster and Spark")
-    _run(settings, week)
+    _run(settings, since, until)
     paper.print("\nWhat is not safe to read, says `ads-pipeline state inspect --status failed`:\n")
     states.inspect(settings, StateFilter(statuses=frozenset({Status.FAILED})), after=None, limit=20, as_json=False)
     paper.print("\nWhat is missing, says `ads-pipeline warehouse gaps`:\n")
-    gaps(settings, query=sorted(QUERIES), customer=None, days=week, as_json=False)
+    gaps(settings, query=sorted(QUERIES), customer=None, days=Window(since=since, until=until), as_json=False)
     paper.print("\nWhat is safe to read, says `ads-pipeline warehouse query`:\n")
     query(settings, QUESTION.strip(), form=Form.TABLE, limit=None)
 
@@ -57,9 +57,8 @@ def _introduce(paper: Paper, demo: Demo) -> None:
     paper.print(f"  {demo.late}\n    has not arrived", soft_wrap=True)
 
 
-def _run(settings: Settings, week: Window) -> None:
-    since, until = (str(day) for day in (week.since, week.until) if isinstance(day, date))
-    command = [sys.executable, "-m", "ads_pipeline.definitions", since, until, *sorted(QUERIES)]
+def _run(settings: Settings, since: date, until: date) -> None:
+    command = [sys.executable, "-m", "ads_pipeline.definitions", str(since), str(until), *sorted(QUERIES)]
     log: Path = settings.home / "demo.log"
     with log.open("wb") as errors:
         done = subprocess.run(command, stderr=errors, check=False)  # noqa: S603 - our own words

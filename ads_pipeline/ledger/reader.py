@@ -139,6 +139,10 @@ class LedgerReader:
         """Every registered run of these partitions, oldest first in each, and whether it was ever judged."""
         return {run_in(row): bool(row.judged) for row in self._read(self._known, list(dict.fromkeys(keys)))}
 
+    def unjudged(self, keys: Iterable[PartitionKey]) -> list[Run]:
+        """The registered runs of these partitions that await their first verdict, oldest first in each."""
+        return [run for run, is_judged in self.known_runs(keys).items() if not is_judged]
+
     def newest(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, tuple[RegisteredRun, Outcome | None]]:
         """The newest run of those partitions that have any, and its last verdict."""
         rows = self._read(self._newest, list(dict.fromkeys(keys)))

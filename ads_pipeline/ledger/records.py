@@ -127,6 +127,15 @@ class Standing:
     def publishable(self) -> bool:
         return self.state.status is Status.SUCCESS and not self.demoting
 
+    @property
+    def pointed(self) -> bool:
+        """Whether readers are pointed at any run of it."""
+        return self.pointer is not None and self.pointer.available
+
+    @property
+    def pointed_at_current(self) -> bool:
+        return self.pointed and self.pointer is not None and self.pointer.run.run_id == self.state.current_run_id
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadRecord:

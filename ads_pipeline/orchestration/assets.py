@@ -17,6 +17,7 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (
 from dagster_pyspark import PySparkResource
 
 from ads_pipeline.orchestration import telling
+from ads_pipeline.orchestration.dispatching import QUERY_TAG
 from ads_pipeline.orchestration.io_manager import Landed, Published, told_already
 from ads_pipeline.orchestration.keys import parsed, raw_asset, warehouse_asset
 from ads_pipeline.orchestration.rooms import Rooms
@@ -41,7 +42,7 @@ def build_query(
         "owners": OWNERS,
         "code_version": query.schema_version,
         "io_manager_key": "partition_state",
-        "tags": {"ads_pipeline/query": name},
+        "tags": {QUERY_TAG: name},
     }
 
     @dg.asset(  # type: ignore[untyped-decorator] # what is shared hides the overload
@@ -52,12 +53,7 @@ def build_query(
     )
     def raw(context: dg.AssetExecutionContext, rooms: dg.ResourceParam[Rooms]) -> dg.Output[Landed]:
         keys = parsed(context.partition_keys, source=source, query_name=name)
-        runs = rooms.source.land(keys)
-        told = telling.of_runs(rooms.raw, rooms.ledger.newest(keys), runs)
-        absent = [key for key in keys if key not in told]
-        if absent:
-            context.log.warning("nothing is sealed for %d of %d: first %s", len(absent), len(keys), absent[0])
-        return told_already(Landed(runs=tuple(runs), told=told, code_version=query.schema_version))
+        return told_already(Landed(runs=tuple(rooms.source.land(keys)), code_version=query.schema_version))
 
     @dg.asset_check(  # type: ignore[arg-type] # its type does not know of evaluations that name their partition
         asset=raw,
@@ -70,8 +66,7 @@ def build_query(
         context: dg.AssetCheckExecutionContext, rooms: dg.ResourceParam[Rooms], pyspark: PySparkResource
     ) -> Iterator[Any]:
         keys = parsed(context.partition_keys, source=source, query_name=name)
-        awaiting = [run for run, judged in rooms.ledger.known_runs(keys).items() if not judged]
-        judged = rooms.pipeline(pyspark.spark_session).judge(awaiting)
+        judged = rooms.pipeline(pyspark.spark_session).judge(rooms.ledger.unjudged(keys))
         yield from _evaluations(context, rooms, keys, judged)
         yield dg.Output(None)
 

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import dagster as dg
 
-from ads_pipeline.arrivals import SealedRuns
-from ads_pipeline.orchestration.dispatching import END, QUERY_TAG, START
-from ads_pipeline.orchestration.keys import CUSTOMERS, raw_asset, warehouse_asset
+from ads_pipeline.orchestration.dispatching import range_tags
+from ads_pipeline.orchestration.keys import CUSTOMERS, assets_of
 from ads_pipeline.orchestration.rooms import watching
 from ads_pipeline.partition import parse_date
 from ads_pipeline.settings import Settings
@@ -24,8 +23,7 @@ def run(defs: dg.Definitions, settings: Settings, words: Sequence[str]) -> None:
     """Add the customers that have arrived, then run every customer and day of each query."""
     since, until, *queries = words
     with watching(settings) as watch:
-        sealed = SealedRuns(raw=watch.raw, ledger=watch.ledger)
-        found = sealed.arrived(source=watch.source_name, since=parse_date(since), until=parse_date(until))
+        found = watch.sealed.arrived(source=watch.source_name, since=parse_date(since), until=parse_date(until))
     with _instance() as instance:
         instance.add_dynamic_partitions(CUSTOMERS, sorted({run.key.customer_id for run in found.runs}))
         customers = instance.get_dynamic_partitions(CUSTOMERS)
@@ -33,8 +31,8 @@ def run(defs: dg.Definitions, settings: Settings, words: Sequence[str]) -> None:
             started = time.monotonic()
             result = defs.resolve_implicit_global_asset_job_def().execute_in_process(
                 instance=instance,
-                asset_selection=[raw_asset(name), warehouse_asset(name)],
-                tags={START: f"{customers[0]}|{since}", END: f"{customers[-1]}|{until}", QUERY_TAG: name},
+                asset_selection=assets_of([name]),
+                tags=range_tags(name, f"{customers[0]}|{since}", f"{customers[-1]}|{until}"),
                 run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
                 raise_on_error=False,
             )

@@ -13,13 +13,13 @@ from typing import Any, Final
 import dagster as dg
 from dagster._core.definitions.partitions.context import partition_loading_context
 
-from ads_pipeline.orchestration.keys import parsed
 from ads_pipeline.partition import PartitionKey
 
 FOR_TAG: Final = "ads_pipeline/for"
 QUERY_TAG: Final = "ads_pipeline/query"
 START, END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 LONGEST_WAIT: Final = timedelta(hours=1)
+_FINISHED: Final = frozenset({"SUCCESS", "FAILURE", "CANCELED"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +36,9 @@ def run_requests(
 ) -> list[dg.RunRequest]:
     """Requests for what no unfinished run is at, each a range without a partition that is not due."""
     with partition_loading_context(dynamic_partitions_store=instance):
-        busy = _at_work(instance, partitions, due)
-        wanted = {key.dagster_key: reason for key, reason in due.reasons.items() if key not in busy}
+        busy = _at_work(instance, partitions, due.assets)
+        named = {key.dagster_key: reason for key, reason in due.reasons.items()}
+        wanted = {name: reason for name, reason in named.items() if name not in busy}
         subset = partitions.subset_with_partition_keys(wanted)
         ranges = [
             (each.start, each.end, [str(name) for name in partitions.get_partition_keys_in_range(each)])
@@ -48,6 +49,11 @@ def run_requests(
         for start, end, names in sorted(ranges)
     )
     return [request for request in requests if request is not None]
+
+
+def range_tags(query_name: str, start: str, end: str) -> dict[str, str]:
+    """What makes a run one over a range of a query's partitions."""
+    return {START: start, END: end, QUERY_TAG: query_name}
 
 
 def _request(
@@ -66,7 +72,7 @@ def _request(
     return dg.RunRequest(
         run_key=f"{due.query_name}:{digest}#{len(tried)}",
         asset_selection=list(due.assets),
-        tags={START: start, END: end, FOR_TAG: digest, QUERY_TAG: due.query_name},
+        tags=range_tags(due.query_name, start, end) | {FOR_TAG: digest},
     )
 
 
@@ -78,20 +84,16 @@ def _ended(tried: Sequence[Any]) -> datetime:
     return datetime.fromtimestamp(max(ends), UTC)
 
 
-def _at_work(instance: dg.DagsterInstance, partitions: dg.MultiPartitionsDefinition, due: Due) -> set[PartitionKey]:
-    """The partitions that unfinished runs are for, whoever asked for them."""
+def _at_work(
+    instance: dg.DagsterInstance, partitions: dg.MultiPartitionsDefinition, assets: Sequence[dg.AssetKey]
+) -> set[str]:
+    """The names of the partitions that unfinished runs are for, whoever asked for them."""
     unfinished = [status for status in dg.DagsterRunStatus if status.value not in _FINISHED]
-    busy: set[PartitionKey] = set()
-    source = next(iter(due.reasons)).source if due.reasons else ""
+    busy: set[str] = set()
     for run in instance.get_runs(filters=dg.RunsFilter(statuses=unfinished)):
-        if run.asset_selection and run.asset_selection.isdisjoint(due.assets):
-            continue
-        names = names_of(run.tags, partitions)
-        busy |= set(parsed(names, source=source, query_name=due.query_name))
+        if not run.asset_selection or not run.asset_selection.isdisjoint(assets):
+            busy.update(names_of(run.tags, partitions))
     return busy
-
-
-_FINISHED: Final = frozenset({"SUCCESS", "FAILURE", "CANCELED"})
 
 
 def names_of(tags: Mapping[str, str], partitions: dg.MultiPartitionsDefinition) -> Iterable[str]:

@@ -12,36 +12,35 @@ import dagster as dg
 # It has no public name in this release; `test_assets` fails should it change its meaning.
 from dagster._core.definitions.source_asset import SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION as TELL_NOTHING
 
+from ads_pipeline.orchestration import telling
 from ads_pipeline.orchestration.keys import dimension_tags, parsed
 from ads_pipeline.orchestration.rooms import Rooms
 from ads_pipeline.partition import PartitionKey, Run
-from ads_pipeline.reading import gap_of
+from ads_pipeline.reading import Gap, gap_of
 from ads_pipeline.registration import register
+from ads_pipeline.transitions import Status
 
 SHOWN: Final = 50
+Told = Mapping[PartitionKey, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
-    """The partitions a step has something for, with what there is to tell of each."""
+class Landed:
+    """Sealed runs to register, by a raw asset."""
 
-    told: Mapping[PartitionKey, Mapping[str, Any]]
+    runs: tuple[Run, ...]
     code_version: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Landed(Done):
-    """Sealed runs to register, by a raw asset."""
+class Published:
+    """The partitions that readers were given, by a warehouse asset, with what there is to tell of each."""
 
-    runs: tuple[Run, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Published(Done):
-    """The partitions that readers were given, by a warehouse asset."""
+    told: Told
+    code_version: str
 
 
-_T = TypeVar("_T", bound=Done)
+_T = TypeVar("_T", Landed, Published)
 
 
 def told_already(done: _T) -> dg.Output[_T]:
@@ -61,24 +60,31 @@ class PartitionStateIOManager(dg.IOManager):
 
     def handle_output(self, context: dg.OutputContext, obj: Landed | Published) -> None:
         """Tell Dagster of what is done; then fail the step for what was to be published and is not."""
-        if isinstance(obj, Landed):
-            register(obj.runs, raw=self._rooms.raw, ledger=self._rooms.ledger)
-        for key, metadata in obj.told.items():
-            context.log_event(_materialization(context.asset_key, key, metadata, obj.code_version))
         asked = self._parsed(context.asset_partition_keys, context.asset_key)
-        refused = [key for key in asked if key not in obj.told]
-        if refused and isinstance(obj, Published):
-            raise self._failure(refused, of=len(asked))
+        told = self._registered(obj, asked) if isinstance(obj, Landed) else obj.told
+        for key, metadata in told.items():
+            context.log_event(_materialization(context.asset_key, key, metadata, obj.code_version))
+        lacking = [key for key in asked if key not in told]
+        if lacking and isinstance(obj, Published):
+            raise self._failure(lacking, of=len(asked))
+        if lacking:
+            context.log.warning("nothing is sealed for %d of %d: first %s", len(lacking), len(asked), lacking[0])
+
+    def _registered(self, landed: Landed, asked: list[PartitionKey]) -> Told:
+        """What the ledger knows of each partition that has a run, once it knows these."""
+        register(landed.runs, raw=self._rooms.raw, ledger=self._rooms.ledger)
+        newest = self._rooms.ledger.newest(asked)
+        return {key: telling.of_run(known) for key, (known, _outcome) in newest.items()}
 
     def load_input(self, context: dg.InputContext) -> list[PartitionKey]:
         """Those of the run's partitions that are a success."""
         asked = self._parsed(context.asset_partition_keys, context.asset_key)
         states = self._rooms.ledger.states(asked)
-        return [key for key in asked if states[key].status == "success"]
+        return [key for key in asked if states[key].status is Status.SUCCESS]
 
     def _failure(self, refused: list[PartitionKey], *, of: int) -> dg.Failure:
         """How a run ends that could not do all it was asked for; trying again by itself would not help."""
-        reasons = {key: self._reason(key) for key in refused[:SHOWN]}
+        reasons = self._reasons(refused[:SHOWN])
         first, why = next(iter(reasons.items()))
         return dg.Failure(
             description=f"{len(refused)} of {of} partitions are not in the warehouse; the others are. {first}: {why}",
@@ -89,15 +95,22 @@ class PartitionStateIOManager(dg.IOManager):
             allow_retries=False,
         )
 
-    def _reason(self, key: PartitionKey) -> str:
-        day = key.logical_date
-        standings = self._rooms.ledger.standings(source=key.source, query_name=key.query_name, since=day, until=day)
-        found = {standing.state.key: standing for standing in standings}
-        gap = gap_of(key, found.get(key))
-        return "it could not be loaded" if gap is None else str(gap).removeprefix(f"{key}: ")
+    def _reasons(self, keys: list[PartitionKey]) -> dict[PartitionKey, str]:
+        """Why readers do not see these partitions of one query; a day is asked for once."""
+        source, query_name = keys[0].source, keys[0].query_name
+        standings = {
+            standing.state.key: standing
+            for day in sorted({key.logical_date for key in keys})
+            for standing in self._rooms.ledger.standings(source=source, query_name=query_name, since=day, until=day)
+        }
+        return {key: _reason(gap_of(key, standings.get(key))) for key in keys}
 
     def _parsed(self, names: Any, asset: dg.AssetKey) -> list[PartitionKey]:
         return parsed(names, source=self._rooms.source_name, query_name=asset.path[-1])
+
+
+def _reason(gap: Gap | None) -> str:
+    return "it could not be loaded" if gap is None else str(gap).removeprefix(f"{gap.key}: ")
 
 
 def _materialization(

@@ -35,6 +35,11 @@ def dimension_tags(key: PartitionKey) -> dict[str, str]:
     }
 
 
+def assets_of(query_names: Iterable[str]) -> list[dg.AssetKey]:
+    """Every asset of these queries."""
+    return [asset(name) for name in query_names for asset in (raw_asset, warehouse_asset)]
+
+
 def raw_asset(query_name: str) -> dg.AssetKey:
     return dg.AssetKey(["raw", query_name])
 

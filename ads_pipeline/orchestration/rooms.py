@@ -28,11 +28,11 @@ SPARK_SETTINGS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rooms:
-    """The product's rooms as one deployment has them."""
+class Watch:
+    """One deployment's places, for those who may only look, as sensors do."""
 
     settings: Settings
-    ledger: Ledger
+    ledger: LedgerReader
 
     @property
     def source_name(self) -> str:
@@ -45,6 +45,13 @@ class Rooms:
     @property
     def sealed(self) -> SealedRuns:
         return SealedRuns(raw=self.raw, ledger=self.ledger)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rooms(Watch):
+    """The same places, for those who may write."""
+
+    ledger: Ledger
 
     @property
     def source(self) -> Source:
@@ -66,22 +73,6 @@ class Rooms:
 
     def reconciliation(self, spark: SparkSession) -> Reconciliation:
         return Reconciliation(ledger=self.ledger, warehouse=self.warehouse, pipeline=self.pipeline(spark))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watch:
-    """What sensors get: the same places, and no way to write."""
-
-    settings: Settings
-    ledger: LedgerReader
-
-    @property
-    def source_name(self) -> str:
-        return self.settings.google_apis.source
-
-    @property
-    def raw(self) -> RawRuns:
-        return RawRuns(self.settings.raw_root)
 
 
 @contextmanager

@@ -8,19 +8,17 @@ import dagster as dg
 from dagster_pyspark import PySparkResource
 
 from ads_pipeline.orchestration.assets import MOST_IN_A_RUN
-from ads_pipeline.orchestration.dispatching import END, QUERY_TAG, START
-from ads_pipeline.orchestration.keys import CUSTOMERS, raw_asset, warehouse_asset
+from ads_pipeline.orchestration.dispatching import range_tags
+from ads_pipeline.orchestration.keys import CUSTOMERS, assets_of
 from ads_pipeline.orchestration.rooms import Rooms
 
 ON: Final = dg.DefaultScheduleStatus.RUNNING
 
 
 def build_schedules(query_names: Sequence[str]) -> list[dg.ScheduleDefinition]:
-    everything = [asset(name) for name in query_names for asset in (raw_asset, warehouse_asset)]
-
     @dg.schedule(
         cron_schedule="0 6 * * *",
-        target=dg.AssetSelection.assets(*everything),
+        target=dg.AssetSelection.assets(*assets_of(query_names)),
         default_status=ON,
         description="Asks for yesterday of every known customer, so that what did not arrive is seen to be missing.",
     )
@@ -34,8 +32,8 @@ def build_schedules(query_names: Sequence[str]) -> list[dg.ScheduleDefinition]:
                 some = customers[start : start + MOST_IN_A_RUN]
                 yield dg.RunRequest(
                     run_key=f"{name}:{day}:{start}",
-                    asset_selection=[raw_asset(name), warehouse_asset(name)],
-                    tags={START: f"{some[0]}|{day}", END: f"{some[-1]}|{day}", QUERY_TAG: name},
+                    asset_selection=assets_of([name]),
+                    tags=range_tags(name, f"{some[0]}|{day}", f"{some[-1]}|{day}"),
                 )
 
     return [

@@ -11,11 +11,10 @@ from typing import Final
 import dagster as dg
 from dagster._core.definitions.partitions.context import partition_loading_context
 
-from ads_pipeline.arrivals import SealedRuns
 from ads_pipeline.errors import quoted
 from ads_pipeline.ledger.records import Standing
 from ads_pipeline.orchestration.dispatching import Due, names_of, run_requests
-from ads_pipeline.orchestration.keys import CUSTOMERS, DAY, parsed, raw_asset, warehouse_asset
+from ads_pipeline.orchestration.keys import CUSTOMERS, DAY, assets_of, parsed, raw_asset, warehouse_asset
 from ads_pipeline.orchestration.rooms import Watch
 from ads_pipeline.partition import NAME_RULES, PartitionKey
 
@@ -29,20 +28,17 @@ SECONDS_BETWEEN_LOOKS: Final = 60
 def build_sensors(
     partitions: dg.MultiPartitionsDefinition, query_names: list[str], *, now: Clock
 ) -> list[dg.SensorDefinition]:
-    """One sensor for arrivals, one for loads that are missing; both over all queries."""
-    everything = [asset(name) for name in query_names for asset in (raw_asset, warehouse_asset)]
+    """One sensor for arrivals, one for loads that are missing, one for runs that failed; all over all queries."""
 
     @dg.sensor(
-        target=dg.AssetSelection.assets(*everything),
+        target=dg.AssetSelection.assets(*assets_of(query_names)),
         minimum_interval_seconds=SECONDS_BETWEEN_LOOKS,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Judges and loads what was sealed and has no verdict; adds customers that were never seen.",
     )
     def raw_arrivals(context: dg.SensorEvaluationContext, watch: dg.ResourceParam[Watch]) -> dg.SensorResult:
         since, until = _window(now())
-        found = SealedRuns(raw=watch.raw, ledger=watch.ledger).arrived(
-            source=watch.source_name, since=since, until=until
-        )
+        found = watch.sealed.arrived(source=watch.source_name, since=since, until=until)
         for damage in found.nameless:
             context.log.warning("%s: %s", damage.path, damage.problem)
         reasons: dict[PartitionKey, str] = defaultdict(str)
@@ -51,7 +47,7 @@ def build_sensors(
         return _result(context, partitions, reasons, query_names, [raw_asset, warehouse_asset], now())
 
     @dg.sensor(
-        target=dg.AssetSelection.assets(*everything),
+        target=dg.AssetSelection.assets(*assets_of(query_names)),
         minimum_interval_seconds=5 * SECONDS_BETWEEN_LOOKS,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Loads partitions whose accepted run is not the one that readers are pointed at.",
@@ -84,7 +80,7 @@ def _run_failures(partitions: dg.MultiPartitionsDefinition) -> dg.SensorDefiniti
             names = names_of(run.tags, partitions)
         for name in sorted(queries):
             keys = parsed(names, source=watch.source_name, query_name=name)
-            left = [each for each, is_judged in watch.ledger.known_runs(keys).items() if not is_judged]
+            left = watch.ledger.unjudged(keys)
             if left:
                 context.log.error("%s ended and left %d sealed runs unjudged: %s", run.run_id, len(left), left[0])
 
@@ -96,10 +92,9 @@ def _window(now: datetime) -> tuple[date, date]:
 
 
 def _is_unloaded(standing: Standing, now: datetime) -> bool:
-    state, pointer = standing.state, standing.pointer
-    settled = state.updated_at is not None and state.updated_at < now - SETTLING
-    shown = pointer is not None and pointer.available and pointer.run.run_id == state.current_run_id
-    return standing.publishable and settled and not shown
+    updated_at = standing.state.updated_at
+    settled = updated_at is not None and updated_at < now - SETTLING
+    return standing.publishable and settled and not standing.pointed_at_current
 
 
 def _result(

@@ -1,43 +1,25 @@
 """Says of each partition what the Dagster UI should show: where it comes from, what changed, what was wrong."""
 
-from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import dagster as dg
 
-from ads_pipeline.errors import AdsPipelineError, RunDamaged, RunNotSealed, UnsafePath
+from ads_pipeline.errors import AdsPipelineError
 from ads_pipeline.ledger.records import Pointer
-from ads_pipeline.partition import PartitionKey, Run
-from ads_pipeline.raw import RawRuns
 from ads_pipeline.transitions import Outcome, RegisteredRun
 from ads_pipeline.validator.judging import Judgement
 
 MICROS: Final = 1_000_000
 
 
-def of_runs(
-    raw: RawRuns, newest: Mapping[PartitionKey, tuple[RegisteredRun, Outcome | None]], arrived: Iterable[Run]
-) -> dict[PartitionKey, dict[str, Any]]:
-    """The newest run of each partition that has any: one that has just arrived, or one known before."""
-    told = {
-        key: _of_run(known.run.run_id, known.record_count, known.schema_version)
-        for key, (known, _outcome) in newest.items()
-    }
-    for run in arrived:
-        try:
-            seal = raw.seal(run)
-            told[run.key] = _of_run(run.run_id, seal.record_count, seal.facts.schema_version)
-        except (RunDamaged, RunNotSealed, UnsafePath):
-            told[run.key] = _of_run(run.run_id, None, None)
-    return told
-
-
-def _of_run(run_id: str, rows: int | None, schema_version: str | None) -> dict[str, Any]:
+def of_run(known: RegisteredRun) -> dict[str, Any]:
+    """What the ledger holds of a run; a damaged one has neither rows nor a schema version."""
+    rows = dg.MetadataValue.int(known.record_count or 0)
     return {
-        "run_id": run_id,
-        "rows": dg.MetadataValue.int(rows or 0),
-        "dagster/partition_row_count": dg.MetadataValue.int(rows or 0),
-        "schema_version": schema_version or "unknown: the run is damaged",
+        "run_id": known.run.run_id,
+        "rows": rows,
+        "dagster/partition_row_count": rows,
+        "schema_version": known.schema_version or "unknown: the run is damaged",
     }
 
 

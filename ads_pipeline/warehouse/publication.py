@@ -129,13 +129,14 @@ def _replace(
         due = _not_held(snapshot, wanted)
         if not due:
             return Loaded(table_version=snapshot.version, loads=tuple(wanted), outdated=tuple(outdated))
+        partitions = _partitions(due)
         staged = stage(
             spark,
             snapshot,
             rows=_rows_of(spark, rows, due),
             loads=due,
-            partitions=_partitions(due),
-            replaced=affected_files(snapshot, _partitions(due)),
+            partitions=partitions,
+            replaced=affected_files(snapshot, partitions),
         )
         named = set(still([load.run for load in due]))
         lost = [load.run for load in due if load.run not in named]

@@ -85,7 +85,6 @@ def _add_views(connection: duckdb.DuckDBPyConnection, opened: Opened) -> None:
     connection.register("offered", _passes(opened))
     connection.execute(f"CREATE TABLE {passes} AS FROM offered")
     connection.unregister("offered")
-    # The view names its columns, and casts the day: what a partitioned table's readers call a date is their affair.
     rows = f"SELECT t.*, p.is_current FROM {table} t JOIN {passes} p USING (customer_id, {DATE}, run_id)"  # noqa: S608
     connection.execute(f"CREATE VIEW {name} AS {rows}")
     connection.execute(f"CREATE VIEW {name}_current AS FROM {name} WHERE is_current")

@@ -22,27 +22,15 @@ from ads_pipeline.warehouse.publication import WEEK, Warehouse
 from ads_pipeline_tests.warehouse.words import (
     by_duckdb,
     die_at,
-    everyone,
     key,
     loads,
+    publish,
     rows_of,
     table_path,
     versions,
 )
 
 HOUR = timedelta(hours=1)
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "warehouse"
-
-
-def publish(
-    spark: SparkSession, root: Path, run_id: str, customers: Sequence[int], days: Sequence[int] = (1,)
-) -> int:
-    wanted = loads(run_id, customers, days)
-    return Warehouse(root).replace(spark, rows_of(spark, wanted), wanted, still=everyone).table_version
 
 
 def optimize(spark: SparkSession, root: Path) -> int | None:

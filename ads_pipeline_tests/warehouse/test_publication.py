@@ -25,22 +25,11 @@ from ads_pipeline_tests.warehouse.words import (
     key,
     load,
     loads,
+    publish,
     rows_of,
     table_path,
     versions,
 )
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "warehouse"
-
-
-def publish(
-    spark: SparkSession, root: Path, run_id: str, customers: Sequence[int], days: Sequence[int] = (1,)
-) -> int:
-    wanted = loads(run_id, customers, days)
-    return Warehouse(root).replace(spark, rows_of(spark, wanted), wanted, still=everyone).table_version
 
 
 def held(root: Path) -> dict[Any, Held]:

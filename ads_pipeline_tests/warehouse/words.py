@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from ads_pipeline.partition import PartitionKey, Run
+from ads_pipeline.warehouse.publication import Warehouse
 from ads_pipeline.warehouse.records import Load
 
 SCHEMA = (
@@ -51,6 +52,14 @@ def rows_of(spark: SparkSession, wanted: Sequence[Load], schema: str = SCHEMA, *
         for number in range(each.record_count)
     ]
     return spark.createDataFrame(rows, schema)
+
+
+def publish(
+    spark: SparkSession, root: Path, run_id: str, customers: Sequence[int], days: Sequence[int] = (1,)
+) -> int:
+    """Load a run of these partitions, and say by which version."""
+    wanted = loads(run_id, customers, days)
+    return Warehouse(root).replace(spark, rows_of(spark, wanted), wanted, still=everyone).table_version
 
 
 def everyone(runs: Sequence[Run]) -> Collection[Run]:
