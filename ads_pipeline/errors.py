@@ -8,6 +8,7 @@ tree once, at its own edge; it does not invent classes of its own elsewhere.
     ├── BadSettings             the environment or the query file is wrong; every mistake is listed
     ├── BadCommand              words of the command line, or its SQL, ask for what cannot be done
     ├── BadJson                 a text from outside is not one strict JSON object
+    ├── BadEvent                a field of a run's event breaks its rule
     ├── RawError                about one run's directory
     │   ├── BadRow              a row cannot be written as one line of strict JSON
     │   ├── UnsafePath          a symbolic link or a non-directory stands where a directory must
@@ -29,6 +30,9 @@ tree once, at its own edge; it does not invent classes of its own elsewhere.
         ├── RunChanged          a run is registered again with another seal: raw data was tampered with
         ├── ActRepeated         an act_id is used again for another act
         ├── UnknownRun          a verdict or a pointer names a run that was never registered
+        ├── NoSuchEvents        a run's events are asked for, and there are none or no longer any
+        ├── RunClosed           an event for a run whose events were retired, or of another plan
+        ├── RunOpen             events of a run that has not ended are to be retired
         ├── UnsoundAcceptance   an acceptance that the run's own seal contradicts
         ├── LedgerRefused       the database's own rules stopped a write: a defect, never retried
         ├── LedgerOutdated      the schema is not the one this release writes
@@ -92,6 +96,14 @@ class BadCommand(AdsPipelineError, ValueError):
 
 class BadJson(AdsPipelineError, ValueError):
     """Not one strict JSON object. The message is the reason, without a word of the text itself."""
+
+
+class BadEvent(AdsPipelineError, ValueError):
+    """An event was refused. Nothing was appended."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        self.field, self.problem = field, problem
+        super().__init__(f"event: {field}: {problem}")
 
 
 class RawError(AdsPipelineError):
@@ -240,6 +252,30 @@ class UnknownRun(LedgerError):
     def __init__(self, run: str) -> None:
         self.run = run
         super().__init__(f"{run}: the run is not registered; register what was sealed before judging it")
+
+
+class NoSuchEvents(LedgerError):
+    """The events of a run are not here."""
+
+    def __init__(self, run_id: str, why: str) -> None:
+        self.run_id = run_id
+        super().__init__(f"run {run_id}: {why}")
+
+
+class RunClosed(LedgerError):
+    """The run takes no such event any more. Nothing was appended, also of the others in the call."""
+
+    def __init__(self, run_id: str, why: str) -> None:
+        self.run_id = run_id
+        super().__init__(f"run {run_id}: {why}; a new execution appends under a run_id of its own")
+
+
+class RunOpen(LedgerError):
+    """Only the events of a run that has ended may be retired, and only all of them."""
+
+    def __init__(self, run_id: str, status: str) -> None:
+        self.run_id = run_id
+        super().__init__(f"run {run_id}: its events stay while the run is {status}")
 
 
 class UnsoundAcceptance(LedgerError):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 PACKAGE = "ads_pipeline"
-WORDS = frozenset({"errors", "partition", "transitions", "strict_json", "seal"})
+WORDS = frozenset({"errors", "partition", "transitions", "strict_json", "seal", "run_events", "run_snapshots"})
 
 # room -> (the libraries it may use, the words and rooms it may use). What is not listed may not exist.
 LAW: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
@@ -15,6 +15,8 @@ LAW: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "transitions": (frozenset(), frozenset({"errors", "partition"})),
     "strict_json": (frozenset(), frozenset({"errors"})),
     "seal": (frozenset(), frozenset({"errors", "partition", "strict_json"})),
+    "run_events": (frozenset(), frozenset({"errors"})),
+    "run_snapshots": (frozenset(), frozenset({"run_events"})),
     "raw": (frozenset(), WORDS),
     "settings": (frozenset({"pydantic", "yaml"}), WORDS),
     "ledger": (frozenset({"sqlalchemy", "alembic", "tenacity"}), WORDS),
