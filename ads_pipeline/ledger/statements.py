@@ -38,12 +38,12 @@ class Statements:
 
     def __init__(self, dialect: str) -> None:
         self._dialect = dialect
-        self.read_clock = sa.select(_clock(dialect))
+        self.read_clock = sa.select(clock_of(dialect))
         self.lock_states = self._named("lock_states", lambda rowset: _locked(rowset(KEY_TYPES)))
         self.insert_pending = self._insert(partition_state, _NEW_STATE, skip_present=True)
         self.update_states = self._named("update_states", _update_states)
         self.read_for_judging = self._named(
-            "read_for_judging", lambda rowset: _read_for_judging(rowset, _clock(dialect))
+            "read_for_judging", lambda rowset: _read_for_judging(rowset, clock_of(dialect))
         )
         self.record_attempts = self._record_attempts()
         self.read_for_registering = self._named("read_for_registering", _read_for_registering)
@@ -108,7 +108,7 @@ class Statements:
         return insert.on_conflict_do_update(index_elements=list(KEY), set_=changed)
 
 
-def _clock(dialect: str) -> sa.ColumnElement[Any]:
+def clock_of(dialect: str) -> sa.ColumnElement[Any]:
     """The database's clock, so that one clock stamps every row of a shared ledger."""
     if dialect == "postgresql":
         return sa.func.clock_timestamp(type_=Instant()).label("now")

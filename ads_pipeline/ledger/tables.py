@@ -167,3 +167,104 @@ acted_partitions = sa.Table(
     *_key_columns(),
     sa.Column("status_before", sa.Text),
 )
+
+# Where each run's events stand: its row is the lock of its order. `projected_seq` is how far the snapshot is.
+run_head = sa.Table(
+    "run_head",
+    metadata,
+    sa.Column("run_id", sa.Text, primary_key=True),
+    sa.Column("plan_version", sa.Text),
+    sa.Column("last_seq", sa.BigInteger),
+    sa.Column("last_at", Instant),
+    sa.Column("opened_at", Instant),
+    sa.Column("projected_seq", sa.BigInteger),
+    sa.Column("payload_conflicts", sa.Integer),
+    sa.Column("retired_at", Instant),
+)
+
+run_events = sa.Table(
+    "run_events",
+    metadata,
+    sa.Column("run_id", sa.Text, primary_key=True),
+    sa.Column("run_seq", sa.BigInteger, primary_key=True),
+    sa.Column("event_id", sa.Text),
+    sa.Column("event_type", sa.Text),
+    sa.Column("step_id", sa.Text),
+    sa.Column("logical_attempt_id", sa.BigInteger),
+    sa.Column("engine_attempt_id", sa.BigInteger),
+    sa.Column("event_data", sa.Text),
+    sa.Column("engine_run_ref", sa.Text),
+    sa.Column("idempotency_key", sa.Text),
+    sa.Column("emitted_at", sa.Text),
+    sa.Column("persisted_at", Instant),
+    sa.Column("adapter_version", sa.Text),
+    sa.Column("caused_by_signal_id", sa.Text),
+    sa.Column("parent_event_id", sa.Text),
+)
+
+# What the events make of a run: derived, and made anew from them at any time.
+run_snapshots = sa.Table(
+    "run_snapshots",
+    metadata,
+    sa.Column("run_id", sa.Text, primary_key=True),
+    sa.Column("status", sa.Text),
+    sa.Column("last_event_seq", sa.BigInteger),
+    sa.Column("steps", sa.Text),
+    sa.Column("started_at", Instant),
+    sa.Column("ended_at", Instant),
+    sa.Column("inconsistencies", sa.Integer),
+    sa.Column("holes", sa.BigInteger),
+    sa.Column("stale_since", Instant),
+)
+
+run_steps = sa.Table(
+    "run_steps",
+    metadata,
+    sa.Column("run_id", sa.Text, primary_key=True),
+    sa.Column("step_id", sa.Text, primary_key=True),
+    sa.Column("status", sa.Text),
+)
+
+# ADR-026's table, with its columns and no other.
+partition_status = sa.Table(
+    "partition_status",
+    metadata,
+    sa.Column("tenant_id", sa.Text, primary_key=True),
+    sa.Column("workspace_id", sa.Text, primary_key=True),
+    sa.Column("asset_key", sa.Text, primary_key=True),
+    sa.Column("partition_key", sa.Text, primary_key=True),
+    sa.Column("last_materialization_run_id", sa.Text),
+    sa.Column("last_materialization_at", Instant),
+    sa.Column("last_materialization_code_version", sa.Text),
+    sa.Column("last_attempt_run_id", sa.Text),
+    sa.Column("last_attempt_at", Instant),
+    sa.Column("last_attempt_outcome", sa.Text),
+    sa.Column("stale_since", Instant),
+    sa.Column("stale_reason_code", sa.Text),
+    sa.Column("partition_values", sa.Text),
+    sa.Column("row_version", sa.Text),
+)
+
+# Every finish that is no verdict: loads, and attempts that ended without one. With `attempts` these are all that
+# partition_status is folded from.
+finishes = sa.Table(
+    "finishes",
+    metadata,
+    sa.Column("asset", sa.Text, primary_key=True),
+    *_key_columns(),
+    sa.Column("finished_at", Instant, primary_key=True),
+    sa.Column("run_id", sa.Text),
+    sa.Column("outcome", sa.Text),
+    sa.Column("code_version", sa.Text),
+)
+
+# The version of each asset's definition, and since when it is the one that runs.
+code_versions = sa.Table(
+    "code_versions",
+    metadata,
+    sa.Column("tenant_id", sa.Text, primary_key=True),
+    sa.Column("workspace_id", sa.Text, primary_key=True),
+    sa.Column("asset_key", sa.Text, primary_key=True),
+    sa.Column("code_version", sa.Text),
+    sa.Column("seen_since", Instant),
+)

@@ -1,0 +1,129 @@
+"""Keeps the snapshots of runs up to their events, however many follow at once, and says how far behind they are.
+
+A snapshot moves only forward, by the events that follow it without a gap. Behind a gap it is stale until it was made
+whole again from the last event before the gap.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from ads_pipeline.errors import LedgerUnavailable
+from ads_pipeline.ledger import database
+from ads_pipeline.ledger.event_log import EventLog, fetch, steps_of
+from ads_pipeline.ledger.event_rows import snapshot_fields, snapshot_of
+from ads_pipeline.ledger.tables import run_head, run_snapshots, run_steps
+from ads_pipeline.run_snapshots import Lag, LagWatch, RunSnapshot, StepStatus, contiguous, fold
+
+AT_ONCE: Final = 2_000  # events of one run in one transaction: bounds how long its snapshot is locked
+LOOKS_EVERY: Final = timedelta(milliseconds=200)
+Raise = Callable[[Lag, timedelta], None]
+
+
+class Follower:
+    """Projects what was appended. Any number of them may follow the same log."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self._engine = log._engine  # noqa: SLF001 - one room: the same connections serve both
+        self._watch = LagWatch()
+        insert = postgresql.insert if self._engine.dialect.name == "postgresql" else sqlite.insert
+        put_steps = insert(run_steps)
+        self._open = insert(run_snapshots).on_conflict_do_nothing()
+        self._put_steps = put_steps.on_conflict_do_update(
+            index_elements=["run_id", "step_id"], set_={"status": put_steps.excluded.status}
+        )
+
+    def catch_up(self, raised: Raise | None = None) -> int:
+        """Project everything that is visible now; how many events that were. `raised` is told of the lag's alarms."""
+        behind = self._log.lag()
+        self._watch, alarms = self._watch.after(behind)
+        for alarm in alarms:
+            if raised is not None:
+                raised(alarm, behind)
+        projected = 0
+        project = self.resync if Lag.RESYNC in alarms else self.project
+        while runs := self._log.behind():
+            for run_id in runs:
+                projected += project(run_id)
+        return projected
+
+    def follow(self, stopped: threading.Event, raised: Raise | None = None) -> None:
+        """Catch up again and again until stopped. An outage of the database is waited for, not died of."""
+        while not stopped.wait(LOOKS_EVERY.total_seconds()):
+            try:
+                self.catch_up(raised)
+            except LedgerUnavailable:
+                stopped.wait(1)
+
+    def project(self, run_id: str) -> int:
+        """Fold the run's next events into its snapshot; how many. Where one is missing the snapshot becomes stale."""
+        return database.transact(self._engine, lambda connection: self._project(connection, run_id))
+
+    def resync(self, run_id: str) -> int:
+        """The same under the run's lock, under which nothing can be on its way: what is missing now never comes."""
+        return database.transact(self._engine, lambda connection: self._project(connection, run_id, whole=True))
+
+    def _project(self, connection: sa.Connection, run_id: str, *, whole: bool = False) -> int:
+        row = self._locked(connection, run_id)
+        before, known_holes = snapshot_of(row), row.holes
+        whole = whole or before.stale_since is not None
+        if whole:
+            connection.execute(sa.select(run_head).where(run_head.c.run_id == run_id).with_for_update()).all()
+        events = fetch(connection, run_id, before.last_event_seq, AT_ONCE)
+        following = events if whole else contiguous(before.last_event_seq, events)
+        after, changed = fold(before, steps_of(connection, run_id, following), following)
+        missing = after.last_event_seq - before.last_event_seq - len(following)
+        if len(following) < len(events):
+            after = replace(after, stale_since=before.stale_since or self._log._now(connection))  # noqa: SLF001
+        elif whole:
+            after = replace(after, stale_since=None)
+        self._keep(connection, after, changed, holes=known_holes + missing)
+        return len(following)
+
+    def _locked(self, connection: sa.Connection, run_id: str) -> sa.Row[Any]:
+        """The run's snapshot, which nobody else may move until the transaction ends; an empty one if there is none."""
+        kept = sa.select(run_snapshots).where(run_snapshots.c.run_id == run_id).with_for_update()
+        row = connection.execute(kept).one_or_none()
+        if row is None:
+            connection.execute(self._open, snapshot_fields(RunSnapshot(run_id=run_id)) | {"holes": 0})
+            row = connection.execute(kept).one()
+        return row
+
+    def _keep(
+        self, connection: sa.Connection, snapshot: RunSnapshot, changed: dict[str, StepStatus], *, holes: int
+    ) -> None:
+        here = run_snapshots.c.run_id == snapshot.run_id
+        values = snapshot_fields(snapshot) | {"holes": holes}
+        connection.execute(sa.update(run_snapshots).where(here).values(values))
+        if changed:
+            rows = [
+                {"run_id": snapshot.run_id, "step_id": step, "status": str(status)}
+                for step, status in changed.items()
+            ]
+            connection.execute(self._put_steps, rows)
+        moved = sa.update(run_head).where(
+            run_head.c.run_id == snapshot.run_id, run_head.c.projected_seq < snapshot.last_event_seq
+        )
+        connection.execute(moved.values(projected_seq=snapshot.last_event_seq))
+
+
+@contextmanager
+def following(log: EventLog, raised: Raise | None = None) -> Iterator[None]:
+    """Follows in a thread while the block runs, and catches up when it ends: no process of its own is needed."""
+    stopped = threading.Event()
+    follower = Follower(log)
+    thread = threading.Thread(target=follower.follow, args=(stopped, raised), name="run-events", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+        follower.catch_up(raised)
