@@ -6,13 +6,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 PACKAGE = "ads_pipeline"
-WORDS = frozenset({"errors", "partition", "transitions", "strict_json", "seal", "run_events", "run_snapshots"})
+WORDS = frozenset(
+    {"errors", "partition", "transitions", "run_events", "run_snapshots", "freshness", "strict_json", "seal"}
+)
 
 # room -> (the libraries it may use, the words and rooms it may use). What is not listed may not exist.
 LAW: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "errors": (frozenset(), frozenset()),
     "partition": (frozenset(), frozenset({"errors"})),
     "transitions": (frozenset(), frozenset({"errors", "partition"})),
+    "freshness": (frozenset(), frozenset({"errors", "partition"})),
     "strict_json": (frozenset(), frozenset({"errors"})),
     "seal": (frozenset(), frozenset({"errors", "partition", "strict_json"})),
     "run_events": (frozenset(), frozenset({"errors"})),
