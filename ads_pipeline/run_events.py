@@ -54,12 +54,12 @@ def idempotency_key(
     return hashlib.sha256("|".join(parts).encode()).hexdigest()
 
 
-def canonical_json(value: object) -> str:
+def canonical_json(value: object, *, of: str = "event_data") -> str:
     """The one text for this value, the same on every database; BadEvent for what JSON or a database cannot keep."""
-    _check_json(value, 0)
+    _check_json(value, of, 0)
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     if len(text) > LONGEST:
-        raise BadEvent("event_data", f"is longer than {LONGEST:,} characters; say where the rest lies instead")
+        raise BadEvent(of, f"is longer than {LONGEST:,} characters; say where the rest lies instead")
     return text
 
 
@@ -94,9 +94,11 @@ class Event:
             raise BadEvent("step_id", f"{self.event_type} is about the whole run")
         if self.event_type in STEP_TYPES and self.step_id is None:
             raise BadEvent("step_id", f"{self.event_type} needs one")
+        if self.step_id == RUN_LEVEL:
+            raise BadEvent("step_id", f"{RUN_LEVEL} stands for the run itself in the key, so no step has that name")
         _check_instant(self.emitted_at)
         object.__setattr__(self, "payload", canonical_json(self.event_data))
-        object.__setattr__(self, "engine_run", canonical_json(self.engine_run_ref))
+        object.__setattr__(self, "engine_run", canonical_json(self.engine_run_ref, of="engine_run_ref"))
         if self.logical_attempt_id is None and self.event_type not in REPEATABLE:
             object.__setattr__(self, "logical_attempt_id", 1)
 
@@ -188,50 +190,49 @@ def _check_name(name: str, value: object, pattern: re.Pattern[str]) -> None:
 
 def _check_instant(text: str) -> None:
     try:
-        aware = (
-            datetime.fromisoformat(text).tzinfo is not None and text.isprintable() and len(text) <= LONGEST_INSTANT
-        )
+        # Python takes any character between day and time; ISO 8601 takes the T.
+        aware = datetime.fromisoformat(text).tzinfo is not None and "T" in text and len(text) <= LONGEST_INSTANT
     except (TypeError, ValueError):
         aware = False
     if not aware:
         raise BadEvent("emitted_at", f"{quoted(text)} must be ISO 8601 with an offset from UTC")
 
 
-def _check_json(value: object, depth: int) -> None:
+def _check_json(value: object, of: str, depth: int) -> None:
     """What either database or JSON would refuse, change or guess at is refused for both."""
     if depth > DEEPEST:
-        raise BadEvent("event_data", f"is nested deeper than {DEEPEST}")
+        raise BadEvent(of, f"is nested deeper than {DEEPEST}")
     if isinstance(value, dict):
         for name, each in value.items():
             if not isinstance(name, str):
-                raise BadEvent("event_data", f"holds the name {quoted(name)}, which is no text")
-            _check_text(name)
-            _check_json(each, depth + 1)
+                raise BadEvent(of, f"holds the name {quoted(name)}, which is no text")
+            _check_text(name, of)
+            _check_json(each, of, depth + 1)
     elif isinstance(value, list | tuple):
         for each in value:
-            _check_json(each, depth + 1)
+            _check_json(each, of, depth + 1)
     else:
-        _check_leaf(value)
+        _check_leaf(value, of)
 
 
-def _check_leaf(value: object) -> None:
+def _check_leaf(value: object, of: str) -> None:
     match value:
         case None | bool():
             return
         case str():
-            _check_text(value)
+            _check_text(value, of)
         case int():
             if not -LARGEST_INT <= value < LARGEST_INT:
-                raise BadEvent("event_data", "holds a number that does not fit 64 bits; write it as text")
+                raise BadEvent(of, "holds a number that does not fit 64 bits; write it as text")
         case float():
             if not math.isfinite(value):
-                raise BadEvent("event_data", f"holds {value}, which is not JSON")
+                raise BadEvent(of, f"holds {value}, which is not JSON")
         case _:
-            raise BadEvent("event_data", f"holds a {type(value).__name__}, which is not JSON")
+            raise BadEvent(of, f"holds a {type(value).__name__}, which is not JSON")
 
 
-def _check_text(text: str) -> None:
+def _check_text(text: str, of: str) -> None:
     if "\0" in text:
-        raise BadEvent("event_data", "holds a NUL character")
+        raise BadEvent(of, "holds a NUL character")
     if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise BadEvent("event_data", "holds half of a surrogate pair")
+        raise BadEvent(of, "holds half of a surrogate pair")

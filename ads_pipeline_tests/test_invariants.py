@@ -14,7 +14,7 @@ def listed() -> list[str]:
 
 def marked() -> Iterator[tuple[str, str]]:
     """Each code in a marker, with the test that carries it."""
-    for path in sorted(HERE.rglob("test_*.py")):
+    for path in sorted(HERE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef):
                 for mark in node.decorator_list:
@@ -41,7 +41,7 @@ def test_every_test_says_its_rule() -> None:
     """Each test states the rule it checks in its docstring."""
     silent = [
         f"{path.name}::{node.name}"
-        for path in sorted(HERE.rglob("test_*.py"))
+        for path in sorted(HERE.rglob("*.py"))
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and not ast.get_docstring(node)
     ]

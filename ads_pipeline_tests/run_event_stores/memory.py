@@ -1,0 +1,76 @@
+"""The smallest store of run events that passes the suite: an example for authors of adapters, and nothing else.
+
+It keeps everything in one process's memory and serves one thread.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from ads_pipeline.errors import NoSuchEvents, RunClosed
+from ads_pipeline.run_events import Appended, Event, Logged
+from ads_pipeline.run_snapshots import FIRST_PAGE, RunSnapshot, StepStatus, fold
+
+LARGEST_PAGE: Final = 10_000
+
+
+class MemoryEventStore:
+    """Events of runs in lists. What it knows of a run beside these can be made from them again."""
+
+    def __init__(self) -> None:
+        self._logs: dict[str, list[Logged]] = {}
+        self._projected: dict[str, tuple[RunSnapshot, dict[str, StepStatus]]] = {}
+
+    def append(self, event: Event) -> Appended:
+        (appended,) = self.append_many([event])
+        return appended
+
+    def append_many(self, events: Sequence[Event]) -> list[Appended]:
+        drafts = {event.run_id: list(self._logs.get(event.run_id, ())) for event in events}
+        appended = [_put(drafts[event.run_id], event) for event in events]
+        self._logs |= drafts  # only now, so that one refusal leaves all as it was
+        return appended
+
+    def fetch(self, run_id: str, *, after_seq: int = 0, limit: int = FIRST_PAGE) -> list[Logged]:
+        if after_seq < 0:
+            raise ValueError(f"after_seq: {after_seq} must not be negative")
+        if not 1 <= limit <= LARGEST_PAGE:
+            raise ValueError(f"limit: {limit} must lie between 1 and {LARGEST_PAGE:,}")
+        return [each for each in self._logs.get(run_id, ()) if each.run_seq > after_seq][:limit]
+
+    def get_snapshot(self, run_id: str) -> RunSnapshot | None:
+        snapshot, _ = self._projected.get(run_id, (None, {}))
+        return snapshot
+
+    def project_snapshot(self, run_id: str) -> RunSnapshot:
+        if run_id not in self._logs:
+            raise NoSuchEvents(run_id, "no event of it was ever appended")
+        before, steps = self._projected.get(run_id, (RunSnapshot(run_id=run_id), {}))
+        after, changed = fold(before, steps, self._logs[run_id])
+        self._projected[run_id] = after, steps | changed
+        return after
+
+
+def _put(log: list[Logged], event: Event) -> Appended:
+    if log and log[0].event.plan_version != event.plan_version:
+        raise RunClosed(event.run_id, f"it follows plan {log[0].event.plan_version}, not {event.plan_version}")
+    whole = event if event.logical_attempt_id is not None else event.numbered(_occurrence(log, event))
+    key = whole.idempotency_key
+    first = next((each for each in log if each.idempotency_key == key), None)
+    if first is not None:
+        conflict = first.event.payload != event.payload
+        return Appended(run_seq=first.run_seq, idempotent=True, payload_conflict=conflict)
+    now = datetime.now(UTC)
+    persisted_at = max(now, log[-1].persisted_at) if log else now  # a clock may go back
+    log.append(Logged(event=whole, run_seq=len(log) + 1, persisted_at=persisted_at, idempotency_key=key))
+    return Appended(run_seq=len(log), idempotent=False)
+
+
+def _occurrence(log: list[Logged], event: Event) -> int:
+    """The number it has when it was told before, else the one behind all of its type."""
+    numbers = {
+        each.event.event_id: each.event.logical_attempt_id or 1
+        for each in log
+        if each.event.event_type == event.event_type
+    }
+    return numbers.get(event.event_id, max(numbers.values(), default=0) + 1)

@@ -1,0 +1,15 @@
+"""The ledger's own store keeps the contract on SQLite and on Postgres."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from ads_pipeline.ledger.event_log import EventLog
+from ads_pipeline_tests.run_event_stores.conformance import RunEventStoreConformance
+
+
+class TestEventLog(RunEventStoreConformance):
+    @pytest.fixture
+    def store(self, url: str) -> Iterator[EventLog]:
+        with EventLog.opened(url) as log:
+            yield log
