@@ -344,6 +344,16 @@ def test_two_values_have_two_texts(one: object, other: object) -> None:
     assert (replace(event, event_data=other) == event) is same
 
 
+@pytest.mark.invariant("E18")
+@pytest.mark.parametrize("field", ["event_data", "engine_run_ref"])
+def test_events_are_equal_when_their_texts_are(field: str) -> None:
+    """How the producer held a value does not matter, its text does; and events can stand in sets."""
+    event = but(told("r1", "RunStarted"), field, {"a": [1], "b": 2})
+    same, other = but(event, field, {"b": 2, "a": (1,)}), but(event, field, {"a": [1.0], "b": 2})
+    assert {event, same, other} == {event, other}
+    assert event != other
+
+
 def test_an_append_was_new_or_known() -> None:
     """What is not idempotent was written, and the reverse."""
     for idempotent in (True, False):

@@ -263,7 +263,9 @@ class RunEventStoreConformance:
         lower = fresh_run()
         upper = lower.upper()
         event = told(lower, "RunPaused")
-        store.append_many([event, told(upper, "RunStarted"), replace(event, run_id=upper), told(lower, "RunStarted")])
+        store.append(event)
+        assert (kept(store, upper), store.get_snapshot(upper)) == ([], None)
+        store.append_many([told(upper, "RunStarted"), replace(event, run_id=upper), told(lower, "RunStarted")])
         assert [each.event_type for each in kept(store, lower)] == ["RunPaused", "RunStarted"]
         assert kept(store, upper)[1:] == [replace(event, run_id=upper, logical_attempt_id=1)]
         assert [store.project_snapshot(each).status for each in (lower, upper)] == [
