@@ -99,6 +99,8 @@ class Event:
         _check_instant(self.emitted_at)
         object.__setattr__(self, "payload", canonical_json(self.event_data))
         object.__setattr__(self, "engine_run", canonical_json(self.engine_run_ref, of="engine_run_ref"))
+        # A copy, because what a producer does to its own afterwards did not happen.
+        object.__setattr__(self, "event_data", json.loads(self.payload))
         if self.logical_attempt_id is None and self.event_type not in REPEATABLE:
             object.__setattr__(self, "logical_attempt_id", 1)
 

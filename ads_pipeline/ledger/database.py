@@ -33,6 +33,10 @@ _SQLITE_OUTAGE = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANT
 _TRY_AGAIN_STATES = ("40001", "40P01", "55P03", "57P01", "57P02", "57P03", "53300")
 
 
+class Overtaken(Exception):
+    """Another transaction wrote first what this one had read without a lock. It is tried again, and never escapes."""
+
+
 def open_engine(url: str, *, read_only: bool = False) -> sa.Engine:
     """An engine on the ledger; with read_only the database itself refuses every write made through it."""
     if sa.make_url(url).get_backend_name() == "sqlite":
@@ -111,12 +115,14 @@ def transact(engine: sa.Engine, work: Callable[[sa.Connection], T]) -> T:
         return _TRIES(once)
     except sa.exc.DBAPIError as error:
         raise translated(error) from error
+    except Overtaken as error:
+        raise LedgerUnavailable("the ledger's database is busy: others kept writing first") from error
 
 
 def may_be_tried_again(error: BaseException) -> bool:
     """Whether the same transaction may succeed in a moment, or may even have succeeded already."""
     if not isinstance(error, sa.exc.DBAPIError):
-        return False
+        return isinstance(error, Overtaken)
     if isinstance(error.orig, sqlite3.Error):
         return _sqlite_code(error.orig) in _SQLITE_BUSY
     return error.connection_invalidated or getattr(error.orig, "pgcode", None) in _TRY_AGAIN_STATES

@@ -4,25 +4,28 @@ What the ledger itself changes is told by `writer`, in the transaction of the ch
 `projection`.
 """
 
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
 from typing import Any, Final, Self
 
 import sqlalchemy as sa
 
-from ads_pipeline.errors import BadEvent, NoSuchEvents, RunClosed, RunOpen
+from ads_pipeline.errors import BadEvent, LedgerUnavailable, NoSuchEvents, RunClosed, RunOpen
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.event_rows import event_fields, logged_of, placed, snapshot_of
 from ads_pipeline.ledger.event_statements import EventStatements
-from ads_pipeline.ledger.statements import clock_of
+from ads_pipeline.ledger.rows import clock_of
 from ads_pipeline.ledger.tables import instant_text, run_events, run_head, run_snapshots, run_steps
-from ads_pipeline.run_events import LEDGER_TYPES, REPEATABLE, Appended, Event, Logged
+from ads_pipeline.run_events import LEDGER_TYPES, REPEATABLE, Appended, Event, Logged, Origin
 from ads_pipeline.run_snapshots import FIRST_PAGE, RunSnapshot, StepStatus, fold
 
 LARGEST_PAGE: Final = 10_000
+PLAN_VERSION: Final = f"ads_pipeline-{version('ads_pipeline')}"
 _REPLAYED: Final = 5_000
 
 
@@ -44,7 +47,7 @@ class EventReader:
     """Read access to the events of all runs."""
 
     def __init__(self, engine: sa.Engine, *, clock: Callable[[], datetime] | None = None) -> None:
-        self._engine, self._clock = engine, clock
+        self.engine, self._clock = engine, clock
         self._read_clock = sa.select(clock_of(engine.dialect.name))
 
     @classmethod
@@ -59,7 +62,7 @@ class EventReader:
             raise ValueError(f"limit must be 1 to {LARGEST_PAGE}, not {limit}")
         if after_seq < 0:
             raise ValueError(f"after_seq must not be negative, and is {after_seq}")
-        return database.transact(self._engine, lambda connection: fetch(connection, run_id, after_seq, limit))
+        return database.transact(self.engine, lambda connection: fetch(connection, run_id, after_seq, limit))
 
     def get_snapshot(self, run_id: str) -> RunSnapshot | None:
         """The snapshot that is kept of a run; None when nothing of it was projected yet."""
@@ -78,7 +81,7 @@ class EventReader:
                 steps |= changed
             return snapshot
 
-        found = database.transact(self._engine, read)
+        found = database.transact(self.engine, read)
         if not found.last_event_seq:
             raise NoSuchEvents(run_id, "no event of it was ever appended")
         return found
@@ -93,7 +96,7 @@ class EventReader:
                 steps |= changed
             return snapshot
 
-        found = database.transact(self._engine, read)
+        found = database.transact(self.engine, read)
         if not found.last_event_seq:
             head = self.head(run_id)
             raise NoSuchEvents(
@@ -149,15 +152,16 @@ class EventReader:
                 sa.select(oldest.label("since")).where(run_head.c.last_seq > run_head.c.projected_seq)
             )
             since = min((row.since for row in waiting if row.since), default=None)
-            return timedelta(0) if since is None else max(timedelta(0), self._now(connection) - since)
+            return timedelta(0) if since is None else max(timedelta(0), self.now(connection) - since)
 
-        return database.transact(self._engine, read)
+        return database.transact(self.engine, read)
 
-    def _now(self, connection: sa.Connection) -> datetime:
+    def now(self, connection: sa.Connection) -> datetime:
+        """The store's clock, which stamps every event and by which the lag is measured."""
         return self._clock() if self._clock else connection.scalars(self._read_clock).one()
 
     def _execute(self, statement: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
-        return database.transact(self._engine, lambda connection: connection.execute(statement).all())
+        return database.transact(self.engine, lambda connection: connection.execute(statement).all())
 
 
 class EventLog(EventReader):
@@ -182,7 +186,7 @@ class EventLog(EventReader):
         for event in events:
             if event.event_type in LEDGER_TYPES:
                 raise BadEvent("event_type", f"{event.event_type} is told by the ledger itself, with its change")
-        return database.transact(self._engine, lambda connection: self._append_many(connection, events))
+        return database.transact(self.engine, lambda connection: self._append_many(connection, events))
 
     def retire(self, run_id: str) -> int:
         """Delete all events of a run that has ended, and leave a tombstone; how many they were."""
@@ -199,11 +203,11 @@ class EventLog(EventReader):
             snapshot = snapshot_of(kept) if kept else RunSnapshot(run_id=run_id)
             if head.projected_seq < head.last_seq or not snapshot.status.terminal:
                 raise RunOpen(run_id, str(snapshot.status) if kept else "not projected yet")
-            retired = sa.update(run_head).where(run_head.c.run_id == run_id).values(retired_at=self._now(connection))
+            retired = sa.update(run_head).where(run_head.c.run_id == run_id).values(retired_at=self.now(connection))
             connection.execute(retired)
             return int(head.last_seq)
 
-        return database.transact(self._engine, work)
+        return database.transact(self.engine, work)
 
     def retire_before(self, moment: datetime) -> list[str]:
         """Retire the runs that ended before a moment; which they were."""
@@ -218,23 +222,37 @@ class EventLog(EventReader):
         return [row.run_id for row in rows if self.retire(row.run_id)]
 
     def _append_many(self, connection: sa.Connection, events: Sequence[Event]) -> list[Appended]:
-        now = self._now(connection)
+        now = self.now(connection)
         numbered = self._numbered(connection, events, now)
         rows = self._look(connection, numbered, now)
-        fresh: dict[tuple[str, str], Event] = {}
-        for event, row in zip(numbered, rows, strict=True):
+        first: dict[tuple[str, str], int] = {}  # which of the call's events is kept under a key that is new
+        for number, (event, row) in enumerate(zip(numbered, rows, strict=True)):
             _check_open(event, row)
             if row.run_seq is None:
-                fresh.setdefault((event.run_id, event.idempotency_key), event)
-        places = self._insert(connection, map(event_fields, fresh.values()), now)
-        answers = [_answer(event, row, fresh, places) for event, row in zip(numbered, rows, strict=True)]
-        conflicts = Counter(
-            event.run_id for event, each in zip(events, answers, strict=True) if each.payload_conflict
-        )
-        self._sql.count_conflicts.run(
-            connection, ({"run_id": run_id, "number": number} for run_id, number in conflicts.items())
-        )
+                first.setdefault(_key(event), number)
+        places = self._insert(connection, (event_fields(numbered[number]) for number in first.values()), now)
+        answers = []
+        for number, (event, row) in enumerate(zip(numbered, rows, strict=True)):
+            kept = first.get(_key(event), number)
+            payload = row.event_data if row.run_seq else numbered[kept].payload
+            answers.append(
+                Appended(
+                    run_seq=row.run_seq or places[_key(event)],
+                    idempotent=row.run_seq is not None or kept != number,
+                    payload_conflict=payload != event.payload,
+                )
+            )
+        self._count_conflicts(connection, numbered, answers)
         return answers
+
+    def _count_conflicts(
+        self, connection: sa.Connection, events: Sequence[Event], answers: Sequence[Appended]
+    ) -> None:
+        both = zip(events, answers, strict=True)
+        conflicts = Counter(event.run_id for event, answer in both if answer.payload_conflict)
+        if conflicts:
+            counted = ({"run_id": run_id, "number": number} for run_id, number in conflicts.items())
+            self._sql.count_conflicts.run(connection, counted)
 
     def _insert(
         self, connection: sa.Connection, rows: Iterable[dict[str, Any]], now: datetime
@@ -278,18 +296,37 @@ class EventLog(EventReader):
         earlier = connection.execute(
             sa.select(run_events).where(run_events.c.run_id.in_(runs), run_events.c.event_type.in_(REPEATABLE))
         ).all()
-        number = {row.event_id: row.logical_attempt_id for row in earlier}
+        number = {(row.run_id, row.event_id): row.logical_attempt_id for row in earlier}
         last = Counter[tuple[str, str]]()
         for row in earlier:
             last[row.run_id, row.event_type] = max(last[row.run_id, row.event_type], row.logical_attempt_id)
         for event in waiting:
-            if event.event_id not in number:
+            if (event.run_id, event.event_id) not in number:
                 last[event.run_id, event.event_type] += 1
-                number[event.event_id] = last[event.run_id, event.event_type]
+                number[event.run_id, event.event_id] = last[event.run_id, event.event_type]
         return [
-            event if event.logical_attempt_id is not None else event.numbered(number[event.event_id])
+            event if event.logical_attempt_id is not None else event.numbered(number[event.run_id, event.event_id])
             for event in events
         ]
+
+
+def own_origin() -> Origin:
+    """The run of whoever writes without being one of an engine's."""
+    return Origin(run_id=str(uuid.uuid4()), plan_version=PLAN_VERSION)
+
+
+@contextmanager
+def closing_run(log: EventLog, origin: Origin) -> Iterator[None]:
+    """Ends the origin's run as the block ends, if anything was told of it."""
+    ended = "RunFailed"
+    try:
+        yield
+        ended = "RunCompleted"
+    finally:
+        # An outage now would hide how the block itself ended; the run then only stays open.
+        with suppress(LedgerUnavailable):
+            if log.head(origin.run_id) is not None:
+                log.append(origin.event(ended, at=datetime.now(UTC)))
 
 
 def fetch(connection: sa.Connection, run_id: str, after_seq: int, limit: int) -> list[Logged]:
@@ -317,14 +354,5 @@ def _check_open(event: Event, row: sa.Row[Any]) -> None:
         raise RunClosed(event.run_id, f"it follows plan {row.plan_version}, the event plan {event.plan_version}")
 
 
-def _answer(
-    event: Event,
-    row: sa.Row[Any],
-    fresh: dict[tuple[str, str], Event],
-    places: dict[tuple[str, str], int],
-) -> Appended:
-    key = event.run_id, event.idempotency_key
-    if row.run_seq is not None:
-        return Appended(run_seq=row.run_seq, idempotent=True, payload_conflict=row.event_data != event.payload)
-    kept = fresh[key]
-    return Appended(run_seq=places[key], idempotent=kept is not event, payload_conflict=kept.payload != event.payload)
+def _key(event: Event) -> tuple[str, str]:
+    return event.run_id, event.idempotency_key

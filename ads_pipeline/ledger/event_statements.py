@@ -82,7 +82,7 @@ class EventStatements:
 
         def both(rowset: Rowset) -> ReturningInsert[Any]:
             asked = sa.select(rowset(EVENT_ROW)).cte("appended")
-            heads = self.advance_heads(asked).returning(*(run_head.c[name] for name in _HEAD)).cte("heads")
+            heads = self.advance_heads(asked).returning(*(run_head.c[name] for name in HEAD)).cte("heads")
             return self.insert_events(asked, heads).returning(*kept)
 
         def advance(rowset: Rowset) -> sa.Insert:
@@ -119,7 +119,7 @@ class EventStatements:
         return RowStatement(name, self._dialect, build)
 
 
-_HEAD: Final = ("run_id", "last_seq", "last_at")
+HEAD: Final = ("run_id", "last_seq", "last_at")
 
 
 def _look(rowset: Rowset) -> sa.Select[Any]:

@@ -6,14 +6,18 @@ It runs no statement. `writer` reads the rows, hands them in with the verdicts, 
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
 from ads_pipeline.errors import UnknownRun, UnsoundAcceptance, VerdictConflict
+from ads_pipeline.freshness import RAW, AttemptOutcome, PartitionStatus
+from ads_pipeline.ledger.event_rows import Own, placed
 from ads_pipeline.ledger.records import Recorded
 from ads_pipeline.ledger.rows import key_fields, state_of
+from ads_pipeline.ledger.statuses import Finished, Statuses, next_instant, status_fields, status_of
 from ads_pipeline.ledger.tables import instant_text
+from ads_pipeline.ledger.verdict_statements import EVENT, STATE, STATUS
 from ads_pipeline.partition import PartitionKey, Run
 from ads_pipeline.transitions import Effect, Outcome, PartitionState, RegisteredRun, Ruling, Verdict, rule_on
 
@@ -23,6 +27,7 @@ class _Standing:
     """Where a partition stands between two verdicts, and the ordinals this rests on."""
 
     state: PartitionState
+    status: PartitionStatus | None
     current_ordinal: int | None
     message_ordinal: int | None
 
@@ -30,12 +35,30 @@ class _Standing:
 class Hearing:
     """One transaction's verdicts. A later verdict of a partition sees what an earlier one made of it."""
 
-    def __init__(self, clock: Callable[[], datetime] | None) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], datetime] | None, *, own: Own, statuses: Statuses) -> None:
+        self._clock, self._own, self._statuses = clock, own, statuses
         self._standing: dict[PartitionKey, _Standing] = {}
         self._heard: dict[tuple[Run, str], Recorded] = {}
         self._last_row: dict[PartitionKey, dict[str, Any]] = {}
-        self.attempt_rows: list[dict[str, Any]] = []
+        self._rows: list[dict[str, Any]] = []
+        self._events: list[dict[str, Any]] = []
+        self._now: datetime | None = None
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions were judged anew."""
+        return len(self._last_row)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """What is to be written, a row a verdict."""
+        if self._now is None:
+            return []
+        events = placed(self._events, self._now)
+        return [
+            row | {f"{EVENT}{name}": value for name, value in event.items()}
+            for row, event in zip(self._rows, events, strict=True)
+        ]
 
     def hear(self, verdict: Verdict, row: sa.Row[Any]) -> Recorded:
         """The verdict as recorded, now or before; a LedgerError when it cannot stand."""
@@ -43,6 +66,7 @@ class Hearing:
             raise UnknownRun(str(verdict.run))
         standing = self._standing.get(verdict.run.key) or _Standing(
             state=state_of(row, verdict.run.key),
+            status=status_of(row),
             current_ordinal=row.current_ordinal,
             message_ordinal=row.message_ordinal,
         )
@@ -56,15 +80,16 @@ class Hearing:
             record_count=row.run_record_count,
         )
         _check_sound(verdict, registered)
+        self._now = self._clock() if self._clock else row.now
         ruling = rule_on(
             standing.state,
             verdict,
             registered=registered,
             current_ordinal=standing.current_ordinal,
             message_ordinal=standing.message_ordinal,
-            now=self._clock() if self._clock else row.now,
+            now=next_instant(standing.status, self._now),
         )
-        return self._record(verdict, registered.ordinal, ruling, standing)
+        return self._record(verdict, registered, ruling, standing)
 
     def _earlier(self, verdict: Verdict, row: sa.Row[Any], state: PartitionState) -> Recorded | None:
         """The same verdict as it was recorded before; a run does not change, so a different one is refused."""
@@ -80,32 +105,57 @@ class Hearing:
             raise VerdictConflict(str(verdict.run), outcome, verdict.outcome)
         return Recorded(verdict=verdict, attempt_no=attempt_no, effect=effect, redelivered=True, state=state)
 
-    def _record(self, verdict: Verdict, ordinal: int, ruling: Ruling, before: _Standing) -> Recorded:
-        promoted = ruling.effect is Effect.PROMOTED
+    def _record(self, verdict: Verdict, registered: RegisteredRun, ruling: Ruling, before: _Standing) -> Recorded:
+        state = ruling.state
+        recorded = Recorded(
+            verdict=verdict, attempt_no=state.attempt_count, effect=ruling.effect, redelivered=False, state=state
+        )
         after = _Standing(
-            state=ruling.state,
-            current_ordinal=ordinal if promoted else before.current_ordinal,
+            state=state,
+            status=self._status(recorded, registered, before.status),
+            current_ordinal=registered.ordinal if ruling.effect is Effect.PROMOTED else before.current_ordinal,
             message_ordinal=ruling.message_ordinal,
         )
-        recorded = Recorded(
-            verdict=verdict,
-            attempt_no=ruling.state.attempt_count,
-            effect=ruling.effect,
-            redelivered=False,
-            state=ruling.state,
-        )
-        self._standing[verdict.run.key] = after
+        self._standing[state.key] = after
         self._heard[verdict.run, verdict.validation_id] = recorded
-        self._keep(_attempt_fields(recorded, ordinal, after), verdict.run.key)
+        self._keep(recorded, registered.ordinal, after)
         return recorded
 
-    def _keep(self, row: dict[str, Any], key: PartitionKey) -> None:
-        """Only a partition's last attempt in the transaction says what its state becomes."""
+    def _status(
+        self, recorded: Recorded, registered: RegisteredRun, before: PartitionStatus | None
+    ) -> PartitionStatus:
+        """A verdict is a finish; it made something when its run has the authority."""
+        accepted = recorded.verdict.outcome is Outcome.ACCEPTED
+        finished = Finished(
+            key=recorded.state.key,
+            run_id=registered.run.run_id,
+            outcome=AttemptOutcome.SUCCEEDED if accepted else AttemptOutcome.FAILED,
+            code_version=registered.schema_version if recorded.effect in MATERIALIZING else None,
+        )
+        return self._statuses.folded(before, RAW, finished, judged_at(recorded.state))
+
+    def _keep(self, recorded: Recorded, ordinal: int, after: _Standing) -> None:
+        """Only a partition's last attempt in the transaction says what its state and status become."""
+        key, at = recorded.state.key, instant_text(judged_at(recorded.state))
         earlier = self._last_row.get(key)
         if earlier is not None:
             earlier["is_last"] = False
+        row = _attempt_fields(recorded, ordinal, after, at)
         self._last_row[key] = row
-        self.attempt_rows.append(row)
+        self._rows.append(row)
+        event_type = "VerdictAccepted" if recorded.verdict.outcome is Outcome.ACCEPTED else "VerdictRejected"
+        self._events.append(self._own.fields(event_type, str(key), recorded.attempt_no, _event_data(recorded), at=at))
+
+
+# The effects by which a run becomes, or stays, what a partition is made of.
+MATERIALIZING: Final = frozenset({Effect.PROMOTED, Effect.CONFIRMED})
+
+
+def judged_at(state: PartitionState) -> datetime:
+    """When the verdict that led to this state was recorded."""
+    if state.updated_at is None:
+        raise ValueError(f"{state.key}: an absent state was never judged")
+    return state.updated_at
 
 
 def _check_sound(verdict: Verdict, registered: RegisteredRun) -> None:
@@ -118,9 +168,9 @@ def _check_sound(verdict: Verdict, registered: RegisteredRun) -> None:
         raise UnsoundAcceptance(str(verdict.run), problem)
 
 
-def _attempt_fields(recorded: Recorded, ordinal: int, after: _Standing) -> dict[str, Any]:
+def _attempt_fields(recorded: Recorded, ordinal: int, after: _Standing, at: str) -> dict[str, Any]:
     verdict, state = recorded.verdict, after.state
-    return key_fields(state.key) | {
+    row = key_fields(state.key) | {
         "attempt_no": recorded.attempt_no,
         "run_id": verdict.run.run_id,
         "validation_id": verdict.validation_id,
@@ -131,13 +181,30 @@ def _attempt_fields(recorded: Recorded, ordinal: int, after: _Standing) -> dict[
         "error_message": verdict.error_message,
         "rows_read": verdict.rows_read,
         "rows_failed": verdict.rows_failed,
-        "judged_at": state.updated_at and instant_text(state.updated_at),
+        "judged_at": at,
         "current_ordinal": after.current_ordinal,
         "message_ordinal": after.message_ordinal,
-        "state_status": state.status,
-        "state_current_run_id": state.current_run_id,
-        "state_schema_version": state.schema_version,
-        "state_record_count": state.record_count,
-        "state_error_message": state.error_message,
+        f"{STATE}status": state.status,
+        f"{STATE}current_run_id": state.current_run_id,
+        f"{STATE}schema_version": state.schema_version,
+        f"{STATE}record_count": state.record_count,
+        f"{STATE}error_message": state.error_message,
         "is_last": True,
     }
+    if after.status is not None:
+        row |= {f"{STATUS}{name}": value for name, value in status_fields(after.status).items()}
+    return row
+
+
+def _event_data(recorded: Recorded) -> dict[str, Any]:
+    verdict = recorded.verdict
+    told = {
+        "run_id": verdict.run.run_id,
+        "validation_id": verdict.validation_id or None,
+        "effect": recorded.effect,
+        "rows_read": verdict.rows_read,
+        "rows_failed": verdict.rows_failed,
+        "error_class": verdict.error_class,
+        "error_message": verdict.error_message,
+    }
+    return {name: value for name, value in told.items() if value is not None}

@@ -31,7 +31,7 @@ class Follower:
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
-        self._engine = log._engine  # noqa: SLF001 - one room: the same connections serve both
+        self._engine = log.engine
         self._watch = LagWatch()
         insert = postgresql.insert if self._engine.dialect.name == "postgresql" else sqlite.insert
         put_steps = insert(run_steps)
@@ -74,21 +74,26 @@ class Follower:
         row = self._locked(connection, run_id)
         before, known_holes = snapshot_of(row), row.holes
         whole = whole or before.stale_since is not None
-        if whole:
-            connection.execute(sa.select(run_head).where(run_head.c.run_id == run_id).with_for_update()).all()
+        appended = self._appended(connection, run_id, locked=whole)
         events = fetch(connection, run_id, before.last_event_seq, AT_ONCE)
         following = events if whole else contiguous(before.last_event_seq, events)
         after, changed = fold(before, steps_of(connection, run_id, following), following)
+        if whole:
+            at_end = max(appended, after.last_event_seq) if len(events) < AT_ONCE else after.last_event_seq
+            after = replace(after, stale_since=None, last_event_seq=at_end)
+        elif len(following) < len(events) or (not events and appended > before.last_event_seq):
+            after = replace(after, stale_since=self._log.now(connection))
         missing = after.last_event_seq - before.last_event_seq - len(following)
-        if len(following) < len(events):
-            after = replace(after, stale_since=before.stale_since or self._log._now(connection))  # noqa: SLF001
-        elif whole:
-            after = replace(after, stale_since=None)
         self._keep(connection, after, changed, holes=known_holes + missing)
         return len(following)
 
+    def _appended(self, connection: sa.Connection, run_id: str, *, locked: bool) -> int:
+        """How many events the run has taken; with its lock no more can come in below that number."""
+        head = sa.select(run_head.c.last_seq).where(run_head.c.run_id == run_id)
+        return connection.scalar(head.with_for_update() if locked else head) or 0
+
     def _locked(self, connection: sa.Connection, run_id: str) -> sa.Row[Any]:
-        """The run's snapshot, which nobody else may move until the transaction ends; an empty one if there is none."""
+        """The run's snapshot, an empty one if there is none; nobody else moves it until the transaction ends."""
         kept = sa.select(run_snapshots).where(run_snapshots.c.run_id == run_id).with_for_update()
         row = connection.execute(kept).one_or_none()
         if row is None:

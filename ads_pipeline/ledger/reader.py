@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 
 import sqlalchemy as sa
 
+from ads_pipeline.freshness import PartitionStatus, Space
 from ads_pipeline.ledger import database, questions
 from ads_pipeline.ledger.records import (
     Attempt,
@@ -37,6 +38,7 @@ from ads_pipeline.ledger.rows import (
     state_of,
 )
 from ads_pipeline.ledger.rowsets import Rowset, RowStatement
+from ads_pipeline.ledger.statuses import Statuses
 from ads_pipeline.ledger.tables import (
     KEY,
     acted_partitions,
@@ -52,13 +54,15 @@ from ads_pipeline.partition import PartitionKey, Run
 from ads_pipeline.transitions import Effect, Outcome, PartitionState, RegisteredRun, Status, Verdict
 
 LARGEST_PAGE: Final = 10_000
+HERE: Final = Space()
 
 
 class LedgerReader:
     """Read access to one ledger."""
 
-    def __init__(self, engine: sa.Engine) -> None:
+    def __init__(self, engine: sa.Engine, *, space: Space = HERE) -> None:
         self._engine = engine
+        self._statuses = Statuses(engine.dialect.name, space)
         self._states_of = _lookup(partition_state, engine.dialect.name)
         self._pointers_of = _lookup(warehouse_pointer, engine.dialect.name)
         self._publishable = RowStatement("publishable_runs", engine.dialect.name, questions.publishable_runs)
@@ -68,9 +72,9 @@ class LedgerReader:
 
     @classmethod
     @contextmanager
-    def opened(cls, url: str) -> Iterator[Self]:
+    def opened(cls, url: str, *, space: Space = HERE) -> Iterator[Self]:
         with database.opened(url, read_only=True) as engine:
-            yield cls(engine)
+            yield cls(engine, space=space)
 
     def state(self, key: PartitionKey) -> PartitionState:
         """The partition's state; one without a row reads as pending."""
@@ -187,6 +191,12 @@ class LedgerReader:
             Verdict(run=run_in(row), outcome=Outcome.REJECTED, **fields_for(Verdict, row, "run", "outcome"))
             for row in rows
         ]
+
+    def statuses(self, asset: str, keys: Iterable[PartitionKey]) -> dict[PartitionKey, PartitionStatus | None]:
+        """What was last made and tried of each partition in one asset of its query; None when nothing ever was."""
+        asked = list(dict.fromkeys(keys))
+        found = database.transact(self._engine, lambda c: self._statuses.read(c, asset, asked))
+        return {key: status for key, (status, _finishes) in found.items()}
 
     def customers(self, source: str) -> list[str]:
         """Every customer of whom the source has a recorded partition."""

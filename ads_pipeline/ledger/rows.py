@@ -9,13 +9,20 @@ import sqlalchemy as sa
 from sqlalchemy.types import TypeEngine
 
 from ads_pipeline.ledger.records import Pointer, Publication, Standing
-from ads_pipeline.ledger.tables import KEY, Day, instant_text
+from ads_pipeline.ledger.tables import KEY, Day, Instant, instant_text
 from ads_pipeline.partition import PartitionKey, Run
 from ads_pipeline.transitions import PartitionState, RegisteredRun, Status, Verdict
 
 KEY_TYPES: Final[Mapping[str, TypeEngine[Any]]] = {
     name: Day() if name == "logical_date" else sa.Text() for name in KEY
 }
+
+
+def clock_of(dialect: str) -> sa.ColumnElement[Any]:
+    """The database's clock, so that one clock stamps every row of a shared ledger."""
+    if dialect == "postgresql":
+        return sa.func.clock_timestamp(type_=Instant()).label("now")
+    return sa.func.strftime("%Y-%m-%dT%H:%M:%f000Z", "now", type_=Instant()).label("now")
 
 
 def key_of(table: sa.FromClause) -> list[sa.ColumnElement[Any]]:

@@ -7,13 +7,12 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from ads_pipeline.ledger.questions import RUN_TYPES
-from ads_pipeline.ledger.rows import KEY_TYPES, key_of, same_key
+from ads_pipeline.ledger.rows import KEY_TYPES, clock_of, key_of, same_key
 from ads_pipeline.ledger.rowsets import Rowset, RowStatement
 from ads_pipeline.ledger.tables import (
     KEY,
     Instant,
     acted_partitions,
-    attempts,
     demotions,
     load_records,
     operator_acts,
@@ -21,16 +20,11 @@ from ads_pipeline.ledger.tables import (
     runs,
     warehouse_pointer,
 )
+from ads_pipeline.ledger.verdict_statements import locked_states, read_for_judging, record_verdicts
 
 _NEW_STATE: Final = (*KEY, "status", "updated_at")
 _STATE_ROW: Final[Mapping[str, Any]] = {column.name: column.type for column in partition_state.c}
 _STATE_CHANGES: Final = tuple(column.name for column in partition_state.c if column.name not in KEY)
-_RULED: Final = ("status", "current_run_id", "schema_version", "record_count", "error_message")
-_ATTEMPT_ROW: Final[Mapping[str, Any]] = (
-    {column.name: column.type for column in attempts.c}
-    | {f"state_{name}": partition_state.c[name].type for name in _RULED}
-    | {"is_last": sa.Boolean()}
-)
 
 
 class Statements:
@@ -39,13 +33,13 @@ class Statements:
     def __init__(self, dialect: str) -> None:
         self._dialect = dialect
         self.read_clock = sa.select(clock_of(dialect))
-        self.lock_states = self._named("lock_states", lambda rowset: _locked(rowset(KEY_TYPES)))
+        self.lock_states = self._named("lock_states", lambda rowset: locked_states(rowset(KEY_TYPES)))
         self.insert_pending = self._insert(partition_state, _NEW_STATE, skip_present=True)
         self.update_states = self._named("update_states", _update_states)
         self.read_for_judging = self._named(
-            "read_for_judging", lambda rowset: _read_for_judging(rowset, clock_of(dialect))
+            "read_for_judging", lambda rowset: read_for_judging(rowset, clock_of(dialect))
         )
-        self.record_attempts = self._record_attempts()
+        self.record_verdicts = record_verdicts(dialect)
         self.read_for_registering = self._named("read_for_registering", _read_for_registering)
         self.insert_runs = self._insert(runs)
         self.put_pointers = self._named("put_pointers", self._put_pointers)
@@ -84,48 +78,11 @@ class Statements:
         insert = postgresql.insert(table) if self._dialect == "postgresql" else sqlite.insert(table)
         return insert.from_select(names, rows)
 
-    def _record_attempts(self) -> tuple[RowStatement, ...]:
-        """Inserts the attempts and updates the states they lead to; in one statement where the database can."""
-
-        def insert(rowset: Rowset) -> sa.Insert:
-            return _insert_attempts(rowset(_ATTEMPT_ROW))
-
-        def update(rowset: Rowset) -> sa.Update:
-            return _update_attempted(rowset(_ATTEMPT_ROW))
-
-        def both(rowset: Rowset) -> sa.Update:
-            asked = sa.select(rowset(_ATTEMPT_ROW)).cte("attempted")
-            return _update_attempted(asked).add_cte(_insert_attempts(asked).cte("inserted"))
-
-        if self._dialect == "postgresql":
-            return (self._named("record_attempts", both),)
-        return (self._named("insert_attempts", insert), self._named("update_attempted", update))
-
     def _put_pointers(self, rowset: Rowset) -> sa.Insert:
         names = tuple(column.name for column in warehouse_pointer.c)
         insert = self._from_rowset(rowset, warehouse_pointer, names)
         changed = {name: insert.excluded[name] for name in names if name not in KEY}
         return insert.on_conflict_do_update(index_elements=list(KEY), set_=changed)
-
-
-def clock_of(dialect: str) -> sa.ColumnElement[Any]:
-    """The database's clock, so that one clock stamps every row of a shared ledger."""
-    if dialect == "postgresql":
-        return sa.func.clock_timestamp(type_=Instant()).label("now")
-    return sa.func.strftime("%Y-%m-%dT%H:%M:%f000Z", "now", type_=Instant()).label("now")
-
-
-def _locked(asked: sa.FromClause) -> sa.Select[Any]:
-    """The state rows of the asked keys, locked in key order: whoever locks many cannot deadlock with another.
-
-    SQLite knows no row locks and needs none; its transaction holds the whole database.
-    """
-    return (
-        sa.select(partition_state)
-        .where(sa.tuple_(*key_of(partition_state)).in_(sa.select(*key_of(asked))))
-        .order_by(*key_of(partition_state))
-        .with_for_update(of=partition_state)
-    )
 
 
 def _update_states(rowset: Rowset) -> sa.Update:
@@ -134,62 +91,6 @@ def _update_states(rowset: Rowset) -> sa.Update:
         sa.update(partition_state)
         .values({name: asked.c[name] for name in _STATE_CHANGES})
         .where(same_key(partition_state, asked))
-    )
-
-
-def _insert_attempts(asked: sa.FromClause) -> sa.Insert:
-    names = tuple(column.name for column in attempts.c)
-    return sa.insert(attempts).from_select(names, sa.select(*(asked.c[name] for name in names)))
-
-
-def _update_attempted(asked: sa.FromClause) -> sa.Update:
-    """The state after an attempt counts it and is dated by it; `state_…` is what else the row then says."""
-    return (
-        sa.update(partition_state)
-        .values(
-            updated_at=asked.c.judged_at,
-            attempt_count=asked.c.attempt_no,
-            **{name: asked.c[f"state_{name}"] for name in _RULED},
-        )
-        .where(same_key(partition_state, asked), asked.c.is_last)
-    )
-
-
-def _read_for_judging(rowset: Rowset, clock: sa.ColumnElement[Any]) -> sa.Select[Any]:
-    """Each asked verdict beside its locked state, its run, its earlier self and the partition's last attempt.
-
-    The joined tables are seen as of the statement's start. Where the lock had to be waited for, the last attempt may
-    therefore be missing; the caller then reads once more, now holding the lock.
-    """
-    words: dict[str, Any] = {"place": sa.Integer(), "run_id": sa.Text(), "validation_id": sa.Text()}
-    asked = rowset(dict(KEY_TYPES) | words)
-    locked = _locked(asked).cte("locked")
-    prior, last = attempts.alias("prior"), attempts.alias("last")
-    same_verdict = sa.and_(
-        same_key(prior, asked),
-        prior.c.run_id == asked.c.run_id,
-        prior.c.validation_id == asked.c.validation_id,
-    )
-    return (
-        sa.select(
-            *(locked.c[column.name] for column in partition_state.c if column.name not in KEY),
-            runs.c.ordinal,
-            runs.c.schema_version.label("run_schema_version"),
-            runs.c.record_count.label("run_record_count"),
-            prior.c.outcome.label("prior_outcome"),
-            prior.c.effect.label("prior_effect"),
-            prior.c.attempt_no.label("prior_attempt_no"),
-            last.c.attempt_no.label("last_attempt_no"),
-            last.c.current_ordinal,
-            last.c.message_ordinal,
-            clock,
-        )
-        .select_from(asked)
-        .outerjoin(locked, same_key(locked, asked))
-        .outerjoin(runs, sa.and_(same_key(runs, asked), runs.c.run_id == asked.c.run_id))
-        .outerjoin(prior, same_verdict)
-        .outerjoin(last, sa.and_(same_key(last, asked), last.c.attempt_no == locked.c.attempt_count))
-        .order_by(asked.c.place)
     )
 
 

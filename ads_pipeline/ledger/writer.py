@@ -12,10 +12,13 @@ from typing import Any, Self, TypeVar
 
 import sqlalchemy as sa
 
-from ads_pipeline.errors import ActRepeated, IllegalMove, LedgerError, RunChanged, VerdictsRefused, printable
+from ads_pipeline.errors import LedgerError, RunChanged, VerdictsRefused, printable
+from ads_pipeline.freshness import RAW, WAREHOUSE, AttemptOutcome, Space
 from ads_pipeline.ledger import database
+from ads_pipeline.ledger.acting import act_on
+from ads_pipeline.ledger.event_log import EventLog, closing_run, own_origin
 from ads_pipeline.ledger.hearing import Hearing
-from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.reader import HERE, LedgerReader
 from ads_pipeline.ledger.records import Acted, Landing, Order, Publication, Published, Recorded
 from ads_pipeline.ledger.rows import (
     demotion_fields,
@@ -26,41 +29,45 @@ from ads_pipeline.ledger.rows import (
     run_fields,
     run_in,
     run_name,
-    state_fields,
-    state_of,
     verdict_fields,
 )
-from ads_pipeline.ledger.statements import Statements
+from ads_pipeline.ledger.statuses import Finished, place_fields
 from ads_pipeline.ledger.tables import instant_text
+from ads_pipeline.ledger.writing import Clock, Writing
 from ads_pipeline.partition import PartitionKey, Run
-from ads_pipeline.transitions import (
-    Act,
-    Effect,
-    Outcome,
-    PartitionState,
-    RegisteredRun,
-    Status,
-    Verdict,
-    carry_out,
-)
+from ads_pipeline.run_events import Origin
+from ads_pipeline.transitions import Act, Effect, Outcome, PartitionState, RegisteredRun, Status, Verdict
 
 T = TypeVar("T")
-Clock = Callable[[], datetime]
 
 
 class Ledger(LedgerReader):
-    """Read and write access to one ledger. A `clock` replaces the database's own, for those who choose the time."""
+    """Read and write access to one ledger. A `clock` replaces the database's own, for those who choose the time.
 
-    def __init__(self, engine: sa.Engine, *, clock: Clock | None = None) -> None:
-        super().__init__(engine)
-        self._sql = Statements(engine.dialect.name)
-        self._clock = clock
+    Every change is told as events of the `origin`, the run that makes it.
+    """
+
+    def __init__(
+        self, engine: sa.Engine, *, clock: Clock | None = None, origin: Origin | None = None, space: Space = HERE
+    ) -> None:
+        super().__init__(engine, space=space)
+        self.origin = origin or own_origin()
+        self._writing = Writing(engine.dialect.name, clock=clock, origin=self.origin, space=space)
+        self._sql = self._writing.sql
 
     @classmethod
     @contextmanager
-    def opened(cls, url: str, *, clock: Clock | None = None) -> Iterator[Self]:
+    def opened(
+        cls, url: str, *, clock: Clock | None = None, origin: Origin | None = None, space: Space = HERE
+    ) -> Iterator[Self]:
+        """Opened for a run that somebody else starts and ends; without one, for a run of its own."""
         with database.opened(url) as engine:
-            yield cls(engine, clock=clock)
+            ledger = cls(engine, clock=clock, origin=origin, space=space)
+            if origin is not None:
+                yield ledger
+                return
+            with closing_run(EventLog(engine, clock=clock), ledger.origin):
+                yield ledger
 
     def register(self, landings: Sequence[Landing]) -> list[RegisteredRun]:
         """Tell the ledger of sealed runs: each gets its partition's next ordinal, once, and a pending row if none.
@@ -72,7 +79,9 @@ class Ledger(LedgerReader):
     def insert_pending(self, keys: Iterable[PartitionKey]) -> int:
         """Make the absent rows explicit; what is recorded already is not touched. How many were made."""
         wanted = _sorted(keys)
-        return self._transact(lambda connection: self._insert_pending(connection, wanted, self._now(connection)))
+        return self._transact(
+            lambda connection: self._writing.insert_pending(connection, wanted, self._writing.now(connection))
+        )
 
     def record_verdict(self, verdict: Verdict) -> Recorded:
         """Record one verdict, or raise the one reason it was refused for."""
@@ -102,31 +111,24 @@ class Ledger(LedgerReader):
 
     def carry_out(self, act: Act, keys: Iterable[PartitionKey], order: Order) -> Acted:
         """Carry out a control act on each partition it is legal for, and log it in the same transaction."""
-        return self._transact(lambda connection: self._carry_out(connection, act, _sorted(keys), order))
+        return self._transact(lambda connection: act_on(self._writing, connection, act, _sorted(keys), order))
 
     def publish(self, publications: Sequence[Publication]) -> Published:
         """Point readers at runs that the warehouse holds, if the ledger still says so; add their load records."""
         return self._transact(lambda connection: self._publish(connection, publications))
 
+    def record_failed_loads(self, problems: Mapping[Run, str]) -> None:
+        """Record that accepted runs could not be loaded, one a partition, and why. It changes no state."""
+        self._transact(lambda connection: self._fail_loads(connection, problems))
+
     def _transact(self, work: Callable[[sa.Connection], T]) -> T:
         return database.transact(self._engine, work)
 
-    def _now(self, connection: sa.Connection) -> datetime:
-        return self._clock() if self._clock else connection.scalars(self._sql.read_clock).one()
-
-    def _lock(self, connection: sa.Connection, keys: Iterable[PartitionKey]) -> dict[PartitionKey, PartitionState]:
-        rows = self._sql.lock_states.run(connection, map(key_fields, keys))
-        return {state.key: state for state in map(state_of, rows)}
-
-    def _insert_pending(self, connection: sa.Connection, keys: list[PartitionKey], now: datetime) -> int:
-        fresh = {"status": Status.PENDING, "updated_at": instant_text(now)}
-        return self._sql.insert_pending.run(connection, (key_fields(key) | fresh for key in keys)).rowcount
-
     def _register(self, connection: sa.Connection, landings: Sequence[Landing]) -> list[RegisteredRun]:
-        now = self._now(connection)
+        now = self._writing.now(connection)
         keys = _sorted(landing.run.key for landing in landings)
-        self._insert_pending(connection, keys, now)
-        self._lock(connection, keys)
+        self._writing.insert_pending(connection, keys, now)
+        self._writing.lock(connection, keys)
         asked = [
             key_fields(landing.run.key) | {"place": place, "run_id": landing.run.run_id}
             for place, landing in enumerate(landings)
@@ -149,19 +151,21 @@ class Ledger(LedgerReader):
         if changed:
             raise RunChanged(tuple(dict.fromkeys(changed)))
         self._sql.insert_runs.run(connection, (run_fields(run, now) for run in fresh))
+        self._writing.tell(connection, [self._sealed(run, instant_text(now)) for run in fresh], now)
         return [known[landing.run] for landing in landings]
 
     def _judge(self, connection: sa.Connection, verdicts: Sequence[Verdict]) -> list[Recorded | LedgerError]:
-        hearing = Hearing(self._clock)
+        hearing = Hearing(self._writing.clock, own=self._writing.own, statuses=self._writing.statuses)
         answers: list[Recorded | LedgerError] = []
         for verdict, row in zip(verdicts, self._read_for_judging(connection, verdicts), strict=True):
             try:
                 answers.append(hearing.hear(verdict, row))
             except LedgerError as error:
                 answers.append(error)
-        if hearing.attempt_rows:
-            for statement in self._sql.record_attempts:
-                statement.run(connection, hearing.attempt_rows)
+        if hearing.partitions:
+            written = [statement.run(connection, hearing.rows).rowcount for statement in self._sql.record_verdicts]
+            if written[-1] < hearing.partitions:
+                raise database.Overtaken("a status was written without the lock of its partition's state")
         self._hide_rejected(connection, [answer for answer in answers if isinstance(answer, Recorded)])
         return answers
 
@@ -170,7 +174,7 @@ class Ledger(LedgerReader):
         rejected = [each for each in recorded if each.verdict.outcome is Outcome.REJECTED]
         demoted = {each.state.key for each in rejected if each.effect is Effect.DEMOTED and not each.redelivered}
         if demoted:
-            self._withdraw_pointers(connection, demoted)
+            self._writing.withdraw_pointers(connection, demoted)
         if rejected:
             self._sql.end_demotions.run(connection, (verdict_fields(each.verdict) for each in rejected))
 
@@ -185,16 +189,22 @@ class Ledger(LedgerReader):
             and row.current_run_id == verdict.run.run_id
         ]
         if demoting:
-            begun_at = {"begun_at": instant_text(self._now(connection))}
+            now = self._writing.now(connection)
+            begun = set(map(run_in, self._sql.demoting_of.run(connection, (run_name(each.run) for each in demoting))))
+            begun_at = {"begun_at": instant_text(now)}
             self._sql.insert_demotions.run(connection, (demotion_fields(each) | begun_at for each in demoting))
-            self._withdraw_pointers(connection, {each.run.key for each in demoting})
+            self._writing.withdraw_pointers(connection, {each.run.key for each in demoting})
+            attempts = {verdict.run: row.attempt_count for verdict, row in zip(verdicts, rows, strict=True)}
+            fresh = {each.run: each for each in demoting if each.run not in begun}
+            events = [self._demoting(verdict, attempts[run] + 1, instant_text(now)) for run, verdict in fresh.items()]
+            self._writing.tell(connection, events, now)
         return demoting
 
     def _read_for_judging(self, connection: sa.Connection, verdicts: Sequence[Verdict]) -> Sequence[sa.Row[Any]]:
+        place = self._writing.statuses.place
         asked = [
-            key_fields(verdict.run.key)
-            | {"place": place, "run_id": verdict.run.run_id, "validation_id": verdict.validation_id}
-            for place, verdict in enumerate(verdicts)
+            verdict_fields(verdict) | place_fields(place(RAW, verdict.run.key)) | {"place": number}
+            for number, verdict in enumerate(verdicts)
         ]
         rows = self._sql.read_for_judging.run(connection, asked).all()
         if any(row.attempt_count and row.last_attempt_no is None for row in rows):
@@ -203,73 +213,10 @@ class Ledger(LedgerReader):
             rows = self._sql.read_for_judging.run(connection, asked).all()
         return rows
 
-    def _carry_out(self, connection: sa.Connection, act: Act, keys: list[PartitionKey], order: Order) -> Acted:
-        now = self._now(connection)
-        before = self._lock(connection, keys)
-        if self._is_done(connection, act, order):
-            return self._done_before(connection, order, keys, before)
-        acted = _decide(act, [before.get(key) or PartitionState.absent(key) for key in keys], now)
-        self._log(connection, act, order, acted, before, now)
-        present = [state for state in acted.changed if state.key in before]
-        absent = [state.key for state in acted.changed if state.key not in before]
-        self._sql.update_states.run(connection, map(state_fields, present))
-        self._insert_pending(connection, absent, now)
-        if act is Act.WITHDRAW:
-            self._withdraw_pointers(connection, [state.key for state in acted.changed])
-        return acted
-
-    def _log(
-        self,
-        connection: sa.Connection,
-        act: Act,
-        order: Order,
-        acted: Acted,
-        before: Mapping[PartitionKey, PartitionState],
-        now: datetime,
-    ) -> None:
-        words = {
-            "act_id": order.act_id,
-            "act": act.name.lower(),
-            "operator": printable(order.operator),
-            "command": printable(order.command),
-            "filters": printable(order.filters),
-            "reason": printable(order.reason),
-            "partitions_changed": len(acted.changed),
-            "acted_at": now,
-        }
-        connection.execute(self._sql.insert_act, words)
-        rows = (
-            key_fields(state.key)
-            | {"act_id": order.act_id, "status_before": before[state.key].status if state.key in before else None}
-            for state in acted.changed
-        )
-        self._sql.insert_acted.run(connection, rows)
-
-    def _is_done(self, connection: sa.Connection, act: Act, order: Order) -> bool:
-        done = connection.execute(self._sql.read_act, {"act_id": order.act_id}).one_or_none()
-        if done is not None and (done.act, done.operator) != (act.name.lower(), printable(order.operator)):
-            raise ActRepeated(order.act_id)
-        return done is not None
-
-    def _done_before(
-        self,
-        connection: sa.Connection,
-        order: Order,
-        keys: list[PartitionKey],
-        states: Mapping[PartitionKey, PartitionState],
-    ) -> Acted:
-        """The answer to an act that is sent again, as when its first answer was lost."""
-        acted = set(map(key_in, connection.execute(self._sql.read_acted, {"act_id": order.act_id})))
-        return Acted(
-            changed=tuple(states[key] for key in keys if key in acted),
-            unchanged=tuple(key for key in keys if key not in acted),
-            refused=(),
-        )
-
     def _publish(self, connection: sa.Connection, publications: Sequence[Publication]) -> Published:
-        now = instant_text(self._now(connection))
+        now = self._writing.now(connection)
         keys = _sorted(publication.run.key for publication in publications)
-        states = self._lock(connection, keys)
+        states = self._writing.lock(connection, keys)
         shown = {
             key_in(row): row.run_id
             for row in self._pointers_of.run(connection, map(key_fields, keys))
@@ -279,7 +226,7 @@ class Ledger(LedgerReader):
         demoting = set(map(run_in, self._sql.demoting_of.run(connection, asked)))
         published: list[Run] = []
         outdated: list[Run] = []
-        moved: list[dict[str, Any]] = []
+        moved: dict[PartitionKey, dict[str, Any]] = {}
         for publication in publications:
             run, state = publication.run, states.get(publication.run.key)
             if state is None or run in demoting or not _is_authority(run, state):
@@ -287,15 +234,59 @@ class Ledger(LedgerReader):
                 continue
             published.append(run)
             if shown.get(run.key) != run.run_id:
-                moved.append(pointer_fields(publication, state))
-        self._sql.put_pointers.run(connection, (row | {"changed_at": now} for row in moved))
-        self._sql.insert_load_records.run(connection, (row | {"loaded_at": now} for row in moved))
+                moved[run.key] = pointer_fields(publication, state)
+        self._point(connection, moved, now)
         return Published(published=tuple(published), outdated=tuple(outdated))
 
-    def _withdraw_pointers(self, connection: sa.Connection, keys: Iterable[PartitionKey]) -> None:
-        """The caller holds the partitions' locks."""
-        now = instant_text(self._now(connection))
-        self._sql.withdraw_pointers.run(connection, (key_fields(key) | {"changed_at": now} for key in keys))
+    def _point(self, connection: sa.Connection, moved: Mapping[PartitionKey, dict[str, Any]], now: datetime) -> None:
+        at = instant_text(now)
+        self._sql.put_pointers.run(connection, (row | {"changed_at": at} for row in moved.values()))
+        self._sql.insert_load_records.run(connection, (row | {"loaded_at": at} for row in moved.values()))
+        loads = [
+            Finished(
+                key=key, run_id=row["run_id"], outcome=AttemptOutcome.SUCCEEDED, code_version=row["schema_version"]
+            )
+            for key, row in moved.items()
+        ]
+        told = {
+            key: {name: row[name] for name in ("run_id", "schema_version", "record_count", "table_version")}
+            for key, row in moved.items()
+        }
+        self._finish_loads(connection, "PartitionLoaded", loads, told, now)
+
+    def _finish_loads(
+        self,
+        connection: sa.Connection,
+        event_type: str,
+        loads: Sequence[Finished],
+        told: Mapping[PartitionKey, Mapping[str, Any]],
+        now: datetime,
+    ) -> None:
+        """Every attempt at a load is a finish of the warehouse's asset, and numbered as such."""
+        numbers = self._writing.statuses.finish(connection, WAREHOUSE, loads, now)
+        at = instant_text(now)
+        events = [
+            self._writing.own.fields(event_type, str(key), number, told[key], at=at)
+            for key, number in numbers.items()
+        ]
+        self._writing.tell(connection, events, now)
+
+    def _fail_loads(self, connection: sa.Connection, problems: Mapping[Run, str]) -> None:
+        now = self._writing.now(connection)
+        self._writing.lock(connection, (run.key for run in problems))
+        failed = [Finished(key=run.key, run_id=run.run_id, outcome=AttemptOutcome.FAILED) for run in sorted(problems)]
+        told = {
+            run.key: {"run_id": run.run_id, "error_message": printable(problem)} for run, problem in problems.items()
+        }
+        self._finish_loads(connection, "LoadFailed", failed, told, now)
+
+    def _sealed(self, run: RegisteredRun, at: str) -> dict[str, Any]:
+        told = {"run_id": run.run.run_id, "schema_version": run.schema_version, "record_count": run.record_count}
+        return self._writing.own.fields("RawSealed", str(run.run.key), run.ordinal, told, at=at)
+
+    def _demoting(self, verdict: Verdict, attempt: int, at: str) -> dict[str, Any]:
+        told = {"run_id": verdict.run.run_id, "error_message": verdict.error_message}
+        return self._writing.own.fields("DemotionBegun", str(verdict.run.key), attempt, told, at=at)
 
 
 def _sorted(keys: Iterable[PartitionKey]) -> list[PartitionKey]:
@@ -305,23 +296,6 @@ def _sorted(keys: Iterable[PartitionKey]) -> list[PartitionKey]:
 
 def _is_authority(run: Run, state: PartitionState) -> bool:
     return state.status is Status.SUCCESS and state.current_run_id == run.run_id
-
-
-def _decide(act: Act, states: Iterable[PartitionState], now: datetime) -> Acted:
-    changed: list[PartitionState] = []
-    unchanged: list[PartitionKey] = []
-    refused: list[IllegalMove] = []
-    for before in states:
-        try:
-            after = carry_out(before, act, now=now)
-        except IllegalMove as error:
-            refused.append(error)
-        else:
-            if after is before:
-                unchanged.append(before.key)
-            else:
-                changed.append(after)
-    return Acted(changed=tuple(changed), unchanged=tuple(unchanged), refused=tuple(refused))
 
 
 def _registered(landing: Landing, ordinal: int) -> RegisteredRun:

@@ -180,6 +180,7 @@ def test_a_reader_has_no_way_to_write(success: Ledger, url: str) -> None:
         "carry_out",
         "begin_demotions",
         "publish",
+        "record_failed_loads",
     }
     reading = database.open_engine(url, read_only=True)
     for statement in (inserting(), setting("status = 'pending'"), "DELETE FROM warehouse_pointer"):
