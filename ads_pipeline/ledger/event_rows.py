@@ -46,8 +46,13 @@ class Own:
 
     def __init__(self, origin: Origin) -> None:
         sample = event_fields(origin.event("Sample", at=datetime.fromisoformat("2000-01-01T00:00:00+00:00")))
-        self._same = {name: value for name, value in sample.items() if name not in _OWN}
+        self.same = {f"engine_{name.removeprefix('engine_')}": sample[name] for name in _SHARED}
+        self._shared = {name: sample[name] for name in _SHARED}
         self._run_id, self._plan_version = origin.run_id, origin.plan_version
+
+    def key(self, event_type: str, step_id: str, attempt: int) -> str:
+        told = f"{self._run_id}|{step_id}|{attempt}|{event_type}|{self._plan_version}"
+        return hashlib.sha256(told.encode()).hexdigest()
 
     def fields(
         self,
@@ -55,33 +60,25 @@ class Own:
         step_id: str,
         attempt: int,
         data: Mapping[str, Any],
-        at: str,
         *,
+        at: str,
         signal: str | None = None,
     ) -> dict[str, Any]:
-        key = f"{self._run_id}|{step_id}|{attempt}|{event_type}|{self._plan_version}"
-        return self._same | {
+        return self._shared | {
             "event_id": str(uuid.uuid4()),
             "event_type": event_type,
             "step_id": step_id,
             "logical_attempt_id": attempt,
-            "idempotency_key": hashlib.sha256(key.encode()).hexdigest(),
-            "event_data": json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False),
+            "idempotency_key": self.key(event_type, step_id, attempt),
+            "event_data": event_text(data),
             "emitted_at": at,
             "caused_by_signal_id": signal,
         }
 
 
-_OWN: Final = (
-    "event_id",
-    "event_type",
-    "step_id",
-    "logical_attempt_id",
-    "idempotency_key",
-    "event_data",
-    "emitted_at",
-    "caused_by_signal_id",
-)
+# What all events of an origin have in common.
+_SHARED: Final = ("run_id", "plan_version", "engine_attempt_id", "engine_run_ref", "adapter_version")
+event_text = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
 
 
 def placed(rows: Iterable[dict[str, Any]], now: datetime) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 It runs no statement. `writer` reads the rows, hands them in with the verdicts, and writes what has gathered here.
 """
 
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,25 +12,29 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from ads_pipeline.errors import UnknownRun, UnsoundAcceptance, VerdictConflict
-from ads_pipeline.freshness import RAW, AttemptOutcome, PartitionStatus
-from ads_pipeline.ledger.event_rows import Own, placed
+from ads_pipeline.freshness import RAW
+from ads_pipeline.ledger.event_rows import Own, event_text
 from ads_pipeline.ledger.records import Recorded
 from ads_pipeline.ledger.rows import key_fields, state_of
-from ads_pipeline.ledger.statuses import Finished, Statuses, next_instant, status_fields, status_of
+from ads_pipeline.ledger.statuses import Statuses, next_instant, place_fields, values_text, version_at
 from ads_pipeline.ledger.tables import instant_text
-from ads_pipeline.ledger.verdict_statements import EVENT, STATE, STATUS
+from ads_pipeline.ledger.verdict_statements import EVENTS, STATE
 from ads_pipeline.partition import PartitionKey, Run
 from ads_pipeline.transitions import Effect, Outcome, PartitionState, RegisteredRun, Ruling, Verdict, rule_on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Standing:
-    """Where a partition stands between two verdicts, and the ordinals this rests on."""
+    """Where a partition stands between two verdicts, the ordinals this rests on, and its status's version.
+
+    `made` is what the call's own verdicts made of it last: run, code version and time.
+    """
 
     state: PartitionState
-    status: PartitionStatus | None
     current_ordinal: int | None
     message_ordinal: int | None
+    version: str | None
+    made: dict[str, str | None]
 
 
 class Hearing:
@@ -40,25 +45,13 @@ class Hearing:
         self._standing: dict[PartitionKey, _Standing] = {}
         self._heard: dict[tuple[Run, str], Recorded] = {}
         self._last_row: dict[PartitionKey, dict[str, Any]] = {}
-        self._rows: list[dict[str, Any]] = []
-        self._events: list[dict[str, Any]] = []
         self._now: datetime | None = None
+        self.rows: list[dict[str, Any]] = []  # what is to be written, one a verdict
 
     @property
     def partitions(self) -> int:
         """How many partitions were judged anew."""
         return len(self._last_row)
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        """What is to be written, a row a verdict."""
-        if self._now is None:
-            return []
-        events = placed(self._events, self._now)
-        return [
-            row | {f"{EVENT}{name}": value for name, value in event.items()}
-            for row, event in zip(self._rows, events, strict=True)
-        ]
 
     def hear(self, verdict: Verdict, row: sa.Row[Any]) -> Recorded:
         """The verdict as recorded, now or before; a LedgerError when it cannot stand."""
@@ -66,9 +59,10 @@ class Hearing:
             raise UnknownRun(str(verdict.run))
         standing = self._standing.get(verdict.run.key) or _Standing(
             state=state_of(row, verdict.run.key),
-            status=status_of(row),
             current_ordinal=row.current_ordinal,
             message_ordinal=row.message_ordinal,
+            version=row.row_version,
+            made={},
         )
         earlier = self._earlier(verdict, row, standing.state)
         if earlier is not None:
@@ -87,7 +81,7 @@ class Hearing:
             registered=registered,
             current_ordinal=standing.current_ordinal,
             message_ordinal=standing.message_ordinal,
-            now=next_instant(standing.status, self._now),
+            now=next_instant(standing.version, self._now),
         )
         return self._record(verdict, registered, ruling, standing)
 
@@ -110,45 +104,52 @@ class Hearing:
         recorded = Recorded(
             verdict=verdict, attempt_no=state.attempt_count, effect=ruling.effect, redelivered=False, state=state
         )
+        at = judged_at(state)
+        place = self._statuses.place(RAW, state.key)
         after = _Standing(
             state=state,
-            status=self._status(recorded, registered, before.status),
             current_ordinal=registered.ordinal if ruling.effect is Effect.PROMOTED else before.current_ordinal,
             message_ordinal=ruling.message_ordinal,
+            version=version_at(at, place),
+            made=_made(registered, at) if ruling.effect in MATERIALIZING else before.made,
         )
         self._standing[state.key] = after
         self._heard[verdict.run, verdict.validation_id] = recorded
-        self._keep(recorded, registered.ordinal, after)
+        row = _attempt_fields(recorded, registered.ordinal, after, instant_text(at))
+        self._keep(row | after.made | place_fields(place) | self._event(recorded), state.key)
         return recorded
 
-    def _status(
-        self, recorded: Recorded, registered: RegisteredRun, before: PartitionStatus | None
-    ) -> PartitionStatus:
-        """A verdict is a finish; it made something when its run has the authority."""
-        accepted = recorded.verdict.outcome is Outcome.ACCEPTED
-        finished = Finished(
-            key=recorded.state.key,
-            run_id=registered.run.run_id,
-            outcome=AttemptOutcome.SUCCEEDED if accepted else AttemptOutcome.FAILED,
-            code_version=registered.schema_version if recorded.effect in MATERIALIZING else None,
-        )
-        return self._statuses.folded(before, RAW, finished, judged_at(recorded.state))
+    def _event(self, recorded: Recorded) -> dict[str, Any]:
+        step_id, attempt_no = str(recorded.state.key), recorded.attempt_no
+        return {
+            "step_id": step_id,
+            "event_id": str(uuid.uuid4()),
+            "event_key": self._own.key(EVENTS[recorded.verdict.outcome], step_id, attempt_no),
+            "event_data": _event_data(recorded),
+        }
 
-    def _keep(self, recorded: Recorded, ordinal: int, after: _Standing) -> None:
+    def _keep(self, row: dict[str, Any], key: PartitionKey) -> None:
         """Only a partition's last attempt in the transaction says what its state and status become."""
-        key, at = recorded.state.key, instant_text(judged_at(recorded.state))
         earlier = self._last_row.get(key)
         if earlier is not None:
             earlier["is_last"] = False
-        row = _attempt_fields(recorded, ordinal, after, at)
+        if self._now is not None and not self.rows:  # what all rows share is said once
+            row |= self._own.same | {"appended_at": instant_text(self._now)}
+        row["place"] = len(self.rows) + 1
         self._last_row[key] = row
-        self._rows.append(row)
-        event_type = "VerdictAccepted" if recorded.verdict.outcome is Outcome.ACCEPTED else "VerdictRejected"
-        self._events.append(self._own.fields(event_type, str(key), recorded.attempt_no, _event_data(recorded), at=at))
+        self.rows.append(row)
 
 
 # The effects by which a run becomes, or stays, what a partition is made of.
 MATERIALIZING: Final = frozenset({Effect.PROMOTED, Effect.CONFIRMED})
+
+
+def _made(registered: RegisteredRun, at: datetime) -> dict[str, str | None]:
+    return {
+        "made_run_id": registered.run.run_id,
+        "made_code_version": registered.schema_version,
+        "made_at": instant_text(at),
+    }
 
 
 def judged_at(state: PartitionState) -> datetime:
@@ -169,8 +170,8 @@ def _check_sound(verdict: Verdict, registered: RegisteredRun) -> None:
 
 
 def _attempt_fields(recorded: Recorded, ordinal: int, after: _Standing, at: str) -> dict[str, Any]:
-    verdict, state = recorded.verdict, after.state
-    row = key_fields(state.key) | {
+    verdict, state, key = recorded.verdict, after.state, after.state.key
+    return key_fields(key) | {
         "attempt_no": recorded.attempt_no,
         "run_id": verdict.run.run_id,
         "validation_id": verdict.validation_id,
@@ -190,21 +191,24 @@ def _attempt_fields(recorded: Recorded, ordinal: int, after: _Standing, at: str)
         f"{STATE}record_count": state.record_count,
         f"{STATE}error_message": state.error_message,
         "is_last": True,
+        "partition_values": values_text(key),
+        "row_version": after.version,
     }
-    if after.status is not None:
-        row |= {f"{STATUS}{name}": value for name, value in status_fields(after.status).items()}
-    return row
 
 
-def _event_data(recorded: Recorded) -> dict[str, Any]:
+def _event_data(recorded: Recorded) -> str:
+    """Canonical JSON; of an acceptance, of which there are thousands in a call, it is spelled out."""
     verdict = recorded.verdict
+    if verdict.outcome is Outcome.ACCEPTED and not verdict.validation_id:
+        run_id, effect = verdict.run.run_id, recorded.effect.value  # names that need no escaping
+        return f'{{"effect":"{effect}","rows_read":{verdict.rows_read},"run_id":"{run_id}"}}'
     told = {
+        "effect": recorded.effect,
         "run_id": verdict.run.run_id,
         "validation_id": verdict.validation_id or None,
-        "effect": recorded.effect,
         "rows_read": verdict.rows_read,
         "rows_failed": verdict.rows_failed,
         "error_class": verdict.error_class,
         "error_message": verdict.error_message,
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return event_text({name: value for name, value in told.items() if value is not None})

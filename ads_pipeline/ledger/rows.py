@@ -25,6 +25,14 @@ def clock_of(dialect: str) -> sa.ColumnElement[Any]:
     return sa.func.strftime("%Y-%m-%dT%H:%M:%f000Z", "now", type_=Instant()).label("now")
 
 
+def instant_as_text(dialect: str, instant: sa.ColumnElement[Any]) -> sa.ColumnElement[str]:
+    """An instant as `instant_text` spells it."""
+    if dialect == "sqlite":
+        return sa.type_coerce(instant, sa.Text)
+    utc = sa.func.timezone(sa.literal_column("'UTC'"), instant)
+    return sa.func.to_char(utc, sa.literal_column("""'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'"""), type_=sa.Text)
+
+
 def key_of(table: sa.FromClause) -> list[sa.ColumnElement[Any]]:
     return [table.c[name] for name in KEY]
 

@@ -16,6 +16,9 @@ Rows = Iterable[Mapping[str, Any]]
 Rowset = Callable[[Mapping[str, TypeEngine[Any]]], sa.FromClause]
 
 
+_text = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
+
+
 class RowStatement:
     """A statement whose one parameter is a rowset; `build` makes it from the function that makes the rowset.
 
@@ -33,8 +36,8 @@ class RowStatement:
     def run(self, connection: sa.Connection, rows: Rows) -> sa.CursorResult[Any]:
         listed = list(rows)
         if self._one is not None and len(listed) == 1:
-            return self._one.run(connection, json.dumps(listed[0]))
-        return connection.execute(self._many, {"asked": json.dumps(listed)})
+            return self._one.run(connection, _text(listed[0]))
+        return connection.execute(self._many, {"asked": _text(listed)})
 
 
 class _Prepared:

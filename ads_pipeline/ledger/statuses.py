@@ -83,7 +83,7 @@ class Statuses:
         logged, folded = list[dict[str, Any]](), list[PartitionStatus]()
         for each in finished:
             status, _count = before[each.key]
-            at = next_instant(status, now)
+            at = next_instant(status.row_version if status else None, now)
             folded.append(self.folded(status, asset, each, at))
             logged.append(
                 key_fields(each.key)
@@ -116,9 +116,9 @@ class Statuses:
         return self._upsert.run(connection, map(status_fields, statuses)).rowcount
 
 
-def next_instant(status: PartitionStatus | None, now: datetime) -> datetime:
+def next_instant(row_version: str | None, now: datetime) -> datetime:
     """Now, or the instant after the row's last write where the clock went back."""
-    return now if status is None else max(now, instant_of(status.row_version) + _MICROSECOND)
+    return now if row_version is None else max(now, instant_of(row_version) + _MICROSECOND)
 
 
 def version_at(at: datetime, place: AssetPartition) -> str:
@@ -136,8 +136,18 @@ def instant_of(version: str) -> datetime:
     return _EPOCH + timedelta(milliseconds=number >> _RANDOM_BITS, microseconds=micros)
 
 
+def values_text(key: PartitionKey) -> str:
+    """The dimensions as JSON: digits and a date, which need no escaping."""
+    return f'{{"customer":"{key.customer_id}","date":"{key.logical_date.isoformat()}"}}'
+
+
 def place_fields(place: AssetPartition) -> dict[str, Any]:
-    return {name: getattr(place, name) for name in PLACE}
+    return {
+        "tenant_id": place.tenant_id,
+        "workspace_id": place.workspace_id,
+        "asset_key": place.asset_key,
+        "partition_key": place.partition_key,
+    }
 
 
 def status_fields(status: PartitionStatus) -> dict[str, Any]:

@@ -3,25 +3,42 @@
 Everything a verdict changes is in one row of one rowset, and in Postgres in one statement.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 
+from ads_pipeline.freshness import AttemptOutcome
 from ads_pipeline.ledger.event_statements import EVENT_ROW, HEAD, EventStatements
-from ads_pipeline.ledger.rows import KEY_TYPES, key_of, same_key
+from ads_pipeline.ledger.rows import KEY_TYPES, instant_as_text, key_of, same_key
 from ads_pipeline.ledger.rowsets import Rowset, RowStatement
-from ads_pipeline.ledger.statuses import PLACE, STATUS_ROW, joined, upsert
-from ads_pipeline.ledger.tables import KEY, attempts, partition_state, partition_status, run_head, runs
+from ads_pipeline.ledger.statuses import PLACE, joined
+from ads_pipeline.ledger.tables import KEY, Instant, attempts, partition_state, partition_status, run_head, runs
+from ads_pipeline.transitions import Outcome
 
 _RULED: Final = ("status", "current_run_id", "schema_version", "record_count", "error_message")
-STATE, STATUS, EVENT = "state_", "status_", "event_"  # before the names of columns that are not the attempt's
+STATE: Final = "state_"  # before the names of the state's columns where they are not the attempt's
+EVENTS: Final[Mapping[Outcome, str]] = {Outcome.ACCEPTED: "VerdictAccepted", Outcome.REJECTED: "VerdictRejected"}
+_OUTCOMES: Final = {Outcome.ACCEPTED: AttemptOutcome.SUCCEEDED, Outcome.REJECTED: AttemptOutcome.FAILED}
+_MADE: Final = ("run_id", "at", "code_version")
+# Only the first row says what all have in common.
+_SAME: Final[dict[str, Any]] = {
+    "engine_run_id": sa.Text(),
+    "engine_plan_version": sa.Text(),
+    "engine_attempt_id": sa.BigInteger(),
+    "engine_run_ref": sa.Text(),
+    "engine_adapter_version": sa.Text(),
+    "appended_at": Instant(),
+}
+_PLAIN: Final = (*PLACE, "partition_values", "row_version", "step_id")
 _VERDICT_ROW: Final[Mapping[str, Any]] = (
     {column.name: column.type for column in attempts.c}
     | {f"{STATE}{name}": partition_state.c[name].type for name in _RULED}
-    | {f"{STATUS}{name}": kind for name, kind in STATUS_ROW.items()}
-    | {f"{EVENT}{name}": kind for name, kind in EVENT_ROW.items()}
-    | {"is_last": sa.Boolean()}
+    | {"is_last": sa.Boolean(), "place": sa.Integer()}
+    | dict.fromkeys((*_PLAIN, "event_id", "event_key", "event_data", "made_run_id", "made_code_version"), sa.Text())
+    | {"made_at": Instant()}
+    | _SAME
 )
 
 
@@ -32,20 +49,17 @@ def record_verdicts(dialect: str) -> tuple[RowStatement, ...]:
     """
     events = EventStatements(dialect)
 
-    def state(asked: sa.FromClause) -> sa.Update:
-        return _update_states(asked)
-
     def status(asked: sa.FromClause) -> Any:
-        return upsert(dialect, _part(asked, STATUS, STATUS_ROW, asked.c.is_last))
+        return _upsert_statuses(dialect, asked)
 
     def heads(asked: sa.FromClause) -> Any:
-        return events.advance_heads(_part(asked, EVENT, EVENT_ROW))
+        return events.advance_heads(_events(dialect, asked))
 
     def all_at_once(rowset: Rowset) -> Any:
         asked = sa.select(rowset(_VERDICT_ROW)).cte("heard")
         moved = heads(asked).returning(*(run_head.c[name] for name in HEAD)).cte("heads")
-        inserted = events.insert_events(_part(asked, EVENT, EVENT_ROW), moved).cte("told")
-        return status(asked).add_cte(_insert_attempts(asked).cte("counted"), state(asked).cte("ruled"), inserted)
+        told = events.insert_events(_events(dialect, asked), moved).cte("told")
+        return status(asked).add_cte(_insert_attempts(asked).cte("counted"), _update_states(asked).cte("ruled"), told)
 
     def one(build: Callable[[sa.FromClause], Any]) -> Callable[[Rowset], Any]:
         return lambda rowset: build(rowset(_VERDICT_ROW))
@@ -54,22 +68,78 @@ def record_verdicts(dialect: str) -> tuple[RowStatement, ...]:
         return (RowStatement("record_verdicts", dialect, all_at_once),)
     steps: Mapping[str, Callable[[sa.FromClause], Any]] = {
         "insert_attempts": _insert_attempts,
-        "update_judged": state,
+        "update_judged": _update_states,
         "advance_heads": heads,
-        "insert_events": lambda asked: events.insert_events(_part(asked, EVENT, EVENT_ROW), run_head),
+        "insert_events": lambda asked: events.insert_events(_events(dialect, asked), run_head),
         "upsert_statuses": status,
     }
     return tuple(RowStatement(name, dialect, one(build)) for name, build in steps.items())
 
 
-def _part(
-    asked: sa.FromClause, prefix: str, names: Iterable[str], *conditions: sa.ColumnElement[bool]
-) -> sa.FromClause:
-    """The columns of one table among those of all."""
+def _same(asked: sa.FromClause) -> sa.FromClause:
     return (
-        sa.select(*(asked.c[prefix + name].label(name) for name in names))
-        .where(*conditions)
-        .subquery(prefix.removesuffix("_"))
+        sa.select(*(asked.c[name] for name in _SAME), sa.select(sa.func.count()).select_from(asked).label("number"))
+        .where(asked.c.place == sa.literal_column("1"))
+        .subquery("same")
+    )
+
+
+def _events(dialect: str, asked: sa.FromClause) -> sa.FromClause:
+    """The events that tell of the verdicts, as rows to append."""
+    same = _same(asked)
+    told: Mapping[str, sa.ColumnElement[Any]] = {
+        "run_id": same.c.engine_run_id,
+        "plan_version": same.c.engine_plan_version,
+        "event_id": asked.c.event_id,
+        "event_type": _either(asked, EVENTS),
+        "step_id": asked.c.step_id,
+        "logical_attempt_id": asked.c.attempt_no,
+        "engine_attempt_id": same.c.engine_attempt_id,
+        "event_data": asked.c.event_data,
+        "engine_run_ref": same.c.engine_run_ref,
+        "idempotency_key": asked.c.event_key,
+        "emitted_at": instant_as_text(dialect, asked.c.judged_at),
+        "adapter_version": same.c.engine_adapter_version,
+        "caused_by_signal_id": sa.cast(sa.null(), sa.Text),
+        "parent_event_id": sa.cast(sa.null(), sa.Text),
+        "place": asked.c.place,
+        "number": same.c.number,
+        "appended_at": same.c.appended_at,
+    }
+    return (
+        sa.select(*(told[name].label(name) for name in EVENT_ROW))
+        .join_from(asked, same, sa.true())
+        .subquery("events")
+    )
+
+
+def _upsert_statuses(dialect: str, asked: sa.FromClause) -> Any:
+    """A verdict is its partition's newest finish, so it is the last attempt; what was made before it may leave."""
+    given: Mapping[str, sa.ColumnElement[Any]] = {
+        **{name: asked.c[name] for name in PLACE},
+        **{f"last_materialization_{name}": asked.c[f"made_{name}"] for name in _MADE},
+        "last_attempt_run_id": asked.c.run_id,
+        "last_attempt_at": asked.c.judged_at,
+        "last_attempt_outcome": _either(asked, _OUTCOMES),
+        "partition_values": asked.c.partition_values,
+        "row_version": asked.c.row_version,
+    }
+    rows = sa.select(*given.values()).where(asked.c.is_last)
+    insert = (postgresql.insert if dialect == "postgresql" else sqlite.insert)(partition_status)
+    insert = insert.from_select(tuple(given), rows)
+    new, made = insert.excluded, insert.excluded.last_materialization_at.is_not(None)
+    kept = [f"last_materialization_{name}" for name in _MADE] + ["stale_since", "stale_reason_code"]
+    changed: dict[str, Any] = {name: new[name] for name in given if name not in PLACE}
+    changed |= {name: sa.case((made, new[name]), else_=partition_status.c[name]) for name in kept}
+    older = partition_status.c.row_version < new.row_version
+    return insert.on_conflict_do_update(index_elements=list(PLACE), set_=changed, where=older)
+
+
+def _either(asked: sa.FromClause, words: Mapping[Outcome, str]) -> sa.ColumnElement[str]:
+    accepted = asked.c.outcome == sa.literal_column(f"'{Outcome.ACCEPTED}'")
+    return sa.case(
+        (accepted, sa.literal_column(f"'{words[Outcome.ACCEPTED]}'")),
+        else_=sa.literal_column(f"'{words[Outcome.REJECTED]}'"),
     )
 
 
@@ -131,7 +201,7 @@ def read_for_judging(rowset: Rowset, clock: sa.ColumnElement[Any]) -> sa.Select[
             last.c.attempt_no.label("last_attempt_no"),
             last.c.current_ordinal,
             last.c.message_ordinal,
-            *partition_status.c,
+            partition_status.c.row_version,
             clock,
         )
         .select_from(asked)
