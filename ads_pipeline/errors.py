@@ -23,6 +23,7 @@ tree once, at its own edge; it does not invent classes of its own elsewhere.
     │   ├── StagingDamaged      staged files do not hold what was counted; nothing was published
     │   ├── TableContended      other loaders kept committing first                       (waiting cures it)
     │   └── WarehouseUnavailable  the table's storage or the cluster failed                 (waiting cures it)
+    ├── StatusFileUnavailable   partition_status.parquet cannot be written                (waiting cures it)
     └── LedgerError             about the record of what is safe
         ├── IllegalMove         the transition table has no such move
         ├── VerdictConflict     the same run was judged twice, differently
@@ -190,6 +191,15 @@ class WarehouseUnavailable(WarehouseError):
     """The table's storage or the cluster failed. What was published before stays published."""
 
     waiting_cures = True
+
+
+class StatusFileUnavailable(AdsPipelineError):
+    """The file of the partitions' status could not be written. What stood there stands there still."""
+
+    waiting_cures = True
+
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(f"{name}: {problem}")
 
 
 class LedgerError(AdsPipelineError):

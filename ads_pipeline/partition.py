@@ -33,6 +33,7 @@ NAME_RULES: Mapping[str, tuple[re.Pattern[str], str]] = {
     "validation_id": _label(96),
     "schema_version": _label(32),
     "error_class": _word(64),
+    "label": _label(96),
 }
 DATE_RULE = "a real day written YYYY-MM-DD"
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")

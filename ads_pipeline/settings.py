@@ -16,7 +16,8 @@ import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from ads_pipeline.errors import BadName, BadSettings, Mistake, printable, quoted
-from ads_pipeline.partition import checked_name, parse_date
+from ads_pipeline.freshness import FreshnessPolicy, Space
+from ads_pipeline.partition import NAME_RULES, checked_name, parse_date
 
 PREFIX = "ADS_PIPELINE_"
 VARIABLES: Mapping[str, str] = {
@@ -24,6 +25,8 @@ VARIABLES: Mapping[str, str] = {
     "ADS_PIPELINE_DATABASE_URL": "postgresql+psycopg2://… of the ledger and of Dagster's records (SQLite in home)",
     "ADS_PIPELINE_QUERIES": "path of the query file (the google_apis.yaml that ships with the package)",
     "ADS_PIPELINE_SPARK": "a master (local[2], spark://…, yarn) or sc://… of a Connect server (local[*])",
+    "ADS_PIPELINE_TENANT": "tenant_id in partition_status: whose partitions these are (default)",
+    "ADS_PIPELINE_WORKSPACE": "workspace_id in partition_status, one for each source (the source's name)",
 }
 SHIPPED_QUERIES = Path(__file__).parent / "config" / "google_apis.yaml"
 DEEPEST = 100
@@ -53,6 +56,13 @@ def _gaql(text: str) -> str:
     return f"SELECT {', '.join(fields)} FROM {match['resource']}"  # noqa: S608 - every part was just matched
 
 
+def _days(value: object) -> object:
+    """The list as YAML gives it, if it is one that a freshness policy takes."""
+    if not isinstance(value, list):
+        raise ValueError("must be a list of days, such as [3, 30]")  # noqa: TRY004 - pydantic asks for this one
+    return FreshnessPolicy(reread_after_days=tuple(value)).reread_after_days
+
+
 def _named(field_name: str) -> Callable[[str], str]:
     return lambda value: checked_name(field_name, value)
 
@@ -75,6 +85,11 @@ class Query(_Document):
 
     schema_version: Annotated[str, AfterValidator(_named("schema_version"))]
     gaql: Annotated[str, AfterValidator(_gaql)]
+    reread_after_days: Annotated[tuple[int, ...], BeforeValidator(_days)] = ()
+
+    @property
+    def freshness(self) -> FreshnessPolicy:
+        return FreshnessPolicy(reread_after_days=self.reread_after_days)
 
 
 class GoogleApis(_Document):
@@ -99,10 +114,15 @@ class Settings:
     google_apis: GoogleApis
     spark: str = LOCAL_SPARK
     postgres_url: str | None = field(default=None, repr=False)  # it may hold a password
+    space: Space = field(default_factory=Space)
 
     @property
     def database_url(self) -> str:
         return self.postgres_url or f"sqlite:///{self.home / 'ledger.db'}"
+
+    @property
+    def status_file(self) -> Path:
+        return self.home / "partition_status.parquet"
 
     @property
     def raw_root(self) -> Path:
@@ -128,12 +148,21 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
     home = _home(environ, mistakes)
     postgres_url = _postgres_url(environ, mistakes)
     spark = _spark(environ, mistakes)
+    space = Space(
+        tenant_id=_label("ADS_PIPELINE_TENANT", environ, mistakes) or Space().tenant_id,
+        workspace_id=_label("ADS_PIPELINE_WORKSPACE", environ, mistakes),
+    )
     queries_file = _expanded(environ.get("ADS_PIPELINE_QUERIES") or str(SHIPPED_QUERIES))
     google_apis = _google_apis(queries_file, mistakes)
     if mistakes or google_apis is None:
         raise BadSettings(tuple(mistakes))
     return Settings(
-        home=home, queries_file=queries_file, google_apis=google_apis, spark=spark, postgres_url=postgres_url
+        home=home,
+        queries_file=queries_file,
+        google_apis=google_apis,
+        spark=spark,
+        postgres_url=postgres_url,
+        space=space,
     )
 
 
@@ -181,6 +210,14 @@ def _spark(environ: Mapping[str, str], mistakes: list[Mistake]) -> str:
         problem = f"{quoted(place)} must be local, local[…], yarn, spark://…, k8s://… or sc://…"
         mistakes.append(Mistake(place="ADS_PIPELINE_SPARK", problem=problem))
     return place
+
+
+def _label(variable: str, environ: Mapping[str, str], mistakes: list[Mistake]) -> str | None:
+    text = environ.get(variable) or None
+    pattern, rule = NAME_RULES["label"]
+    if text is not None and pattern.fullmatch(text) is None:
+        mistakes.append(Mistake(place=variable, problem=f"{quoted(text)} is refused: {rule}"))
+    return text
 
 
 def _google_apis(path: Path, mistakes: list[Mistake]) -> GoogleApis | None:

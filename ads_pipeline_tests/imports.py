@@ -26,6 +26,8 @@ LAW: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "contracts": (frozenset({"pandera", "pyspark"}), WORDS),
     "validator": (frozenset({"pyspark", "py4j", "pyarrow"}), WORDS | {"contracts"}),
     "warehouse": (frozenset({"pyspark", "py4j", "deltalake", "pyarrow", "duckdb", "duckdb_extension_delta"}), WORDS),
+    "currency": (frozenset(), WORDS | {"ledger"}),
+    "status_file": (frozenset({"pyarrow"}), WORDS),
     "progress": (frozenset({"rich"}), frozenset()),
     "registration": (frozenset(), WORDS | {"raw", "ledger"}),
     "arrivals": (frozenset(), WORDS | {"raw", "ledger"}),
@@ -36,12 +38,15 @@ LAW: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "reading": (frozenset({"pyspark", "duckdb"}), WORDS | {"ledger", "warehouse"}),
     "reconciliation": (frozenset(), WORDS | {"ledger", "warehouse", "pipeline"}),
     "demo": (frozenset(), WORDS | {"raw", "settings"}),
-    "cli": (frozenset({"typer", "rich", "duckdb"}), WORDS | {"demo", "ledger", "raw", "reading", "settings"}),
+    "cli": (
+        frozenset({"typer", "rich", "duckdb"}),
+        WORDS | {"demo", "ledger", "raw", "reading", "settings", "currency", "status_file"},
+    ),
     "orchestration": (
         frozenset({"dagster", "dagster_pyspark", "dagster_postgres", "pyspark"}),
         WORDS
         | {"settings", "raw", "ledger", "validator", "warehouse", "registration", "arrivals", "pipeline"}
-        | {"reading", "reconciliation", "progress"},
+        | {"reading", "reconciliation", "progress", "currency", "status_file"},
     ),
     "definitions": (frozenset({"dagster", "dagster_pyspark"}), WORDS | {"settings", "orchestration"}),
 }

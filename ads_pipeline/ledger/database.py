@@ -24,6 +24,7 @@ T = TypeVar("T")
 BUSY_SECONDS: Final = 30
 MIGRATION_LOCK: Final = 0x616473  # any constant that only this product's migrations take
 REVISION_TABLE: Final = "ledger_revision"
+ONLY_READS: Final = "only_reads"  # an option of connections through which a writer reads while others write
 OLDEST_SQLITE: Final = (3, 38, 0)  # STRICT tables, UPDATE … FROM and JSON functions
 
 # SQLSTATEs after which the same transaction may simply be tried again. Every write of the ledger is keyed, so that is
@@ -92,11 +93,10 @@ def _open_sqlite(url: str, *, read_only: bool) -> sa.Engine:
 
     # A deferred transaction that reads first cannot be upgraded once another has written: it fails at once, whatever
     # the busy timeout. So a writer takes the lock before it reads.
-    begin = "BEGIN" if read_only else "BEGIN IMMEDIATE"
-
     @sa.event.listens_for(engine, "begin")
     def _begin(connection: sa.Connection) -> None:
-        connection.exec_driver_sql(begin)
+        only_reads = read_only or connection.get_execution_options().get(ONLY_READS)
+        connection.exec_driver_sql("BEGIN" if only_reads else "BEGIN IMMEDIATE")
 
     return engine
 

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -16,7 +16,7 @@ from ads_pipeline.freshness import RAW
 from ads_pipeline.ledger.event_rows import Own, event_text
 from ads_pipeline.ledger.records import Recorded
 from ads_pipeline.ledger.rows import key_fields, state_of
-from ads_pipeline.ledger.statuses import Statuses, next_instant, place_fields, values_text, version_at
+from ads_pipeline.ledger.statuses import MATERIALIZING, Statuses, next_instant, place_fields, values_text, version_at
 from ads_pipeline.ledger.tables import instant_text
 from ads_pipeline.ledger.verdict_statements import EVENTS, STATE
 from ads_pipeline.partition import PartitionKey, Run
@@ -138,10 +138,6 @@ class Hearing:
         row["place"] = len(self.rows) + 1
         self._last_row[key] = row
         self.rows.append(row)
-
-
-# The effects by which a run becomes, or stays, what a partition is made of.
-MATERIALIZING: Final = frozenset({Effect.PROMOTED, Effect.CONFIRMED})
 
 
 def _made(registered: RegisteredRun, at: datetime) -> dict[str, str | None]:

@@ -32,9 +32,12 @@ from ads_pipeline.ledger.rows import KEY_TYPES, key_fields
 from ads_pipeline.ledger.rowsets import Rowset, RowStatement
 from ads_pipeline.ledger.tables import KEY, finishes, instant_text, partition_status
 from ads_pipeline.partition import PartitionKey
+from ads_pipeline.transitions import Effect
 
 PLACE: Final = ("tenant_id", "workspace_id", "asset_key", "partition_key")
 STATUS_ROW: Final[Mapping[str, Any]] = {column.name: column.type for column in partition_status.c}
+# The effects by which a run becomes, or stays, what a partition is made of.
+MATERIALIZING: Final = frozenset({Effect.PROMOTED, Effect.CONFIRMED})
 _INSTANTS: Final = ("last_materialization_at", "last_attempt_at", "stale_since")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)

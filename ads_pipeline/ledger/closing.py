@@ -1,0 +1,97 @@
+"""Ends a run of the engine: what it left unfinished is told as ended, and counts as an attempt without a verdict.
+
+For those who see how runs end, such as sensors: they can tell of it, and cannot write what is safe to read. A run may
+be ended any number of times, by many at once; only the first counts.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, Self
+
+import sqlalchemy as sa
+
+from ads_pipeline.errors import BadName
+from ads_pipeline.freshness import RAW, AttemptOutcome, Space
+from ads_pipeline.ledger import database, questions
+from ads_pipeline.ledger.event_log import EventLog, fetch
+from ads_pipeline.ledger.reader import HERE
+from ads_pipeline.ledger.rows import KEY_TYPES, key_fields, run_in
+from ads_pipeline.ledger.rowsets import RowStatement
+from ads_pipeline.ledger.statuses import Finished, Statuses
+from ads_pipeline.ledger.verdict_statements import locked_states
+from ads_pipeline.partition import PartitionKey, Run, parse_key
+from ads_pipeline.run_events import Event, Origin
+from ads_pipeline.run_snapshots import RunSnapshot, RunStatus, StepStatus, fold
+
+# How a run can end: what is told of it, and of the steps that it left with work to do.
+ENDINGS: Final = {
+    RunStatus.COMPLETED: ("RunCompleted", "StepFailed", AttemptOutcome.FAILED),
+    RunStatus.FAILED: ("RunFailed", "StepFailed", AttemptOutcome.FAILED),
+    RunStatus.CANCELLED: ("RunCancelled", "StepCancelled", AttemptOutcome.CANCELLED),
+}
+_AT_ONCE: Final = 5_000
+
+
+class RunLog(EventLog):
+    """The log of events for those who watch runs: it also ends them."""
+
+    def __init__(self, engine: sa.Engine, *, space: Space = HERE) -> None:
+        super().__init__(engine)
+        self._statuses = Statuses(engine.dialect.name, space)
+        self._known = RowStatement("known_runs", engine.dialect.name, questions.known_runs)
+        self._lock = RowStatement("lock_states", engine.dialect.name, lambda rowset: locked_states(rowset(KEY_TYPES)))
+
+    @classmethod
+    @contextmanager
+    def watching(cls, url: str, *, space: Space = HERE) -> Iterator[Self]:
+        with database.opened(url) as engine:
+            yield cls(engine, space=space)
+
+    def end(self, origin: Origin, ended: RunStatus, *, why: str | None = None) -> list[PartitionKey]:
+        """Tell that a run ended and so; the partitions whose sealed runs it left without a verdict."""
+        return database.transact(self.engine, lambda connection: self._end(connection, origin, ended, why))
+
+    def _end(
+        self, connection: sa.Connection, origin: Origin, ended: RunStatus, why: str | None
+    ) -> list[PartitionKey]:
+        now = self.now(connection)
+        run_event, step_event, outcome = ENDINGS[ended]
+        snapshot, running = self._running(connection, origin.run_id)
+        if snapshot.status.terminal:
+            return []
+        self._lock.run(connection, map(key_fields, running)).all()
+        left = self._unjudged(connection, running)
+        reason = {"why": why} if why else None
+        events: list[Event] = []
+        for key in running:
+            told = (step_event, reason) if key in left else ("StepSkipped", {"why": "nothing was sealed"})
+            events.append(origin.event(told[0], at=now, step_id=str(key), event_data=told[1]))
+        answers = self._append_many(connection, [*events, origin.event(run_event, at=now, event_data=reason)])
+        fresh = [key for key, answer in zip(running, answers, strict=False) if answer.persisted and key in left]
+        finished = [Finished(key=key, run_id=left[key].run_id, outcome=outcome) for key in fresh]
+        self._statuses.finish(connection, RAW, finished, now)
+        return fresh
+
+    def _running(self, connection: sa.Connection, run_id: str) -> tuple[RunSnapshot, list[PartitionKey]]:
+        """The run as its events tell it now, and the partitions that it began and did not finish."""
+        snapshot, steps = RunSnapshot(run_id=run_id), dict[str, StepStatus]()
+        while events := fetch(connection, run_id, snapshot.last_event_seq, _AT_ONCE):
+            snapshot, changed = fold(snapshot, steps, events)
+            steps |= changed
+        return snapshot, _keys([step for step, status in steps.items() if status is StepStatus.RUNNING])
+
+    def _unjudged(self, connection: sa.Connection, keys: Sequence[PartitionKey]) -> dict[PartitionKey, Run]:
+        """The newest registered run of each partition that awaits its verdict."""
+        rows = self._known.run(connection, map(key_fields, keys))
+        return {run.key: run for run in (run_in(row) for row in rows if not row.judged)}
+
+
+def _keys(steps: Sequence[str]) -> list[PartitionKey]:
+    """The partitions among steps; other engines' steps may be anything."""
+    found = []
+    for step in steps:
+        try:
+            found.append(parse_key(step))
+        except BadName:
+            continue
+    return sorted(found)

@@ -1,0 +1,178 @@
+"""Looks after the ADR-026 rows as a whole: lists them, keeps what a sweep found, and makes them anew from the logs.
+
+The rows of single partitions are written by whoever finishes an attempt, through `statuses`. Nothing here can change
+what the ledger says is safe to read.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from itertools import groupby, islice
+from typing import Any, Final, Self
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from ads_pipeline.freshness import (
+    RAW,
+    AttemptOutcome,
+    CodeVersion,
+    Finish,
+    PartitionStatus,
+    Space,
+    Staleness,
+    fold,
+    partition_values,
+)
+from ads_pipeline.ledger import database
+from ads_pipeline.ledger.reader import HERE
+from ads_pipeline.ledger.rows import clock_of, key_in, key_of, same_key
+from ads_pipeline.ledger.statuses import MATERIALIZING, PLACE, Statuses, next_instant, status_of, version_at
+from ads_pipeline.ledger.tables import attempts, code_versions, finishes, partition_status, runs
+from ads_pipeline.partition import PartitionKey
+from ads_pipeline.transitions import Outcome
+
+AT_ONCE: Final = 5_000
+
+
+class StatusBook:
+    """All rows of one space."""
+
+    def __init__(self, engine: sa.Engine, *, space: Space = HERE) -> None:
+        self._engine, self._space = engine, space
+        self._statuses = Statuses(engine.dialect.name, space)
+        self._read_clock = sa.select(clock_of(engine.dialect.name))
+        self._insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
+
+    @classmethod
+    @contextmanager
+    def opened(cls, url: str, *, space: Space = HERE) -> Iterator[Self]:
+        with database.opened(url) as engine:
+            yield cls(engine, space=space)
+
+    def every(self) -> Iterator[PartitionStatus]:
+        """Every row as of one moment, in the order of its key, however many there are."""
+        order = [partition_status.c[name] for name in PLACE]
+        try:
+            reading = {database.ONLY_READS: True, "yield_per": AT_ONCE}
+            with self._engine.connect().execution_options(**reading) as connection:
+                for row in connection.execute(sa.select(partition_status).order_by(*order)):
+                    status = status_of(row)
+                    if status is not None:
+                        yield status
+        except sa.exc.DBAPIError as error:
+            raise database.translated(error) from error
+
+    def code_versions(self) -> dict[str, CodeVersion]:
+        """The version of each asset's definition that runs now, by the asset's key."""
+        statement = sa.select(code_versions).where(code_versions.c.tenant_id == self._space.tenant_id)
+        rows = database.transact(self._engine, lambda connection: connection.execute(statement).all())
+        return {row.asset_key: CodeVersion(version=row.code_version, since=row.seen_since) for row in rows}
+
+    def see_code(self, source: str, versions: Mapping[str, str]) -> None:
+        """Say which version of each asset's definition runs now; one that is new is dated by this."""
+        here = {"tenant_id": self._space.tenant_id, "workspace_id": self._space.workspace_of(source)}
+        insert = self._insert(code_versions)
+        put = insert.on_conflict_do_update(
+            index_elements=["tenant_id", "workspace_id", "asset_key"],
+            set_={"code_version": insert.excluded.code_version, "seen_since": insert.excluded.seen_since},
+            where=code_versions.c.code_version != insert.excluded.code_version,
+        )
+
+        def work(connection: sa.Connection) -> None:
+            now = connection.scalars(self._read_clock).one()
+            for asset_key, version in sorted(versions.items()):
+                connection.execute(put, here | {"asset_key": asset_key, "code_version": version, "seen_since": now})
+
+        known = {asset_key: each.version for asset_key, each in self.code_versions().items()}
+        if any(known.get(asset_key) != version for asset_key, version in versions.items()):
+            database.transact(self._engine, work)
+
+    def keep_staleness(self, found: Iterable[tuple[PartitionStatus, Staleness | None]]) -> int:
+        """Write what a sweep found to rows that are as the sweep saw them; how many were."""
+
+        def work(connection: sa.Connection) -> int:
+            now = connection.scalars(self._read_clock).one()
+            return sum(connection.execute(_marking(status, stale, now)).rowcount for status, stale in found)
+
+        return database.transact(self._engine, work)
+
+    def rebuild(self) -> int:
+        """Make every row anew from the attempts and the other finishes; how many there are then.
+
+        What a sweep had kept is gone until the next one. Nobody else writes statuses meanwhile.
+        """
+
+        def work(connection: sa.Connection) -> int:
+            self._lock(connection)
+            connection.execute(sa.delete(partition_status))
+            finished = groupby(self._finishes(connection), key=lambda each: (each[0], each[1]))
+            folded = (self._folded(*of, [finish for *_, finish in members]) for of, members in finished)
+            kept = 0
+            while some := list(islice(folded, AT_ONCE)):
+                kept += self._statuses.keep(connection, some)
+            return kept
+
+        return database.transact(self._engine, work)
+
+    def _lock(self, connection: sa.Connection) -> None:
+        """Everybody who finishes an attempt waits; SQLite's transaction holds the whole database anyway."""
+        if connection.dialect.name == "postgresql":
+            connection.exec_driver_sql("LOCK TABLE partition_status IN EXCLUSIVE MODE")
+
+    def _folded(self, asset: str, key: PartitionKey, finished: list[Finish]) -> PartitionStatus:
+        status, place = None, self._statuses.place(asset, key)
+        for finish in finished:
+            status = fold(status, finish, place=place, values=partition_values(key))
+        if status is None:
+            raise ValueError(f"{key}: nothing was finished")
+        return status
+
+    def _finishes(self, connection: sa.Connection) -> list[tuple[str, PartitionKey, Finish]]:
+        """Every finish there was, by asset and partition."""
+        made = attempts.c.effect.in_([str(effect) for effect in MATERIALIZING])
+        judged = sa.select(
+            sa.literal(RAW).label("asset"),
+            *key_of(attempts),
+            attempts.c.judged_at.label("at"),
+            attempts.c.run_id,
+            attempts.c.outcome,
+            sa.case((made, runs.c.schema_version)).label("code_version"),
+        ).join(runs, sa.and_(same_key(runs, attempts), runs.c.run_id == attempts.c.run_id))
+        others = sa.select(
+            finishes.c.asset,
+            *key_of(finishes),
+            finishes.c.finished_at.label("at"),
+            finishes.c.run_id,
+            finishes.c.outcome,
+            finishes.c.code_version,
+        )
+        rows = [*connection.execute(judged), *connection.execute(others)]
+        listed = [(row.asset, key_in(row), self._finish(row)) for row in rows]
+        return sorted(listed, key=lambda each: (each[0], each[1]))
+
+    def _finish(self, row: sa.Row[Any]) -> Finish:
+        return Finish(
+            run_id=row.run_id,
+            at=row.at,
+            outcome=_OUTCOMES.get(row.outcome) or AttemptOutcome(row.outcome),
+            version=version_at(row.at, self._statuses.place(row.asset, key_in(row))),
+            code_version=row.code_version,
+        )
+
+
+_OUTCOMES: Final = {Outcome.ACCEPTED: AttemptOutcome.SUCCEEDED, Outcome.REJECTED: AttemptOutcome.FAILED}
+
+
+def _marking(status: PartitionStatus, stale: Staleness | None, now: datetime) -> sa.Update:
+    at = next_instant(status.row_version, now)
+    return (
+        sa.update(partition_status)
+        .where(*(partition_status.c[name] == getattr(status, name) for name in PLACE))
+        .where(partition_status.c.row_version == status.row_version)
+        .values(
+            stale_since=stale and stale.since,
+            stale_reason_code=stale and str(stale.reason),
+            row_version=version_at(at, status.place),
+        )
+    )
