@@ -3,8 +3,7 @@
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import dagster as dg
@@ -12,9 +11,10 @@ from dagster_pyspark import PySparkResource
 
 from ads_pipeline.orchestration import demonstration
 from ads_pipeline.orchestration.assets import build_query
+from ads_pipeline.orchestration.endings import origin_of
 from ads_pipeline.orchestration.io_manager import PartitionStateIOManager
 from ads_pipeline.orchestration.keys import partitions_from
-from ads_pipeline.orchestration.rooms import Watch, opened, spark_config, watching
+from ads_pipeline.orchestration.rooms import Rooms, Watch, opened, spark_config, watching
 from ads_pipeline.orchestration.schedules import build_schedules
 from ads_pipeline.orchestration.sensors import Clock, build_sensors
 from ads_pipeline.settings import Settings, read_settings
@@ -45,8 +45,8 @@ def build_definitions(settings: Settings | None = None, *, now: Clock = _now) ->
         sensors=sensors,
         schedules=schedules,
         resources={
-            "rooms": _places(opened, known, "The ledger, the raw runs and the warehouse of this deployment."),
-            "watch": _places(watching, known, "The same places for sensors, which may only look."),
+            "rooms": _rooms(known),
+            "watch": _watch(known),
             "partition_state": _partition_state,
             "pyspark": PySparkResource(spark_config=spark_config(known)),
         },
@@ -55,17 +55,25 @@ def build_definitions(settings: Settings | None = None, *, now: Clock = _now) ->
     )
 
 
-def _places(
-    opening: Callable[[Settings], AbstractContextManager[Watch]], settings: Settings, description: str
-) -> dg.ResourceDefinition:
-    """No configurable resource: the address of the ledger may hold a password, which Dagster would show."""
-
-    @dg.resource(description=description)
-    def places(_context: dg.InitResourceContext) -> Iterator[Watch]:
-        with opening(settings) as found:
+# Neither is a configurable resource: the address of the ledger may hold a password, which Dagster would show.
+def _rooms(settings: Settings) -> dg.ResourceDefinition:
+    @dg.resource(description="The ledger, the raw runs and the warehouse of this deployment.")
+    def rooms(context: dg.InitResourceContext) -> Iterator[Rooms]:
+        if context.run is None:
+            raise dg.DagsterInvariantViolationError("rooms are opened for a run")
+        with opened(settings, origin_of(context.run)) as found:
             yield found
 
-    return places
+    return rooms
+
+
+def _watch(settings: Settings) -> dg.ResourceDefinition:
+    @dg.resource(description="The same places for sensors, which look, and tell how runs end.")
+    def watch(_context: dg.InitResourceContext) -> Iterator[Watch]:
+        with watching(settings) as found:
+            yield found
+
+    return watch
 
 
 @dg.io_manager(required_resource_keys={"rooms"}, description="The door to the ledger.")

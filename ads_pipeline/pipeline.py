@@ -114,6 +114,8 @@ class Pipeline:
                 for some in _portions(of_table):
                     self._load(some, loading)
                     done(len(some))
+        if loading.damaged:
+            self._ledger.record_failed_loads({run: str(error) for run, error in loading.damaged.items()})
         return loading
 
     def take_out(self, keys: Iterable[PartitionKey]) -> None:

@@ -121,6 +121,11 @@ class Settings:
         return self.postgres_url or f"sqlite:///{self.home / 'ledger.db'}"
 
     @property
+    def policies(self) -> dict[str, FreshnessPolicy]:
+        """How fresh the partitions of each query should be."""
+        return {name: query.freshness for name, query in self.google_apis.queries.items()}
+
+    @property
     def status_file(self) -> Path:
         return self.home / "partition_status.parquet"
 

@@ -91,10 +91,23 @@ def state_inspect(
 
     Below the list stand how many partitions match in all, and, when there are more than are shown, from where to go
     on. A partition that nobody has heard of yet is not recorded; "warehouse gaps" finds it.
+
+    "status" says what is safe to read, "data" how current it is: current; reread due, not loaded or old code where it
+    is stale; bad rerun where the last attempt failed and an earlier one stands; never where nothing was ever made.
     """
     settings = read_settings(os.environ)
     wanted = states.filter_of(settings, customer=customer, query=query, status=status, days=window(since, until))
     states.inspect(settings, wanted, after=after, limit=limit, as_json=as_json)
+
+
+@state.command("publish")
+def state_publish() -> None:
+    """Write partition_status.parquet anew, for DuckDB, notebooks and dashboards.
+
+    It holds a row for each partition in each asset: when it was last made and from which run, what was last tried,
+    and since when and why it is stale. The file is replaced in one step, every hour also by the job "reconcile".
+    """
+    states.publish(read_settings(os.environ))
 
 
 @warehouse.command("query")

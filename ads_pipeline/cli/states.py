@@ -1,20 +1,35 @@
 """Shows what the ledger says of each partition. It loads neither Spark nor DuckDB, so it starts at once."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Final
 
 from rich.text import Text
 
 from ads_pipeline.cli.tables import Paper, cell, counted, listing, write_json
 from ads_pipeline.cli.words import Window, customers, ledger_of
+from ads_pipeline.currency import Currencies, Currency
+from ads_pipeline.freshness import DisplayStatus, StaleReason
 from ads_pipeline.ledger.records import StateFilter
-from ads_pipeline.partition import checked_name, parse_key
+from ads_pipeline.ledger.status_book import StatusBook
+from ads_pipeline.partition import PartitionKey, checked_name, parse_key
 from ads_pipeline.settings import Settings
 from ads_pipeline.transitions import PartitionState, Status
 
 WIDE: Final = 120  # columns; below, the run and the time are left to --json
+DATA: Final = {
+    DisplayStatus.MATERIALIZED: "current",
+    DisplayStatus.STALE: "stale",
+    DisplayStatus.LAST_ATTEMPT_FAILED: "bad rerun",
+    DisplayStatus.NEVER_MATERIALIZED: "never",
+}
+REASONS: Final = {
+    StaleReason.FRESHNESS_POLICY: "reread due",
+    StaleReason.UPSTREAM_CHANGED: "not loaded",
+    StaleReason.CODE_CHANGED: "old code",
+}
 COLOURS: Final = {Status.SUCCESS: "green", Status.FAILED: "red", Status.PENDING: "yellow"}
 
 
@@ -31,15 +46,30 @@ def inspect(
     with ledger_of(settings) as ledger:
         page = ledger.page(wanted, after=start, limit=limit)
         tally = ledger.tally(wanted)
+        current = Currencies(settings.policies, ledger.code_versions()).of(
+            ledger, (state.key for state in page), now=datetime.now(UTC)
+        )
         beyond = sum(ledger.tally(wanted, after=page[-1].key).values()) if len(page) == limit else 0
     notes = [_tallied(tally), *_unknown(wanted, settings, tally)]
     if beyond:
         notes += [f"{beyond:,} more follow; go on with", f"  --after {page[-1].key}"]
     if as_json:
-        write_json(map(_fields, page))
+        write_json(_fields(state, current[state.key]) for state in page)
         print(*notes, sep="\n", file=sys.stderr)  # noqa: T201 - standard output is the program's
     else:
-        _write_table(page, notes)
+        _write_table(page, current, notes)
+
+
+def publish(settings: Settings) -> None:
+    """Sweep the ledger's statuses and publish them as Parquet; say how many there are and where."""
+    from ads_pipeline.status_file import publish  # noqa: PLC0415 - Arrow takes longer to load than the rest together
+
+    with ledger_of(settings) as ledger, StatusBook.opened(settings.database_url, space=settings.space) as book:
+        swept = Currencies(settings.policies, ledger.code_versions()).sweep(book, now=datetime.now(UTC))
+        written = publish(book.every(), settings.status_file)
+    Paper().print(
+        cell(f"{counted(written, 'row')} in {settings.status_file}; {swept:,} changed since the last sweep")
+    )
 
 
 def filter_of(
@@ -78,24 +108,52 @@ def _unknown(wanted: StateFilter, settings: Settings, tally: dict[Status, int]) 
     return [f"{unknown[0]} is no query of {settings.queries_file}: {', '.join(sorted(settings.google_apis.queries))}"]
 
 
-def _fields(state: PartitionState) -> dict[str, object]:
-    """Every field, flat, in the order of the ledger's table."""
+def _fields(state: PartitionState, current: Currency) -> dict[str, object]:
+    """Every field, flat: the state's in the order of the ledger's table, then how current each asset is."""
     own = {name: value for name, value in asdict(state).items() if name != "key"}
-    changed = state.updated_at and state.updated_at.isoformat(timespec="microseconds")
-    return asdict(state.key) | own | {"updated_at": changed}
+    fields = asdict(state.key) | own | {"updated_at": _instant(state.updated_at)}
+    for asset, look in (("raw", current.raw), ("warehouse", current.warehouse)):
+        status = look.status
+        fields |= {
+            f"{asset}_display_status": look.display,
+            f"{asset}_stale_since": _instant(look.stale.since if look.stale else None),
+            f"{asset}_stale_reasons": list(look.reasons),
+            f"{asset}_last_materialization_run_id": status and status.last_materialization_run_id,
+            f"{asset}_last_materialization_at": _instant(status.last_materialization_at if status else None),
+            f"{asset}_last_attempt_run_id": status and status.last_attempt_run_id,
+            f"{asset}_last_attempt_at": _instant(status.last_attempt_at if status else None),
+            f"{asset}_last_attempt_outcome": look.last_attempt,
+        }
+    return fields
 
 
-def _write_table(page: Sequence[PartitionState], notes: Sequence[str]) -> None:
+def _instant(instant: datetime | None) -> str | None:
+    return None if instant is None else instant.isoformat(timespec="microseconds")
+
+
+def _data(current: Currency) -> str:
+    """How current the data are, in a word or two."""
+    look = current.telling
+    if look.display is DisplayStatus.STALE and look.stale:
+        return REASONS[look.stale.reason]
+    return DATA[look.display]
+
+
+def _write_table(
+    page: Sequence[PartitionState], current: Mapping[PartitionKey, Currency], notes: Sequence[str]
+) -> None:
     paper = Paper()
     wide = dict.fromkeys(("updated", "run"), "left") if paper.width >= WIDE else {}
-    table = listing(customer="left", query="fold", day="left", status="left", rows="right", attempts="right", **wide)
+    last = {"data": "left"} | wide
+    table = listing(customer="left", query="fold", day="left", status="left", rows="right", attempts="right", **last)
     for state in page:
         key, changed = state.key, state.updated_at
         more = (changed and f"{changed:%Y-%m-%d %H:%M}Z", state.current_run_id) if wide else ()
         rows = None if state.record_count is None else f"{state.record_count:,}"
         status = cell(state.status, style=COLOURS[state.status])
         left = (key.customer_id, key.query_name, key.logical_date)
-        table.add_row(*map(cell, left), status, *map(cell, (rows, f"{state.attempt_count:,}", *more)))
+        told = (rows, f"{state.attempt_count:,}", _data(current[key]), *more)
+        table.add_row(*map(cell, left), status, *map(cell, told))
     if page:
         paper.print(table, Text(""), sep="\n")
     for state in page:

@@ -50,5 +50,5 @@ def ledger_of(settings: Settings) -> Iterator[LedgerReader]:
     if settings.postgres_url is None and not file.exists():
         problem = f"there is no ledger at {printable(str(file))}; the pipeline makes one when it first runs"
         raise BadSettings((Mistake(place="ADS_PIPELINE_HOME", problem=problem),))
-    with LedgerReader.opened(settings.database_url) as ledger:
+    with LedgerReader.opened(settings.database_url, space=settings.space) as ledger:
         yield ledger

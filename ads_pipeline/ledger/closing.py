@@ -6,6 +6,7 @@ be ended any number of times, by many at once; only the first counts.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final, Self
 
 import sqlalchemy as sa
@@ -18,6 +19,7 @@ from ads_pipeline.ledger.reader import HERE
 from ads_pipeline.ledger.rows import KEY_TYPES, key_fields, run_in
 from ads_pipeline.ledger.rowsets import RowStatement
 from ads_pipeline.ledger.statuses import Finished, Statuses
+from ads_pipeline.ledger.tables import run_head, run_snapshots
 from ads_pipeline.ledger.verdict_statements import locked_states
 from ads_pipeline.partition import PartitionKey, Run, parse_key
 from ads_pipeline.run_events import Event, Origin
@@ -47,6 +49,11 @@ class RunLog(EventLog):
         with database.opened(url) as engine:
             yield cls(engine, space=space)
 
+    def unended(self, limit: int = 1_000) -> list[str]:
+        """The runs that have not ended, as far as they are projected, oldest name first."""
+        statement = sa.select(run_snapshots.c.run_id).where(run_snapshots.c.ended_at.is_(None))
+        return [row.run_id for row in self._execute(statement.order_by(run_snapshots.c.run_id).limit(limit))]
+
     def end(self, origin: Origin, ended: RunStatus, *, why: str | None = None) -> list[PartitionKey]:
         """Tell that a run ended and so; the partitions whose sealed runs it left without a verdict."""
         return database.transact(self.engine, lambda connection: self._end(connection, origin, ended, why))
@@ -55,6 +62,9 @@ class RunLog(EventLog):
         self, connection: sa.Connection, origin: Origin, ended: RunStatus, why: str | None
     ) -> list[PartitionKey]:
         now = self.now(connection)
+        head = connection.execute(sa.select(run_head).where(run_head.c.run_id == origin.run_id)).one_or_none()
+        if head is not None:  # it is ended by the plan that it began with, whichever release looks after it now
+            origin = replace(origin, plan_version=head.plan_version)
         run_event, step_event, outcome = ENDINGS[ended]
         snapshot, running = self._running(connection, origin.run_id)
         if snapshot.status.terminal:

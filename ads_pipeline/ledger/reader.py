@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 
 import sqlalchemy as sa
 
-from ads_pipeline.freshness import PartitionStatus, Space
+from ads_pipeline.freshness import CodeVersion, PartitionStatus, Space
 from ads_pipeline.ledger import database, questions
 from ads_pipeline.ledger.records import (
     Attempt,
@@ -38,7 +38,7 @@ from ads_pipeline.ledger.rows import (
     state_of,
 )
 from ads_pipeline.ledger.rowsets import Rowset, RowStatement
-from ads_pipeline.ledger.statuses import Statuses
+from ads_pipeline.ledger.statuses import Statuses, read_code_versions
 from ads_pipeline.ledger.tables import (
     KEY,
     acted_partitions,
@@ -61,7 +61,7 @@ class LedgerReader:
     """Read access to one ledger."""
 
     def __init__(self, engine: sa.Engine, *, space: Space = HERE) -> None:
-        self._engine = engine
+        self._engine, self._space = engine, space
         self._statuses = Statuses(engine.dialect.name, space)
         self._states_of = _lookup(partition_state, engine.dialect.name)
         self._pointers_of = _lookup(warehouse_pointer, engine.dialect.name)
@@ -197,6 +197,10 @@ class LedgerReader:
         asked = list(dict.fromkeys(keys))
         found = database.transact(self._engine, lambda c: self._statuses.read(c, asset, asked))
         return {key: status for key, (status, _finishes) in found.items()}
+
+    def code_versions(self) -> dict[str, CodeVersion]:
+        """The version of each asset's definition that runs now, by the asset's key."""
+        return database.transact(self._engine, lambda c: read_code_versions(c, self._space))
 
     def customers(self, source: str) -> list[str]:
         """Every customer of whom the source has a recorded partition."""

@@ -16,7 +16,6 @@ from sqlalchemy.dialects import postgresql, sqlite
 from ads_pipeline.freshness import (
     RAW,
     AttemptOutcome,
-    CodeVersion,
     Finish,
     PartitionStatus,
     Space,
@@ -27,7 +26,15 @@ from ads_pipeline.freshness import (
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.reader import HERE
 from ads_pipeline.ledger.rows import clock_of, key_in, key_of, same_key
-from ads_pipeline.ledger.statuses import MATERIALIZING, PLACE, Statuses, next_instant, status_of, version_at
+from ads_pipeline.ledger.statuses import (
+    MATERIALIZING,
+    PLACE,
+    Statuses,
+    next_instant,
+    read_code_versions,
+    status_of,
+    version_at,
+)
 from ads_pipeline.ledger.tables import attempts, code_versions, finishes, partition_status, runs
 from ads_pipeline.partition import PartitionKey
 from ads_pipeline.transitions import Outcome
@@ -63,12 +70,6 @@ class StatusBook:
         except sa.exc.DBAPIError as error:
             raise database.translated(error) from error
 
-    def code_versions(self) -> dict[str, CodeVersion]:
-        """The version of each asset's definition that runs now, by the asset's key."""
-        statement = sa.select(code_versions).where(code_versions.c.tenant_id == self._space.tenant_id)
-        rows = database.transact(self._engine, lambda connection: connection.execute(statement).all())
-        return {row.asset_key: CodeVersion(version=row.code_version, since=row.seen_since) for row in rows}
-
     def see_code(self, source: str, versions: Mapping[str, str]) -> None:
         """Say which version of each asset's definition runs now; one that is new is dated by this."""
         here = {"tenant_id": self._space.tenant_id, "workspace_id": self._space.workspace_of(source)}
@@ -84,7 +85,8 @@ class StatusBook:
             for asset_key, version in sorted(versions.items()):
                 connection.execute(put, here | {"asset_key": asset_key, "code_version": version, "seen_since": now})
 
-        known = {asset_key: each.version for asset_key, each in self.code_versions().items()}
+        found = database.transact(self._engine, lambda connection: read_code_versions(connection, self._space))
+        known = {asset_key: each.version for asset_key, each in found.items()}
         if any(known.get(asset_key) != version for asset_key, version in versions.items()):
             database.transact(self._engine, work)
 

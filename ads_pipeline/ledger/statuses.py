@@ -18,6 +18,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from ads_pipeline.freshness import (
     AssetPartition,
     AttemptOutcome,
+    CodeVersion,
     Finish,
     PartitionStatus,
     Space,
@@ -30,7 +31,7 @@ from ads_pipeline.freshness import (
 )
 from ads_pipeline.ledger.rows import KEY_TYPES, key_fields
 from ads_pipeline.ledger.rowsets import Rowset, RowStatement
-from ads_pipeline.ledger.tables import KEY, finishes, instant_text, partition_status
+from ads_pipeline.ledger.tables import KEY, code_versions, finishes, instant_text, partition_status
 from ads_pipeline.partition import PartitionKey
 from ads_pipeline.transitions import Effect
 
@@ -117,6 +118,12 @@ class Statuses:
     def keep(self, connection: sa.Connection, statuses: Iterable[PartitionStatus]) -> int:
         """Write rows where they are newer than what stands there; how many were."""
         return self._upsert.run(connection, map(status_fields, statuses)).rowcount
+
+
+def read_code_versions(connection: sa.Connection, space: Space) -> dict[str, CodeVersion]:
+    """The version of each asset's definition that runs now, by the asset's key."""
+    rows = connection.execute(sa.select(code_versions).where(code_versions.c.tenant_id == space.tenant_id))
+    return {row.asset_key: CodeVersion(version=row.code_version, since=row.seen_since) for row in rows}
 
 
 def next_instant(row_version: str | None, now: datetime) -> datetime:

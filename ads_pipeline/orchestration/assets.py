@@ -6,6 +6,7 @@ with one another. The work is `pipeline`'s.
 
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import dagster as dg
@@ -53,6 +54,7 @@ def build_query(
     )
     def raw(context: dg.AssetExecutionContext, rooms: dg.ResourceParam[Rooms]) -> dg.Output[Landed]:
         keys = parsed(context.partition_keys, source=source, query_name=name)
+        rooms.begin(keys)
         return told_already(Landed(runs=tuple(rooms.source.land(keys)), code_version=query.schema_version))
 
     @dg.asset_check(  # type: ignore[arg-type] # its type does not know of evaluations that name their partition
@@ -79,15 +81,19 @@ def build_query(
         **shared,
     )
     def warehouse(
+        context: dg.AssetExecutionContext,
         loadable: list[PartitionKey],
         rooms: dg.ResourceParam[Rooms],
         pyspark: PySparkResource,
     ) -> dg.Output[Published]:
+        rooms.begin(parsed(context.partition_keys, source=source, query_name=name))
         before, cost_before = rooms.ledger.pointers(loadable), _cost(rooms, loadable)
         loading = rooms.pipeline(pyspark.spark_session).load(loadable)
         shown, cost = rooms.ledger.pointers(run.key for run in loading.published), _cost(rooms, loadable)
+        current = rooms.currencies.of(rooms.ledger, shown, now=datetime.now(UTC))
         told = {
             key: telling.of_load(pointer, before.get(key), cost=cost.get(key), cost_before=cost_before.get(key))
+            | telling.of_look(current[key].warehouse)
             for key, pointer in shown.items()
         }
         return told_already(Published(told=told, code_version=query.schema_version))
@@ -112,6 +118,7 @@ def _evaluations(
     landed = context.instance.event_log_storage.get_latest_storage_id_by_partition(
         asset, dg.DagsterEventType.ASSET_MATERIALIZATION, names
     )
+    current = rooms.currencies.of(rooms.ledger, keys, now=datetime.now(UTC))
     judgements = {each.verdict.run: each for each in judged.judgements}
     for key, (registered, outcome) in rooms.ledger.newest(keys).items():
         judgement, unjudged = judgements.get(registered.run), judged.unjudged.get(registered.run)
@@ -123,7 +130,8 @@ def _evaluations(
             passed=outcome is Outcome.ACCEPTED,
             blocking=False,  # else one bad partition would stop its neighbours
             severity=dg.AssetCheckSeverity.ERROR,
-            metadata=telling.of_verdict(registered.run.run_id, outcome, judgement, unjudged),
+            metadata=telling.of_verdict(registered.run.run_id, outcome, judgement, unjudged)
+            | telling.of_look(current[key].raw),
             target_materialization_data=place
             and Target(storage_id=place, run_id=context.run.run_id, timestamp=time.time()),
         )

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import dagster as dg
 
+from ads_pipeline.ledger.projection import Follower
 from ads_pipeline.orchestration.dispatching import range_tags
+from ads_pipeline.orchestration.endings import end_runs
 from ads_pipeline.orchestration.keys import CUSTOMERS, assets_of
 from ads_pipeline.orchestration.rooms import watching
 from ads_pipeline.partition import parse_date
@@ -36,6 +38,9 @@ def run(defs: dg.Definitions, settings: Settings, words: Sequence[str]) -> None:
                 run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
                 raise_on_error=False,
             )
+            with watching(settings) as watch:  # there is no daemon whose sensor would
+                list(end_runs(instance, watch.events))
+                Follower(watch.events).catch_up()
             ended = "every partition is in the warehouse" if result.success else _refusal(result)
             sys.stdout.write(f"{name}, {time.monotonic() - started:.0f} s: {ended}\n")
             sys.stdout.flush()

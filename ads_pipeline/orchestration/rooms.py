@@ -2,20 +2,27 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from pyspark.sql import SparkSession
 
 from ads_pipeline.arrivals import SealedRuns, Source
+from ads_pipeline.currency import Currencies, versions_of
+from ads_pipeline.ledger.closing import RunLog
+from ads_pipeline.ledger.projection import following
 from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.status_book import StatusBook
 from ads_pipeline.ledger.writer import Ledger
+from ads_pipeline.partition import PartitionKey
 from ads_pipeline.pipeline import Pipeline
 from ads_pipeline.progress import telling
 from ads_pipeline.raw import RawRuns
 from ads_pipeline.reading import Readers
 from ads_pipeline.reconciliation import Reconciliation
+from ads_pipeline.run_events import Origin
 from ads_pipeline.settings import Settings
 from ads_pipeline.warehouse.publication import Warehouse
 
@@ -29,10 +36,11 @@ SPARK_SETTINGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """One deployment's places, for those who may only look, as sensors do."""
+    """One deployment's places, for those who may look and tell how runs end, as sensors do."""
 
     settings: Settings
     ledger: LedgerReader
+    events: RunLog
 
     @property
     def source_name(self) -> str:
@@ -52,6 +60,7 @@ class Rooms(Watch):
     """The same places, for those who may write."""
 
     ledger: Ledger
+    book: StatusBook
 
     @property
     def source(self) -> Source:
@@ -66,6 +75,15 @@ class Rooms(Watch):
     def readers(self) -> Readers:
         return Readers(ledger=self.ledger, warehouse_root=self.settings.warehouse_root, source=self.source_name)
 
+    @property
+    def currencies(self) -> Currencies:
+        return Currencies(self.settings.policies, self.ledger.code_versions())
+
+    def begin(self, keys: Sequence[PartitionKey]) -> None:
+        """Tell which partitions this run is for; a step that is tried again tells nothing new."""
+        now = datetime.now(UTC)
+        self.events.append_many([self.ledger.origin.event("StepStarted", at=now, step_id=str(key)) for key in keys])
+
     def pipeline(self, spark: SparkSession) -> Pipeline:
         return Pipeline(
             spark=spark, raw=self.raw, ledger=self.ledger, warehouse=self.warehouse, tell=telling(sys.stderr)
@@ -78,16 +96,26 @@ class Rooms(Watch):
 @contextmanager
 def watching(settings: Settings) -> Iterator[Watch]:
     settings.home.mkdir(parents=True, exist_ok=True)
-    with Ledger.opened(settings.database_url):  # the first look at a new home makes its ledger
-        pass
-    with LedgerReader.opened(settings.database_url) as ledger:
-        yield Watch(settings=settings, ledger=ledger)
+    url, space = settings.database_url, settings.space
+    with RunLog.watching(url, space=space) as events, LedgerReader.opened(url, space=space) as ledger:
+        yield Watch(settings=settings, ledger=ledger, events=events)
 
 
 @contextmanager
-def opened(settings: Settings) -> Iterator[Rooms]:
-    with Ledger.opened(settings.database_url) as ledger:
-        yield Rooms(settings=settings, ledger=ledger)
+def opened(settings: Settings, origin: Origin) -> Iterator[Rooms]:
+    """The rooms for one run of the engine, whose events are projected while it lasts."""
+    url, space = settings.database_url, settings.space
+    with (
+        Ledger.opened(url, origin=origin, space=space) as ledger,
+        RunLog.watching(url, space=space) as events,
+        StatusBook.opened(url, space=space) as book,
+        following(events),
+    ):
+        events.append(origin.event("RunStarted", at=datetime.now(UTC)))
+        apis = settings.google_apis
+        versions = {name: query.schema_version for name, query in apis.queries.items()}
+        book.see_code(apis.source, versions_of(versions))
+        yield Rooms(settings=settings, ledger=ledger, events=events, book=book)
 
 
 def spark_config(settings: Settings) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Does what is due by the clock: yesterday's partitions, reconciliation, and the upkeep of the tables."""
 
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import dagster as dg
@@ -11,7 +11,9 @@ from ads_pipeline.orchestration.assets import MOST_IN_A_RUN
 from ads_pipeline.orchestration.dispatching import range_tags
 from ads_pipeline.orchestration.keys import CUSTOMERS, assets_of
 from ads_pipeline.orchestration.rooms import Rooms
+from ads_pipeline.status_file import publish
 
+EVENTS_KEPT: Final = timedelta(days=400)  # a year and the month that is compared with it
 ON: Final = dg.DefaultScheduleStatus.RUNNING
 
 
@@ -53,9 +55,16 @@ def _reconcile(query_names: Sequence[str]) -> dg.JobDefinition:
             for run, error in done.loading.damaged.items():
                 context.log.error("%s is accepted and cannot be loaded: %s", run, error)
 
+    @dg.op(description="Writes down which partitions are stale, and publishes partition_status.parquet.")
+    def tell_status(context: dg.OpExecutionContext, rooms: dg.ResourceParam[Rooms]) -> None:
+        changed = rooms.currencies.sweep(rooms.book, now=datetime.now(UTC))
+        published = publish(rooms.book.every(), rooms.settings.status_file)
+        context.log.info("%d rows of %d became stale or current", changed, published)
+
     @dg.job(description="Mends what a run that died left unfinished. Safe beside running loads.")
     def reconcile() -> None:
         mend()
+        tell_status()
 
     return reconcile
 
@@ -67,6 +76,8 @@ def _maintenance(query_names: Sequence[str]) -> dg.JobDefinition:
             version = rooms.warehouse.optimize(pyspark.spark_session, source=rooms.source_name, query_name=name)
             removed = rooms.warehouse.vacuum(source=rooms.source_name, query_name=name)
             context.log.info("%s: packed by version %s, %d files removed", name, version, len(removed))
+        retired = rooms.events.retire_before(datetime.now(UTC) - EVENTS_KEPT)
+        context.log.info("the events of %d runs were retired", len(retired))
 
     @dg.job(description="Keeps the tables fast and their folders small.")
     def maintenance() -> None:

@@ -9,14 +9,16 @@ from datetime import date, datetime, timedelta
 from typing import Final
 
 import dagster as dg
-from dagster._core.definitions.partitions.context import partition_loading_context
 
 from ads_pipeline.errors import quoted
+from ads_pipeline.ledger.projection import Follower
 from ads_pipeline.ledger.records import Standing
-from ads_pipeline.orchestration.dispatching import Due, names_of, run_requests
-from ads_pipeline.orchestration.keys import CUSTOMERS, DAY, assets_of, parsed, raw_asset, warehouse_asset
+from ads_pipeline.orchestration.dispatching import Due, run_requests
+from ads_pipeline.orchestration.endings import end_runs
+from ads_pipeline.orchestration.keys import CUSTOMERS, DAY, assets_of, raw_asset, warehouse_asset
 from ads_pipeline.orchestration.rooms import Watch
 from ads_pipeline.partition import NAME_RULES, PartitionKey
+from ads_pipeline.run_snapshots import Lag
 
 Clock = Callable[[], datetime]
 AssetOf = Callable[[str], dg.AssetKey]
@@ -64,27 +66,36 @@ def build_sensors(
         }
         return _result(context, partitions, reasons, query_names, [warehouse_asset], now())
 
-    return [raw_arrivals, states_to_load, _run_failures(partitions)]
+    return [raw_arrivals, states_to_load, _run_endings()]
 
 
-def _run_failures(partitions: dg.MultiPartitionsDefinition) -> dg.SensorDefinition:
-    @dg.run_failure_sensor(
+def _run_endings() -> dg.SensorDefinition:
+    @dg.sensor(
         minimum_interval_seconds=SECONDS_BETWEEN_LOOKS,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Says what a run that failed or died left without a verdict; `raw_arrivals` asks for it again.",
+        description="Tells the log of events how runs ended, also of those that died; keeps its snapshots up.",
     )
-    def run_failures(context: dg.RunFailureSensorContext, watch: dg.ResourceParam[Watch]) -> None:
-        run = context.dagster_run
-        queries = {asset.path[-1] for asset in run.asset_selection or () if asset.path[0] == "raw"}
-        with partition_loading_context(dynamic_partitions_store=context.instance):
-            names = names_of(run.tags, partitions)
-        for name in sorted(queries):
-            keys = parsed(names, source=watch.source_name, query_name=name)
-            left = watch.ledger.unjudged(keys)
-            if left:
-                context.log.error("%s ended and left %d sealed runs unjudged: %s", run.run_id, len(left), left[0])
+    def run_endings(context: dg.SensorEvaluationContext, watch: dg.ResourceParam[Watch]) -> dg.SensorResult:
+        def raised(alarm: Lag, behind: timedelta) -> None:
+            context.log.error("%s: the snapshots of runs are %.1f s behind", alarm, behind.total_seconds())
 
-    return run_failures
+        follower = Follower(watch.events)
+        follower.catch_up(raised)
+        ended = list(end_runs(context.instance, watch.events))
+        follower.catch_up()
+        for run in ended:
+            if run.left:
+                context.log.error(
+                    "%s ended as %s and left %d sealed runs unjudged: %s",
+                    run.run_id,
+                    run.status,
+                    len(run.left),
+                    run.left[0],
+                )
+        told = f"{len(ended)} runs have ended since the last look; this sensor starts none"
+        return dg.SensorResult(skip_reason=told)
+
+    return run_endings
 
 
 def _window(now: datetime) -> tuple[date, date]:

@@ -4,6 +4,7 @@ from typing import Any, Final
 
 import dagster as dg
 
+from ads_pipeline.currency import Look
 from ads_pipeline.errors import AdsPipelineError
 from ads_pipeline.ledger.records import Pointer
 from ads_pipeline.transitions import Outcome, RegisteredRun
@@ -39,6 +40,15 @@ def of_load(now: Pointer, before: Pointer | None, *, cost: int | None, cost_befo
         told["change_in_rows"] = dg.MetadataValue.int(now.record_count - before.record_count)
         if cost is not None or cost_before is not None:
             told["change_in_cost"] = dg.MetadataValue.float(((cost or 0) - (cost_before or 0)) / MICROS)
+    return told
+
+
+def of_look(look: Look) -> dict[str, Any]:
+    """How current the partition is, and why it is not."""
+    told: dict[str, Any] = {"display_status": str(look.display), "last_attempt": str(look.last_attempt or "none")}
+    if look.stale:
+        told["stale_since"] = dg.MetadataValue.timestamp(look.stale.since)
+        told["stale_reasons"] = ", ".join(look.stale.reasons)
     return told
 
 

@@ -2,10 +2,11 @@
 
 import sys
 
-from ads_pipeline_tests.benchmarks import ledger, orchestration, validator, warehouse
+from ads_pipeline_tests.benchmarks import events, ledger, orchestration, validator, warehouse
 
 SUITES = {
     "ledger": ledger.measure,
+    "events": events.measure,
     "validator": validator.measure,
     "warehouse": warehouse.measure,
     "orchestration": orchestration.measure,

@@ -16,10 +16,10 @@ HOSTILE = "\x1b[31m[red]\nforged :smile:"
 def test_a_page_is_a_table_under_its_headings(shown: Shown) -> None:
     """One line a partition, in key order, then the tally of all that match."""
     ended = shown.run("state", "inspect", "--customer", "1180250317", "--query", "campaign_daily")
-    assert ended.lines[0].split() == ["customer", "query", "day", "status", "rows", "attempts"]
+    assert ended.lines[0].split() == ["customer", "query", "day", "status", "rows", "attempts", "data"]
     cells = [line.split() for line in ended.lines[1:8]]
     assert [row[2] for row in cells] == [f"2026-03-0{day}" for day in range(2, 9)]
-    assert cells[1] == ["1180250317", "campaign_daily", "2026-03-03", "success", "3", "2"]
+    assert cells[1] == ["1180250317", "campaign_daily", "2026-03-03", "success", "3", "2", "current"]
     assert ended.lines[8:] == ["", "7 partitions: 7 success"]
     assert (ended.code, ended.err) == (0, "")
 

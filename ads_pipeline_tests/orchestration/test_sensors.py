@@ -10,12 +10,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ads_pipeline.errors import LedgerUnavailable
+from ads_pipeline.freshness import AttemptOutcome
+from ads_pipeline.ledger.event_log import EventReader
 from ads_pipeline.orchestration.dispatching import END, FOR_TAG, START, Due, run_requests
+from ads_pipeline.orchestration.endings import origin_of
 from ads_pipeline.orchestration.keys import CUSTOMERS, partitions_from
+from ads_pipeline.orchestration.rooms import opened as rooms_for
 from ads_pipeline.orchestration.sensors import SETTLING
 from ads_pipeline.partition import PartitionKey
 from ads_pipeline.pipeline import Loading, Pipeline
 from ads_pipeline.registration import register
+from ads_pipeline.run_snapshots import RunStatus
 from ads_pipeline_tests.ledger.words import FakeClock
 from ads_pipeline_tests.orchestration.words import RAW, WAREHOUSE, Location, location_at
 from ads_pipeline_tests.pipeline.words import QUERY, key, land, visible
@@ -216,28 +221,83 @@ def test_an_arrival_while_its_partition_is_being_loaded_is_not_lost(
     assert asked(tick(location)) == []
 
 
-def test_what_a_dead_run_left_is_told(location: Location, capfd: pytest.CaptureFixture[str]) -> None:
-    """The failure of a run names the sealed runs that are still without a verdict."""
-    location.add(1)
-    run = land(location.house, key(1))
-    register([run], raw=location.house.raw, ledger=location.house.ledger)
-    tags = {START: key(1).dagster_key, END: key(1).dagster_key}
+def die(location: Location, *keys: PartitionKey) -> dg.DagsterRun:
+    """A run that began with these partitions, registered what is sealed of them, and was never heard of again."""
+    tags = {START: keys[0].dagster_key, END: keys[-1].dagster_key}
     job = location.defs.resolve_implicit_global_asset_job_def()
     dead = location.instance.create_run_for_job(job, tags=tags, asset_selection=frozenset([RAW, WAREHOUSE]))
-    location.instance.report_run_failed(dead)
-    (entry,) = location.instance.all_logs(dead.run_id, of_type=dg.DagsterEventType.RUN_FAILURE)
-    event = entry.dagster_event
-    assert event is not None
-    defined: Any = location.defs.resources
-    with dg.build_resources({"watch": defined["watch"]}) as resources:
-        context = dg.build_run_status_sensor_context(
-            sensor_name="run_failures",
-            dagster_event=event,
-            dagster_instance=location.instance,
-            dagster_run=dead,
-        ).for_run_failure()
-        location.defs.resolve_sensor_def("run_failures")(context, watch=resources.watch)
-    assert f"left 1 sealed runs unjudged: {run}" in capfd.readouterr().err
+    with rooms_for(location.settings, origin_of(dead)) as rooms:
+        rooms.begin(keys)
+        register(rooms.source.land(keys), raw=rooms.raw, ledger=rooms.ledger)
+    return dead
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "outcome"),
+    [
+        (dg.DagsterInstance.report_run_failed, RunStatus.FAILED, AttemptOutcome.FAILED),
+        (dg.DagsterInstance.report_run_canceled, RunStatus.CANCELLED, AttemptOutcome.CANCELLED),
+    ],
+)
+def test_what_a_dead_run_left_is_told_and_counted_once(
+    location: Location, capfd: pytest.CaptureFixture[str], end: Any, status: RunStatus, outcome: AttemptOutcome
+) -> None:
+    """A run that died ends in the log of events too: its sealed run counts as tried, is named, and no state moved."""
+    location.add(1, 2)
+    run = land(location.house, key(1))
+    dead = die(location, key(1), key(2))
+    ledger = location.house.ledger
+    tick(location, "run_endings")
+    assert ledger.statuses("raw", [key(1)])[key(1)] is None, "ended while Dagster says that it may yet be at work"
+    end(location.instance, dead)
+    tick(location, "run_endings")
+    assert f"left 1 sealed runs unjudged: {run.key}" in capfd.readouterr().err
+    found = ledger.statuses("raw", [key(1), key(2)])
+    tried = found[key(1)]
+    assert tried is not None
+    assert (tried.last_attempt_run_id, tried.last_attempt_outcome) == (run.run_id, outcome)
+    assert found[key(2)] is None, "nothing was sealed, so nothing was tried"
+    assert ledger.state(key(1)).attempt_count == 0
+    with EventReader.opened(location.settings.database_url) as events:
+        assert events.open_snapshot(dead.run_id).status is status
+        told = len(events.fetch(dead.run_id))
+        tick(location, "run_endings")
+        assert len(events.fetch(dead.run_id)) == told
+        assert events.lag() == timedelta(0)
+    assert ledger.statuses("raw", [key(1)])[key(1)] == tried
+
+
+def test_a_run_tells_its_story_in_order(location: Location) -> None:
+    """A run of Dagster is a run of events, its partitions the steps: begun, sealed, judged, loaded, ended, each once.
+
+    The same run carried out again, as when the engine repeats a step, tells nothing twice.
+    """
+    location.add(1)
+    land(location.house, key(1))
+    result = location.run([key(1)])
+    tick(location, "run_endings")
+    with EventReader.opened(location.settings.database_url) as events:
+        told = [(each.event.event_type, each.event.step_id) for each in events.fetch(result.run_id)]
+        step = str(key(1))
+        assert told == [
+            ("RunStarted", None),
+            ("StepStarted", step),
+            ("RawSealed", step),
+            ("VerdictAccepted", step),
+            ("PartitionLoaded", step),
+            ("RunCompleted", None),
+        ]
+        run = location.instance.get_run_by_id(result.run_id)
+        assert run is not None
+        snapshot = events.get_snapshot(result.run_id)
+        with rooms_for(location.settings, origin_of(run)) as rooms:
+            rooms.begin([key(1)])
+            register(rooms.source.land([key(1)]), raw=rooms.raw, ledger=rooms.ledger)
+            rooms.pipeline(location.house.spark).judge(rooms.ledger.unjudged([key(1)]))
+            rooms.pipeline(location.house.spark).load([key(1)])
+        assert len(events.fetch(result.run_id)) == len(told)
+        assert events.get_snapshot(result.run_id) == snapshot
+    assert location.house.ledger.state(key(1)).attempt_count == 1
 
 
 def test_a_customer_that_is_none_is_told_and_stops_nobody(location: Location) -> None:

@@ -137,6 +137,7 @@ CREATE TABLE code_versions (
 ) {strict};
 
 CREATE INDEX run_head_behind ON run_head (run_id) WHERE last_seq > projected_seq;
+CREATE INDEX run_snapshots_unended ON run_snapshots (run_id) WHERE ended_at IS NULL;
 CREATE INDEX run_head_newest ON run_head (opened_at);
 INSERT INTO finishes
 SELECT 'warehouse', {key}, loaded_at, run_id, 'SUCCEEDED', schema_version FROM load_records
