@@ -136,6 +136,8 @@ def _data(current: Currency) -> str:
     look = current.telling
     if look.display is DisplayStatus.STALE and look.stale:
         return REASONS[look.stale.reason]
+    if look is current.warehouse and look.display is DisplayStatus.NEVER_MATERIALIZED:
+        return REASONS[StaleReason.UPSTREAM_CHANGED]
     return DATA[look.display]
 
 

@@ -52,7 +52,8 @@ def measure() -> Iterator[Ratio | Figure]:
             yield _single(log, bare)
             yield _many(log, bare)
             yield _opening(log)
-        yield from _lag(url)
+        yield from _lag("Postgres", url)
+        yield from _lag("SQLite", f"sqlite:///{home / 'ledger.db'}")
     finally:
         bare.close()
         server.cleanup()
@@ -139,7 +140,7 @@ def _opening(log: EventLog) -> Figure:
     return found
 
 
-def _lag(url: str) -> Iterator[Figure]:
+def _lag(database: str, url: str) -> Iterator[Figure]:
     """A minute of load, followed by a thread of the process that appends and looked at from outside all the while."""
     lags: list[float] = []
     done = threading.Event()
@@ -156,13 +157,13 @@ def _lag(url: str) -> Iterator[Figure]:
         done.set()
         looking.join()
     yield Figure(
-        name=f"lag of the snapshots while {A_SECOND} events a second arrive for {SECONDS} s, 99th percentile",
+        name=f"{database}: lag of the snapshots, 99th percentile, at {A_SECOND} events a second for {SECONDS} s",
         value=statistics.quantiles(lags, n=100)[98],
         unit="s",
         most=1,
     )
     yield Figure(
-        name=f"how late the last of these {SECONDS * A_SECOND:,} events was appended",
+        name=f"{database}: how late the last of these {SECONDS * A_SECOND:,} events was appended",
         value=late,
         unit="s",
         most=1,

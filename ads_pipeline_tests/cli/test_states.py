@@ -2,14 +2,25 @@
 
 from dataclasses import fields
 
+import duckdb
 import pytest
 
-from ads_pipeline.ledger.records import Landing
+from ads_pipeline.ledger.records import Landing, Publication
 from ads_pipeline.ledger.writer import Ledger
 from ads_pipeline.transitions import Outcome, PartitionState, Verdict
 from ads_pipeline_tests.cli.words import Place, Shown
-from ads_pipeline_tests.ledger.words import key, run
+from ads_pipeline_tests.ledger.words import accept, accepted, key, landed, reject, run
 
+CURRENT = (
+    "display_status",
+    "stale_since",
+    "stale_reasons",
+    "last_materialization_run_id",
+    "last_materialization_at",
+    "last_attempt_run_id",
+    "last_attempt_at",
+    "last_attempt_outcome",
+)
 HOSTILE = "\x1b[31m[red]\nforged :smile:"
 
 
@@ -68,7 +79,9 @@ def test_a_program_gets_every_field(shown: Shown) -> None:
     ended = shown.run("state", "inspect", "--json", "--status", "failed")
     (bad, damaged) = ended.objects
     own = {field.name for field in fields(PartitionState)} - {"key"}
-    assert bad.keys() == own | {"source", "customer_id", "query_name", "logical_date"}
+    current = {f"{asset}_{name}" for asset in ("raw", "warehouse") for name in CURRENT}
+    assert bad.keys() == own | current | {"source", "customer_id", "query_name", "logical_date"}
+    assert (bad["raw_display_status"], bad["raw_last_attempt_outcome"]) == ("NeverMaterialized", "FAILED")
     assert (bad["customer_id"], bad["logical_date"]) == (shown.demo.bad.key.customer_id, "2026-03-07")
     assert (bad["status"], bad["attempt_count"], bad["current_run_id"]) == ("failed", 1, None)
     assert damaged["error_message"].endswith("the payload has 4 rows, the seal says 6")
@@ -121,3 +134,41 @@ def test_hostile_text_reaches_no_terminal(empty: Place) -> None:
     assert all(line.isprintable() for line in ended.lines)
     (state,) = empty.run("state", "inspect", "--json").objects
     assert state["error_message"] == r"\x1b[31m[red]\nforged :smile:"
+
+
+def test_how_current_the_data_are_stands_beside_the_status(empty: Place) -> None:
+    """A success is not loaded, then current, then has a bad rerun behind it; it stays a success all the while."""
+    with Ledger.opened(f"sqlite:///{empty.home / 'ledger.db'}") as ledger:
+        accepted(ledger, [key()])
+        assert _told(empty) == ["success", "3", "1", "not", "loaded"]
+        ledger.publish([Publication(run=run(key(), "r1"), table_version=0)])
+        assert _told(empty) == ["success", "3", "1", "current"]
+        (newer, worse) = landed(ledger, key(), "r2", "r3")
+        ledger.record_verdict(accept(newer))
+        assert _told(empty) == ["success", "3", "2", "not", "loaded"]
+        (told,) = empty.run("state", "inspect", "--json").objects
+        assert (told["warehouse_display_status"], told["warehouse_stale_reasons"]) == ("Stale", ["UPSTREAM_CHANGED"])
+        assert told["warehouse_stale_since"] == told["raw_last_materialization_at"]
+        ledger.publish([Publication(run=newer, table_version=1)])
+        ledger.record_verdict(reject(worse))
+        assert _told(empty) == ["success", "3", "3", "bad", "rerun"]
+        (told,) = empty.run("state", "inspect", "--json").objects
+        assert told["raw_display_status"] == "MaterializedButLastAttemptFailed"
+        assert (told["current_run_id"], told["raw_last_attempt_run_id"]) == ("r2", "r3")
+
+
+def _told(place: Place) -> list[str]:
+    return place.run("state", "inspect").lines[1].split()[3:]
+
+
+def test_the_status_file_is_published_for_others(shown: Shown) -> None:
+    """The command says how many rows it wrote and where, and DuckDB reads them."""
+    ended = shown.run("state", "publish")
+    file = shown.home / "partition_status.parquet"
+    found = duckdb.sql(f"SELECT asset_key, partition_values['date'] FROM '{file}'").fetchall()
+    assert ended.out.startswith(f"{len(found)} rows in {file}")
+    assert {asset for asset, _day in found} == {
+        f"{asset}/{name}"
+        for asset in ("raw", "warehouse")
+        for name in ("campaign_daily", "ad_group_daily", "search_term_daily")
+    }
