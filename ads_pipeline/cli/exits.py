@@ -20,6 +20,8 @@ from ads_pipeline.errors import (
     ContractMissing,
     LedgerOutdated,
     LedgerRefused,
+    NoSuchEvents,
+    RunOpen,
     printable,
 )
 
@@ -29,6 +31,8 @@ UNAVAILABLE: Final = 69
 EXIT_CODES: Final[Mapping[type[AdsPipelineError], int]] = {
     BadCommand: 64,
     BadName: 64,
+    NoSuchEvents: 64,
+    RunOpen: 64,
     LedgerRefused: 70,
     BadSettings: 78,
     ContractMissing: 78,

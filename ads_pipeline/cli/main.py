@@ -10,11 +10,12 @@ from typing import Annotated, Final
 
 import typer
 
-from ads_pipeline.cli import states
+from ads_pipeline.cli import events, states, upkeep
 from ads_pipeline.cli.exits import Commands
 from ads_pipeline.cli.words import window
 from ads_pipeline.errors import BadCommand
 from ads_pipeline.ledger.reader import LARGEST_PAGE
+from ads_pipeline.partition import parse_date
 from ads_pipeline.settings import read_settings
 from ads_pipeline.transitions import Status
 
@@ -27,14 +28,19 @@ Queries = Annotated[
     list[str] | None, typer.Option("--query", metavar="NAME", help="Only this query. May be given again.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Write one JSON object a line, with every field.")]
+RunName = Annotated[
+    str, typer.Argument(metavar="RUN", help="The run, or the first letters of its name, from four on.")
+]
 
 app: Final = typer.Typer(
     cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
 )
 state: Final = typer.Typer(no_args_is_help=True, help="Ask the ledger what is safe to read.")
 warehouse: Final = typer.Typer(no_args_is_help=True, help="Ask the warehouse for rows and for what is missing.")
+told: Final = typer.Typer(no_args_is_help=True, help="Ask what happened in runs, in order.")
 app.add_typer(state, name="state")
 app.add_typer(warehouse, name="warehouse")
+app.add_typer(told, name="events")
 
 
 @app.callback()
@@ -45,9 +51,9 @@ def ads_pipeline() -> None:
     go to standard output; beside JSON and CSV, remarks go to standard error. Colours need a terminal, and NO_COLOR
     turns them off.
 
-    Exit codes: 0 it is done; 1 there are gaps; 2 an option is unknown or malformed; 64 a word or a statement makes no
-    sense; 65 data contradict themselves; 69 something is out of reach and may come back; 70 this program is at fault;
-    78 the settings are wrong.
+    Exit codes: 0 it is done; 1 there are gaps, or no was answered; 2 an option is unknown or malformed; 64 a word or a
+    statement makes no sense; 65 data contradict themselves; 69 something is out of reach and may come back; 70 this
+    program is at fault; 78 the settings are wrong.
     """
 
 
@@ -158,6 +164,89 @@ def warehouse_gaps(
     settings = read_settings(os.environ)
     if gaps(settings, query=query, customer=customer, days=window(since, until), as_json=as_json):
         raise typer.Exit(1)
+
+
+@told.command("runs")
+def events_runs(
+    *,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1_000, help="Show at most so many runs.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """List the runs that began last, with what their events make of them.
+
+    Below 120 columns a run goes by the first letters of its name, which the other commands understand. A run is
+    marked "behind" while its newest events are not in the snapshot that is shown, "stale" when some are known to be
+    missing in it, and "retired" when its events were deleted.
+    """
+    events.runs(read_settings(os.environ), limit=limit, as_json=as_json)
+
+
+@told.command("tail")
+def events_tail(
+    run: RunName,
+    *,
+    after: Annotated[int, typer.Option(metavar="SEQ", min=0, help="Begin behind this place.")] = 0,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, max=LARGEST_PAGE, help="Show at most so many events; 1000 unless it is to follow."
+        ),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with what is appended, until the run has ended.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the events of a run in order: place, time in UTC, step, type, and in short what they say.
+
+    Below them stands, when there are more, from where to go on. With --follow the exit code is 0 when the run has
+    ended, however it did, and 130 after Ctrl-C.
+    """
+    events.tail(read_settings(os.environ), run, after=after, limit=limit, follow=follow, as_json=as_json)
+
+
+@told.command("snapshot")
+def events_snapshot(
+    run: RunName,
+    *,
+    all_steps: Annotated[bool, typer.Option("--steps", help="List all steps, also those that went well.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Sum a run up as its events tell it now, with the last words about steps that failed or are still running."""
+    events.snapshot(read_settings(os.environ), run, all_steps=all_steps, as_json=as_json)
+
+
+@told.command("follow")
+def events_follow(
+    *, once: Annotated[bool, typer.Option("--once", help="Catch up with what is there now, and end.")] = False
+) -> None:
+    """Keep the snapshots of all runs up to their events, until Ctrl-C.
+
+    Any number of these may run at once. A line on standard error tells when the snapshots are too far behind, and
+    when they no longer are.
+    """
+    upkeep.follow(read_settings(os.environ), once=once)
+
+
+@told.command("retire")
+def events_retire(
+    run: Annotated[
+        str | None, typer.Argument(metavar="RUN", help="The run, or the first letters of its name, from four on.")
+    ] = None,
+    *,
+    ended_before: Annotated[
+        str | None, typer.Option(metavar=DAY, help="All runs that ended before this day began, in UTC.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+) -> None:
+    """Delete the events of runs that have ended, for ever.
+
+    What is known of a run in sum stays, and that it was there, so that nothing is appended to it again. All snapshots
+    are brought up to their events first, because they say which runs have ended.
+    """
+    day = None if ended_before is None else parse_date(ended_before)
+    upkeep.retire(read_settings(os.environ), run, ended_before=day, asks=not yes, only_says=dry_run)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Takes the words of the command line: days, customers and queries are checked, and the ledger is opened to be read.
+"""Takes the words of the command line: days, customers, queries and runs are checked, and the ledger is opened.
 
 Which options there are is for `main` to say, what is shown for the module of each command.
 """
@@ -7,11 +7,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
+from typing import Final
 
-from ads_pipeline.errors import BadCommand, BadSettings, Mistake, printable
+from ads_pipeline.errors import BadCommand, BadSettings, Mistake, NoSuchEvents, printable
+from ads_pipeline.ledger.event_log import EventLog, EventReader, RunHead
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.partition import checked_name, parse_date
 from ads_pipeline.settings import Settings
+
+SHORTEST: Final = 4  # letters of a run's name; the UI of Dagster shows the first eight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +50,45 @@ def queries(given: Sequence[str] | None, settings: Settings) -> list[str]:
 @contextmanager
 def ledger_of(settings: Settings) -> Iterator[LedgerReader]:
     """The ledger, to be read; BadSettings where there is none, which waiting would not cure."""
+    _check_ledger(settings)
+    with LedgerReader.opened(settings.database_url, space=settings.space) as ledger:
+        yield ledger
+
+
+@contextmanager
+def events_of(settings: Settings) -> Iterator[EventReader]:
+    """The events of all runs, to be read; BadSettings where there is no ledger."""
+    _check_ledger(settings)
+    with EventReader.opened(settings.database_url) as reader:
+        yield reader
+
+
+@contextmanager
+def event_log_of(settings: Settings) -> Iterator[EventLog]:
+    """The same to be written as well. A ledger that is not there is not made."""
+    with events_of(settings):  # a writer would make what it does not find
+        pass
+    with EventLog.opened(settings.database_url) as log:
+        yield log
+
+
+def run_named(reader: EventReader, word: str) -> RunHead:
+    """The run of that name, or the only one whose name begins so; NoSuchEvents or BadCommand where none is meant."""
+    found = reader.find_runs(word) if word.isascii() and word.isprintable() else []
+    exact = found[:1] == [word]
+    if not found or (not exact and len(word) < SHORTEST):
+        enough = "" if len(word) >= SHORTEST else f" (of a name, at least {SHORTEST} letters are needed)"
+        raise NoSuchEvents(word, f'there is no such run{enough}; "ads-pipeline events runs" lists them')
+    if not exact and len(found) > 1:
+        raise BadCommand(f"{word} begins the names of several runs, write more of it:\n" + "\n".join(found))
+    head = reader.head(found[0])
+    if head is None:
+        raise NoSuchEvents(word, "it was there a moment ago")
+    return head
+
+
+def _check_ledger(settings: Settings) -> None:
     file = settings.home / "ledger.db"
     if settings.postgres_url is None and not file.exists():
         problem = f"there is no ledger at {printable(str(file))}; the pipeline makes one when it first runs"
         raise BadSettings((Mistake(place="ADS_PIPELINE_HOME", problem=problem),))
-    with LedgerReader.opened(settings.database_url, space=settings.space) as ledger:
-        yield ledger

@@ -119,6 +119,12 @@ def transact(engine: sa.Engine, work: Callable[[sa.Connection], T]) -> T:
         raise LedgerUnavailable("the ledger's database is busy: others kept writing first") from error
 
 
+def hold_still(connection: sa.Connection) -> None:
+    """Let all reads of this transaction see one moment. Before its first statement; in SQLite they do anyway."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+
+
 def may_be_tried_again(error: BaseException) -> bool:
     """Whether the same transaction may succeed in a moment, or may even have succeeded already."""
     if not isinstance(error, sa.exc.DBAPIError):

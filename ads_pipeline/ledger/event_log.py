@@ -71,20 +71,42 @@ class EventReader:
 
     def open_snapshot(self, run_id: str) -> RunSnapshot:
         """The snapshot with what was appended since, which is folded in and not kept; NoSuchEvents for no run."""
+        return self.open_run(run_id, ())[0]
 
-        def read(connection: sa.Connection) -> RunSnapshot:
-            kept = connection.execute(sa.select(run_snapshots).where(run_snapshots.c.run_id == run_id)).one_or_none()
-            snapshot, steps = snapshot_of(kept) if kept else RunSnapshot(run_id=run_id), dict[str, StepStatus]()
-            while events := fetch(connection, run_id, snapshot.last_event_seq, _REPLAYED):
-                steps = steps_of(connection, run_id, events) | steps
-                snapshot, changed = fold(snapshot, steps, events)
-                steps |= changed
-            return snapshot
+    def open_run(
+        self, run_id: str, statuses: Iterable[StepStatus] = tuple(StepStatus)
+    ) -> tuple[RunSnapshot, dict[str, StepStatus]]:
+        """The same with the steps that are so, by name; all of it as of one moment."""
+        wanted = sorted(statuses)
 
-        found = database.transact(self.engine, read)
-        if not found.last_event_seq:
+        def read(connection: sa.Connection) -> tuple[RunSnapshot, dict[str, StepStatus]]:
+            database.hold_still(connection)
+            snapshot, since = _opened(connection, run_id)
+            kept = sa.select(run_steps).where(run_steps.c.run_id == run_id, run_steps.c.status.in_(wanted))
+            steps = {row.step_id: StepStatus(row.status) for row in connection.execute(kept)} | since
+            return snapshot, {step: status for step, status in sorted(steps.items()) if status in wanted}
+
+        snapshot, steps = database.transact(self.engine, read)
+        if not snapshot.last_event_seq:
             raise NoSuchEvents(run_id, "no event of it was ever appended")
-        return found
+        return snapshot, steps
+
+    def last_words(self, run_id: str, steps: Sequence[str]) -> dict[str, Logged]:
+        """The last event about each of these steps that has one."""
+        latest = (
+            sa.select(sa.func.max(run_events.c.run_seq))
+            .where(run_events.c.run_id == run_id, run_events.c.step_id.in_(steps))
+            .group_by(run_events.c.step_id)
+        )
+        found = map(logged_of, self._execute(_events_of(run_id).where(run_events.c.run_seq.in_(latest))))
+        return {logged.event.step_id: logged for logged in found if logged.event.step_id}
+
+    def find_runs(self, prefix: str, limit: int = 10) -> list[str]:
+        """The runs whose names begin so, by name; one whose whole name it is comes first."""
+        # A range of the primary key: the tilde stands behind every letter that a name may have.
+        begun = sa.and_(run_head.c.run_id >= prefix, run_head.c.run_id < prefix + "~")
+        statement = sa.select(run_head.c.run_id).where(begun).order_by(run_head.c.run_id).limit(limit)
+        return [row.run_id for row in self._execute(statement)]
 
     def project_snapshot(self, run_id: str) -> RunSnapshot:
         """The snapshot that all events of a run give, made anew from the first one."""
@@ -136,6 +158,20 @@ class EventReader:
         """Runs with events that are not in their snapshot yet, by name."""
         statement = sa.select(run_head.c.run_id).where(run_head.c.last_seq > run_head.c.projected_seq)
         return [row.run_id for row in self._execute(statement.order_by(run_head.c.run_id).limit(limit))]
+
+    def ended_before(self, moment: datetime) -> list[RunHead]:
+        """The runs whose events may be retired because they ended before a moment, by name."""
+        rows = self._execute(
+            sa.select(run_head)
+            .join(run_snapshots, run_head.c.run_id == run_snapshots.c.run_id)
+            .where(
+                run_snapshots.c.ended_at < moment,
+                run_head.c.retired_at.is_(None),
+                run_head.c.projected_seq == run_head.c.last_seq,
+            )
+            .order_by(run_head.c.run_id)
+        )
+        return [RunHead(**row._mapping) for row in rows]
 
     def lag(self) -> timedelta:
         """For how long the oldest event that is in no snapshot has been waiting; nothing when there is none."""
@@ -211,15 +247,7 @@ class EventLog(EventReader):
 
     def retire_before(self, moment: datetime) -> list[str]:
         """Retire the runs that ended before a moment; which they were."""
-        ended = sa.select(run_snapshots.c.run_id).join(run_head, run_head.c.run_id == run_snapshots.c.run_id)
-        rows = self._execute(
-            ended.where(
-                run_snapshots.c.ended_at < moment,
-                run_head.c.retired_at.is_(None),
-                run_head.c.projected_seq == run_head.c.last_seq,
-            ).order_by(run_snapshots.c.run_id)
-        )
-        return [row.run_id for row in rows if self.retire(row.run_id)]
+        return [head.run_id for head in self.ended_before(moment) if self.retire(head.run_id)]
 
     def _append_many(self, connection: sa.Connection, events: Sequence[Event]) -> list[Appended]:
         now = self.now(connection)
@@ -330,14 +358,24 @@ def closing_run(log: EventLog, origin: Origin) -> Iterator[None]:
 
 
 def fetch(connection: sa.Connection, run_id: str, after_seq: int, limit: int) -> list[Logged]:
-    statement = (
-        sa.select(run_events, run_head.c.plan_version)
-        .join(run_head, run_head.c.run_id == run_events.c.run_id)
-        .where(run_events.c.run_id == run_id, run_events.c.run_seq > after_seq)
-        .order_by(run_events.c.run_seq)
-        .limit(limit)
-    )
+    statement = _events_of(run_id).where(run_events.c.run_seq > after_seq).order_by(run_events.c.run_seq).limit(limit)
     return [logged_of(row) for row in connection.execute(statement)]
+
+
+def _events_of(run_id: str) -> sa.Select[Any]:
+    with_plan = sa.select(run_events, run_head.c.plan_version)
+    return with_plan.join(run_head, run_head.c.run_id == run_events.c.run_id).where(run_events.c.run_id == run_id)
+
+
+def _opened(connection: sa.Connection, run_id: str) -> tuple[RunSnapshot, dict[str, StepStatus]]:
+    """The kept snapshot with what was appended since folded in, and the steps which that names."""
+    kept = connection.execute(sa.select(run_snapshots).where(run_snapshots.c.run_id == run_id)).one_or_none()
+    snapshot, steps = snapshot_of(kept) if kept else RunSnapshot(run_id=run_id), dict[str, StepStatus]()
+    while events := fetch(connection, run_id, snapshot.last_event_seq, _REPLAYED):
+        steps = steps_of(connection, run_id, events) | steps
+        snapshot, changed = fold(snapshot, steps, events)
+        steps |= changed
+    return snapshot, steps
 
 
 def steps_of(connection: sa.Connection, run_id: str, events: Sequence[Logged]) -> dict[str, StepStatus]:

@@ -54,13 +54,15 @@ class Follower:
                 projected += project(run_id)
         return projected
 
-    def follow(self, stopped: threading.Event, raised: Raise | None = None) -> None:
-        """Catch up again and again until stopped. An outage of the database is waited for, not died of."""
+    def follow(self, stopped: threading.Event, raised: Raise | None = None) -> int:
+        """Catch up again and again until stopped; how many events that were. An outage is waited for, not died of."""
+        projected = 0
         while not stopped.wait(LOOKS_EVERY.total_seconds()):
             try:
-                self.catch_up(raised)
+                projected += self.catch_up(raised)
             except LedgerUnavailable:
                 stopped.wait(1)
+        return projected
 
     def project(self, run_id: str) -> int:
         """Fold the run's next events into its snapshot; how many. Where one is missing the snapshot becomes stale."""
