@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import Any, Final
 
 from rich.table import Table
@@ -56,7 +56,7 @@ LONGEST: Final = 160  # letters of what an event says; --json has all of it
 MOST_STEPS: Final = 50
 AT_ONCE: Final = 500  # steps whose last words are looked for together
 LOOKS_EVERY: Final = timedelta(milliseconds=500)
-OPEN_STEPS: Final = (StepStatus.FAILED, StepStatus.RUNNING)
+UNDONE: Final = (StepStatus.FAILED, StepStatus.RUNNING)
 # A run and a step that failed or are running are called alike.
 COLOURS: Final[Mapping[str, str]] = {
     RunStatus.COMPLETED: "green",
@@ -92,11 +92,7 @@ def tail(settings: Settings, word: str, *, after: int, limit: int | None, follow
     """Write the events of a run behind a place, in order: a page of them, or all until the run has ended."""
     with events_of(settings) as reader:
         head = run_named(reader, word)
-        if head.retired_at is not None:
-            why = (
-                f'its events were retired at {_moment(head.retired_at)}; "ads-pipeline events snapshot" still sums up'
-            )
-            raise NoSuchEvents(head.run_id, why)
+        _check_kept(head)
         if after > head.last_seq:
             raise BadCommand(f"--after {after} is behind the last event of run {head.run_id}, {head.last_seq}")
         if follow:
@@ -119,12 +115,13 @@ def snapshot(settings: Settings, word: str, *, all_steps: bool, as_json: bool) -
     """Write what the events of a run make of it now, and the steps that failed or are not done, or all of them."""
     with events_of(settings) as reader:
         head = run_named(reader, word)
-        found, steps = reader.open_run(head.run_id, tuple(StepStatus) if all_steps else OPEN_STEPS)
+        found, steps = reader.open_run(head.run_id, tuple(StepStatus) if all_steps else UNDONE)
         if as_json:
             listed = [_step_fields(*each) for each in _last_words(reader, head.run_id, steps)]
             write_json([_run_fields(head, found) | {"listed_steps": listed}])
             return
-        shown = steps if all_steps else dict(islice(steps.items(), MOST_STEPS))
+        failed_first = sorted(steps.items(), key=lambda each: each[1] is not StepStatus.FAILED)
+        shown = steps if all_steps else dict(failed_first[:MOST_STEPS])
         paper = Paper()
         paper.print(_facts(head, found))
         if steps:
@@ -165,16 +162,18 @@ def _followed(reader: EventReader, run_id: str, after: int) -> Iterator[Sequence
             yield page
             place = page[-1].run_seq
             now, _steps = fold(now, {}, page)  # only the status is wanted, and for that no step need be known
-        elif now.status.terminal or _is_retired(reader, run_id):
+        elif now.status.terminal:
             return
         else:
+            _check_kept(reader.head(run_id))
             time.sleep(LOOKS_EVERY.total_seconds())
 
 
-def _is_retired(reader: EventReader, run_id: str) -> bool:
-    """Only runs that have ended are; the end may have been written and deleted between two looks."""
-    head = reader.head(run_id)
-    return head is not None and head.retired_at is not None
+def _check_kept(head: RunHead | None) -> None:
+    """A run that is followed may be retired as well, between two looks."""
+    if head is not None and head.retired_at is not None:
+        why = f'its events were retired at {_moment(head.retired_at)}; "ads-pipeline events snapshot" sums them up'
+        raise NoSuchEvents(head.run_id, why)
 
 
 def _first(pages: Iterable[Sequence[Logged]], limit: int) -> Iterator[Sequence[Logged]]:
@@ -241,9 +240,17 @@ def _runs_table(found: Sequence[tuple[RunHead, RunSnapshot | None]], *, is_wide:
             cell(f"{head.last_seq:,}"),
             cell(None if snapshot is None else _tallied(snapshot)),
             cell(snapshot and snapshot.started_at and f"{snapshot.started_at:%Y-%m-%d %H:%M}Z"),
-            cell(snapshot and snapshot.ended_at and f"{snapshot.ended_at:%Y-%m-%d %H:%M}Z"),
+            cell(snapshot and _ended(snapshot)),
         )
     return table
+
+
+def _ended(snapshot: RunSnapshot) -> str | None:
+    """Without the day where that is the one on which the run began."""
+    begun, ended = snapshot.started_at, snapshot.ended_at
+    if begun is None or ended is None:
+        return None
+    return f"{ended:%H:%M}Z" if begun.date() == ended.date() else f"{ended:%Y-%m-%d %H:%M}Z"
 
 
 def shortened(names: Sequence[str]) -> dict[str, str]:

@@ -51,9 +51,9 @@ def ads_pipeline() -> None:
     go to standard output; beside JSON and CSV, remarks go to standard error. Colours need a terminal, and NO_COLOR
     turns them off.
 
-    Exit codes: 0 it is done; 1 there are gaps, or no was answered; 2 an option is unknown or malformed; 64 a word or a
-    statement makes no sense; 65 data contradict themselves; 69 something is out of reach and may come back; 70 this
-    program is at fault; 78 the settings are wrong.
+    Exit codes: 0 it is done; 1 there are gaps, or somebody answered no; 2 an option is unknown or malformed; 64 a
+    word or a statement makes no sense; 65 data contradict themselves; 69 something is out of reach and may come back;
+    70 this program is at fault; 78 the settings are wrong.
     """
 
 

@@ -15,6 +15,7 @@ from ads_pipeline.cli.exits import exit_code, one_line
 from ads_pipeline.errors import (
     AdsPipelineError,
     BadCommand,
+    BadEvent,
     BadName,
     BadSettings,
     ContractMissing,
@@ -22,14 +23,26 @@ from ads_pipeline.errors import (
     LedgerRefused,
     LedgerUnavailable,
     Mistake,
+    NoSuchEvents,
     RawUnavailable,
+    RunClosed,
     RunDamaged,
+    RunOpen,
     VerdictsRefused,
     WarehouseUnavailable,
 )
 from ads_pipeline_tests.cli.words import START, WEEK, Place, Shown
 
-COMMANDS = ((), ("state",), ("state", "inspect"), ("warehouse",), ("warehouse", "query"), ("warehouse", "gaps"))
+COMMANDS = (
+    (),
+    ("state",),
+    ("state", "inspect"),
+    ("warehouse",),
+    ("warehouse", "query"),
+    ("warehouse", "gaps"),
+    ("events",),
+    *(("events", name) for name in ("runs", "tail", "snapshot", "follow", "retire")),
+)
 HEAVY = ("dagster", "pyspark", "duckdb", "pandas", "pyarrow", "pandera")
 
 
@@ -38,6 +51,10 @@ HEAVY = ("dagster", "pyspark", "duckdb", "pandas", "pyarrow", "pandera")
     [
         (BadName("customer_id", "1-2", "digits"), 64),
         (BadCommand("exchange them"), 64),
+        (NoSuchEvents("r1", "none"), 64),
+        (RunOpen("r1", "RUNNING"), 64),
+        (BadEvent("run_id", "odd"), 65),
+        (RunClosed("r1", "retired"), 65),
         (RunDamaged("x", "short"), 65),
         (RawUnavailable("x", "full"), 69),
         (LedgerUnavailable("busy"), 69),
@@ -114,6 +131,9 @@ def test_a_wrong_word_is_told_with_what_is_right(empty: Place, words: tuple[str,
         ("state", "inspect", "--status", "good"),
         ("warehouse", "gaps", "--since", "2026-02-01"),
         ("warehouse", "query"),
+        ("events", "tail"),
+        ("events", "tail", "r1", "--after", "-1"),
+        ("events", "runs", "--limit", "1001"),
     ],
 )
 def test_options_that_typer_refuses_end_with_two(empty: Place, words: tuple[str, ...]) -> None:
@@ -145,7 +165,7 @@ def test_the_readmes_commands_run(shown: Shown) -> None:
     """What the README tells people to type is understood and answered."""
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     lines = re.findall(r"^ads-pipeline (.+)$", readme, re.MULTILINE)
-    assert [shown.run(*shlex.split(line, comments=True)).code for line in lines] == [0, 0, 1]
+    assert [shown.run(*shlex.split(line, comments=True)).code for line in lines] == [0, 0, 1, 0]
 
 
 def test_a_process_answers_in_json(shown: Shown) -> None:
@@ -183,9 +203,10 @@ def test_a_process_that_cannot_begin_says_why(empty: Place, environ: dict[str, s
         ("warehouse", "query", "SELECT * FROM range(300000)", "--csv"),
         ("warehouse", "query", "SELECT * FROM range(6000)", "--limit", "6000"),
         ("state", "inspect", "--json"),
+        ("events", "runs"),
         ("--help",),
     ],
-    ids=["csv", "table", "json", "help"],
+    ids=["csv", "table", "json", "runs", "help"],
 )
 def test_a_closed_pipe_ends_quietly(shown: Shown, words: tuple[str, ...]) -> None:
     """Whoever reads the first lines and goes away hears no complaint, and no code that means something else."""
@@ -232,10 +253,11 @@ def test_a_narrow_alphabet_is_no_failure(shown: Shown) -> None:
     [
         (("--help",), set()),
         (("state", "inspect"), set()),
+        (("events", "runs"), set()),
         (("warehouse", "gaps", *WEEK), {"pyspark", "duckdb", "pyarrow"}),
         (("warehouse", "query", "SELECT 1"), {"pyspark", "duckdb", "pyarrow", "pandas"}),
     ],
-    ids=["help", "inspect", "gaps", "query"],
+    ids=["help", "inspect", "runs", "gaps", "query"],
 )
 def test_a_command_loads_what_it_needs(shown: Shown, words: tuple[str, ...], allowed: set[str]) -> None:
     """No command loads Dagster, and the ledger is asked without Spark and DuckDB, which take long to load."""
