@@ -31,6 +31,7 @@ NAME_RULES: Mapping[str, tuple[re.Pattern[str], str]] = {
     "query_name": _word(64),
     "run_id": _label(96),
     "validation_id": _label(96),
+    "act_id": _label(96),
     "schema_version": _label(32),
     "error_class": _word(64),
     "label": _label(96),

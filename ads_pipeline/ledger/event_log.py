@@ -112,6 +112,7 @@ class EventReader:
         """The snapshot that all events of a run give, made anew from the first one."""
 
         def read(connection: sa.Connection) -> RunSnapshot:
+            database.hold_still(connection)
             snapshot, steps = RunSnapshot(run_id=run_id), dict[str, StepStatus]()
             while events := fetch(connection, run_id, snapshot.last_event_seq, _REPLAYED):
                 snapshot, changed = fold(snapshot, steps, events)
@@ -154,9 +155,10 @@ class EventReader:
         )
         return [(row.step_id, StepStatus(row.status)) for row in rows]
 
-    def behind(self, limit: int = 100) -> list[str]:
-        """Runs with events that are not in their snapshot yet, by name."""
-        statement = sa.select(run_head.c.run_id).where(run_head.c.last_seq > run_head.c.projected_seq)
+    def behind(self, limit: int = 100, *, after: str = "") -> list[str]:
+        """Runs with events that are not in their snapshot yet, by name, from just behind one."""
+        late = run_head.c.last_seq > run_head.c.projected_seq
+        statement = sa.select(run_head.c.run_id).where(late, run_head.c.run_id > after)
         return [row.run_id for row in self._execute(statement.order_by(run_head.c.run_id).limit(limit))]
 
     def ended_before(self, moment: datetime) -> list[RunHead]:
@@ -241,7 +243,7 @@ class EventLog(EventReader):
                 raise RunOpen(run_id, str(snapshot.status) if kept else "not projected yet")
             retired = sa.update(run_head).where(run_head.c.run_id == run_id).values(retired_at=self.now(connection))
             connection.execute(retired)
-            return int(head.last_seq)
+            return int(head.last_seq - kept.holes) if kept else 0
 
         return database.transact(self.engine, work)
 
@@ -302,9 +304,10 @@ class EventLog(EventReader):
         rows = self._sql.look.run(connection, asked).all()
         if any(row.last_seq is None for row in rows):
             self._open(connection, events, now)
-        elif all(row.last_seq == row.seen_seq for row in rows):
-            return rows
-        return self._sql.look.run(connection, asked).all()  # others appended while their locks were waited for
+            rows = self._sql.look.run(connection, asked).all()
+        if any(row.last_seq != row.seen_seq for row in rows):
+            rows = self._sql.look.run(connection, asked).all()  # others appended while their locks were waited for
+        return rows
 
     def _open(self, connection: sa.Connection, events: Sequence[Event], now: datetime) -> None:
         plans = {event.run_id: event.plan_version for event in reversed(events)}
@@ -317,8 +320,8 @@ class EventLog(EventReader):
         waiting = [event for event in events if event.logical_attempt_id is None]
         if not waiting:
             return list(events)
-        self._open(connection, waiting, now)
-        runs = sorted({event.run_id for event in waiting})
+        self._open(connection, events, now)
+        runs = sorted({event.run_id for event in events})  # all of the call, for locks are taken in one order
         locked = sa.select(run_head.c.run_id).where(run_head.c.run_id.in_(runs)).order_by(run_head.c.run_id)
         connection.execute(locked.with_for_update()).all()
         earlier = connection.execute(
@@ -328,6 +331,12 @@ class EventLog(EventReader):
         last = Counter[tuple[str, str]]()
         for row in earlier:
             last[row.run_id, row.event_type] = max(last[row.run_id, row.event_type], row.logical_attempt_id)
+        for event in events:  # a number that the call itself brings is taken as well
+            if event.logical_attempt_id is not None and event.event_type in REPEATABLE:
+                number.setdefault((event.run_id, event.event_id), event.logical_attempt_id)
+                last[event.run_id, event.event_type] = max(
+                    last[event.run_id, event.event_type], event.logical_attempt_id
+                )
         for event in waiting:
             if (event.run_id, event.event_id) not in number:
                 last[event.run_id, event.event_type] += 1

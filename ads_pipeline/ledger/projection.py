@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -24,6 +24,14 @@ from ads_pipeline.run_snapshots import Lag, LagWatch, RunSnapshot, StepStatus, c
 AT_ONCE: Final = 2_000  # events of one run in one transaction: bounds how long its snapshot is locked
 LOOKS_EVERY: Final = timedelta(milliseconds=200)
 Raise = Callable[[Lag, timedelta], None]
+
+
+class _Step(NamedTuple):
+    """One transaction's projection of a run: how many events, up to which, and how many the run had taken."""
+
+    projected: int
+    last_seq: int
+    appended: int
 
 
 class Follower:
@@ -47,11 +55,11 @@ class Follower:
         for alarm in alarms:
             if raised is not None:
                 raised(alarm, behind)
-        projected = 0
-        project = self.resync if Lag.RESYNC in alarms else self.project
-        while runs := self._log.behind():
+        projected, last = 0, ""
+        while runs := self._log.behind(after=last):
             for run_id in runs:
-                projected += project(run_id)
+                projected += self._catch_up(run_id, whole=Lag.RESYNC in alarms)
+            last = runs[-1]
         return projected
 
     def follow(self, stopped: threading.Event, raised: Raise | None = None) -> int:
@@ -66,13 +74,25 @@ class Follower:
 
     def project(self, run_id: str) -> int:
         """Fold the run's next events into its snapshot; how many. Where one is missing the snapshot becomes stale."""
-        return database.transact(self._engine, lambda connection: self._project(connection, run_id))
+        return self._step(run_id).projected
 
     def resync(self, run_id: str) -> int:
         """The same under the run's lock, under which nothing can be on its way: what is missing now never comes."""
-        return database.transact(self._engine, lambda connection: self._project(connection, run_id, whole=True))
+        return self._step(run_id, whole=True).projected
 
-    def _project(self, connection: sa.Connection, run_id: str, *, whole: bool = False) -> int:
+    def _catch_up(self, run_id: str, *, whole: bool) -> int:
+        """Project what the run has taken by now; what comes meanwhile waits, or a busy run would never be left."""
+        step = self._step(run_id, whole=whole)
+        projected, visible = step.projected, step.appended
+        while step.last_seq < visible:
+            step = self._step(run_id, whole=whole)
+            projected += step.projected
+        return projected
+
+    def _step(self, run_id: str, *, whole: bool = False) -> "_Step":
+        return database.transact(self._engine, lambda connection: self._project(connection, run_id, whole=whole))
+
+    def _project(self, connection: sa.Connection, run_id: str, *, whole: bool) -> "_Step":
         row = self._locked(connection, run_id)
         before, known_holes = snapshot_of(row), row.holes
         whole = whole or before.stale_since is not None
@@ -87,7 +107,7 @@ class Follower:
             after = replace(after, stale_since=self._log.now(connection))
         missing = after.last_event_seq - before.last_event_seq - len(following)
         self._keep(connection, after, changed, holes=known_holes + missing)
-        return len(following)
+        return _Step(projected=len(following), last_seq=after.last_event_seq, appended=appended)
 
     def _appended(self, connection: sa.Connection, run_id: str, *, locked: bool) -> int:
         """How many events the run has taken; with its lock no more can come in below that number."""

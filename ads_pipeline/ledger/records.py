@@ -158,6 +158,9 @@ class Order:
     reason: str
     filters: str = ""
 
+    def __post_init__(self) -> None:
+        checked_name("act_id", self.act_id)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acted:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ads_pipeline.errors import ActRepeated, LedgerRefused
+from ads_pipeline.errors import ActRepeated, BadName, LedgerRefused
 from ads_pipeline.ledger.records import Order
 from ads_pipeline.ledger.writer import Ledger
 from ads_pipeline.transitions import Act, Status
@@ -94,6 +94,13 @@ def test_an_act_id_is_not_for_two_acts(ledger: Ledger) -> None:
     with pytest.raises(ActRepeated):
         ledger.carry_out(Act.WITHDRAW, [key()], order())
     assert ledger.state(key()).status is Status.SUCCESS
+
+
+@pytest.mark.parametrize("act_id", ["", "a b", "a|b", "-a", "a\n", "a" * 97])
+def test_an_act_id_can_be_told_in_an_event(act_id: str) -> None:
+    """An id that the events caused by the act could not carry is refused before anything is done."""
+    with pytest.raises(BadName, match="act_id"):
+        order(act_id)
 
 
 def test_an_act_and_its_log_commit_together(ledger: Ledger) -> None:

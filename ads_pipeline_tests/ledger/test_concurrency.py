@@ -79,7 +79,7 @@ def _check_history(ledger: Ledger, partition: PartitionKey, expected: int) -> No
 def test_overlapping_sets_in_any_order_do_not_deadlock(ledger: Ledger) -> None:
     """Threads that judge, register and list the same partitions in different orders all finish at the first try."""
     partitions = keys(40)
-    tries = _count_tries(ledger)
+    tries = count_tries(ledger._engine)
 
     def work(thread: int) -> None:
         chance = random.Random(thread)
@@ -95,9 +95,8 @@ def test_overlapping_sets_in_any_order_do_not_deadlock(ledger: Ledger) -> None:
     assert tries["begun"] - tries["committed"] == 0, "a transaction had to be tried again"
 
 
-def _count_tries(ledger: Ledger) -> dict[str, int]:
+def count_tries(engine: sa.Engine) -> dict[str, int]:
     counted = {"begun": 0, "committed": 0}
-    engine = ledger._engine
 
     def begun(_connection: sa.Connection) -> None:
         counted["begun"] += 1
@@ -127,14 +126,14 @@ def test_a_verdict_that_waited_for_the_lock_sees_what_it_waited_for(postgres_url
             slower = pool.submit(slow.record_verdict, accept(third))
             assert held.wait(20)
             waiting = pool.submit(ledger.record_verdict, accept(second))
-            _wait_for_a_lock(postgres_url)
+            wait_for_a_lock(postgres_url)
             hold.set()
             assert slower.result().effect is Effect.PROMOTED
             assert (waiting.result().effect, waiting.result().attempt_no) == (Effect.SUPERSEDED, 3)
         assert ledger.state(partition).current_run_id == "r3"
 
 
-def _wait_for_a_lock(url: str) -> None:
+def wait_for_a_lock(url: str) -> None:
     engine = database.open_engine(url)
     for _ in itertools.repeat(None, 500):
         statement = (

@@ -105,21 +105,27 @@ def _lost_acknowledgement(dialect: sa.Dialect) -> Callable[[], Exception]:
     return sqlite if dialect.name == "sqlite" else postgres
 
 
+def lose_one_commit(engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The engine's next commit takes place and reports a failure; "lost" is in the list once it has."""
+    commit, lose, losses = engine.dialect.do_commit, _lost_acknowledgement(engine.dialect), list[str]()
+
+    def commit_and_lose(connection: Any) -> None:
+        commit(connection)
+        if not losses:
+            losses.append("lost")
+            raise lose()
+
+    monkeypatch.setattr(engine.dialect, "do_commit", commit_and_lose)
+    return losses
+
+
 @pytest.mark.invariant("S8", "S21")
 def test_a_lost_acknowledgement_counts_once(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commit took place but its answer was lost: the call is sent again by itself, and counts once."""
     (first,) = landed(ledger, key(), "r1")
-    dialect = ledger._engine.dialect
-    commit, lose, losses = dialect.do_commit, _lost_acknowledgement(dialect), iter([True])
-
-    def commit_and_lose(connection: Any) -> None:
-        commit(connection)
-        if next(losses, False):
-            raise lose()
-
-    monkeypatch.setattr(dialect, "do_commit", commit_and_lose)
+    losses = lose_one_commit(ledger._engine, monkeypatch)
     recorded = ledger.record_verdict(accept(first))
-    assert next(losses, "lost") == "lost"
+    assert losses == ["lost"]
     assert (recorded.redelivered, recorded.attempt_no) == (True, 1)
     assert ledger.state(key()).attempt_count == len(ledger.attempts(key())) == 1
 
