@@ -172,7 +172,7 @@ def events_runs(
     limit: Annotated[int, typer.Option(metavar="N", min=1, max=1_000, help="Show at most so many runs.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """List the runs that began last, with what their events make of them.
+    """List the newest runs and what became of them.
 
     Below 120 columns a run goes by the first letters of its name, which the other commands understand. A run is
     marked "behind" while its newest events are not in the snapshot that is shown, "stale" when some are known to be
@@ -197,9 +197,9 @@ def events_tail(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the events of a run in order: place, time in UTC, step, type, and in short what they say.
+    """Show the events of a run in order.
 
-    Below them stands, when there are more, from where to go on. With --follow the exit code is 0 when the run has
+    Each is a place, a time in UTC, a step, a type, and in short what is said; --json says all of it. Below them stands, when there are more, from where to go on. With --follow the exit code is 0 when the run has
     ended, however it did, and 130 after Ctrl-C.
     """
     events.tail(read_settings(os.environ), run, after=after, limit=limit, follow=follow, as_json=as_json)
@@ -212,7 +212,10 @@ def events_snapshot(
     all_steps: Annotated[bool, typer.Option("--steps", help="List all steps, also those that went well.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Sum a run up as its events tell it now, with the last words about steps that failed or are still running."""
+    """Sum a run up as its events tell it now.
+
+    Below the sums stand the steps that failed or are still running, with the last words about each.
+    """
     events.snapshot(read_settings(os.environ), run, all_steps=all_steps, as_json=as_json)
 
 

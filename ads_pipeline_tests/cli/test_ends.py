@@ -150,7 +150,7 @@ def test_help_is_whole_sentences(empty: Place, words: tuple[str, ...]) -> None:
     assert ended.code == 0
     assert max(map(len, ended.lines)) <= 80
     options = " ".join(ended.out.partition("Options:\n")[2].partition("\nCommands:")[0].split())
-    assert all(re.search(r"\.( \[.*\])?$", each) for each in re.split(r" (?=--[a-z]+ )", options))
+    assert all(re.search(r"\.( \[.*\])?$", each) for each in re.split(r"(?<!,) (?=(?:-[a-z], )?--[a-z]+ )", options))
     assert ended.out.split("\n\n")[1].strip().endswith(".")
 
 
