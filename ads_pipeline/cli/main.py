@@ -199,8 +199,9 @@ def events_tail(
 ) -> None:
     """Show the events of a run in order.
 
-    Each is a place, a time in UTC, a step, a type, and in short what is said; --json says all of it. Below them stands, when there are more, from where to go on. With --follow the exit code is 0 when the run has
-    ended, however it did, and 130 after Ctrl-C.
+    Each is a place, a time in UTC, a step, a type, and in short what is said; --json says all of it. Below them
+    stands, when there are more, from where to go on. With --follow the exit code is 0 when the run has ended, however
+    it did, and 130 after Ctrl-C.
     """
     events.tail(read_settings(os.environ), run, after=after, limit=limit, follow=follow, as_json=as_json)
 
