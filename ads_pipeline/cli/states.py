@@ -67,9 +67,8 @@ def publish(settings: Settings) -> None:
     with ledger_of(settings) as ledger, StatusBook.opened(settings.database_url, space=settings.space) as book:
         swept = Currencies(settings.policies, ledger.code_versions()).sweep(book, now=datetime.now(UTC))
         written = publish(book.every(), settings.status_file)
-    Paper().print(
-        cell(f"{counted(written, 'row')} in {settings.status_file}; {swept:,} changed since the last sweep")
-    )
+    told = f"{counted(written, 'row')} in {settings.status_file}; {swept:,} changed since the last sweep"
+    Paper().print(cell(told), soft_wrap=True)
 
 
 def filter_of(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from ads_pipeline.ledger.event_log import EventReader
 from ads_pipeline.ledger.writer import Ledger
 from ads_pipeline.orchestration.dispatching import START
 from ads_pipeline_tests.orchestration.served import Served, served
@@ -41,7 +42,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path, spark: SparkSession) ->
 def test_an_operators_day(site: Site) -> None:
     """A backfill of a selection with holes runs exactly the selection, and its one bad partition alone is red; of the
     warehouse alone nothing unjudged is published; a new run turns it green. What was sealed yesterday for a customer
-    that nobody knew comes in by itself."""
+    that nobody knew comes in by itself. The log of events tells of all these runs, and how each ended."""
     house, instance = site.house, site.served
     good, bad, other, hole = key(1, 1), key(1, 2), key(2, 2), key(2, 1)
     land(house, good), land_bad(house, bad), land(house, other), land(house, hole)
@@ -67,3 +68,17 @@ def test_an_operators_day(site: Site) -> None:
     assert house.ledger.state(fresh).attempt_count == 1
     sensed = [tags for tags in instance.runs() if tags.get("dagster/sensor_name") == "raw_arrivals"]
     assert [tags[START] for tags in sensed] == [fresh.dagster_key]
+
+    told = instance.wait(lambda: _ended(house))
+    assert sorted(told.values()) == ["COMPLETED", "COMPLETED", "FAILED", "FAILED"]
+    statuses = house.ledger.statuses("raw", [bad, fresh])
+    assert [each and each.last_materialization_run_id for each in statuses.values()] == ["r2", "r1"]
+
+
+def _ended(house: House) -> dict[str, str] | None:
+    """How the runs of Dagster ended, once the sensor has heard of all. The backfill of three days is two runs,
+    the other three have a run each."""
+    events = EventReader(house.ledger._engine)
+    found = {head.run_id: snapshot for head, snapshot in events.newest() if head.run_id != house.ledger.origin.run_id}
+    ended = {run: str(each.status) for run, each in found.items() if each is not None and each.status.terminal}
+    return ended if ended and len(ended) == len(found) and not events.lag() else None
