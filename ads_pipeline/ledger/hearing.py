@@ -138,6 +138,7 @@ class Hearing:
         row["place"] = len(self.rows) + 1
         self._last_row[key] = row
         self.rows.append(row)
+        self.rows[0]["number"] = len(self.rows)
 
 
 def _made(registered: RegisteredRun, at: datetime) -> dict[str, str | None]:

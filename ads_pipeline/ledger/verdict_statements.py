@@ -30,6 +30,7 @@ _SAME: Final[dict[str, Any]] = {
     "engine_run_ref": sa.Text(),
     "engine_adapter_version": sa.Text(),
     "appended_at": Instant(),
+    "number": sa.Integer(),
 }
 _PLAIN: Final = (*PLACE, "partition_values", "row_version", "step_id")
 _VERDICT_ROW: Final[Mapping[str, Any]] = (
@@ -49,17 +50,19 @@ def record_verdicts(dialect: str) -> tuple[RowStatement, ...]:
     """
     events = EventStatements(dialect)
 
-    def status(asked: sa.FromClause) -> Any:
-        return _upsert_statuses(dialect, asked)
-
     def heads(asked: sa.FromClause) -> Any:
-        return events.advance_heads(_events(dialect, asked))
+        return events.advance_heads(_heads(_same(asked)))
+
+    def told(asked: sa.FromClause) -> Any:
+        return events.insert_events(_events(dialect, asked, _same(asked)), run_head)
 
     def all_at_once(rowset: Rowset) -> Any:
         asked = sa.select(rowset(_VERDICT_ROW)).cte("heard")
-        moved = heads(asked).returning(*(run_head.c[name] for name in HEAD)).cte("heads")
-        told = events.insert_events(_events(dialect, asked), moved).cte("told")
-        return status(asked).add_cte(_insert_attempts(asked).cte("counted"), _update_states(asked).cte("ruled"), told)
+        same = _same(asked)
+        moved = events.advance_heads(_heads(same)).returning(*(run_head.c[name] for name in HEAD)).cte("heads")
+        inserted = events.insert_events(_events(dialect, asked, same), moved).cte("told")
+        counted, ruled = _insert_attempts(asked).cte("counted"), _update_states(asked).cte("ruled")
+        return _upsert_statuses(dialect, asked).add_cte(counted, ruled, inserted)
 
     def one(build: Callable[[sa.FromClause], Any]) -> Callable[[Rowset], Any]:
         return lambda rowset: build(rowset(_VERDICT_ROW))
@@ -70,23 +73,26 @@ def record_verdicts(dialect: str) -> tuple[RowStatement, ...]:
         "insert_attempts": _insert_attempts,
         "update_judged": _update_states,
         "advance_heads": heads,
-        "insert_events": lambda asked: events.insert_events(_events(dialect, asked), run_head),
-        "upsert_statuses": status,
+        "insert_events": told,
+        "upsert_statuses": lambda asked: _upsert_statuses(dialect, asked),
     }
     return tuple(RowStatement(name, dialect, one(build)) for name, build in steps.items())
 
 
-def _same(asked: sa.FromClause) -> sa.FromClause:
-    return (
-        sa.select(*(asked.c[name] for name in _SAME), sa.select(sa.func.count()).select_from(asked).label("number"))
-        .where(asked.c.place == sa.literal_column("1"))
-        .subquery("same")
-    )
+def _same(asked: sa.FromClause) -> sa.CTE:
+    """What all rows have in common, as one row. Materialized, or SQLite would look for it again for each of them."""
+    first = sa.select(*(asked.c[name] for name in _SAME)).where(asked.c.place == sa.literal_column("1"))
+    return first.cte("same").prefix_with("MATERIALIZED")
 
 
-def _events(dialect: str, asked: sa.FromClause) -> sa.FromClause:
+def _heads(same: sa.FromClause) -> sa.FromClause:
+    told = {"run_id": same.c.engine_run_id, "plan_version": same.c.engine_plan_version}
+    named = [column.label(name) for name, column in told.items()]
+    return sa.select(*named, same.c.number, same.c.appended_at).subquery("one_run")
+
+
+def _events(dialect: str, asked: sa.FromClause, same: sa.FromClause) -> sa.FromClause:
     """The events that tell of the verdicts, as rows to append."""
-    same = _same(asked)
     told: Mapping[str, sa.ColumnElement[Any]] = {
         "run_id": same.c.engine_run_id,
         "plan_version": same.c.engine_plan_version,
