@@ -4,9 +4,10 @@ For those who see how runs end, such as sensors: they can tell of it, and cannot
 be ended any number of times, by many at once; only the first counts.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import datetime
 from typing import Final, Self
 
 import sqlalchemy as sa
@@ -37,8 +38,10 @@ _AT_ONCE: Final = 5_000
 class RunLog(EventLog):
     """The log of events for those who watch runs: it also ends them."""
 
-    def __init__(self, engine: sa.Engine, *, space: Space = HERE) -> None:
-        super().__init__(engine)
+    def __init__(
+        self, engine: sa.Engine, *, clock: Callable[[], datetime] | None = None, space: Space = HERE
+    ) -> None:
+        super().__init__(engine, clock=clock)
         self._statuses = Statuses(engine.dialect.name, space)
         self._known = RowStatement("known_runs", engine.dialect.name, questions.known_runs)
         self._lock = RowStatement("lock_states", engine.dialect.name, lambda rowset: locked_states(rowset(KEY_TYPES)))
@@ -66,29 +69,41 @@ class RunLog(EventLog):
         if head is not None:  # it is ended by the plan that it began with, whichever release looks after it now
             origin = replace(origin, plan_version=head.plan_version)
         run_event, step_event, outcome = ENDINGS[ended]
-        snapshot, running = self._running(connection, origin.run_id)
-        if snapshot.status.terminal:
-            return []
-        self._lock.run(connection, map(key_fields, running)).all()
-        left = self._unjudged(connection, running)
         reason = {"why": why} if why else None
+        last = origin.event(run_event, at=now, event_data=reason)
+        running = self._held(connection, last, now)
+        if running is None:
+            return []
+        left = self._unjudged(connection, running)
         events: list[Event] = []
         for key in running:
-            told = (step_event, reason) if key in left else ("StepSkipped", {"why": "nothing was sealed"})
+            told = (step_event, reason) if key in left else ("StepSkipped", {"why": "nothing of it awaits a verdict"})
             events.append(origin.event(told[0], at=now, step_id=str(key), event_data=told[1]))
-        answers = self._append_many(connection, [*events, origin.event(run_event, at=now, event_data=reason)])
+        answers = self._append_many(connection, [*events, last])
         fresh = [key for key, answer in zip(running, answers, strict=False) if answer.persisted and key in left]
         finished = [Finished(key=key, run_id=left[key].run_id, outcome=outcome) for key in fresh]
         self._statuses.finish(connection, RAW, finished, now)
         return fresh
 
-    def _running(self, connection: sa.Connection, run_id: str) -> tuple[RunSnapshot, list[PartitionKey]]:
-        """The run as its events tell it now, and the partitions that it began and did not finish."""
-        snapshot, steps = RunSnapshot(run_id=run_id), dict[str, StepStatus]()
-        while events := fetch(connection, run_id, snapshot.last_event_seq, _AT_ONCE):
-            snapshot, changed = fold(snapshot, steps, events)
-            steps |= changed
-        return snapshot, _keys([step for step, status in steps.items() if status is StepStatus.RUNNING])
+    def _held(self, connection: sa.Connection, last: Event, now: datetime) -> list[PartitionKey] | None:
+        """The partitions that the run began and did not finish, locked as its head is; None when it ended before.
+
+        Which rows to lock is known only from the events, so these are read once more, now that none can be added.
+        """
+        steps = dict[str, StepStatus]()
+        seen = _follow(connection, RunSnapshot(run_id=last.run_id), steps)
+        if seen.status.terminal:
+            return None
+        locked = _running(steps)
+        self._lock.run(connection, map(key_fields, locked)).all()
+        self._open(connection, [last], now)
+        connection.execute(sa.select(run_head.c.run_id).where(run_head.c.run_id == last.run_id).with_for_update())
+        if _follow(connection, seen, steps).status.terminal:
+            return None
+        running = _running(steps)
+        if not set(running) <= set(locked):
+            raise database.Overtaken("a step was begun while its run was being ended")
+        return running
 
     def _unjudged(self, connection: sa.Connection, keys: Sequence[PartitionKey]) -> dict[PartitionKey, Run]:
         """The newest registered run of each partition that awaits its verdict."""
@@ -96,12 +111,19 @@ class RunLog(EventLog):
         return {run.key: run for run in (run_in(row) for row in rows if not row.judged)}
 
 
-def _keys(steps: Sequence[str]) -> list[PartitionKey]:
-    """The partitions among steps; other engines' steps may be anything."""
+def _follow(connection: sa.Connection, snapshot: RunSnapshot, steps: dict[str, StepStatus]) -> RunSnapshot:
+    """The snapshot with what was told since, and so the steps."""
+    while events := fetch(connection, snapshot.run_id, snapshot.last_event_seq, _AT_ONCE):
+        snapshot, changed = fold(snapshot, steps, events)
+        steps |= changed
+    return snapshot
+
+
+def _running(steps: Mapping[str, StepStatus]) -> list[PartitionKey]:
+    """The partitions among the steps that go on; other engines' steps may be anything."""
     found = []
-    for step in steps:
-        try:
-            found.append(parse_key(step))
-        except BadName:
-            continue
+    for step, status in steps.items():
+        if status is StepStatus.RUNNING:
+            with suppress(BadName):
+                found.append(parse_key(step))
     return sorted(found)

@@ -29,6 +29,7 @@ from ads_pipeline.freshness import (
     partition_values,
     version_number,
 )
+from ads_pipeline.ledger import database
 from ads_pipeline.ledger.rows import KEY_TYPES, key_fields
 from ads_pipeline.ledger.rowsets import Rowset, RowStatement
 from ads_pipeline.ledger.tables import KEY, code_versions, finishes, instant_text, partition_status
@@ -37,8 +38,9 @@ from ads_pipeline.transitions import Effect
 
 PLACE: Final = ("tenant_id", "workspace_id", "asset_key", "partition_key")
 STATUS_ROW: Final[Mapping[str, Any]] = {column.name: column.type for column in partition_status.c}
-# The effects by which a run becomes, or stays, what a partition is made of.
-MATERIALIZING: Final = frozenset({Effect.PROMOTED, Effect.CONFIRMED})
+# The effects by which a run becomes what a partition is made of. A run that is confirmed is as old as it was, and the
+# warehouse has it already.
+MATERIALIZING: Final = frozenset({Effect.PROMOTED})
 _INSTANTS: Final = ("last_materialization_at", "last_attempt_at", "stale_since")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -83,6 +85,8 @@ class Statuses:
         self, connection: sa.Connection, asset: str, finished: Sequence[Finished], now: datetime
     ) -> dict[PartitionKey, int]:
         """Record finishes that are no verdicts, one a partition, and fold them in; the number of each."""
+        if not finished:
+            return {}
         before = self.read(connection, asset, [each.key for each in finished])
         logged, folded = list[dict[str, Any]](), list[PartitionStatus]()
         for each in finished:
@@ -100,7 +104,8 @@ class Statuses:
                 }
             )
         self._insert_finishes.run(connection, logged)
-        self.keep(connection, folded)
+        if self.keep(connection, folded) < len(folded):  # a sweep holds no partition's lock
+            raise database.Overtaken("a status was written while an attempt was being folded into it")
         return {each.key: before[each.key][1] + 1 for each in finished}
 
     def folded(self, status: PartitionStatus | None, asset: str, each: Finished, at: datetime) -> PartitionStatus:

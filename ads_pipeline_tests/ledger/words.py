@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 
-from ads_pipeline.ledger.records import Landing, Order, Recorded
+from ads_pipeline.ledger.records import Landing, Order, Publication, Published, Recorded
 from ads_pipeline.ledger.writer import Ledger
 from ads_pipeline.partition import PartitionKey, Run
 from ads_pipeline.transitions import Outcome, Verdict
@@ -74,6 +74,10 @@ def accepted(ledger: Ledger, partitions: Iterable[PartitionKey], run_id: str = "
     runs = [run(partition, run_id) for partition in partitions]
     ledger.register(sealed(*runs))
     return ledger.record_verdicts([accept(run) for run in runs])
+
+
+def load(ledger: Ledger, *runs: Run) -> Published:
+    return ledger.publish([Publication(run=each, table_version=1) for each in runs])
 
 
 def order(act_id: str = "act-1", *, reason: str = "asked to") -> Order:
