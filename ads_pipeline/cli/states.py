@@ -46,7 +46,7 @@ def inspect(
     with ledger_of(settings) as ledger:
         page = ledger.page(wanted, after=start, limit=limit)
         tally = ledger.tally(wanted)
-        current = Currencies(settings.policies, ledger.code_versions()).of(
+        current = Currencies(settings.policies, ledger.code_versions(settings.google_apis.source)).of(
             ledger, (state.key for state in page), now=datetime.now(UTC)
         )
         beyond = sum(ledger.tally(wanted, after=page[-1].key).values()) if len(page) == limit else 0
@@ -65,7 +65,9 @@ def publish(settings: Settings) -> None:
     from ads_pipeline.status_file import publish  # noqa: PLC0415 - Arrow takes longer to load than the rest together
 
     with ledger_of(settings) as ledger, StatusBook.opened(settings.database_url, space=settings.space) as book:
-        swept = Currencies(settings.policies, ledger.code_versions()).sweep(book, now=datetime.now(UTC))
+        swept = Currencies(settings.policies, ledger.code_versions(settings.google_apis.source)).sweep(
+            book, now=datetime.now(UTC)
+        )
         written = publish(book.every(), settings.status_file)
     told = f"{counted(written, 'row')} in {settings.status_file}; {swept:,} changed since the last sweep"
     Paper().print(cell(told), soft_wrap=True)

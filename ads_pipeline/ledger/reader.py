@@ -198,9 +198,9 @@ class LedgerReader:
         found = database.transact(self._engine, lambda c: self._statuses.read(c, asset, asked))
         return {key: status for key, (status, _finishes) in found.items()}
 
-    def code_versions(self) -> dict[str, CodeVersion]:
+    def code_versions(self, source: str) -> dict[str, CodeVersion]:
         """The version of each asset's definition that runs now, by the asset's key."""
-        return database.transact(self._engine, lambda c: read_code_versions(c, self._space))
+        return database.transact(self._engine, lambda c: read_code_versions(c, self._space, source))
 
     def customers(self, source: str) -> list[str]:
         """Every customer of whom the source has a recorded partition."""

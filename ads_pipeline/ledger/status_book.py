@@ -4,7 +4,7 @@ The rows of single partitions are written by whoever finishes an attempt, throug
 what the ledger says is safe to read.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from itertools import groupby, islice
@@ -16,6 +16,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from ads_pipeline.freshness import (
     RAW,
     AttemptOutcome,
+    CodeVersion,
     Finish,
     PartitionStatus,
     Space,
@@ -26,16 +27,20 @@ from ads_pipeline.freshness import (
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.reader import HERE
 from ads_pipeline.ledger.rows import clock_of, key_in, key_of, same_key
+from ads_pipeline.ledger.rowsets import Rowset, RowStatement
 from ads_pipeline.ledger.statuses import (
     MATERIALIZING,
     PLACE,
+    STATUS_ROW,
     Statuses,
+    joined,
     next_instant,
+    place_fields,
     read_code_versions,
     status_of,
     version_at,
 )
-from ads_pipeline.ledger.tables import attempts, code_versions, finishes, partition_status, runs
+from ads_pipeline.ledger.tables import attempts, code_versions, finishes, instant_text, partition_status, runs
 from ads_pipeline.partition import PartitionKey
 from ads_pipeline.transitions import Outcome
 
@@ -48,6 +53,7 @@ class StatusBook:
     def __init__(self, engine: sa.Engine, *, space: Space = HERE) -> None:
         self._engine, self._space = engine, space
         self._statuses = Statuses(engine.dialect.name, space)
+        self._mark = RowStatement("mark_stale", engine.dialect.name, _mark)
         self._read_clock = sa.select(clock_of(engine.dialect.name))
         self._insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
 
@@ -70,6 +76,10 @@ class StatusBook:
         except sa.exc.DBAPIError as error:
             raise database.translated(error) from error
 
+    def code_versions(self, source: str) -> dict[str, CodeVersion]:
+        """The version of each asset's definition that runs now, by the asset's key."""
+        return database.transact(self._engine, lambda c: read_code_versions(c, self._space, source))
+
     def see_code(self, source: str, versions: Mapping[str, str]) -> None:
         """Say which version of each asset's definition runs now; one that is new is dated by this."""
         here = {"tenant_id": self._space.tenant_id, "workspace_id": self._space.workspace_of(source)}
@@ -85,17 +95,16 @@ class StatusBook:
             for asset_key, version in sorted(versions.items()):
                 connection.execute(put, here | {"asset_key": asset_key, "code_version": version, "seen_since": now})
 
-        found = database.transact(self._engine, lambda connection: read_code_versions(connection, self._space))
-        known = {asset_key: each.version for asset_key, each in found.items()}
+        known = {asset_key: each.version for asset_key, each in self.code_versions(source).items()}
         if any(known.get(asset_key) != version for asset_key, version in versions.items()):
             database.transact(self._engine, work)
 
-    def keep_staleness(self, found: Iterable[tuple[PartitionStatus, Staleness | None]]) -> int:
+    def keep_staleness(self, found: Sequence[tuple[PartitionStatus, Staleness | None]]) -> int:
         """Write what a sweep found to rows that are as the sweep saw them; how many were."""
 
         def work(connection: sa.Connection) -> int:
             now = connection.scalars(self._read_clock).one()
-            return sum(connection.execute(_marking(status, stale, now)).rowcount for status, stale in found)
+            return self._mark.run(connection, (_mark_fields(status, stale, now) for status, stale in found)).rowcount
 
         return database.transact(self._engine, work)
 
@@ -166,15 +175,27 @@ class StatusBook:
 _OUTCOMES: Final = {Outcome.ACCEPTED: AttemptOutcome.SUCCEEDED, Outcome.REJECTED: AttemptOutcome.FAILED}
 
 
-def _marking(status: PartitionStatus, stale: Staleness | None, now: datetime) -> sa.Update:
-    at = next_instant(status.row_version, now)
+def _mark_fields(status: PartitionStatus, stale: Staleness | None, now: datetime) -> dict[str, Any]:
+    return place_fields(status.place) | {
+        "seen_version": status.row_version,
+        "stale_since": stale and instant_text(stale.since),
+        "stale_reason_code": stale and stale.reason,
+        "row_version": version_at(next_instant(status.row_version, now), status.place),
+    }
+
+
+def _mark(rowset: Rowset) -> sa.Update:
+    """Rows that are as they were seen. One that somebody holds is about to change, so it is not waited for.
+
+    Whoever finishes attempts takes these rows in an order of their own; a sweep that waited could wait in a circle.
+    """
+    changed = ("stale_since", "stale_reason_code", "row_version")
+    asked = rowset({name: STATUS_ROW[name] for name in (*PLACE, *changed)} | {"seen_version": sa.Text()})
+    unchanged = sa.and_(joined(asked), partition_status.c.row_version == asked.c.seen_version)
+    place = [partition_status.c[name] for name in PLACE]
+    free = sa.select(*place).join_from(asked, partition_status, unchanged)
     return (
         sa.update(partition_status)
-        .where(*(partition_status.c[name] == getattr(status, name) for name in PLACE))
-        .where(partition_status.c.row_version == status.row_version)
-        .values(
-            stale_since=stale and stale.since,
-            stale_reason_code=stale and str(stale.reason),
-            row_version=version_at(at, status.place),
-        )
+        .values({name: asked.c[name] for name in changed})
+        .where(unchanged, sa.tuple_(*place).in_(free.with_for_update(of=partition_status, skip_locked=True)))
     )

@@ -125,9 +125,10 @@ class Statuses:
         return self._upsert.run(connection, map(status_fields, statuses)).rowcount
 
 
-def read_code_versions(connection: sa.Connection, space: Space) -> dict[str, CodeVersion]:
+def read_code_versions(connection: sa.Connection, space: Space, source: str) -> dict[str, CodeVersion]:
     """The version of each asset's definition that runs now, by the asset's key."""
-    rows = connection.execute(sa.select(code_versions).where(code_versions.c.tenant_id == space.tenant_id))
+    here = {"tenant_id": space.tenant_id, "workspace_id": space.workspace_of(source)}
+    rows = connection.execute(sa.select(code_versions).where(*(code_versions.c[name] == here[name] for name in here)))
     return {row.asset_key: CodeVersion(version=row.code_version, since=row.seen_since) for row in rows}
 
 

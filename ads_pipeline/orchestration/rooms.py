@@ -77,7 +77,7 @@ class Rooms(Watch):
 
     @property
     def currencies(self) -> Currencies:
-        return Currencies(self.settings.policies, self.ledger.code_versions())
+        return Currencies(self.settings.policies, self.ledger.code_versions(self.source_name))
 
     def begin(self, keys: Sequence[PartitionKey]) -> None:
         """Tell which partitions this run is for; a step that is tried again tells nothing new."""
