@@ -307,7 +307,7 @@ class LedgerOutdated(LedgerError):
         self.found, self.wanted = found, wanted
         super().__init__(
             f"the ledger is at revision {found or 'none'}, this release needs {wanted}: "
-            "migrate it, or run the release that wrote it"
+            "migrate it with ads-pipeline migrate, or run the release that wrote it"
         )
 
 

@@ -69,6 +69,21 @@ def demo() -> None:
     story.tell(read_settings(os.environ))
 
 
+@app.command()
+def migrate() -> None:
+    """Bring the ledger to this release's schema.
+
+    Every row is kept, and the status of partitions is made anew from the logs. Safe to run again. Stop what writes to
+    the ledger first: an older release cannot write to it afterwards.
+    """
+    from ads_pipeline.ledger.upgrading import upgrade  # noqa: PLC0415 - only this command needs it
+
+    settings = read_settings(os.environ)
+    done = upgrade(settings.database_url, space=settings.space)
+    typer.echo(f"the ledger was at revision {done.before or 'none'} and is at {done.after}")
+    typer.echo(f"{done.statuses} rows of partition_status were made anew")
+
+
 @state.command("inspect")
 def state_inspect(
     *,

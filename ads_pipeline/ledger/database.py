@@ -15,6 +15,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from alembic.util import CommandError
 
 from ads_pipeline.errors import LedgerOutdated, LedgerRefused, LedgerUnavailable, printable
 from ads_pipeline.ledger.tables import metadata
@@ -163,7 +164,10 @@ def _sqlite_code(error: sqlite3.Error) -> int:
 
 
 def migrate(engine: sa.Engine) -> None:
-    """Bring the schema to this release's revision. Safe to run again, and by many at once."""
+    """Bring the schema to this release's revision. Safe to run again, and by many at once.
+
+    LedgerOutdated for a ledger of a release that this one does not know: there is no way back.
+    """
 
     def upgrade(connection: sa.Connection) -> None:
         if connection.dialect.name == "postgresql":
@@ -172,10 +176,13 @@ def migrate(engine: sa.Engine) -> None:
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
 
-    transact(engine, upgrade)
+    try:
+        transact(engine, upgrade)
+    except CommandError as error:
+        raise LedgerOutdated(*revisions(engine)) from error
 
 
-def _revisions(engine: sa.Engine) -> tuple[str | None, str]:
+def revisions(engine: sa.Engine) -> tuple[str | None, str]:
     """The schema's revision, and the one this release writes."""
 
     def found(connection: sa.Connection) -> str | None:
@@ -199,7 +206,7 @@ def opened(url: str, *, read_only: bool = False) -> Iterator[sa.Engine]:
     """
     engine = open_engine(url, read_only=read_only)
     try:
-        found, wanted = _revisions(engine)
+        found, wanted = revisions(engine)
         if found is None and not read_only:
             migrate(engine)
         elif found != wanted:

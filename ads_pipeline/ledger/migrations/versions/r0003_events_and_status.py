@@ -140,7 +140,11 @@ CREATE INDEX run_head_behind ON run_head (run_id) WHERE last_seq > projected_seq
 CREATE INDEX run_snapshots_unended ON run_snapshots (run_id) WHERE ended_at IS NULL;
 CREATE INDEX run_head_newest ON run_head (opened_at);
 INSERT INTO finishes
-SELECT 'warehouse', {key}, loaded_at, run_id, 'SUCCEEDED', schema_version FROM load_records
+SELECT 'warehouse', {key}, loaded_at, run_id, 'SUCCEEDED', load_records.schema_version
+FROM load_records JOIN runs USING ({key}, run_id)
+WHERE true
+ORDER BY ordinal DESC
+ON CONFLICT DO NOTHING
 """
 
 _INSTANTS = (
