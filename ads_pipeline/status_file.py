@@ -40,9 +40,9 @@ AT_ONCE: Final = 20_000
 
 def publish(statuses: Iterable[PartitionStatus], path: Path) -> int:
     """Write the rows beside the file and put them in its place in one step; how many they are."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"_tmp.{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with unfinished.open("xb") as file:
             written = _write(statuses, file)
             file.flush()

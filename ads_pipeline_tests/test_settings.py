@@ -12,9 +12,11 @@ import yaml
 from pydantic import ValidationError
 
 from ads_pipeline.errors import BadName, BadSettings
+from ads_pipeline.freshness import FreshnessPolicy, Space
 from ads_pipeline.settings import SHIPPED_QUERIES, VARIABLES, Settings, read_settings
 
 HOME, URL, QUERIES = "ADS_PIPELINE_HOME", "ADS_PIPELINE_DATABASE_URL", "ADS_PIPELINE_QUERIES"
+TENANT, WORKSPACE = "ADS_PIPELINE_TENANT", "ADS_PIPELINE_WORKSPACE"
 SECRET = "hunter2-correct-horse"
 GAQL = "SELECT segments.date, customer.id FROM campaign"
 DOCUMENT = f"""\
@@ -104,6 +106,60 @@ def test_the_list_of_queries_never_changes(file: Path) -> None:
     queries: Any = read_settings({QUERIES: str(file)}).google_apis.queries
     with pytest.raises((TypeError, AttributeError)):
         queries["unchecked"] = "DELETE"
+
+
+def test_a_query_says_when_its_days_are_reported_again(file: Path) -> None:
+    """The days of the query file are the policy of that query; without any, nothing ages."""
+    assert read_settings({QUERIES: str(file)}).query("campaign_daily").freshness == FreshnessPolicy()
+    for written, days in (("[3, 30]", (3, 30)), ("[]", ()), ("[1]", (1,)), ("\n      - 7\n      - 90", (7, 90))):
+        file.write_text(changed('"1"', f'"1"\n    reread_after_days: {written}'))
+        policy = read_settings({QUERIES: str(file)}).query("campaign_daily").freshness
+        assert policy == FreshnessPolicy(reread_after_days=days)
+
+
+@pytest.mark.parametrize(
+    ("days", "problem"),
+    [
+        ("30", "must be a list of days, such as [3, 30]"),
+        ('"3, 30"', "must be a list of days"),
+        ("{a: 3}", "must be a list of days"),
+        ("null", "must be a list of days"),
+        ("[30, 3]", "reread_after_days: (30, 3) is refused: whole days, each more than the one before"),
+        ("[3, 3]", "reread_after_days: (3, 3) is refused"),
+        ("[0]", "reread_after_days: (0,) is refused"),
+        ("[-1, 3]", "reread_after_days: (-1, 3) is refused"),
+        ("[1.5]", "reread_after_days: (1.5,) is refused"),
+        ("[true]", "reread_after_days: (True,) is refused"),
+        ('["3"]', "reread_after_days: ('3',) is refused"),
+        ("[[3]]", "reread_after_days: ([3],) is refused"),
+        ("[null]", "reread_after_days: (None,) is refused"),
+        (r'["\x1b[31m"]', r"reread_after_days: ('\x1b[31m',) is refused"),
+    ],
+)
+def test_days_that_are_no_policy_are_refused(file: Path, days: str, problem: str) -> None:
+    """A list of days that means nothing, or is none, is reported where it stands."""
+    (said,) = said_of(file, changed('"1"', f'"1"\n    reread_after_days: {days}'))
+    assert said.startswith(f"file:7 queries.campaign_daily.reread_after_days: {problem}")
+
+
+def test_the_space_is_named_by_the_environment(file: Path, tmp_path: Path) -> None:
+    """Tenant and workspace are what is set, and else the tenant is the default and each source a workspace."""
+    assert read_settings({QUERIES: str(file)}).space == Space(tenant_id="default", workspace_id=None)
+    named = read_settings({QUERIES: str(file), TENANT: "acme-1", WORKSPACE: "ads_eu", HOME: str(tmp_path)})
+    assert named.space == Space(tenant_id="acme-1", workspace_id="ads_eu")
+    assert read_settings({QUERIES: str(file), TENANT: "", WORKSPACE: ""}).space == Space()
+    assert named.status_file == tmp_path / "partition_status.parquet"
+
+
+@pytest.mark.parametrize("variable", ["ADS_PIPELINE_TENANT", "ADS_PIPELINE_WORKSPACE"])
+@pytest.mark.parametrize(
+    "name", [" ", "a b", "a|b", "a/b", "../x", "a\n", "\x1b[31m", "ü", "-a", "a" * 97, "a,b", "\u0661"], ids=ascii
+)
+def test_a_space_that_is_no_name_is_refused(file: Path, variable: str, name: str) -> None:
+    """A name that would break a key or a line is refused with the variable that holds it."""
+    (said,) = refused(file, **{variable: name})
+    assert said.startswith(f"{variable}: ")
+    assert " is refused: " in said
 
 
 def test_every_mistake_is_told_together_with_its_place(file: Path) -> None:

@@ -34,7 +34,7 @@ from ads_pipeline.ledger.rows import KEY_TYPES, key_fields
 from ads_pipeline.ledger.rowsets import Rowset, RowStatement
 from ads_pipeline.ledger.tables import KEY, code_versions, finishes, instant_text, partition_status
 from ads_pipeline.partition import PartitionKey
-from ads_pipeline.transitions import Effect
+from ads_pipeline.transitions import Effect, later
 
 PLACE: Final = ("tenant_id", "workspace_id", "asset_key", "partition_key")
 STATUS_ROW: Final[Mapping[str, Any]] = {column.name: column.type for column in partition_status.c}
@@ -50,12 +50,16 @@ _RANDOM_BITS, _ROW_BITS = 80, 70
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """How an attempt at a partition's asset ended. A code version is given exactly when something was made."""
+    """How an attempt at a partition's asset ended. A code version is given exactly when something was made.
+
+    `after` is when that of which it was made was there: it ended later, also when the clock went back.
+    """
 
     key: PartitionKey
     run_id: str
     outcome: AttemptOutcome
     code_version: str | None = None
+    after: datetime | None = None
 
 
 class Statuses:
@@ -91,7 +95,7 @@ class Statuses:
         logged, folded = list[dict[str, Any]](), list[PartitionStatus]()
         for each in finished:
             status, _count = before[each.key]
-            at = next_instant(status.row_version if status else None, now)
+            at = next_instant(status.row_version if status else None, later(each.after, now))
             folded.append(self.folded(status, asset, each, at))
             logged.append(
                 key_fields(each.key)

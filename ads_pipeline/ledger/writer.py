@@ -235,16 +235,26 @@ class Ledger(LedgerReader):
             published.append(run)
             if shown.get(run.key) != run.run_id:
                 moved[run.key] = pointer_fields(publication, state)
-        self._point(connection, moved, now)
+        self._point(connection, moved, states, now)
         return Published(published=tuple(published), outdated=tuple(outdated))
 
-    def _point(self, connection: sa.Connection, moved: Mapping[PartitionKey, dict[str, Any]], now: datetime) -> None:
+    def _point(
+        self,
+        connection: sa.Connection,
+        moved: Mapping[PartitionKey, dict[str, Any]],
+        states: Mapping[PartitionKey, PartitionState],
+        now: datetime,
+    ) -> None:
         at = instant_text(now)
         self._sql.put_pointers.run(connection, (row | {"changed_at": at} for row in moved.values()))
         self._sql.insert_load_records.run(connection, (row | {"loaded_at": at} for row in moved.values()))
         loads = [
             Finished(
-                key=key, run_id=row["run_id"], outcome=AttemptOutcome.SUCCEEDED, code_version=row["schema_version"]
+                key=key,
+                run_id=row["run_id"],
+                outcome=AttemptOutcome.SUCCEEDED,
+                code_version=row["schema_version"],
+                after=states[key].updated_at,
             )
             for key, row in moved.items()
         ]
