@@ -147,8 +147,9 @@ def test_a_long_run_is_projected_in_pieces(log: EventLog) -> None:
     check_caught_up(log)
 
 
-def test_catching_up_ends_though_events_keep_coming(url: str, log: EventLog) -> None:
+def test_catching_up_ends_though_events_keep_coming(url: str, log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that grows while it is projected does not hold the follower, nor keep it from the runs behind it."""
+    monkeypatch.setattr("ads_pipeline.ledger.projection.AT_ONCE", 1)  # so that it grows as fast as it is projected
     grown = iter(busy_events("r", 100))
     log.append_many([next(grown), told("s", "RunStarted")])
 
