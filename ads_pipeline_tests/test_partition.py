@@ -44,6 +44,7 @@ SHORTEST_AND_LONGEST = {
     "run_id": ("0", "Z" + "z.9_-" * 19),
     "validation_id": ("v", "9" + "A.z_-" * 19),
     "act_id": ("a", "9" + "A.z_-" * 19),
+    "label": ("l", "9" + "A.z_-" * 19),
     "schema_version": ("1", "v" + "1" * 31),
     "error_class": ("e", "e" * 64),
 }
