@@ -18,7 +18,7 @@ from ads_pipeline.partition import PartitionKey
 from ads_pipeline.run_events import Origin
 from ads_pipeline.run_snapshots import RunStatus, StepStatus
 from ads_pipeline_tests.ledger.finishes import all_finishes, listed, made, status, tried
-from ads_pipeline_tests.ledger.test_concurrency import _wait_for_a_lock
+from ads_pipeline_tests.ledger.test_concurrency import wait_for_a_lock
 from ads_pipeline_tests.ledger.words import accept, accepted, key, keys, landed, reject, run, sealed
 
 ORIGIN = Origin(run_id="engine-1", plan_version="p1")
@@ -161,7 +161,7 @@ def test_who_waited_for_the_lock_sees_what_it_waited_for(postgres_url: str, firs
                 pool.submit(Ledger(slow, origin=ORIGIN).record_verdict, accept(r1))
             assert held.wait(20)
             waiting = pool.submit(log.end, ORIGIN, RunStatus.CANCELLED)
-            _wait_for_a_lock(postgres_url)
+            wait_for_a_lock(postgres_url)
             hold.set()
             assert waiting.result() == []
         if first == "end":
