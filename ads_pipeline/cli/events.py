@@ -18,7 +18,7 @@ from rich.text import Text
 from ads_pipeline.cli.tables import GAP, Paper, cell, counted, listing, write_json
 from ads_pipeline.cli.words import events_of, run_named
 from ads_pipeline.errors import BadCommand, NoSuchEvents, printable
-from ads_pipeline.ledger.event_log import EventReader, RunHead
+from ads_pipeline.ledger.event_reader import EventReader, RunHead
 from ads_pipeline.run_events import Logged
 from ads_pipeline.run_snapshots import (
     FIRST_PAGE,

@@ -18,7 +18,8 @@ from ads_pipeline.cli.events import seconds
 from ads_pipeline.cli.tables import Paper, counted
 from ads_pipeline.cli.words import event_log_of, run_named
 from ads_pipeline.errors import BadCommand, RunOpen
-from ads_pipeline.ledger.event_log import EventLog, RunHead
+from ads_pipeline.ledger.event_log import EventLog
+from ads_pipeline.ledger.event_reader import RunHead
 from ads_pipeline.ledger.projection import Follower
 from ads_pipeline.run_snapshots import Lag
 from ads_pipeline.settings import Settings

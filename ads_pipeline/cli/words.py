@@ -10,7 +10,8 @@ from datetime import date
 from typing import Final
 
 from ads_pipeline.errors import BadCommand, BadSettings, Mistake, NoSuchEvents, printable
-from ads_pipeline.ledger.event_log import EventLog, EventReader, RunHead
+from ads_pipeline.ledger.event_log import EventLog
+from ads_pipeline.ledger.event_reader import EventReader, RunHead
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.partition import checked_name, parse_date
 from ads_pipeline.settings import Settings

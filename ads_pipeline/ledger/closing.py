@@ -15,7 +15,8 @@ import sqlalchemy as sa
 from ads_pipeline.errors import BadName
 from ads_pipeline.freshness import RAW, AttemptOutcome, Space
 from ads_pipeline.ledger import database, questions
-from ads_pipeline.ledger.event_log import EventLog, fetch
+from ads_pipeline.ledger.event_log import EventLog
+from ads_pipeline.ledger.event_reader import fetch
 from ads_pipeline.ledger.reader import HERE
 from ads_pipeline.ledger.rows import KEY_TYPES, key_fields, run_in
 from ads_pipeline.ledger.rowsets import RowStatement

@@ -6,7 +6,7 @@ whole again from the last event before the gap.
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
@@ -16,7 +16,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from ads_pipeline.errors import LedgerUnavailable
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.event_log import EventLog, fetch, steps_of
+from ads_pipeline.ledger.event_log import EventLog
+from ads_pipeline.ledger.event_reader import fetch, steps_of
 from ads_pipeline.ledger.event_rows import snapshot_fields, snapshot_of
 from ads_pipeline.ledger.tables import run_head, run_snapshots, run_steps
 from ads_pipeline.run_snapshots import Lag, LagWatch, RunSnapshot, StepStatus, contiguous, fold
@@ -153,4 +154,5 @@ def following(log: EventLog, raised: Raise | None = None) -> Iterator[None]:
     finally:
         stopped.set()
         thread.join()
-        follower.catch_up(raised)
+        with suppress(LedgerUnavailable):  # it would hide how the block ended; others will project what is left
+            follower.catch_up(raised)

@@ -13,7 +13,8 @@ import sqlalchemy as sa
 
 from ads_pipeline.errors import BadEvent, NoSuchEvents, RunClosed, RunOpen
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.event_log import EventLog, EventReader
+from ads_pipeline.ledger.event_log import EventLog
+from ads_pipeline.ledger.event_reader import EventReader
 from ads_pipeline.ledger.projection import Follower
 from ads_pipeline.ledger.records import Publication
 from ads_pipeline.ledger.tables import run_events

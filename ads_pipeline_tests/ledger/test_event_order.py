@@ -19,7 +19,8 @@ import pytest
 import sqlalchemy as sa
 
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.event_log import EventLog, EventReader
+from ads_pipeline.ledger.event_log import EventLog
+from ads_pipeline.ledger.event_reader import EventReader
 from ads_pipeline.run_events import Event, Logged
 from ads_pipeline_tests.run_event_stores.words import told
 

@@ -8,7 +8,8 @@ import pytest
 import sqlalchemy as sa
 
 from ads_pipeline.errors import NoSuchEvents
-from ads_pipeline.ledger.event_log import EventLog, EventReader
+from ads_pipeline.ledger.event_log import EventLog
+from ads_pipeline.ledger.event_reader import EventReader
 from ads_pipeline.ledger.projection import Follower
 from ads_pipeline.run_snapshots import RunStatus, StepStatus
 from ads_pipeline_tests.ledger.words import FakeClock

@@ -18,7 +18,8 @@ import sqlalchemy as sa
 
 from ads_pipeline.errors import LedgerUnavailable
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.event_log import EventLog, EventReader
+from ads_pipeline.ledger.event_log import EventLog
+from ads_pipeline.ledger.event_reader import EventReader
 from ads_pipeline.ledger.projection import AT_ONCE, Follower, following
 from ads_pipeline.ledger.tables import run_events, run_head, run_snapshots
 from ads_pipeline.run_events import Event

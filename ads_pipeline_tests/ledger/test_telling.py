@@ -10,7 +10,8 @@ import sqlalchemy as sa
 
 from ads_pipeline.errors import LedgerRefused, RunChanged, VerdictsRefused
 from ads_pipeline.freshness import RAW, WAREHOUSE, AttemptOutcome
-from ads_pipeline.ledger.event_log import PLAN_VERSION, EventLog, EventReader
+from ads_pipeline.ledger.event_log import PLAN_VERSION, EventLog
+from ads_pipeline.ledger.event_reader import EventReader
 from ads_pipeline.ledger.projection import Follower
 from ads_pipeline.ledger.records import Acted, Publication
 from ads_pipeline.ledger.writer import Ledger

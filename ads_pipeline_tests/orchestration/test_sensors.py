@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from ads_pipeline.errors import LedgerUnavailable
 from ads_pipeline.freshness import AttemptOutcome
-from ads_pipeline.ledger.event_log import EventReader
+from ads_pipeline.ledger.event_reader import EventReader
 from ads_pipeline.orchestration.dispatching import END, FOR_TAG, START, Due, run_requests
 from ads_pipeline.orchestration.endings import origin_of
 from ads_pipeline.orchestration.keys import CUSTOMERS, partitions_from

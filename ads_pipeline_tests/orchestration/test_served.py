@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from ads_pipeline.ledger.event_log import EventReader
+from ads_pipeline.ledger.event_reader import EventReader
 from ads_pipeline.ledger.writer import Ledger
 from ads_pipeline.orchestration.dispatching import START
 from ads_pipeline_tests.orchestration.served import Served, served
