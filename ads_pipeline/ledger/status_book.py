@@ -40,7 +40,7 @@ from ads_pipeline.ledger.statuses import (
     status_of,
     version_at,
 )
-from ads_pipeline.ledger.tables import attempts, code_versions, finishes, instant_text, partition_status, runs
+from ads_pipeline.ledger.tables import KEY, attempts, code_versions, finishes, instant_text, partition_status, runs
 from ads_pipeline.partition import PartitionKey
 from ads_pipeline.transitions import Outcome
 
@@ -53,7 +53,9 @@ class StatusBook:
     def __init__(self, engine: sa.Engine, *, space: Space = HERE) -> None:
         self._engine, self._space = engine, space
         self._statuses = Statuses(engine.dialect.name, space)
-        self._mark = RowStatement("mark_stale", engine.dialect.name, _mark)
+        self._mark = RowStatement(
+            "mark_stale", engine.dialect.name, lambda rowset: _mark(engine.dialect.name, rowset)
+        )
         self._read_clock = sa.select(clock_of(engine.dialect.name))
         self._insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
 
@@ -139,8 +141,8 @@ class StatusBook:
             raise ValueError(f"{key}: nothing was finished")
         return status
 
-    def _finishes(self, connection: sa.Connection) -> list[tuple[str, PartitionKey, Finish]]:
-        """Every finish there was, by asset and partition."""
+    def _finishes(self, connection: sa.Connection) -> Iterator[tuple[str, PartitionKey, Finish]]:
+        """Every finish there was, by asset and partition, a portion at a time: there may be millions."""
         made = attempts.c.effect.in_([str(effect) for effect in MATERIALIZING])
         judged = sa.select(
             sa.literal(RAW).label("asset"),
@@ -158,9 +160,9 @@ class StatusBook:
             finishes.c.outcome,
             finishes.c.code_version,
         )
-        rows = [*connection.execute(judged), *connection.execute(others)]
-        listed = [(row.asset, key_in(row), self._finish(row)) for row in rows]
-        return sorted(listed, key=lambda each: (each[0], each[1]))
+        both = sa.union_all(judged, others).order_by("asset", *KEY)
+        for row in connection.execute(both, execution_options={"yield_per": AT_ONCE}):
+            yield row.asset, key_in(row), self._finish(row)
 
     def _finish(self, row: sa.Row[Any]) -> Finish:
         return Finish(
@@ -184,18 +186,18 @@ def _mark_fields(status: PartitionStatus, stale: Staleness | None, now: datetime
     }
 
 
-def _mark(rowset: Rowset) -> sa.Update:
+def _mark(dialect: str, rowset: Rowset) -> sa.Update:
     """Rows that are as they were seen. One that somebody holds is about to change, so it is not waited for.
 
     Whoever finishes attempts takes these rows in an order of their own; a sweep that waited could wait in a circle.
+    SQLite's transaction holds the whole database anyway.
     """
     changed = ("stale_since", "stale_reason_code", "row_version")
     asked = rowset({name: STATUS_ROW[name] for name in (*PLACE, *changed)} | {"seen_version": sa.Text()})
     unchanged = sa.and_(joined(asked), partition_status.c.row_version == asked.c.seen_version)
+    marked = sa.update(partition_status).values({name: asked.c[name] for name in changed}).where(unchanged)
+    if dialect == "sqlite":
+        return marked
     place = [partition_status.c[name] for name in PLACE]
     free = sa.select(*place).join_from(asked, partition_status, unchanged)
-    return (
-        sa.update(partition_status)
-        .values({name: asked.c[name] for name in changed})
-        .where(unchanged, sa.tuple_(*place).in_(free.with_for_update(of=partition_status, skip_locked=True)))
-    )
+    return marked.where(sa.tuple_(*place).in_(free.with_for_update(of=partition_status, skip_locked=True)))
