@@ -379,7 +379,7 @@ def test_an_open_snapshot_is_of_one_moment(url: str, log: EventLog, monkeypatch:
 @pytest.mark.invariant("E9")
 def test_a_projection_is_of_all_events_or_none(url: str, log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that is retired while it is projected page by page is not told by halves."""
-    monkeypatch.setattr("ads_pipeline.ledger.event_log._REPLAYED", 2)
+    monkeypatch.setattr("ads_pipeline.ledger.event_reader._REPLAYED", 2)
     snapshot = ended(log)
     with EventReader.opened(url) as reader:
         _meanwhile(reader, "run_events", lambda: log.retire("over"))
