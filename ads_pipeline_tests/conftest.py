@@ -18,8 +18,20 @@ from ads_pipeline.ledger import database
 from ads_pipeline.ledger.writer import Ledger
 from ads_pipeline_tests.ledger.words import FakeClock
 
+LONG = 300  # seconds that a test may take to be one of those that begin first
+
 settings.register_profile("ads_pipeline", deadline=None)  # a shared machine is slow at any moment
 settings.load_profile("ads_pipeline")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests that take minutes begin first, one at the head of each worker's share; else all would wait for them."""
+    long = [item for item in items if (mark := item.get_closest_marker("timeout")) and mark.args[0] >= LONG]
+    short = [item for item in items if item not in set(long)]
+    workers = int(getattr(config, "workerinput", {}).get("workercount", 1))
+    items[:] = short
+    for number, item in enumerate(long):
+        items.insert(number % workers * len(short) // workers, item)
 
 
 @pytest.fixture(scope="session")
