@@ -20,7 +20,7 @@ from ads_pipeline.freshness import AttemptOutcome, PartitionStatus, Staleness, S
 from ads_pipeline.ledger.status_book import StatusBook
 from ads_pipeline.ledger.writer import Ledger
 from ads_pipeline.status_file import publish
-from ads_pipeline_tests.ledger.words import accept, accepted, key, keys, landed, load, reject, run
+from ads_pipeline_tests.ledger.words import accept, accepted, key, keys, landed, load, reject, run, set_at_last
 
 COLUMNS = {
     "tenant_id": "VARCHAR",
@@ -158,12 +158,14 @@ def test_a_reader_always_finds_a_whole_file(path: Path) -> None:
     seen = set()
     with ThreadPoolExecutor(2) as pool:
         publishing = [pool.submit(keep_publishing, name) for name in ("a", "b")]
-        for _ in range(60):
-            question = "SELECT count(*), count(DISTINCT last_attempt_run_id), min(last_attempt_run_id) FROM {file}"
-            ((rows, generations, generation),) = asked(path, question)
-            assert (rows, generations) == (3_000, 1)
-            seen.add(generation)
-        done.set()
+        with set_at_last(done):
+            for _ in range(60):
+                question = (
+                    "SELECT count(*), count(DISTINCT last_attempt_run_id), min(last_attempt_run_id) FROM {file}"
+                )
+                ((rows, generations, generation),) = asked(path, question)
+                assert (rows, generations) == (3_000, 1)
+                seen.add(generation)
         assert all(each.result() > 1 for each in publishing)
     assert len(seen) > 2, "nothing was published meanwhile"
     assert list(path.parent.iterdir()) == [path]

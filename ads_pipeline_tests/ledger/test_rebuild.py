@@ -21,7 +21,7 @@ from ads_pipeline.ledger.status_book import StatusBook
 from ads_pipeline.ledger.writer import Ledger
 from ads_pipeline_tests.ledger.conditions import lived_in
 from ads_pipeline_tests.ledger.finishes import listed
-from ads_pipeline_tests.ledger.words import FakeClock, accept, accepted, keys, load, reject, run, sealed
+from ads_pipeline_tests.ledger.words import FakeClock, accept, accepted, keys, load, reject, run, sealed, set_at_last
 
 STALE = Staleness(since=datetime(2026, 3, 1, tzinfo=UTC), reason=StaleReason.CODE_CHANGED, reasons=())
 
@@ -128,14 +128,14 @@ def test_rows_are_made_while_others_write(url: str) -> None:
     with Ledger.opened(url) as ledger, ThreadPoolExecutor(1) as pool:
         ledger.register(sealed(*(run(each, f"r{number}") for each in contested for number in range(most))))
         rebuilding = pool.submit(rebuild)
-        for number in range(most):
-            runs = [run(each, f"r{number}") for each in contested]
-            ledger.record_verdicts([reject(each) if number % 3 == 1 else accept(each) for each in runs])
-            load(ledger, *runs)
-            if number >= 10 and len(rebuilt) > 1:
-                break
-            time.sleep(0.12 if number % 2 else 0)  # who waits for SQLite's lock looks for it each tenth second
-        done.set()
+        with set_at_last(done):
+            for number in range(most):
+                runs = [run(each, f"r{number}") for each in contested]
+                ledger.record_verdicts([reject(each) if number % 3 == 1 else accept(each) for each in runs])
+                load(ledger, *runs)
+                if number >= 10 and len(rebuilt) > 1:
+                    break
+                time.sleep(0.12 if number % 2 else 0)  # who waits for SQLite's lock looks for it each tenth second
         rebuilding.result()
         assert rebuilt[-1] > 0
         live = listed(book_of(ledger))

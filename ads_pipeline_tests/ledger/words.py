@@ -1,6 +1,8 @@
 """Short ways to say what ledger tests say all the time."""
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 
 from ads_pipeline.ledger.records import Landing, Order, Publication, Published, Recorded
@@ -78,6 +80,15 @@ def accepted(ledger: Ledger, partitions: Iterable[PartitionKey], run_id: str = "
 
 def load(ledger: Ledger, *runs: Run) -> Published:
     return ledger.publish([Publication(run=each, table_version=1) for each in runs])
+
+
+@contextmanager
+def set_at_last(done: threading.Event) -> Iterator[None]:
+    """Whatever comes of the block, those who wait for its end hear of it."""
+    try:
+        yield
+    finally:
+        done.set()
 
 
 def order(act_id: str = "act-1", *, reason: str = "asked to") -> Order:
