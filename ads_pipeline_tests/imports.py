@@ -7,7 +7,7 @@ from pathlib import Path
 
 PACKAGE = "ads_pipeline"
 WORDS = frozenset(
-    {"errors", "partition", "transitions", "run_events", "run_snapshots", "freshness", "strict_json", "seal"}
+    {"errors", "partition", "transitions", "retry", "run_events", "run_snapshots", "freshness", "strict_json", "seal"}
 )
 
 # room -> (the libraries it may use, the words and rooms it may use). What is not listed may not exist.
@@ -15,6 +15,7 @@ LAW: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "errors": (frozenset(), frozenset()),
     "partition": (frozenset(), frozenset({"errors"})),
     "transitions": (frozenset(), frozenset({"errors", "partition"})),
+    "retry": (frozenset(), frozenset({"errors", "partition", "transitions"})),
     "freshness": (frozenset(), frozenset({"errors", "partition"})),
     "strict_json": (frozenset(), frozenset({"errors"})),
     "seal": (frozenset(), frozenset({"errors", "partition", "strict_json"})),
