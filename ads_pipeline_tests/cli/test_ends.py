@@ -35,6 +35,7 @@ from ads_pipeline_tests.cli.words import START, WEEK, Place, Shown
 
 COMMANDS = (
     (),
+    ("migrate",),
     ("state",),
     ("state", "inspect"),
     ("warehouse",),

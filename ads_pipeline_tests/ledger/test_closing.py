@@ -2,8 +2,10 @@
 
 import random
 import threading
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import sqlalchemy as sa
@@ -18,10 +20,10 @@ from ads_pipeline.partition import PartitionKey
 from ads_pipeline.run_events import Origin
 from ads_pipeline.run_snapshots import RunStatus, StepStatus
 from ads_pipeline_tests.ledger.finishes import all_finishes, listed, made, status, tried
-from ads_pipeline_tests.ledger.test_concurrency import wait_for_a_lock
-from ads_pipeline_tests.ledger.words import accept, accepted, key, keys, landed, reject, run, sealed
+from ads_pipeline_tests.ledger.words import accept, accepted, key, keys, landed, reject, run, sealed, set_at_last
 
 ORIGIN = Origin(run_id="engine-1", plan_version="p1")
+T = TypeVar("T")
 ENDINGS = (RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED)
 
 
@@ -141,35 +143,68 @@ def _all_at_once(url: str, origin: Origin) -> list[list[PartitionKey]]:
 
 
 @pytest.mark.invariant("P12")
-@pytest.mark.parametrize("first", ["end", "verdict"])
-def test_who_waited_for_the_lock_sees_what_it_waited_for(postgres_url: str, first: str) -> None:
-    """Another ending, or an end after a verdict, that had to wait finds nothing left to end."""
+@pytest.mark.parametrize(
+    ("first", "told", "outcome"),
+    [
+        ("end", ["StepFailed", "RunFailed"], AttemptOutcome.FAILED),
+        ("own verdict", ["VerdictAccepted", "RunCancelled"], AttemptOutcome.SUCCEEDED),
+        ("another's verdict", ["StepSkipped", "RunCancelled"], AttemptOutcome.SUCCEEDED),
+    ],
+)
+def test_who_waited_for_the_lock_sees_what_it_waited_for(
+    postgres_url: str, first: str, told: list[str], outcome: AttemptOutcome
+) -> None:
+    """An end that had to wait for another end, or for a verdict whoever told of it, finds nothing left to end."""
     with Ledger.opened(postgres_url) as ledger, database.opened(postgres_url) as slow:
         (r1,) = landed(telling(ledger), key(), "r1")
-        hold, held = threading.Event(), threading.Event()
-
-        def pause(_connection: sa.Connection) -> None:
-            held.set()
-            hold.wait(20)
-
-        sa.event.listen(slow, "commit", pause)
+        acts: dict[str, Callable[[], object]] = {
+            "end": lambda: RunLog(slow).end(ORIGIN, RunStatus.FAILED),
+            "own verdict": lambda: Ledger(slow, origin=ORIGIN).record_verdict(accept(r1)),
+            "another's verdict": lambda: Ledger(slow).record_verdict(accept(r1)),
+        }
         log = RunLog(ledger._engine)
-        with ThreadPoolExecutor(2) as pool:
-            if first == "end":
-                pool.submit(RunLog(slow).end, ORIGIN, RunStatus.FAILED)
-            else:
-                pool.submit(Ledger(slow, origin=ORIGIN).record_verdict, accept(r1))
-            assert held.wait(20)
-            waiting = pool.submit(log.end, ORIGIN, RunStatus.CANCELLED)
-            wait_for_a_lock(postgres_url)
-            hold.set()
-            assert waiting.result() == []
-        if first == "end":
-            assert [kind for kind, _, _ in events_of(log)] == ["RawSealed", "StepFailed", "RunFailed"]
-            assert finishes_of(ledger, key()) == [("r1", AttemptOutcome.FAILED)]
-        else:
-            assert [kind for kind, _, _ in events_of(log)] == ["RawSealed", "VerdictAccepted", "RunCancelled"]
-            assert finishes_of(ledger, key()) == [("r1", AttemptOutcome.SUCCEEDED)]
+        assert _while_held(postgres_url, slow, acts[first], lambda: log.end(ORIGIN, RunStatus.CANCELLED)) == []
+        assert [kind for kind, _, _ in events_of(log)] == ["RawSealed", *told]
+        assert finishes_of(ledger, key()) == [("r1", outcome)]
+
+
+@pytest.mark.invariant("P12", "E12")
+def test_a_run_without_partitions_ends_once(postgres_url: str) -> None:
+    """Of several ends that waited for one event of a run with nothing to end, only the first tells of any."""
+    with database.opened(postgres_url) as engine, database.opened(postgres_url) as slow:
+        log = RunLog(engine)
+        log.append(ORIGIN.event("RunStarted", at=_now(log)))
+
+        def end_in_many_ways() -> None:
+            with ThreadPoolExecutor(4) as pool:
+                list(pool.map(lambda number: log.end(ORIGIN, ENDINGS[number % 3]), range(4)))
+
+        step = ORIGIN.event("StepStarted", at=_now(log), step_id="dbt:model")
+        _while_held(postgres_url, slow, lambda: EventLog(slow).append(step), end_in_many_ways, waiters=4)
+        told = [kind for kind, _, _ in events_of(log)]
+        assert told[:2] == ["RunStarted", "StepStarted"]
+        assert len(told) == 3
+
+
+def _while_held(
+    url: str, slow: sa.Engine, first: Callable[[], object], second: Callable[[], T], *, waiters: int = 1
+) -> T:
+    """What the second says, which has to wait for the first to commit."""
+    hold, held = threading.Event(), threading.Event()
+
+    def pause(_connection: sa.Connection) -> None:
+        held.set()
+        hold.wait(20)
+
+    sa.event.listen(slow, "commit", pause)
+    with ThreadPoolExecutor(2) as pool, set_at_last(hold):
+        holding = pool.submit(first)
+        assert held.wait(20)
+        waiting = pool.submit(second)
+        _wait_for_locks(url, waiters)
+        hold.set()
+        holding.result()
+        return waiting.result()
 
 
 @pytest.mark.invariant("P2", "P10", "P12")
@@ -245,3 +280,13 @@ def test_who_ends_runs_cannot_write_states(ledger: Ledger) -> None:
 
 def _now(log: RunLog) -> Any:
     return database.transact(log.engine, log.now)
+
+
+def _wait_for_locks(url: str, waiters: int) -> None:
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    engine = database.open_engine(url)
+    until = time.monotonic() + 20
+    while database.transact(engine, lambda connection: connection.exec_driver_sql(waiting).scalar_one()) < waiters:
+        assert time.monotonic() < until, "nobody ever waited for the lock"
+        time.sleep(0.02)
+    engine.dispose()

@@ -135,7 +135,7 @@ def test_rows_are_made_while_others_write(url: str) -> None:
                 load(ledger, *runs)
                 if number >= 10 and len(rebuilt) > 1:
                     break
-                time.sleep(0.12 if number % 2 else 0)  # who waits for SQLite's lock looks for it each tenth second
+                time.sleep(0.12 if number % 2 else 0)  # SQLite's waiters look each 0.1 s
         rebuilding.result()
         assert rebuilt[-1] > 0
         live = listed(book_of(ledger))

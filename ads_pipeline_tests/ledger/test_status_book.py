@@ -185,9 +185,7 @@ def test_a_sweep_that_races_materializations_marks_only_what_it_saw(url: str) ->
                     assert row.stale_since in (None, row.last_materialization_at)
                 if (number >= 20 and all(tally.values())) or time.monotonic() > until:
                     break
-                time.sleep(
-                    0.12 if number % 4 == 0 else 0
-                )  # who waits for SQLite's lock looks for it each tenth second
+                time.sleep(0.12 if number % 4 == 0 else 0)  # SQLite's waiters look each 0.1 s
         sweeping.result()
     assert all(tally.values()), tally
 
