@@ -14,9 +14,10 @@ from ads_pipeline.orchestration.assets import build_query
 from ads_pipeline.orchestration.endings import origin_of
 from ads_pipeline.orchestration.io_manager import PartitionStateIOManager
 from ads_pipeline.orchestration.keys import partitions_from
-from ads_pipeline.orchestration.rooms import Rooms, Watch, opened, spark_config, watching
+from ads_pipeline.orchestration.rooms import Rooms, Watch, opened, watching
 from ads_pipeline.orchestration.schedules import build_schedules
 from ads_pipeline.orchestration.sensors import Clock, build_sensors
+from ads_pipeline.sessions import spark_config
 from ads_pipeline.settings import Settings, read_settings
 
 

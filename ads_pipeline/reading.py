@@ -1,49 +1,24 @@
 """Shows readers what is safe: the rows of a query through Spark or DuckDB, and the days that are missing.
 
-It reads the ledger and the tables and changes neither. What is missing or amiss is mended by `reconciliation`.
+It reads the ledger and the tables and changes neither. Why a day is missing is said by `gaps`; what is amiss is
+mended by `reconciliation`.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import date
-from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 import duckdb
 from pyspark.sql import DataFrame, SparkSession
 
+from ads_pipeline.gaps import Gap, gap_of
 from ads_pipeline.ledger.reader import LedgerReader
-from ads_pipeline.ledger.records import Standing
 from ads_pipeline.partition import PartitionKey, days_between
-from ads_pipeline.transitions import Status
 from ads_pipeline.warehouse.reading import Opened, connect, newest_version, spark_rows
 from ads_pipeline.warehouse.records import Table
 
 MOST_LOOKS: Final = 5
-
-
-class Reason(StrEnum):
-    """Why a day is missing. The values complete the sentence "missing because …"."""
-
-    NOTHING_SEALED = "no run was registered"
-    UNJUDGED = "a run awaits its verdict"
-    WAITING = "it waits for another run"
-    REJECTED = "its run was rejected"
-    UNLOADED = "it is accepted and not loaded yet"
-    DEMOTING = "its rows are being withdrawn"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
-    """An expected partition that readers do not see. `detail` is what the validator said."""
-
-    key: PartitionKey
-    reason: Reason
-    detail: str | None = None
-
-    def __str__(self) -> str:
-        return f"{self.key}: {self.reason}" + (f": {self.detail}" if self.detail else "")
 
 
 class Readers:
@@ -114,25 +89,3 @@ class Readers:
             if showing.table_version <= version:
                 break
         return opened  # also of a table that was put back from a copy: `reconciliation` finds what it lacks
-
-
-def gap_of(key: PartitionKey, standing: Standing | None) -> Gap | None:
-    """Why readers do not see this partition; None when they do."""
-    if standing is None:
-        return Gap(key=key, reason=Reason.NOTHING_SEALED)
-    reason = _unread(standing) if standing.state.status is Status.SUCCESS else _unfinished(standing)
-    return None if reason is None else Gap(key=key, reason=reason, detail=standing.state.error_message)
-
-
-def _unfinished(standing: Standing) -> Reason:
-    if standing.state.status is Status.FAILED:
-        return Reason.REJECTED
-    if standing.unjudged:
-        return Reason.UNJUDGED
-    return Reason.WAITING if standing.state.attempt_count else Reason.NOTHING_SEALED
-
-
-def _unread(standing: Standing) -> Reason | None:
-    if standing.demoting:
-        return Reason.DEMOTING
-    return None if standing.pointed else Reason.UNLOADED

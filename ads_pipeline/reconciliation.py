@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import date
 from enum import IntEnum
 
+from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.records import Standing
-from ads_pipeline.ledger.writer import Ledger
 from ads_pipeline.partition import PartitionKey, Run
 from ads_pipeline.pipeline import Loading, Pipeline
 from ads_pipeline.transitions import Verdict
@@ -94,11 +94,11 @@ def _removal(key: PartitionKey, held: Held, why: str) -> Repair:
     return Repair(mend=Mend.REMOVE, key=key, why=f"the table holds {held.run_id or 'a mixture'}: {why}")
 
 
-class Reconciliation:
-    """Plans and mends one query at a time."""
+class Comparison:
+    """Plans one query at a time, which takes neither Spark nor the right to write."""
 
-    def __init__(self, *, ledger: Ledger, warehouse: Warehouse, pipeline: Pipeline) -> None:
-        self._ledger, self._warehouse, self._pipeline = ledger, warehouse, pipeline
+    def __init__(self, *, ledger: LedgerReader, warehouse: Warehouse) -> None:
+        self._ledger, self._warehouse = ledger, warehouse
 
     def plan(
         self, *, source: str, query_name: str, since: date | None = None, until: date | None = None
@@ -122,6 +122,19 @@ class Reconciliation:
             readable=self._ledger.readable(others),
         )
 
+    def _unfinished(self, source: str, query_name: str, since: date | None, until: date | None) -> Sequence[Verdict]:
+        days = since or date.min, until or date.max
+        found = self._ledger.demotions(source=source, query_name=query_name)
+        return [verdict for verdict in found if days[0] <= verdict.run.key.logical_date <= days[1]]
+
+
+class Reconciliation(Comparison):
+    """Plans and mends one query at a time."""
+
+    def __init__(self, *, ledger: LedgerReader, warehouse: Warehouse, pipeline: Pipeline) -> None:
+        super().__init__(ledger=ledger, warehouse=warehouse)
+        self._pipeline = pipeline
+
     def mend(
         self, *, source: str, query_name: str, since: date | None = None, until: date | None = None
     ) -> Reconciled:
@@ -133,8 +146,3 @@ class Reconciliation:
         self._pipeline.take_out(keys[Mend.REMOVE])
         loading = self._pipeline.load([*keys[Mend.LOAD], *keys[Mend.POINT]])
         return Reconciled(repairs=tuple(repairs), loading=loading)
-
-    def _unfinished(self, source: str, query_name: str, since: date | None, until: date | None) -> Sequence[Verdict]:
-        days = since or date.min, until or date.max
-        found = self._ledger.demotions(source=source, query_name=query_name)
-        return [verdict for verdict in found if days[0] <= verdict.run.key.logical_date <= days[1]]

@@ -36,20 +36,24 @@ LAW: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
         frozenset({"pyspark"}),
         WORDS | {"contracts", "raw", "ledger", "registration", "validator", "warehouse", "progress"},
     ),
-    "reading": (frozenset({"pyspark", "duckdb"}), WORDS | {"ledger", "warehouse"}),
+    "gaps": (frozenset(), WORDS | {"ledger"}),
+    "reading": (frozenset({"pyspark", "duckdb"}), WORDS | {"ledger", "warehouse", "gaps"}),
+    "sessions": (frozenset({"pyspark"}), frozenset({"settings"})),
     "reconciliation": (frozenset(), WORDS | {"ledger", "warehouse", "pipeline"}),
     "demo": (frozenset(), WORDS | {"raw", "settings"}),
     "cli": (
         frozenset({"typer", "rich", "duckdb"}),
-        WORDS | {"demo", "ledger", "raw", "reading", "settings", "currency", "status_file"},
+        WORDS
+        | {"demo", "ledger", "raw", "reading", "gaps", "settings", "currency", "status_file", "progress"}
+        | {"sessions", "warehouse", "pipeline", "reconciliation"},
     ),
     "orchestration": (
         frozenset({"dagster", "dagster_pyspark", "dagster_postgres", "pyspark"}),
         WORDS
         | {"settings", "raw", "ledger", "validator", "warehouse", "registration", "arrivals", "pipeline"}
-        | {"reading", "reconciliation", "progress", "currency", "status_file"},
+        | {"reading", "gaps", "reconciliation", "progress", "currency", "status_file"},
     ),
-    "definitions": (frozenset({"dagster", "dagster_pyspark"}), WORDS | {"settings", "orchestration"}),
+    "definitions": (frozenset({"dagster", "dagster_pyspark"}), WORDS | {"settings", "sessions", "orchestration"}),
 }
 
 

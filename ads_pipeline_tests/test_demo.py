@@ -14,10 +14,10 @@ from pyspark.sql import SparkSession
 
 from ads_pipeline.demo import ACCOUNTS, Demo, land_demo, land_late
 from ads_pipeline.errors import BadName
+from ads_pipeline.gaps import Reason
 from ads_pipeline.partition import PartitionKey, Run
 from ads_pipeline.pipeline import Judged
 from ads_pipeline.raw import RawRuns
-from ads_pipeline.reading import Reason
 from ads_pipeline.settings import read_settings
 from ads_pipeline.transitions import Outcome, Status
 from ads_pipeline_tests.pipeline.words import House, house_at

@@ -15,7 +15,7 @@ from typing import Any, Final
 from rich.table import Table
 from rich.text import Text
 
-from ads_pipeline.cli.tables import GAP, Paper, cell, counted, listing, write_json
+from ads_pipeline.cli.tables import GAP, Paper, cell, counted, instant_of, listing, moment, write_json
 from ads_pipeline.cli.words import events_of, run_named
 from ads_pipeline.errors import BadCommand, NoSuchEvents, printable
 from ads_pipeline.ledger.event_reader import EventReader, RunHead
@@ -172,7 +172,7 @@ def _followed(reader: EventReader, run_id: str, after: int) -> Iterator[Sequence
 def _check_kept(head: RunHead | None) -> None:
     """A run that is followed may be retired as well, between two looks."""
     if head is not None and head.retired_at is not None:
-        why = f'its events were retired at {_moment(head.retired_at)}; "ads-pipeline events snapshot" sums them up'
+        why = f'its events were retired at {moment(head.retired_at)}; "ads-pipeline events snapshot" sums them up'
         raise NoSuchEvents(head.run_id, why)
 
 
@@ -190,17 +190,17 @@ def _write_pages(pages: Iterable[Sequence[Logged]], *, as_json: bool) -> None:
     paper = Paper()
     for page in pages:
         if as_json:
-            write_json(map(_event_fields, page))
+            write_json(map(event_fields, page))
             sys.stdout.flush()
         elif page:
             paper.print(_events_table(page))
 
 
-def _event_fields(logged: Logged) -> dict[str, Any]:
+def event_fields(logged: Logged) -> dict[str, Any]:
     own = {
         "run_seq": logged.run_seq,
         "idempotency_key": logged.idempotency_key,
-        "persisted_at": _instant(logged.persisted_at),
+        "persisted_at": instant_of(logged.persisted_at),
     }
     return {name: own[name] if name in own else getattr(logged.event, name) for name in FIELDS}
 
@@ -210,11 +210,11 @@ def _run_fields(head: RunHead, snapshot: RunSnapshot | None) -> dict[str, Any]:
     summed = dict.fromkeys(asdict(RunSnapshot(run_id=head.run_id))) if snapshot is None else asdict(snapshot)
     fields = {"run_id": head.run_id, "status": None, "events": head.last_seq} | summed | asdict(head)
     del fields["last_seq"]
-    return {name: _instant(value) if isinstance(value, datetime) else value for name, value in fields.items()}
+    return {name: instant_of(value) if isinstance(value, datetime) else value for name, value in fields.items()}
 
 
 def _step_fields(step: str, status: StepStatus, last: Logged | None) -> dict[str, Any]:
-    return {"step_id": step, "status": status, "last_event": last and _event_fields(last)}
+    return {"step_id": step, "status": status, "last_event": last and event_fields(last)}
 
 
 def _last_words(
@@ -275,7 +275,7 @@ def _marks(head: RunHead, snapshot: RunSnapshot | None) -> list[str]:
 def _events_table(page: Sequence[Logged]) -> Table:
     table = _grid()
     for logged in page:
-        table.add_row(cell(logged.run_seq), cell(_moment(logged.persisted_at)), _words(logged))
+        table.add_row(cell(logged.run_seq), cell(moment(logged.persisted_at)), _words(logged))
     return table
 
 
@@ -302,15 +302,15 @@ def _facts(head: RunHead, snapshot: RunSnapshot) -> Table:
         "run": head.run_id,
         "status": cell(snapshot.status, style=COLOURS.get(snapshot.status, "")),
         "plan": head.plan_version,
-        "begun": snapshot.started_at and _moment(snapshot.started_at),
-        "ended": snapshot.ended_at and _moment(snapshot.ended_at),
+        "begun": snapshot.started_at and moment(snapshot.started_at),
+        "ended": snapshot.ended_at and moment(snapshot.ended_at),
         "last place": f"{snapshot.last_event_seq:,}",
         "steps": _tallied(snapshot) or "none",
         "inconsistent": odd and f"{counted(odd, 'event')} that could not be, and changed nothing",
         "conflicts": conflicts
         and f"{counted(conflicts, 'event')} told again with another payload; the first is kept",
-        "stale since": snapshot.stale_since and f"{_moment(snapshot.stale_since)}; events are known to be missing",
-        "retired": head.retired_at and f"{_moment(head.retired_at)}; the events are deleted",
+        "stale since": snapshot.stale_since and f"{moment(snapshot.stale_since)}; events are known to be missing",
+        "retired": head.retired_at and f"{moment(head.retired_at)}; the events are deleted",
     }
     table = Table.grid(padding=GAP)
     table.add_column(style="dim", no_wrap=True)
@@ -327,7 +327,7 @@ def _steps_table(steps: Iterable[tuple[str, StepStatus, Logged | None]]) -> Tabl
     table.add_column(overflow="fold")
     for step, status, last in steps:
         said = (
-            cell(step) if last is None else Text("  ").join([_words(last), cell(f"at {_moment(last.persisted_at)}")])
+            cell(step) if last is None else Text("  ").join([_words(last), cell(f"at {moment(last.persisted_at)}")])
         )
         table.add_row(cell(status, style=COLOURS.get(status, "")), said)
     return table
@@ -335,14 +335,6 @@ def _steps_table(steps: Iterable[tuple[str, StepStatus, Logged | None]]) -> Tabl
 
 def _tallied(snapshot: RunSnapshot) -> str:
     return ", ".join(f"{count:,} {status.lower()}" for status, count in snapshot.steps.items() if count)
-
-
-def _moment(instant: datetime) -> str:
-    return f"{instant:%Y-%m-%d %H:%M:%S}Z"
-
-
-def _instant(instant: datetime) -> str:
-    return instant.isoformat(timespec="microseconds")
 
 
 def _remark(notes: Sequence[str]) -> None:

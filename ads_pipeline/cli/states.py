@@ -8,7 +8,7 @@ from typing import Final
 
 from rich.text import Text
 
-from ads_pipeline.cli.tables import Paper, cell, counted, listing, write_json
+from ads_pipeline.cli.tables import Paper, cell, counted, instant_of, listing, write_json
 from ads_pipeline.cli.words import Window, customers, ledger_of
 from ads_pipeline.currency import Currencies, Currency
 from ads_pipeline.freshness import DisplayStatus, StaleReason
@@ -54,7 +54,7 @@ def inspect(
     if beyond:
         notes += [f"{beyond:,} more follow; go on with", f"  --after {page[-1].key}"]
     if as_json:
-        write_json(_fields(state, current[state.key]) for state in page)
+        write_json(fields_of(state, current[state.key]) for state in page)
         print(*notes, sep="\n", file=sys.stderr)  # noqa: T201 - standard output is the program's
     else:
         _write_table(page, current, notes)
@@ -109,27 +109,23 @@ def _unknown(wanted: StateFilter, settings: Settings, tally: dict[Status, int]) 
     return [f"{unknown[0]} is no query of {settings.queries_file}: {', '.join(sorted(settings.google_apis.queries))}"]
 
 
-def _fields(state: PartitionState, current: Currency) -> dict[str, object]:
+def fields_of(state: PartitionState, current: Currency) -> dict[str, object]:
     """Every field, flat: the state's in the order of the ledger's table, then how current each asset is."""
     own = {name: value for name, value in asdict(state).items() if name != "key"}
-    fields = asdict(state.key) | own | {"updated_at": _instant(state.updated_at)}
+    fields = asdict(state.key) | own | {"updated_at": instant_of(state.updated_at)}
     for asset, look in (("raw", current.raw), ("warehouse", current.warehouse)):
         status = look.status
         fields |= {
             f"{asset}_display_status": look.display,
-            f"{asset}_stale_since": _instant(look.stale.since if look.stale else None),
+            f"{asset}_stale_since": instant_of(look.stale.since if look.stale else None),
             f"{asset}_stale_reasons": list(look.reasons),
             f"{asset}_last_materialization_run_id": status and status.last_materialization_run_id,
-            f"{asset}_last_materialization_at": _instant(status.last_materialization_at if status else None),
+            f"{asset}_last_materialization_at": instant_of(status.last_materialization_at if status else None),
             f"{asset}_last_attempt_run_id": status and status.last_attempt_run_id,
-            f"{asset}_last_attempt_at": _instant(status.last_attempt_at if status else None),
+            f"{asset}_last_attempt_at": instant_of(status.last_attempt_at if status else None),
             f"{asset}_last_attempt_outcome": look.last_attempt,
         }
     return fields
-
-
-def _instant(instant: datetime | None) -> str | None:
-    return None if instant is None else instant.isoformat(timespec="microseconds")
 
 
 def _data(current: Currency) -> str:

@@ -8,6 +8,7 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from itertools import chain
 from numbers import Number
 from typing import Any, Final
@@ -45,6 +46,16 @@ def listing(**columns: Any) -> Table:
 def cell(value: object, *, style: str = "") -> Text:
     """A value as people read it; nothing for None."""
     return Text("" if value is None else printable(str(value)), style=style)
+
+
+def moment(instant: datetime) -> str:
+    """An instant as people read it: in UTC, to the second."""
+    return f"{instant:%Y-%m-%d %H:%M:%S}Z"
+
+
+def instant_of(instant: datetime | None) -> str | None:
+    """An instant as programs read it."""
+    return None if instant is None else instant.isoformat(timespec="microseconds")
 
 
 def counted(count: int, noun: str) -> str:

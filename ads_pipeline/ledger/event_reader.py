@@ -95,6 +95,27 @@ class EventReader:
         found = map(logged_of, self._execute(_events_of(run_id).where(run_events.c.run_seq.in_(latest))))
         return {logged.event.step_id: logged for logged in found if logged.event.step_id}
 
+    def about(self, step_id: str, limit: int = 20) -> list[Logged]:
+        """The last events about a step in whatever run, oldest first; those of retired runs are gone.
+
+        Events are not indexed by step, which would slow every append. The runs are found by their projected steps,
+        and of those that are not projected yet the newest are looked through.
+        """
+
+        def read(connection: sa.Connection) -> list[Logged]:
+            database.hold_still(connection)
+            names = {row.run_id for runs in _runs_about(step_id, limit) for row in connection.execute(runs)}
+            told = (
+                sa.select(run_events, run_head.c.plan_version)
+                .join(run_head, run_head.c.run_id == run_events.c.run_id)
+                .where(run_events.c.run_id.in_(sorted(names)), run_events.c.step_id == step_id)
+                .order_by(run_events.c.persisted_at.desc(), run_events.c.run_id.desc(), run_events.c.run_seq.desc())
+                .limit(limit)
+            )
+            return [logged_of(row) for row in connection.execute(told)][::-1]
+
+        return database.transact(self.engine, read)
+
     def find_runs(self, prefix: str, limit: int = 10) -> list[str]:
         """The runs whose names begin so, by name; one whose whole name it is comes first."""
         # A range of the primary key: the tilde stands behind every letter that a name may have.
@@ -204,6 +225,13 @@ def fetch(connection: sa.Connection, run_id: str, after_seq: int, limit: int) ->
 def _events_of(run_id: str) -> sa.Select[Any]:
     with_plan = sa.select(run_events, run_head.c.plan_version)
     return with_plan.join(run_head, run_head.c.run_id == run_events.c.run_id).where(run_events.c.run_id == run_id)
+
+
+def _runs_about(step_id: str, limit: int) -> list[sa.Select[Any]]:
+    """The newest runs that have this step, and the newest whose steps are not known yet."""
+    newest = sa.select(run_head.c.run_id).order_by(run_head.c.opened_at.desc()).limit(limit)
+    named = sa.exists().where(run_steps.c.run_id == run_head.c.run_id, run_steps.c.step_id == step_id)
+    return [newest.where(named), newest.where(run_head.c.last_seq > run_head.c.projected_seq)]
 
 
 def _opened(connection: sa.Connection, run_id: str) -> tuple[RunSnapshot, dict[str, StepStatus]]:

@@ -116,6 +116,14 @@ def runs_by_day(*, source: str, since: date, until: date) -> sa.Select[Any]:
     )
 
 
+def verdicts() -> sa.Select[Any]:
+    """Every registered run with its last verdict, and whether it is the current run of a success."""
+    current = sa.and_(_succeeded(), runs.c.run_id == partition_state.c.current_run_id)
+    return sa.select(
+        *key_of(runs), runs.c.run_id, _last_outcome(runs).label("outcome"), current.label("current")
+    ).join_from(runs, partition_state, same_key(runs, partition_state))
+
+
 def _judged() -> sa.ColumnElement[bool]:
     return sa.exists().where(same_key(attempts, runs), attempts.c.run_id == runs.c.run_id)
 

@@ -6,7 +6,7 @@ be recorded, and by whom, is in `writer`.
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import date
+from datetime import date, datetime
 from typing import Any, Final, Self
 
 import sqlalchemy as sa
@@ -116,8 +116,12 @@ class LedgerReader:
 
     def runs(self, key: PartitionKey) -> list[RegisteredRun]:
         """The registered runs of a partition, oldest first."""
+        return [registered for registered, _at in self.registrations(key)]
+
+    def registrations(self, key: PartitionKey) -> list[tuple[RegisteredRun, datetime]]:
+        """The same, each with when the ledger was told of it."""
         rows = self._execute(sa.select(runs).where(*_matches(runs, key)).order_by(runs.c.ordinal))
-        return [registered_of(row) for row in rows]
+        return [(registered_of(row), row.registered_at) for row in rows]
 
     def attempts(self, key: PartitionKey) -> list[Attempt]:
         """Every verdict on a partition, in the order recorded."""
@@ -157,6 +161,11 @@ class LedgerReader:
         rows = self._execute(questions.runs_by_day(source=source, since=since, until=until))
         return {run_in(row): bool(row.judged) for row in rows}
 
+    def verdicts(self, wanted: StateFilter) -> dict[Run, tuple[Outcome | None, bool]]:
+        """Every registered run of these partitions: its last verdict, and whether it is the current run of a success."""
+        rows = self._execute(questions.verdicts().where(*_conditions(wanted)))
+        return {run_in(row): (row.outcome and Outcome(row.outcome), bool(row.current)) for row in rows}
+
     def publishable(self, wanted: Iterable[Run]) -> set[Run]:
         """Those of the runs that the warehouse may publish now: current, of a success, not being demoted."""
         return self._runs_in(self._publishable, wanted)
@@ -181,6 +190,13 @@ class LedgerReader:
         """Every recorded partition of a query with its pointer, by day and customer."""
         rows = self._execute(questions.standings(source=source, query_name=query_name, since=since, until=until))
         return [standing_of(row) for row in rows]
+
+    def standing(self, key: PartitionKey) -> Standing | None:
+        """Where one partition stands; None when it is not recorded."""
+        day = {"since": key.logical_date, "until": key.logical_date}
+        statement = questions.standings(source=key.source, query_name=key.query_name, **day)
+        rows = self._execute(statement.where(partition_state.c.customer_id == key.customer_id))
+        return standing_of(rows[0]) if rows else None
 
     def demotions(self, *, source: str, query_name: str) -> list[Verdict]:
         """The demotions of a query that have begun and are not recorded, oldest first."""

@@ -12,11 +12,11 @@ import dagster as dg
 # It has no public name in this release; `test_assets` fails should it change its meaning.
 from dagster._core.definitions.source_asset import SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION as TELL_NOTHING
 
+from ads_pipeline.gaps import Gap, gap_of
 from ads_pipeline.orchestration import telling
 from ads_pipeline.orchestration.keys import dimension_tags, parsed
 from ads_pipeline.orchestration.rooms import Rooms
 from ads_pipeline.partition import PartitionKey, Run
-from ads_pipeline.reading import Gap, gap_of
 from ads_pipeline.registration import register
 from ads_pipeline.transitions import Status
 

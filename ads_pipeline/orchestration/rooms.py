@@ -1,6 +1,5 @@
 """Opens the rooms for one execution, from settings; Spark comes from `dagster-pyspark` where it is needed."""
 
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,13 +24,6 @@ from ads_pipeline.reconciliation import Reconciliation
 from ads_pipeline.run_events import Origin
 from ads_pipeline.settings import Settings
 from ads_pipeline.warehouse.publication import Warehouse
-
-SPARK_SETTINGS = {
-    "spark.app.name": "ads_pipeline",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.shuffle.partitions": "8",
-    "spark.ui.showConsoleProgress": "false",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,10 +108,3 @@ def opened(settings: Settings, origin: Origin) -> Iterator[Rooms]:
         versions = {name: query.schema_version for name, query in apis.queries.items()}
         book.see_code(apis.source, versions_of(versions))
         yield Rooms(settings=settings, ledger=ledger, events=events, book=book)
-
-
-def spark_config(settings: Settings) -> dict[str, str]:
-    """What the session is built with; whatever else Spark should know stands in its own configuration folder."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    place = "spark.remote" if settings.spark.startswith("sc://") else "spark.master"
-    return SPARK_SETTINGS | {place: settings.spark}

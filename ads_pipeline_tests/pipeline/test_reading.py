@@ -5,8 +5,8 @@ from typing import Any
 import duckdb
 import pytest
 
+from ads_pipeline.gaps import Reason
 from ads_pipeline.ledger.records import Landing
-from ads_pipeline.reading import Reason
 from ads_pipeline.transitions import Act
 from ads_pipeline_tests.ledger.words import order, reject
 from ads_pipeline_tests.pipeline.words import (
