@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from ads_pipeline.cli import events, states, upkeep
+from ads_pipeline.cli import events, states, upkeep, why
 from ads_pipeline.cli.exits import Commands
 from ads_pipeline.cli.words import window
 from ads_pipeline.errors import BadCommand
@@ -119,6 +119,23 @@ def state_inspect(
     settings = read_settings(os.environ)
     wanted = states.filter_of(settings, customer=customer, query=query, status=status, days=window(since, until))
     states.inspect(settings, wanted, after=after, limit=limit, as_json=as_json)
+
+
+@state.command("why")
+def state_why(
+    partition: Annotated[
+        str, typer.Argument(metavar="PARTITION", help="customer/query/YYYY-MM-DD, with or without source/ before it.")
+    ],
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Tell all that is known of one partition, and what to do next.
+
+    Whether it is safe to read and from which run; what readers see; every run with the verdicts on it; what operators
+    did; the last events; how current it is. A partition that nobody has heard of is told as such, with what raw holds
+    of it.
+    """
+    why.why(read_settings(os.environ), partition, as_json=as_json)
 
 
 @state.command("publish")

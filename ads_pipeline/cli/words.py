@@ -13,9 +13,10 @@ from ads_pipeline.errors import BadCommand, BadSettings, Mistake, NoSuchEvents, 
 from ads_pipeline.ledger.event_log import EventLog
 from ads_pipeline.ledger.event_reader import EventReader, RunHead
 from ads_pipeline.ledger.reader import LedgerReader
-from ads_pipeline.partition import checked_name, parse_date
+from ads_pipeline.partition import PartitionKey, checked_name, parse_date, parse_key
 from ads_pipeline.settings import Settings
 
+NAMED: Final = ("customer_id", "query_name", "logical_date")  # of a partition of the query file's source
 SHORTEST: Final = 4  # letters of a run's name; the UI of Dagster shows the first eight
 
 
@@ -34,6 +35,12 @@ def window(since: str | None, until: str | None) -> Window:
     if first is not None and last is not None and last < first:
         raise BadCommand(f"--until {last} is before --since {first}: exchange them")
     return Window(since=first, until=last)
+
+
+def partition_named(word: str, settings: Settings) -> PartitionKey:
+    """The partition of that name, which may leave out the source; BadName for what is none."""
+    whole = word if word.count("/") != len(NAMED) - 1 else f"{settings.google_apis.source}/{word}"
+    return parse_key(whole)
 
 
 def customers(given: Sequence[str] | None) -> list[str] | None:

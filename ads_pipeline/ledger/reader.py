@@ -162,7 +162,7 @@ class LedgerReader:
         return {run_in(row): bool(row.judged) for row in rows}
 
     def verdicts(self, wanted: StateFilter) -> dict[Run, tuple[Outcome | None, bool]]:
-        """Every registered run of these partitions: its last verdict, and whether it is the current run of a success."""
+        """Every registered run of these partitions: its last verdict, and whether a success has it as current run."""
         rows = self._execute(questions.verdicts().where(*_conditions(wanted)))
         return {run_in(row): (row.outcome and Outcome(row.outcome), bool(row.current)) for row in rows}
 
