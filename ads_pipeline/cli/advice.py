@@ -62,7 +62,7 @@ def _judge(found: Findings) -> str:
         return f"mend the query file, for Dagster cannot judge {found.awaiting}: {found.no_asset}"
     by_hand = f"materialize raw/{name} with its check and warehouse/{name} in Dagster"
     if found.undecided:
-        return f"see below why {found.awaiting} got no verdict, then {by_hand}"
+        return f"see above why {found.awaiting} got no verdict, then {by_hand}"
     waiting = "; raw_arrivals does not look so far back" if found.too_old else ", or wait for raw_arrivals"
     return f"have {found.awaiting} judged: {by_hand}{waiting}"
 

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from ads_pipeline.cli import events, states, upkeep, why
+from ads_pipeline.cli import events, raw, states, upkeep, why
 from ads_pipeline.cli.exits import Commands
 from ads_pipeline.cli.words import window
 from ads_pipeline.errors import BadCommand
@@ -28,6 +28,11 @@ Queries = Annotated[
     list[str] | None, typer.Option("--query", metavar="NAME", help="Only this query. May be given again.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Write one JSON object a line, with every field.")]
+Unjudged = Annotated[bool, typer.Option("--unjudged", help="Only runs that have no verdict yet.")]
+FirstDay = Annotated[
+    str | None, typer.Option("--since", metavar=DAY, help="The first logical date; 30 days before the last one.")
+]
+LastDay = Annotated[str | None, typer.Option("--until", metavar=DAY, help="The last logical date; today.")]
 RunName = Annotated[
     str, typer.Argument(metavar="RUN", help="The run, or the first letters of its name, from four on.")
 ]
@@ -37,8 +42,10 @@ app: Final = typer.Typer(
 )
 state: Final = typer.Typer(no_args_is_help=True, help="Ask the ledger what is safe to read.")
 warehouse: Final = typer.Typer(no_args_is_help=True, help="Ask the warehouse for rows and for what is missing.")
+sealed: Final = typer.Typer(no_args_is_help=True, help="Look into the raw runs, and hold them to their seals.")
 told: Final = typer.Typer(no_args_is_help=True, help="Ask what happened in runs, in order.")
 app.add_typer(state, name="state")
+app.add_typer(sealed, name="raw")
 app.add_typer(warehouse, name="warehouse")
 app.add_typer(told, name="events")
 
@@ -51,9 +58,9 @@ def ads_pipeline() -> None:
     go to standard output; beside JSON and CSV, remarks go to standard error. Colours need a terminal, and NO_COLOR
     turns them off.
 
-    Exit codes: 0 it is done; 1 there are gaps, or somebody answered no; 2 an option is unknown or malformed; 64 a
-    word or a statement makes no sense; 65 data contradict themselves; 69 something is out of reach and may come back;
-    70 this program is at fault; 78 the settings are wrong.
+    Exit codes: 0 it is done; 1 there are gaps, damage or differences, or somebody answered no; 2 an option is unknown
+    or malformed; 64 a word or a statement makes no sense; 65 data contradict themselves; 69 something is out of reach
+    and may come back; 70 this program is at fault; 78 the settings are wrong.
     """
 
 
@@ -67,6 +74,26 @@ def demo() -> None:
     from ads_pipeline.cli import story  # noqa: PLC0415 - it loads what "warehouse" loads
 
     story.tell(read_settings(os.environ))
+
+
+@app.command()
+def reconcile(
+    *,
+    only_plan: Annotated[bool, typer.Option("--plan", help="Only say what differs, and change nothing.")] = False,
+    query: Queries = None,
+    as_json: AsJson = False,
+) -> None:
+    """Mend what differs between the ledger, what readers are pointed at, and the tables.
+
+    What a run that died left unfinished is finished: first rows go that may not be read, then what is accepted is
+    loaded and pointed at. Safe beside running loads; the hourly job "reconcile" does the same. Spark is started when
+    there is something to mend. The exit code is 0 when nothing is left that differs, and 1 when something is.
+    """
+    from ads_pipeline.cli import reconcile as reconciling  # noqa: PLC0415 - it loads what "warehouse" loads
+
+    work = reconciling.plan if only_plan else reconciling.mend
+    if work(read_settings(os.environ), query=query, as_json=as_json):
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -146,6 +173,48 @@ def state_publish() -> None:
     and since when and why it is stale. The file is replaced in one step, every hour also by the job "reconcile".
     """
     states.publish(read_settings(os.environ))
+
+
+@sealed.command("list")
+def raw_list(
+    *,
+    customer: Customers = None,
+    query: Queries = None,
+    since: FirstDay = None,
+    until: LastDay = None,
+    unjudged: Unjudged = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the sealed runs of a month or of other days, with what the ledger knows of each.
+
+    A run is current when it is what its partition is safe to read from; else accepted, rejected or awaiting verdict;
+    and unregistered when the ledger was never told of it. "v" is the schema version. What is damaged, or has a name
+    that is no run's, stands below with the reason; payloads are not read.
+    """
+    settings = read_settings(os.environ)
+    wanted = raw.wanted_of(settings, customer=customer, query=query, days=window(since, until), unjudged=unjudged)
+    raw.show(settings, wanted, as_json=as_json)
+
+
+@sealed.command("verify")
+def raw_verify(
+    *,
+    customer: Customers = None,
+    query: Queries = None,
+    since: FirstDay = None,
+    until: LastDay = None,
+    unjudged: Unjudged = False,
+    as_json: AsJson = False,
+) -> None:
+    """Read the payloads of sealed runs and hold each byte to its seal.
+
+    What is damaged is named with the reason. The exit code is 0 when nothing is, and 1 when something is, or lies
+    under a name that is no run's.
+    """
+    settings = read_settings(os.environ)
+    wanted = raw.wanted_of(settings, customer=customer, query=query, days=window(since, until), unjudged=unjudged)
+    if raw.verify(settings, wanted, as_json=as_json):
+        raise typer.Exit(1)
 
 
 @warehouse.command("query")

@@ -13,6 +13,7 @@ from ads_pipeline.errors import BadCommand, BadSettings, Mistake, NoSuchEvents, 
 from ads_pipeline.ledger.event_log import EventLog
 from ads_pipeline.ledger.event_reader import EventReader, RunHead
 from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.writer import Ledger
 from ads_pipeline.partition import PartitionKey, checked_name, parse_date, parse_key
 from ads_pipeline.settings import Settings
 
@@ -60,6 +61,15 @@ def ledger_of(settings: Settings) -> Iterator[LedgerReader]:
     """The ledger, to be read; BadSettings where there is none, which waiting would not cure."""
     _check_ledger(settings)
     with LedgerReader.opened(settings.database_url, space=settings.space) as ledger:
+        yield ledger
+
+
+@contextmanager
+def writing_ledger_of(settings: Settings) -> Iterator[Ledger]:
+    """The same to be written as well, as a run of its own. A ledger that is not there is not made."""
+    with ledger_of(settings):  # a writer would make what it does not find
+        pass
+    with Ledger.opened(settings.database_url, space=settings.space) as ledger:
         yield ledger
 
 

@@ -25,10 +25,11 @@ from ads_pipeline_tests.ledger.test_concurrency import count_tries, wait_for_a_l
 from ads_pipeline_tests.ledger.test_crashes import lose_one_commit
 from ads_pipeline_tests.ledger.test_database_rules import everything, refused
 from ads_pipeline_tests.ledger.words import FakeClock, accepted, key, run
-from ads_pipeline_tests.run_event_stores.words import EMITTED_AT, completions, told
+from ads_pipeline_tests.run_event_stores.words import EMITTED_AT, Happening, completions, history, told
 
 THREADS = 8
 RUNS = 500
+TWICE: list[Happening] = [("StepStarted", "s1"), ("StepStarted", "s2"), ("StepCompleted", "s1")]
 COLUMNS = ", ".join(column.name for column in run_events.c)
 
 
@@ -414,3 +415,23 @@ def at_once(calls: list[list[Event]], log: EventLog) -> list[list[Appended]]:
 
 def _check_gapless(log: EventLog, run_id: str, count: int) -> None:
     assert [each.run_seq for each in log.fetch(run_id)] == list(range(1, count + 1))
+
+
+# What was told of one step, in whatever run.
+
+
+def test_the_last_events_of_a_step_are_found_in_every_run(timed_log: EventLog, clock: FakeClock) -> None:
+    """Oldest first, whether a run is projected or not; never those of another step, of the run, or of a retired one."""
+    for number in range(4):
+        clock.tick()
+        timed_log.append_many([told(f"r{number}", "RunStarted"), *history(f"r{number}", TWICE)])
+        if number == 0:
+            timed_log.append(told("r0", "RunCompleted"))
+        if number < 3:
+            Follower(timed_log).catch_up()
+    timed_log.retire("r0")
+    places = [(each.event.run_id, each.run_seq) for each in timed_log.about("s1")]
+    assert places == [(f"r{number}", seq) for number in (1, 2, 3) for seq in (2, 4)]
+    assert [(each.event.run_id, each.run_seq) for each in timed_log.about("s1", limit=3)] == places[-3:]
+    assert timed_log.about("s3") == []
+    assert timed_log.about("s1")[0] == timed_log.fetch("r1")[1]

@@ -1,12 +1,14 @@
 """What readers may see: demotions in their steps, and the runs that are shown meanwhile."""
 
+from datetime import timedelta
+
 import pytest
 
-from ads_pipeline.ledger.records import Publication, Showing, Shown
+from ads_pipeline.ledger.records import Publication, Showing, Shown, StateFilter
 from ads_pipeline.ledger.writer import Ledger
 from ads_pipeline.partition import PartitionKey
-from ads_pipeline.transitions import Act, Effect, Status
-from ads_pipeline_tests.ledger.words import accept, accepted, key, keys, landed, order, reject, run
+from ads_pipeline.transitions import Act, Effect, Outcome, Status
+from ads_pipeline_tests.ledger.words import FakeClock, accept, accepted, key, keys, landed, order, reject, run
 
 K = key()
 
@@ -163,3 +165,45 @@ def test_customers_are_listed_once(ledger: Ledger) -> None:
     """Each customer with a recorded partition, in any query, in order."""
     ledger.insert_pending([key("20"), key("10"), key("10", day=2), key("30", query_name="ad_group_daily")])
     assert ledger.customers("google_ads") == ["10", "20", "30"]
+
+
+def test_one_partition_stands_as_it_does_among_all(ledger: Ledger) -> None:
+    """Asked for alone, a partition is told as in its query's list; one without a row is none."""
+    published(ledger, K, key("2"))
+    landed(ledger, key("3"), "r1")
+    ledger.begin_demotions([reject(run(key("2"), "r1"), validation_id="again")])
+    listed = {each.state.key: each for each in ledger.standings(source="google_ads", query_name="campaign_daily")}
+    assert len(listed) == 3
+    assert {partition: ledger.standing(partition) for partition in listed} == listed
+    assert ledger.standing(key("4")) is None
+
+
+def test_each_run_has_its_last_verdict(ledger: Ledger) -> None:
+    """None before the first one; the last of several; and whether the partition is a success of that very run."""
+    first, second, _third = landed(ledger, K, "r1", "r2", "r3")
+    ledger.record_verdicts([accept(first), accept(second), reject(first, validation_id="again")])
+    (withdrawn,) = landed(ledger, key("2"), "r1")
+    ledger.record_verdict(accept(withdrawn))
+    ledger.carry_out(Act.WITHDRAW, [withdrawn.key], order())
+    landed(ledger, key("2", query_name="ad_group_daily"), "r1")
+    found = ledger.verdicts(StateFilter(source="google_ads", query_names=frozenset({"campaign_daily"})))
+    assert {f"{each.key.customer_id} {each.run_id}": told for each, told in found.items()} == {
+        "1234567890 r1": (Outcome.REJECTED, False),
+        "1234567890 r2": (Outcome.ACCEPTED, True),
+        "1234567890 r3": (None, False),
+        "2 r1": (Outcome.ACCEPTED, False),
+    }
+    assert ledger.verdicts(StateFilter(customer_ids=frozenset())) == {}
+
+
+def test_runs_are_told_with_when_they_were_registered(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """By the ledger's clock, oldest first; registered again, a run keeps its time."""
+    landed(timed_ledger, K, "r1")
+    clock.tick()
+    landed(timed_ledger, K, "r1", "r2")
+    told = timed_ledger.registrations(K)
+    assert [(each.run.run_id, at) for each, at in told] == [
+        ("r1", clock.now - timedelta(seconds=1)),
+        ("r2", clock.now),
+    ]
+    assert [each for each, _at in told] == timed_ledger.runs(K)

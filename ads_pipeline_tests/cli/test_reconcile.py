@@ -1,0 +1,99 @@
+"""`reconcile`: what differs between ledger, pointers and tables is told, and mended when that is asked for."""
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from ads_pipeline.ledger.event_reader import EventReader
+from ads_pipeline_tests.cli.words import Place, Shown
+from ads_pipeline_tests.ledger.words import accepted, keys
+from ads_pipeline_tests.pipeline.words import House, house_at, key, land, visible
+
+NOWHERE = {"ADS_PIPELINE_SPARK": "spark://127.0.0.1:1"}
+
+
+@pytest.fixture
+def house(empty: Place, spark: SparkSession) -> Iterator[House]:
+    """All rooms in the home that the command is run for."""
+    with house_at(empty.home, spark, f"sqlite:///{empty.home / 'ledger.db'}") as opened:
+        yield opened
+
+
+def test_where_nothing_differs_no_spark_is_started(shown: Shown) -> None:
+    """Neither to look nor to mend: the cluster that is named here does not exist."""
+    place = Place(home=shown.home, more=NOWHERE)
+    for words in (("reconcile", "--plan"), ("reconcile",)):
+        ended = place.process(*words)
+        assert (ended.code, ended.out, ended.err) == (0, "nothing differs\n", "")
+
+
+def test_a_plan_changes_nothing(empty: Place) -> None:
+    """It says what is to be done to which partition and why, and by its code that something is."""
+    place = Place(home=empty.home, more=NOWHERE)
+    url = f"sqlite:///{empty.home / 'ledger.db'}"
+    with house_at(empty.home, None, url) as house:  # type: ignore[arg-type] # nothing of Spark's is needed
+        accepted(house.ledger, keys(2))
+    first, second = (place.process("reconcile", "--plan") for _time in range(2))
+    assert (first.code, first.err) == (1, "")
+    assert first == second
+    assert first.lines[0] == "campaign_daily"
+    assert first.lines[1].split() == ["mend", "customer", "day", "why"]
+    assert first.lines[2].split(maxsplit=3)[:3] == ["load", "1000", "2026-02-01"]
+    assert "the table holds nothing, current is r1" in first.lines[2]
+    assert first.lines[-1] == "2 differences: 2 to load"
+    assert max(map(len, first.lines)) <= 80
+    asked = place.run("reconcile", "--plan", "--json", "--query", "campaign_daily")
+    assert asked.objects[0] == {
+        "source": "google_ads",
+        "customer_id": "1000",
+        "query_name": "campaign_daily",
+        "logical_date": "2026-02-01",
+        "mend": "load",
+        "why": "the table holds nothing, current is r1",
+    }
+    assert (asked.code, asked.err) == (1, "2 differences: 2 to load\n")
+    other = place.run("reconcile", "--plan", "--query", "ad_group_daily")
+    assert (other.code, other.lines) == (0, ["nothing differs"])
+
+
+def test_a_misspelt_query_is_refused(empty: Place) -> None:
+    """Else it would look as if nothing differed."""
+    assert empty.run("reconcile", "--plan", "--query", "campaign_dayly").code == 64
+
+
+def test_a_ledger_that_is_not_there_is_not_made(empty: Place) -> None:
+    """Looking in the wrong home is a mistake of the settings, also for the command that writes."""
+    (empty.home / "ledger.db").unlink()
+    assert empty.run("reconcile").code == 78
+    assert not (empty.home / "ledger.db").exists()
+
+
+def test_what_differs_is_mended_and_what_cannot_be_is_told(empty: Place, house: House) -> None:
+    """Each repair is told, and by the code whether anything is left; what was done is a run in the log of events. The
+    session that this process has is left running."""
+    unloaded, lost = land(house, key(1)), land(house, key(2))
+    house.pipeline.judge([unloaded, lost])
+    shutil.rmtree(house.home / "raw" / lost.path)
+    ended = empty.run("reconcile")
+    assert ended.code == 1
+    assert ended.lines[2].split()[:3] == ["load", "1", "2026-01-01"]
+    assert ended.lines[-1] == "1 difference mended"
+    (left,) = ended.err.splitlines()
+    assert left.startswith(f"left: load {lost.key}: the table holds nothing, current is r1: ")
+    assert "no such run" in left
+    assert visible(house) == {unloaded.key: "r1"}
+    shutil.copytree(house.home / "raw" / unloaded.path, house.home / "raw" / lost.path)
+    assert empty.run("reconcile").code == 1  # a copy is not that partition's data
+    shutil.rmtree(house.home / "raw" / lost.path)
+    land(house, key(2))
+    mended = empty.run("reconcile", "--json")
+    assert (mended.code, mended.err) == (0, "1 difference mended\n")
+    assert [(each["mend"], each["customer_id"], each["mended"]) for each in mended.objects] == [("load", "2", True)]
+    assert visible(house) == {unloaded.key: "r1", lost.key: "r1"}
+    assert empty.run("reconcile").lines == ["nothing differs"]
+    with EventReader.opened(f"sqlite:///{empty.home / 'ledger.db'}") as events:
+        told = {each.event.event_type for each in events.about(str(lost.key))}
+    assert {"LoadFailed", "PartitionLoaded"} <= told
+    assert house.spark.range(3).count() == 3
