@@ -38,6 +38,11 @@ COMMANDS = (
     ("migrate",),
     ("state",),
     ("state", "inspect"),
+    ("state", "why"),
+    ("raw",),
+    ("raw", "list"),
+    ("raw", "verify"),
+    ("reconcile",),
     ("warehouse",),
     ("warehouse", "query"),
     ("warehouse", "gaps"),
@@ -166,7 +171,7 @@ def test_the_readmes_commands_run(shown: Shown) -> None:
     """What the README tells people to type is understood and answered."""
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     lines = re.findall(r"^ads-pipeline (.+)$", readme, re.MULTILINE)
-    assert [shown.run(*shlex.split(line, comments=True)).code for line in lines] == [0, 0, 1, 0]
+    assert [shown.run(*shlex.split(line, comments=True)).code for line in lines] == [0, 0, 0, 1, 1, 0, 0]
 
 
 def test_a_process_answers_in_json(shown: Shown) -> None:
@@ -254,11 +259,14 @@ def test_a_narrow_alphabet_is_no_failure(shown: Shown) -> None:
     [
         (("--help",), set()),
         (("state", "inspect"), set()),
+        (("state", "why", "1180250317/campaign_daily/2026-03-03"), set()),
+        (("raw", "list"), set()),
+        (("raw", "verify"), set()),
         (("events", "runs"), set()),
         (("warehouse", "gaps", *WEEK), {"pyspark", "duckdb", "pyarrow"}),
         (("warehouse", "query", "SELECT 1"), {"pyspark", "duckdb", "pyarrow", "pandas"}),
     ],
-    ids=["help", "inspect", "runs", "gaps", "query"],
+    ids=["help", "inspect", "why", "raw list", "raw verify", "runs", "gaps", "query"],
 )
 def test_a_command_loads_what_it_needs(shown: Shown, words: tuple[str, ...], allowed: set[str]) -> None:
     """No command loads Dagster, and the ledger is asked without Spark and DuckDB, which take long to load."""

@@ -8,7 +8,7 @@ import pytest
 from ads_pipeline.ledger.records import Landing
 from ads_pipeline.ledger.writer import Ledger
 from ads_pipeline.partition import PartitionKey, Run
-from ads_pipeline.raw import RawRuns
+from ads_pipeline.raw import PAYLOAD, RawRuns
 from ads_pipeline.transitions import Act
 from ads_pipeline_tests.cli.words import Ended, Place, Shown
 from ads_pipeline_tests.ledger.words import accept, key, load, order, reject, run
@@ -63,8 +63,7 @@ def _block(ended: Ended, name: str) -> Iterator[str]:
 
 
 def test_a_good_partition_is_told_with_its_history(shown: Shown) -> None:
-    """A day that was restated: it is read from the second run, both runs with their verdicts stand there in order, and
-    there is nothing to do."""
+    """A day that was restated is read from the second run; both stand there with their verdicts; nothing is to do."""
     first, again = shown.demo.first, shown.demo.restated
     ended = ask(shown, first.key)
     assert ended.lines[0] == str(first.key)
@@ -97,9 +96,14 @@ def test_a_failed_partition_tells_why_and_what_to_do(shown: Shown) -> None:
     assert told(ended, "next") == "seal a corrected run under a new run_id; nothing is to be reset"
 
 
-def test_a_damaged_run_is_marked(shown: Shown) -> None:
-    """A payload that contradicts its seal is told with the verdict on it."""
-    assert "damaged: the payload has 4 rows, the seal says 6" in told(ask(shown, shown.demo.damaged.key), "runs")
+def test_a_run_that_is_damaged_now_is_marked(empty: Place, ledger: Ledger) -> None:
+    """Its payload was cut after it had been judged; what is wrong stands beside what was registered."""
+    first = landed(empty, ledger)
+    ledger.record_verdict(accept(first))
+    payload = empty.home / "raw" / first.path / PAYLOAD
+    payload.chmod(0o644)
+    payload.write_bytes(b"")
+    assert "damaged: the payload has 0 bytes, the seal says" in told(ask(empty), "runs")
 
 
 def test_what_nobody_heard_of_is_said(shown: Shown) -> None:
@@ -128,7 +132,7 @@ def test_a_folder_that_cannot_be_seen_is_no_empty_one(empty: Place) -> None:
 
 
 def test_an_accepted_run_that_is_not_loaded_is_told(empty: Place, ledger: Ledger) -> None:
-    """Readers keep the run before, the warehouse is stale since the newer one was accepted, and it is to be loaded."""
+    """Readers keep the run before, the warehouse is stale since then, and the newer run is to be loaded."""
     first = landed(empty, ledger)
     ledger.record_verdict(accept(first))
     assert told(ask(empty), "readers see") == "nothing, because it is accepted and not loaded yet"
@@ -210,9 +214,8 @@ def test_a_query_that_is_gone_is_told(empty: Place) -> None:
     assert "campaign_dayly is no query of" in told(ended, "in Dagster")
     assert told(ended, "next").startswith("mend the query file, for Dagster cannot judge r1: ")
     assert " begins with " in told(ask(empty, "1234567890/campaign_daily/1999-01-01"), "in Dagster")
-    assert "is for the source google_ads" in told(
-        ask(empty, "bing/1234567890/campaign_daily/2026-02-01"), "in Dagster"
-    )
+    foreign = ask(empty, "bing/1234567890/campaign_daily/2026-02-01")
+    assert "is for the source google_ads" in told(foreign, "in Dagster")
 
 
 def test_hostile_text_reaches_no_terminal(empty: Place, ledger: Ledger) -> None:
@@ -251,9 +254,7 @@ def test_a_program_gets_all_of_it(empty: Place, ledger: Ledger) -> None:
     assert found["next"][0] == "it was withdrawn by ada: asked to"
 
 
-@pytest.mark.parametrize(
-    "word", ["campaign_daily", "1/campaign_daily/2026-02-30", "a/b/c/d/e", "google_ads/1/q/2026-2-1"]
-)
+@pytest.mark.parametrize("word", ["q", "1/q/2026-02-30", "a/b/c/d/e", "google_ads/1/q/2026-2-1", "1-2/q/2026-02-01"])
 def test_what_names_no_partition_is_refused(empty: Place, word: str) -> None:
     """The code is 64 and one line says how it is spelt."""
     ended = empty.run("state", "why", word)

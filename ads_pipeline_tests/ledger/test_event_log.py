@@ -421,7 +421,7 @@ def _check_gapless(log: EventLog, run_id: str, count: int) -> None:
 
 
 def test_the_last_events_of_a_step_are_found_in_every_run(timed_log: EventLog, clock: FakeClock) -> None:
-    """Oldest first, whether a run is projected or not; never those of another step, of the run, or of a retired one."""
+    """Oldest first, whether a run is projected or not; not those of other steps, of the run, or of a retired run."""
     for number in range(4):
         clock.tick()
         timed_log.append_many([told(f"r{number}", "RunStarted"), *history(f"r{number}", TWICE)])

@@ -201,9 +201,6 @@ def test_runs_are_told_with_when_they_were_registered(timed_ledger: Ledger, cloc
     landed(timed_ledger, K, "r1")
     clock.tick()
     landed(timed_ledger, K, "r1", "r2")
-    told = timed_ledger.registrations(K)
-    assert [(each.run.run_id, at) for each, at in told] == [
-        ("r1", clock.now - timedelta(seconds=1)),
-        ("r2", clock.now),
-    ]
+    told, before = timed_ledger.registrations(K), clock.now - timedelta(seconds=1)
+    assert [(each.run.run_id, at) for each, at in told] == [("r1", before), ("r2", clock.now)]
     assert [each for each, _at in told] == timed_ledger.runs(K)
