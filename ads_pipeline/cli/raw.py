@@ -169,12 +169,9 @@ class Tally:
     def __str__(self) -> str:
         parts = ", ".join(f"{self._regards[regard]:,} {regard}" for regard in Regard if self._regards[regard])
         runs = counted(self._regards.total(), "sealed run") + (f": {parts}" if parts else "")
-        damaged = f"; {self._damaged:,} damaged" if self._damaged else ""
-        return (
-            runs
-            + damaged
-            + (f"; {counted(len(self.nameless), 'path')} without a run's name" if self.nameless else "")
-        )
+        damaged = [f"{self._damaged:,} damaged"] if self._damaged else []
+        nameless = [f"{counted(len(self.nameless), 'path')} without a run's name"] if self.nameless else []
+        return "; ".join([runs, *damaged, *nameless])
 
 
 def _verdicts(settings: Settings, wanted: Wanted) -> Verdicts:

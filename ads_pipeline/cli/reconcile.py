@@ -53,7 +53,8 @@ def mend(settings: Settings, *, query: Sequence[str] | None, as_json: bool) -> b
     with writing_ledger_of(settings) as ledger:
         differing = [name for name, repairs in _plans(settings, ledger, names).items() if repairs]
         for name, done, remaining in _mended(settings, ledger, differing):
-            repairs = [repair for repair in done if repair not in remaining]
+            undone = {(repair.mend, repair.key) for repair in remaining}
+            repairs = [repair for repair in done if (repair.mend, repair.key) not in undone]
             number, left = number + len(repairs), left + len(remaining)
             if as_json:
                 write_json(map(_fields, repairs))

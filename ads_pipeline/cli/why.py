@@ -120,15 +120,16 @@ def _case(settings: Settings, key: PartitionKey) -> Case:
 
 
 def _sealed(settings: Settings, key: PartitionKey) -> dict[str, Seal | Damage] | None:
-    """What raw holds of the partition, by the last part of its name."""
+    """What raw holds of the partition, by run_id; what has no run's name, by the name that it has."""
     if not settings.raw_root.is_dir():
         return None
     found = RawRuns(settings.raw_root).runs(key)
-    return {each.run.run_id if each.run else _last_part(each): each for each in found}
+    return {_name_of(each): each for each in found}
 
 
-def _last_part(found: Seal | Damage) -> str:
-    return found.path.rpartition("/")[2] if isinstance(found, Damage) else found.run.run_id
+def _name_of(found: Seal | Damage) -> str:
+    path = found.path if isinstance(found, Damage) else found.run.path
+    return path.rpartition("/")[2] if found.run is None else found.run.run_id
 
 
 def _no_asset(settings: Settings, key: PartitionKey) -> str | None:
