@@ -25,13 +25,14 @@ settings.load_profile("ads_pipeline")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that take minutes begin first, one at the head of each worker's share; else all would wait for them."""
+    """Tests that take minutes begin first, near the head of each worker's share; else all would wait for them."""
     long = [item for item in items if (mark := item.get_closest_marker("timeout")) and mark.args[0] >= LONG]
     short = [item for item in items if item not in set(long)]
     workers = int(getattr(config, "workerinput", {}).get("workercount", 1))
     items[:] = short
     for number, item in enumerate(long):
-        items.insert(number % workers * len(short) // workers, item)
+        share = number % workers
+        items.insert(share * len(items) // workers + share * len(long), item)  # rather behind its head than before it
 
 
 @pytest.fixture(scope="session")
