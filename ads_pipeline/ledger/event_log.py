@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 
 import sqlalchemy as sa
 
-from ads_pipeline.errors import BadEvent, LedgerUnavailable, NoSuchEvents, RunClosed, RunOpen
+from ads_pipeline.errors import BadEvent, LedgerRefused, LedgerUnavailable, NoSuchEvents, RunClosed, RunOpen
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.event_reader import EventReader
 from ads_pipeline.ledger.event_rows import event_fields, placed, snapshot_of
@@ -48,6 +48,9 @@ class EventLog(EventReader):
         for event in events:
             if event.event_type in LEDGER_TYPES:
                 raise BadEvent("event_type", f"{event.event_type} is told by the ledger itself, with its change")
+        if all(event.logical_attempt_id is not None for event in events):
+            with suppress(LedgerRefused):  # by a key that is there, or a run that is closed: looking tells which
+                return database.transact(self.engine, lambda connection: self._append_new(connection, events))
         return database.transact(self.engine, lambda connection: self._append_many(connection, events))
 
     def retire(self, run_id: str) -> int:
@@ -79,6 +82,11 @@ class EventLog(EventReader):
                 self.retire(head.run_id)
                 retired.append(head.run_id)
         return retired
+
+    def _append_new(self, connection: sa.Connection, events: Sequence[Event]) -> list[Appended]:
+        """As if none of the events were there: one statement, which the database refuses where one is."""
+        places = self._insert(connection, map(event_fields, events), self._clock and self._clock())
+        return [Appended(run_seq=places[_key(event)], idempotent=False) for event in events]
 
     def _append_many(self, connection: sa.Connection, events: Sequence[Event]) -> list[Appended]:
         now = self.now(connection)
@@ -114,7 +122,7 @@ class EventLog(EventReader):
             self._sql.count_conflicts.run(connection, counted)
 
     def _insert(
-        self, connection: sa.Connection, rows: Iterable[dict[str, Any]], now: datetime
+        self, connection: sa.Connection, rows: Iterable[dict[str, Any]], now: datetime | None
     ) -> dict[tuple[str, str], int]:
         listed = placed(rows, now)
         if not listed:

@@ -81,11 +81,11 @@ _SHARED: Final = ("run_id", "plan_version", "engine_attempt_id", "engine_run_ref
 event_text = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
 
 
-def placed(rows: Iterable[dict[str, Any]], now: datetime) -> list[dict[str, Any]]:
+def placed(rows: Iterable[dict[str, Any]], now: datetime | None) -> list[dict[str, Any]]:
     """The rows of a call, each with its place among those of its run and their number."""
     listed = list(rows)
     number, place = Counter(row["run_id"] for row in listed), Counter[str]()
-    appended_at = instant_text(now)
+    appended_at = now and instant_text(now)
     for row in listed:
         place[row["run_id"]] += 1
         row |= {"place": place[row["run_id"]], "number": number[row["run_id"]], "appended_at": appended_at}

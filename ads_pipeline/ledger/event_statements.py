@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.dml import ReturningInsert
 
+from ads_pipeline.ledger.rows import clock_of
 from ads_pipeline.ledger.rowsets import Rowset, RowStatement
 from ads_pipeline.ledger.tables import Instant, run_events, run_head
 
@@ -29,7 +30,10 @@ _TEXT: Final[Mapping[str, Any]] = {"run_id": sa.Text(), "plan_version": sa.Text(
 
 
 class EventStatements:
-    """What appends events, and what looks whether they are there."""
+    """What appends events, and what looks whether they are there.
+
+    Events are dated by whoever appends them, or else by the database's clock as they are appended.
+    """
 
     def __init__(self, dialect: str) -> None:
         self._dialect = dialect
@@ -41,18 +45,11 @@ class EventStatements:
     def advance_heads(self, asked: sa.FromClause) -> postgresql.Insert | sqlite.Insert:
         """Moves each run's head on by the number of its events, and makes the heads that are not there."""
         names = ("run_id", "plan_version", "last_seq", "last_at", "opened_at")
-        rows = (
-            sa.select(
-                asked.c.run_id,
-                asked.c.plan_version,
-                asked.c.number,
-                asked.c.appended_at,
-                asked.c.appended_at.label("opened_at"),
-            )
-            .distinct()
-            .where(sa.true())
-            .order_by(asked.c.run_id)
-        )
+        run = asked.c.run_id, asked.c.plan_version, asked.c.number
+        # One time a run, else each row's reading of the clock would make it another.
+        now = sa.func.max(sa.func.coalesce(asked.c.appended_at, clock_of(self._dialect)), type_=Instant())
+        rows = sa.select(*run, now.label("last_at"), now.label("opened_at")).where(sa.true())
+        rows = rows.group_by(*run).order_by(asked.c.run_id)
         insert = self._insert(run_head).from_select(names, rows)
         later = sa.func.greatest if self._dialect == "postgresql" else sa.func.max
         return insert.on_conflict_do_update(

@@ -335,11 +335,34 @@ def test_who_waited_for_the_lock_knows_what_it_waited_for(postgres_url: str) -> 
 
     with EventLog.opened(postgres_url) as log, EventLog.opened(postgres_url) as slow, ThreadPoolExecutor(2) as pool:
         sa.event.listen(log.engine, "before_cursor_execute", on_the_way)
-        waiting = pool.submit(log.append, event)
+        # The second way of `append`, which it takes when the first was refused.
+        waiting = pool.submit(database.transact, log.engine, lambda c: log._append_many(c, [event]))
         wait_for_a_lock(postgres_url)
         hold.set()
         assert first[0].result() == Appended(run_seq=2, idempotent=False)
-        assert waiting.result() == Appended(run_seq=2, idempotent=True)
+        assert waiting.result() == [Appended(run_seq=2, idempotent=True)]
+
+
+@pytest.mark.invariant("E2", "E4")
+def test_an_append_that_waited_for_the_same_one_is_the_second(postgres_url: str) -> None:
+    """Two tell the same at once: the one that had to wait learns the first one's place, and leaves no gap."""
+    (event, other) = completions("r", 2)
+    hold, held = threading.Event(), threading.Event()
+
+    def pause(_connection: sa.Connection) -> None:
+        held.set()
+        hold.wait(20)
+
+    with EventLog.opened(postgres_url) as log, EventLog.opened(postgres_url) as slow, ThreadPoolExecutor(2) as pool:
+        sa.event.listen(slow.engine, "commit", pause)
+        first = pool.submit(slow.append, event)
+        assert held.wait(20)
+        waiting = pool.submit(log.append, event)
+        wait_for_a_lock(postgres_url)
+        hold.set()
+        assert first.result() == Appended(run_seq=1, idempotent=False)
+        assert waiting.result() == Appended(run_seq=1, idempotent=True)
+        assert log.append(other) == Appended(run_seq=2, idempotent=False)
 
 
 @pytest.mark.invariant("E4")
