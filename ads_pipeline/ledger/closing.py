@@ -16,7 +16,7 @@ from ads_pipeline.errors import BadName
 from ads_pipeline.freshness import RAW, AttemptOutcome, Space
 from ads_pipeline.ledger import database, questions
 from ads_pipeline.ledger.event_log import EventLog
-from ads_pipeline.ledger.event_reader import fetch
+from ads_pipeline.ledger.event_reader import replayed
 from ads_pipeline.ledger.reader import HERE
 from ads_pipeline.ledger.rows import KEY_TYPES, key_fields, run_in
 from ads_pipeline.ledger.rowsets import RowStatement
@@ -25,7 +25,7 @@ from ads_pipeline.ledger.tables import run_head, run_snapshots
 from ads_pipeline.ledger.verdict_statements import locked_states
 from ads_pipeline.partition import PartitionKey, Run, parse_key
 from ads_pipeline.run_events import Event, Origin
-from ads_pipeline.run_snapshots import RunSnapshot, RunStatus, StepStatus, fold
+from ads_pipeline.run_snapshots import RunSnapshot, RunStatus, StepStatus
 
 # How a run can end: what is told of it, and of the steps that it left with work to do.
 ENDINGS: Final = {
@@ -33,7 +33,6 @@ ENDINGS: Final = {
     RunStatus.FAILED: ("RunFailed", "StepFailed", AttemptOutcome.FAILED),
     RunStatus.CANCELLED: ("RunCancelled", "StepCancelled", AttemptOutcome.CANCELLED),
 }
-_AT_ONCE: Final = 5_000
 
 
 class RunLog(EventLog):
@@ -92,14 +91,14 @@ class RunLog(EventLog):
         Which rows to lock is known only from the events, so these are read once more, now that none can be added.
         """
         steps = dict[str, StepStatus]()
-        seen = _follow(connection, RunSnapshot(run_id=last.run_id), steps)
+        seen = replayed(connection, RunSnapshot(run_id=last.run_id), steps)
         if seen.status.terminal:
             return None
         locked = _running(steps)
         self._lock.run(connection, map(key_fields, locked)).all()
         self._open(connection, [last], now)
         connection.execute(sa.select(run_head.c.run_id).where(run_head.c.run_id == last.run_id).with_for_update())
-        if _follow(connection, seen, steps).status.terminal:
+        if replayed(connection, seen, steps).status.terminal:
             return None
         running = _running(steps)
         if not set(running) <= set(locked):
@@ -110,14 +109,6 @@ class RunLog(EventLog):
         """The newest registered run of each partition that awaits its verdict."""
         rows = self._known.run(connection, map(key_fields, keys))
         return {run.key: run for run in (run_in(row) for row in rows if not row.judged)}
-
-
-def _follow(connection: sa.Connection, snapshot: RunSnapshot, steps: dict[str, StepStatus]) -> RunSnapshot:
-    """The snapshot with what was told since, and so the steps."""
-    while events := fetch(connection, snapshot.run_id, snapshot.last_event_seq, _AT_ONCE):
-        snapshot, changed = fold(snapshot, steps, events)
-        steps |= changed
-    return snapshot
 
 
 def _running(steps: Mapping[str, StepStatus]) -> list[PartitionKey]:

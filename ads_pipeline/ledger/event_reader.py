@@ -128,11 +128,7 @@ class EventReader:
 
         def read(connection: sa.Connection) -> RunSnapshot:
             database.hold_still(connection)
-            snapshot, steps = RunSnapshot(run_id=run_id), dict[str, StepStatus]()
-            while events := fetch(connection, run_id, snapshot.last_event_seq, _REPLAYED):
-                snapshot, changed = fold(snapshot, steps, events)
-                steps |= changed
-            return snapshot
+            return replayed(connection, RunSnapshot(run_id=run_id), {})
 
         found = database.transact(self.engine, read)
         if not found.last_event_seq:
@@ -220,6 +216,14 @@ class EventReader:
 def fetch(connection: sa.Connection, run_id: str, after_seq: int, limit: int) -> list[Logged]:
     statement = _events_of(run_id).where(run_events.c.run_seq > after_seq).order_by(run_events.c.run_seq).limit(limit)
     return [logged_of(row) for row in connection.execute(statement)]
+
+
+def replayed(connection: sa.Connection, snapshot: RunSnapshot, steps: dict[str, StepStatus]) -> RunSnapshot:
+    """The snapshot with what was told since folded in, page by page; `steps`, all of the run's, go along with it."""
+    while events := fetch(connection, snapshot.run_id, snapshot.last_event_seq, _REPLAYED):
+        snapshot, changed = fold(snapshot, steps, events)
+        steps |= changed
+    return snapshot
 
 
 def _events_of(run_id: str) -> sa.Select[Any]:

@@ -1,6 +1,5 @@
 """Turns events and snapshots into rows and back."""
 
-import hashlib
 import json
 import uuid
 from collections import Counter
@@ -11,7 +10,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from ads_pipeline.ledger.tables import instant_text
-from ads_pipeline.run_events import Event, Logged, Origin, canonical_json
+from ads_pipeline.run_events import Event, Logged, Origin, canonical_json, idempotency_key
 from ads_pipeline.run_snapshots import RunSnapshot, RunStatus, StepStatus
 
 _SAME: Final = (
@@ -51,8 +50,13 @@ class Own:
         self._run_id, self._plan_version = origin.run_id, origin.plan_version
 
     def key(self, event_type: str, step_id: str, attempt: int) -> str:
-        told = f"{self._run_id}|{step_id}|{attempt}|{event_type}|{self._plan_version}"
-        return hashlib.sha256(told.encode()).hexdigest()
+        return idempotency_key(
+            run_id=self._run_id,
+            step_id=step_id,
+            logical_attempt_id=attempt,
+            event_type=event_type,
+            plan_version=self._plan_version,
+        )
 
     def fields(
         self,

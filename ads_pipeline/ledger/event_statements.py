@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.dml import ReturningInsert
 
-from ads_pipeline.ledger.rows import clock_of
+from ads_pipeline.ledger.rows import clock_of, insert_into
 from ads_pipeline.ledger.rowsets import Rowset, RowStatement
 from ads_pipeline.ledger.tables import Instant, run_events, run_head
 
@@ -50,7 +50,7 @@ class EventStatements:
         now = sa.func.max(sa.func.coalesce(asked.c.appended_at, clock_of(self._dialect)), type_=Instant())
         rows = sa.select(*run, now.label("last_at"), now.label("opened_at")).where(sa.true())
         rows = rows.group_by(*run).order_by(asked.c.run_id)
-        insert = self._insert(run_head).from_select(names, rows)
+        insert = insert_into(self._dialect, run_head).from_select(names, rows)
         later = sa.func.greatest if self._dialect == "postgresql" else sa.func.max
         return insert.on_conflict_do_update(
             index_elements=["run_id"],
@@ -107,10 +107,7 @@ class EventStatements:
             .where(sa.true())
             .order_by(asked.c.run_id)
         )
-        return self._insert(run_head).from_select(names, rows).on_conflict_do_nothing()
-
-    def _insert(self, table: sa.Table) -> postgresql.Insert | sqlite.Insert:
-        return postgresql.insert(table) if self._dialect == "postgresql" else sqlite.insert(table)
+        return insert_into(self._dialect, run_head).from_select(names, rows).on_conflict_do_nothing()
 
     def _named(self, name: str, build: Any) -> RowStatement:
         return RowStatement(name, self._dialect, build)

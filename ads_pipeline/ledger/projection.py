@@ -12,13 +12,13 @@ from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from ads_pipeline.errors import LedgerUnavailable
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.event_log import EventLog
 from ads_pipeline.ledger.event_reader import fetch, steps_of
 from ads_pipeline.ledger.event_rows import snapshot_fields, snapshot_of
+from ads_pipeline.ledger.rows import insert_into
 from ads_pipeline.ledger.tables import run_head, run_snapshots, run_steps
 from ads_pipeline.run_snapshots import Lag, LagWatch, RunSnapshot, StepStatus, contiguous, fold
 
@@ -42,9 +42,8 @@ class Follower:
         self._log = log
         self._engine = log.engine
         self._watch = LagWatch()
-        insert = postgresql.insert if self._engine.dialect.name == "postgresql" else sqlite.insert
-        put_steps = insert(run_steps)
-        self._open = insert(run_snapshots).on_conflict_do_nothing()
+        put_steps = insert_into(self._engine.dialect.name, run_steps)
+        self._open = insert_into(self._engine.dialect.name, run_snapshots).on_conflict_do_nothing()
         self._put_steps = put_steps.on_conflict_do_update(
             index_elements=["run_id", "step_id"], set_={"status": put_steps.excluded.status}
         )

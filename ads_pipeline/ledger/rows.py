@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.types import TypeEngine
 
 from ads_pipeline.ledger.records import Pointer, Publication, Standing
@@ -23,6 +24,11 @@ def clock_of(dialect: str) -> sa.ColumnElement[Any]:
     if dialect == "postgresql":
         return sa.func.clock_timestamp(type_=Instant()).label("now")
     return sa.func.strftime("%Y-%m-%dT%H:%M:%f000Z", "now", type_=Instant()).label("now")
+
+
+def insert_into(dialect: str, table: sa.Table) -> postgresql.Insert | sqlite.Insert:
+    """The dialect's own INSERT, which knows ON CONFLICT."""
+    return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
 
 
 def instant_as_text(dialect: str, instant: sa.ColumnElement[Any]) -> sa.ColumnElement[str]:

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from ads_pipeline.ledger.questions import RUN_TYPES
-from ads_pipeline.ledger.rows import KEY_TYPES, clock_of, key_of, same_key
+from ads_pipeline.ledger.rows import KEY_TYPES, clock_of, insert_into, key_of, same_key
 from ads_pipeline.ledger.rowsets import Rowset, RowStatement
 from ads_pipeline.ledger.tables import (
     KEY,
@@ -75,8 +75,7 @@ class Statements:
         asked = rowset(columns)
         rows = sa.select(*(asked.c[name] for name in names)).where(sa.true())  # else SQLite takes ON for a join's
         rows = rows.order_by(*(asked.c[name] for name in names if table.c[name].primary_key))
-        insert = postgresql.insert(table) if self._dialect == "postgresql" else sqlite.insert(table)
-        return insert.from_select(names, rows)
+        return insert_into(self._dialect, table).from_select(names, rows)
 
     def _put_pointers(self, rowset: Rowset) -> sa.Insert:
         names = tuple(column.name for column in warehouse_pointer.c)

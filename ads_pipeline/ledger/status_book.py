@@ -11,7 +11,6 @@ from itertools import groupby, islice
 from typing import Any, Final, Self
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from ads_pipeline.freshness import (
     RAW,
@@ -26,10 +25,11 @@ from ads_pipeline.freshness import (
 )
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.reader import HERE
-from ads_pipeline.ledger.rows import clock_of, key_in, key_of, same_key
+from ads_pipeline.ledger.rows import clock_of, insert_into, key_in, key_of, same_key
 from ads_pipeline.ledger.rowsets import Rowset, RowStatement
 from ads_pipeline.ledger.statuses import (
     MATERIALIZING,
+    OUTCOMES,
     PLACE,
     STATUS_ROW,
     Statuses,
@@ -42,7 +42,6 @@ from ads_pipeline.ledger.statuses import (
 )
 from ads_pipeline.ledger.tables import KEY, attempts, code_versions, finishes, instant_text, partition_status, runs
 from ads_pipeline.partition import PartitionKey
-from ads_pipeline.transitions import Outcome
 
 AT_ONCE: Final = 5_000
 
@@ -57,7 +56,6 @@ class StatusBook:
             "mark_stale", engine.dialect.name, lambda rowset: _mark(engine.dialect.name, rowset)
         )
         self._read_clock = sa.select(clock_of(engine.dialect.name))
-        self._insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
 
     @classmethod
     @contextmanager
@@ -85,7 +83,7 @@ class StatusBook:
     def see_code(self, source: str, versions: Mapping[str, str]) -> None:
         """Say which version of each asset's definition runs now; one that is new is dated by this."""
         here = {"tenant_id": self._space.tenant_id, "workspace_id": self._space.workspace_of(source)}
-        insert = self._insert(code_versions)
+        insert = insert_into(self._engine.dialect.name, code_versions)
         put = insert.on_conflict_do_update(
             index_elements=["tenant_id", "workspace_id", "asset_key"],
             set_={"code_version": insert.excluded.code_version, "seen_since": insert.excluded.seen_since},
@@ -168,13 +166,10 @@ class StatusBook:
         return Finish(
             run_id=row.run_id,
             at=row.at,
-            outcome=_OUTCOMES.get(row.outcome) or AttemptOutcome(row.outcome),
+            outcome=OUTCOMES.get(row.outcome) or AttemptOutcome(row.outcome),
             version=version_at(row.at, self._statuses.place(row.asset, key_in(row))),
             code_version=row.code_version,
         )
-
-
-_OUTCOMES: Final = {Outcome.ACCEPTED: AttemptOutcome.SUCCEEDED, Outcome.REJECTED: AttemptOutcome.FAILED}
 
 
 def _mark_fields(status: PartitionStatus, stale: Staleness | None, now: datetime) -> dict[str, Any]:

@@ -30,17 +30,22 @@ from ads_pipeline.freshness import (
     version_number,
 )
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.rows import KEY_TYPES, key_fields
+from ads_pipeline.ledger.rows import KEY_TYPES, insert_into, key_fields
 from ads_pipeline.ledger.rowsets import Rowset, RowStatement
 from ads_pipeline.ledger.tables import KEY, code_versions, finishes, instant_text, partition_status
 from ads_pipeline.partition import PartitionKey
-from ads_pipeline.transitions import Effect, later
+from ads_pipeline.transitions import Effect, Outcome, later
 
 PLACE: Final = ("tenant_id", "workspace_id", "asset_key", "partition_key")
 STATUS_ROW: Final[Mapping[str, Any]] = {column.name: column.type for column in partition_status.c}
 # The effects by which a run becomes what a partition is made of. A run that is confirmed is as old as it was, and the
 # warehouse has it already.
 MATERIALIZING: Final = frozenset({Effect.PROMOTED})
+# A verdict is a finish; what it says is how the attempt ended.
+OUTCOMES: Final[Mapping[Outcome, AttemptOutcome]] = {
+    Outcome.ACCEPTED: AttemptOutcome.SUCCEEDED,
+    Outcome.REJECTED: AttemptOutcome.FAILED,
+}
 _INSTANTS: Final = ("last_materialization_at", "last_attempt_at", "stale_since")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -195,7 +200,7 @@ def upsert(dialect: str, asked: sa.FromClause) -> postgresql.Insert | sqlite.Ins
     """Puts rows of statuses in, or in the place of those of an earlier version."""
     names = tuple(STATUS_ROW)
     rows = sa.select(*(asked.c[name] for name in names)).where(sa.true())  # else SQLite takes ON for a join's
-    insert = (postgresql.insert if dialect == "postgresql" else sqlite.insert)(partition_status)
+    insert = insert_into(dialect, partition_status)
     insert = insert.from_select(names, rows)
     changed = {name: insert.excluded[name] for name in names if name not in PLACE}
     return insert.on_conflict_do_update(

@@ -7,20 +7,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
-from ads_pipeline.freshness import AttemptOutcome
 from ads_pipeline.ledger.event_statements import EVENT_ROW, HEAD, EventStatements
-from ads_pipeline.ledger.rows import KEY_TYPES, instant_as_text, key_of, same_key
+from ads_pipeline.ledger.rows import KEY_TYPES, insert_into, instant_as_text, key_of, same_key
 from ads_pipeline.ledger.rowsets import Rowset, RowStatement
-from ads_pipeline.ledger.statuses import PLACE, joined
+from ads_pipeline.ledger.statuses import OUTCOMES, PLACE, joined
 from ads_pipeline.ledger.tables import KEY, Instant, attempts, partition_state, partition_status, run_head, runs
 from ads_pipeline.transitions import Outcome
 
 _RULED: Final = ("status", "current_run_id", "schema_version", "record_count", "error_message")
 STATE: Final = "state_"  # before the names of the state's columns where they are not the attempt's
 EVENTS: Final[Mapping[Outcome, str]] = {Outcome.ACCEPTED: "VerdictAccepted", Outcome.REJECTED: "VerdictRejected"}
-_OUTCOMES: Final = {Outcome.ACCEPTED: AttemptOutcome.SUCCEEDED, Outcome.REJECTED: AttemptOutcome.FAILED}
 _MADE: Final = ("run_id", "at", "code_version")
 # Only the first row says what all have in common.
 _SAME: Final[dict[str, Any]] = {
@@ -126,12 +123,12 @@ def _upsert_statuses(dialect: str, asked: sa.FromClause) -> Any:
         **{f"last_materialization_{name}": asked.c[f"made_{name}"] for name in _MADE},
         "last_attempt_run_id": asked.c.run_id,
         "last_attempt_at": asked.c.judged_at,
-        "last_attempt_outcome": _either(asked, _OUTCOMES),
+        "last_attempt_outcome": _either(asked, OUTCOMES),
         "partition_values": asked.c.partition_values,
         "row_version": asked.c.row_version,
     }
     rows = sa.select(*given.values()).where(asked.c.is_last)
-    insert = (postgresql.insert if dialect == "postgresql" else sqlite.insert)(partition_status)
+    insert = insert_into(dialect, partition_status)
     insert = insert.from_select(tuple(given), rows)
     new, made = insert.excluded, insert.excluded.last_materialization_at.is_not(None)
     kept = [f"last_materialization_{name}" for name in _MADE] + ["stale_since", "stale_reason_code"]

@@ -2,7 +2,7 @@
 
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from itertools import pairwise
@@ -31,18 +31,6 @@ THREADS = 8
 RUNS = 500
 TWICE: list[Happening] = [("StepStarted", "s1"), ("StepStarted", "s2"), ("StepCompleted", "s1")]
 COLUMNS = ", ".join(column.name for column in run_events.c)
-
-
-@pytest.fixture
-def log(url: str) -> Iterator[EventLog]:
-    with EventLog.opened(url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def timed_log(url: str, clock: FakeClock) -> Iterator[EventLog]:
-    with EventLog.opened(url, clock=clock) as opened:
-        yield opened
 
 
 def ended(log: EventLog, run_id: str = "over", *, steps: int = 3) -> RunSnapshot:

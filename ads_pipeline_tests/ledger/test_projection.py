@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -28,18 +27,6 @@ from ads_pipeline_tests.ledger.words import FakeClock
 from ads_pipeline_tests.run_event_stores.words import OF_STEPS, completions, told
 
 RUNS = tuple(f"run-{number}" for number in range(3))
-
-
-@pytest.fixture
-def log(url: str) -> Iterator[EventLog]:
-    with EventLog.opened(url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def timed_log(url: str, clock: FakeClock) -> Iterator[EventLog]:
-    with EventLog.opened(url, clock=clock) as opened:
-        yield opened
 
 
 def busy_events(run_id: str, count: int) -> list[Event]:

@@ -1,0 +1,20 @@
+"""Opens the log of events for tests of the ledger."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from ads_pipeline.ledger.event_log import EventLog
+from ads_pipeline_tests.ledger.words import FakeClock
+
+
+@pytest.fixture
+def log(url: str) -> Iterator[EventLog]:
+    with EventLog.opened(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def timed_log(url: str, clock: FakeClock) -> Iterator[EventLog]:
+    with EventLog.opened(url, clock=clock) as opened:
+        yield opened
