@@ -19,12 +19,6 @@ RUN = "run-1"
 
 
 @pytest.fixture
-def log(url: str) -> Iterator[EventLog]:
-    with EventLog.opened(url) as opened:
-        yield opened
-
-
-@pytest.fixture
 def reader(url: str, log: EventLog) -> Iterator[EventReader]:
     with EventReader.opened(url) as opened:
         yield opened
