@@ -29,6 +29,9 @@ tree once, at its own edge; it does not invent classes of its own elsewhere.
         ├── VerdictConflict     the same run was judged twice, differently
         ├── VerdictsRefused     some of many verdicts were refused; the others are recorded
         ├── RunChanged          a run is registered again with another seal: raw data was tampered with
+        ├── SeenOtherwise       a partition is no longer as whoever ordered an act saw it
+        ├── MarkedTerminal      a partition is to be requeued that is marked as terminal
+        ├── LeaseLost           a run writes of a partition that is no longer its own
         ├── ActRepeated         an act_id is used again for another act
         ├── UnknownRun          a verdict or a pointer names a run that was never registered
         ├── NoSuchEvents        a run's events are asked for, and there are none or no longer any
@@ -246,6 +249,30 @@ class RunChanged(LedgerError):
             f"{runs[0]}{others}: its seal is not the one that was registered. Sealed runs never change: "
             "find out what changed it, and land a new run"
         )
+
+
+class SeenOtherwise(LedgerError):
+    """Between looking and acting somebody else was there. The partition is left as it is."""
+
+    def __init__(self, partition: str, seen: str, found: str) -> None:
+        self.partition = partition
+        super().__init__(f"{partition}: it was {seen} when it was looked at and is {found} now; look again")
+
+
+class MarkedTerminal(LedgerError):
+    """An operator said that there shall be no more attempts."""
+
+    def __init__(self, partition: str) -> None:
+        self.partition = partition
+        super().__init__(f"{partition}: it is marked as terminal; clear the mark to have it tried again")
+
+
+class LeaseLost(LedgerError):
+    """A run was silent for so long that its partitions were given free. What it comes to write is refused."""
+
+    def __init__(self, run_id: str, partition: str, why: str) -> None:
+        self.run_id, self.partition = run_id, partition
+        super().__init__(f"{partition}: run {run_id} may no longer write of it: {why}; start a new run")
 
 
 class ActRepeated(LedgerError):

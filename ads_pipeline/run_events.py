@@ -41,6 +41,10 @@ LEDGER_TYPES: Final = frozenset(
         "PartitionEnqueued",
         "PartitionRequeued",
         "PartitionWithdrawn",
+        "ReprocessRequested",
+        "TerminalMarked",
+        "TerminalCleared",
+        "FetchFailed",
     }
 )
 STEP_TYPES: Final = LEDGER_TYPES | {"StepStarted", "StepCompleted", "StepFailed", "StepCancelled", "StepSkipped"}

@@ -70,6 +70,10 @@ STEP_MOVES: Final[Mapping[str, StepStatus | None]] = {
     "LoadFailed": StepStatus.FAILED,
     "PartitionEnqueued": None,
     "PartitionRequeued": None,
+    "ReprocessRequested": None,
+    "TerminalMarked": None,
+    "TerminalCleared": None,
+    "FetchFailed": StepStatus.FAILED,
     "PartitionWithdrawn": None,
 }
 

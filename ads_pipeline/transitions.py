@@ -54,6 +54,8 @@ class Act(StrEnum):
     REQUEUE = "requeue"
     REPROCESS = "request reprocessing"
     WITHDRAW = "withdraw"
+    MARK_TERMINAL = "mark as terminal"
+    CLEAR_TERMINAL = "clear the terminal mark"
 
 
 class Message(StrEnum):
@@ -100,6 +102,7 @@ TRANSITIONS: Mapping[tuple[Status | None, Act], Move] = {
     (Status.PENDING, Act.END_UNJUDGED): _STAY[Status.PENDING],
     (Status.PENDING, Act.ENQUEUE): _STAY[Status.PENDING],
     (Status.PENDING, Act.REQUEUE): _STAY[Status.PENDING],
+    (Status.PENDING, Act.CLEAR_TERMINAL): _STAY[Status.PENDING],
     (Status.FAILED, Act.ACCEPT_NEWER): _PROMOTE,
     (Status.FAILED, Act.ACCEPT_CURRENT): _PROMOTE,
     (Status.FAILED, Act.ACCEPT_OLDER): _PROMOTE,
@@ -109,6 +112,8 @@ TRANSITIONS: Mapping[tuple[Status | None, Act], Move] = {
     (Status.FAILED, Act.END_UNJUDGED): _STAY[Status.FAILED],
     (Status.FAILED, Act.ENQUEUE): _STAY[Status.FAILED],
     (Status.FAILED, Act.REQUEUE): _TO_PENDING,
+    (Status.FAILED, Act.MARK_TERMINAL): _STAY[Status.FAILED],
+    (Status.FAILED, Act.CLEAR_TERMINAL): _STAY[Status.FAILED],
     (Status.SUCCESS, Act.ACCEPT_NEWER): _PROMOTE,
     (Status.SUCCESS, Act.ACCEPT_CURRENT): _CONFIRM,
     (Status.SUCCESS, Act.ACCEPT_OLDER): _SUPERSEDE,
@@ -119,6 +124,7 @@ TRANSITIONS: Mapping[tuple[Status | None, Act], Move] = {
     (Status.SUCCESS, Act.ENQUEUE): _STAY[Status.SUCCESS],
     (Status.SUCCESS, Act.REPROCESS): _STAY[Status.SUCCESS],
     (Status.SUCCESS, Act.WITHDRAW): _TO_PENDING,
+    (Status.SUCCESS, Act.CLEAR_TERMINAL): _STAY[Status.SUCCESS],
 }
 
 # What to do instead, for the acts an operator may ask for in the wrong state.
@@ -126,6 +132,8 @@ _INSTEAD = {
     Act.REQUEUE: "a success is reprocessed or withdrawn, not requeued",
     Act.REPROCESS: "only a success is reprocessed; requeue a failed partition, wait for a pending one",
     Act.WITHDRAW: "there is nothing to withdraw; only a success is served",
+    Act.MARK_TERMINAL: "only a failed partition can be terminal",
+    Act.CLEAR_TERMINAL: "nobody has heard of it, so nobody has marked it",
 }
 
 

@@ -48,6 +48,8 @@ GRID_TEXT = """
     REQUEUE         stay     stay     pend     -
     REPROCESS       -        -        -        stay
     WITHDRAW        -        -        -        pend
+    MARK_TERMINAL   -        -        stay     -
+    CLEAR_TERMINAL  -        stay     stay     stay
 """
 # What those words mean. A success has no message, so to keep it is to have none.
 MEANINGS_TEXT = """

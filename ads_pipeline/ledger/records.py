@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import NamedTuple
 
-from ads_pipeline.errors import IllegalMove
+from ads_pipeline.errors import LedgerError
 from ads_pipeline.partition import PartitionKey, Run, checked_name
 from ads_pipeline.transitions import Effect, Outcome, PartitionState, Status, Verdict
 
@@ -168,7 +168,7 @@ class Acted:
 
     changed: tuple[PartitionState, ...]
     unchanged: tuple[PartitionKey, ...]
-    refused: tuple[IllegalMove, ...]
+    refused: tuple[LedgerError, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

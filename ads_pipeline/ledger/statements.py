@@ -6,6 +6,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
+from ads_pipeline.ledger.control_tables import requests, terminal_marks
 from ads_pipeline.ledger.questions import RUN_TYPES
 from ads_pipeline.ledger.rows import KEY_TYPES, clock_of, insert_into, key_of, same_key
 from ads_pipeline.ledger.rowsets import Rowset, RowStatement
@@ -42,7 +43,7 @@ class Statements:
         self.record_verdicts = record_verdicts(dialect)
         self.read_for_registering = self._named("read_for_registering", _read_for_registering)
         self.insert_runs = self._insert(runs)
-        self.put_pointers = self._named("put_pointers", self._put_pointers)
+        self.put_pointers = self._named("put_pointers", lambda rowset: self._put(rowset, warehouse_pointer))
         self.withdraw_pointers = self._named("withdraw_pointers", _withdraw_pointers)
         self.insert_demotions = self._insert(demotions, skip_present=True)
         self.end_demotions = self._named("end_demotions", _end_demotions)
@@ -50,6 +51,12 @@ class Statements:
         self.insert_load_records = self._insert(load_records, skip_present=True)
         self.insert_act = sa.insert(operator_acts)
         self.insert_acted = self._insert(acted_partitions)
+        self.acts_of = self._named("acts_of", _acts_of)
+        self.put_requests = self._named("put_requests", lambda rowset: self._put(rowset, requests))
+        self.open_requests_of = self._named("open_requests_of", _open_requests_of)
+        self.insert_marks = self._insert(terminal_marks)
+        self.marks_of = self._named("marks_of", _marks_of)
+        self.clear_marks = self._named("clear_marks", _clear_marks)
         act_id: sa.BindParameter[str] = sa.bindparam("act_id")
         self.read_act = sa.select(operator_acts).where(operator_acts.c.act_id == act_id)
         self.read_acted = sa.select(*key_of(acted_partitions)).where(acted_partitions.c.act_id == act_id)
@@ -77,9 +84,10 @@ class Statements:
         rows = rows.order_by(*(asked.c[name] for name in names if table.c[name].primary_key))
         return insert_into(self._dialect, table).from_select(names, rows)
 
-    def _put_pointers(self, rowset: Rowset) -> sa.Insert:
-        names = tuple(column.name for column in warehouse_pointer.c)
-        insert = self._from_rowset(rowset, warehouse_pointer, names)
+    def _put(self, rowset: Rowset, table: sa.Table) -> sa.Insert:
+        """A row for each partition, in the place of the one that is there."""
+        names = tuple(column.name for column in table.c)
+        insert = self._from_rowset(rowset, table, names)
         changed = {name: insert.excluded[name] for name in names if name not in KEY}
         return insert.on_conflict_do_update(index_elements=list(KEY), set_=changed)
 
@@ -129,3 +137,30 @@ def _end_demotions(rowset: Rowset) -> sa.Delete:
     names = (*KEY, "run_id", "validation_id")
     recorded = sa.select(*(asked.c[name] for name in names))
     return sa.delete(demotions).where(sa.tuple_(*(demotions.c[name] for name in names)).in_(recorded))
+
+
+def _acts_of(rowset: Rowset) -> sa.Select[Any]:
+    """The key of each asked partition, as often as an act was carried out on it."""
+    asked = rowset(KEY_TYPES)
+    return sa.select(*key_of(acted_partitions)).join_from(asked, acted_partitions, same_key(acted_partitions, asked))
+
+
+def _open_requests_of(rowset: Rowset) -> sa.Select[Any]:
+    """Those of the asked partitions of which a new run is wanted already."""
+    asked = rowset(KEY_TYPES)
+    return (
+        sa.select(*key_of(requests))
+        .join_from(asked, requests, same_key(requests, asked))
+        .join(partition_state, same_key(partition_state, requests))
+        .where(partition_state.c.attempt_count == requests.c.attempt_no)
+    )
+
+
+def _marks_of(rowset: Rowset) -> sa.Select[Any]:
+    asked = rowset(KEY_TYPES)
+    return sa.select(*key_of(terminal_marks)).join_from(asked, terminal_marks, same_key(terminal_marks, asked))
+
+
+def _clear_marks(rowset: Rowset) -> sa.Delete:
+    asked = rowset(KEY_TYPES)
+    return sa.delete(terminal_marks).where(sa.tuple_(*key_of(terminal_marks)).in_(sa.select(*key_of(asked))))

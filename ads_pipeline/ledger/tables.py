@@ -56,14 +56,14 @@ metadata = sa.MetaData()
 KEY = ("source", "customer_id", "query_name", "logical_date")
 
 
-def _key_columns() -> list[sa.Column[Any]]:
+def key_columns() -> list[sa.Column[Any]]:
     return [sa.Column(name, Day() if name == "logical_date" else sa.Text, primary_key=True) for name in KEY]
 
 
 partition_state = sa.Table(
     "partition_state",
     metadata,
-    *_key_columns(),
+    *key_columns(),
     sa.Column("status", sa.Text),
     sa.Column("current_run_id", sa.Text),
     sa.Column("schema_version", sa.Text),
@@ -77,7 +77,7 @@ partition_state = sa.Table(
 runs = sa.Table(
     "runs",
     metadata,
-    *_key_columns(),
+    *key_columns(),
     sa.Column("run_id", sa.Text, primary_key=True),
     sa.Column("ordinal", sa.Integer),
     sa.Column("schema_version", sa.Text),
@@ -91,7 +91,7 @@ runs = sa.Table(
 attempts = sa.Table(
     "attempts",
     metadata,
-    *_key_columns(),
+    *key_columns(),
     sa.Column("attempt_no", sa.Integer, primary_key=True),
     sa.Column("run_id", sa.Text),
     sa.Column("validation_id", sa.Text),
@@ -111,7 +111,7 @@ attempts = sa.Table(
 warehouse_pointer = sa.Table(
     "warehouse_pointer",
     metadata,
-    *_key_columns(),
+    *key_columns(),
     sa.Column("run_id", sa.Text),
     sa.Column("schema_version", sa.Text),
     sa.Column("record_count", sa.BigInteger),
@@ -124,7 +124,7 @@ warehouse_pointer = sa.Table(
 load_records = sa.Table(
     "load_records",
     metadata,
-    *_key_columns(),
+    *key_columns(),
     sa.Column("run_id", sa.Text, primary_key=True),
     sa.Column("schema_version", sa.Text),
     sa.Column("record_count", sa.BigInteger),
@@ -136,7 +136,7 @@ load_records = sa.Table(
 demotions = sa.Table(
     "demotions",
     metadata,
-    *_key_columns(),
+    *key_columns(),
     sa.Column("run_id", sa.Text, primary_key=True),
     sa.Column("validation_id", sa.Text),
     sa.Column("error_class", sa.Text),
@@ -164,7 +164,7 @@ acted_partitions = sa.Table(
     "acted_partitions",
     metadata,
     sa.Column("act_id", sa.Text, primary_key=True),
-    *_key_columns(),
+    *key_columns(),
     sa.Column("status_before", sa.Text),
 )
 
@@ -251,7 +251,7 @@ finishes = sa.Table(
     "finishes",
     metadata,
     sa.Column("asset", sa.Text, primary_key=True),
-    *_key_columns(),
+    *key_columns(),
     sa.Column("finished_at", Instant, primary_key=True),
     sa.Column("run_id", sa.Text),
     sa.Column("outcome", sa.Text),

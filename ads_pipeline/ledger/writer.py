@@ -5,21 +5,18 @@ while it holds them, and writes sets: one partition or thousands cost the same n
 repeated with the same words and then changes nothing.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
 from ads_pipeline.errors import LedgerError, RunChanged, VerdictsRefused, printable
-from ads_pipeline.freshness import RAW, WAREHOUSE, AttemptOutcome, Space
+from ads_pipeline.freshness import RAW, WAREHOUSE, AttemptOutcome
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.acting import act_on
-from ads_pipeline.ledger.event_log import EventLog, closing_run, own_origin
+from ads_pipeline.ledger.desk import Desk, in_order
 from ads_pipeline.ledger.hearing import Hearing
-from ads_pipeline.ledger.reader import HERE, LedgerReader
-from ads_pipeline.ledger.records import Acted, Landing, Order, Publication, Published, Recorded
+from ads_pipeline.ledger.records import Landing, Publication, Published, Recorded
 from ads_pipeline.ledger.rows import (
     demotion_fields,
     key_fields,
@@ -33,41 +30,14 @@ from ads_pipeline.ledger.rows import (
 )
 from ads_pipeline.ledger.statuses import Finished, place_fields
 from ads_pipeline.ledger.tables import instant_text
-from ads_pipeline.ledger.writing import Clock, Writing
 from ads_pipeline.partition import PartitionKey, Run
-from ads_pipeline.run_events import Origin
-from ads_pipeline.transitions import Act, Effect, Outcome, PartitionState, RegisteredRun, Status, Verdict
+from ads_pipeline.transitions import Effect, Outcome, PartitionState, RegisteredRun, Status, Verdict
 
 T = TypeVar("T")
 
 
-class Ledger(LedgerReader):
-    """Read and write access to one ledger. A `clock` replaces the database's own, for those who choose the time.
-
-    Every change is told as events of the `origin`, the run that makes it.
-    """
-
-    def __init__(
-        self, engine: sa.Engine, *, clock: Clock | None = None, origin: Origin | None = None, space: Space = HERE
-    ) -> None:
-        super().__init__(engine, space=space)
-        self.origin = origin or own_origin()
-        self._writing = Writing(engine.dialect.name, clock=clock, origin=self.origin, space=space)
-        self._sql = self._writing.sql
-
-    @classmethod
-    @contextmanager
-    def opened(
-        cls, url: str, *, clock: Clock | None = None, origin: Origin | None = None, space: Space = HERE
-    ) -> Iterator[Self]:
-        """Opened for a run that somebody else starts and ends; without one, for a run of its own."""
-        with database.opened(url) as engine:
-            ledger = cls(engine, clock=clock, origin=origin, space=space)
-            if origin is not None:
-                yield ledger
-                return
-            with closing_run(EventLog(engine, clock=clock), ledger.origin):
-                yield ledger
+class Ledger(Desk):
+    """Read and write access to one ledger."""
 
     def register(self, landings: Sequence[Landing]) -> list[RegisteredRun]:
         """Tell the ledger of sealed runs: each gets its partition's next ordinal, once, and a pending row if none.
@@ -78,7 +48,7 @@ class Ledger(LedgerReader):
 
     def insert_pending(self, keys: Iterable[PartitionKey]) -> int:
         """Make the absent rows explicit; what is recorded already is not touched. How many were made."""
-        wanted = _sorted(keys)
+        wanted = in_order(keys)
         return self._transact(
             lambda connection: self._writing.insert_pending(connection, wanted, self._writing.now(connection))
         )
@@ -109,10 +79,6 @@ class Ledger(LedgerReader):
         """
         return self._transact(lambda connection: self._begin_demotions(connection, verdicts))
 
-    def carry_out(self, act: Act, keys: Iterable[PartitionKey], order: Order) -> Acted:
-        """Carry out a control act on each partition it is legal for, and log it in the same transaction."""
-        return self._transact(lambda connection: act_on(self._writing, connection, act, _sorted(keys), order))
-
     def publish(self, publications: Sequence[Publication]) -> Published:
         """Point readers at runs that the warehouse holds, if the ledger still says so; add their load records."""
         return self._transact(lambda connection: self._publish(connection, publications))
@@ -121,12 +87,9 @@ class Ledger(LedgerReader):
         """Record that accepted runs could not be loaded, one a partition, and why. It changes no state."""
         self._transact(lambda connection: self._fail_loads(connection, problems))
 
-    def _transact(self, work: Callable[[sa.Connection], T]) -> T:
-        return database.transact(self._engine, work)
-
     def _register(self, connection: sa.Connection, landings: Sequence[Landing]) -> list[RegisteredRun]:
         now = self._writing.now(connection)
-        keys = _sorted(landing.run.key for landing in landings)
+        keys = in_order(landing.run.key for landing in landings)
         self._writing.insert_pending(connection, keys, now)
         self._writing.lock(connection, keys)
         asked = [
@@ -215,7 +178,7 @@ class Ledger(LedgerReader):
 
     def _publish(self, connection: sa.Connection, publications: Sequence[Publication]) -> Published:
         now = self._writing.now(connection)
-        keys = _sorted(publication.run.key for publication in publications)
+        keys = in_order(publication.run.key for publication in publications)
         states = self._writing.lock(connection, keys)
         shown = {
             key_in(row): row.run_id
@@ -297,11 +260,6 @@ class Ledger(LedgerReader):
     def _demoting(self, verdict: Verdict, attempt: int, at: str) -> dict[str, Any]:
         told = {"run_id": verdict.run.run_id, "error_message": verdict.error_message}
         return self._writing.own.fields("DemotionBegun", str(verdict.run.key), attempt, told, at=at)
-
-
-def _sorted(keys: Iterable[PartitionKey]) -> list[PartitionKey]:
-    """Each key once, in the order in which every verb takes its locks."""
-    return sorted(set(keys))
 
 
 def _is_authority(run: Run, state: PartitionState) -> bool:

@@ -89,7 +89,7 @@ def test_an_upgraded_ledger_goes_on(old_url: str) -> None:
         row: PartitionStatus = status(ledger, key(day=2))
         assert (made(row), tried(row)) == (("r3", "1"), ("r3", SUCCEEDED))
         live = listed(StatusBook(ledger._engine))
-    assert upgrade(old_url).before == "0003"
+    assert upgrade(old_url).before == "0004"
     with StatusBook.opened(old_url) as book:
         assert listed(book) == live
 
@@ -110,7 +110,7 @@ def test_an_empty_database_becomes_a_ledger(tmp_path: Path) -> None:
     """Where there is no ledger, the upgrade makes one, in the space it is told."""
     url = f"sqlite:///{tmp_path / 'home' / 'ledger.db'}"
     done = upgrade(url, space=Space(tenant_id="acme"))
-    assert (done.before, done.after, done.statuses) == (None, "0003", 0)
+    assert (done.before, done.after, done.statuses) == (None, "0004", 0)
     with Ledger.opened(url) as ledger:
         accepted(ledger, [key()])
     assert upgrade(url, space=Space(tenant_id="acme")).statuses == 1
@@ -122,6 +122,6 @@ def test_a_newer_ledger_is_left_alone(url: str, backdoor: sa.Engine) -> None:
     """There is no way back from a revision that this release does not know, and nothing is changed."""
     newer = f"UPDATE {database.REVISION_TABLE} SET version_num = '9999'"
     database.transact(backdoor, lambda connection: connection.exec_driver_sql(newer))
-    with pytest.raises(LedgerOutdated, match="revision 9999, this release needs 0003"):
+    with pytest.raises(LedgerOutdated, match="revision 9999, this release needs 0004"):
         upgrade(url)
-    assert database.revisions(backdoor) == ("9999", "0003")
+    assert database.revisions(backdoor) == ("9999", "0004")
