@@ -7,11 +7,12 @@ failures, keeping the moments and carrying the answers out is the control plane'
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 from itertools import pairwise
+from typing import Final
 
 from ads_pipeline.partition import PartitionKey, checked_name
 from ads_pipeline.transitions import Status
@@ -24,7 +25,10 @@ class Treatment(StrEnum):
     WAIT = "wait"  # nothing is wrong with the partition; it came too early
     PARK_CUSTOMER = "park_customer"  # no attempt at this account can succeed until somebody mends its access
     PARK_QUERY = "park_query"  # no attempt with this query can succeed until somebody mends its text
+    HOLD = "hold"  # somebody took the data back; fetched again they would be the same
 
+
+DEMOTED: Final = "demoted"
 
 # A class that is not listed is retried: an attempt too many costs less than a day that is lost.
 TREATMENTS: Mapping[str, Treatment] = {
@@ -40,12 +44,17 @@ TREATMENTS: Mapping[str, Treatment] = {
     "permission_denied": Treatment.PARK_CUSTOMER,
     "unrecognized_field": Treatment.PARK_QUERY,
     "query_refused": Treatment.PARK_QUERY,
+    # An operator's.
+    DEMOTED: Treatment.HOLD,
 }
 
 _TO_MEND = {
     Treatment.PARK_CUSTOMER: "mend the account's access",
     Treatment.PARK_QUERY: "mend the query",
+    Treatment.HOLD: "see that it would end otherwise",
 }
+PARKS: Final = frozenset(_TO_MEND)
+WAITS: Final = frozenset(name for name, treatment in TREATMENTS.items() if treatment is Treatment.WAIT)
 
 
 class Reason(StrEnum):
@@ -63,6 +72,7 @@ class Lane(StrEnum):
     BACKFILL = "backfill"
 
 
+FRESH_DAYS: Final = 3
 _HALF = 0.5  # two lanes cannot both count on more
 _LONGEST_DELAY = timedelta(days=366)  # keeps every moment within the calendar
 
@@ -126,6 +136,16 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How one attempt at a partition ended: a verdict, or a fetch that brought nothing."""
+
+    at: datetime
+    accepted: bool = False
+    error_class: str | None = None
+    wait_until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RetryAt:
     """Another attempt, no sooner than this."""
 
@@ -135,7 +155,7 @@ class RetryAt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parked:
-    """No attempt until somebody has acted; `scope` says whether the account or the query is at fault."""
+    """No attempt until somebody has acted; `scope` says what is at fault: account, query, or its own data."""
 
     scope: Treatment
     why: str
@@ -152,6 +172,23 @@ class Terminal:
 Answer = RetryAt | Parked | Terminal
 
 
+def failure_of(key: PartitionKey, ends: Iterable[Ended]) -> Failure | None:
+    """The last failure since a run was last accepted, and how many there were; None when there is none."""
+    since: list[Ended] = []
+    for end in sorted(ends, key=lambda each: each.at):
+        since = [] if end.accepted else [*since, end]
+    if not since:
+        return None
+    last = since[-1]
+    return Failure(
+        key=key,
+        failures=sum(end.error_class not in WAITS for end in since),
+        failed_at=last.at,
+        error_class=last.error_class,
+        wait_until=last.wait_until,
+    )
+
+
 def decide(failure: Failure, policy: RetryPolicy, *, marked: bool, today: date) -> Answer:
     """What becomes of a partition after its last failure.
 
@@ -165,7 +202,7 @@ def decide(failure: Failure, policy: RetryPolicy, *, marked: bool, today: date) 
         return Terminal(reason=reason, why=_why_terminal(reason, failure, policy, today))
     told = failure.error_class or "unknown error"
     match treatment:
-        case Treatment.PARK_CUSTOMER | Treatment.PARK_QUERY:
+        case Treatment.PARK_CUSTOMER | Treatment.PARK_QUERY | Treatment.HOLD:
             return Parked(scope=treatment, why=f"{told}: no attempt cures it; {_TO_MEND[treatment]}, then requeue")
         case Treatment.WAIT:
             return RetryAt(at=_after_waiting(failure, policy), why=f"{told}: waits, which costs no attempt")
@@ -192,6 +229,12 @@ def terminal(
     return Reason.TOO_OLD if today - day >= policy.max_age else None
 
 
+def oldest_day(policy: RetryPolicy, today: date) -> date:
+    """The youngest of the days that are too old: what lies after it may be retried."""
+    days = math.ceil(policy.max_age / timedelta(days=1))
+    return today - timedelta(days=days) if days < today.toordinal() else date.min
+
+
 def delay(failures: int, policy: RetryPolicy, *, key: PartitionKey) -> timedelta:
     """How long to wait after so many failures in a row: the same answer whenever it is asked.
 
@@ -208,7 +251,7 @@ def delay(failures: int, policy: RetryPolicy, *, key: PartitionKey) -> timedelta
     return step + _part_of(room, seed=f"{key} {place}")
 
 
-def lane_of(key: PartitionKey, today: date, fresh_days: int = 3) -> Lane:
+def lane_of(key: PartitionKey, today: date, fresh_days: int = FRESH_DAYS) -> Lane:
     """Fresh are today and the so many days before it; what is older is backfill, whoever asked for it."""
     return Lane.FRESH if (today - key.logical_date).days <= fresh_days else Lane.BACKFILL
 

@@ -212,7 +212,7 @@ def test_an_answer_is_terminal_exactly_when_the_partition_is(
 
 
 def expected_kind(told: Failure) -> type[Answer]:
-    parks = ("customer_not_enabled", "permission_denied", "unrecognized_field", "query_refused")
+    parks = ("customer_not_enabled", "permission_denied", "unrecognized_field", "query_refused", "demoted")
     return Parked if told.error_class in parks else RetryAt
 
 
@@ -277,10 +277,11 @@ def test_a_wait_ends_by_marker_and_by_age() -> None:
 @pytest.mark.parametrize(
     ("error_class", "scope", "mend"),
     [
-        ("customer_not_enabled", Treatment.PARK_CUSTOMER, "account"),
-        ("permission_denied", Treatment.PARK_CUSTOMER, "account"),
-        ("unrecognized_field", Treatment.PARK_QUERY, "query"),
-        ("query_refused", Treatment.PARK_QUERY, "query"),
+        ("customer_not_enabled", Treatment.PARK_CUSTOMER, "mend the account"),
+        ("permission_denied", Treatment.PARK_CUSTOMER, "mend the account"),
+        ("unrecognized_field", Treatment.PARK_QUERY, "mend the query"),
+        ("query_refused", Treatment.PARK_QUERY, "mend the query"),
+        ("demoted", Treatment.HOLD, "see that it would end otherwise"),
     ],
 )
 def test_what_no_attempt_cures_is_parked(error_class: str, scope: Treatment, mend: str) -> None:
@@ -290,7 +291,7 @@ def test_what_no_attempt_cures_is_parked(error_class: str, scope: Treatment, men
         assert isinstance(answer, Parked)
         assert answer.scope is scope
         assert answer.why.startswith(f"{error_class}: ")
-        assert f"mend the {mend}" in answer.why
+        assert mend in answer.why
     assert isinstance(ask(failure(6, error_class)), Terminal)
 
 

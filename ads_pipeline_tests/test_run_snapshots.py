@@ -57,6 +57,10 @@ STEPS_TEXT = """
     PartitionEnqueued  =
     PartitionRequeued  =
     PartitionWithdrawn =
+    ReprocessRequested =
+    TerminalMarked     =
+    TerminalCleared    =
+    FetchFailed        FAILED
 """
 STEPS = dict(line.split() for line in STEPS_TEXT.strip().splitlines())
 UNKNOWN = (*words.UNKNOWN, "SignalRejected", "runstarted", "PartitionLoadedX")

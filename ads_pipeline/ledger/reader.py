@@ -38,6 +38,7 @@ from ads_pipeline.ledger.rows import (
     state_of,
 )
 from ads_pipeline.ledger.rowsets import Rowset, RowStatement
+from ads_pipeline.ledger.schedule import Schedule
 from ads_pipeline.ledger.statuses import Statuses, read_code_versions
 from ads_pipeline.ledger.tables import (
     KEY,
@@ -75,6 +76,11 @@ class LedgerReader:
     def opened(cls, url: str, *, space: Space = HERE) -> Iterator[Self]:
         with database.opened(url, read_only=True) as engine:
             yield cls(engine, space=space)
+
+    @property
+    def schedule(self) -> Schedule:
+        """What is planned for failures, and what is due; whoever only reads cannot plan."""
+        return Schedule(self._engine)
 
     def state(self, key: PartitionKey) -> PartitionState:
         """The partition's state; one without a row reads as pending."""

@@ -163,6 +163,29 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Overruling:
+    """By whose order verdicts are recorded that no validator came to by itself: "demote" or "restore"."""
+
+    act: str
+    order: Order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedFetch:
+    """A fetch that brought no run: why, and the moment that the source named for the next try, if it did."""
+
+    key: PartitionKey
+    error_class: str
+    error_message: str
+    wait_until: datetime | None = None
+
+    def __post_init__(self) -> None:
+        checked_name("error_class", self.error_class)
+        if not self.error_message:
+            raise ValueError(f"{self.key}: a failed fetch says why")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Acted:
     """What an order did. The refused partitions are as they were, each with the reason."""
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from ads_pipeline.ledger.control_tables import requests, terminal_marks
+from ads_pipeline.ledger.control_tables import failed_fetches, parkings, requests, terminal_marks
 from ads_pipeline.ledger.questions import RUN_TYPES
 from ads_pipeline.ledger.rows import KEY_TYPES, clock_of, insert_into, key_of, same_key
 from ads_pipeline.ledger.rowsets import Rowset, RowStatement
@@ -54,6 +54,12 @@ class Statements:
         self.acts_of = self._named("acts_of", _acts_of)
         self.put_requests = self._named("put_requests", lambda rowset: self._put(rowset, requests))
         self.open_requests_of = self._named("open_requests_of", _open_requests_of)
+        self.insert_fetches = self._insert(failed_fetches)
+        self.fetches_of = self._named("fetches_of", _fetches_of)
+        self.insert_parking = insert_into(dialect, parkings).on_conflict_do_nothing()
+        self.delete_parking = sa.delete(parkings).where(
+            *(parkings.c[name] == sa.bindparam(f"its_{name}") for name in ("source", "scope", "name"))
+        )
         self.insert_marks = self._insert(terminal_marks)
         self.marks_of = self._named("marks_of", _marks_of)
         self.clear_marks = self._named("clear_marks", _clear_marks)
@@ -154,6 +160,12 @@ def _open_requests_of(rowset: Rowset) -> sa.Select[Any]:
         .join(partition_state, same_key(partition_state, requests))
         .where(partition_state.c.attempt_count == requests.c.attempt_no)
     )
+
+
+def _fetches_of(rowset: Rowset) -> sa.Select[Any]:
+    """The key of each asked partition, as often as a fetch of it failed."""
+    asked = rowset(KEY_TYPES)
+    return sa.select(*key_of(failed_fetches)).join_from(asked, failed_fetches, same_key(failed_fetches, asked))
 
 
 def _marks_of(rowset: Rowset) -> sa.Select[Any]:

@@ -14,9 +14,10 @@ import sqlalchemy as sa
 from ads_pipeline.errors import LedgerError, RunChanged, VerdictsRefused, printable
 from ads_pipeline.freshness import RAW, WAREHOUSE, AttemptOutcome
 from ads_pipeline.ledger import database
+from ads_pipeline.ledger.acting import is_logged, log
 from ads_pipeline.ledger.desk import Desk, in_order
 from ads_pipeline.ledger.hearing import Hearing
-from ads_pipeline.ledger.records import Landing, Publication, Published, Recorded
+from ads_pipeline.ledger.records import Landing, Overruling, Publication, Published, Recorded
 from ads_pipeline.ledger.rows import (
     demotion_fields,
     key_fields,
@@ -26,6 +27,7 @@ from ads_pipeline.ledger.rows import (
     run_fields,
     run_in,
     run_name,
+    state_of,
     verdict_fields,
 )
 from ads_pipeline.ledger.statuses import Finished, place_fields
@@ -60,24 +62,24 @@ class Ledger(Desk):
         except VerdictsRefused as refused:
             raise refused.refusals[0] from None
 
-    def record_verdicts(self, verdicts: Sequence[Verdict]) -> list[Recorded]:
-        """Record verdicts in the order given, in one transaction.
+    def record_verdicts(self, verdicts: Sequence[Verdict], *, overruling: Overruling | None = None) -> list[Recorded]:
+        """Record verdicts in the order given, in one transaction; with the act of the operator whose they are.
 
         One that cannot stand does not hold up the others: they are recorded, and then VerdictsRefused is raised.
         """
-        heard = self._transact(lambda connection: self._judge(connection, verdicts))
+        heard = self._transact(lambda connection: self._judge(connection, verdicts, overruling))
         refusals = tuple(answer for answer in heard if isinstance(answer, LedgerError))
         recorded = [answer for answer in heard if isinstance(answer, Recorded)]
         if refusals:
             raise VerdictsRefused(tuple(recorded), refusals)
         return recorded
 
-    def begin_demotions(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
+    def begin_demotions(self, verdicts: Sequence[Verdict], *, overruling: Overruling | None = None) -> list[Verdict]:
         """Hide what these verdicts reject of what readers get, and keep those verdicts until they are recorded.
 
         Which of them are demotions. Their rows are to be removed from the warehouse before they are recorded.
         """
-        return self._transact(lambda connection: self._begin_demotions(connection, verdicts))
+        return self._transact(lambda connection: self._begin_demotions(connection, verdicts, overruling))
 
     def publish(self, publications: Sequence[Publication]) -> Published:
         """Point readers at runs that the warehouse holds, if the ledger still says so; add their load records."""
@@ -117,10 +119,13 @@ class Ledger(Desk):
         self._writing.tell(connection, [self._sealed(run, instant_text(now)) for run in fresh], now)
         return [known[landing.run] for landing in landings]
 
-    def _judge(self, connection: sa.Connection, verdicts: Sequence[Verdict]) -> list[Recorded | LedgerError]:
+    def _judge(
+        self, connection: sa.Connection, verdicts: Sequence[Verdict], overruling: Overruling | None
+    ) -> list[Recorded | LedgerError]:
         hearing = Hearing(self._writing.clock, own=self._writing.own, statuses=self._writing.statuses)
         answers: list[Recorded | LedgerError] = []
-        for verdict, row in zip(verdicts, self._read_for_judging(connection, verdicts), strict=True):
+        rows = self._read_for_judging(connection, verdicts)
+        for verdict, row in zip(verdicts, rows, strict=True):
             try:
                 answers.append(hearing.hear(verdict, row))
             except LedgerError as error:
@@ -129,6 +134,7 @@ class Ledger(Desk):
             written = [statement.run(connection, hearing.rows).rowcount for statement in self._sql.record_verdicts]
             if written[-1] < hearing.partitions:
                 raise database.Overtaken("a status was written without the lock of its partition's state")
+            self._log_overruling(connection, overruling, verdicts, rows)
         self._hide_rejected(connection, [answer for answer in answers if isinstance(answer, Recorded)])
         return answers
 
@@ -141,7 +147,24 @@ class Ledger(Desk):
         if rejected:
             self._sql.end_demotions.run(connection, (verdict_fields(each.verdict) for each in rejected))
 
-    def _begin_demotions(self, connection: sa.Connection, verdicts: Sequence[Verdict]) -> list[Verdict]:
+    def _log_overruling(
+        self,
+        connection: sa.Connection,
+        overruling: Overruling | None,
+        verdicts: Iterable[Verdict],
+        rows: Sequence[sa.Row[Any]],
+    ) -> None:
+        """Once, with the first transaction of the act that changes something."""
+        if overruling is None or is_logged(self._writing, connection, overruling.act, overruling.order):
+            return
+        found = zip(verdicts, rows, strict=True)
+        states = {verdict.run.key: state_of(row, verdict.run.key) for verdict, row in found}
+        now = self._writing.now(connection)
+        log(self._writing, connection, overruling.act, overruling.order, list(states.values()), states, now)
+
+    def _begin_demotions(
+        self, connection: sa.Connection, verdicts: Sequence[Verdict], overruling: Overruling | None
+    ) -> list[Verdict]:
         rows = self._read_for_judging(connection, verdicts)
         demoting = [
             verdict
@@ -161,6 +184,7 @@ class Ledger(Desk):
             fresh = {each.run: each for each in demoting if each.run not in begun}
             events = [self._demoting(verdict, attempts[run] + 1, instant_text(now)) for run, verdict in fresh.items()]
             self._writing.tell(connection, events, now)
+            self._log_overruling(connection, overruling, verdicts, rows)
         return demoting
 
     def _read_for_judging(self, connection: sa.Connection, verdicts: Sequence[Verdict]) -> Sequence[sa.Row[Any]]:

@@ -21,6 +21,7 @@ class OraclePartition:
     current: int | None = None
     message: str | None = None
     speaker: int | None = None
+    asked_after: int | None = None  # attempts that it had when it was last to be reprocessed
     heard: dict[tuple[int, str], bool] = field(default_factory=dict)
 
     @property
@@ -76,4 +77,7 @@ class OraclePartition:
         return "changed" if changed else "unchanged"
 
     def reprocess(self) -> str:
-        return "unchanged" if self.status == "success" else "refused"
+        if self.status != "success":
+            return "refused"
+        waits, self.asked_after = self.asked_after == self.attempts, self.attempts
+        return "unchanged" if waits else "changed"

@@ -65,12 +65,12 @@ def test_enqueueing_makes_only_absent_rows(ledger: Ledger) -> None:
 
 
 def test_requesting_reprocessing_leaves_the_state_alone(ledger: Ledger) -> None:
-    """A success stays what it is until a new run is judged; only the log tells of the request."""
+    """A success stays what it is until a new run is judged; only the log and the request tell of it."""
     partition = key()
     accepted(ledger, [partition])
     before = ledger.state(partition)
     acted = ledger.carry_out(Act.REPROCESS, [partition], order())
-    assert acted.unchanged == (partition,)
+    assert acted.changed == (before,)
     assert ledger.state(partition) == before
 
 

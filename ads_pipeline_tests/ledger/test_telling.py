@@ -167,6 +167,7 @@ def test_loads_are_told_by_their_number(ledger: Ledger) -> None:
         (Act.ENQUEUE, "PartitionEnqueued"),
         (Act.REQUEUE, "PartitionRequeued"),
         (Act.WITHDRAW, "PartitionWithdrawn"),
+        (Act.REPROCESS, "ReprocessRequested"),
     ],
     ids=str,
 )
@@ -189,10 +190,14 @@ def test_acts_are_told_of_each_partition_they_changed(ledger: Ledger, act: Act, 
     silent(ledger, lambda: ledger.carry_out(act, partitions, order("act-8")))
 
 
-def test_a_request_that_changes_nothing_is_not_told(ledger: Ledger) -> None:
-    """Asking for a success to be made again leaves it as it is, and so the log of events."""
+def test_a_request_that_is_open_is_not_told_again(ledger: Ledger) -> None:
+    """Asking twice for a success to be made again is one request, until a verdict answers it."""
     accepted(ledger, [K])
-    silent(ledger, lambda: ledger.carry_out(Act.REPROCESS, [K], order()))
+    ledger.carry_out(Act.REPROCESS, [K], order("act-1"))
+    silent(ledger, lambda: ledger.carry_out(Act.REPROCESS, [K], order("act-2")))
+    (bad,) = landed(ledger, K, "r2")
+    ledger.record_verdict(reject(bad))
+    assert ledger.carry_out(Act.REPROCESS, [K], order("act-3")).changed
 
 
 # All of them.
