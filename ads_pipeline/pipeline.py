@@ -21,7 +21,7 @@ from ads_pipeline.errors import (
     VerdictsRefused,
     WarehouseUnavailable,
 )
-from ads_pipeline.ledger.records import Publication, Recorded
+from ads_pipeline.ledger.records import Overruling, Publication, Recorded
 from ads_pipeline.ledger.writer import Ledger
 from ads_pipeline.partition import PartitionKey, Run
 from ads_pipeline.progress import Telling, silence
@@ -94,13 +94,24 @@ class Pipeline:
             judgements=tuple(judgements), recorded=tuple(recorded), refusals=tuple(refusals), unjudged=unjudged
         )
 
-    def record(self, verdicts: Sequence[Verdict]) -> tuple[Sequence[Recorded], Sequence[LedgerError]]:
+    def opinions(self, runs: Sequence[Run], *, validation_id: str) -> Judged:
+        """What the validator says of sealed runs today; nothing is recorded."""
+        unjudged: dict[Run, AdsPipelineError] = {}
+        registered = register(runs, raw=self._raw, ledger=self._ledger)
+        unjudged |= registered.unsealed
+        found = [each for some in self._opinions(registered, unjudged, validation_id) for each in some]
+        return Judged(judgements=tuple(found), recorded=(), refusals=(), unjudged=unjudged)
+
+    def record(
+        self, verdicts: Sequence[Verdict], *, overruling: Overruling | None = None
+    ) -> tuple[Sequence[Recorded], Sequence[LedgerError]]:
         """Record verdicts and say which were refused. What they reject of readers' rows is hidden and gone before."""
         rejections = [verdict for verdict in verdicts if verdict.outcome is Outcome.REJECTED]
         if rejections:
-            self.take_out([verdict.run.key for verdict in self._ledger.begin_demotions(rejections)])
+            demoting = self._ledger.begin_demotions(rejections, overruling=overruling)
+            self.take_out([verdict.run.key for verdict in demoting])
         try:
-            return self._ledger.record_verdicts(verdicts), ()
+            return self._ledger.record_verdicts(verdicts, overruling=overruling), ()
         except VerdictsRefused as refused:
             return [each for each in refused.recorded if isinstance(each, Recorded)], refused.refusals
 

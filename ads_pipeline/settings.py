@@ -7,7 +7,7 @@ import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
@@ -18,6 +18,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from ads_pipeline.errors import BadName, BadSettings, Mistake, printable, quoted
 from ads_pipeline.freshness import FreshnessPolicy, Space
 from ads_pipeline.partition import NAME_RULES, checked_name, parse_date
+from ads_pipeline.retry import RetryPolicy
 
 PREFIX = "ADS_PIPELINE_"
 VARIABLES: Mapping[str, str] = {
@@ -32,6 +33,7 @@ SHIPPED_QUERIES = Path(__file__).parent / "config" / "google_apis.yaml"
 DEEPEST = 100
 POSTGRES = "postgresql+psycopg2://"
 LOCAL_SPARK = "local[*]"
+ONE_MINUTE = timedelta(minutes=1)
 
 _SELECT = re.compile(r"SELECT (?P<fields>[a-z0-9_., ]+) FROM (?P<resource>[a-z_]+)", re.ASCII)
 _SPARK = re.compile(r"local|local\[[0-9*, ]+\]|yarn|(spark|k8s|sc)://[!-~]+", re.ASCII)
@@ -63,6 +65,13 @@ def _days(value: object) -> object:
     return FreshnessPolicy(reread_after_days=tuple(value)).reread_after_days
 
 
+def _minutes(value: object) -> object:
+    """The list as YAML gives it, if it is one that a retry policy takes."""
+    if not isinstance(value, list) or not all(type(each) is int for each in value):
+        raise ValueError("must be a list of minutes, such as [5, 30, 120]")
+    return tuple(each // ONE_MINUTE for each in RetryPolicy(delays=tuple(each * ONE_MINUTE for each in value)).delays)
+
+
 def _named(field_name: str) -> Callable[[str], str]:
     return lambda value: checked_name(field_name, value)
 
@@ -92,12 +101,29 @@ class Query(_Document):
         return FreshnessPolicy(reread_after_days=self.reread_after_days)
 
 
+class Retries(_Document):
+    """How long to wait after each failure in a row, and when to stop. Parts that are left out are as shipped."""
+
+    delays_minutes: Annotated[tuple[int, ...], BeforeValidator(_minutes)] = (5, 30, 120)
+    max_attempts: Annotated[int, Field(ge=1)] = 6
+    max_age_days: Annotated[int, Field(ge=1)] = 90
+
+    @property
+    def policy(self) -> RetryPolicy:
+        return RetryPolicy(
+            delays=tuple(each * ONE_MINUTE for each in self.delays_minutes),
+            max_attempts=self.max_attempts,
+            max_age=timedelta(days=self.max_age_days),
+        )
+
+
 class GoogleApis(_Document):
     """The query file."""
 
     source: Annotated[str, AfterValidator(_named("source"))]
     api_version: Annotated[str, Field(pattern=r"^v[0-9]{1,3}\z")]
     start_date: Annotated[date, BeforeValidator(parse_date)]
+    retries: Retries = Field(default_factory=Retries)
     queries: Annotated[
         Mapping[Annotated[str, AfterValidator(_named("query_name"))], Query],
         Field(min_length=1),
@@ -124,6 +150,11 @@ class Settings:
     def policies(self) -> dict[str, FreshnessPolicy]:
         """How fresh the partitions of each query should be."""
         return {name: query.freshness for name, query in self.google_apis.queries.items()}
+
+    @property
+    def retries(self) -> RetryPolicy:
+        """When failures are tried again."""
+        return self.google_apis.retries.policy
 
     @property
     def status_file(self) -> Path:

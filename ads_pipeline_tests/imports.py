@@ -40,18 +40,20 @@ LAW: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "reading": (frozenset({"pyspark", "duckdb"}), WORDS | {"ledger", "warehouse", "gaps"}),
     "sessions": (frozenset({"pyspark"}), frozenset({"settings"})),
     "reconciliation": (frozenset(), WORDS | {"ledger", "warehouse", "pipeline"}),
+    "control": (frozenset(), WORDS | {"raw", "ledger", "progress"}),
+    "overruling": (frozenset(), WORDS | {"ledger", "pipeline"}),
     "demo": (frozenset(), WORDS | {"raw", "settings"}),
     "cli": (
         frozenset({"typer", "rich", "duckdb"}),
         WORDS
         | {"demo", "ledger", "raw", "reading", "gaps", "settings", "currency", "status_file", "progress"}
-        | {"sessions", "warehouse", "pipeline", "reconciliation"},
+        | {"sessions", "warehouse", "pipeline", "reconciliation", "control", "overruling"},
     ),
     "orchestration": (
         frozenset({"dagster", "dagster_pyspark", "dagster_postgres", "pyspark"}),
         WORDS
         | {"settings", "raw", "ledger", "validator", "warehouse", "registration", "arrivals", "pipeline"}
-        | {"reading", "gaps", "reconciliation", "progress", "currency", "status_file"},
+        | {"reading", "gaps", "reconciliation", "progress", "currency", "status_file", "control"},
     ),
     "definitions": (frozenset({"dagster", "dagster_pyspark"}), WORDS | {"settings", "sessions", "orchestration"}),
 }

@@ -129,6 +129,12 @@ class Schedule:
         counted = {Lane(row.lane): row.partitions for row in self._asked_now(dues.at_work(source, today))}
         return dict.fromkeys(Lane, 0) | counted
 
+    def failures(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, Failure]:
+        """The last failure of those partitions whose last attempt was one, with how many there were in a row."""
+        asked = list(dict.fromkeys(keys))
+        found = self._transact(lambda connection: list(self._failures(connection, asked)))
+        return {failure.key: failure for failure, _number in found}
+
     def plan(self, policy: RetryPolicy, *, today: date) -> int:
         """Plan the failures that nothing is planned for, and drop what was answered; how many were planned."""
         self._transact(lambda connection: [connection.execute(drop) for drop in dues.answered()])

@@ -23,10 +23,10 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ledger, name)
 
-    def record_verdicts(self, verdicts: Sequence[Verdict]) -> list[Recorded]:
+    def record_verdicts(self, verdicts: Sequence[Verdict], **how: Any) -> list[Recorded]:
         in_table = {partition.customer_id for partition in by_duckdb(self._house.home / "warehouse")}
         self.seen.append((in_table, {partition.customer_id for partition in visible(self._house)}))
-        return self._ledger.record_verdicts(verdicts)
+        return self._ledger.record_verdicts(verdicts, **how)
 
 
 @pytest.mark.invariant("W3", "W4")
