@@ -1,0 +1,1 @@
+"""Tests of the control plane: acts, what is due, and verdicts by order."""
