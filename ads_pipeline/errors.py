@@ -31,7 +31,7 @@ tree once, at its own edge; it does not invent classes of its own elsewhere.
         ├── RunChanged          a run is registered again with another seal: raw data was tampered with
         ├── SeenOtherwise       a partition is no longer as whoever ordered an act saw it
         ├── MarkedTerminal      a partition is to be requeued that is marked as terminal
-        ├── LeaseLost           a run writes of a partition that is no longer its own
+        ├── LeaseLost           a run writes of a partition that is not, or no longer, its own
         ├── ActRepeated         an act_id is used again for another act
         ├── UnknownRun          a verdict or a pointer names a run that was never registered
         ├── NoSuchEvents        a run's events are asked for, and there are none or no longer any
@@ -270,9 +270,10 @@ class MarkedTerminal(LedgerError):
 class LeaseLost(LedgerError):
     """A run was silent for so long that its partitions were given free. What it comes to write is refused."""
 
-    def __init__(self, run_id: str, partition: str, why: str) -> None:
+    def __init__(self, run_id: str, why: str, partition: str | None = None) -> None:
         self.run_id, self.partition = run_id, partition
-        super().__init__(f"{partition}: run {run_id} may no longer write of it: {why}; start a new run")
+        told = f"{partition}: run {run_id} may not write of it" if partition else f"run {run_id} may write of nothing"
+        super().__init__(f"{told}: {why}; start a new run")
 
 
 class ActRepeated(LedgerError):

@@ -4,7 +4,7 @@ A plan is a pure function of the three and always in the same order, demotions f
 for a second pass but what cannot be mended here: an accepted run whose raw data is gone.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from enum import IntEnum
@@ -16,6 +16,8 @@ from ads_pipeline.pipeline import Loading, Pipeline
 from ads_pipeline.transitions import Verdict
 from ads_pipeline.warehouse.publication import Warehouse
 from ads_pipeline.warehouse.records import Held
+
+Claim = Callable[[Collection[PartitionKey]], Collection[PartitionKey]]
 
 
 class Mend(IntEnum):
@@ -41,7 +43,7 @@ class Repair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconciled:
-    """What was planned, and what loading came to."""
+    """What was to be mended and nobody else is at work on, and what loading came to."""
 
     repairs: tuple[Repair, ...]
     loading: Loading
@@ -129,20 +131,26 @@ class Comparison:
 
 
 class Reconciliation(Comparison):
-    """Plans and mends one query at a time."""
+    """Plans and mends one query at a time. Whoever must `claim` partitions mends those that are granted."""
 
-    def __init__(self, *, ledger: LedgerReader, warehouse: Warehouse, pipeline: Pipeline) -> None:
+    def __init__(
+        self, *, ledger: LedgerReader, warehouse: Warehouse, pipeline: Pipeline, claim: Claim | None = None
+    ) -> None:
         super().__init__(ledger=ledger, warehouse=warehouse)
-        self._pipeline = pipeline
+        self._pipeline, self._claim = pipeline, claim
 
     def mend(
         self, *, source: str, query_name: str, since: date | None = None, until: date | None = None
     ) -> Reconciled:
         """Carry out what `plan` finds. Safe beside loaders and other reconciliations, and may be repeated."""
         repairs = self.plan(source=source, query_name=query_name, since=since, until=until)
+        if self._claim is not None:
+            granted = self._claim({repair.key for repair in repairs})
+            repairs = [repair for repair in repairs if repair.key in granted]
         keys = {mend: [repair.key for repair in repairs if repair.mend is mend] for mend in Mend}
         if keys[Mend.DEMOTE]:
-            self._pipeline.record(self._unfinished(source, query_name, since, until))
+            begun = self._unfinished(source, query_name, since, until)
+            self._pipeline.record([verdict for verdict in begun if verdict.run.key in set(keys[Mend.DEMOTE])])
         self._pipeline.take_out(keys[Mend.REMOVE])
         loading = self._pipeline.load([*keys[Mend.LOAD], *keys[Mend.POINT]])
         return Reconciled(repairs=tuple(repairs), loading=loading)

@@ -26,6 +26,7 @@ VARIABLES: Mapping[str, str] = {
     "ADS_PIPELINE_DATABASE_URL": "postgresql+psycopg2://… of the ledger and of Dagster's records (SQLite in home)",
     "ADS_PIPELINE_QUERIES": "path of the query file (the google_apis.yaml that ships with the package)",
     "ADS_PIPELINE_SPARK": "a master (local[2], spark://…, yarn) or sc://… of a Connect server (local[*])",
+    "ADS_PIPELINE_LEASE_SECONDS": "how long a run that says nothing keeps its partitions, at least 5 (120)",
     "ADS_PIPELINE_TENANT": "tenant_id in partition_status: whose partitions these are (default)",
     "ADS_PIPELINE_WORKSPACE": "workspace_id in partition_status, one for each source (the source's name)",
 }
@@ -34,6 +35,7 @@ DEEPEST = 100
 POSTGRES = "postgresql+psycopg2://"
 LOCAL_SPARK = "local[*]"
 ONE_MINUTE = timedelta(minutes=1)
+LEASE, SHORTEST_LEASE, LONGEST_LEASE = timedelta(seconds=120), timedelta(seconds=5), timedelta(days=1)
 
 _SELECT = re.compile(r"SELECT (?P<fields>[a-z0-9_., ]+) FROM (?P<resource>[a-z_]+)", re.ASCII)
 _SPARK = re.compile(r"local|local\[[0-9*, ]+\]|yarn|(spark|k8s|sc)://[!-~]+", re.ASCII)
@@ -141,6 +143,7 @@ class Settings:
     spark: str = LOCAL_SPARK
     postgres_url: str | None = field(default=None, repr=False)  # it may hold a password
     space: Space = field(default_factory=Space)
+    lease: timedelta = LEASE
 
     @property
     def database_url(self) -> str:
@@ -184,6 +187,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
     home = _home(environ, mistakes)
     postgres_url = _postgres_url(environ, mistakes)
     spark = _spark(environ, mistakes)
+    lease = _lease(environ, mistakes)
     space = Space(
         tenant_id=_label("ADS_PIPELINE_TENANT", environ, mistakes) or Space().tenant_id,
         workspace_id=_label("ADS_PIPELINE_WORKSPACE", environ, mistakes),
@@ -199,6 +203,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         spark=spark,
         postgres_url=postgres_url,
         space=space,
+        lease=lease,
     )
 
 
@@ -246,6 +251,19 @@ def _spark(environ: Mapping[str, str], mistakes: list[Mistake]) -> str:
         problem = f"{quoted(place)} must be local, local[…], yarn, spark://…, k8s://… or sc://…"
         mistakes.append(Mistake(place="ADS_PIPELINE_SPARK", problem=problem))
     return place
+
+
+def _lease(environ: Mapping[str, str], mistakes: list[Mistake]) -> timedelta:
+    """Shorter than the shortest, a busy database would take the lease of a run that lives."""
+    text = environ.get("ADS_PIPELINE_LEASE_SECONDS")
+    if not text:
+        return LEASE
+    lease = timedelta(seconds=int(text)) if re.fullmatch(r"[0-9]{1,6}", text, re.ASCII) else timedelta()
+    if SHORTEST_LEASE <= lease <= LONGEST_LEASE:
+        return lease
+    problem = f"{quoted(text)} must be whole seconds, from 5 to 86400"
+    mistakes.append(Mistake(place="ADS_PIPELINE_LEASE_SECONDS", problem=problem))
+    return LEASE
 
 
 def _label(variable: str, environ: Mapping[str, str], mistakes: list[Mistake]) -> str | None:

@@ -3,7 +3,7 @@
 import re
 import traceback
 from dataclasses import FrozenInstanceError
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from ads_pipeline.settings import SHIPPED_QUERIES, VARIABLES, Settings, read_set
 
 HOME, URL, QUERIES = "ADS_PIPELINE_HOME", "ADS_PIPELINE_DATABASE_URL", "ADS_PIPELINE_QUERIES"
 TENANT, WORKSPACE = "ADS_PIPELINE_TENANT", "ADS_PIPELINE_WORKSPACE"
+LEASE = "ADS_PIPELINE_LEASE_SECONDS"
 SECRET = "hunter2-correct-horse"
 GAQL = "SELECT segments.date, customer.id FROM campaign"
 DOCUMENT = f"""\
@@ -160,6 +161,22 @@ def test_a_space_that_is_no_name_is_refused(file: Path, variable: str, name: str
     (said,) = refused(file, **{variable: name})
     assert said.startswith(f"{variable}: ")
     assert " is refused: " in said
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("", 120), ("5", 5), ("0900", 900), ("86400", 86400)])
+def test_a_lease_lasts_as_long_as_is_said(file: Path, text: str, seconds: int) -> None:
+    """Whole seconds from five to a day, two minutes when nothing is said."""
+    assert read_settings({QUERIES: str(file), LEASE: text}).lease == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    "text", ["4", "0", "-5", "86401", "9" * 5000, "7.5", "1e2", " 60", "60s", "\u0661\u0662", "\n"]
+)
+def test_a_lease_that_is_none_is_refused(file: Path, text: str) -> None:
+    """One so short that a living run would lose it, so long that a dead one would keep it, or no number at all."""
+    (said,) = refused(file, **{LEASE: text})
+    assert said.startswith(f"{LEASE}: '")
+    assert said.endswith("' must be whole seconds, from 5 to 86400") or "…" in said
 
 
 def test_every_mistake_is_told_together_with_its_place(file: Path) -> None:

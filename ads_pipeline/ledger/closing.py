@@ -17,6 +17,7 @@ from ads_pipeline.freshness import RAW, AttemptOutcome, Space
 from ads_pipeline.ledger import database, questions
 from ads_pipeline.ledger.event_log import EventLog
 from ads_pipeline.ledger.event_reader import replayed
+from ads_pipeline.ledger.leases import end_lease, overdue
 from ads_pipeline.ledger.reader import HERE
 from ads_pipeline.ledger.rows import KEY_TYPES, key_fields, run_in
 from ads_pipeline.ledger.rowsets import RowStatement
@@ -57,8 +58,19 @@ class RunLog(EventLog):
         statement = sa.select(run_snapshots.c.run_id).where(run_snapshots.c.ended_at.is_(None))
         return [row.run_id for row in self._execute(statement.order_by(run_snapshots.c.run_id).limit(limit))]
 
+    def overdue(self, limit: int = 1_000) -> list[str]:
+        """The runs that were silent for longer than their leases, and did not say that they ended."""
+
+        def silent(connection: sa.Connection) -> list[str]:
+            return [row.run_id for row in connection.execute(overdue(self.now(connection)).limit(limit))]
+
+        return database.transact(self.engine, silent)
+
     def end(self, origin: Origin, ended: RunStatus, *, why: str | None = None) -> list[PartitionKey]:
-        """Tell that a run ended and so; the partitions whose sealed runs it left without a verdict."""
+        """Tell that a run ended and so; the partitions whose sealed runs it left without a verdict.
+
+        Its lease ends with it: should it be at work after all, what it writes is refused.
+        """
         return database.transact(self.engine, lambda connection: self._end(connection, origin, ended, why))
 
     def _end(
@@ -72,6 +84,7 @@ class RunLog(EventLog):
         reason = {"why": why} if why else None
         last = origin.event(run_event, at=now, event_data=reason)
         running = self._held(connection, last, now)
+        end_lease(connection, origin.run_id, now)
         if running is None:
             return []
         left = self._unjudged(connection, running)

@@ -18,6 +18,7 @@ from ads_pipeline.freshness import Space
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.acting import act_on, is_logged, log
 from ads_pipeline.ledger.event_log import EventLog, closing_run, own_origin
+from ads_pipeline.ledger.leases import Lease
 from ads_pipeline.ledger.reader import HERE, LedgerReader
 from ads_pipeline.ledger.records import Acted, FailedFetch, Order
 from ads_pipeline.ledger.rows import key_fields, key_in
@@ -37,25 +38,37 @@ class Desk(LedgerReader):
     """Read access to one ledger, and the acts of operators and of the retry policy.
 
     A `clock` replaces the database's own, for those who choose the time. Every change is told as events of the
-    `origin`, the run that makes it.
+    `origin`, the run that makes it. With its `lease`, the run writes only of what it has claimed; acts need no claim.
     """
 
     def __init__(
-        self, engine: sa.Engine, *, clock: Clock | None = None, origin: Origin | None = None, space: Space = HERE
+        self,
+        engine: sa.Engine,
+        *,
+        clock: Clock | None = None,
+        origin: Origin | None = None,
+        space: Space = HERE,
+        lease: Lease | None = None,
     ) -> None:
         super().__init__(engine, space=space)
         self.origin = origin or own_origin()
-        self._writing = Writing(engine.dialect.name, clock=clock, origin=self.origin, space=space)
+        self._writing = Writing(engine.dialect.name, clock=clock, origin=self.origin, space=space, lease=lease)
         self._sql = self._writing.sql
 
     @classmethod
     @contextmanager
     def opened(
-        cls, url: str, *, clock: Clock | None = None, origin: Origin | None = None, space: Space = HERE
+        cls,
+        url: str,
+        *,
+        clock: Clock | None = None,
+        origin: Origin | None = None,
+        space: Space = HERE,
+        lease: Lease | None = None,
     ) -> Iterator[Self]:
         """Opened for a run that somebody else starts and ends; without one, for a run of its own."""
         with database.opened(url) as engine:
-            opened = cls(engine, clock=clock, origin=origin, space=space)
+            opened = cls(engine, clock=clock, origin=origin, space=space, lease=lease)
             if origin is not None:
                 yield opened
                 return

@@ -13,8 +13,10 @@ import sqlalchemy as sa
 
 from ads_pipeline.freshness import CodeVersion, PartitionStatus, Space
 from ads_pipeline.ledger import database, questions
+from ads_pipeline.ledger.leases import holder_of, holdings
 from ads_pipeline.ledger.records import (
     Attempt,
+    Holder,
     LoadRecord,
     Pointer,
     RecordedAct,
@@ -69,6 +71,9 @@ class LedgerReader:
         self._publishable = RowStatement("publishable_runs", engine.dialect.name, questions.publishable_runs)
         self._known = RowStatement("known_runs", engine.dialect.name, questions.known_runs)
         self._newest = RowStatement("newest_runs", engine.dialect.name, questions.newest_runs)
+        self._holdings = RowStatement(
+            "holdings", engine.dialect.name, lambda rows: holdings(rows, engine.dialect.name)
+        )
         self._readable = RowStatement("readable_runs", engine.dialect.name, questions.readable_runs)
 
     @classmethod
@@ -223,6 +228,11 @@ class LedgerReader:
     def code_versions(self, source: str) -> dict[str, CodeVersion]:
         """The version of each asset's definition that runs now, by the asset's key."""
         return database.transact(self._engine, lambda c: read_code_versions(c, self._space, source))
+
+    def holders(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, Holder]:
+        """The runs that hold some of these partitions now. What is left out is free."""
+        rows = self._read(self._holdings, list(dict.fromkeys(keys)))
+        return {key_in(row): holder_of(row) for row in rows if row.lives}
 
     def customers(self, source: str) -> list[str]:
         """Every customer of whom the source has a recorded partition."""

@@ -1,5 +1,6 @@
 """The values that are handed to the ledger and come back from it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import NamedTuple
@@ -146,6 +147,30 @@ class LoadRecord:
     record_count: int
     table_version: int
     loaded_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """The run that a partition is claimed by. Its lease holds until then, and longer if more is heard of it.
+
+    The fence grows each time the partition goes to another run.
+    """
+
+    run_id: str
+    fence: int
+    since: datetime
+    until: datetime
+
+    def __str__(self) -> str:
+        return f"run {self.run_id} holds it, at least until {self.until:%Y-%m-%d %H:%M:%S} UTC"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """What became of a claim: the fence of each partition that was granted, and who holds the others."""
+
+    granted: Mapping[PartitionKey, int]
+    held: Mapping[PartitionKey, Holder]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

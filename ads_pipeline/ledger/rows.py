@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -24,6 +24,14 @@ def clock_of(dialect: str) -> sa.ColumnElement[Any]:
     if dialect == "postgresql":
         return sa.func.clock_timestamp(type_=Instant()).label("now")
     return sa.func.strftime("%Y-%m-%dT%H:%M:%f000Z", "now", type_=Instant()).label("now")
+
+
+def clock_ahead(dialect: str, by: timedelta) -> sa.ColumnElement[Any]:
+    """What the database's clock will say then."""
+    if dialect == "postgresql":
+        return sa.type_coerce(sa.func.clock_timestamp() + sa.literal(by, sa.Interval()), Instant())
+    ahead = f"{by.total_seconds():+.3f} seconds"
+    return sa.func.strftime("%Y-%m-%dT%H:%M:%f000Z", "now", ahead, type_=Instant())
 
 
 def insert_into(dialect: str, table: sa.Table) -> postgresql.Insert | sqlite.Insert:

@@ -2,7 +2,7 @@
 
 The lock of a partition is its state row. Every verb takes the rows it needs in key order, decides by `transitions`
 while it holds them, and writes sets: one partition or thousands cost the same number of statements. Every verb may be
-repeated with the same words and then changes nothing.
+repeated with the same words and then changes nothing. A run that holds a lease writes only of what it has claimed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -85,6 +85,13 @@ class Ledger(Desk):
         """Point readers at runs that the warehouse holds, if the ledger still says so; add their load records."""
         return self._transact(lambda connection: self._publish(connection, publications))
 
+    def publishable(self, wanted: Iterable[Run]) -> set[Run]:
+        """The same, and for a run with a lease LeaseLost when they are not its own: its commit is about to follow."""
+        asked = list(wanted)
+        if self._writing.lease is not None:
+            self._transact(lambda connection: self._writing.guard(connection, {run.key for run in asked}))
+        return super().publishable(asked)
+
     def record_failed_loads(self, problems: Mapping[Run, str]) -> None:
         """Record that accepted runs could not be loaded, one a partition, and why. It changes no state."""
         self._transact(lambda connection: self._fail_loads(connection, problems))
@@ -94,6 +101,7 @@ class Ledger(Desk):
         keys = in_order(landing.run.key for landing in landings)
         self._writing.insert_pending(connection, keys, now)
         self._writing.lock(connection, keys)
+        self._writing.guard(connection, keys)
         asked = [
             key_fields(landing.run.key) | {"place": place, "run_id": landing.run.run_id}
             for place, landing in enumerate(landings)
@@ -198,12 +206,14 @@ class Ledger(Desk):
             # Another transaction committed while this statement waited for its lock: what it wrote beside the state
             # row is not in the statement's view. Now that the lock is ours a second look sees everything.
             rows = self._sql.read_for_judging.run(connection, asked).all()
+        self._writing.guard(connection, {verdict.run.key for verdict in verdicts})
         return rows
 
     def _publish(self, connection: sa.Connection, publications: Sequence[Publication]) -> Published:
         now = self._writing.now(connection)
         keys = in_order(publication.run.key for publication in publications)
         states = self._writing.lock(connection, keys)
+        self._writing.guard(connection, keys)
         shown = {
             key_in(row): row.run_id
             for row in self._pointers_of.run(connection, map(key_fields, keys))
@@ -270,7 +280,9 @@ class Ledger(Desk):
 
     def _fail_loads(self, connection: sa.Connection, problems: Mapping[Run, str]) -> None:
         now = self._writing.now(connection)
-        self._writing.lock(connection, (run.key for run in problems))
+        keys = {run.key for run in problems}
+        self._writing.lock(connection, keys)
+        self._writing.guard(connection, keys)
         failed = [Finished(key=run.key, run_id=run.run_id, outcome=AttemptOutcome.FAILED) for run in sorted(problems)]
         told = {
             run.key: {"run_id": run.run_id, "error_message": printable(problem)} for run, problem in problems.items()

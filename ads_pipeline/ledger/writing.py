@@ -1,10 +1,10 @@
 """The steps that several verbs of the ledger take in their transactions: locking, telling, making rows explicit.
 
-A partition's lock is its state row. Locks are taken in one order, states by key and then the head of the own run, so
-that nobody waits in a circle.
+A partition's lock is its state row. Locks are taken in one order, states by key, claims by key and then the head of
+the own run, so that nobody waits in a circle.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from ads_pipeline.freshness import Space
 from ads_pipeline.ledger.event_rows import Own, placed
 from ads_pipeline.ledger.event_statements import EventStatements
+from ads_pipeline.ledger.leases import Lease
 from ads_pipeline.ledger.rows import key_fields, state_of
 from ads_pipeline.ledger.statements import Statements
 from ads_pipeline.ledger.statuses import Statuses
@@ -27,11 +28,13 @@ Clock = Callable[[], datetime]
 class Writing:
     """One ledger's statements, whose events belong to one origin."""
 
-    def __init__(self, dialect: str, *, clock: Clock | None, origin: Origin, space: Space) -> None:
+    def __init__(
+        self, dialect: str, *, clock: Clock | None, origin: Origin, space: Space, lease: Lease | None = None
+    ) -> None:
         self.sql = Statements(dialect)
         self.statuses = Statuses(dialect, space)
         self.own = Own(origin)
-        self.clock = clock
+        self.clock, self.lease = clock, lease
         self._append = EventStatements(dialect).append
 
     def now(self, connection: sa.Connection) -> datetime:
@@ -40,6 +43,11 @@ class Writing:
     def lock(self, connection: sa.Connection, keys: Iterable[PartitionKey]) -> dict[PartitionKey, PartitionState]:
         rows = self.sql.lock_states.run(connection, map(key_fields, keys))
         return {state.key: state for state in map(state_of, rows)}
+
+    def guard(self, connection: sa.Connection, keys: Collection[PartitionKey]) -> None:
+        """LeaseLost unless the partitions are this run's, for one that holds a lease. Once their locks are held."""
+        if self.lease is not None and keys:
+            self.lease.check(connection, keys)
 
     def insert_pending(self, connection: sa.Connection, keys: Iterable[PartitionKey], now: datetime) -> int:
         fresh = {"status": Status.PENDING, "updated_at": instant_text(now)}

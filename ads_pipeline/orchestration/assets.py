@@ -17,6 +17,7 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (
 )
 from dagster_pyspark import PySparkResource
 
+from ads_pipeline.ledger.records import Claimed
 from ads_pipeline.orchestration import telling
 from ads_pipeline.orchestration.dispatching import QUERY_TAG
 from ads_pipeline.orchestration.io_manager import Landed, Published, told_already
@@ -54,8 +55,9 @@ def build_query(
     )
     def raw(context: dg.AssetExecutionContext, rooms: dg.ResourceParam[Rooms]) -> dg.Output[Landed]:
         keys = parsed(context.partition_keys, source=source, query_name=name)
-        rooms.begin(keys)
-        return told_already(Landed(runs=tuple(rooms.source.land(keys)), code_version=query.schema_version))
+        claimed = _begin(context, rooms, keys)
+        runs = tuple(rooms.source.land(list(claimed.granted)))
+        return told_already(Landed(runs=runs, held=claimed.held, code_version=query.schema_version))
 
     @dg.asset_check(  # type: ignore[arg-type] # its type does not know of evaluations that name their partition
         asset=raw,
@@ -68,8 +70,9 @@ def build_query(
         context: dg.AssetCheckExecutionContext, rooms: dg.ResourceParam[Rooms], pyspark: PySparkResource
     ) -> Iterator[Any]:
         keys = parsed(context.partition_keys, source=source, query_name=name)
-        judged = rooms.pipeline(pyspark.spark_session).judge(rooms.ledger.unjudged(keys))
-        yield from _evaluations(context, rooms, keys, judged)
+        claimed = _begin(context, rooms, keys)
+        judged = rooms.pipeline(pyspark.spark_session).judge(rooms.ledger.unjudged(claimed.granted))
+        yield from _evaluations(context, rooms, name, list(claimed.granted), judged)
         yield dg.Output(None)
 
     @dg.asset(  # type: ignore[untyped-decorator] # the same
@@ -86,19 +89,32 @@ def build_query(
         rooms: dg.ResourceParam[Rooms],
         pyspark: PySparkResource,
     ) -> dg.Output[Published]:
-        rooms.begin(parsed(context.partition_keys, source=source, query_name=name))
-        before, cost_before = rooms.ledger.pointers(loadable), _cost(rooms, loadable)
-        loading = rooms.pipeline(pyspark.spark_session).load(loadable)
-        shown, cost = rooms.ledger.pointers(run.key for run in loading.published), _cost(rooms, loadable)
+        claimed = _begin(context, rooms, parsed(context.partition_keys, source=source, query_name=name))
+        own = [key for key in loadable if key in claimed.granted]
+        before, cost_before = rooms.ledger.pointers(own), _cost(rooms, own)
+        loading = rooms.pipeline(pyspark.spark_session).load(own)
+        shown, cost = rooms.ledger.pointers(run.key for run in loading.published), _cost(rooms, own)
         current = rooms.currencies.of(rooms.ledger, shown, now=datetime.now(UTC))
         told = {
             key: telling.of_load(pointer, before.get(key), cost=cost.get(key), cost_before=cost_before.get(key))
             | telling.of_look(current[key].warehouse)
             for key, pointer in shown.items()
         }
-        return told_already(Published(told=told, code_version=query.schema_version))
+        return told_already(Published(told=told, held=claimed.held, code_version=query.schema_version))
 
     return [raw, warehouse], valid
+
+
+def _begin(
+    context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, rooms: Rooms, keys: list[PartitionKey]
+) -> Claimed:
+    """Claim the run's partitions. Those that another run is at work on are left to it, and told of."""
+    claimed = rooms.begin(keys)
+    if claimed.held:
+        key, holder = next(iter(claimed.held.items()))
+        told = "%d of %d partitions are left to other runs. First: %s, %s"
+        context.log.warning(told, len(claimed.held), len(keys), key, holder)
+    return claimed
 
 
 def _cost(rooms: Rooms, keys: list[PartitionKey]) -> dict[PartitionKey, int]:
@@ -110,10 +126,10 @@ def _cost(rooms: Rooms, keys: list[PartitionKey]) -> dict[PartitionKey, int]:
 
 
 def _evaluations(
-    context: dg.AssetCheckExecutionContext, rooms: Rooms, keys: list[PartitionKey], judged: Judged
+    context: dg.AssetCheckExecutionContext, rooms: Rooms, name: str, keys: list[PartitionKey], judged: Judged
 ) -> Iterator[dg.AssetCheckEvaluation]:
     """One evaluation for each partition that has a run: what the ledger holds of its newest one."""
-    asset = raw_asset(keys[0].query_name)
+    asset = raw_asset(name)
     names = {key.dagster_key for key in keys}
     landed = context.instance.event_log_storage.get_latest_storage_id_by_partition(
         asset, dg.DagsterEventType.ASSET_MATERIALIZATION, names

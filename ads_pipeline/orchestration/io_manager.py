@@ -13,6 +13,7 @@ import dagster as dg
 from dagster._core.definitions.source_asset import SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION as TELL_NOTHING
 
 from ads_pipeline.gaps import Gap, gap_of
+from ads_pipeline.ledger.records import Holder
 from ads_pipeline.orchestration import telling
 from ads_pipeline.orchestration.keys import dimension_tags, parsed
 from ads_pipeline.orchestration.rooms import Rooms
@@ -22,21 +23,27 @@ from ads_pipeline.transitions import Status
 
 SHOWN: Final = 50
 Told = Mapping[PartitionKey, Mapping[str, Any]]
+Held = Mapping[PartitionKey, Holder]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Landed:
-    """Sealed runs to register, by a raw asset."""
+    """Sealed runs to register, by a raw asset; and which partitions are other runs' work."""
 
     runs: tuple[Run, ...]
+    held: Held
     code_version: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """The partitions that readers were given, by a warehouse asset, with what there is to tell of each."""
+    """The partitions that readers were given, by a warehouse asset, with what there is to tell of each.
+
+    Of the others, those that are other runs' work.
+    """
 
     told: Told
+    held: Held
     code_version: str
 
 
@@ -61,14 +68,16 @@ class PartitionStateIOManager(dg.IOManager):
     def handle_output(self, context: dg.OutputContext, obj: Landed | Published) -> None:
         """Tell Dagster of what is done; then fail the step for what was to be published and is not."""
         asked = self._parsed(context.asset_partition_keys, context.asset_key)
-        told = self._registered(obj, asked) if isinstance(obj, Landed) else obj.told
+        own = [key for key in asked if key not in obj.held]
+        told = self._registered(obj, own) if isinstance(obj, Landed) else obj.told
         for key, metadata in told.items():
             context.log_event(_materialization(context.asset_key, key, metadata, obj.code_version))
-        lacking = [key for key in asked if key not in told]
-        if lacking and isinstance(obj, Published):
-            raise self._failure(lacking, of=len(asked))
-        if lacking:
-            context.log.warning("nothing is sealed for %d of %d: first %s", len(lacking), len(asked), lacking[0])
+        if isinstance(obj, Published):
+            lacking = [key for key in asked if key not in told]
+            if lacking:
+                raise self._failure(lacking, obj.held, of=len(asked))
+        elif unsealed := [key for key in own if key not in told]:
+            context.log.warning("nothing is sealed for %d of %d: first %s", len(unsealed), len(asked), unsealed[0])
 
     def _registered(self, landed: Landed, asked: list[PartitionKey]) -> Told:
         """What the ledger knows of each partition that has a run, once it knows these."""
@@ -82,9 +91,9 @@ class PartitionStateIOManager(dg.IOManager):
         states = self._rooms.ledger.states(asked)
         return [key for key in asked if states[key].status is Status.SUCCESS]
 
-    def _failure(self, refused: list[PartitionKey], *, of: int) -> dg.Failure:
+    def _failure(self, refused: list[PartitionKey], held: Held, *, of: int) -> dg.Failure:
         """How a run ends that could not do all it was asked for; trying again by itself would not help."""
-        reasons = self._reasons(refused[:SHOWN])
+        reasons = self._reasons(refused[:SHOWN]) | {key: str(held[key]) for key in refused[:SHOWN] if key in held}
         first, why = next(iter(reasons.items()))
         return dg.Failure(
             description=f"{len(refused)} of {of} partitions are not in the warehouse; the others are. {first}: {why}",

@@ -11,8 +11,10 @@ from pyspark.sql import SparkSession
 from ads_pipeline.arrivals import SealedRuns, Source
 from ads_pipeline.currency import Currencies, versions_of
 from ads_pipeline.ledger.closing import RunLog
+from ads_pipeline.ledger.leases import Lease
 from ads_pipeline.ledger.projection import following
 from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.records import Claimed
 from ads_pipeline.ledger.status_book import StatusBook
 from ads_pipeline.ledger.writer import Ledger
 from ads_pipeline.partition import PartitionKey
@@ -53,6 +55,7 @@ class Rooms(Watch):
 
     ledger: Ledger
     book: StatusBook
+    lease: Lease
 
     @property
     def source(self) -> Source:
@@ -71,10 +74,15 @@ class Rooms(Watch):
     def currencies(self) -> Currencies:
         return Currencies(self.settings.policies, self.ledger.code_versions(self.source_name))
 
-    def begin(self, keys: Sequence[PartitionKey]) -> None:
-        """Tell which partitions this run is for; a step that is tried again tells nothing new."""
-        now = datetime.now(UTC)
-        self.events.append_many([self.ledger.origin.event("StepStarted", at=now, step_id=str(key)) for key in keys])
+    def begin(self, keys: Sequence[PartitionKey]) -> Claimed:
+        """Claim partitions, and tell that this run is for those that no other is at work on.
+
+        A step that is tried again is granted what it was, and tells nothing new.
+        """
+        claimed, now = self.lease.claim(keys), datetime.now(UTC)
+        begun = [self.ledger.origin.event("StepStarted", at=now, step_id=str(key)) for key in claimed.granted]
+        self.events.append_many(begun)
+        return claimed
 
     def pipeline(self, spark: SparkSession) -> Pipeline:
         return Pipeline(
@@ -82,7 +90,12 @@ class Rooms(Watch):
         )
 
     def reconciliation(self, spark: SparkSession) -> Reconciliation:
-        return Reconciliation(ledger=self.ledger, warehouse=self.warehouse, pipeline=self.pipeline(spark))
+        return Reconciliation(
+            ledger=self.ledger,
+            warehouse=self.warehouse,
+            pipeline=self.pipeline(spark),
+            claim=lambda keys: self.lease.claim(keys).granted,
+        )
 
 
 @contextmanager
@@ -95,10 +108,11 @@ def watching(settings: Settings) -> Iterator[Watch]:
 
 @contextmanager
 def opened(settings: Settings, origin: Origin) -> Iterator[Rooms]:
-    """The rooms for one run of the engine, whose events are projected while it lasts."""
+    """The rooms for one run of the engine, which holds a lease and whose events are projected while it lasts."""
     url, space = settings.database_url, settings.space
     with (
-        Ledger.opened(url, origin=origin, space=space) as ledger,
+        Lease.opened(url, origin.run_id, lasts=settings.lease) as lease,
+        Ledger.opened(url, origin=origin, space=space, lease=lease) as ledger,
         RunLog.watching(url, space=space) as events,
         StatusBook.opened(url, space=space) as book,
         following(events),
@@ -107,4 +121,4 @@ def opened(settings: Settings, origin: Origin) -> Iterator[Rooms]:
         apis = settings.google_apis
         versions = {name: query.schema_version for name, query in apis.queries.items()}
         book.see_code(apis.source, versions_of(versions))
-        yield Rooms(settings=settings, ledger=ledger, events=events, book=book)
+        yield Rooms(settings=settings, ledger=ledger, events=events, book=book, lease=lease)

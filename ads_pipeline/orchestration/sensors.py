@@ -73,7 +73,8 @@ def _run_endings() -> dg.SensorDefinition:
     @dg.sensor(
         minimum_interval_seconds=SECONDS_BETWEEN_LOOKS,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Tells the log of events how runs ended, also of those that died; keeps its snapshots up.",
+        description="Tells the log of events how runs ended, also of those that died, and Dagster of those that only "
+        "their lease tells of; keeps the snapshots up.",
     )
     def run_endings(context: dg.SensorEvaluationContext, watch: dg.ResourceParam[Watch]) -> dg.SensorResult:
         def raised(alarm: Lag, behind: timedelta) -> None:

@@ -262,7 +262,7 @@ def test_who_ends_runs_cannot_write_states(ledger: Ledger) -> None:
     """Beside what the event log can do there is only the end of a run, and that writes no state."""
     assert {name for name in dir(RunLog) if not name.startswith("_")} - {
         name for name in dir(EventLog) if not name.startswith("_")
-    } == {"end", "unended", "watching"}
+    } == {"end", "overdue", "unended", "watching"}
     landed(telling(ledger), key(), "r1")
     before = ledger.state(key())
     written: list[str] = []

@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
-from ads_pipeline.errors import LedgerUnavailable
+from ads_pipeline.errors import LeaseLost, LedgerUnavailable
 from ads_pipeline.freshness import AttemptOutcome
 from ads_pipeline.ledger.event_reader import EventReader
 from ads_pipeline.orchestration.dispatching import END, FOR_TAG, START, Due, run_requests
@@ -221,11 +221,16 @@ def test_an_arrival_while_its_partition_is_being_loaded_is_not_lost(
     assert asked(tick(location)) == []
 
 
-def die(location: Location, *keys: PartitionKey) -> dg.DagsterRun:
-    """A run that began with these partitions, registered what is sealed of them, and was never heard of again."""
+def created(location: Location, *keys: PartitionKey) -> dg.DagsterRun:
+    """A run for the range of these partitions that nobody has started."""
     tags = {START: keys[0].dagster_key, END: keys[-1].dagster_key}
     job = location.defs.resolve_implicit_global_asset_job_def()
-    dead = location.instance.create_run_for_job(job, tags=tags, asset_selection=frozenset([RAW, WAREHOUSE]))
+    return location.instance.create_run_for_job(job, tags=tags, asset_selection=frozenset([RAW, WAREHOUSE]))
+
+
+def die(location: Location, *keys: PartitionKey) -> dg.DagsterRun:
+    """A run that began with these partitions, registered what is sealed of them, and was never heard of again."""
+    dead = created(location, *keys)
     with rooms_for(location.settings, origin_of(dead)) as rooms:
         rooms.begin(keys)
         register(rooms.source.land(keys), raw=rooms.raw, ledger=rooms.ledger)
@@ -270,7 +275,7 @@ def test_what_a_dead_run_left_is_told_and_counted_once(
 def test_a_run_tells_its_story_in_order(location: Location) -> None:
     """A run of Dagster is a run of events, its partitions the steps: begun, sealed, judged, loaded, ended, each once.
 
-    The same run carried out again, as when the engine repeats a step, tells nothing twice.
+    Once it has ended it may not be opened again.
     """
     location.add(1)
     land(location.house, key(1))
@@ -278,25 +283,37 @@ def test_a_run_tells_its_story_in_order(location: Location) -> None:
     tick(location, "run_endings")
     with EventReader.opened(location.settings.database_url) as events:
         told = [(each.event.event_type, each.event.step_id) for each in events.fetch(result.run_id)]
-        step = str(key(1))
-        assert told == [
-            ("RunStarted", None),
-            ("StepStarted", step),
-            ("RawSealed", step),
-            ("VerdictAccepted", step),
-            ("PartitionLoaded", step),
-            ("RunCompleted", None),
-        ]
-        run = location.instance.get_run_by_id(result.run_id)
-        assert run is not None
-        snapshot = events.get_snapshot(result.run_id)
-        with rooms_for(location.settings, origin_of(run)) as rooms:
-            rooms.begin([key(1)])
+    step = str(key(1))
+    assert told == [
+        ("RunStarted", None),
+        ("StepStarted", step),
+        ("RawSealed", step),
+        ("VerdictAccepted", step),
+        ("PartitionLoaded", step),
+        ("RunCompleted", None),
+    ]
+    assert location.house.ledger.holders([key(1)]) == {}
+    run = location.instance.get_run_by_id(result.run_id)
+    assert run is not None
+    with pytest.raises(LeaseLost), rooms_for(location.settings, origin_of(run)):
+        pytest.fail("a run was opened that has ended")
+
+
+def test_a_step_that_is_repeated_tells_nothing_twice(location: Location) -> None:
+    """The engine may repeat the steps of a run while it lives: what was told and counted stays as it was."""
+    location.add(1)
+    land(location.house, key(1))
+    run = created(location, key(1))
+    told = []
+    with rooms_for(location.settings, origin_of(run)) as rooms:
+        for _ in range(2):
+            begun = rooms.begin([key(1)])
+            assert list(begun.granted) == [key(1)]
             register(rooms.source.land([key(1)]), raw=rooms.raw, ledger=rooms.ledger)
             rooms.pipeline(location.house.spark).judge(rooms.ledger.unjudged([key(1)]))
             rooms.pipeline(location.house.spark).load([key(1)])
-        assert len(events.fetch(result.run_id)) == len(told)
-        assert events.get_snapshot(result.run_id) == snapshot
+            told.append([each.event.event_type for each in rooms.events.fetch(run.run_id)])
+    assert told[0] == told[1] == ["RunStarted", "StepStarted", "RawSealed", "VerdictAccepted", "PartitionLoaded"]
     assert location.house.ledger.state(key(1)).attempt_count == 1
 
 

@@ -1,0 +1,235 @@
+"""Runs that meet, die or wake up late: who is left what, and what becomes of the partitions."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+import sqlalchemy as sa
+from pyspark.sql import SparkSession
+
+from ads_pipeline.freshness import RAW as RAW_STATUS
+from ads_pipeline.freshness import AttemptOutcome
+from ads_pipeline.ledger.control_tables import leases
+from ads_pipeline.ledger.event_reader import EventReader
+from ads_pipeline.ledger.leases import Lease
+from ads_pipeline.orchestration.dispatching import Due, run_requests
+from ads_pipeline.orchestration.endings import SILENT, origin_of
+from ads_pipeline.orchestration.keys import partitions_from
+from ads_pipeline.orchestration.rooms import opened as rooms_for
+from ads_pipeline.partition import PartitionKey
+from ads_pipeline.pipeline import Pipeline
+from ads_pipeline.registration import register
+from ads_pipeline.run_snapshots import RunStatus
+from ads_pipeline_tests.orchestration.test_assets import refusal
+from ads_pipeline_tests.orchestration.test_sensors import created, tick
+from ads_pipeline_tests.orchestration.words import RAW, WAREHOUSE, Location, location_at, names
+from ads_pipeline_tests.pipeline.words import QUERY, key, land, land_bad, visible
+
+
+@pytest.fixture
+def location(tmp_path: Path, spark: SparkSession) -> Iterator[Location]:
+    with location_at(tmp_path / "home", spark) as opened:
+        yield opened
+
+
+@pytest.fixture
+def other(location: Location) -> Iterator[Lease]:
+    """The lease of a run that is at work elsewhere."""
+    lease = Lease(location.house.ledger._engine, "elsewhere", lasts=timedelta(hours=1))
+    lease.open()
+    yield lease
+    lease.end()
+
+
+@pytest.mark.invariant("O4")
+def test_a_run_leaves_alone_what_another_is_at_work_on(
+    location: Location, other: Lease, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The partition in the middle is held: it is neither sealed in the ledger nor judged nor loaded, the failure says
+    who holds it and until when, and its neighbours are loaded. Once it is free the same run over it succeeds."""
+    location.add(1, 2, 3)
+    for customer in (1, 2, 3):
+        land(location.house, key(customer))
+    other.claim([key(2)])
+    result = location.run([key(1), key(3)])
+    assert not result.success
+    assert location.shown(RAW) == (names(key(1), key(3)), names(key(2)))
+    assert location.shown(WAREHOUSE) == (names(key(1), key(3)), names(key(2)))
+    assert set(location.checked()) == names(key(1), key(3))
+    assert visible(location.house) == {key(1): "r1", key(3): "r1"}
+    ledger = location.house.ledger
+    assert (ledger.runs(key(2)), ledger.state(key(2)).attempt_count) == ([], 0)
+    told = f"run elsewhere holds it, at least until {ledger.holders([key(2)])[key(2)].until:%Y-%m-%d %H:%M:%S} UTC"
+    assert told in refusal(result)
+    logged = capfd.readouterr().err
+    assert f"1 of 3 partitions are left to other runs. First: {key(2)}, {told}" in logged
+    assert "nothing is sealed" not in logged
+    other.end()
+    assert location.run([key(2)]).success
+    assert visible(location.house)[key(2)] == "r1"
+
+
+@pytest.mark.invariant("O4")
+def test_a_run_of_which_all_is_held_does_nothing(location: Location, other: Lease) -> None:
+    """Nothing is granted: the run fails with the reason, and changes nothing of what is there."""
+    location.add(1)
+    land(location.house, key(1))
+    assert location.run([key(1)]).success
+    land(location.house, key(1), "r2")
+    other.claim([key(1)])
+    before = location.house.ledger.state(key(1))
+    for assets in ([RAW, WAREHOUSE], [WAREHOUSE], [RAW]):
+        result = location.run([key(1)], assets)
+        assert result.success == (WAREHOUSE not in assets)
+        assert location.house.ledger.state(key(1)) == before
+    assert visible(location.house) == {key(1): "r1"}
+
+
+def test_reconciliation_leaves_alone_what_a_run_is_at_work_on(location: Location, other: Lease) -> None:
+    """Of two differences the one that nobody is at work on is mended, under a claim of its own."""
+    location.add(1, 2)
+    runs = [land(location.house, key(1)), land(location.house, key(2))]
+    location.house.pipeline.judge(runs)
+    other.claim([key(2)])
+    with rooms_for(location.settings, origin_of(created(location, key(1)))) as rooms:
+        done = rooms.reconciliation(location.house.spark).mend(source=rooms.source_name, query_name=QUERY)
+        assert [repair.key for repair in done.repairs] == [key(1)]
+        holders = rooms.ledger.holders([key(1), key(2)])
+        assert (holders[key(1)].run_id, holders[key(2)].run_id) == (rooms.lease.run_id, "elsewhere")
+    assert visible(location.house) == {key(1): "r1"}
+
+
+def vanish(location: Location, *keys: PartitionKey) -> dg.DagsterRun:
+    """A run that Dagster takes to be at work, and that died with all who could have told before it had judged."""
+    dead = created(location, *keys)
+    started = dg.DagsterEvent(event_type_value=dg.DagsterEventType.RUN_START.value, job_name=dead.job_name)
+    location.instance.report_dagster_event(started, dead.run_id)
+    with rooms_for(location.settings, origin_of(dead)) as rooms:
+        rooms.begin(keys)
+        register(rooms.source.land(keys), raw=rooms.raw, ledger=rooms.ledger)
+        _mislay(rooms.lease)
+    return dead
+
+
+def _mislay(lease: Lease) -> None:
+    """Nothing ends it: as if the process were gone."""
+    lease.end = lambda: None  # type: ignore[method-assign]
+
+
+def expire(location: Location, run_id: str) -> None:
+    """Let the lease have run out a moment ago, past the rule that leases are not shortened."""
+    engine = location.house.ledger._engine
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DROP TRIGGER leases_move")
+        connection.execute(sa.update(leases).where(leases.c.run_id == run_id).values(expires_at=sa.text("beat_at")))
+
+
+@pytest.mark.invariant("O3", "P12")
+@pytest.mark.parametrize("cancelling", [False, True])
+def test_a_run_of_which_nothing_is_heard_is_ended(
+    location: Location, capfd: pytest.CaptureFixture[str], cancelling: bool
+) -> None:
+    """Dagster calls it at work, and while its lease holds it is left alone. Then it is over in Dagster and in the
+    log, its sealed run counts once as tried, and its partitions may be asked for again."""
+    location.add(1, 2)
+    run = land(location.house, key(1))
+    dead = vanish(location, key(1), key(2))
+    if cancelling:
+        location.instance.report_run_canceling(dead)
+    tick(location, "run_endings")
+    assert [*location.house.ledger.holders([key(1)])] == [key(1)]
+    assert requested(location) == []
+    expire(location, dead.run_id)
+    tick(location, "run_endings")
+    assert f"left 1 sealed runs unjudged: {run.key}" in capfd.readouterr().err
+    known = location.instance.get_run_by_id(dead.run_id)
+    assert known is not None
+    ended = (
+        (dg.DagsterRunStatus.CANCELED, RunStatus.CANCELLED)
+        if cancelling
+        else (dg.DagsterRunStatus.FAILURE, RunStatus.FAILED)
+    )
+    with EventReader.opened(location.settings.database_url) as events:
+        last = events.fetch(dead.run_id)[-1].event
+        assert (known.status, events.open_snapshot(dead.run_id).status) == ended
+        assert last.event_data == {"why": SILENT}
+        told = len(events.fetch(dead.run_id))
+        tick(location, "run_endings")
+        assert len(events.fetch(dead.run_id)) == told
+    tried = location.house.ledger.statuses(RAW_STATUS, [key(1)])[key(1)]
+    assert tried is not None
+    outcome = AttemptOutcome.CANCELLED if cancelling else AttemptOutcome.FAILED
+    assert (tried.last_attempt_run_id, tried.last_attempt_outcome) == (run.run_id, outcome)
+    assert location.house.ledger.state(key(1)).attempt_count == 0
+    assert len(requested(location)) == 1
+    assert location.run([key(1)]).success
+
+
+def requested(location: Location) -> list[Any]:
+    """What would be asked of Dagster now."""
+    partitions = partitions_from(location.settings.google_apis.start_date)
+    due = Due(query_name=QUERY, assets=(RAW, WAREHOUSE), reasons={key(1): "r1"})
+    with_now = location.house.ledger._writing.now
+    with location.house.ledger._engine.begin() as connection:
+        return run_requests(location.instance, partitions, due, now=with_now(connection))
+
+
+@pytest.mark.invariant("O3")
+def test_a_run_that_died_before_it_told_of_anything_is_ended_too(location: Location) -> None:
+    """All there is of it is a lease that has expired: Dagster and the log are told of its end."""
+    location.add(1)
+    dead = created(location, key(1))
+    lease = Lease(location.house.ledger._engine, dead.run_id, lasts=timedelta(0))
+    lease.open()
+    tick(location, "run_endings")
+    known = location.instance.get_run_by_id(dead.run_id)
+    assert known is not None
+    assert known.status is dg.DagsterRunStatus.FAILURE
+    with EventReader.opened(location.settings.database_url) as events:
+        assert [each.event.event_type for each in events.fetch(dead.run_id)] == ["RunFailed"]
+
+
+@pytest.mark.invariant("O5")
+def test_a_run_that_is_cancelled_half_way_leaves_what_is_finished(
+    location: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cancelled between the verdicts of its first partitions and those of its last: the verdicts stand, one each,
+    what was loaded before is served as before, nothing else changes, and everything is free for the next run."""
+    location.add(1, 2, 3, 4)
+    land(location.house, key(4))
+    assert location.run([key(4)]).success
+    for customer in (1, 3, 4):
+        land(location.house, key(customer), "r2")
+    land_bad(location.house, key(2), "r2")
+    record = Pipeline.record
+
+    def cancelled_after_two(self: Pipeline, verdicts: Any) -> Any:
+        some = [each for each in verdicts if each.run.key in (key(1), key(2))]
+        record(self, some)
+        (running,) = location.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))
+        location.instance.report_run_canceling(running)
+        raise KeyboardInterrupt  # which is what the signal makes of it
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Pipeline, "record", cancelled_after_two)
+        cancelled = location.instance.get_run_by_id(location.run([key(1), key(4)]).run_id)
+    assert cancelled is not None
+    assert cancelled.status is dg.DagsterRunStatus.CANCELED
+    ledger = location.house.ledger
+    before = ledger.states([key(n) for n in range(1, 5)])
+    assert [(str(each.status), each.attempt_count) for each in before.values()] == [
+        ("success", 1),
+        ("failed", 1),
+        ("pending", 0),
+        ("success", 1),
+    ]
+    assert visible(location.house) == {key(4): "r1"}
+    assert ledger.holders(before) == {}
+    tick(location, "run_endings")
+    assert ledger.states(before) == before
+    location.run([key(1), key(4)])
+    assert visible(location.house) == {key(1): "r2", key(3): "r2", key(4): "r2"}
+    assert [each.attempt_count for each in ledger.states(before).values()] == [1, 1, 1, 2]
