@@ -24,6 +24,7 @@ tree once, at its own edge; it does not invent classes of its own elsewhere.
     │   ├── TableContended      other loaders kept committing first                       (waiting cures it)
     │   └── WarehouseUnavailable  the table's storage or the cluster failed                 (waiting cures it)
     ├── StatusFileUnavailable   partition_status.parquet cannot be written                (waiting cures it)
+    ├── ArchiveUnavailable      an export of the ledger cannot be read or written         (waiting cures it)
     └── LedgerError             about the record of what is safe
         ├── IllegalMove         the transition table has no such move
         ├── VerdictConflict     the same run was judged twice, differently
@@ -38,6 +39,9 @@ tree once, at its own edge; it does not invent classes of its own elsewhere.
         ├── RunClosed           an event for a run whose events were retired, or of another plan
         ├── RunOpen             events of a run that has not ended are to be retired
         ├── UnsoundAcceptance   an acceptance that the run's own seal contradicts
+        ├── LogContradicted     what is logged of a partition cannot have come about by the rules
+        ├── BadArchive          an export of the ledger is cut, changed or no such thing
+        ├── LedgerInUse         a ledger is to be rebuilt where there is one already
         ├── LedgerRefused       the database's own rules stopped a write: a defect, never retried
         ├── LedgerOutdated      the schema is not the one this release writes
         └── LedgerUnavailable   busy or out of reach                                  (waiting cures it)
@@ -205,6 +209,15 @@ class StatusFileUnavailable(AdsPipelineError):
         super().__init__(f"{name}: {problem}")
 
 
+class ArchiveUnavailable(AdsPipelineError):
+    """The file system failed under an export of the ledger. No half export stands under its name."""
+
+    waiting_cures = True
+
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(f"{printable(name)}: {problem}")
+
+
 class LedgerError(AdsPipelineError):
     """A failure of the ledger. The transaction it came from has left no trace."""
 
@@ -322,6 +335,33 @@ class UnsoundAcceptance(LedgerError):
     def __init__(self, run: str, problem: str) -> None:
         self.run, self.problem = run, problem
         super().__init__(f"{run}: cannot be accepted: {problem}; reject it and land a new run")
+
+
+class LogContradicted(LedgerError):
+    """The logs of a partition do not lead to one another by the rules. Somebody wrote past them, or lost a part."""
+
+    def __init__(self, partition: str, problem: str) -> None:
+        self.partition, self.problem = partition, problem
+        super().__init__(f"{partition}: {problem}")
+
+
+class BadArchive(LedgerError):
+    """An export of the ledger was refused. Nothing was written."""
+
+    def __init__(self, line: int, problem: str) -> None:
+        self.line, self.problem = line, problem
+        super().__init__(f"line {line} of the export: {problem}")
+
+
+class LedgerInUse(LedgerError):
+    """A ledger is rebuilt only where nothing is, so that no two histories are mixed."""
+
+    def __init__(self, table: str) -> None:
+        self.table = table
+        super().__init__(
+            f"the ledger is in use, there are rows in {table}: move its database away, or name another one in "
+            "ADS_PIPELINE_DATABASE_URL, and try again"
+        )
 
 
 class LedgerRefused(LedgerError):

@@ -32,6 +32,7 @@ LAW: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "progress": (frozenset({"rich"}), frozenset()),
     "registration": (frozenset(), WORDS | {"raw", "ledger"}),
     "arrivals": (frozenset(), WORDS | {"raw", "ledger"}),
+    "rebuilding": (frozenset(), WORDS | {"raw", "ledger", "progress"}),
     "pipeline": (
         frozenset({"pyspark"}),
         WORDS | {"contracts", "raw", "ledger", "registration", "validator", "warehouse", "progress"},
@@ -47,7 +48,7 @@ LAW: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
         frozenset({"typer", "rich", "duckdb"}),
         WORDS
         | {"demo", "ledger", "raw", "reading", "gaps", "settings", "currency", "status_file", "progress"}
-        | {"sessions", "warehouse", "pipeline", "reconciliation", "control", "overruling"},
+        | {"sessions", "warehouse", "pipeline", "reconciliation", "control", "overruling", "rebuilding"},
     ),
     "orchestration": (
         frozenset({"dagster", "dagster_pyspark", "dagster_postgres", "pyspark"}),

@@ -12,6 +12,7 @@ import typer
 
 from ads_pipeline.cli import events, raw, states, upkeep, why
 from ads_pipeline.cli.exits import Commands
+from ads_pipeline.cli.ledgers import ledger
 from ads_pipeline.cli.words import window
 from ads_pipeline.errors import BadCommand
 from ads_pipeline.ledger.reader import LARGEST_PAGE
@@ -48,6 +49,7 @@ app.add_typer(state, name="state")
 app.add_typer(sealed, name="raw")
 app.add_typer(warehouse, name="warehouse")
 app.add_typer(told, name="events")
+app.add_typer(ledger, name="ledger")
 
 
 @app.callback()

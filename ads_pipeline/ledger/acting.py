@@ -64,7 +64,7 @@ def log(
     before: Mapping[PartitionKey, PartitionState],
     now: datetime,
 ) -> None:
-    """Keep who acted, how and why, and what each partition was before it."""
+    """Keep who acted, how and why, what each partition was before it, and behind which attempt that was."""
     words = {
         "act_id": order.act_id,
         "act": act.lower(),
@@ -78,7 +78,8 @@ def log(
     connection.execute(writing.sql.insert_act, words)
     rows = (
         key_fields(state.key)
-        | {"act_id": order.act_id, "status_before": before[state.key].status if state.key in before else None}
+        | {"act_id": order.act_id, "attempt_no": state.attempt_count}
+        | {"status_before": before[state.key].status if state.key in before else None}
         for state in changed
     )
     writing.sql.insert_acted.run(connection, rows)

@@ -127,6 +127,17 @@ def hold_still(connection: sa.Connection) -> None:
         connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
 
 
+@contextmanager
+def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """A connection whose reads all see one moment, for answers that are too long to be held in memory."""
+    try:
+        with engine.connect().execution_options(**{ONLY_READS: True}) as connection:
+            hold_still(connection)
+            yield connection
+    except sa.exc.DBAPIError as error:
+        raise translated(error) from error
+
+
 def may_be_tried_again(error: BaseException) -> bool:
     """Whether the same transaction may succeed in a moment, or may even have succeeded already."""
     if not isinstance(error, sa.exc.DBAPIError):
@@ -189,8 +200,12 @@ def revisions(engine: sa.Engine) -> tuple[str | None, str]:
     def found(connection: sa.Connection) -> str | None:
         return MigrationContext.configure(connection, opts={"version_table": REVISION_TABLE}).get_current_revision()
 
-    head = ScriptDirectory.from_config(_alembic()).get_current_head()
-    return transact(engine, found), str(head)
+    return transact(engine, found), newest_revision()
+
+
+def newest_revision() -> str:
+    """The revision that this release writes."""
+    return str(ScriptDirectory.from_config(_alembic()).get_current_head())
 
 
 def _alembic() -> Config:

@@ -73,7 +73,7 @@ class Hearing:
             schema_version=row.run_schema_version,
             record_count=row.run_record_count,
         )
-        _check_sound(verdict, registered)
+        check_sound(verdict, registered)
         self._now = self._clock() if self._clock else row.now
         ruling = rule_on(
             standing.state,
@@ -156,7 +156,8 @@ def judged_at(state: PartitionState) -> datetime:
     return state.updated_at
 
 
-def _check_sound(verdict: Verdict, registered: RegisteredRun) -> None:
+def check_sound(verdict: Verdict, registered: RegisteredRun) -> None:
+    """UnsoundAcceptance where a run's own seal contradicts what is said of it."""
     if verdict.outcome is Outcome.REJECTED:
         return
     if registered.record_count is None:

@@ -113,18 +113,18 @@ class StatusBook:
 
         What a sweep had kept is gone until the next one. Nobody else writes statuses meanwhile.
         """
+        return database.transact(self._engine, self.rebuild_within)
 
-        def work(connection: sa.Connection) -> int:
-            self._lock(connection)
-            connection.execute(sa.delete(partition_status))
-            finished = groupby(self._finishes(connection), key=lambda each: (each[0], each[1]))
-            folded = (self._folded(*of, [finish for *_, finish in members]) for of, members in finished)
-            kept = 0
-            while some := list(islice(folded, AT_ONCE)):
-                kept += self._statuses.keep(connection, some)
-            return kept
-
-        return database.transact(self._engine, work)
+    def rebuild_within(self, connection: sa.Connection) -> int:
+        """The same, in the caller's transaction."""
+        self._lock(connection)
+        connection.execute(sa.delete(partition_status))
+        finished = groupby(self._finishes(connection), key=lambda each: (each[0], each[1]))
+        folded = (self._folded(*of, [finish for *_, finish in members]) for of, members in finished)
+        kept = 0
+        while some := list(islice(folded, AT_ONCE)):
+            kept += self._statuses.keep(connection, some)
+        return kept
 
     def _lock(self, connection: sa.Connection) -> None:
         """Everybody who finishes an attempt waits; SQLite's transaction holds the whole database anyway."""

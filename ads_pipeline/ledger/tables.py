@@ -159,13 +159,15 @@ operator_acts = sa.Table(
     sa.Column("acted_at", Instant),
 )
 
-# The partitions an act changed, and what they were before it.
+# The partitions an act changed, what they were before it, and how many attempts they counted then, which earlier
+# releases did not keep.
 acted_partitions = sa.Table(
     "acted_partitions",
     metadata,
     sa.Column("act_id", sa.Text, primary_key=True),
     *key_columns(),
     sa.Column("status_before", sa.Text),
+    sa.Column("attempt_no", sa.Integer),
 )
 
 # Where each run's events stand: its row is the lock of its order. `projected_seq` is how far the snapshot is.

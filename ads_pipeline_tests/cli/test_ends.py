@@ -14,14 +14,18 @@ from ads_pipeline import errors
 from ads_pipeline.cli.exits import exit_code, one_line
 from ads_pipeline.errors import (
     AdsPipelineError,
+    ArchiveUnavailable,
+    BadArchive,
     BadCommand,
     BadEvent,
     BadName,
     BadSettings,
     ContractMissing,
+    LedgerInUse,
     LedgerOutdated,
     LedgerRefused,
     LedgerUnavailable,
+    LogContradicted,
     Mistake,
     NoSuchEvents,
     RawUnavailable,
@@ -36,6 +40,8 @@ from ads_pipeline_tests.cli.words import START, WEEK, Place, Shown
 COMMANDS = (
     (),
     ("migrate",),
+    ("ledger",),
+    *(("ledger", name) for name in ("export", "digest", "rebuild")),
     ("state",),
     ("state", "inspect"),
     ("state", "why"),
@@ -62,6 +68,10 @@ HEAVY = ("dagster", "pyspark", "duckdb", "pandas", "pyarrow", "pandera")
         (BadEvent("run_id", "odd"), 65),
         (RunClosed("r1", "retired"), 65),
         (RunDamaged("x", "short"), 65),
+        (BadArchive(1, "cut off"), 65),
+        (LogContradicted("x", "odd"), 65),
+        (LedgerInUse("runs"), 64),
+        (ArchiveUnavailable("x", "full"), 69),
         (RawUnavailable("x", "full"), 69),
         (LedgerUnavailable("busy"), 69),
         (WarehouseUnavailable("x", "gone"), 69),
@@ -171,7 +181,7 @@ def test_the_readmes_commands_run(shown: Shown) -> None:
     """What the README tells people to type is understood and answered."""
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     lines = re.findall(r"^ads-pipeline (.+)$", readme, re.MULTILINE)
-    assert [shown.run(*shlex.split(line, comments=True)).code for line in lines] == [0, 0, 0, 1, 1, 0, 0, 0]
+    assert [shown.run(*shlex.split(line, comments=True)).code for line in lines] == [0, 0, 0, 1, 1, 0, 0, 0, 0]
 
 
 def test_a_process_answers_in_json(shown: Shown) -> None:

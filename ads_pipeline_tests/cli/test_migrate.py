@@ -26,12 +26,12 @@ def test_an_old_ledger_is_brought_to_this_release(old: Place) -> None:
     refused = old.run("state", "inspect")
     assert (refused.code, refused.out) == (78, "")
     assert (
-        "the ledger is at revision 0002, this release needs 0004: migrate it with ads-pipeline migrate" in refused.err
+        "the ledger is at revision 0002, this release needs 0005: migrate it with ads-pipeline migrate" in refused.err
     )
     ended = old.run("migrate")
     assert (ended.code, ended.err) == (0, "")
     assert ended.lines == [
-        "the ledger was at revision 0002 and is at 0004",
+        "the ledger was at revision 0002 and is at 0005",
         "6 rows of partition_status were made anew",
     ]
     assert old.run("state", "inspect").lines[-1] == "5 partitions: 2 success, 1 failed, 2 pending"
@@ -44,13 +44,13 @@ def test_it_may_be_run_again(old: Place) -> None:
     old.run("migrate")
     again = old.process("migrate")
     assert (again.code, again.err) == (0, "")
-    assert again.lines[0] == "the ledger was at revision 0004 and is at 0004"
+    assert again.lines[0] == "the ledger was at revision 0005 and is at 0005"
 
 
 def test_where_there_is_none_a_ledger_is_made(tmp_path: Path) -> None:
     """A new home begins with an empty ledger, whose rows are the space's that the settings name."""
     place = Place(home=tmp_path / "home", more={"ADS_PIPELINE_TENANT": "acme"})
-    assert place.run("migrate").lines[0] == "the ledger was at revision none and is at 0004"
+    assert place.run("migrate").lines[0] == "the ledger was at revision none and is at 0005"
     assert place.run("state", "inspect").code == 0
 
 
@@ -62,7 +62,7 @@ def test_a_newer_ledger_is_left_alone(empty: Place) -> None:
     engine.dispose()
     ended = empty.run("migrate")
     assert (ended.code, ended.out) == (78, "")
-    assert "the ledger is at revision 9999, this release needs 0004" in ended.err
+    assert "the ledger is at revision 9999, this release needs 0005" in ended.err
 
 
 def test_a_database_out_of_reach_is_an_outage(tmp_path: Path) -> None:

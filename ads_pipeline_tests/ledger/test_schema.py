@@ -102,7 +102,7 @@ def test_another_releases_ledger_is_left_alone(url: str, backdoor: sa.Engine) ->
         backdoor, lambda c: c.exec_driver_sql(f"UPDATE {database.REVISION_TABLE} SET version_num = '9999'")
     )
     for kind in (Ledger, LedgerReader):
-        with pytest.raises(LedgerOutdated, match="revision 9999, this release needs 0004"), kind.opened(url):
+        with pytest.raises(LedgerOutdated, match="revision 9999, this release needs 0005"), kind.opened(url):
             pytest.fail("opened a ledger of another release")
 
 
