@@ -18,6 +18,11 @@ from ads_pipeline.seal import Seal
 class Source(Protocol):
     """Where the runs of partitions come from. An extractor lands new ones; what outsiders seal is only found."""
 
+    @property
+    def fetches(self) -> bool:
+        """Whether it lands runs itself, so that asking for a partition again may bring another."""
+        ...
+
     def land(self, partitions: Sequence[PartitionKey]) -> list[Run]:
         """The sealed runs of these partitions that await their verdict, oldest first in each."""
         ...
@@ -33,6 +38,8 @@ class Arrivals:
 
 class SealedRuns:
     """The source of a deployment whose extractors seal runs by themselves."""
+
+    fetches = False
 
     def __init__(self, *, raw: RawRuns, ledger: LedgerReader) -> None:
         self._raw, self._ledger = raw, ledger

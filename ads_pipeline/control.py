@@ -97,28 +97,31 @@ class Control:
         return found
 
     def requeue_due(self, desk: Desk, order: Order, *, source: str, room: int) -> Acted:
-        """Plan what failed, and put back to pending what is due, as much as there is room for in either lane."""
-        schedule = desk.schedule
-        schedule.plan(self._policy, today=self._today)
-        due = {
-            lane: schedule.due(self._policy, lane, source=source, today=self._today, limit=max(room, 1))
-            for lane in Lane
-        }
-        turn = shares(due, room, running=schedule.at_work(source, self._today))
-        if not turn:
-            return Acted(changed=(), unchanged=(), refused=())
-        return desk.carry_out(Act.REQUEUE, turn, order)
+        """Plan what failed, and put back to pending what is due: in each lane as much as there could be room for.
 
-    def wanted(self, *, source: str, room: int) -> dict[Lane, list[Wanted]]:
-        """The requests whose turn it is, by lane."""
-        schedule = self._ledger.schedule
-        found = {
-            lane: schedule.wanted(self._policy, lane, source=source, today=self._today, limit=max(room, 1))
+        The lanes are filled apart, so that a long queue in one keeps nothing out of the other.
+        """
+        desk.schedule.plan(self._policy, today=self._today)
+        turn = list[PartitionKey]()
+        for lane, waiting in self._open(source, room).items():
+            if len(waiting) < room:
+                limit = room - len(waiting)
+                turn += desk.schedule.due(self._policy, lane, source=source, today=self._today, limit=limit)
+        return desk.carry_out(Act.REQUEUE, turn, order) if turn else Acted(changed=(), unchanged=(), refused=())
+
+    def wanted(self, *, source: str, room: int) -> list[Wanted]:
+        """The requests whose turn it is, at most as many as there is room: fresh days first, backfills their part."""
+        found = self._open(source, room)
+        keys = {lane: [each.key for each in listed] for lane, listed in found.items()}
+        turn = set(shares(keys, room, running=self._ledger.schedule.at_work(source, self._today)))
+        return [each for listed in found.values() for each in listed if each.key in turn]
+
+    def _open(self, source: str, room: int) -> dict[Lane, list[Wanted]]:
+        limit = max(room, 1)
+        return {
+            lane: self._ledger.schedule.wanted(self._policy, lane, source=source, today=self._today, limit=limit)
             for lane in Lane
         }
-        keys = {lane: [each.key for each in listed] for lane, listed in found.items()}
-        turn = set(shares(keys, room, running=schedule.at_work(source, self._today)))
-        return {lane: [each for each in listed if each.key in turn] for lane, listed in found.items()}
 
     def _meant(
         self, act: Act, wanted: StateFilter | Sequence[PartitionKey]

@@ -9,14 +9,16 @@ from datetime import UTC, datetime
 import dagster as dg
 from dagster_pyspark import PySparkResource
 
+from ads_pipeline.ledger.desk import Desk
 from ads_pipeline.orchestration import demonstration
+from ads_pipeline.orchestration.asking import Clock
 from ads_pipeline.orchestration.assets import build_query
 from ads_pipeline.orchestration.endings import origin_of
 from ads_pipeline.orchestration.io_manager import PartitionStateIOManager
 from ads_pipeline.orchestration.keys import partitions_from
-from ads_pipeline.orchestration.rooms import Rooms, Watch, opened, watching
+from ads_pipeline.orchestration.rooms import Extractor, Rooms, Watch, opened, outside, watching
 from ads_pipeline.orchestration.schedules import build_schedules
-from ads_pipeline.orchestration.sensors import Clock, build_sensors
+from ads_pipeline.orchestration.sensors import build_sensors
 from ads_pipeline.sessions import spark_config
 from ads_pipeline.settings import Settings, read_settings
 
@@ -25,7 +27,9 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def build_definitions(settings: Settings | None = None, *, now: Clock = _now) -> dg.Definitions:
+def build_definitions(
+    settings: Settings | None = None, *, now: Clock = _now, extractor: Extractor = outside
+) -> dg.Definitions:
     """Everything Dagster is to know of the product, from these settings or the environment's."""
     known = settings or read_settings(os.environ)
     apis = known.google_apis
@@ -46,8 +50,9 @@ def build_definitions(settings: Settings | None = None, *, now: Clock = _now) ->
         sensors=sensors,
         schedules=schedules,
         resources={
-            "rooms": _rooms(known),
-            "watch": _watch(known),
+            "rooms": _rooms(known, extractor),
+            "watch": _watch(known, extractor),
+            "desk": _desk(known),
             "partition_state": _partition_state,
             "pyspark": PySparkResource(spark_config=spark_config(known)),
         },
@@ -57,24 +62,34 @@ def build_definitions(settings: Settings | None = None, *, now: Clock = _now) ->
 
 
 # Neither is a configurable resource: the address of the ledger may hold a password, which Dagster would show.
-def _rooms(settings: Settings) -> dg.ResourceDefinition:
+def _rooms(settings: Settings, extractor: Extractor) -> dg.ResourceDefinition:
     @dg.resource(description="The ledger, the raw runs and the warehouse of this deployment.")
     def rooms(context: dg.InitResourceContext) -> Iterator[Rooms]:
         if context.run is None:
             raise dg.DagsterInvariantViolationError("rooms are opened for a run")
-        with opened(settings, origin_of(context.run)) as found:
+        with opened(settings, origin_of(context.run), extractor) as found:
             yield found
 
     return rooms
 
 
-def _watch(settings: Settings) -> dg.ResourceDefinition:
+def _watch(settings: Settings, extractor: Extractor) -> dg.ResourceDefinition:
     @dg.resource(description="The same places for sensors, which look, and tell how runs end.")
     def watch(_context: dg.InitResourceContext) -> Iterator[Watch]:
-        with watching(settings) as found:
+        with watching(settings, extractor) as found:
             yield found
 
     return watch
+
+
+def _desk(settings: Settings) -> dg.ResourceDefinition:
+    @dg.resource(description="The desk of the control plane: acts and plans, and no way to record a verdict.")
+    def desk(_context: dg.InitResourceContext) -> Iterator[Desk]:
+        settings.home.mkdir(parents=True, exist_ok=True)
+        with Desk.opened(settings.database_url, space=settings.space) as found:
+            yield found
+
+    return desk
 
 
 @dg.io_manager(required_resource_keys={"rooms"}, description="The door to the ledger.")

@@ -56,7 +56,10 @@ LAW: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
         | {"settings", "raw", "ledger", "validator", "warehouse", "registration", "arrivals", "pipeline"}
         | {"reading", "gaps", "reconciliation", "progress", "currency", "status_file", "control"},
     ),
-    "definitions": (frozenset({"dagster", "dagster_pyspark"}), WORDS | {"settings", "sessions", "orchestration"}),
+    "definitions": (
+        frozenset({"dagster", "dagster_pyspark"}),
+        WORDS | {"settings", "sessions", "orchestration", "ledger"},
+    ),
 }
 
 

@@ -14,8 +14,12 @@ import dagster as dg
 from dagster._core.definitions.partitions.context import partition_loading_context
 
 from ads_pipeline.partition import PartitionKey
+from ads_pipeline.retry import Lane
 
 FOR_TAG: Final = "ads_pipeline/for"
+PRIORITY_TAG: Final = "dagster/priority"
+# What waits in Dagster's queue: fresh days first. That backfills get their turn is seen to where turns are given.
+PRIORITIES: Final = {Lane.FRESH: "1", Lane.BACKFILL: "0"}
 QUERY_TAG: Final = "ads_pipeline/query"
 START, END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 LONGEST_WAIT: Final = timedelta(hours=1)
@@ -29,6 +33,7 @@ class Due:
     query_name: str
     assets: tuple[dg.AssetKey, ...]
     reasons: Mapping[PartitionKey, str]
+    lane: Lane = Lane.BACKFILL
 
 
 def run_requests(
@@ -72,7 +77,7 @@ def _request(
     return dg.RunRequest(
         run_key=f"{due.query_name}:{digest}#{len(tried)}",
         asset_selection=list(due.assets),
-        tags=range_tags(due.query_name, start, end) | {FOR_TAG: digest},
+        tags=range_tags(due.query_name, start, end) | {FOR_TAG: digest, PRIORITY_TAG: PRIORITIES[due.lane]},
     )
 
 

@@ -1,7 +1,7 @@
 """Opens the rooms for one execution, from settings; Spark comes from `dagster-pyspark` where it is needed."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,6 +27,13 @@ from ads_pipeline.run_events import Origin
 from ads_pipeline.settings import Settings
 from ads_pipeline.warehouse.publication import Warehouse
 
+Extractor = Callable[[RawRuns, LedgerReader], Source]
+
+
+def outside(raw: RawRuns, ledger: LedgerReader) -> Source:
+    """Extractors of others, which seal runs by themselves."""
+    return SealedRuns(raw=raw, ledger=ledger)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
@@ -35,6 +42,7 @@ class Watch:
     settings: Settings
     ledger: LedgerReader
     events: RunLog
+    extractor: Extractor
 
     @property
     def source_name(self) -> str:
@@ -48,6 +56,11 @@ class Watch:
     def sealed(self) -> SealedRuns:
         return SealedRuns(raw=self.raw, ledger=self.ledger)
 
+    @property
+    def source(self) -> Source:
+        """Where raw runs come from."""
+        return self.extractor(self.raw, self.ledger)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rooms(Watch):
@@ -56,11 +69,6 @@ class Rooms(Watch):
     ledger: Ledger
     book: StatusBook
     lease: Lease
-
-    @property
-    def source(self) -> Source:
-        """Where raw runs come from. An extractor of our own will stand here."""
-        return self.sealed
 
     @property
     def warehouse(self) -> Warehouse:
@@ -99,15 +107,15 @@ class Rooms(Watch):
 
 
 @contextmanager
-def watching(settings: Settings) -> Iterator[Watch]:
+def watching(settings: Settings, extractor: Extractor = outside) -> Iterator[Watch]:
     settings.home.mkdir(parents=True, exist_ok=True)
     url, space = settings.database_url, settings.space
     with RunLog.watching(url, space=space) as events, LedgerReader.opened(url, space=space) as ledger:
-        yield Watch(settings=settings, ledger=ledger, events=events)
+        yield Watch(settings=settings, ledger=ledger, events=events, extractor=extractor)
 
 
 @contextmanager
-def opened(settings: Settings, origin: Origin) -> Iterator[Rooms]:
+def opened(settings: Settings, origin: Origin, extractor: Extractor = outside) -> Iterator[Rooms]:
     """The rooms for one run of the engine, which holds a lease and whose events are projected while it lasts."""
     url, space = settings.database_url, settings.space
     with (
@@ -121,4 +129,4 @@ def opened(settings: Settings, origin: Origin) -> Iterator[Rooms]:
         apis = settings.google_apis
         versions = {name: query.schema_version for name, query in apis.queries.items()}
         book.see_code(apis.source, versions_of(versions))
-        yield Rooms(settings=settings, ledger=ledger, events=events, book=book, lease=lease)
+        yield Rooms(settings=settings, ledger=ledger, events=events, book=book, lease=lease, extractor=extractor)

@@ -4,24 +4,21 @@ Sensors read and never write. An outage is an error of the tick, never a reason 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
 from datetime import date, datetime, timedelta
 from typing import Final
 
 import dagster as dg
 
-from ads_pipeline.errors import quoted
 from ads_pipeline.ledger.projection import Follower
 from ads_pipeline.ledger.records import Standing
-from ads_pipeline.orchestration.dispatching import Due, run_requests
+from ads_pipeline.orchestration.asking import Clock, answer
 from ads_pipeline.orchestration.endings import end_runs
-from ads_pipeline.orchestration.keys import CUSTOMERS, DAY, assets_of, raw_asset, warehouse_asset
+from ads_pipeline.orchestration.keys import assets_of, raw_asset, warehouse_asset
+from ads_pipeline.orchestration.retries import build_retries
 from ads_pipeline.orchestration.rooms import Watch
-from ads_pipeline.partition import NAME_RULES, PartitionKey
+from ads_pipeline.partition import PartitionKey
 from ads_pipeline.run_snapshots import Lag
 
-Clock = Callable[[], datetime]
-AssetOf = Callable[[str], dg.AssetKey]
 WINDOW: Final = timedelta(days=92)  # how far back is looked for what was sealed late
 SETTLING: Final = timedelta(minutes=10)  # a run that has just judged is about to load
 SECONDS_BETWEEN_LOOKS: Final = 60
@@ -46,7 +43,7 @@ def build_sensors(
         reasons: dict[PartitionKey, str] = defaultdict(str)
         for run in found.runs:
             reasons[run.key] += f"{run.run_id} "
-        return _result(context, partitions, reasons, query_names, [raw_asset, warehouse_asset], now())
+        return answer(context, partitions, reasons, query_names, [raw_asset, warehouse_asset], now())
 
     @dg.sensor(
         target=dg.AssetSelection.assets(*assets_of(query_names)),
@@ -64,9 +61,9 @@ def build_sensors(
             )
             if _is_unloaded(standing, now())
         }
-        return _result(context, partitions, reasons, query_names, [warehouse_asset], now())
+        return answer(context, partitions, reasons, query_names, [warehouse_asset], now())
 
-    return [raw_arrivals, states_to_load, _run_endings()]
+    return [raw_arrivals, states_to_load, build_retries(partitions, query_names, now=now), _run_endings()]
 
 
 def _run_endings() -> dg.SensorDefinition:
@@ -107,54 +104,3 @@ def _is_unloaded(standing: Standing, now: datetime) -> bool:
     updated_at = standing.state.updated_at
     settled = updated_at is not None and updated_at < now - SETTLING
     return standing.publishable and settled and not standing.pointed_at_current
-
-
-def _result(
-    context: dg.SensorEvaluationContext,
-    partitions: dg.MultiPartitionsDefinition,
-    reasons: dict[PartitionKey, str],
-    query_names: list[str],
-    assets_of: list[AssetOf],
-    now: datetime,
-) -> dg.SensorResult:
-    """New customers on one tick, their runs on the next: a range can only be cut once Dagster knows both its ends."""
-    days = partitions.get_partitions_def_for_dimension(DAY)
-    first, today = date.fromisoformat(str(days.get_first_partition_key())), now.date()
-    known = {key: why for key, why in reasons.items() if key.query_name in query_names and key.logical_date >= first}
-    if len(known) < len(reasons):
-        _warn_of_others(context, [key for key in reasons if key not in known], first)
-    known = {key: why for key, why in known.items() if key.logical_date < today}  # today is a partition tomorrow
-    customers = context.instance.get_dynamic_partitions(CUSTOMERS)
-    _warn_of_oddities(context, customers)
-    new = sorted({key.customer_id for key in known} - set(customers))
-    if new:
-        add = dg.DynamicPartitionsDefinition(name=CUSTOMERS).build_add_request(new)
-        return dg.SensorResult(dynamic_partitions_requests=[add], skip_reason=f"adding {len(new)} customers first")
-    requests = []
-    for name in query_names:
-        of_query = {key: why for key, why in known.items() if key.query_name == name}
-        due = Due(query_name=name, assets=tuple(asset(name) for asset in assets_of), reasons=of_query)
-        requests += run_requests(context.instance, partitions, due, now=now) if of_query else []
-    if requests:
-        return dg.SensorResult(run_requests=requests)
-    waiting = f"; runs are at work on {len(known)} partitions or wait for their next try" if known else ""
-    return dg.SensorResult(skip_reason=f"nothing is due{waiting}")
-
-
-def _warn_of_oddities(context: dg.SensorEvaluationContext, customers: Sequence[str]) -> None:
-    """The UI lets anything be added as a customer, and then does not show partitions it cannot spell."""
-    rule, words = NAME_RULES["customer_id"]
-    for name in customers:
-        if rule.fullmatch(name) is None:
-            context.log.warning("%s in %s is no customer (%s); delete it there", quoted(name), CUSTOMERS, words)
-
-
-def _warn_of_others(context: dg.SensorEvaluationContext, keys: list[PartitionKey], first: date) -> None:
-    """What lies outside: a query that was taken out of the query file, or a day before the start date."""
-    context.log.warning(
-        "%d partitions have runs and no asset: their query is not in the query file, or their day is before %s. "
-        "Nothing of them is lost. First: %s",
-        len(keys),
-        first,
-        min(keys),
-    )

@@ -20,7 +20,7 @@ from ads_pipeline.ledger.tables import metadata
 from ads_pipeline.ledger.writer import Ledger
 from ads_pipeline.partition import PartitionKey
 from ads_pipeline.raw import RawRuns
-from ads_pipeline.retry import Lane, RetryPolicy
+from ads_pipeline.retry import RetryPolicy
 from ads_pipeline.transitions import Act, Status, Verdict
 from ads_pipeline_tests.ledger.words import (
     FakeClock,
@@ -301,10 +301,25 @@ def test_the_policy_requeues_what_is_due_in_both_lanes(timed_ledger: Ledger, clo
     assert asked.requeue_due(timed_ledger, order("early"), source="google_ads", room=8).changed == ()
     clock.tick(timedelta(hours=1))
     acted = asked.requeue_due(timed_ledger, order("tick-1"), source="google_ads", room=8)
-    requeued = [state.key for state in acted.changed]
-    assert (len(set(requeued) & set(fresh)), len(set(requeued) & set(old))) == (6, 2)
-    assert [act.operator for act in timed_ledger.acts(requeued[0])] == ["ada"]
-    wanted = asked.wanted(source="google_ads", room=8)
-    assert {each.key for each in wanted[Lane.FRESH]} == set(requeued) & set(fresh)
-    assert {each.key for each in wanted[Lane.BACKFILL]} == set(requeued) & set(old)
-    assert len(asked.wanted(source="google_ads", room=4)[Lane.FRESH]) == 3
+    requeued = {state.key for state in acted.changed}
+    assert (len(requeued & set(fresh)), len(requeued & set(old))) == (8, 8)
+    assert {act.act for partition in requeued for act in timed_ledger.acts(partition)} == {"requeue"}
+    turn = {each.key for each in asked.wanted(source="google_ads", room=8)}
+    assert (len(turn & set(fresh)), len(turn & set(old))) == (6, 2)
+    assert turn <= requeued
+    assert asked.requeue_due(timed_ledger, order("tick-2"), source="google_ads", room=8).changed == ()
+    more = asked.requeue_due(timed_ledger, order("tick-3"), source="google_ads", room=9)
+    assert len(more.changed) == 2
+
+
+def test_a_long_queue_of_backfills_keeps_no_fresh_day_out(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """However much somebody asked for, a fresh day that is due is requeued and has its turn."""
+    old, fresh = keys(50), key("7", day=28)
+    timed_ledger.carry_out(Act.ENQUEUE, old, order("backfill"))
+    fail(timed_ledger, [fresh])
+    clock.tick(timedelta(hours=1))
+    asked = control_of(timed_ledger, today=clock.now.date())
+    assert len(asked.wanted(source="google_ads", room=8)) == 8
+    asked.requeue_due(timed_ledger, order("tick-1"), source="google_ads", room=8)
+    turn = [each.key for each in asked.wanted(source="google_ads", room=8)]
+    assert (turn[0], len(turn)) == (fresh, 8)
