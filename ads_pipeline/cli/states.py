@@ -18,6 +18,7 @@ from ads_pipeline.partition import PartitionKey, checked_name, parse_key
 from ads_pipeline.settings import Settings
 from ads_pipeline.transitions import PartitionState, Status
 
+MOST: Final = 10_000  # of a status are counted: a million would take longer than the page
 WIDE: Final = 120  # columns; below, the run and the time are left to --json
 DATA: Final = {
     DisplayStatus.MATERIALIZED: "current",
@@ -45,14 +46,14 @@ def inspect(
     start = None if after is None else parse_key(after)
     with ledger_of(settings) as ledger:
         page = ledger.page(wanted, after=start, limit=limit)
-        tally = ledger.tally(wanted)
+        tally = ledger.tally(wanted, most=MOST)
         current = Currencies(settings.policies, ledger.code_versions(settings.google_apis.source)).of(
             ledger, (state.key for state in page), now=datetime.now(UTC)
         )
-        beyond = sum(ledger.tally(wanted, after=page[-1].key).values()) if len(page) == limit else 0
+        beyond = ledger.tally(wanted, after=page[-1].key, most=MOST) if len(page) == limit else {}
     notes = [_tallied(tally), *_unknown(wanted, settings, tally)]
-    if beyond:
-        notes += [f"{beyond:,} more follow; go on with", f"  --after {page[-1].key}"]
+    if any(beyond.values()):
+        notes += [f"{_total(beyond)} more follow; go on with", f"  --after {page[-1].key}"]
     if as_json:
         write_json(fields_of(state, current[state.key]) for state in page)
         print(*notes, sep="\n", file=sys.stderr)  # noqa: T201 - standard output is the program's
@@ -93,12 +94,20 @@ def filter_of(
     )
 
 
-def _tallied(tally: dict[Status, int]) -> str:
-    total = sum(tally.values())
-    if not total:
+def _tallied(tally: Mapping[Status, int]) -> str:
+    if not any(tally.values()):
         return "no recorded partition matches"
-    parts = ", ".join(f"{tally[status]:,} {status}" for status in COLOURS if tally[status])
-    return f"{counted(total, 'partition')}: {parts}"
+    parts = ", ".join(f"{_up_to(tally[status])} {status}" for status in COLOURS if tally[status])
+    return f"{_total(tally)} {'partition' if sum(tally.values()) == 1 else 'partitions'}: {parts}"
+
+
+def _total(tally: Mapping[Status, int]) -> str:
+    least = sum(min(count, MOST) for count in tally.values())
+    return f"more than {least:,}" if any(count > MOST for count in tally.values()) else f"{least:,}"
+
+
+def _up_to(count: int) -> str:
+    return f"more than {MOST:,}" if count > MOST else f"{count:,}"
 
 
 def _unknown(wanted: StateFilter, settings: Settings, tally: dict[Status, int]) -> list[str]:

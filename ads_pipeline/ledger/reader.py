@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 import sqlalchemy as sa
 
 from ads_pipeline.freshness import CodeVersion, PartitionStatus, Space
-from ads_pipeline.ledger import database, questions
+from ads_pipeline.ledger import database, listing, questions
 from ads_pipeline.ledger.leases import holder_of, holdings
 from ads_pipeline.ledger.records import (
     Attempt,
@@ -103,9 +103,7 @@ class LedgerReader:
         """The recorded states that match, in key order, from just after a key. An empty page is the end."""
         if not 1 <= limit <= LARGEST_PAGE:
             raise ValueError(f"limit must be 1 to {LARGEST_PAGE}, not {limit}")
-        statement = sa.select(partition_state).where(*_conditions(wanted), *_beyond(after))
-        statement = statement.order_by(*key_of(partition_state)).limit(limit)
-        return [state_of(row) for row in self._execute(statement)]
+        return [state_of(row) for row in self._execute(listing.page(wanted, after=after, limit=limit))]
 
     def pages(self, wanted: StateFilter, *, limit: int = 1000) -> Iterator[PartitionState]:
         """Every recorded state that matches, a page at a time; what changes meanwhile may be seen or not."""
@@ -114,16 +112,24 @@ class LedgerReader:
             yield from page
             after = page[-1].key
 
-    def tally(self, wanted: StateFilter, *, after: PartitionKey | None = None) -> dict[Status, int]:
-        """How many recorded partitions match, by status; with a key, those that pages after it would hold."""
-        statement = (
-            sa.select(partition_state.c.status, sa.func.count().label("partitions"))
-            .where(*_conditions(wanted), *_beyond(after))
-            .group_by(partition_state.c.status)
-        )
-        counted = dict.fromkeys(Status, 0)
-        counted.update((Status(row.status), row.partitions) for row in self._execute(statement))
-        return counted
+    def tally(
+        self, wanted: StateFilter, *, after: PartitionKey | None = None, most: int | None = None
+    ) -> dict[Status, int]:
+        """How many recorded partitions match, by status; with a key, those that pages after it would hold.
+
+        With `most`, no status is counted further than one beyond it, which takes no longer where millions match.
+        """
+
+        def count(connection: sa.Connection) -> dict[Status, int]:
+            names = wanted.query_names or frozenset[str]()
+            if wanted.query_names is None and listing.is_by_day(wanted):
+                names = frozenset(connection.scalars(listing.query_names(str(wanted.source))))
+            counted = dict.fromkeys(Status, 0)
+            for row in connection.execute(listing.tally(wanted, after=after, most=most, names=names)):
+                counted[Status(row.status)] += row.partitions
+            return {status: number if most is None else min(number, most + 1) for status, number in counted.items()}
+
+        return database.transact(self._engine, count)
 
     def runs(self, key: PartitionKey) -> list[RegisteredRun]:
         """The registered runs of a partition, oldest first."""
@@ -174,7 +180,7 @@ class LedgerReader:
 
     def verdicts(self, wanted: StateFilter) -> dict[Run, tuple[Outcome | None, bool]]:
         """Every registered run of these partitions: its last verdict, and whether a success has it as current run."""
-        rows = self._execute(questions.verdicts().where(*_conditions(wanted)))
+        rows = self._execute(questions.verdicts().where(*listing.conditions(wanted)))
         return {run_in(row): (row.outcome and Outcome(row.outcome), bool(row.current)) for row in rows}
 
     def publishable(self, wanted: Iterable[Run]) -> set[Run]:
@@ -285,31 +291,3 @@ def _lookup(table: sa.Table, dialect: str) -> RowStatement:
         return sa.select(table).join_from(asked, table, same_key(table, asked))
 
     return RowStatement(f"{table.name}_of", dialect, build)
-
-
-def _conditions(wanted: StateFilter) -> list[sa.ColumnElement[bool]]:
-    columns = partition_state.c
-    conditions: list[sa.ColumnElement[bool]] = [
-        column.in_(sorted(values))
-        for column, values in (
-            (columns.customer_id, wanted.customer_ids),
-            (columns.query_name, wanted.query_names),
-            (columns.status, wanted.statuses),
-        )
-        if values is not None
-    ]
-    if wanted.source is not None:
-        conditions.append(columns.source == wanted.source)
-    if wanted.since is not None:
-        conditions.append(columns.logical_date >= wanted.since)
-    if wanted.until is not None:
-        conditions.append(columns.logical_date <= wanted.until)
-    return conditions
-
-
-def _beyond(after: PartitionKey | None) -> list[sa.ColumnElement[bool]]:
-    """The partitions behind a key, in key order."""
-    if after is None:
-        return []
-    place = sa.tuple_(*(sa.literal(getattr(after, name), KEY_TYPES[name]) for name in KEY))
-    return [sa.tuple_(*key_of(partition_state)) > place]

@@ -105,6 +105,19 @@ def test_pages_make_the_whole(shown: Shown, limit: int) -> None:
     assert len(seen) == min(83, 3 * limit)
 
 
+def test_what_is_very_many_is_not_counted_to_its_end(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a status that very many have, the remarks say that there are more than were counted."""
+    monkeypatch.setattr("ads_pipeline.cli.states.MOST", 40)
+    ended = shown.run("state", "inspect", "--limit", "50")
+    assert ended.lines[-3:-1] == [
+        "more than 42 partitions: more than 40 success, 2 failed",
+        "33 more follow; go on with",
+    ]
+    monkeypatch.setattr("ads_pipeline.cli.states.MOST", 30)
+    ended = shown.run("state", "inspect", "--limit", "50")
+    assert ended.lines[-2] == "more than 30 more follow; go on with"
+
+
 def test_a_line_fits_eighty_columns(shown: Shown) -> None:
     """No line of the table, of the messages or of the remarks is wider, down to the key to go on from."""
     ended = shown.run("state", "inspect", "--limit", "70")

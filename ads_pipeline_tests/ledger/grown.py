@@ -1,7 +1,7 @@
 """Fills an empty ledger with very many partitions at once, for what is only seen at size.
 
-What each partition is follows from its number, in `Shape`. The rows go in by plain INSERT … SELECT under every rule of
-the database, so what was made is what verdicts, loads and the desk could have left; a test holds it to that.
+What each partition is follows from its place, in `Shape`. The rows go in by plain INSERT … SELECT under every rule of
+the database, so they are what verdicts, loads and the desk could have left; a test holds the answers to that.
 """
 
 from collections.abc import Iterator, Mapping
@@ -162,8 +162,9 @@ _days: Final = sa.Table(
 def _stage(connection: sa.Connection, shape: Shape) -> None:
     """Put what is to be made where the database can take it from."""
     _metadata.create_all(connection, checkfirst=False)
+    names = [column.name for column in _kinds.c]
     kinds = [{"kind": name} | kind._asdict() for name, kind in KINDS.items()]
-    connection.execute(sa.insert(_kinds), [{name: row[name] for name in _kinds.c.keys()} for row in kinds])
+    connection.execute(sa.insert(_kinds), [{name: row[name] for name in names} for row in kinds])
     connection.execute(sa.insert(_days), [_day(FIRST_DAY + timedelta(days=number)) for number in range(shape.days)])
     columns, rows = _partitions.c.keys(), list[dict[str, Any]]()
     for each in shape.partitions():
@@ -178,11 +179,12 @@ def _stage(connection: sa.Connection, shape: Shape) -> None:
 
 
 def _day(day: date) -> dict[str, Any]:
-    """A day with the moments after it at which things happened, and how the versions of rows begin that they wrote."""
+    """A day, the moments after it at which things happened, and how the versions begin of rows written then."""
     start = datetime.combine(day, time.min, UTC) + timedelta(days=1)
     at = {name: start + after for name, after in _MOMENTS.items()}
     versions = {f"version_{name}": mint(moment, after=None, randomness=0)[:12] for name, moment in at.items()}
-    return {"logical_date": day, "day_text": day.isoformat(), "stamp": f"{day:%Y%m%d}"} | at | versions | {"never": NEVER}
+    named = {"logical_date": day, "day_text": day.isoformat(), "stamp": f"{day:%Y%m%d}", "never": NEVER}
+    return named | at | versions
 
 
 _KEY: Final = "source, customer_id, query_name, logical_date"
@@ -254,7 +256,8 @@ _LOADS: Final = (
     WHERE loaded IS NOT NULL
     """,
     f"""
-    INSERT INTO demotions ({_KEY}, run_id, validation_id, error_class, error_message, rows_read, rows_failed, begun_at)
+    INSERT INTO demotions ({_KEY}, run_id, validation_id, error_class, error_message, rows_read, rows_failed,
+        begun_at)
     SELECT {_KEY}, {_CURRENT}, 'again', 'row_contract', message, {ROWS}, 1, acted FROM grown WHERE demoting = 1
     """,
 )
@@ -288,7 +291,7 @@ _CONTROL: Final = (
     INSERT INTO leases (run_id, opened_at, beat_at, expires_at, ended_at)
     SELECT 'produced-' || stamp, landed_1, acted, acted, acted FROM grown_days
     """,
-    f"""
+    """
     INSERT INTO leases (run_id, opened_at, beat_at, expires_at)
     SELECT 'producing', min(landed_1), max(acted), max(never) FROM grown_days
     """,
@@ -307,7 +310,7 @@ _CONTROL: Final = (
     INSERT INTO failed_fetches ({_KEY}, failed_at, engine_run_id, error_class, error_message)
     SELECT {_KEY}, landed_1, 'producing', 'transport', 'the connection was reset' FROM grown WHERE runs = 0
     """,
-    f"""
+    """
     INSERT INTO operator_acts (act_id, act, operator, command, filters, reason, partitions_changed, acted_at)
     SELECT 'act-1', 'reprocess', 'ada', 'state reprocess', '', 'asked to', count(*), max(acted) FROM grown
     WHERE kind = 'plain' AND number % 1000 = 0

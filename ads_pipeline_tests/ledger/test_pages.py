@@ -1,13 +1,16 @@
 """Listing: filters, pages in key order, tallies."""
 
+from collections import Counter
+from dataclasses import replace
 from datetime import date
+from itertools import product
 
 import pytest
 
 from ads_pipeline.ledger.records import StateFilter
 from ads_pipeline.ledger.writer import Ledger
 from ads_pipeline.partition import PartitionKey
-from ads_pipeline.transitions import Status
+from ads_pipeline.transitions import PartitionState, Status
 from ads_pipeline_tests.ledger.words import accepted, key, landed, reject
 
 QUERIES = ("ad_group_daily", "campaign_daily", "keyword_daily")
@@ -86,6 +89,43 @@ def test_a_tally_after_a_page_counts_what_is_left(listed: Ledger, limit: int) ->
         page = listed.page(wanted, limit=limit)
         left = listed.tally(wanted, after=page[-1].key)
         assert len(page) + sum(left.values()) == sum(listed.tally(wanted).values())
+
+
+CUSTOMERS = [None, frozenset({"9"}), frozenset({"9", "02", "100"})]
+ASKED = [None, frozenset({"campaign_daily"}), frozenset({"campaign_daily", "keyword_daily"})]
+CONDITIONS = [
+    None,
+    frozenset({Status.FAILED}),
+    frozenset({Status.PENDING}),
+    frozenset({Status.PENDING, Status.FAILED}),
+]
+SINCE = [None, date(2026, 2, 2)]
+SOURCES = [None, "google_ads", "bing_ads"]
+
+
+def test_what_follows_a_key_is_the_same_however_it_is_asked(listed: Ledger) -> None:
+    """For every filter and every place to go on from, page and tally are what a look at each partition gives."""
+    everything = list(listed.pages(StateFilter()))
+    places = [everything[number].key for number in (0, 13, 35)]
+    places += [replace(places[1], source="a"), replace(places[1], source="z"), replace(places[1], customer_id="5")]
+    for source, customers, asked, statuses, since in product(SOURCES, CUSTOMERS, ASKED, CONDITIONS, SINCE):
+        wanted = StateFilter(source=source, customer_ids=customers, query_names=asked, statuses=statuses, since=since)
+        for place in (None, *places):
+            left = [state for state in everything if _passes(wanted, state) and (place is None or state.key > place)]
+            assert [state.key for state in listed.page(wanted, after=place, limit=9)] == [s.key for s in left[:9]]
+            counts = Counter(state.status for state in left)
+            assert listed.tally(wanted, after=place, most=4) == {s: min(counts[s], 5) for s in Status}
+
+
+def _passes(wanted: StateFilter, state: PartitionState) -> bool:
+    key = state.key
+    return (
+        wanted.source in (None, key.source)
+        and (wanted.customer_ids is None or key.customer_id in wanted.customer_ids)
+        and (wanted.query_names is None or key.query_name in wanted.query_names)
+        and (wanted.statuses is None or state.status in wanted.statuses)
+        and (wanted.since is None or key.logical_date >= wanted.since)
+    )
 
 
 @pytest.mark.parametrize("limit", [0, -1, 10_001])

@@ -32,6 +32,8 @@ _DIALECTS = {
     },
 }
 
+# The index of what is not ready takes in the status, so that pending partitions are told from failed ones without a
+# look at the rows of either.
 _TABLES = """
 CREATE TABLE leases (
     run_id {text} NOT NULL PRIMARY KEY CHECK (length(run_id) BETWEEN 1 AND 96),
@@ -104,6 +106,8 @@ CREATE TABLE parkings (
     PRIMARY KEY (source, scope, name)
 ) {strict};
 
+DROP INDEX partition_state_not_ready;
+CREATE INDEX partition_state_not_ready ON partition_state ({key}, status) WHERE status <> 'success';
 CREATE INDEX leases_open ON leases (expires_at) WHERE ended_at IS NULL;
 CREATE INDEX claims_of_run ON claims (run_id);
 CREATE INDEX requests_oldest ON requests (requested_at);
