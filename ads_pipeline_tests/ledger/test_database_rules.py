@@ -181,6 +181,9 @@ def test_a_reader_has_no_way_to_write(success: Ledger, url: str) -> None:
         "begin_demotions",
         "publish",
         "record_failed_loads",
+        "record_failed_fetches",
+        "park",
+        "release",
     }
     reading = database.open_engine(url, read_only=True)
     for statement in (inserting(), setting("status = 'pending'"), "DELETE FROM warehouse_pointer"):
