@@ -15,6 +15,7 @@ from ads_pipeline.ledger.tables import Instant, partition_state
 from ads_pipeline.retry import FRESH_DAYS, WAITS, Lane, RetryPolicy, oldest_day
 from ads_pipeline.transitions import Status
 
+LOOKED_AT: Final = 10_000
 NOW: Final[sa.BindParameter[Any]] = sa.bindparam("now", type_=Instant())
 
 
@@ -77,16 +78,24 @@ def unplanned(limit: int) -> sa.Select[Any]:
 
 
 def answered() -> tuple[sa.Delete, ...]:
-    """Drops the requests that a verdict has answered, and the plans of what is a success now."""
-    later = sa.exists().where(
-        same_key(partition_state, requests), partition_state.c.attempt_count > requests.c.attempt_no
+    """Drops the requests that a verdict has answered, and the plans of what is a success now.
+
+    Only of the oldest requests: those are what is asked for next, and a backfill may leave a million open ones.
+    """
+    oldest = sa.select(requests).order_by(requests.c.requested_at).limit(LOOKED_AT).subquery("oldest")
+    closed = (
+        sa.select(*key_of(oldest))
+        .join_from(oldest, partition_state, same_key(partition_state, oldest))
+        .where(partition_state.c.attempt_count > oldest.c.attempt_no)
     )
     succeeded = sa.exists().where(
         same_key(partition_state, retry_schedule),
         partition_state.c.status == str(Status.SUCCESS),
         partition_state.c.updated_at > retry_schedule.c.failed_at,
     )
-    return sa.delete(requests).where(later), sa.delete(retry_schedule).where(succeeded)
+    return sa.delete(requests).where(sa.tuple_(*key_of(requests)).in_(closed)), sa.delete(retry_schedule).where(
+        succeeded
+    )
 
 
 def at_work(source: str, today: date) -> sa.Select[Any]:

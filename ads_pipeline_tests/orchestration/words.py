@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.partitions.context import partition_loading_context
@@ -15,6 +16,7 @@ from pyspark.sql import SparkSession
 from ads_pipeline.definitions import build_definitions
 from ads_pipeline.ledger.writer import Ledger
 from ads_pipeline.orchestration.keys import CUSTOMERS, partitions_from, raw_asset, warehouse_asset
+from ads_pipeline.orchestration.rooms import Extractor, outside
 from ads_pipeline.partition import PartitionKey
 from ads_pipeline.settings import Settings, read_settings
 from ads_pipeline_tests.ledger.words import FakeClock
@@ -84,7 +86,12 @@ def names(*keys: PartitionKey) -> set[str]:
 
 @contextmanager
 def location_at(
-    home: Path, spark: SparkSession, *, clock: FakeClock | None = None, start_date: date | None = None
+    home: Path,
+    spark: SparkSession,
+    *,
+    clock: FakeClock | None = None,
+    start_date: date | None = None,
+    extractor: Extractor = outside,
 ) -> Iterator[Location]:
     settings = read_settings({"ADS_PIPELINE_HOME": str(home), "ADS_PIPELINE_SPARK": "local[2]"})
     if start_date is not None:
@@ -92,5 +99,6 @@ def location_at(
     home.mkdir(parents=True, exist_ok=True)
     with Ledger.opened(settings.database_url) as ledger, dg.instance_for_test(temp_dir=str(home)) as instance:
         house = House(home=home, spark=spark, ledger=ledger)
-        defs = build_definitions(settings, now=clock) if clock else build_definitions(settings)
+        timed: dict[str, Any] = {"now": clock} if clock else {}
+        defs = build_definitions(settings, extractor=extractor, **timed)
         yield Location(house=house, settings=settings, defs=defs, instance=instance)
