@@ -38,6 +38,8 @@ query($id: String!) {
 }"""
 RUNS = """
 query { runsOrError { ... on Runs { results { status tags { key value } } } } }"""
+RUN = """
+query($id: ID!) { runOrError(runId: $id) { ... on Run { status } } }"""
 CHECKS = """
 query($asset: AssetKeyInput!, $partition: String) {
   assetCheckExecutions(assetKey: $asset, checkName: "valid", limit: 1, partition: $partition) {
@@ -90,6 +92,10 @@ class Served:
         """The tags of every run."""
         results = self.ask(RUNS)["runsOrError"]["results"]
         return [{tag["key"]: tag["value"] for tag in each["tags"]} for each in results]
+
+    def status(self, run_id: str) -> str:
+        """What Dagster takes a run to be at."""
+        return str(self.ask(RUN, id=run_id)["runOrError"]["status"])
 
     def check(self, asset: Sequence[str], key: PartitionKey) -> bool | None:
         """Whether the last check of this partition passed; None when it was not checked."""

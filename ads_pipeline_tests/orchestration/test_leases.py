@@ -1,5 +1,9 @@
 """Runs that meet, die or wake up late: who is left what, and what becomes of the partitions."""
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -23,10 +27,12 @@ from ads_pipeline.partition import PartitionKey
 from ads_pipeline.pipeline import Pipeline
 from ads_pipeline.registration import register
 from ads_pipeline.run_snapshots import RunStatus
+from ads_pipeline_tests.ledger.test_database_rules import everything
+from ads_pipeline_tests.ledger.test_zombies import until
 from ads_pipeline_tests.orchestration.test_assets import refusal
 from ads_pipeline_tests.orchestration.test_sensors import created, tick
 from ads_pipeline_tests.orchestration.words import RAW, WAREHOUSE, Location, location_at, names
-from ads_pipeline_tests.pipeline.words import QUERY, key, land, land_bad, visible
+from ads_pipeline_tests.pipeline.words import QUERY, key, land, land_bad, table_versions, visible
 
 
 @pytest.fixture
@@ -190,6 +196,76 @@ def test_a_run_that_died_before_it_told_of_anything_is_ended_too(location: Locat
     assert known.status is dg.DagsterRunStatus.FAILURE
     with EventReader.opened(location.settings.database_url) as events:
         assert [each.event.event_type for each in events.fetch(dead.run_id)] == ["RunFailed"]
+
+
+# A run worker that stops itself when it first comes to a verb of the ledger, and says how its steps failed.
+WORKER = """
+import os, signal, sys, warnings
+import dagster as dg
+from ads_pipeline.definitions import build_definitions
+from ads_pipeline.ledger.writer import Ledger
+from ads_pipeline.orchestration.dispatching import range_tags
+from ads_pipeline.orchestration.keys import assets_of
+from ads_pipeline.settings import read_settings
+
+home, verb, query, partition = sys.argv[1:]
+work = getattr(Ledger, verb)
+
+def stop_first(ledger, *words):
+    setattr(Ledger, verb, work)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    return work(ledger, *words)
+
+setattr(Ledger, verb, stop_first)
+warnings.simplefilter("ignore")
+variables = {"HOME": home, "SPARK": "local[2]", "LEASE_SECONDS": "8"}
+settings = read_settings({f"ADS_PIPELINE_{name}": value for name, value in variables.items()})
+with dg.DagsterInstance.from_config(home) as instance:
+    result = build_definitions(settings).resolve_implicit_global_asset_job_def().execute_in_process(
+        instance=instance,
+        asset_selection=assets_of([query]),
+        tags=range_tags(query, partition, partition),
+        raise_on_error=False,
+    )
+for event in result.all_events:
+    if event.event_type is dg.DagsterEventType.STEP_FAILURE:
+        print(event.step_failure_data.error.to_string())
+"""
+
+
+@pytest.mark.invariant("O3", "W2")
+@pytest.mark.parametrize("verb", ["record_verdicts", "publishable", "publish"])
+def test_a_run_worker_that_wakes_up_late_changes_nothing(location: Location, verb: str) -> None:
+    """It is stopped just before its verdict, before its last look ahead of the commit, or before readers are pointed
+    at what it committed. Its run is ended, another one loads a newer run; then it goes on, is refused, and neither
+    ledger nor table nor what readers see is touched."""
+    location.add(1)
+    land(location.house, key(1))
+    words = [str(location.house.home), verb, QUERY, key(1).dagster_key]
+    worker = subprocess.Popen(
+        [sys.executable, "-c", WORKER, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    try:
+        assert os.WIFSTOPPED(os.waitpid(worker.pid, os.WUNTRACED)[1])
+        ledger = location.house.ledger
+        run_id = ledger.holders([key(1)])[key(1)].run_id
+        until(lambda: True if not ledger.holders([key(1)]) else None)
+        tick(location, "run_endings")
+        land(location.house, key(1), "r2")
+        assert location.run([key(1)]).success
+        tick(location, "run_endings")
+        before = everything(ledger._engine), table_versions(location.house)
+        worker.send_signal(signal.SIGCONT)
+        refusals = worker.communicate()[0].decode()
+    finally:
+        worker.kill()
+    assert "LeaseLost" in refusals
+    assert f"{key(1)}: run {run_id} may not write of it: run " in refusals
+    assert (everything(ledger._engine), table_versions(location.house)) == before
+    assert visible(location.house) == {key(1): "r2"}
+    known = location.instance.get_run_by_id(run_id)
+    assert known is not None
+    assert known.status is dg.DagsterRunStatus.FAILURE
 
 
 @pytest.mark.invariant("O5")
