@@ -35,7 +35,7 @@ from ads_pipeline.strict_json import parse_object
 
 PAYLOAD: Final = "payload.jsonl"
 METADATA: Final = "metadata.json"
-_TEMPORARY = "_tmp."
+TEMPORARY: Final = "_tmp."  # begins the names of landings that are not sealed
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO must not hold us up
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -68,7 +68,7 @@ class RawRuns:
         with _translated(run.path), ExitStack() as opened:
             day = self._open_day(run.key, opened, create=True)
             _refuse_taken(run, os.listdir(day))
-            temporary = f"{_TEMPORARY}{run.run_id}.{secrets.token_hex(4)}"
+            temporary = f"{TEMPORARY}{run.run_id}.{secrets.token_hex(4)}"
             os.mkdir(temporary, 0o755, dir_fd=day)
             try:
                 seal = _write(run, _own(rows), facts, day, temporary)

@@ -16,7 +16,7 @@ from ads_pipeline.ledger.database import newest_revision
 from ads_pipeline.ledger.rebuilding import Refilled, refill
 from ads_pipeline.partition import PartitionKey, Run
 from ads_pipeline.progress import Telling, silence
-from ads_pipeline.raw import RawRuns
+from ads_pipeline.raw import Damage, RawRuns
 from ads_pipeline.seal import Seal
 from ads_pipeline.transitions import RegisteredRun
 
@@ -60,13 +60,24 @@ def rebuild(url: str, path: Path, *, raw: RawRuns, space: Space, tell: Telling =
 
 def problem_of(registered: RegisteredRun, raw: RawRuns) -> str | None:
     """What raw holds against what is registered of a run; None when they agree, also on its being damaged."""
+    run = registered.run
     try:
-        seal = raw.seal(registered.run)
+        found: Seal | Damage | None = raw.seal(run)
     except RunNotSealed:
-        return GONE
+        found = None
     except (RunDamaged, UnsafePath) as error:
-        return None if registered.record_count is None else error.problem
-    return None if _facts(seal) == _registered(registered) else CHANGED
+        found = Damage(path=run.path, problem=error.problem, run=run)
+    return held_against(registered, found)
+
+
+def held_against(registered: RegisteredRun, found: Seal | Damage | None) -> str | None:
+    """The same, of what was found where the run must be."""
+    match found:
+        case None:
+            return GONE
+        case Damage(problem=problem):
+            return None if registered.record_count is None else problem
+    return None if _facts(found) == _registered(registered) else CHANGED
 
 
 def _facts(seal: Seal) -> tuple[object, ...]:

@@ -43,12 +43,21 @@ LAW: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "reconciliation": (frozenset(), WORDS | {"ledger", "warehouse", "pipeline"}),
     "control": (frozenset(), WORDS | {"raw", "ledger", "progress"}),
     "overruling": (frozenset(), WORDS | {"ledger", "pipeline"}),
+    "dagster_records": (frozenset({"sqlalchemy"}), WORDS | {"ledger"}),
+    "examination": (frozenset(), WORDS | {"raw", "ledger", "settings"}),
+    "symptoms": (
+        frozenset(),
+        WORDS
+        | {"raw", "ledger", "settings", "warehouse", "reconciliation", "rebuilding"}
+        | {"dagster_records", "examination"},
+    ),
     "demo": (frozenset(), WORDS | {"raw", "settings"}),
     "cli": (
         frozenset({"typer", "rich", "duckdb"}),
         WORDS
         | {"demo", "ledger", "raw", "reading", "gaps", "settings", "currency", "status_file", "progress"}
-        | {"sessions", "warehouse", "pipeline", "reconciliation", "control", "overruling", "rebuilding"},
+        | {"sessions", "warehouse", "pipeline", "reconciliation", "control", "overruling", "rebuilding"}
+        | {"examination", "symptoms"},
     ),
     "orchestration": (
         frozenset({"dagster", "dagster_pyspark", "dagster_postgres", "pyspark"}),

@@ -99,6 +99,26 @@ def reconcile(
 
 
 @app.command()
+def doctor(
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="Leave out what looks at every run there is.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Look at everything, change nothing, and say what is wrong and what mends it.
+
+    Settings, disk and clocks; whether every state follows from the ledger's logs; whether sealed runs, the ledger,
+    what readers are pointed at, the tables and Dagster agree; and what was left half-way. Each check is a line: ok,
+    look where it may mend itself, bad, fail where it could not look, skip where it was left out. Payloads are not
+    read; "raw verify" does that. The exit code is 0 when all is well, and 1 when something is found or could not be
+    looked at.
+    """
+    from ads_pipeline.cli import doctor as examining  # noqa: PLC0415 - only this command needs it
+
+    if examining.doctor(os.environ, quick=quick, as_json=as_json):
+        raise typer.Exit(1)
+
+
+@app.command()
 def migrate() -> None:
     """Bring the ledger to this release's schema.
 

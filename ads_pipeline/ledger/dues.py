@@ -93,9 +93,8 @@ def answered() -> tuple[sa.Delete, ...]:
         partition_state.c.status == str(Status.SUCCESS),
         partition_state.c.updated_at > retry_schedule.c.failed_at,
     )
-    return sa.delete(requests).where(sa.tuple_(*key_of(requests)).in_(closed)), sa.delete(retry_schedule).where(
-        succeeded
-    )
+    drop_requests = sa.delete(requests).where(sa.tuple_(*key_of(requests)).in_(closed))
+    return drop_requests, sa.delete(retry_schedule).where(succeeded)
 
 
 def at_work(source: str, today: date) -> sa.Select[Any]:

@@ -124,6 +124,43 @@ def verdicts() -> sa.Select[Any]:
     ).join_from(runs, partition_state, same_key(runs, partition_state))
 
 
+def examined_runs(*, source: str) -> sa.Select[Any]:
+    """Every registered run of a source by its name, with its last verdict, and whether it is current."""
+    current = sa.and_(_succeeded(), runs.c.run_id == partition_state.c.current_run_id)
+    return (
+        sa.select(runs, _last_outcome(runs).label("outcome"), current.label("current"))
+        .outerjoin_from(runs, partition_state, same_key(runs, partition_state))
+        .where(runs.c.source == source)
+        .order_by(*key_of(runs), runs.c.run_id)
+    )
+
+
+def astray_pointers() -> sa.Select[Any]:
+    """The published pointers that are not at the current run of a success, or say something else of their run."""
+    pointer = warehouse_pointer
+    differs = sa.or_(
+        pointer.c.schema_version.is_distinct_from(runs.c.schema_version),
+        pointer.c.record_count.is_distinct_from(runs.c.record_count),
+    )
+    elsewhere = sa.or_(
+        sa.not_(_succeeded()), pointer.c.run_id.is_distinct_from(partition_state.c.current_run_id), differs
+    )
+    return (
+        sa.select(
+            *key_of(pointer),
+            pointer.c.run_id,
+            partition_state.c.status,
+            partition_state.c.current_run_id,
+            _last_outcome(pointer).label("outcome"),
+            differs.label("differs"),
+        )
+        .join_from(pointer, partition_state, same_key(pointer, partition_state))
+        .join(runs, sa.and_(same_key(runs, pointer), runs.c.run_id == pointer.c.run_id))
+        .where(pointer.c.availability == "published", elsewhere)
+        .order_by(*key_of(pointer))
+    )
+
+
 def _judged() -> sa.ColumnElement[bool]:
     return sa.exists().where(same_key(attempts, runs), attempts.c.run_id == runs.c.run_id)
 

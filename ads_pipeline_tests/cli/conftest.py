@@ -19,7 +19,9 @@ def shown(tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path, spark
     with house_at(home, spark, f"sqlite:///{home / 'ledger.db'}") as house:
         demo = land_demo(house.raw, read_settings({}).google_apis, until=UNTIL)
         house.pipeline.carry(demo.landed)
-    return Shown(home=home, demo=demo)
+    shown = Shown(home=home, demo=demo)
+    shown.run("events", "follow", "--once")  # else it depends on the time whether the snapshots are late
+    return shown
 
 
 @pytest.fixture

@@ -40,6 +40,7 @@ from ads_pipeline_tests.cli.words import START, WEEK, Place, Shown
 COMMANDS = (
     (),
     ("migrate",),
+    ("doctor",),
     ("ledger",),
     *(("ledger", name) for name in ("export", "digest", "rebuild")),
     ("state",),
@@ -181,7 +182,7 @@ def test_the_readmes_commands_run(shown: Shown) -> None:
     """What the README tells people to type is understood and answered."""
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     lines = re.findall(r"^ads-pipeline (.+)$", readme, re.MULTILINE)
-    assert [shown.run(*shlex.split(line, comments=True)).code for line in lines] == [0, 0, 0, 1, 1, 0, 0, 0, 0]
+    assert [shown.run(*shlex.split(line, comments=True)).code for line in lines] == [0, 0, 0, 1, 1, 0, 0, 0, 0, 0]
 
 
 def test_a_process_answers_in_json(shown: Shown) -> None:
@@ -273,10 +274,12 @@ def test_a_narrow_alphabet_is_no_failure(shown: Shown) -> None:
         (("raw", "list"), set()),
         (("raw", "verify"), set()),
         (("events", "runs"), set()),
+        (("ledger", "digest"), set()),
+        (("doctor",), {"pyspark", "duckdb", "pandas", "pyarrow", "pandera"}),
         (("warehouse", "gaps", *WEEK), {"pyspark", "duckdb", "pyarrow"}),
         (("warehouse", "query", "SELECT 1"), {"pyspark", "duckdb", "pyarrow", "pandas"}),
     ],
-    ids=["help", "inspect", "why", "raw list", "raw verify", "runs", "gaps", "query"],
+    ids=["help", "inspect", "why", "raw list", "raw verify", "runs", "digest", "doctor", "gaps", "query"],
 )
 def test_a_command_loads_what_it_needs(shown: Shown, words: tuple[str, ...], allowed: set[str]) -> None:
     """No command loads Dagster, and the ledger is asked without Spark and DuckDB, which take long to load."""
