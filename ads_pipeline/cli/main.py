@@ -159,8 +159,8 @@ def state_inspect(
 ) -> None:
     """List the recorded partitions with their status, by customer, query and day.
 
-    Below the list stand how many partitions match in all, and, when there are more than are shown, from where to go
-    on. A partition that nobody has heard of yet is not recorded; "warehouse gaps" finds it.
+    Below the list stand how many partitions match, of each status up to 10,000, and, when there are more than are
+    shown, from where to go on. A partition that nobody has heard of yet is not recorded; "warehouse gaps" finds it.
 
     "status" says what is safe to read, "data" how current it is: current; reread due, not loaded or old code where it
     is stale; bad rerun where the last attempt failed and an earlier one stands; never where nothing was ever made.

@@ -10,8 +10,6 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-INSTANT_FORMAT = "%Y-%m-%dT%H:%M:%S.%fZ"
-
 
 def instant_text(instant: datetime) -> str:
     """Fixed width and always UTC, so that text order is time order; Postgres reads it as well."""
@@ -32,7 +30,7 @@ class Instant(TypeDecorator[datetime]):
 
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:  # noqa: ARG002 - the base's
         if isinstance(value, str):
-            return datetime.strptime(value, INSTANT_FORMAT).replace(tzinfo=UTC)
+            return datetime.fromisoformat(value)  # its Z says UTC; strptime takes forty times as long
         return None if value is None else value.astimezone(UTC)
 
 

@@ -37,6 +37,12 @@ class Kind(NamedTuple):
     demoting: int = 0
     due: str | None = None
 
+    @property
+    def differs(self) -> bool:
+        """Whether the tables do not hold what the ledger says."""
+        current = None if self.status != "success" else self.runs
+        return current != self.loaded or bool(self.demoting)
+
 
 KINDS: Final[Mapping[str, Kind]] = {
     "plain": Kind(829, "success", "accepted", loaded=1),
