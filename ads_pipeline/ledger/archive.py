@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -18,7 +18,6 @@ import sqlalchemy as sa
 from ads_pipeline.errors import ArchiveUnavailable, BadArchive, BadJson, BadName, printable, quoted
 from ads_pipeline.ledger.control_tables import failed_fetches, parkings, requests, retry_schedule, terminal_marks
 from ads_pipeline.ledger.tables import (
-    INSTANT_FORMAT,
     KEY,
     Day,
     Instant,
@@ -271,7 +270,7 @@ def _whole(value: object) -> int:
 
 
 def _instant(value: object) -> datetime:
-    instant = datetime.strptime(_words(value), INSTANT_FORMAT).replace(tzinfo=UTC)
+    instant = datetime.fromisoformat(_words(value))
     if instant_text(instant) != value:
         raise ValueError
     return instant
