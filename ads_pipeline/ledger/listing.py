@@ -28,19 +28,18 @@ def page(wanted: StateFilter, *, after: PartitionKey | None, limit: int) -> sa.S
     return statement.order_by(*key_of(partition_state)).limit(limit)
 
 
-def tally(
+def counts(
     wanted: StateFilter, *, after: PartitionKey | None, most: int | None, names: Collection[str]
-) -> sa.CompoundSelect[str, int]:
-    """How many match, by status, in one row or several of each, none counted further than one beyond `most`.
+) -> list[sa.Select[str, int]]:
+    """How many match, by status, in one question or several for each; none counts further than one beyond `most`.
 
     `names` are the queries that there are, where the filter asks for those: the index by day is entered by one.
     """
-    parts: list[tuple[Status, StateFilter]] = [(status, wanted) for status in Status if status is not Status.SUCCESS]
-    if is_by_day(wanted):
+    statuses = [status for status in Status if wanted.statuses is None or status in wanted.statuses]
+    parts = [(status, wanted) for status in statuses if not (status is Status.SUCCESS and is_by_day(wanted))]
+    if Status.SUCCESS in statuses and is_by_day(wanted):
         parts += [(Status.SUCCESS, replace(wanted, query_names=frozenset({name}))) for name in sorted(names)]
-    else:
-        parts.append((Status.SUCCESS, wanted))
-    return sa.union_all(*(_count(part, status, after, most) for status, part in parts))
+    return [_count(part, status, after, most) for status, part in parts]
 
 
 def is_by_day(wanted: StateFilter) -> bool:
@@ -85,8 +84,8 @@ def conditions(wanted: StateFilter, *, rare: bool = False) -> list[sa.ColumnElem
 
 def _count(wanted: StateFilter, status: Status, after: PartitionKey | None, most: int | None) -> sa.Select[str, int]:
     """In the order of the index, which takes no sorting: else Postgres would read the table from its start."""
-    asked = frozenset({status}) & (frozenset(Status) if wanted.statuses is None else wanted.statuses)
-    where = [*conditions(replace(wanted, statuses=asked), rare=status is not Status.SUCCESS), *_beyond(after, wanted)]
+    one = replace(wanted, statuses=frozenset({status}))
+    where = [*conditions(one, rare=status is not Status.SUCCESS), *_beyond(after, wanted)]
     found: sa.Select[Any] = sa.select(sa.literal_column("1")).select_from(partition_state).where(*where)
     if most is not None:
         by_day = status is Status.SUCCESS and is_by_day(wanted)

@@ -125,7 +125,8 @@ class LedgerReader:
             if wanted.query_names is None and listing.is_by_day(wanted):
                 names = frozenset(connection.scalars(listing.query_names(str(wanted.source))))
             counted = dict.fromkeys(Status, 0)
-            for row in connection.execute(listing.tally(wanted, after=after, most=most, names=names)):
+            parts = listing.counts(wanted, after=after, most=most, names=names)
+            for row in connection.execute(sa.union_all(*parts)) if parts else ():
                 counted[Status(row.status)] += row.partitions
             return {status: number if most is None else min(number, most + 1) for status, number in counted.items()}
 
