@@ -177,8 +177,10 @@ class Settings:
         try:
             return self.google_apis.queries[name]
         except KeyError:
-            known = ", ".join(sorted(self.google_apis.queries))
-            raise BadName("query_name", name, f"{self.queries_file} defines only {known}") from None
+            known = sorted(self.google_apis.queries)
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise BadName("query_name", name, f"{hint}{self.queries_file} defines only {', '.join(known)}") from None
 
 
 def read_settings(environ: Mapping[str, str]) -> Settings:

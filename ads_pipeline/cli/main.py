@@ -10,9 +10,10 @@ from typing import Annotated, Final
 
 import typer
 
-from ads_pipeline.cli import events, raw, states, upkeep, why
+from ads_pipeline.cli import events, operating, raw, states, upkeep, why
 from ads_pipeline.cli.exits import Commands
 from ads_pipeline.cli.ledgers import ledger
+from ads_pipeline.cli.options import DAY, AsJson, Customers, Queries, Since, Until
 from ads_pipeline.cli.words import window
 from ads_pipeline.errors import BadCommand
 from ads_pipeline.ledger.reader import LARGEST_PAGE
@@ -20,15 +21,6 @@ from ads_pipeline.partition import parse_date
 from ads_pipeline.settings import read_settings
 from ads_pipeline.transitions import Status
 
-DAY: Final = "YYYY-MM-DD"
-Customers = Annotated[
-    list[str] | None,
-    typer.Option("--customer", metavar="ID", help="Only this customer, in digits. May be given again."),
-]
-Queries = Annotated[
-    list[str] | None, typer.Option("--query", metavar="NAME", help="Only this query. May be given again.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Write one JSON object a line, with every field.")]
 Unjudged = Annotated[bool, typer.Option("--unjudged", help="Only runs that have no verdict yet.")]
 FirstDay = Annotated[
     str | None, typer.Option("--since", metavar=DAY, help="The first logical date; 30 days before the last one.")
@@ -41,7 +33,7 @@ RunName = Annotated[
 app: Final = typer.Typer(
     cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
 )
-state: Final = typer.Typer(no_args_is_help=True, help="Ask the ledger what is safe to read.")
+state: Final = typer.Typer(no_args_is_help=True, help="Ask the ledger what is safe to read, and act on it.")
 warehouse: Final = typer.Typer(no_args_is_help=True, help="Ask the warehouse for rows and for what is missing.")
 sealed: Final = typer.Typer(no_args_is_help=True, help="Look into the raw runs, and hold them to their seals.")
 told: Final = typer.Typer(no_args_is_help=True, help="Ask what happened in runs, in order.")
@@ -61,8 +53,9 @@ def ads_pipeline() -> None:
     turns them off.
 
     Exit codes: 0 it is done; 1 there are gaps, damage or differences, or somebody answered no; 2 an option is unknown
-    or malformed; 64 a word or a statement makes no sense; 65 data contradict themselves; 69 something is out of reach
-    and may come back; 70 this program is at fault; 78 the settings are wrong.
+    or malformed, or an act was carried out in part; 64 a word or a statement makes no sense; 65 data contradict
+    themselves; 69 something is out of reach and may come back; 70 this program is at fault; 78 the settings are
+    wrong.
     """
 
 
@@ -146,8 +139,8 @@ def state_inspect(
             help="Only partitions that are pending, success or failed. May be given again.",
         ),
     ] = None,
-    since: Annotated[str | None, typer.Option(metavar=DAY, help="Only this logical date and later ones.")] = None,
-    until: Annotated[str | None, typer.Option(metavar=DAY, help="Only this logical date and earlier ones.")] = None,
+    since: Since = None,
+    until: Until = None,
     after: Annotated[
         str | None,
         typer.Option(metavar="PARTITION", help="Go on after this partition, as the previous page names it."),
@@ -195,6 +188,9 @@ def state_publish() -> None:
     and since when and why it is stale. The file is replaced in one step, every hour also by the job "reconcile".
     """
     states.publish(read_settings(os.environ))
+
+
+operating.add_acts(state)
 
 
 @sealed.command("list")

@@ -10,6 +10,7 @@ from datetime import date
 from typing import Final
 
 from ads_pipeline.errors import BadCommand, BadSettings, Mistake, NoSuchEvents, printable
+from ads_pipeline.ledger.desk import Desk
 from ads_pipeline.ledger.event_log import EventLog
 from ads_pipeline.ledger.event_reader import EventReader, RunHead
 from ads_pipeline.ledger.reader import LedgerReader
@@ -71,6 +72,15 @@ def writing_ledger_of(settings: Settings) -> Iterator[Ledger]:
         pass
     with Ledger.opened(settings.database_url, space=settings.space) as ledger:
         yield ledger
+
+
+@contextmanager
+def desk_of(settings: Settings) -> Iterator[Desk]:
+    """Where acts are carried out, as a run of its own; it cannot record a verdict. No ledger is made here either."""
+    with ledger_of(settings):
+        pass
+    with Desk.opened(settings.database_url, space=settings.space) as desk:
+        yield desk
 
 
 @contextmanager

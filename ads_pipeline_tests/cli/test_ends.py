@@ -46,6 +46,7 @@ COMMANDS = (
     ("state",),
     ("state", "inspect"),
     ("state", "why"),
+    *(("state", name) for name in ("retry", "mark-terminal", "clear-terminal", "reprocess", "withdraw")),
     ("raw",),
     ("raw", "list"),
     ("raw", "verify"),
