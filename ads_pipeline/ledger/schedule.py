@@ -33,6 +33,7 @@ from ads_pipeline.transitions import Outcome
 
 T = TypeVar("T")
 AT_ONCE: Final = 1_000  # partitions planned in one transaction
+ASKED_AT_ONCE: Final = 10_000
 _PLANNED: Final[Mapping[str, Any]] = {column.name: column.type for column in retry_schedule.c}
 ANY_AGE: Final = timedelta(days=365_000)
 
@@ -131,9 +132,11 @@ class Schedule:
 
     def failures(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, Failure]:
         """The last failure of those partitions whose last attempt was one, with how many there were in a row."""
-        asked = list(dict.fromkeys(keys))
-        found = self._transact(lambda connection: list(self._failures(connection, asked)))
-        return {failure.key: failure for failure, _number in found}
+        found = dict[PartitionKey, Failure]()
+        for some in _portions(keys):
+            failures = self._transact(lambda connection, some=some: list(self._failures(connection, some)))  # type: ignore[misc]
+            found |= {failure.key: failure for failure, _number in failures}
+        return found
 
     def plan(self, policy: RetryPolicy, *, today: date) -> int:
         """Plan the failures that nothing is planned for, and drop what was answered; how many were planned."""
@@ -181,11 +184,19 @@ class Schedule:
         return self._transact(lambda c: c.execute(statement, {"now": self._now(c)}).all())
 
     def _read(self, statement: RowStatement, keys: Iterable[PartitionKey]) -> Sequence[sa.Row[Any]]:
-        asked = list(dict.fromkeys(keys))
-        return self._transact(lambda c: statement.run(c, map(key_fields, asked)).all())
+        rows = list[sa.Row[Any]]()
+        for some in _portions(keys):
+            rows += self._transact(lambda c, some=some: statement.run(c, map(key_fields, some)).all())  # type: ignore[misc]
+        return rows
 
     def _transact(self, work: Callable[[sa.Connection], T]) -> T:
         return database.transact(self._engine, work)
+
+
+def _portions(keys: Iterable[PartitionKey]) -> Iterator[Sequence[PartitionKey]]:
+    """Each key once, as many together as one parameter should carry: an act may be on a million."""
+    asked = list(dict.fromkeys(keys))
+    return (asked[start : start + ASKED_AT_ONCE] for start in range(0, len(asked), ASKED_AT_ONCE))
 
 
 def _plan_of(failure: Failure, attempt_no: int, policy: RetryPolicy, today: date) -> Planned:
