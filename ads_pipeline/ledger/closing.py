@@ -17,7 +17,7 @@ from ads_pipeline.freshness import RAW, AttemptOutcome, Space
 from ads_pipeline.ledger import database, questions
 from ads_pipeline.ledger.event_log import EventLog
 from ads_pipeline.ledger.event_reader import replayed
-from ads_pipeline.ledger.leases import end_lease, overdue
+from ads_pipeline.ledger.leases import end_lease, expired_leases
 from ads_pipeline.ledger.reader import HERE
 from ads_pipeline.ledger.rows import KEY_TYPES, key_fields, run_in
 from ads_pipeline.ledger.rowsets import RowStatement
@@ -62,7 +62,7 @@ class RunLog(EventLog):
         """The runs that were silent for longer than their leases, and did not say that they ended."""
 
         def silent(connection: sa.Connection) -> list[str]:
-            return [row.run_id for row in connection.execute(overdue(self.now(connection)).limit(limit))]
+            return [row.run_id for row in connection.execute(expired_leases(self.now(connection)).limit(limit))]
 
         return database.transact(self.engine, silent)
 

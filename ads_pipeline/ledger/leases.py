@@ -128,13 +128,13 @@ class Lease:
         self._insert_claims.run(connection, self._asked(keys))
         self._lock_claims.run(connection, self._asked(keys)).all()
         found = {key_in(row): row for row in self._holdings.run(connection, self._asked(keys))}
-        own = [row for row in found.values() if row.run_id == self.run_id]
-        free = [key for key in keys if not found[key].lives]
-        if any(not row.lives for row in own) or (free and not self._beat(connection)):
+        free = {key for key in keys if not found[key].lives}
+        own = {key for key in keys if found[key].run_id == self.run_id}
+        if own & free or (free and not self._beat(connection)):
             raise LeaseLost(self.run_id, "its lease has ended or expired")
         if free:
-            self._take.run(connection, self._asked(free))
-        granted = {key_in(row): row.fence for row in own} | {key: found[key].fence + 1 for key in free}
+            self._take.run(connection, self._asked(sorted(free)))
+        granted = {key: found[key].fence + (key in free) for key in keys if key in own or key in free}
         return Claimed(granted=granted, held={key: holder_of(found[key]) for key in keys if key not in granted})
 
     def _times(self) -> tuple[Any, Any]:
@@ -192,7 +192,7 @@ def end_lease(connection: sa.Connection, run_id: str, now: Any) -> None:
     connection.execute(sa.update(leases).where(*lives).values(ended_at=now))
 
 
-def overdue(now: Any) -> sa.Select[Any]:
+def expired_leases(now: Any) -> sa.Select[Any]:
     """The runs whose leases have expired and were not ended, the longest silent first."""
     expired = leases.c.ended_at.is_(None), leases.c.expires_at <= now
     return sa.select(leases.c.run_id).where(*expired).order_by(leases.c.expires_at, leases.c.run_id)
