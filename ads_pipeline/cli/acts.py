@@ -160,5 +160,4 @@ def _end(preview: Preview, done: Done, act_id: str) -> End:
             for state in preview.states
             if state.key not in reached
         },
-        problem=problem,
     )

@@ -45,13 +45,13 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """What came of it. What remains was planned and is not done, each with why; a problem stopped the rest."""
+    """What came of it. What remains was planned and not done, what is unfinished is done in part; each with why."""
 
     act_id: str
     done: Sequence[PartitionKey]
     unchanged: Sequence[PartitionKey] = ()
     remaining: Mapping[PartitionKey, str] = field(default_factory=dict)
-    problem: str | None = None
+    unfinished: Mapping[PartitionKey, str] = field(default_factory=dict)
 
 
 def agreed(plan: Plan, asked: Asked) -> bool:
@@ -80,8 +80,9 @@ def agreed(plan: Plan, asked: Asked) -> bool:
 
 def end(plan: Plan, ended: End, asked: Asked) -> int:
     """Tell what came of a plan, and last what remains as arguments to paste; the code to end with."""
-    for key, why in ended.remaining.items():
-        print(f"left: {printable(_named(key, why))}", file=sys.stderr)  # noqa: T201 - a person reads it
+    for kind, listed in (("left", ended.remaining), ("unfinished", ended.unfinished)):
+        for key, why in listed.items():
+            print(f"{kind}: {printable(_named(key, why))}", file=sys.stderr)  # noqa: T201 - a person reads it
     told = [f"{plan.verb}: {counted(len(ended.done), 'partition')} changed"]
     told[0] += f", {len(ended.unchanged):,} found as wanted" if ended.unchanged else ""
     told[0] += f", {len(ended.remaining):,} left" if ended.remaining else ""
@@ -95,7 +96,7 @@ def end(plan: Plan, ended: End, asked: Asked) -> int:
         paper = Paper()
         for line in told:
             paper.print(cell(line), soft_wrap=True)
-    return PARTLY if ended.remaining or ended.problem else 0
+    return PARTLY if ended.remaining or ended.unfinished else 0
 
 
 def somebody_is_there() -> bool:

@@ -47,6 +47,7 @@ COMMANDS = (
     ("state", "inspect"),
     ("state", "why"),
     *(("state", name) for name in ("retry", "mark-terminal", "clear-terminal", "reprocess", "withdraw")),
+    *(("state", name) for name in ("demote", "restore")),
     ("raw",),
     ("raw", "list"),
     ("raw", "verify"),
@@ -272,6 +273,7 @@ def test_a_narrow_alphabet_is_no_failure(shown: Shown) -> None:
         (("--help",), set()),
         (("state", "inspect"), set()),
         (("state", "why", "1180250317/campaign_daily/2026-03-03"), set()),
+        (("state", "retry", "--all", "--reason", "x", "--dry-run"), set()),
         (("raw", "list"), set()),
         (("raw", "verify"), set()),
         (("events", "runs"), set()),
@@ -280,7 +282,7 @@ def test_a_narrow_alphabet_is_no_failure(shown: Shown) -> None:
         (("warehouse", "gaps", *WEEK), {"pyspark", "duckdb", "pyarrow"}),
         (("warehouse", "query", "SELECT 1"), {"pyspark", "duckdb", "pyarrow", "pandas"}),
     ],
-    ids=["help", "inspect", "why", "raw list", "raw verify", "runs", "digest", "doctor", "gaps", "query"],
+    ids=["help", "inspect", "why", "retry", "raw list", "raw verify", "runs", "digest", "doctor", "gaps", "query"],
 )
 def test_a_command_loads_what_it_needs(shown: Shown, words: tuple[str, ...], allowed: set[str]) -> None:
     """No command loads Dagster, and the ledger is asked without Spark and DuckDB, which take long to load."""
