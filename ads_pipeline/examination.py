@@ -78,7 +78,7 @@ class Site:
 class Check:
     """One thing to look at. `promise` is what holds where nothing is found.
 
-    `slow`: it looks at every run there is. `absent` says why there is nothing to look at, where there is not.
+    `slow`: it looks at every run or row there is. `absent` says why there is nothing to look at, where there is not.
     """
 
     name: str
@@ -135,7 +135,7 @@ def examine(environ: Mapping[str, str], checks: Sequence[Check], *, quick: bool 
 def examined(check: Check, site: Site, *, quick: bool = False) -> Examined:
     """What one check finds. Only a defect of ours rises; what is out of reach is the check's own answer."""
     try:
-        absent = "left out, because it looks at every run" if quick and check.slow else check.absent(site)
+        absent = "left out, because it looks at every run or row" if quick and check.slow else check.absent(site)
         if absent is not None:
             return Examined(name=check.name, promise=check.promise, why=absent, skipped=True)
         return _examined(check.name, check.promise, check.find(site))

@@ -169,7 +169,7 @@ CHECKS: Final = (
     Check(name="states", promise="every state follows from its verdicts and acts", find=states, slow=True),
     Check(name="raw", promise="every sealed run is registered, and as it was then", find=raw_runs, slow=True),
     Check(name="pointers", promise="readers are pointed at current runs", find=pointers),
-    Check(name="tables", promise="the tables hold what the ledger says", find=tables),
+    Check(name="tables", promise="the tables hold what the ledger says", find=tables, slow=True),
     Check(name="demotions", promise="no demotion is left half-way", find=demotions),
     Check(name="landings", promise="no landing is left unsealed", find=landings),
     Check(name="runs", promise="every run that has not ended is alive", find=runs),

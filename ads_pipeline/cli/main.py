@@ -94,7 +94,7 @@ def reconcile(
 @app.command()
 def doctor(
     *,
-    quick: Annotated[bool, typer.Option("--quick", help="Leave out what looks at every run there is.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Leave out what looks at every run or row.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Look at everything, change nothing, and say what is wrong and what mends it.

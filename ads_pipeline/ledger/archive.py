@@ -208,7 +208,10 @@ class _Lines:
 
     def _taken(self) -> bytes:
         self.number += 1
-        line = self._file.readline(LONGEST_LINE + 1)
+        try:
+            line = self._file.readline(LONGEST_LINE + 1)
+        except OSError as error:
+            raise ArchiveUnavailable(self._file.name, error.strerror or type(error).__name__) from error
         if not line.endswith(b"\n"):
             raise BadArchive(self.number, "the export is cut off here" if len(line) <= LONGEST_LINE else "too long")
         return line
@@ -271,7 +274,7 @@ def _whole(value: object) -> int:
 
 def _instant(value: object) -> datetime:
     instant = datetime.fromisoformat(_words(value))
-    if instant_text(instant) != value:
+    if instant.tzinfo is not UTC or instant_text(instant) != value:
         raise ValueError
     return instant
 

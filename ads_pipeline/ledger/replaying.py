@@ -65,10 +65,7 @@ class History:
 
     @property
     def placed(self) -> dict[int, list[sa.Row[Any]]]:
-        """The acts by the number of attempts before them; where that was not kept, as far as their times tell it.
-
-        Between two verdicts at most one act moves the status, so their order needs no more.
-        """
+        """The acts by the number of attempts before them; where that was not kept, as far as their times tell it."""
         found: dict[int, list[sa.Row[Any]]] = {}
         for act in self.acts:
             before = act.attempt_no
@@ -101,8 +98,7 @@ def replay(history: History) -> PartitionState:
     state, placed = history.begun, history.placed
     current: int | None = None
     speaker: int | None = None
-    for act in placed.pop(0, ()):
-        state = _acted(state, act)
+    state = _moved(state, placed.pop(0, ()))
     for number, attempt in enumerate(history.attempts, 1):
         registered = history.registered.get(attempt.run_id)
         if registered is None or registered.ordinal != attempt.ordinal or attempt.attempt_no != number:
@@ -114,8 +110,7 @@ def replay(history: History) -> PartitionState:
         logged = (attempt.effect, attempt.judged_at, attempt.current_ordinal, attempt.message_ordinal)
         if found != logged:
             raise _contradicted(state, attempt, f"it is logged as {_told(logged)}, the rules make it {_told(found)}")
-        for act in placed.pop(number, ()):
-            state = _acted(state, act)
+        state = _moved(state, placed.pop(number, ()))
     if placed:
         raise LogContradicted(str(history.key), f"an act stands behind attempt {min(placed)}, which is missing")
     return state
@@ -141,6 +136,16 @@ def _ruled(
         )
     except (ValueError, IllegalMove, UnsoundAcceptance) as error:
         raise _contradicted(state, attempt, str(error)) from error
+
+
+def _moved(state: PartitionState, acts: Iterable[sa.Row[Any]]) -> PartitionState:
+    """The state after acts that no verdict parts: their order is told by what each found, where clocks do not."""
+    waiting = list(acts)
+    while waiting:
+        act = next((each for each in waiting if each.status_before == state.recorded), waiting[0])
+        waiting.remove(act)
+        state = _acted(state, act)
+    return state
 
 
 def _acted(state: PartitionState, act: sa.Row[Any]) -> PartitionState:

@@ -278,11 +278,25 @@ def test_a_narrow_alphabet_is_no_failure(shown: Shown) -> None:
         (("raw", "verify"), set()),
         (("events", "runs"), set()),
         (("ledger", "digest"), set()),
+        (("doctor", "--quick"), set()),
         (("doctor",), {"pyspark", "duckdb", "pandas", "pyarrow", "pandera"}),
         (("warehouse", "gaps", *WEEK), {"pyspark", "duckdb", "pyarrow"}),
         (("warehouse", "query", "SELECT 1"), {"pyspark", "duckdb", "pyarrow", "pandas"}),
     ],
-    ids=["help", "inspect", "why", "retry", "raw list", "raw verify", "runs", "digest", "doctor", "gaps", "query"],
+    ids=[
+        "help",
+        "inspect",
+        "why",
+        "retry",
+        "raw list",
+        "raw verify",
+        "runs",
+        "digest",
+        "quick doctor",
+        "doctor",
+        "gaps",
+        "query",
+    ],
 )
 def test_a_command_loads_what_it_needs(shown: Shown, words: tuple[str, ...], allowed: set[str]) -> None:
     """No command loads Dagster, and the ledger is asked without Spark and DuckDB, which take long to load."""

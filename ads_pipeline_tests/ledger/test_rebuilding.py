@@ -23,7 +23,7 @@ from ads_pipeline.ledger.replaying import histories, replay
 from ads_pipeline.ledger.status_book import StatusBook
 from ads_pipeline.ledger.tables import metadata
 from ads_pipeline.ledger.writer import Ledger
-from ads_pipeline.transitions import Effect
+from ads_pipeline.transitions import Act, Effect
 from ads_pipeline_tests.ledger.finishes import listed
 from ads_pipeline_tests.ledger.histories import PLACES, SCRIPTED, Step, live, partition, steps
 from ads_pipeline_tests.ledger.words import FakeClock, accepted, keys
@@ -267,6 +267,35 @@ def test_logs_that_break_the_rules_are_refused(other_url: str, told: Path, edit:
     with pytest.raises((LogContradicted, BadArchive)):
         refill(other_url, Archive(told))
     assert is_empty(other_url)
+
+
+def test_acts_of_earlier_releases_are_placed_by_their_time(url: str, other_url: str, tmp_path: Path) -> None:
+    """Where their place among the verdicts was not kept, it follows from when they were, as far as clocks tell it."""
+    clock, told = FakeClock(), tmp_path / "told.jsonl"
+    with Ledger.opened(url, clock=clock) as ledger:
+        for number, (what, run_number) in enumerate(
+            [("land", 1), ("accept", 1), ("act", 1), ("land", 2), ("reject", 2), ("requeue", 2), ("accept", 1)]
+        ):
+            act = Act.REQUEUE if what == "requeue" else Act.WITHDRAW
+            validation = "v2" if number == 6 else ""
+            step = Step(
+                what="act" if what == "requeue" else what,
+                place=0,
+                run=run_number,
+                jump=1_000_000,
+                validation=validation,
+                act=act,
+            )
+            step.take(ledger, clock, number)
+    export(url, told)
+    rows = [json.loads(line) for line in told.read_text().splitlines()]
+    acts = [row for row in rows if row.get("part") == "acted_partitions"]
+    assert [row["attempt_no"] for row in acts] == [1, 2]
+    for row in acts:
+        row["attempt_no"] = None
+    told.write_text("".join(f"{line}\n" for line in resealed([json.dumps(row) for row in rows])))
+    refill(other_url, Archive(told))
+    assert digest(other_url).parts["partition_state"] == digest(url).parts["partition_state"]
 
 
 # Makes the ledger anew, and kills itself at the n-th moment.
