@@ -459,6 +459,29 @@ def test_a_database_out_of_reach_is_no_finding_and_no_silence(well: Place) -> No
 
 
 @pytest.mark.invariant("L3")
+def test_a_file_that_is_no_database_is_told(well: Place) -> None:
+    """As what could not be looked at, and nothing is made of it."""
+    (well.home / "ledger.db").write_bytes(b"x" * 4096)
+    ended = well.run("doctor")
+    assert ended.code == 1
+    assert ended.lines[1].startswith("fail  ledger     could not look: ")
+    assert (well.home / "ledger.db").read_bytes() == b"x" * 4096
+
+
+def test_it_is_the_same_on_postgres(postgres_url: str, tmp_path: Path) -> None:
+    """What the demonstration's ledger says there is looked at in the same way."""
+    place = Place(home=tmp_path, more={"ADS_PIPELINE_DATABASE_URL": postgres_url})
+    empty = place.run("doctor")
+    assert (empty.code, empty.lines[-1]) == (0, "nothing is wrong; 1 check left out")
+    with Ledger.opened(postgres_url) as ledger:
+        accepted(ledger, keys(2))
+        ledger.begin_demotions([reject(Run(key=keys(1)[0], run_id="r1"), validation_id="v2")])
+    place.run("events", "follow", "--once")
+    told = {(each["check"], each["weight"]) for each in found(place)}
+    assert told == {("raw", "bad"), ("tables", "look"), ("demotions", "look")}
+
+
+@pytest.mark.invariant("L3")
 def test_a_check_that_cannot_look_holds_up_no_other(well: Place) -> None:
     """A table that cannot be read is told as such, and everything else is looked at."""
     log = well.home / "warehouse" / "google_ads" / "campaign_daily" / "_delta_log"
