@@ -149,8 +149,8 @@ class Reconciliation(Comparison):
             repairs = [repair for repair in repairs if repair.key in granted]
         keys = {mend: [repair.key for repair in repairs if repair.mend is mend] for mend in Mend}
         if keys[Mend.DEMOTE]:
-            begun = self._unfinished(source, query_name, since, until)
-            self._pipeline.record([verdict for verdict in begun if verdict.run.key in set(keys[Mend.DEMOTE])])
+            begun, own = self._unfinished(source, query_name, since, until), set(keys[Mend.DEMOTE])
+            self._pipeline.record([verdict for verdict in begun if verdict.run.key in own])
         self._pipeline.take_out(keys[Mend.REMOVE])
         loading = self._pipeline.load([*keys[Mend.LOAD], *keys[Mend.POINT]])
         return Reconciled(repairs=tuple(repairs), loading=loading)

@@ -350,6 +350,22 @@ def test_an_outage_is_waited_for(backdoor: sa.Engine, monkeypatch: pytest.Monkey
         assert asked.wait(20)
 
 
+def test_an_outage_at_the_close_is_not_how_the_run_ended(
+    url: str, reader: LedgerReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lease that cannot be given back hides neither success nor failure of what was done under it; it expires."""
+
+    def out_of_reach(_lease: Lease) -> None:
+        raise LedgerUnavailable("the ledger's database is busy or out of reach: no connection")
+
+    monkeypatch.setattr(Lease, "end", out_of_reach)
+    with Lease.opened(url, "engine-1", lasts=LASTS) as lease:
+        lease.claim([key()])
+    with pytest.raises(ZeroDivisionError), Lease.opened(url, "engine-2", lasts=LASTS):
+        raise ZeroDivisionError
+    assert reader.holders([key()])[key()].run_id == "engine-1"
+
+
 @pytest.mark.invariant("O3")
 def test_a_run_that_is_ended_loses_its_lease(lease: Opening, timed_ledger: Ledger, clock: FakeClock) -> None:
     """Whoever tells that a run has ended gives its partitions free, and names those that were only silent."""
