@@ -23,12 +23,14 @@ from ads_pipeline.transitions import Act, PartitionState, Status, move_for
 AT_ONCE: Final = 1_000  # partitions in one transaction: bounds how long their rows are locked
 # The states in which an act finds something to do.
 CANDIDATES: Final[Mapping[Act, frozenset[Status]]] = {
+    Act.ENQUEUE: frozenset({Status.PENDING}),
     Act.REQUEUE: frozenset({Status.FAILED}),
     Act.MARK_TERMINAL: frozenset({Status.FAILED}),
     Act.CLEAR_TERMINAL: frozenset(Status),
     Act.REPROCESS: frozenset({Status.SUCCESS}),
     Act.WITHDRAW: frozenset({Status.SUCCESS}),
 }
+KNOWN: Final = "it is recorded already"
 NOT_MARKED: Final = "it is not marked as terminal"
 MARKED: Final = "it is marked as terminal already"
 ASKED: Final = "it was asked for already, and no verdict has followed"
@@ -147,6 +149,8 @@ class Control:
     ) -> Mapping[PartitionKey, str]:
         """Why partitions that the act is legal for are left out of it."""
         match act:
+            case Act.ENQUEUE:
+                return {state.key: KNOWN for state in states if state.recorded is not None}
             case Act.REQUEUE:
                 terminal = {} if even_terminal else self.terminal(states)
                 why = {key: f"terminal: {answer.why}" for key, answer in terminal.items()}

@@ -323,3 +323,21 @@ def test_a_long_queue_of_backfills_keeps_no_fresh_day_out(timed_ledger: Ledger, 
     asked.requeue_due(timed_ledger, order("tick-1"), source="google_ads", room=8)
     turn = [each.key for each in asked.wanted(source="google_ads", room=8)]
     assert (turn[0], len(turn)) == (fresh, 8)
+
+
+def test_a_backfill_enqueues_what_nobody_has_heard_of(ledger: Ledger) -> None:
+    """Partitions without a row are pending from then on and wanted; what is recorded is left out with its state."""
+    fail(ledger, [key("1")])
+    accepted(ledger, [key("2")])
+    ledger.insert_pending([key("3")])
+    named = [key(customer) for customer in "12345"]
+    preview = control_of(ledger).preview(Act.ENQUEUE, named)
+    assert names(preview) == [key("4"), key("5")]
+    assert preview.skipped == {key("1"): "it is failed", key("2"): "it is success", key("3"): control.KNOWN}
+    ledger.insert_pending([key("5")])
+    done = carry_out(ledger, preview, order("backfill"))
+    assert [state.key for state in done.changed] == [key("4")]
+    assert [str(refusal).split(":")[0] for refusal in done.refused] == [str(key("5"))]
+    assert [(each.key, each.kind) for each in control_of(ledger).wanted(source="google_ads", room=9)] == [
+        (key("4"), "backfill")
+    ]
