@@ -109,7 +109,15 @@ class Control:
             if len(waiting) < room:
                 limit = room - len(waiting)
                 turn += desk.schedule.due(self._policy, lane, source=source, today=self._today, limit=limit)
-        return desk.carry_out(Act.REQUEUE, turn, order) if turn else Acted(changed=(), unchanged=(), refused=())
+        planned = desk.schedule.of(turn)
+        seen = [
+            state
+            for state in desk.states(turn).values()
+            if state.status is Status.FAILED and state.attempt_count == planned[state.key].attempt_no
+        ]
+        if not seen:
+            return Acted(changed=(), unchanged=(), refused=())
+        return desk.carry_out(Act.REQUEUE, [state.key for state in seen], order, seen=seen)
 
     def wanted(self, *, source: str, room: int) -> list[Wanted]:
         """The requests whose turn it is, at most as many as there is room: fresh days first, backfills their part."""

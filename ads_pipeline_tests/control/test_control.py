@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -15,7 +16,7 @@ from ads_pipeline.control import Control, Preview, carry_out
 from ads_pipeline.errors import LedgerUnavailable, MarkedTerminal, SeenOtherwise
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.reader import LedgerReader
-from ads_pipeline.ledger.records import Order, StateFilter
+from ads_pipeline.ledger.records import Acted, Order, StateFilter
 from ads_pipeline.ledger.tables import metadata
 from ads_pipeline.ledger.writer import Ledger
 from ads_pipeline.partition import PartitionKey
@@ -310,6 +311,27 @@ def test_the_policy_requeues_what_is_due_in_both_lanes(timed_ledger: Ledger, clo
     assert asked.requeue_due(timed_ledger, order("tick-2"), source="google_ads", room=8).changed == ()
     more = asked.requeue_due(timed_ledger, order("tick-3"), source="google_ads", room=9)
     assert len(more.changed) == 2
+
+
+@pytest.mark.invariant("S13")
+def test_the_policy_requeues_nothing_that_failed_again_meanwhile(
+    timed_ledger: Ledger, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A verdict that comes between what was found due and its requeue has the last word; its own delay begins."""
+    fail(timed_ledger, [key()])
+    clock.tick(timedelta(hours=1))
+    requeue = timed_ledger.carry_out
+
+    def late(*words: Any, **how: Any) -> Acted:
+        fail(timed_ledger, [key()], "r2")
+        return requeue(*words, **how)
+
+    monkeypatch.setattr(timed_ledger, "carry_out", late)
+    asked = control_of(timed_ledger, today=clock.now.date())
+    acted = asked.requeue_due(timed_ledger, order("tick-1"), source="google_ads", room=8)
+    assert [type(refusal) for refusal in acted.refused] == [SeenOtherwise]
+    assert (timed_ledger.state(key()).status, timed_ledger.state(key()).attempt_count) == (Status.FAILED, 2)
+    assert asked.requeue_due(timed_ledger, order("tick-2"), source="google_ads", room=8).changed == ()
 
 
 def test_a_long_queue_of_backfills_keeps_no_fresh_day_out(timed_ledger: Ledger, clock: FakeClock) -> None:
