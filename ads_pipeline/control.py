@@ -109,12 +109,9 @@ class Control:
             if len(waiting) < room:
                 limit = room - len(waiting)
                 turn += desk.schedule.due(self._policy, lane, source=source, today=self._today, limit=limit)
-        planned = desk.schedule.of(turn)
-        seen = [
-            state
-            for state in desk.states(turn).values()
-            if state.status is Status.FAILED and state.attempt_count == planned[state.key].attempt_no
-        ]
+        planned = {key: plan.attempt_no for key, plan in desk.schedule.of(turn).items()}
+        states = [state for state in desk.states(turn).values() if state.status is Status.FAILED]
+        seen = [state for state in states if state.attempt_count == planned.get(state.key)]
         if not seen:
             return Acted(changed=(), unchanged=(), refused=())
         return desk.carry_out(Act.REQUEUE, [state.key for state in seen], order, seen=seen)
