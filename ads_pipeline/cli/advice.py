@@ -16,10 +16,12 @@ class Findings:
     `status` is None for a partition that nobody has heard of. `awaiting` is the newest run without a verdict, if one
     on it would count; `undecided` says that judging it was tried. `rejected` is the newest run, if that was its
     verdict. `act` tells the last act of an operator that still holds. `no_asset` says why Dagster cannot be asked for
-    the partition, `too_old` that its sensors do not look at the day.
+    the partition, `too_old` that its sensors do not look at the day. `parked` is how its account or its query is
+    named to `state release`, `held` says that its own data were taken back, `next_try` when it is tried again.
     """
 
     query_name: str
+    partition: str = ""
     status: Status | None
     current: str | None = None
     shown: str | None = None
@@ -32,6 +34,11 @@ class Findings:
     act: str | None = None
     no_asset: str | None = None
     too_old: bool = False
+    terminal: bool = False
+    parked: str | None = None
+    held: bool = False
+    next_try: str | None = None
+    requested: str | None = None
 
 
 def next_step(found: Findings) -> tuple[str, ...]:
@@ -46,13 +53,39 @@ def next_step(found: Findings) -> tuple[str, ...]:
         case Status.SUCCESS:
             return _improve(found)
         case Status.FAILED:
-            return (
-                _judge(found)
-                if found.awaiting
-                else "seal a corrected run under a new run_id; nothing is to be reset",
-            )
-    step = _judge(found) if found.awaiting else "seal a run of it under a new run_id"
+            return (_judge(found),) if found.awaiting else _try_again(found)
+    step = _judge(found) if found.awaiting else _produce(found)
     return (step,) if found.act is None else (found.act, step)
+
+
+def _try_again(found: Findings) -> tuple[str, ...]:
+    """A failure is cured by another run, which comes by itself, by an order, or from whoever seals one."""
+    seal = "seal a corrected run under a new run_id; nothing is to be reset"
+    retry = f"ads-pipeline state retry {found.partition} --reason TEXT"
+    if found.parked:
+        return (_release(found),)
+    if found.terminal:
+        return (f"find the cause, then: {retry} --clear-terminal", f"or {seal}")
+    if found.held:
+        restore = f"ads-pipeline state restore {found.partition} --reason TEXT"
+        return (f"give an earlier run back: {restore}", f"or have it fetched anew: {retry}")
+    if found.next_try:
+        return (f"wait, it is tried again from {found.next_try} on; or at once: {retry}", f"or {seal}")
+    return (f"mend what is said of it above, then: {retry}", f"or {seal}")
+
+
+def _release(found: Findings) -> str:
+    return f"mend its account or query, then: ads-pipeline state release {found.parked} --reason TEXT"
+
+
+def _produce(found: Findings) -> str:
+    if found.parked:
+        return _release(found)
+    if found.terminal:
+        clear = f"ads-pipeline state clear-terminal {found.partition} --reason TEXT"
+        return f"it is marked as terminal; if it is wanted: {clear}"
+    told = "seal a run of it under a new run_id"
+    return f"{told}; it was asked for ({found.requested}), see ads-pipeline state due" if found.requested else told
 
 
 def _judge(found: Findings) -> str:

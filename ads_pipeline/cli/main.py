@@ -42,6 +42,7 @@ app.add_typer(sealed, name="raw")
 app.add_typer(warehouse, name="warehouse")
 app.add_typer(told, name="events")
 app.add_typer(ledger, name="ledger")
+app.add_typer(operating.audits, name="audit")
 
 
 @app.callback()

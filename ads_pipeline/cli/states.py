@@ -8,6 +8,7 @@ from typing import Final
 
 from rich.text import Text
 
+from ads_pipeline.cli.prospects import lines, prospects
 from ads_pipeline.cli.tables import Paper, cell, counted, instant_of, listing, write_json
 from ads_pipeline.cli.words import Window, customers, ledger_of
 from ads_pipeline.currency import Currencies, Currency
@@ -43,22 +44,23 @@ def inspect(
     as_json: bool,
 ) -> None:
     """Write a page of states, then how many there are and where the next page begins."""
-    start = None if after is None else parse_key(after)
+    start, now = None if after is None else parse_key(after), datetime.now(UTC)
     with ledger_of(settings) as ledger:
         page = ledger.page(wanted, after=start, limit=limit)
         tally = ledger.tally(wanted, most=MOST)
         current = Currencies(settings.policies, ledger.code_versions(settings.google_apis.source)).of(
-            ledger, (state.key for state in page), now=datetime.now(UTC)
+            ledger, (state.key for state in page), now=now
         )
+        ahead = prospects(ledger, page, settings.retries, now=now)
         beyond = ledger.tally(wanted, after=page[-1].key, most=MOST) if len(page) == limit else {}
-    notes = [_tallied(tally), *_unknown(wanted, settings, tally)]
+    notes = [_tallied(tally), *([] if any(tally.values()) else unknown(wanted, settings))]
     if any(beyond.values()):
         notes += [f"{_total(beyond)} more follow; go on with", f"  --after {page[-1].key}"]
     if as_json:
-        write_json(fields_of(state, current[state.key]) for state in page)
+        write_json(fields_of(state, current[state.key]) | ahead[state.key].fields() for state in page)
         print(*notes, sep="\n", file=sys.stderr)  # noqa: T201 - standard output is the program's
     else:
-        _write_table(page, current, notes)
+        _write_table(page, current, dict(lines(ahead, now)), notes)
 
 
 def publish(settings: Settings) -> None:
@@ -110,12 +112,11 @@ def _up_to(count: int) -> str:
     return f"more than {MOST:,}" if count > MOST else f"{count:,}"
 
 
-def _unknown(wanted: StateFilter, settings: Settings, tally: dict[Status, int]) -> list[str]:
-    """A misspelt query looks like one that has no partitions."""
-    unknown = sorted((wanted.query_names or frozenset()) - settings.google_apis.queries.keys())
-    if any(tally.values()) or not unknown:
-        return []
-    return [f"{unknown[0]} is no query of {settings.queries_file}: {', '.join(sorted(settings.google_apis.queries))}"]
+def unknown(wanted: StateFilter, settings: Settings) -> list[str]:
+    """A query that the query file lacks: where nothing matches, it may be misspelt."""
+    known = settings.google_apis.queries
+    odd = sorted((wanted.query_names or frozenset()) - known.keys())
+    return [f"{odd[0]} is no query of {settings.queries_file}: {', '.join(sorted(known))}"] if odd else []
 
 
 def fields_of(state: PartitionState, current: Currency) -> dict[str, object]:
@@ -147,8 +148,16 @@ def _data(current: Currency) -> str:
     return DATA[look.display]
 
 
+def _message(state: PartitionState) -> str:
+    named = (state.error_message or "").startswith(str(state.key))  # as the validator's messages are
+    return state.error_message or "" if named else f"{state.key}: {state.error_message}"
+
+
 def _write_table(
-    page: Sequence[PartitionState], current: Mapping[PartitionKey, Currency], notes: Sequence[str]
+    page: Sequence[PartitionState],
+    current: Mapping[PartitionKey, Currency],
+    ahead: Mapping[PartitionKey, str],
+    notes: Sequence[str],
 ) -> None:
     paper = Paper()
     wide = dict.fromkeys(("updated", "run"), "left") if paper.width >= WIDE else {}
@@ -165,9 +174,9 @@ def _write_table(
     if page:
         paper.print(table, Text(""), sep="\n")
     for state in page:
-        if state.error_message:
-            named = state.error_message.startswith(str(state.key))  # as the validator's messages are
-            said = state.error_message if named else f"{state.key}: {state.error_message}"
-            paper.print(cell(said), Text(""), sep="\n")
+        said = [*([_message(state)] if state.error_message else []), *filter(None, [ahead.get(state.key)])]
+        if said:
+            said[0] = said[0] if state.error_message else f"{state.key}: {said[0]}"
+            paper.print(*map(cell, said), Text(""), sep="\n")
     for note in notes:
         paper.print(cell(note), soft_wrap=True)

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from ads_pipeline.cli.advice import Findings, next_step
 from ads_pipeline.cli.events import event_fields, shortened, telling
+from ads_pipeline.cli.prospects import Prospect, prospects
 from ads_pipeline.cli.states import COLOURS, DATA, REASONS, fields_of
 from ads_pipeline.cli.tables import GAP, Paper, cell, counted, instant_of, moment, write_json
 from ads_pipeline.cli.words import events_of, ledger_of, partition_named
@@ -22,6 +23,7 @@ from ads_pipeline.gaps import Gap, gap_of
 from ads_pipeline.ledger.records import Attempt, Pointer, RecordedAct, Standing
 from ads_pipeline.partition import PartitionKey
 from ads_pipeline.raw import Damage, RawRuns
+from ads_pipeline.retry import Parked, Treatment
 from ads_pipeline.run_events import Logged
 from ads_pipeline.seal import Seal
 from ads_pipeline.settings import Settings
@@ -42,6 +44,7 @@ class Case:
     attempts: Sequence[Attempt]
     acts: Sequence[RecordedAct]
     currency: Currency
+    prospect: Prospect
     events: Sequence[Logged]
     sealed: Mapping[str, Seal | Damage] | None
     no_asset: str | None
@@ -75,8 +78,10 @@ class Case:
     def findings(self) -> Findings:
         state, standing = self.state, self.standing
         awaiting, newest = _awaiting(self), _newest(self)
+        prospect = self.prospect
         return Findings(
             query_name=self.key.query_name,
+            partition=str(self.key).removeprefix(f"{self.key.source}/"),
             status=state.status if standing else None,
             current=state.current_run_id,
             shown=self.pointer.run.run_id if self.pointer else None,
@@ -87,6 +92,11 @@ class Case:
             unloadable=_failed(self.currency.warehouse, state.current_run_id),
             stale=self.currency.raw.reasons,
             act=_act_that_holds(self),
+            terminal=prospect.terminal is not None or prospect.marked,
+            parked=next((f"--{each.scope} {each.name}" for each in prospect.parkings), None),
+            held=isinstance(prospect.answer, Parked) and prospect.answer.scope is Treatment.HOLD,
+            next_try=moment(prospect.next_at) if prospect.next_at else None,
+            requested=prospect.request.kind if prospect.request else None,
             no_asset=self.no_asset,
             too_old=self.key.logical_date < self.now.date() - LOOKED_BACK,
         )
@@ -105,13 +115,16 @@ def _case(settings: Settings, key: PartitionKey) -> Case:
     now = datetime.now(UTC)
     with ledger_of(settings) as ledger, events_of(settings) as log:
         current = Currencies(settings.policies, ledger.code_versions(key.source)).of(ledger, [key], now=now)
+        standing = ledger.standing(key)
+        state = standing.state if standing else PartitionState.absent(key)
         return Case(
             key=key,
-            standing=ledger.standing(key),
+            standing=standing,
             registered=ledger.registrations(key),
             attempts=ledger.attempts(key),
             acts=ledger.acts(key),
             currency=current[key],
+            prospect=prospects(ledger, [state], settings.retries, now=now)[key],
             events=log.about(str(key), EVENTS_SHOWN),
             sealed=_sealed(settings, key),
             no_asset=_no_asset(settings, key),
@@ -198,7 +211,7 @@ def _answers(case: Case) -> Table:
     status = f"{state.status} {heard}{counted(state.attempt_count, 'attempt')}"
     rows = "" if state.record_count is None else f" with {counted(state.record_count, 'row')}"
     safe = f"yes, from run {state.current_run_id}{rows}" if case.safe else "no"
-    table = _grid("dim")
+    table = grid("dim")
     for name, told in {
         "safe to read": cell(safe, style="green" if case.safe else "red"),
         "readers see": cell(_shown(case)),
@@ -206,6 +219,7 @@ def _answers(case: Case) -> Table:
         "raw asset": cell(_look(case.currency.raw)),
         "warehouse": cell(_look(case.currency.warehouse)),
         "in Dagster": cell(case.no_asset and f"not there: {case.no_asset}"),
+        **{name: cell(words) for name, words in case.prospect.told(case.now).items()},
     }.items():
         if told:
             table.add_row(name, told)
@@ -250,7 +264,7 @@ def _runs(case: Case, settings: Settings) -> Iterator[tuple[str, str]]:
             f"{run_id}, {_size(registered)}, registered {moment(at)}{_in_raw(case, run_id)}",
         )
         for attempt in attempts.get(run_id, ()):
-            yield "", _verdict_words(attempt)
+            yield "", verdict_words(attempt)
         if run_id not in attempts:
             yield "", "awaits its verdict"
     for run_id, found in case.unheard.items():
@@ -276,7 +290,7 @@ def _in_raw(case: Case, run_id: str) -> str:
     return f"; damaged: {found.problem}" if isinstance(found, Damage) else ""
 
 
-def _verdict_words(attempt: Attempt) -> str:
+def verdict_words(attempt: Attempt) -> str:
     """The verdict, what it did, when, and why; a message need not name its run here."""
     did = attempt.effect.replace("_", " ")
     effect = "" if str(attempt.effect) == str(attempt.outcome) else f", {did}"
@@ -300,13 +314,13 @@ def _events(events: Sequence[Logged]) -> Iterator[tuple[str, str]]:
 
 
 def _section(paper: Paper, heading: str, lines: Iterable[tuple[str, str]]) -> None:
-    table = _grid("")
+    table = grid("")
     for place, words in lines:
         table.add_row(cell(place), cell(words))
     paper.print(Text(""), Text(heading, style="bold"), table, sep="\n")
 
 
-def _grid(style: str) -> Table:
+def grid(style: str) -> Table:
     table = Table.grid(padding=GAP)
     table.add_column(style=style, no_wrap=True)
     table.add_column(overflow="fold")
@@ -316,18 +330,22 @@ def _grid(style: str) -> Table:
 def _fields(case: Case) -> dict[str, Any]:
     """What `state inspect` says of it, and all the rest."""
     gap, pointer = case.gap, case.pointer
-    return fields_of(case.state, case.currency) | {
-        "recorded": case.standing is not None,
-        "safe": case.safe,
-        "readers_see": None if gap or pointer is None else _of_run(pointer),
-        "missing_because": gap and gap.reason.value,
-        "runs": [_of_run(registered) | {"registered_at": instant_of(at)} for registered, at in case.registered],
-        "attempts": [_of_run(attempt) for attempt in case.attempts],
-        "not_registered": None if case.sealed is None else list(case.unheard),
-        "acts": [_plain(asdict(act)) for act in case.acts],
-        "events": [event_fields(logged) for logged in case.events],
-        "next": list(next_step(case.findings)),
-    }
+    return (
+        fields_of(case.state, case.currency)
+        | case.prospect.fields()
+        | {
+            "recorded": case.standing is not None,
+            "safe": case.safe,
+            "readers_see": None if gap or pointer is None else _of_run(pointer),
+            "missing_because": gap and gap.reason.value,
+            "runs": [_of_run(registered) | {"registered_at": instant_of(at)} for registered, at in case.registered],
+            "attempts": [_of_run(attempt) for attempt in case.attempts],
+            "not_registered": None if case.sealed is None else list(case.unheard),
+            "acts": [_plain(asdict(act)) for act in case.acts],
+            "events": [event_fields(logged) for logged in case.events],
+            "next": list(next_step(case.findings)),
+        }
+    )
 
 
 def _of_run(value: Pointer | RegisteredRun | Attempt) -> dict[str, Any]:

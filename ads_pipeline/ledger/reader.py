@@ -12,12 +12,13 @@ from typing import Any, Final, Self
 import sqlalchemy as sa
 
 from ads_pipeline.freshness import CodeVersion, PartitionStatus, Space
-from ads_pipeline.ledger import database, listing, questions
+from ads_pipeline.ledger import audits, database, listing, questions
 from ads_pipeline.ledger.leases import holder_of, holdings
 from ads_pipeline.ledger.records import (
     Attempt,
     Holder,
     LoadRecord,
+    LoggedAct,
     Pointer,
     RecordedAct,
     Showing,
@@ -144,15 +145,7 @@ class LedgerReader:
     def attempts(self, key: PartitionKey) -> list[Attempt]:
         """Every verdict on a partition, in the order recorded."""
         rows = self._execute(sa.select(attempts).where(*_matches(attempts, key)).order_by(attempts.c.attempt_no))
-        return [
-            Attempt(
-                run=run_in(row),
-                outcome=Outcome(row.outcome),
-                effect=Effect(row.effect),
-                **fields_for(Attempt, row, "run", "outcome", "effect"),
-            )
-            for row in rows
-        ]
+        return list(map(_attempt_of, rows))
 
     def pointers(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, Pointer]:
         """The pointers of those partitions that have one, in the order asked."""
@@ -271,6 +264,27 @@ class LedgerReader:
             for row in rows
         ]
 
+    def act(self, act_id: str) -> list[LoggedAct]:
+        """The act of that id, in all the parts that it was logged in; none when there is no such act."""
+        return [LoggedAct(**fields_for(LoggedAct, row)) for row in self._execute(audits.parts(act_id))]
+
+    def all_acts(self, *, after: LoggedAct | None = None, limit: int = 1000) -> list[LoggedAct]:
+        """The acts on any partitions, newest first, from just before one of them."""
+        return [LoggedAct(**fields_for(LoggedAct, row)) for row in self._execute(audits.acts(after, limit))]
+
+    def acted(
+        self, act_ids: Sequence[str], *, after: PartitionKey | None = None, limit: int = 1000
+    ) -> list[tuple[PartitionKey, Status | None]]:
+        """The partitions that these acts changed, in key order, and what each was before."""
+        rows = self._execute(audits.acted(act_ids, after, limit))
+        return [(key_in(row), None if row.status_before is None else Status(row.status_before)) for row in rows]
+
+    def attempts_on(
+        self, wanted: StateFilter, *, after: tuple[PartitionKey, int] | None = None, limit: int = 1000
+    ) -> list[Attempt]:
+        """The verdicts on all partitions that match, in key order, from just behind an attempt."""
+        return list(map(_attempt_of, self._execute(audits.attempts_on(listing.conditions(wanted), after, limit))))
+
     def _read(self, statement: RowStatement, keys: Sequence[PartitionKey]) -> Sequence[sa.Row[Any]]:
         return database.transact(self._engine, lambda c: statement.run(c, map(key_fields, keys)).all())
 
@@ -280,6 +294,13 @@ class LedgerReader:
 
     def _execute(self, statement: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
         return database.transact(self._engine, lambda c: c.execute(statement).all())
+
+
+def _attempt_of(row: sa.Row[Any]) -> Attempt:
+    outcome, effect = Outcome(row.outcome), Effect(row.effect)
+    return Attempt(
+        run=run_in(row), outcome=outcome, effect=effect, **fields_for(Attempt, row, "run", "outcome", "effect")
+    )
 
 
 def _matches(table: sa.Table, key: PartitionKey) -> list[sa.ColumnElement[bool]]:

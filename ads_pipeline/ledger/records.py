@@ -230,3 +230,17 @@ class RecordedAct:
     reason: str
     status_before: Status | None
     acted_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedAct:
+    """An operator's act as it was logged. One on very many partitions is in several, numbered behind a dot."""
+
+    act_id: str
+    act: str
+    operator: str
+    command: str
+    filters: str
+    reason: str
+    partitions_changed: int
+    acted_at: datetime

@@ -16,6 +16,10 @@ READ = {"status": SUCCESS, "current": "r1", "shown": "r1"}
 UNLOADED = {"status": SUCCESS, "current": "r2", "shown": "r1"}
 JUDGE = "materialize raw/q with its check and warehouse/q in Dagster"
 WITHDRAWN = "it was withdrawn by ada: wrong currency"
+SEAL = "seal a corrected run under a new run_id; nothing is to be reset"
+RETRY = "ads-pipeline state retry 7/q/2026-02-01 --reason TEXT"
+CLEAR = "ads-pipeline state clear-terminal 7/q/2026-02-01 --reason TEXT"
+RELEASE = "ads-pipeline state release --customer 7 --reason TEXT"
 NEITHER = "q is no query of file"
 CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "nobody heard of it": ({"status": None}, ("seal a run of it under a new run_id",)),
@@ -48,9 +52,40 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"status": PENDING, "current": "r1", "act": WITHDRAWN, "awaiting": "r2"},
         (WITHDRAWN, f"have r2 judged: {JUDGE}, or wait for raw_arrivals"),
     ),
-    "failed": (
+    "failed, and nothing is planned": (
         {"status": FAILED, "rejected": "r1"},
-        ("seal a corrected run under a new run_id; nothing is to be reset",),
+        (f"mend what is said of it above, then: {RETRY}", f"or {SEAL}"),
+    ),
+    "failed, and tried again": (
+        {"status": FAILED, "rejected": "r1", "next_try": "noon"},
+        (f"wait, it is tried again from noon on; or at once: {RETRY}", f"or {SEAL}"),
+    ),
+    "failed and terminal": (
+        {"status": FAILED, "rejected": "r1", "terminal": True},
+        (f"find the cause, then: {RETRY} --clear-terminal", f"or {SEAL}"),
+    ),
+    "failed, its account parked": (
+        {"status": FAILED, "terminal": True, "parked": "--customer 7"},
+        (f"mend its account or query, then: {RELEASE}",),
+    ),
+    "taken back": (
+        {"status": FAILED, "held": True},
+        (
+            "give an earlier run back: ads-pipeline state restore 7/q/2026-02-01 --reason TEXT",
+            f"or have it fetched anew: {RETRY}",
+        ),
+    ),
+    "pending, its account parked": (
+        {"status": PENDING, "parked": "--customer 7"},
+        (f"mend its account or query, then: {RELEASE}",),
+    ),
+    "pending and marked": (
+        {"status": PENDING, "terminal": True},
+        (f"it is marked as terminal; if it is wanted: {CLEAR}",),
+    ),
+    "pending and asked for": (
+        {"status": PENDING, "requested": "retry"},
+        ("seal a run of it under a new run_id; it was asked for (retry), see ads-pipeline state due",),
     ),
     "failed and landed anew": (
         {"status": FAILED, "awaiting": "r2"},
@@ -104,7 +139,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 def test_each_case_has_its_next_step(case: str) -> None:
     """One line or two, that name the run, the asset or the command."""
     known, told = CASES[case]
-    assert next_step(Findings(query_name="q", **known)) == told
+    assert next_step(Findings(query_name="q", partition="7/q/2026-02-01", **known)) == told
 
 
 def test_every_status_is_a_case() -> None:

@@ -21,6 +21,10 @@ CURRENT = (
     "last_attempt_at",
     "last_attempt_outcome",
 )
+AHEAD = {
+    *("next_try_at", "next_try_why", "terminal", "marked_terminal"),
+    *("requested", "requested_at", "requested_by_act", "parked"),
+}
 HOSTILE = "\x1b[31m[red]\nforged :smile:"
 
 
@@ -80,7 +84,7 @@ def test_a_program_gets_every_field(shown: Shown) -> None:
     (bad, damaged) = ended.objects
     own = {field.name for field in fields(PartitionState)} - {"key"}
     current = {f"{asset}_{name}" for asset in ("raw", "warehouse") for name in CURRENT}
-    assert bad.keys() == own | current | {"source", "customer_id", "query_name", "logical_date"}
+    assert bad.keys() == own | current | AHEAD | {"source", "customer_id", "query_name", "logical_date"}
     assert (bad["raw_display_status"], bad["raw_last_attempt_outcome"]) == ("NeverMaterialized", "FAILED")
     assert (bad["customer_id"], bad["logical_date"]) == (shown.demo.bad.key.customer_id, "2026-03-07")
     assert (bad["status"], bad["attempt_count"], bad["current_run_id"]) == ("failed", 1, None)

@@ -1,0 +1,148 @@
+"""`audit`: what was done, by whom and on what; which failures are terminal; every verdict; what is parked."""
+
+from dataclasses import replace
+
+import pytest
+
+from ads_pipeline import control
+from ads_pipeline.transitions import Act
+from ads_pipeline_tests.cli.control import BECAUSE, DAY, FAILED, GOOD, MARKED, digest, fail, ledger_at, recent, stock
+from ads_pipeline_tests.cli.words import Ended, Place
+from ads_pipeline_tests.ledger.words import accepted, order
+
+
+@pytest.fixture
+def place(empty: Place) -> Place:
+    stock(empty)
+    return empty
+
+
+def last(ended: Ended) -> str:
+    """From where the page says to go on."""
+    return (ended.out + ended.err).splitlines()[-1].split()[-1]
+
+
+def pages(place: Place, *words: str) -> list[dict[str, object]]:
+    """Everything that a command lists, two at a time."""
+    found, more = [], tuple[str, ...]()
+    for _page in range(20):
+        ended = place.run(*words, "--json", "--limit", "2", *more)
+        found += ended.objects
+        if "more follow" not in ended.err:
+            break
+        more = ("--after", last(ended))
+    return found
+
+
+def test_acts_are_listed_newest_first(place: Place) -> None:
+    """Who, when, by which words, with which filters and why, and on how many partitions."""
+    place.run("state", "retry", "--customer", "101", *BECAUSE, "--operator", "ada")
+    place.run("state", "withdraw", "--all", "--reason", "wrong currency", "--operator", "bob")
+    ended = place.run("audit", "acts")
+    assert (ended.code, ended.err, ended.lines[-1]) == (0, "", "3 acts")
+    first, second, third = (line for line in ended.lines if line.startswith("20"))
+    assert first.endswith("withdraw by bob, 2 partitions")
+    assert second.endswith("requeue by ada, 1 partition")
+    assert third.endswith("mark_terminal by ada, 1 partition")
+    told = " ".join(ended.out.split())
+    command = "state retry --customer 101 --reason 'the source was down' --operator ada"
+    assert f"reason the source was down command {command} filters --customer 101 act " in told
+    assert max(map(len, ended.lines)) <= 80
+    known = place.run("audit", "acts", "--json").objects[1]
+    assert (known["act"], known["operator"], known["command"]) == ("requeue", "ada", command)
+    assert (known["filters"], known["reason"], known["partitions_changed"]) == (
+        "--customer 101",
+        "the source was down",
+        1,
+    )
+    assert known["acted_at"].startswith("20")
+
+
+def test_the_partitions_of_an_act_are_listed(place: Place) -> None:
+    """Each with what it was before; an id that no act has is a mistake."""
+    place.run("state", "withdraw", "--all", *BECAUSE)
+    act_id = place.run("audit", "acts", "--json").objects[0]["act_id"]
+    ended = place.run("audit", "acts", "--act", act_id)
+    rows = [line.split() for line in ended.lines[-4:-2]]
+    assert rows == [[each.customer_id, "campaign_daily", str(DAY), "success"] for each in GOOD]
+    assert ended.lines[-1] == "2 partitions"
+    wrong = place.run("audit", "acts", "--act", f"{act_id}0")
+    assert (wrong.code, wrong.out) == (64, "")
+    assert '"ads-pipeline audit acts" lists them' in wrong.err
+
+
+def test_a_large_act_is_one_for_who_asks(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was logged in portions and with the marks it cleared; its own id finds every partition once."""
+    monkeypatch.setattr(control, "AT_ONCE", 2)
+    ended = place.run("state", "retry", "--all", "--clear-terminal", *BECAUSE)
+    act_id = ended.lines[-1].removeprefix("act ")
+    listed = pages(place, "audit", "acts", "--act", act_id)
+    assert [each["customer_id"] for each in listed] == [each.customer_id for each in [*FAILED, MARKED]]
+    assert {each["status_before"] for each in listed} == {"failed"}
+
+
+def test_pages_of_acts_make_the_whole(place: Place) -> None:
+    """Also where several acts are of one moment, each is listed once."""
+    with ledger_at(place) as ledger:
+        for number in range(5):
+            ledger.carry_out(Act.REPROCESS, GOOD, order(f"a-{number}"))
+    whole = place.run("audit", "acts", "--json").objects
+    assert pages(place, "audit", "acts") == whole
+    assert len(whole) == 6
+
+
+def test_terminal_failures_are_listed_with_why(place: Place) -> None:
+    """Marked, tried too often, too old; a failure that is tried again is not among them, and pages make the whole."""
+    worn, old = recent(130), replace(recent(131), logical_date=DAY.replace(year=DAY.year - 1, day=1))
+    with ledger_at(place) as ledger:
+        for number in range(6):
+            fail(ledger, [worn], f"r{number}")
+        fail(ledger, [old])
+    ended = place.run("audit", "terminal")
+    assert (ended.code, ended.lines[-1]) == (0, "3 terminal failures")
+    assert max(map(len, ended.lines)) <= 80
+    known = place.run("audit", "terminal", "--json").objects
+    assert [(each["customer_id"], each["terminal"], each["attempt_count"]) for each in known] == [
+        ("110", "marked", 1),
+        ("130", "too_many_attempts", 6),
+        ("131", "too_old", 1),
+    ]
+    assert known[1]["why"] == "6 failures in a row, 6 are allowed; find the cause"
+    assert pages(place, "audit", "terminal") == known
+    assert place.run("audit", "terminal", "--customer", "130", "--json").objects == known[1:2]
+    misspelt = place.run("audit", "terminal", "--query", "campaign_dayly")
+    assert misspelt.lines[0] == "0 terminal failures"
+    assert "campaign_dayly is no query of" in misspelt.out
+
+
+def test_attempts_of_what_matches_are_listed(place: Place) -> None:
+    """Each verdict with its outcome, what it did, the class of the error and the words; pages make the whole."""
+    with ledger_at(place) as ledger:
+        accepted(ledger, FAILED[:1], "r2")
+        fail(ledger, FAILED[:1], "r3", "damaged")
+    ended = place.run("audit", "attempts", "--customer", "101")
+    assert ended.lines[0] == str(FAILED[0])
+    words = [" ".join(line.split()) for line in ended.lines[1:4]]
+    assert words[0].startswith("1 r1 rejected, failed at 20")
+    assert words[0].endswith("contract: its rows are bad")
+    assert words[1].startswith("2 r2 accepted, promoted at 20")
+    assert words[2].startswith("3 r3 rejected, set aside at 20")
+    known = place.run("audit", "attempts", "--json").objects
+    assert [(each["attempt_no"], each["outcome"], each["effect"], each["error_class"]) for each in known[:3]] == [
+        (1, "rejected", "failed", "contract"),
+        (2, "accepted", "promoted", None),
+        (3, "rejected", "set_aside", "damaged"),
+    ]
+    assert len(known) == 9
+    assert pages(place, "audit", "attempts") == known
+
+
+@pytest.mark.parametrize("name", ["acts", "terminal", "attempts", "parked"])
+def test_an_empty_ledger_has_nothing_to_tell(empty: Place, name: str) -> None:
+    """It is no error, and looking writes nothing."""
+    before = digest(empty)
+    ended = empty.run("audit", name)
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.lines[-1].startswith("0 ")
+    assert empty.run("audit", name, "--json").out == ""
+    assert digest(empty) == before
