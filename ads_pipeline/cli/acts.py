@@ -1,4 +1,4 @@
-"""Carries out operators' acts on partitions: retry, mark and clear terminal, reprocess, withdraw.
+"""Carries out operators' acts on partitions: enqueue, retry, mark and clear terminal, reprocess, withdraw.
 
 What each act does is `control`'s; what overrules a verdict is `overrule`'s. It loads neither Spark nor DuckDB.
 """
@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from ads_pipeline.cli import rails
-from ads_pipeline.cli.asked import Asked, hint, meant, order_of
+from ads_pipeline.cli.asked import Asked, expected, hint, meant, order_of
 from ads_pipeline.cli.rails import End, Line, Plan
 from ads_pipeline.cli.tables import counted
 from ads_pipeline.cli.words import desk_of, ledger_of
@@ -36,6 +36,15 @@ class Verb:
 
 
 VERBS: Final[Mapping[Act, Verb]] = {
+    Act.ENQUEUE: Verb(
+        name="enqueue",
+        becomes="pending, requested",
+        help="""Ask for partitions that nobody has heard of, as for a backfill.
+
+        Each day from --since to --until, for each query and each customer: those named, else all that the query file
+        and the ledger know. What is recorded already is left out, whatever became of it.
+        """,
+    ),
     Act.REQUEUE: Verb(
         name="retry",
         becomes="pending",
@@ -84,7 +93,7 @@ def perform(settings: Settings, act: Act, asked: Asked, *, even_terminal: bool =
     """Carry an act out on the partitions that are meant, if whoever is asked agrees; the code to end with."""
     order = order_of(asked)
     with ledger_of(settings) as ledger:
-        wanted = meant(asked, settings, ledger)
+        wanted = expected(asked, settings, ledger) if act is Act.ENQUEUE else meant(asked, settings, ledger)
         looks = act is Act.REQUEUE and not force and settings.raw_root.is_dir()
         raw = RawRuns(settings.raw_root) if looks else None
         control = Control(ledger=ledger, policy=settings.retries, today=datetime.now(UTC).date(), raw=raw)

@@ -10,9 +10,10 @@ import shlex
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from ads_pipeline.cli.words import customers, partition_named, window
+from ads_pipeline.cli.words import customers, partition_named, queries, window
 from ads_pipeline.errors import BadCommand, BadName
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.records import Order, StateFilter
@@ -80,14 +81,30 @@ def meant(asked: Asked, settings: Settings, ledger: LedgerReader) -> StateFilter
     )
 
 
+def expected(asked: Asked, settings: Settings, ledger: LedgerReader) -> list[PartitionKey]:
+    """The partitions that are named, or every day of every query and customer that is meant, recorded or not."""
+    if asked.partitions:
+        if asked.filters or asked.everything:
+            raise BadCommand("name partitions, or say by options which are meant, and not both")
+        return [_of_source(word, settings) for word in dict.fromkeys(asked.partitions)]
+    days = window(asked.since, asked.until)
+    if days.since is None or days.until is None:
+        raise BadCommand("say which days are meant, by --since and --until")
+    if days.until > datetime.now(UTC).date():
+        raise BadCommand(f"--until {days.until} has not begun yet: there is nothing to report of it")
+    apis, source = settings.google_apis, settings.google_apis.source
+    first = max(days.since, apis.start_date)
+    return [
+        PartitionKey(source=source, customer_id=customer, query_name=name, logical_date=first + timedelta(days=day))
+        for customer in customers(asked.customer) or ledger.customers(source)
+        for name in queries(asked.query, settings)
+        for day in range((days.until - first).days + 1)
+    ]
+
+
 def named(given: Iterable[str], settings: Settings, ledger: LedgerReader) -> list[PartitionKey]:
     """The partitions of these names, each once; BadName for one that is another source's or not recorded."""
-    source, found = settings.google_apis.source, list[PartitionKey]()
-    for word in dict.fromkeys(given):
-        key = partition_named(word, settings)
-        if key.source != source:
-            raise BadName("partition", word, f"{settings.queries_file} is for the source {source}")
-        found.append(key)
+    found = [_of_source(word, settings) for word in dict.fromkeys(given)]
     for key, state in ledger.states(found).items():
         if state.recorded is None:
             raise BadName(
@@ -137,6 +154,14 @@ def hint(word: str, known: Sequence[str]) -> str:
         return f"did you mean {near[0]}?"
     more = f" and {len(known) - SHOWN:,} more" if len(known) > SHOWN else ""
     return f"known are {', '.join(known[:SHOWN])}{more}" if known else "none is known"
+
+
+def _of_source(word: str, settings: Settings) -> PartitionKey:
+    """The partition of that name; BadName for one that is another source's."""
+    key, source = partition_named(word, settings), settings.google_apis.source
+    if key.source != source:
+        raise BadName("partition", word, f"{settings.queries_file} is for the source {source}")
+    return key
 
 
 def _operator(given: str | None) -> str:

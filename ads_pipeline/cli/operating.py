@@ -72,7 +72,7 @@ class Typed(TyperCommand):
 def add_acts(state: typer.Typer) -> None:
     """Put the acts, and what is due, below `state`."""
     _add(state, Act.REQUEUE, _retry)
-    for act in (Act.MARK_TERMINAL, Act.CLEAR_TERMINAL, Act.REPROCESS, Act.WITHDRAW):
+    for act in (Act.ENQUEUE, Act.MARK_TERMINAL, Act.CLEAR_TERMINAL, Act.REPROCESS, Act.WITHDRAW):
         _add(state, act, _command(partial(_perform, act=act)))
     state.command("demote", cls=Typed, help=DEMOTE)(_command(_demote))
     state.command("restore", cls=Typed)(_restore)

@@ -324,3 +324,36 @@ def test_each_act_has_a_verb() -> None:
     """What operators may do to partitions, the command line offers."""
     assert set(acts.VERBS) == set(control.CANDIDATES)
     assert tuple(verb.name for verb in acts.VERBS.values()) == VERBS
+
+
+def test_a_backfill_is_asked_for(place: Place) -> None:
+    """Each day of each query and customer that nobody has heard of, and nothing that is recorded; then it is due."""
+    words = ("--customer", "1", "--query", "campaign_daily", "--since", "2026-01-01", "--until", "2026-01-03")
+    ended = place.run("state", "enqueue", *words, "--reason", "moved here")
+    assert (ended.code, ended.lines[-2]) == (0, "enqueue: 3 partitions changed")
+    again = place.run("state", "enqueue", *words, "--reason", "moved here")
+    assert (again.code, again.lines[0]) == (0, "nothing to enqueue")
+    assert "it is recorded already" in " ".join(again.out.split())
+    due = [f"{each['customer_id']}/{each['logical_date']}" for each in place.run("state", "due", "--json").objects]
+    assert [each for each in due if each.startswith("1/")] == [f"1/2026-01-0{day}" for day in (1, 2, 3)]
+    assert place.run("state", "enqueue", str(GOOD), "--reason", "x").lines[0] == "nothing to enqueue"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("--since", "2026-01-01"),
+        ("--since", "2026-01-01", "--until", "2999-01-01"),
+        ("--since", "2026-01-02", "--until", "2026-01-01"),
+        ("1/campaign_daily/2026-01-01", "--since", "2026-01-01"),
+        ("elsewhere/1/campaign_daily/2026-01-01",),
+        ("--query", "campaign", "--since", "2026-01-01", "--until", "2026-01-01"),
+    ],
+    ids=" ".join,
+)
+def test_a_backfill_says_its_days(place: Place, words: tuple[str, ...]) -> None:
+    """Without both ends, or beyond today, or of what is not in the query file, nothing is enqueued."""
+    before = digest(place)
+    assert place.run("state", "enqueue", *words, "--reason", "x").code == 64
+    assert digest(place) == before
