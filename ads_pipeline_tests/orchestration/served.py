@@ -37,7 +37,7 @@ query($id: String!) {
   partitionBackfillOrError(backfillId: $id) { ... on PartitionBackfill { status } }
 }"""
 RUNS = """
-query { runsOrError { ... on Runs { results { status tags { key value } } } } }"""
+query { runsOrError { ... on Runs { results { runId tags { key value } } } } }"""
 RUN = """
 query($id: ID!) { runOrError(runId: $id) { ... on Run { status } } }"""
 CHECKS = """
@@ -88,10 +88,10 @@ class Served:
         found = self.ask(BACKFILL, id=backfill)["partitionBackfillOrError"]
         return None if found["status"] in ("REQUESTED", "CANCELING", "FAILING") else str(found["status"])
 
-    def runs(self) -> list[dict[str, str]]:
-        """The tags of every run."""
+    def runs(self) -> dict[str, dict[str, str]]:
+        """Every run, with its tags."""
         results = self.ask(RUNS)["runsOrError"]["results"]
-        return [{tag["key"]: tag["value"] for tag in each["tags"]} for each in results]
+        return {each["runId"]: {tag["key"]: tag["value"] for tag in each["tags"]} for each in results}
 
     def status(self, run_id: str) -> str:
         """What Dagster takes a run to be at."""
