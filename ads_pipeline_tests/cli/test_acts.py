@@ -12,7 +12,7 @@ from ads_pipeline import control
 from ads_pipeline.cli import acts
 from ads_pipeline.errors import LedgerUnavailable
 from ads_pipeline.ledger.desk import Desk
-from ads_pipeline.transitions import Act, PartitionState, Status
+from ads_pipeline.transitions import PartitionState, Status
 from ads_pipeline_tests.cli.control import (
     BECAUSE,
     DAY,
@@ -321,9 +321,9 @@ def test_hostile_words_reach_no_terminal(place: Place) -> None:
 
 
 def test_each_act_has_a_verb() -> None:
-    """What operators may do to recorded partitions, the command line offers; a backfill is of others."""
-    assert set(acts.VERBS) == set(control.CANDIDATES) - {Act.ENQUEUE}
-    assert tuple(verb.name for verb in acts.VERBS.values()) == VERBS
+    """What operators may do to partitions, the command line offers; a backfill is of those that are not recorded."""
+    assert set(acts.VERBS) == set(control.CANDIDATES)
+    assert tuple(verb.name for verb in acts.VERBS.values()) == ("enqueue", *VERBS)
 
 
 def test_a_backfill_is_asked_for(place: Place) -> None:
@@ -336,7 +336,7 @@ def test_a_backfill_is_asked_for(place: Place) -> None:
     assert "it is recorded already" in " ".join(again.out.split())
     due = [f"{each['customer_id']}/{each['logical_date']}" for each in place.run("state", "due", "--json").objects]
     assert [each for each in due if each.startswith("1/")] == [f"1/2026-01-0{day}" for day in (1, 2, 3)]
-    assert place.run("state", "enqueue", str(GOOD), "--reason", "x").lines[0] == "nothing to enqueue"
+    assert place.run("state", "enqueue", str(GOOD[0]), "--reason", "x").lines[0] == "nothing to enqueue"
 
 
 @pytest.mark.parametrize(
