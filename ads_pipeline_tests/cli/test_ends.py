@@ -47,7 +47,7 @@ COMMANDS = (
     ("state", "inspect"),
     ("state", "why"),
     *(("state", name) for name in ("retry", "mark-terminal", "clear-terminal", "reprocess", "withdraw")),
-    *(("state", name) for name in ("demote", "restore", "due", "park", "release")),
+    *(("state", name) for name in ("enqueue", "demote", "restore", "due", "park", "release")),
     ("audit",),
     *(("audit", name) for name in ("acts", "terminal", "attempts", "parked")),
     ("raw",),
