@@ -85,7 +85,11 @@ def _produce(found: Findings) -> str:
         clear = f"ads-pipeline state clear-terminal {found.partition} --reason TEXT"
         return f"it is marked as terminal; if it is wanted: {clear}"
     told = "seal a run of it under a new run_id"
-    return f"{told}; it was asked for ({found.requested}), see ads-pipeline state due" if found.requested else told
+    return f"{told}; {_asked_for(found)}" if found.requested else told
+
+
+def _asked_for(found: Findings) -> str:
+    return f"it was asked for ({found.requested}), see ads-pipeline state due"
 
 
 def _judge(found: Findings) -> str:
@@ -119,10 +123,11 @@ def _improve(found: Findings) -> tuple[str, ...]:
             f"seal a corrected run under a new run_id, if what {found.rejected} was to bring is wanted",
             f"readers keep {found.shown}",
         )
+    reprocess = f"ads-pipeline state reprocess {found.partition} --reason TEXT"
+    if found.requested and found.stale:
+        return (f"seal a run of it under a new run_id; {_asked_for(found)}", f"until then readers keep {found.shown}")
     if StaleReason.FRESHNESS_POLICY in found.stale:
-        return ("have the day reported again, under a new run_id: Google may have restated it",)
+        return (f"have the day reported again, for Google may have restated it: {reprocess}",)
     if StaleReason.CODE_CHANGED in found.stale:
-        return (
-            "have the day reported again, under a new run_id, if it should follow the query's present definition",
-        )
+        return (f"if it should follow the query's present definition: {reprocess}",)
     return ("nothing: readers have the newest run",)

@@ -9,6 +9,7 @@ from datetime import datetime
 
 from ads_pipeline.cli.tables import instant_of, moment
 from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.records import Holder
 from ads_pipeline.ledger.schedule import Parking, Planned, Wanted
 from ads_pipeline.partition import PartitionKey
 from ads_pipeline.retry import Answer, Failure, Parked, RetryAt, RetryPolicy, Terminal, decide
@@ -23,6 +24,7 @@ class Prospect:
     request: Wanted | None = None
     parkings: tuple[Parking, ...] = ()
     marked: bool = False
+    holder: Holder | None = None
 
     @property
     def terminal(self) -> Terminal | None:
@@ -39,7 +41,7 @@ class Prospect:
 
     def told(self, now: datetime) -> dict[str, str]:
         """In words, for people."""
-        said = {}
+        said = {} if self.holder is None else {"at work": str(self.holder)}
         if self.request:
             said["asked for"] = (
                 f"{self.request.kind} at {moment(self.request.requested_at)}, act {self.request.act_id}"
@@ -70,6 +72,7 @@ class Prospect:
             "requested": request and request.kind,
             "requested_at": instant_of(request.requested_at if request else None),
             "requested_by_act": request and request.act_id,
+            "held_by_run": self.holder and self.holder.run_id,
             "parked": [f"{each.scope} {each.name}" for each in self.parkings],
         }
 
@@ -81,6 +84,7 @@ def prospects(
     keys, schedule = [state.key for state in states], ledger.schedule
     failures, planned = schedule.failures(keys), schedule.of(keys)
     requested, marked = schedule.requested(keys), schedule.marked(keys)
+    holders = ledger.holders(keys)
     parkings = [each for source in {key.source for key in keys} for each in schedule.parkings(source)]
     found = {}
     for state in states:
@@ -93,6 +97,7 @@ def prospects(
             request=request,
             parkings=tuple(each for each in parkings if _holds(each, key)),
             marked=key in marked,
+            holder=holders.get(key),
         )
     return found
 

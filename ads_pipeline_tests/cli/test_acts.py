@@ -1,7 +1,11 @@
 """`state retry` and the other acts: what they show, when they ask, what they change, and what they tell."""
 
+import os
+import pty
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -26,7 +30,7 @@ from ads_pipeline_tests.cli.control import (
     somebody_answers,
     stock,
 )
-from ads_pipeline_tests.cli.words import Ended, Place
+from ads_pipeline_tests.cli.words import START, Ended, Place
 from ads_pipeline_tests.ledger.words import accept, accepted, landed
 
 VERBS = ("retry", "mark-terminal", "clear-terminal", "reprocess", "withdraw")
@@ -164,6 +168,31 @@ def test_more_than_twenty_are_asked_about(place: Place, monkeypatch: pytest.Monk
     assert asked == ["reprocess 32 partitions?"]
     assert place.run("state", "withdraw", "--all", *BECAUSE, "--yes").code == 0
     assert asked == ["reprocess 32 partitions?"]
+
+
+@pytest.mark.invariant("S16")
+@pytest.mark.parametrize(("answer", "code"), [(b"n\n", 1), (b"y\n", 0)])
+def test_somebody_at_a_terminal_is_asked(place: Place, answer: bytes, code: int) -> None:
+    """The question stands on standard error, so that the answer can be piped; only yes changes anything."""
+    with ledger_at(place) as ledger:
+        fail(ledger, MANY)
+    keyboard, terminal = pty.openpty()
+    words = ("state", "retry", "--all", *BECAUSE, "--json")
+    started = subprocess.Popen(
+        [sys.executable, "-c", START, *words],
+        env=place.environ(),
+        stdin=terminal,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    os.write(keyboard, answer)
+    out, err = started.communicate(timeout=60)
+    os.close(keyboard)
+    os.close(terminal)
+    assert started.returncode == code
+    assert b"retry 27 partitions? [y/N]:" in err
+    assert len(out.strip().splitlines()) == (0 if code else 28)
+    assert states(place, MANY[0])[0].status is (Status.FAILED if code else Status.PENDING)
 
 
 @pytest.mark.invariant("S16")

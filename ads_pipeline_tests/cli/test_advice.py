@@ -19,6 +19,7 @@ WITHDRAWN = "it was withdrawn by ada: wrong currency"
 SEAL = "seal a corrected run under a new run_id; nothing is to be reset"
 RETRY = "ads-pipeline state retry 7/q/2026-02-01 --reason TEXT"
 CLEAR = "ads-pipeline state clear-terminal 7/q/2026-02-01 --reason TEXT"
+REPROCESS = "ads-pipeline state reprocess 7/q/2026-02-01 --reason TEXT"
 RELEASE = "ads-pipeline state release --customer 7 --reason TEXT"
 NEITHER = "q is no query of file"
 CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
@@ -125,11 +126,18 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "read, and due to be reported again": (
         READ | {"stale": (StaleReason.FRESHNESS_POLICY, StaleReason.CODE_CHANGED)},
-        ("have the day reported again, under a new run_id: Google may have restated it",),
+        (f"have the day reported again, for Google may have restated it: {REPROCESS}",),
     ),
     "read, by an earlier definition": (
         READ | {"stale": (StaleReason.CODE_CHANGED,)},
-        ("have the day reported again, under a new run_id, if it should follow the query's present definition",),
+        (f"if it should follow the query's present definition: {REPROCESS}",),
+    ),
+    "read, and asked for again": (
+        READ | {"stale": (StaleReason.FRESHNESS_POLICY,), "requested": "reprocess"},
+        (
+            "seal a run of it under a new run_id; it was asked for (reprocess), see ads-pipeline state due",
+            "until then readers keep r1",
+        ),
     ),
     "read and current": (READ, ("nothing: readers have the newest run",)),
 }

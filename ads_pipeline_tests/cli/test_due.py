@@ -6,6 +6,7 @@ import pytest
 
 from ads_pipeline.cli.prospects import prospects
 from ads_pipeline.ledger.desk import Desk
+from ads_pipeline.ledger.leases import Lease
 from ads_pipeline.ledger.records import FailedFetch
 from ads_pipeline.retry import Lane, RetryPolicy
 from ads_pipeline_tests.cli.control import (
@@ -124,6 +125,19 @@ def test_why_tells_when_it_is_tried_next(place: Place) -> None:
     assert (known["requested"], known["next_try_at"]) == ("retry", known["requested_at"])
     assert known["requested_by_act"] == known["acts"][-1]["act_id"]
     assert "it was asked for (retry), see ads-pipeline state due" in known["next"][-1]
+
+
+def test_who_is_at_work_is_told(place: Place) -> None:
+    """A partition that a live run holds is not due, and the run is named with how long it has it at least."""
+    place.run("state", "retry", str(FAILED[0]), *BECAUSE)
+    with Lease.opened(url_of(place), "engine-1", lasts=timedelta(minutes=5)) as lease:
+        lease.claim([FAILED[0]])
+        told = " ".join(place.run("state", "why", str(FAILED[0])).out.split())
+        assert "at work run engine-1 holds it, at least until 20" in told
+        (known,) = place.run("state", "why", str(FAILED[0]), "--json").objects
+        assert known["held_by_run"] == "engine-1"
+        assert place.run("state", "due").lines == ["nothing is due"]
+    assert len(place.run("state", "due", "--json").objects) == 1
 
 
 def test_inspect_tells_it_too(place: Place) -> None:

@@ -11,9 +11,9 @@ from ads_pipeline import sessions
 from ads_pipeline.cli import overrule
 from ads_pipeline.settings import Settings
 from ads_pipeline.transitions import Status
-from ads_pipeline_tests.cli.control import BECAUSE, GOOD, MARKED, digest, stock
+from ads_pipeline_tests.cli.control import BECAUSE, GOOD, MARKED, digest, ledger_at, stock
 from ads_pipeline_tests.cli.words import Place
-from ads_pipeline_tests.ledger.words import accept, landed
+from ads_pipeline_tests.ledger.words import accept, accepted, keys, landed
 from ads_pipeline_tests.pipeline.words import House, house_at, key, land, tamper, visible
 
 NOWHERE = {"ADS_PIPELINE_SPARK": "spark://127.0.0.1:1"}
@@ -101,6 +101,20 @@ def test_a_dry_run_starts_no_spark_and_writes_nothing(empty: Place, verb: str) -
     assert ended.lines[-1] == "nothing was changed"
     assert digest(empty) == before
     assert max(map(len, ended.lines)) <= 80
+
+
+@pytest.mark.invariant("S16")
+@pytest.mark.parametrize("verb", ["demote", "restore"])
+def test_many_are_asked_about_before_spark_is_started(empty: Place, verb: str) -> None:
+    """Where nobody can be asked nothing is done, and the code is 64."""
+    with ledger_at(empty) as ledger:
+        accepted(ledger, keys(21))
+        accepted(ledger, keys(21), "r2")
+    before = digest(empty)
+    ended = Place(home=empty.home, more=NOWHERE).run("state", verb, "--all", *BECAUSE)
+    assert (ended.code, ended.out) == (64, "")
+    assert "21 partitions would change and nobody can be asked here" in ended.err
+    assert digest(empty) == before
 
 
 def test_where_there_is_nothing_to_do_no_spark_is_started(empty: Place) -> None:

@@ -23,7 +23,7 @@ CURRENT = (
 )
 AHEAD = {
     *("next_try_at", "next_try_why", "terminal", "marked_terminal"),
-    *("requested", "requested_at", "requested_by_act", "parked"),
+    *("requested", "requested_at", "requested_by_act", "parked", "held_by_run"),
 }
 HOSTILE = "\x1b[31m[red]\nforged :smile:"
 
