@@ -8,9 +8,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from enum import IntEnum
+from typing import Final
 
 from ads_pipeline.ledger.reader import LedgerReader
-from ads_pipeline.ledger.records import Standing
+from ads_pipeline.ledger.records import Outline, Standing
 from ads_pipeline.partition import PartitionKey, Run
 from ads_pipeline.pipeline import Loading, Pipeline
 from ads_pipeline.transitions import Verdict
@@ -18,6 +19,7 @@ from ads_pipeline.warehouse.publication import Warehouse
 from ads_pipeline.warehouse.records import Held
 
 Claim = Callable[[Collection[PartitionKey]], Collection[PartitionKey]]
+AT_ONCE: Final = 10_000
 
 
 class Mend(IntEnum):
@@ -96,6 +98,36 @@ def _removal(key: PartitionKey, held: Held, why: str) -> Repair:
     return Repair(mend=Mend.REMOVE, key=key, why=f"the table holds {held.run_id or 'a mixture'}: {why}")
 
 
+def _suspects(
+    source: str, query_name: str, outlines: Iterable[Outline], held: Mapping[PartitionKey, Held]
+) -> list[PartitionKey]:
+    """The partitions that may need mending. Of a million few do, and only those are looked at closely."""
+    places = {(key.customer_id, key.logical_date): key for key in held}
+    suspects = []
+    for each in outlines:
+        key = places.pop((each.customer_id, each.logical_date), None)
+        if not _settled(each, None if key is None else held[key]):
+            suspects.append(
+                key
+                or PartitionKey(
+                    source=source,
+                    customer_id=each.customer_id,
+                    query_name=query_name,
+                    logical_date=each.logical_date,
+                )
+            )
+    return [*suspects, *places.values()]
+
+
+def _settled(outline: Outline, held: Held | None) -> bool:
+    """Whether there is nothing to mend: nothing is there where nothing may be read, else just what should be."""
+    if not outline.publishable:
+        return held is None
+    wanted = (outline.run_id, outline.schema_version, outline.record_count)
+    found = (held.run_id, held.schema_version, held.rows) if held else (outline.run_id, outline.schema_version, 0)
+    return found == wanted and bool(outline.pointed_at_current)
+
+
 class Comparison:
     """Plans one query at a time, which takes neither Spark nor the right to write."""
 
@@ -110,16 +142,23 @@ class Comparison:
         The ledger is asked after the table, so that a load that ends meanwhile is not taken for a difference.
         """
         held = self._warehouse.held(source=source, query_name=query_name, since=since, until=until)
-        standings = self._ledger.standings(source=source, query_name=query_name, since=since, until=until)
+        outlines = self._ledger.outlines(source=source, query_name=query_name, since=since, until=until)
+        suspects = _suspects(source, query_name, outlines, held)
+        standings = [
+            standing
+            for first in range(0, len(suspects), AT_ONCE)
+            for standing in self._ledger.standings_of(suspects[first : first + AT_ONCE])
+        ]
         current = {standing.state.key: standing.state.current_run_id for standing in standings}
+        found = {key: held[key] for key in suspects if key in held}
         others = [
             Run(key=key, run_id=each.run_id)
-            for key, each in held.items()
+            for key, each in found.items()
             if each.run_id is not None and current.get(key) != each.run_id
         ]
         return plan(
             standings,
-            held,
+            found,
             demotions=self._unfinished(source, query_name, since, until),
             readable=self._ledger.readable(others),
         )

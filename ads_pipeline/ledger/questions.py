@@ -70,20 +70,42 @@ def shown_runs(*, source: str, query_name: str, since: date | None, until: date 
     )
 
 
-def standings(*, source: str, query_name: str, since: date | None, until: date | None) -> sa.Select[Any]:
-    """Every recorded partition of the query with its pointer, by day and customer."""
-    unjudged = sa.exists().where(same_key(runs, partition_state), sa.not_(_judged()))
-    pointer = [warehouse_pointer.c[name].label(f"pointer_{name}") for name in _POINTER]
+def outlines(*, source: str, query_name: str, since: date | None, until: date | None) -> sa.Select[Any]:
+    """Of every recorded partition of the query what its table should hold; few columns, as there are very many."""
+    state, pointer = partition_state.c, warehouse_pointer.c
+    pointed = sa.and_(pointer.run_id == state.current_run_id, pointer.availability == "published")
     return (
         sa.select(
-            partition_state,
-            *pointer,
-            _demoting().label("demoting"),
-            sa.and_(sa.not_(_succeeded()), unjudged).label("unjudged"),
+            state.customer_id,
+            state.logical_date,
+            state.current_run_id,
+            state.schema_version,
+            state.record_count,
+            sa.and_(_succeeded(), sa.not_(_demoting())).label("publishable"),
+            pointed.label("pointed"),
         )
         .outerjoin_from(partition_state, warehouse_pointer, same_key(partition_state, warehouse_pointer))
         .where(*_of_query(source, query_name, since, until))
+    )
+
+
+def standings(*, source: str, query_name: str, since: date | None, until: date | None) -> sa.Select[Any]:
+    """Every recorded partition of the query with its pointer, by day and customer."""
+    return (
+        sa.select(*_standing())
+        .outerjoin_from(partition_state, warehouse_pointer, same_key(partition_state, warehouse_pointer))
+        .where(*_of_query(source, query_name, since, until))
         .order_by(partition_state.c.logical_date, partition_state.c.customer_id)
+    )
+
+
+def standings_of(rowset: Rowset) -> sa.Select[Any]:
+    """The same of the asked partitions."""
+    asked = rowset(KEY_TYPES)
+    return (
+        sa.select(*_standing())
+        .join_from(asked, partition_state, same_key(partition_state, asked))
+        .outerjoin(warehouse_pointer, same_key(partition_state, warehouse_pointer))
     )
 
 
@@ -159,6 +181,16 @@ def astray_pointers() -> sa.Select[Any]:
         .where(pointer.c.availability == "published", elsewhere)
         .order_by(*key_of(pointer))
     )
+
+
+def _standing() -> list[Any]:
+    unjudged = sa.exists().where(same_key(runs, partition_state), sa.not_(_judged()))
+    return [
+        *partition_state.c,
+        *(warehouse_pointer.c[name].label(f"pointer_{name}") for name in _POINTER),
+        _demoting().label("demoting"),
+        sa.and_(sa.not_(_succeeded()), unjudged).label("unjudged"),
+    ]
 
 
 def _judged() -> sa.ColumnElement[bool]:

@@ -19,6 +19,7 @@ from ads_pipeline.ledger.records import (
     Holder,
     LoadRecord,
     LoggedAct,
+    Outline,
     Pointer,
     RecordedAct,
     Showing,
@@ -71,6 +72,7 @@ class LedgerReader:
         self._pointers_of = _lookup(warehouse_pointer, engine.dialect.name)
         self._publishable = RowStatement("publishable_runs", engine.dialect.name, questions.publishable_runs)
         self._known = RowStatement("known_runs", engine.dialect.name, questions.known_runs)
+        self._standings_of = RowStatement("standings_of", engine.dialect.name, questions.standings_of)
         self._newest = RowStatement("newest_runs", engine.dialect.name, questions.newest_runs)
         self._holdings = RowStatement(
             "holdings", engine.dialect.name, lambda rows: holdings(rows, engine.dialect.name)
@@ -201,6 +203,17 @@ class LedgerReader:
         """Every recorded partition of a query with its pointer, by day and customer."""
         rows = self._execute(questions.standings(source=source, query_name=query_name, since=since, until=until))
         return [standing_of(row) for row in rows]
+
+    def standings_of(self, keys: Sequence[PartitionKey]) -> list[Standing]:
+        """The same of those partitions that are recorded, in no order."""
+        return [standing_of(row) for row in self._read(self._standings_of, keys)]
+
+    def outlines(
+        self, *, source: str, query_name: str, since: date | None = None, until: date | None = None
+    ) -> list[Outline]:
+        """What the table should hold of every recorded partition of a query, in no order."""
+        asked = questions.outlines(source=source, query_name=query_name, since=since, until=until)
+        return database.transact(self._engine, lambda c: [Outline._make(row) for row in c.execute(asked)])
 
     def standing(self, key: PartitionKey) -> Standing | None:
         """Where one partition stands; None when it is not recorded."""

@@ -111,6 +111,21 @@ class Showing:
     table_version: int
 
 
+class Outline(NamedTuple):
+    """What the table should hold of a recorded partition, and whether readers are pointed at that.
+
+    A tuple because there are very many; a `Standing` tells the rest.
+    """
+
+    customer_id: str
+    logical_date: date
+    run_id: str | None
+    schema_version: str | None
+    record_count: int | None
+    publishable: bool
+    pointed_at_current: bool | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
     """Where a recorded partition stands between its verdict and its readers.

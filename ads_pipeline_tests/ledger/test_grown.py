@@ -5,11 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from ads_pipeline.ledger.records import StateFilter
+from ads_pipeline.ledger.records import Outline, StateFilter
 from ads_pipeline.ledger.status_book import StatusBook
 from ads_pipeline.ledger.writer import Ledger
+from ads_pipeline.reconciliation import Comparison
 from ads_pipeline.transitions import Outcome, Status
-from ads_pipeline_tests.ledger.grown import KINDS, Kind, Partition, Shape, grow
+from ads_pipeline_tests.benchmarks.planning import Given
+from ads_pipeline_tests.ledger.grown import KINDS, QUERIES, SOURCE, Kind, Partition, Shape, grow
 from ads_pipeline_tests.ledger.words import accepted, load
 
 SHAPE = Shape(queries=2, customers=25, days=40)
@@ -53,6 +55,40 @@ def test_each_kind_is_what_its_verdicts_made_of_it(grown: Ledger) -> None:
 
 def _verdicts(kind: Kind) -> list[Outcome]:
     return [Outcome(verdict) for verdict in (kind.first, kind.second) if verdict]
+
+
+def test_outlines_and_standings_tell_the_same(grown: Ledger) -> None:
+    """Every partition of a query is in both, with the same run, and asked for by key it is as in the whole list."""
+    standings = grown.standings(source=SOURCE, query_name=QUERIES[0])
+    told = {
+        Outline(
+            customer_id=each.state.key.customer_id,
+            logical_date=each.state.key.logical_date,
+            run_id=each.state.current_run_id,
+            schema_version=each.state.schema_version,
+            record_count=each.state.record_count,
+            publishable=each.publishable,
+            pointed_at_current=each.pointed_at_current,
+        )
+        for each in standings
+    }
+    found = grown.outlines(source=SOURCE, query_name=QUERIES[0])
+    assert {each._replace(pointed_at_current=bool(each.pointed_at_current)) for each in found} == told
+    assert len(found) == len(standings) == SHAPE.customers * SHAPE.days
+    for keys in ([each.state.key for each in standings], [standings[7].state.key], []):
+        asked = sorted(grown.standings_of(keys), key=lambda each: (each.state.key.logical_date, each.state.key))
+        assert asked == [each for each in standings if each.state.key in set(keys)]
+
+
+def test_a_plan_finds_each_difference(grown: Ledger) -> None:
+    """Of many partitions those are planned for, and no others, that the tables do not hold as the ledger says."""
+    comparison = Comparison(ledger=grown, warehouse=Given(SHAPE))
+    for query_name in QUERIES[: SHAPE.queries]:
+        planned = comparison.plan(source=SOURCE, query_name=query_name)
+        mine = [each for each in SHAPE.partitions() if each.query_name == query_name]
+        assert sorted(repair.key for repair in planned) == sorted(
+            each.key for each in mine if KINDS[each.kind].differs
+        )
 
 
 def test_its_statuses_are_what_the_logs_give(grown: Ledger) -> None:

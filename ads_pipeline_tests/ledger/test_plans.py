@@ -72,6 +72,10 @@ QUESTIONS: Final[Mapping[str, tuple[Ask, set[str]]]] = {
         lambda ledger: ledger.standing(MIDDLE),
         {PRIMARY, BY_DAY, POINTERS, *RUNS, *ATTEMPTS, "demotions_pkey"},
     ),
+    "standings": (
+        lambda ledger: ledger.standings_of(KEYS),
+        {PRIMARY, BY_DAY, POINTERS, *RUNS, *ATTEMPTS, "demotions_pkey"},
+    ),
     "the standings of a day": (
         lambda ledger: ledger.standings(source=SOURCE, query_name=MIDDLE.query_name, since=DAY, until=DAY),
         {BY_DAY, POINTERS, *RUNS, *ATTEMPTS, "demotions_pkey"},

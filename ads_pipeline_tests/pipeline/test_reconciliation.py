@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ads_pipeline.ledger.records import Pointer, Standing
+from ads_pipeline.ledger.records import Outline, Pointer, Standing
 from ads_pipeline.partition import PartitionKey, Run
-from ads_pipeline.reconciliation import Mend, Repair, plan
+from ads_pipeline.reconciliation import Mend, Repair, _settled, plan
 from ads_pipeline.transitions import Act, Outcome, PartitionState, Status, Verdict
 from ads_pipeline.warehouse.records import Held
 from ads_pipeline_tests.ledger.words import order, reject
@@ -63,6 +63,28 @@ tables = st.dictionaries(
         Held, run_id=st.sampled_from([None, *RUN_IDS]), schema_version=st.just("1"), rows=st.sampled_from([2, 3])
     ),
 )
+
+
+@given(standings(), tables, st.sets(st.sampled_from(RUN_IDS)))
+def test_what_is_settled_needs_no_mending(
+    standing: Standing, contents: dict[PartitionKey, Held], accepted: set[str]
+) -> None:
+    """A partition that its outline lets pass is one of which the plan says nothing."""
+    state = standing.state
+    held = contents.get(state.key)
+    outline = Outline(
+        customer_id=state.key.customer_id,
+        logical_date=state.key.logical_date,
+        run_id=state.current_run_id,
+        schema_version=state.schema_version,
+        record_count=state.record_count,
+        publishable=standing.publishable,
+        pointed_at_current=standing.pointed_at_current,
+    )
+    readable = {Run(key=state.key, run_id=run_id) for run_id in accepted}
+    found = {} if held is None else {state.key: held}
+    if _settled(outline, held):
+        assert plan([standing], found, demotions=[], readable=readable) == []
 
 
 @pytest.mark.invariant("W9")
