@@ -82,7 +82,8 @@ def answered() -> tuple[sa.Delete, ...]:
 
     Only of the oldest requests: those are what is asked for next, and a backfill may leave a million open ones.
     """
-    oldest = sa.select(requests).order_by(requests.c.requested_at).limit(LOOKED_AT).subquery("oldest")
+    in_order = requests.c.source, requests.c.requested_at
+    oldest = sa.select(requests).order_by(*in_order).limit(LOOKED_AT).subquery("oldest")
     closed = (
         sa.select(*key_of(oldest))
         .join_from(oldest, partition_state, same_key(partition_state, oldest))

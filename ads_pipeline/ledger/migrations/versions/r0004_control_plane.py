@@ -110,8 +110,8 @@ DROP INDEX partition_state_not_ready;
 CREATE INDEX partition_state_not_ready ON partition_state ({key}, status) WHERE status <> 'success';
 CREATE INDEX leases_open ON leases (expires_at) WHERE ended_at IS NULL;
 CREATE INDEX claims_of_run ON claims (run_id);
-CREATE INDEX requests_oldest ON requests (requested_at);
-CREATE INDEX retry_schedule_due ON retry_schedule (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX requests_oldest ON requests (source, requested_at);
+CREATE INDEX retry_schedule_due ON retry_schedule (source, due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX partition_state_failed ON partition_state ({key}) WHERE status = 'failed';
 CREATE INDEX operator_acts_newest ON operator_acts (acted_at, act_id)
 """
