@@ -42,7 +42,7 @@ def show(settings: Settings, asked: Mapping[str, Any], *, limit: int, as_json: b
     """Write what is wanted now, fresh days first and in each lane the longest wanted first; then what is parked."""
     with ledger_of(settings) as ledger:
         wanted = matching(settings, ledger, **asked)
-        found = _due(settings, ledger, wanted, limit=EVERY if asked_narrowly(asked) else limit + 1)
+        found = _due(settings, ledger, wanted, limit=EVERY if any(asked.values()) else limit + 1)
         parked = ledger.schedule.parkings(settings.google_apis.source)
     notes = [_tallied(found[:limit]), *(f"parked: {parking_words(each)}" for each in parked)]
     if len(found) > limit:
@@ -56,10 +56,6 @@ def show(settings: Settings, asked: Mapping[str, Any], *, limit: int, as_json: b
         paper.print(_table(found[:limit]), Text(""), sep="\n")
     for note in notes:
         paper.print(cell(note))
-
-
-def asked_narrowly(asked: Mapping[str, Any]) -> bool:
-    return any(asked.values())
 
 
 def park(settings: Settings, asked: Asked) -> None:

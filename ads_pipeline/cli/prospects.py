@@ -102,6 +102,14 @@ def prospects(
     return found
 
 
+def lines(told: Mapping[PartitionKey, Prospect], now: datetime) -> Iterable[tuple[PartitionKey, str]]:
+    """Each partition of which there is something to say, on one line."""
+    for key, prospect in told.items():
+        said = "; ".join(f"{name}: {words}" for name, words in prospect.told(now).items())
+        if said:
+            yield key, said
+
+
 def parking_words(parking: Parking) -> str:
     since = "" if parking.parked_at is None else f" since {moment(parking.parked_at)}"
     what = "account" if parking.scope == "customer" else parking.scope
@@ -125,11 +133,3 @@ def _as_planned(answer: Answer | None, planned: Planned | None, state: Partition
 def _holds(parking: Parking, key: PartitionKey) -> bool:
     name = key.customer_id if parking.scope == "customer" else key.query_name
     return (parking.source, parking.name) == (key.source, name)
-
-
-def lines(told: Mapping[PartitionKey, Prospect], now: datetime) -> Iterable[tuple[PartitionKey, str]]:
-    """Each partition of which there is something to say, on one line."""
-    for key, prospect in told.items():
-        said = "; ".join(f"{name}: {words}" for name, words in prospect.told(now).items())
-        if said:
-            yield key, said
