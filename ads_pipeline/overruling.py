@@ -6,6 +6,7 @@ leaves is a demotion that has begun, which every reconciliation finishes.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from ads_pipeline.errors import LedgerError
 from ads_pipeline.ledger.reader import LedgerReader
@@ -13,7 +14,9 @@ from ads_pipeline.ledger.records import Order, Overruling, Recorded
 from ads_pipeline.partition import PartitionKey, Run
 from ads_pipeline.pipeline import Loading, Pipeline
 from ads_pipeline.retry import DEMOTED
-from ads_pipeline.transitions import Outcome, PartitionState, Status, Verdict
+from ads_pipeline.transitions import Effect, Outcome, PartitionState, Status, Verdict
+
+NEWER: Final = "a newer run was accepted just before, and stays; look again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +74,9 @@ def restore(pipeline: Pipeline, ledger: LedgerReader, runs: Sequence[Run], order
     if not verdicts:
         return Overruled(recorded=(), problems=problems)
     recorded, refusals = pipeline.record(verdicts, overruling=Overruling(act="restore", order=order))
-    promoted = [each for each in recorded if each.verdict.outcome is Outcome.ACCEPTED]
+    accepted = [each for each in recorded if each.verdict.outcome is Outcome.ACCEPTED]
+    promoted = [each for each in accepted if each.effect is Effect.PROMOTED]
+    problems |= {each.state.key: NEWER for each in accepted if each.effect is Effect.SUPERSEDED}
     loading = pipeline.load(each.state.key for each in promoted)
     return Overruled(recorded=promoted, loading=loading, problems=problems, refusals=refusals)
 

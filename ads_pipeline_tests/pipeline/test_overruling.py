@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ads_pipeline.ledger.records import Order
-from ads_pipeline.overruling import demote, earlier_accepted, restore
+from ads_pipeline.overruling import NEWER, demote, earlier_accepted, restore
 from ads_pipeline.partition import Run
 from ads_pipeline.transitions import Act, Effect, Status
 from ads_pipeline_tests.ledger.words import order
@@ -120,3 +120,22 @@ def test_what_was_taken_back_can_be_given_back_by_order(house: House, lost_by: s
     restore(house.pipeline, house.ledger, [second], demoting("restore-1"))  # named, it is the operator's word
     assert visible(house) == {key(1): "r2"}
     assert house.ledger.state(key(1)).status is Status.SUCCESS
+
+
+@pytest.mark.invariant("S10")
+def test_a_newer_run_that_comes_in_between_stays(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was not what the operator took back: readers get it, and the operator is told to look again."""
+    for run_id in ("r1", "r2"):
+        house.pipeline.carry([land(house, key(1), run_id)])
+    pipeline, record = house.pipeline, house.pipeline.record
+
+    def late(*words: Any, **how: Any) -> Any:
+        house.pipeline.carry([land(house, key(1), "r3")])
+        return record(*words, **how)
+
+    monkeypatch.setattr(pipeline, "record", late)
+    first = Run(key=key(1), run_id="r1")
+    done = restore(pipeline, house.ledger, [first], demoting("restore-1"))
+    assert (done.recorded, done.problems) == ([], {key(1): NEWER})
+    assert visible(house) == {key(1): "r3"}
+    assert house.differences() == []
