@@ -3,9 +3,7 @@
 Where the rows come from is the caller's business.
 """
 
-import os
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -15,6 +13,7 @@ import pyarrow.parquet as pq
 
 from ads_pipeline.errors import StatusFileUnavailable
 from ads_pipeline.freshness import PartitionStatus
+from ads_pipeline.whole_files import written_whole
 
 _TEXT, _INSTANT = pa.string(), pa.timestamp("us", tz="UTC")
 SCHEMA: Final = pa.schema(
@@ -40,21 +39,12 @@ AT_ONCE: Final = 20_000
 
 def publish(statuses: Iterable[PartitionStatus], path: Path) -> int:
     """Write the rows beside the file and put them in its place in one step; how many they are."""
-    unfinished = path.with_name(f"_tmp.{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with unfinished.open("xb") as file:
-            written = _write(statuses, file)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-        _fsync(path.parent)
+        with written_whole(path) as file:
+            return _write(statuses, file)
     except OSError as error:
         raise StatusFileUnavailable(path.name, error.strerror or type(error).__name__) from error
-    finally:
-        with suppress(OSError):
-            unfinished.unlink()
-    return written
 
 
 def _write(statuses: Iterable[PartitionStatus], file: object) -> int:
@@ -75,12 +65,3 @@ def _portions(statuses: Iterable[PartitionStatus]) -> Iterator[list[PartitionSta
     rest = iter(statuses)
     while some := list(islice(rest, AT_ONCE)):
         yield some
-
-
-def _fsync(folder: Path) -> None:
-    """The new name is on the disk only when the folder is."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

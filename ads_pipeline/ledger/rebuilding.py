@@ -5,9 +5,7 @@ sealed on disk is for `ads_pipeline.rebuilding`, which knows raw.
 """
 
 import hashlib
-import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
@@ -25,6 +23,7 @@ from ads_pipeline.ledger.rows import state_fields
 from ads_pipeline.ledger.status_book import StatusBook
 from ads_pipeline.ledger.tables import partition_state
 from ads_pipeline.transitions import PartitionState
+from ads_pipeline.whole_files import written_whole
 
 AT_ONCE: Final = 5_000
 Advance = Callable[[int], None]
@@ -64,25 +63,13 @@ def digest(url: str) -> Digest:
 
 def export(url: str, path: Path, *, replace: bool = False) -> int:
     """Write the logs as of one moment, the whole file or none; how many bytes. An export is replaced only if told."""
-    unfinished = path.with_name(f"_tmp.{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     with database.opened(url, read_only=True) as engine, database.reading(engine) as connection:
         try:
-            with unfinished.open("xb") as file:
+            with written_whole(path, replace=replace) as file:
                 file.writelines(exported(connection, revision=database.newest_revision()))
-                file.flush()
-                os.fsync(file.fileno())
-                written = file.tell()
-            if replace:
-                unfinished.replace(path)
-            else:
-                path.hardlink_to(unfinished)  # fails where another export came first
-            _fsync(path.parent)
+                return file.tell()
         except OSError as error:
             raise ArchiveUnavailable(str(path), error.strerror or type(error).__name__) from error
-        finally:
-            with suppress(OSError):
-                unfinished.unlink()
-    return written
 
 
 def refill(url: str, archive: Archive, *, space: Space = HERE, done: Advance | None = None) -> Refilled:
@@ -160,12 +147,3 @@ def _portions(things: Iterable[_T]) -> Iterator[list[_T]]:
     rest = iter(things)
     while some := list(islice(rest, AT_ONCE)):
         yield some
-
-
-def _fsync(folder: Path) -> None:
-    """The new name is on the disk only when the folder is."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
