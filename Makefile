@@ -1,11 +1,11 @@
 # Everything here needs Python 3.11+, Java 17+ and make; `.venv` is made on first use and again when the lock changes.
 PYTHON ?= python3
 BIN := .venv/bin
-# One more than the cores of a small machine: the longest tests wait for Dagster's daemon, which ticks twice a minute.
-PYTEST_WORKERS ?= 3
+# Two more than the cores of a small machine: the longest tests wait for Dagster's daemon, which ticks twice a minute.
+PYTEST_WORKERS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev check test bench lock clean
+.PHONY: help demo dev check test soak bench lock clean
 
 help: ## Say what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -26,6 +26,9 @@ check: .venv/ready ## Lint, types, formatting
 
 test: .venv/ready ## All tests but the long tiers
 	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist worksteal
+
+soak: .venv/ready ## The same tests with 25 times the examples of every property, for hours
+	SOAK=25 $(BIN)/pytest -n $(PYTEST_WORKERS) --dist worksteal --timeout 0
 
 bench: .venv/ready ## Speed, as ratios measured side by side
 	$(BIN)/python -m ads_pipeline_tests.benchmarks

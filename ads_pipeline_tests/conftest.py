@@ -18,6 +18,8 @@ from ads_pipeline.ledger import database
 from ads_pipeline.ledger.writer import Ledger
 from ads_pipeline_tests.ledger.words import FakeClock
 
+# Many short-lived Sparks: what a JVM would gain by compiling well and collecting in parallel, it never earns back.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 LONG = 300  # seconds that a test may take to be one of those that begin first
 
 settings.register_profile("ads_pipeline", deadline=None)  # a shared machine is slow at any moment

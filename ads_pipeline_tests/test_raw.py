@@ -34,6 +34,7 @@ from ads_pipeline_tests.samples import (
     seal_by_hand,
     tree,
 )
+from ads_pipeline_tests.tiers import examples
 
 Change = Callable[[Path], object]
 RUN_DEPTH = 5
@@ -72,7 +73,7 @@ class TestReading:
             assert (again, payload.read()) == (seal, PAYLOAD_OF_ROWS)
 
     @pytest.mark.invariant("R8")
-    @settings(deadline=None, max_examples=40)
+    @settings(deadline=None, max_examples=examples(40))
     @given(
         st.lists(
             st.dictionaries(

@@ -21,6 +21,7 @@ from ads_pipeline.seal import SealFacts
 from ads_pipeline.transitions import Act, Outcome, PartitionState, Verdict
 from ads_pipeline_tests.ledger.oracle import Judged, OraclePartition
 from ads_pipeline_tests.ledger.words import FakeClock, key, order
+from ads_pipeline_tests.tiers import examples
 
 PARTITIONS = 3
 ROWS = 2
@@ -178,7 +179,7 @@ def test_any_history_gives_the_same_ledger_everywhere(machine: type[LedgerMachin
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=60,
+            max_examples=examples(40),
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),

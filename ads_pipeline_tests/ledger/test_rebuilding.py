@@ -28,6 +28,7 @@ from ads_pipeline.transitions import Act, Effect
 from ads_pipeline_tests.ledger.finishes import listed
 from ads_pipeline_tests.ledger.histories import PLACES, SCRIPTED, Step, live, partition, steps
 from ads_pipeline_tests.ledger.words import FakeClock, accepted, keys
+from ads_pipeline_tests.tiers import examples
 
 Edit = Callable[[list[str]], list[str]]
 
@@ -88,7 +89,7 @@ def test_any_history_is_made_anew(url: str, sqlite_template: Path, tmp_path: Pat
 
     with Ledger.opened(url, clock=clock) as ledger:
 
-        @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=examples(25), deadline=None, suppress_health_check=list(HealthCheck))
         @given(steps)
         def check(history: list[Step]) -> None:
             number = next(numbers)

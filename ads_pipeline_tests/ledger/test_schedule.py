@@ -26,6 +26,7 @@ from ads_pipeline.retry import (
 )
 from ads_pipeline.transitions import Act, Outcome, Status, Verdict
 from ads_pipeline_tests.ledger.words import FakeClock, accept, accepted, key, landed, order, reject, run, sealed
+from ads_pipeline_tests.tiers import examples
 
 POLICY = RetryPolicy()
 TODAY = date(2026, 3, 1)
@@ -298,7 +299,7 @@ histories = st.lists(
 
 @pytest.mark.invariant("S17")
 @given(history=histories, max_attempts=st.integers(1, 4), marks=st.sets(st.integers(0, 3)))
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_the_database_finds_due_is_what_the_policy_says(
     url: str, history: list[tuple[int, str, int]], max_attempts: int, marks: set[int]
 ) -> None:

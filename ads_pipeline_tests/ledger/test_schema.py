@@ -20,6 +20,7 @@ from ads_pipeline.ledger.writer import Ledger
 from ads_pipeline.partition import PartitionKey
 from ads_pipeline.transitions import Status
 from ads_pipeline_tests.ledger.words import accepted, key
+from ads_pipeline_tests.tiers import examples
 
 STATE_COLUMNS = [
     "source",
@@ -129,7 +130,7 @@ def test_a_day_comes_back_as_it_went_in(ledger: Ledger, monkeypatch: pytest.Monk
 
 
 def _check_days(ledger: Ledger) -> None:
-    @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(15), deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.lists(st.dates(date(1000, 1, 1)), min_size=1, max_size=5, unique=True))
     def check(days: list[date]) -> None:
         asked = [PartitionKey(source="google_ads", customer_id="1", query_name="q", logical_date=day) for day in days]

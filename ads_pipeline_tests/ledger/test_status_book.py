@@ -40,6 +40,7 @@ from ads_pipeline_tests.ledger.words import (
     sealed,
     set_at_last,
 )
+from ads_pipeline_tests.tiers import examples
 
 STALE = Staleness(since=datetime(2026, 3, 1, tzinfo=UTC), reason=StaleReason.CODE_CHANGED, reasons=())
 
@@ -81,7 +82,7 @@ def test_a_sweep_keeps_what_a_query_answers(timed_ledger: Ledger, clock: FakeClo
     born = clock.now
     seen: set[StaleReason] = set()
 
-    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(25), deadline=None, suppress_health_check=list(HealthCheck))
     @given(
         st.sampled_from([(), (3,), (20, 30, 40)]),
         st.sampled_from([None, "1", "2"]),

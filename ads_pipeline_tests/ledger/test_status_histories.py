@@ -43,6 +43,7 @@ from ads_pipeline_tests.ledger.words import (
     run,
     sealed,
 )
+from ads_pipeline_tests.tiers import examples
 
 SUCCEEDED, FAILED, CANCELLED = AttemptOutcome
 HOUR = timedelta(hours=1)
@@ -157,7 +158,7 @@ def test_any_history_leaves_the_row_of_its_finishes(sqlite_url: str, postgres_ur
     clock = FakeClock()
     with Ledger.opened(sqlite_url, clock=clock) as here, Ledger.opened(postgres_url, clock=clock) as there:
 
-        @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=examples(12), deadline=None, suppress_health_check=list(HealthCheck))
         @given(st.lists(ACTS, min_size=4, max_size=16), st.randoms(use_true_random=False))
         def check(acts: list[tuple[str, int, Any]], chance: random.Random) -> None:
             customers = [str(next(_customers)) for _ in range(2)]

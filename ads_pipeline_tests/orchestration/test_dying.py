@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from ads_pipeline import dagster_records
 from ads_pipeline.freshness import AttemptOutcome
 from ads_pipeline.ledger.event_reader import EventReader
 from ads_pipeline.ledger.writer import Ledger
@@ -43,9 +44,9 @@ def test_what_a_lost_machine_was_at_work_on_is_run_again(house: House) -> None:
         dead = ledger.holders([partition])[partition].run_id
     until(lambda: True if not alive(house.home) else None)
     assert ledger.state(partition).attempt_count == 0, "it was killed too late to be killed at work"
+    assert dagster_records.statuses(house.home, None, [dead]) == {dead: "STARTED"}
 
     with served(house.home, ENVIRONMENT) as instance:
-        assert instance.status(dead) == "STARTED"
         instance.wait(lambda: True if instance.status(dead) == "FAILURE" else None)
         instance.wait(lambda: visible(house) or None)
         assert visible(house) == {partition: "r1"}

@@ -211,10 +211,10 @@ from ads_pipeline.settings import read_settings
 home, verb, query, partition = sys.argv[1:]
 work = getattr(Ledger, verb)
 
-def stop_first(ledger, *words):
+def stop_first(ledger, *words, **how):
     setattr(Ledger, verb, work)
     os.kill(os.getpid(), signal.SIGSTOP)
-    return work(ledger, *words)
+    return work(ledger, *words, **how)
 
 setattr(Ledger, verb, stop_first)
 warnings.simplefilter("ignore")

@@ -18,6 +18,7 @@ from ads_pipeline.transitions import Act, Status
 from ads_pipeline_tests.ledger.words import order
 from ads_pipeline_tests.pipeline.test_crashes import Deadline, Killed, Mortal
 from ads_pipeline_tests.pipeline.words import House, house_at, key, land, land_bad, tamper, visible
+from ads_pipeline_tests.tiers import examples
 from ads_pipeline_tests.warehouse.words import by_duckdb, versions
 
 customers = st.integers(1, 3).map(key)
@@ -122,7 +123,7 @@ def test_whatever_happens_readers_see_only_what_may_be_read(spark: SparkSession,
     """Loads, deaths, demotions, withdrawals, repairs and packing never show a wrong row or lose a good one."""
     Days.spark, Days.template = spark, sqlite_template
     Days.TestCase.settings = settings(
-        max_examples=5,
+        max_examples=examples(4),
         stateful_step_count=8,
         deadline=None,
         suppress_health_check=list(HealthCheck),

@@ -23,12 +23,13 @@ from ads_pipeline.run_events import LONGEST, Appended, Event, idempotency_key
 from ads_pipeline.run_snapshots import RunEventStore, RunStatus, StepStatus
 from ads_pipeline_tests.run_event_stores import words
 from ads_pipeline_tests.run_event_stores.words import fresh_run, told
+from ads_pipeline_tests.tiers import examples
 
 LARGEST_PAGE: Final = 10_000
 LATER: Final = "2999-01-01T00:00:00-11:30"
 # One store serves all examples of a test, for it may be a real database.
 PROPERTY: Final = settings(
-    max_examples=20,
+    max_examples=examples(20),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
 )

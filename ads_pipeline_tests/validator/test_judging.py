@@ -25,6 +25,7 @@ from ads_pipeline.validator.checks import check_rows
 from ads_pipeline.validator.judging import Judgement, Sealed, judge, rows_of
 from ads_pipeline.validator.payload import read_rows
 from ads_pipeline_tests.samples import tree
+from ads_pipeline_tests.tiers import examples
 from ads_pipeline_tests.validator.words import CUSTOMER, DAY, RULES, by_hand, landed, payload_of, row, without
 
 
@@ -220,7 +221,7 @@ tables = st.lists(
 
 
 @pytest.mark.invariant("V6")
-@settings(max_examples=12, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(8), suppress_health_check=list(HealthCheck))
 @given(tables)
 def test_the_verdict_is_the_one_pandera_gives_the_partition_alone(
     spark: SparkSession, rows: list[dict[str, Any]]
