@@ -5,6 +5,7 @@ import sqlalchemy as sa
 
 from ads_pipeline.errors import LedgerRefused, LedgerUnavailable
 from ads_pipeline.ledger import database
+from ads_pipeline.ledger.desk import Desk
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.records import Publication
 from ads_pipeline.ledger.tables import metadata
@@ -192,6 +193,14 @@ def test_a_reader_has_no_way_to_write(success: Ledger, url: str) -> None:
     reading.dispose()
     with LedgerReader.opened(url) as reader:
         assert reader.state(K) == success.state(K)
+
+
+@pytest.mark.invariant("S12")
+def test_the_desk_cannot_judge() -> None:
+    """What the control plane holds can requeue, mark and park; it has no verb for a verdict, a run or a pointer."""
+    verbs = {name for name in dir(Desk) if not name.startswith("_")}
+    reading = {name for name in dir(LedgerReader) if not name.startswith("_")}
+    assert verbs - reading == {"carry_out", "record_failed_fetches", "park", "release"}
 
 
 @pytest.mark.invariant("S12")
