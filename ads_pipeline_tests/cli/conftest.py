@@ -1,27 +1,44 @@
 """A home with the demonstration in it, which commands only read."""
 
+import fcntl
+import os
+import pickle
 import shutil
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from ads_pipeline.demo import land_demo
+from ads_pipeline.demo import Demo, land_demo
 from ads_pipeline.settings import read_settings
 from ads_pipeline_tests.cli.words import UNTIL, Place, Shown
 from ads_pipeline_tests.pipeline.words import house_at
 
 
 @pytest.fixture(scope="session")
-def shown(tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path, spark: SparkSession) -> Shown:
-    home = tmp_path_factory.mktemp("shown")
-    shutil.copy(sqlite_template, home / "ledger.db")
+def shown(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Shown:
+    """A copy of one's own: carrying it takes a Spark, so of all workers one does it for all."""
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    with (shared / "shown.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (shared / "shown.demo").exists():
+            demo = _carried(shared / "shown", request)
+            (shared / "shown.demo").write_bytes(pickle.dumps(demo))
+    home = own / "shown-here"
+    shutil.copytree(shared / "shown", home)
+    return Shown(home=home, demo=pickle.loads((shared / "shown.demo").read_bytes()))
+
+
+def _carried(home: Path, request: pytest.FixtureRequest) -> Demo:
+    spark: SparkSession = request.getfixturevalue("spark")
+    home.mkdir()
+    shutil.copy(request.getfixturevalue("sqlite_template"), home / "ledger.db")
     with house_at(home, spark, f"sqlite:///{home / 'ledger.db'}") as house:
         demo = land_demo(house.raw, read_settings({}).google_apis, until=UNTIL)
         house.pipeline.carry(demo.landed)
-    shown = Shown(home=home, demo=demo)
-    shown.run("events", "follow", "--once")  # else it depends on the time whether the snapshots are late
-    return shown
+    Shown(home=home, demo=demo).run("events", "follow", "--once")  # else it depends on the time whether they are late
+    return demo
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from ads_pipeline.ledger.writer import Ledger
 from ads_pipeline.transitions import Act, Effect
 from ads_pipeline_tests.ledger.finishes import listed
 from ads_pipeline_tests.ledger.histories import PLACES, SCRIPTED, Step, live, partition, steps
-from ads_pipeline_tests.ledger.words import FakeClock, accepted, keys
+from ads_pipeline_tests.ledger.words import FakeClock, accepted, key, keys
 from ads_pipeline_tests.tiers import examples
 
 Edit = Callable[[list[str]], list[str]]
@@ -123,6 +123,17 @@ def test_the_logs_lead_to_the_states_that_stand(url: str, told: Path) -> None:
         found = [(replay(history), history.recorded) for history in histories(connection)]
     assert len(found) == 6
     assert all(replayed == recorded for replayed, recorded in found)
+
+
+def test_a_row_that_was_there_before_its_first_run_is_no_contradiction(url: str, clock: FakeClock) -> None:
+    """Registered and judged in one instant, after somebody made the row: the verdict is dated by its own time."""
+    with Ledger.opened(url, clock=clock) as ledger:
+        ledger.insert_pending([key()])
+        clock.tick()
+        accepted(ledger, [key()])
+    with database.opened(url, read_only=True) as engine, database.reading(engine) as connection:
+        (history,) = histories(connection)
+    assert replay(history) == history.recorded
 
 
 def test_what_may_be_null_is_what_the_database_lets_be(backdoor: sa.Engine) -> None:
