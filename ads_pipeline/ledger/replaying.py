@@ -7,7 +7,7 @@ The logs are the registered runs, the verdicts on them and the acts of operators
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
@@ -34,7 +34,7 @@ from ads_pipeline.transitions import (
 )
 
 AT_ONCE: Final = 5_000
-BEFORE_ALL: Final = datetime.min.replace(tzinfo=UTC)
+CLOCKS_GO_BACK: Final = timedelta(hours=1)  # and no further, or it is the log that is wrong
 # The acts by which a partition's status changes. Others are noted beside it, and are no part of the replay.
 MOVING: Final[Mapping[str, Act]] = {
     act.name.lower(): act
@@ -57,10 +57,13 @@ class History:
 
     @property
     def begun(self) -> PartitionState:
-        """The row before its first verdict. When it was made nothing says any more once it was judged."""
+        """The row before its first verdict. When it was made nothing says any more once it was judged.
+
+        It was no later than its first run was heard of, but for what a clock goes back.
+        """
         made = self.recorded.updated_at if self.recorded is not None else self.heard_at
-        if self.attempts:
-            made = BEFORE_ALL
+        if self.attempts and self.heard_at is not None:
+            made = self.heard_at - CLOCKS_GO_BACK
         if made is None or any(act.status_before is None for act in self.acts):
             return PartitionState.absent(self.key)
         return PartitionState(key=self.key, status=Status.PENDING, updated_at=made)
