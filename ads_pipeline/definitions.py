@@ -9,18 +9,18 @@ from datetime import UTC, datetime
 import dagster as dg
 from dagster_pyspark import PySparkResource
 
-from ads_pipeline.ledger.desk import Desk
-from ads_pipeline.orchestration import demonstration
-from ads_pipeline.orchestration.asking import Clock
+from ads_pipeline.ledger.control.control_actions import Desk
+from ads_pipeline.orchestration import demo_run
 from ads_pipeline.orchestration.assets import build_query
-from ads_pipeline.orchestration.endings import origin_of
 from ads_pipeline.orchestration.io_manager import PartitionStateIOManager
-from ads_pipeline.orchestration.keys import partitions_from
-from ads_pipeline.orchestration.rooms import Extractor, Rooms, Watch, opened, outside, watching
+from ads_pipeline.orchestration.partitions import partitions_from
+from ads_pipeline.orchestration.resources import Extractor, Rooms, Watch, opened, outside, watching
+from ads_pipeline.orchestration.run_completion import origin_of
 from ads_pipeline.orchestration.schedules import build_schedules
+from ads_pipeline.orchestration.sensor_results import Clock
 from ads_pipeline.orchestration.sensors import build_sensors
-from ads_pipeline.sessions import spark_config
 from ads_pipeline.settings import Settings, read_settings
+from ads_pipeline.spark_session import spark_config
 
 
 def _now() -> datetime:
@@ -100,4 +100,4 @@ def _partition_state(context: dg.InitResourceContext) -> PartitionStateIOManager
 defs = build_definitions()
 
 if __name__ == "__main__":
-    demonstration.run(defs, read_settings(os.environ), sys.argv[1:])
+    demo_run.run(defs, read_settings(os.environ), sys.argv[1:])

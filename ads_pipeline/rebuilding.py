@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ads_pipeline.domain.freshness import Space
+from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.transitions import RegisteredRun
 from ads_pipeline.errors import RunDamaged, RunNotSealed, UnsafePath
-from ads_pipeline.freshness import Space
 from ads_pipeline.ledger.archive import Archive
 from ads_pipeline.ledger.database import newest_revision
 from ads_pipeline.ledger.rebuilding import Refilled, refill
-from ads_pipeline.partition import PartitionKey, Run
 from ads_pipeline.progress import Telling, silence
-from ads_pipeline.raw import Damage, RawRuns
-from ads_pipeline.seal import Seal
-from ads_pipeline.transitions import RegisteredRun
+from ads_pipeline.raw.landing import Damage, RawRuns
+from ads_pipeline.raw.seal import Seal
 
 GONE = "its raw data is gone"
 CHANGED = "its seal is not the one it was registered with"

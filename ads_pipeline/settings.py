@@ -15,10 +15,10 @@ from typing import Annotated, Any
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from ads_pipeline.domain.freshness import FreshnessPolicy, Space
+from ads_pipeline.domain.partition import NAME_RULES, checked_name, parse_date
+from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.errors import BadName, BadSettings, Mistake, printable, quoted
-from ads_pipeline.freshness import FreshnessPolicy, Space
-from ads_pipeline.partition import NAME_RULES, checked_name, parse_date
-from ads_pipeline.retry import RetryPolicy
 
 PREFIX = "ADS_PIPELINE_"
 VARIABLES: Mapping[str, str] = {

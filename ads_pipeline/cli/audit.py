@@ -12,18 +12,18 @@ from itertools import groupby, islice
 from rich.table import Table
 from rich.text import Text
 
+from ads_pipeline.cli.explain.why import verdict_words
+from ads_pipeline.cli.output import GAP, Paper, cell, counted, instant_of, listing, moment, write_json
+from ads_pipeline.cli.parsing import ledger_of
 from ads_pipeline.cli.states import unknown
-from ads_pipeline.cli.tables import GAP, Paper, cell, counted, instant_of, listing, moment, write_json
-from ads_pipeline.cli.why import verdict_words
-from ads_pipeline.cli.words import ledger_of
-from ads_pipeline.control import Control
+from ads_pipeline.domain.partition import PartitionKey, checked_name, parse_key
+from ads_pipeline.domain.retry import Terminal
+from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.errors import BadName
 from ads_pipeline.ledger.reader import LedgerReader
-from ads_pipeline.ledger.records import Attempt, LoggedAct, StateFilter
-from ads_pipeline.partition import PartitionKey, checked_name, parse_key
-from ads_pipeline.retry import Terminal
+from ads_pipeline.ledger.values import Attempt, LoggedAct, StateFilter
+from ads_pipeline.pipeline.operator_actions import Control
 from ads_pipeline.settings import Settings
-from ads_pipeline.transitions import PartitionState, Status
 
 Shown = Sequence[Table | Text]
 

@@ -9,9 +9,9 @@ from typing import Final
 from rich.table import Table
 from rich.text import Text
 
-from ads_pipeline.cli.tables import GAP, Paper, cell, counted, write_json
-from ads_pipeline.examination import Answer, Examined, Finding, examine
-from ads_pipeline.symptoms import CHECKS
+from ads_pipeline.cli.output import GAP, Paper, cell, counted, write_json
+from ads_pipeline.doctor.checks import CHECKS
+from ads_pipeline.doctor.examination import Answer, Examined, Finding, examine
 
 SHOWN: Final = 10  # findings of a check; the others are for --json
 COLOURS: Final = {Answer.OK: "green", Answer.LOOK: "yellow", Answer.BAD: "red", Answer.FAILED: "red"}

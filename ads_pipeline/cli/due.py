@@ -11,16 +11,16 @@ from typing import Any, Final
 
 from rich.text import Text
 
-from ads_pipeline.cli.asked import Asked, check_customers, matching, order_of
-from ads_pipeline.cli.prospects import parking_words
-from ads_pipeline.cli.tables import Paper, cell, counted, instant_of, listing, write_json
-from ads_pipeline.cli.words import desk_of, ledger_of
+from ads_pipeline.cli.actions.arguments import Asked, check_customers, matching, order_of
+from ads_pipeline.cli.explain.forecast import parking_words
+from ads_pipeline.cli.output import Paper, cell, counted, instant_of, listing, write_json
+from ads_pipeline.cli.parsing import desk_of, ledger_of
+from ads_pipeline.domain.partition import PartitionKey, checked_name
+from ads_pipeline.domain.retry import Lane
 from ads_pipeline.errors import BadCommand, printable
+from ads_pipeline.ledger.control.retry_queue import Parking
 from ads_pipeline.ledger.reader import LedgerReader
-from ads_pipeline.ledger.records import StateFilter
-from ads_pipeline.ledger.schedule import Parking
-from ads_pipeline.partition import PartitionKey, checked_name
-from ads_pipeline.retry import Lane
+from ads_pipeline.ledger.values import StateFilter
 from ads_pipeline.settings import Settings
 
 EVERY: Final = 1_000_000_000  # what narrows is looked at here, so nothing may be cut off before

@@ -15,12 +15,10 @@ from typing import Any, Final
 from rich.table import Table
 from rich.text import Text
 
-from ads_pipeline.cli.tables import GAP, Paper, cell, counted, instant_of, listing, moment, write_json
-from ads_pipeline.cli.words import events_of, run_named
-from ads_pipeline.errors import BadCommand, NoSuchEvents, printable
-from ads_pipeline.ledger.event_reader import EventReader, RunHead
-from ads_pipeline.run_events import Logged
-from ads_pipeline.run_snapshots import (
+from ads_pipeline.cli.output import GAP, Paper, cell, counted, instant_of, listing, moment, write_json
+from ads_pipeline.cli.parsing import events_of, run_named
+from ads_pipeline.domain.run_events import Logged
+from ads_pipeline.domain.run_snapshots import (
     FIRST_PAGE,
     STEP_MOVES,
     Lag,
@@ -30,6 +28,8 @@ from ads_pipeline.run_snapshots import (
     fold,
     lag_of,
 )
+from ads_pipeline.errors import BadCommand, NoSuchEvents, printable
+from ads_pipeline.ledger.events.event_reader import EventReader, RunHead
 from ads_pipeline.settings import Settings
 
 FIELDS: Final = (

@@ -10,16 +10,18 @@ from typing import Annotated, Final
 
 import typer
 
-from ads_pipeline.cli import events, operating, raw, states, upkeep, why
-from ads_pipeline.cli.exits import Commands
-from ads_pipeline.cli.ledgers import ledger
+from ads_pipeline.cli import event_maintenance, events, raw, states
+from ads_pipeline.cli.actions import commands
+from ads_pipeline.cli.exit_codes import Commands
+from ads_pipeline.cli.explain import why
+from ads_pipeline.cli.ledger import ledger
 from ads_pipeline.cli.options import DAY, AsJson, Customers, Queries, Since, Until
-from ads_pipeline.cli.words import window
+from ads_pipeline.cli.parsing import window
+from ads_pipeline.domain.partition import parse_date
+from ads_pipeline.domain.transitions import Status
 from ads_pipeline.errors import BadCommand
 from ads_pipeline.ledger.reader import LARGEST_PAGE
-from ads_pipeline.partition import parse_date
 from ads_pipeline.settings import read_settings
-from ads_pipeline.transitions import Status
 
 Unjudged = Annotated[bool, typer.Option("--unjudged", help="Only runs that have no verdict yet.")]
 FirstDay = Annotated[
@@ -42,7 +44,7 @@ app.add_typer(sealed, name="raw")
 app.add_typer(warehouse, name="warehouse")
 app.add_typer(told, name="events")
 app.add_typer(ledger, name="ledger")
-app.add_typer(operating.audits, name="audit")
+app.add_typer(commands.audits, name="audit")
 
 
 @app.callback()
@@ -67,9 +69,9 @@ def demo() -> None:
     It needs Java, and takes a minute. Run it in the checkout, or wherever DAGSTER_HOME names a folder with Dagster's
     settings; ADS_PIPELINE_HOME says where everything is put. Some partitions are bad on purpose.
     """
-    from ads_pipeline.cli import story  # noqa: PLC0415 - it loads what "warehouse" loads
+    from ads_pipeline.cli import demo  # noqa: PLC0415
 
-    story.tell(read_settings(os.environ))
+    demo.tell(read_settings(os.environ))
 
 
 @app.command()
@@ -191,7 +193,7 @@ def state_publish() -> None:
     states.publish(read_settings(os.environ))
 
 
-operating.add_acts(state)
+commands.add_acts(state)
 
 
 @sealed.command("list")
@@ -349,7 +351,7 @@ def events_follow(
     Any number of these may run at once. A line on standard error tells when the snapshots are too far behind, and
     when they no longer are.
     """
-    upkeep.follow(read_settings(os.environ), once=once)
+    event_maintenance.follow(read_settings(os.environ), once=once)
 
 
 @told.command("retire")
@@ -370,7 +372,7 @@ def events_retire(
     are brought up to their events first, because they say which runs have ended.
     """
     day = None if ended_before is None else parse_date(ended_before)
-    upkeep.retire(read_settings(os.environ), run, ended_before=day, asks=not yes, only_says=dry_run)
+    event_maintenance.retire(read_settings(os.environ), run, ended_before=day, asks=not yes, only_says=dry_run)
 
 
 def main() -> None:

@@ -14,16 +14,16 @@ from typing import Final
 
 from rich.text import Text
 
-from ads_pipeline.cli.tables import Paper, cell, counted, instant_of, listing, moment, write_json
-from ads_pipeline.cli.words import Window, customers, ledger_of
+from ads_pipeline.cli.output import Paper, cell, counted, instant_of, listing, moment, write_json
+from ads_pipeline.cli.parsing import Window, customers, ledger_of
+from ads_pipeline.domain.partition import Run, checked_name
+from ads_pipeline.domain.transitions import Outcome
 from ads_pipeline.errors import RunDamaged, RunNotSealed, UnsafePath
-from ads_pipeline.ledger.records import StateFilter
-from ads_pipeline.partition import Run, checked_name
+from ads_pipeline.ledger.values import StateFilter
 from ads_pipeline.progress import silence, telling
-from ads_pipeline.raw import Damage, RawRuns
-from ads_pipeline.seal import Seal
+from ads_pipeline.raw.landing import Damage, RawRuns
+from ads_pipeline.raw.seal import Seal
 from ads_pipeline.settings import Settings
-from ads_pipeline.transitions import Outcome
 
 WIDE: Final = 120  # columns; below, the instant of extraction is left to --json and to the names of our own runs
 DAYS: Final = 31

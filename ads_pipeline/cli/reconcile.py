@@ -12,17 +12,17 @@ from typing import Final
 
 from rich.text import Text
 
-from ads_pipeline.cli.tables import Paper, cell, counted, listing, write_json
-from ads_pipeline.cli.words import ledger_of, queries, writing_ledger_of
+from ads_pipeline.cli.output import Paper, cell, counted, listing, write_json
+from ads_pipeline.cli.parsing import ledger_of, queries, writing_ledger_of
 from ads_pipeline.errors import printable
+from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
-from ads_pipeline.ledger.writer import Ledger
-from ads_pipeline.pipeline import Pipeline
+from ads_pipeline.pipeline.pipeline import Pipeline
+from ads_pipeline.pipeline.reconciliation import Comparison, Mend, Reconciliation, Repair
 from ads_pipeline.progress import silence, telling
-from ads_pipeline.raw import RawRuns
-from ads_pipeline.reconciliation import Comparison, Mend, Reconciliation, Repair
-from ads_pipeline.sessions import session
+from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.settings import Settings
+from ads_pipeline.spark_session import session
 from ads_pipeline.warehouse.publication import Warehouse
 
 LATER: Final = "another pass may mend it"

@@ -8,16 +8,16 @@ from typing import Final
 
 from rich.text import Text
 
-from ads_pipeline.cli.prospects import lines, prospects
-from ads_pipeline.cli.tables import Paper, cell, counted, instant_of, listing, write_json
-from ads_pipeline.cli.words import Window, customers, ledger_of
-from ads_pipeline.currency import Currencies, Currency
-from ads_pipeline.freshness import DisplayStatus, StaleReason
-from ads_pipeline.ledger.records import StateFilter
-from ads_pipeline.ledger.status_book import StatusBook
-from ads_pipeline.partition import PartitionKey, checked_name, parse_key
+from ads_pipeline.cli.explain.forecast import lines, prospects
+from ads_pipeline.cli.output import Paper, cell, counted, instant_of, listing, write_json
+from ads_pipeline.cli.parsing import Window, customers, ledger_of
+from ads_pipeline.domain.freshness import DisplayStatus, StaleReason
+from ads_pipeline.domain.partition import PartitionKey, checked_name, parse_key
+from ads_pipeline.domain.transitions import PartitionState, Status
+from ads_pipeline.ledger.status.status_table import StatusBook
+from ads_pipeline.ledger.values import StateFilter
+from ads_pipeline.pipeline.staleness import Currencies, Currency
 from ads_pipeline.settings import Settings
-from ads_pipeline.transitions import PartitionState, Status
 
 MOST: Final = 10_000  # of a status are counted: a million would take longer than the page
 WIDE: Final = 120  # columns; below, the run and the time are left to --json
@@ -65,7 +65,7 @@ def inspect(
 
 def publish(settings: Settings) -> None:
     """Sweep the ledger's statuses and publish them as Parquet; say how many there are and where."""
-    from ads_pipeline.status_file import publish  # noqa: PLC0415 - Arrow takes longer to load than the rest together
+    from ads_pipeline.ledger.status.status_file import publish  # noqa: PLC0415
 
     with ledger_of(settings) as ledger, StatusBook.opened(settings.database_url, space=settings.space) as book:
         swept = Currencies(settings.policies, ledger.code_versions(settings.google_apis.source)).sweep(

@@ -15,11 +15,11 @@ from typing import Any, Final
 import duckdb
 from rich.text import Text
 
-from ads_pipeline.cli.tables import Paper, cell, counted, listing, write_csv, write_json, write_records
-from ads_pipeline.cli.words import Window, customers, ledger_of, queries
+from ads_pipeline.cli.output import Paper, cell, counted, listing, write_csv, write_json, write_records
+from ads_pipeline.cli.parsing import Window, customers, ledger_of, queries
 from ads_pipeline.errors import BadCommand, WarehouseUnavailable, printable
-from ads_pipeline.gaps import Gap
-from ads_pipeline.reading import Readers
+from ads_pipeline.pipeline.gaps import Gap
+from ads_pipeline.pipeline.readers import Readers
 from ads_pipeline.settings import Settings
 
 MOST_SHOWN: Final = 100

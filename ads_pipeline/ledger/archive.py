@@ -15,8 +15,9 @@ from typing import Any, BinaryIO, Final
 
 import sqlalchemy as sa
 
+from ads_pipeline.domain.partition import NAME_RULES, checked_name, parse_date
 from ads_pipeline.errors import ArchiveUnavailable, BadArchive, BadJson, BadName, printable, quoted
-from ads_pipeline.ledger.control_tables import failed_fetches, parkings, requests, retry_schedule, terminal_marks
+from ads_pipeline.ledger.control.tables import failed_fetches, parkings, requests, retry_schedule, terminal_marks
 from ads_pipeline.ledger.tables import (
     KEY,
     Day,
@@ -33,8 +34,7 @@ from ads_pipeline.ledger.tables import (
     runs,
     warehouse_pointer,
 )
-from ads_pipeline.partition import NAME_RULES, checked_name, parse_date
-from ads_pipeline.strict_json import parse_object
+from ads_pipeline.raw.strict_json import parse_object
 
 FORMAT: Final = 1
 LONGEST_LINE: Final = 1 << 20

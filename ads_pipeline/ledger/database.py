@@ -18,14 +18,14 @@ from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 
 from ads_pipeline.errors import LedgerOutdated, LedgerRefused, LedgerUnavailable, printable
-from ads_pipeline.ledger import control_tables
+from ads_pipeline.ledger.control import tables
 
 T = TypeVar("T")
 
 BUSY_SECONDS: Final = 30
 MIGRATION_LOCK: Final = 0x616473  # any constant that only this product's migrations take
 REVISION_TABLE: Final = "ledger_revision"
-_METADATA: Final = control_tables.leases.metadata  # with every table in it
+_METADATA: Final = tables.leases.metadata  # with every table in it
 ONLY_READS: Final = "only_reads"  # an option of connections through which a writer reads while others write
 OLDEST_SQLITE: Final = (3, 38, 0)  # STRICT tables, UPDATE … FROM and JSON functions
 

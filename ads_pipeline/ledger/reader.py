@@ -11,23 +11,14 @@ from typing import Any, Final, Self
 
 import sqlalchemy as sa
 
-from ads_pipeline.freshness import CodeVersion, PartitionStatus, Space
-from ads_pipeline.ledger import audits, database, listing, questions
-from ads_pipeline.ledger.leases import holder_of, holdings
-from ads_pipeline.ledger.records import (
-    Attempt,
-    Holder,
-    LoadRecord,
-    LoggedAct,
-    Outline,
-    Pointer,
-    RecordedAct,
-    Showing,
-    Shown,
-    Standing,
-    StateFilter,
-)
-from ads_pipeline.ledger.rows import (
+from ads_pipeline.domain.freshness import CodeVersion, PartitionStatus, Space
+from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.transitions import Effect, Outcome, PartitionState, RegisteredRun, Status, Verdict
+from ads_pipeline.ledger import database
+from ads_pipeline.ledger.control import audit_queries
+from ads_pipeline.ledger.control.leases import holder_of, holdings
+from ads_pipeline.ledger.control.retry_queue import Schedule
+from ads_pipeline.ledger.row_mapping import (
     KEY_TYPES,
     fields_for,
     key_fields,
@@ -42,8 +33,8 @@ from ads_pipeline.ledger.rows import (
     state_of,
 )
 from ads_pipeline.ledger.rowsets import Rowset, RowStatement
-from ads_pipeline.ledger.schedule import Schedule
-from ads_pipeline.ledger.statuses import Statuses, read_code_versions
+from ads_pipeline.ledger.state import listing_queries, visibility_queries
+from ads_pipeline.ledger.status.partition_status import Statuses, read_code_versions
 from ads_pipeline.ledger.tables import (
     KEY,
     acted_partitions,
@@ -55,8 +46,19 @@ from ads_pipeline.ledger.tables import (
     runs,
     warehouse_pointer,
 )
-from ads_pipeline.partition import PartitionKey, Run
-from ads_pipeline.transitions import Effect, Outcome, PartitionState, RegisteredRun, Status, Verdict
+from ads_pipeline.ledger.values import (
+    Attempt,
+    Holder,
+    LoadRecord,
+    LoggedAct,
+    Outline,
+    Pointer,
+    RecordedAct,
+    Showing,
+    Shown,
+    Standing,
+    StateFilter,
+)
 
 LARGEST_PAGE: Final = 10_000
 HERE: Final = Space()
@@ -70,14 +72,14 @@ class LedgerReader:
         self._statuses = Statuses(engine.dialect.name, space)
         self._states_of = _lookup(partition_state, engine.dialect.name)
         self._pointers_of = _lookup(warehouse_pointer, engine.dialect.name)
-        self._publishable = RowStatement("publishable_runs", engine.dialect.name, questions.publishable_runs)
-        self._known = RowStatement("known_runs", engine.dialect.name, questions.known_runs)
-        self._standings_of = RowStatement("standings_of", engine.dialect.name, questions.standings_of)
-        self._newest = RowStatement("newest_runs", engine.dialect.name, questions.newest_runs)
+        self._publishable = RowStatement("publishable_runs", engine.dialect.name, visibility_queries.publishable_runs)
+        self._known = RowStatement("known_runs", engine.dialect.name, visibility_queries.known_runs)
+        self._standings_of = RowStatement("standings_of", engine.dialect.name, visibility_queries.standings_of)
+        self._newest = RowStatement("newest_runs", engine.dialect.name, visibility_queries.newest_runs)
         self._holdings = RowStatement(
             "holdings", engine.dialect.name, lambda rows: holdings(rows, engine.dialect.name)
         )
-        self._readable = RowStatement("readable_runs", engine.dialect.name, questions.readable_runs)
+        self._readable = RowStatement("readable_runs", engine.dialect.name, visibility_queries.readable_runs)
 
     @classmethod
     @contextmanager
@@ -106,7 +108,7 @@ class LedgerReader:
         """The recorded states that match, in key order, from just after a key. An empty page is the end."""
         if not 1 <= limit <= LARGEST_PAGE:
             raise ValueError(f"limit must be 1 to {LARGEST_PAGE}, not {limit}")
-        return [state_of(row) for row in self._execute(listing.page(wanted, after=after, limit=limit))]
+        return [state_of(row) for row in self._execute(listing_queries.page(wanted, after=after, limit=limit))]
 
     def pages(self, wanted: StateFilter, *, limit: int = 1000) -> Iterator[PartitionState]:
         """Every recorded state that matches, a page at a time; what changes meanwhile may be seen or not."""
@@ -125,10 +127,10 @@ class LedgerReader:
 
         def count(connection: sa.Connection) -> dict[Status, int]:
             names = wanted.query_names or frozenset[str]()
-            if wanted.query_names is None and listing.is_by_day(wanted):
-                names = frozenset(connection.scalars(listing.query_names(str(wanted.source))))
+            if wanted.query_names is None and listing_queries.is_by_day(wanted):
+                names = frozenset(connection.scalars(listing_queries.query_names(str(wanted.source))))
             counted = dict.fromkeys(Status, 0)
-            parts = listing.counts(wanted, after=after, most=most, names=names)
+            parts = listing_queries.counts(wanted, after=after, most=most, names=names)
             for row in connection.execute(sa.union_all(*parts)) if parts else ():
                 counted[Status(row.status)] += row.partitions
             return {status: number if most is None else min(number, most + 1) for status, number in counted.items()}
@@ -171,12 +173,12 @@ class LedgerReader:
 
     def runs_by_day(self, *, source: str, since: date, until: date) -> dict[Run, bool]:
         """Every registered run of a source in these days, and whether it was ever judged."""
-        rows = self._execute(questions.runs_by_day(source=source, since=since, until=until))
+        rows = self._execute(visibility_queries.runs_by_day(source=source, since=since, until=until))
         return {run_in(row): bool(row.judged) for row in rows}
 
     def verdicts(self, wanted: StateFilter) -> dict[Run, tuple[Outcome | None, bool]]:
         """Every registered run of these partitions: its last verdict, and whether a success has it as current run."""
-        rows = self._execute(questions.verdicts().where(*listing.conditions(wanted)))
+        rows = self._execute(visibility_queries.verdicts().where(*listing_queries.conditions(wanted)))
         return {run_in(row): (row.outcome and Outcome(row.outcome), bool(row.current)) for row in rows}
 
     def publishable(self, wanted: Iterable[Run]) -> set[Run]:
@@ -191,7 +193,9 @@ class LedgerReader:
         self, *, source: str, query_name: str, since: date | None = None, until: date | None = None
     ) -> Showing:
         """Every run of a query that readers may see, by day and customer."""
-        rows = self._execute(questions.shown_runs(source=source, query_name=query_name, since=since, until=until))
+        rows = self._execute(
+            visibility_queries.shown_runs(source=source, query_name=query_name, since=since, until=until)
+        )
         return Showing(
             runs=tuple(Shown(row.customer_id, row.logical_date, row.run_id, row.current) for row in rows),
             table_version=max((row.table_version for row in rows), default=-1),
@@ -201,7 +205,9 @@ class LedgerReader:
         self, *, source: str, query_name: str, since: date | None = None, until: date | None = None
     ) -> list[Standing]:
         """Every recorded partition of a query with its pointer, by day and customer."""
-        rows = self._execute(questions.standings(source=source, query_name=query_name, since=since, until=until))
+        rows = self._execute(
+            visibility_queries.standings(source=source, query_name=query_name, since=since, until=until)
+        )
         return [standing_of(row) for row in rows]
 
     def standings_of(self, keys: Sequence[PartitionKey]) -> list[Standing]:
@@ -212,13 +218,13 @@ class LedgerReader:
         self, *, source: str, query_name: str, since: date | None = None, until: date | None = None
     ) -> list[Outline]:
         """What the table should hold of every recorded partition of a query, in no order."""
-        asked = questions.outlines(source=source, query_name=query_name, since=since, until=until)
+        asked = visibility_queries.outlines(source=source, query_name=query_name, since=since, until=until)
         return database.transact(self._engine, lambda c: [Outline._make(row) for row in c.execute(asked)])
 
     def standing(self, key: PartitionKey) -> Standing | None:
         """Where one partition stands; None when it is not recorded."""
         day = {"since": key.logical_date, "until": key.logical_date}
-        statement = questions.standings(source=key.source, query_name=key.query_name, **day)
+        statement = visibility_queries.standings(source=key.source, query_name=key.query_name, **day)
         rows = self._execute(statement.where(partition_state.c.customer_id == key.customer_id))
         return standing_of(rows[0]) if rows else None
 
@@ -279,24 +285,29 @@ class LedgerReader:
 
     def act(self, act_id: str) -> list[LoggedAct]:
         """The act of that id, in all the parts that it was logged in; none when there is no such act."""
-        return [LoggedAct(**fields_for(LoggedAct, row)) for row in self._execute(audits.parts(act_id))]
+        return [LoggedAct(**fields_for(LoggedAct, row)) for row in self._execute(audit_queries.parts(act_id))]
 
     def all_acts(self, *, after: LoggedAct | None = None, limit: int = 1000) -> list[LoggedAct]:
         """The acts on any partitions, newest first, from just before one of them."""
-        return [LoggedAct(**fields_for(LoggedAct, row)) for row in self._execute(audits.acts(after, limit))]
+        return [LoggedAct(**fields_for(LoggedAct, row)) for row in self._execute(audit_queries.acts(after, limit))]
 
     def acted(
         self, act_ids: Sequence[str], *, after: PartitionKey | None = None, limit: int = 1000
     ) -> list[tuple[PartitionKey, Status | None]]:
         """The partitions that these acts changed, in key order, and what each was before."""
-        rows = self._execute(audits.acted(act_ids, after, limit))
+        rows = self._execute(audit_queries.acted(act_ids, after, limit))
         return [(key_in(row), None if row.status_before is None else Status(row.status_before)) for row in rows]
 
     def attempts_on(
         self, wanted: StateFilter, *, after: tuple[PartitionKey, int] | None = None, limit: int = 1000
     ) -> list[Attempt]:
         """The verdicts on all partitions that match, in key order, from just behind an attempt."""
-        return list(map(_attempt_of, self._execute(audits.attempts_on(listing.conditions(wanted), after, limit))))
+        return list(
+            map(
+                _attempt_of,
+                self._execute(audit_queries.attempts_on(listing_queries.conditions(wanted), after, limit)),
+            )
+        )
 
     def _read(self, statement: RowStatement, keys: Sequence[PartitionKey]) -> Sequence[sa.Row[Any]]:
         return database.transact(self._engine, lambda c: statement.run(c, map(key_fields, keys)).all())

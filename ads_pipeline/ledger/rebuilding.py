@@ -13,17 +13,17 @@ from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
+from ads_pipeline.domain.freshness import Space
+from ads_pipeline.domain.transitions import PartitionState
 from ads_pipeline.errors import ArchiveUnavailable, LedgerInUse, LogContradicted
-from ads_pipeline.freshness import Space
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.archive import PARTS, STATES, Archive, exported, lines
+from ads_pipeline.ledger.consistency.replay import histories, replay
 from ads_pipeline.ledger.reader import HERE
-from ads_pipeline.ledger.replaying import histories, replay
-from ads_pipeline.ledger.rows import state_fields
-from ads_pipeline.ledger.status_book import StatusBook
+from ads_pipeline.ledger.row_mapping import state_fields
+from ads_pipeline.ledger.status.status_table import StatusBook
 from ads_pipeline.ledger.tables import partition_state
-from ads_pipeline.transitions import PartitionState
-from ads_pipeline.whole_files import written_whole
+from ads_pipeline.storage.atomic_files import written_whole
 
 AT_ONCE: Final = 5_000
 Advance = Callable[[int], None]

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from ads_pipeline.freshness import Space
+from ads_pipeline.domain.freshness import Space
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.reader import HERE
-from ads_pipeline.ledger.status_book import StatusBook
+from ads_pipeline.ledger.status.status_table import StatusBook
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

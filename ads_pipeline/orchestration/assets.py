@@ -17,16 +17,16 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (
 )
 from dagster_pyspark import PySparkResource
 
-from ads_pipeline.ledger.records import Claimed
-from ads_pipeline.orchestration import telling
-from ads_pipeline.orchestration.dispatching import QUERY_TAG
+from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.transitions import Outcome
+from ads_pipeline.ledger.values import Claimed
+from ads_pipeline.orchestration import metadata
 from ads_pipeline.orchestration.io_manager import Landed, Published, told_already
-from ads_pipeline.orchestration.keys import parsed, raw_asset, warehouse_asset
-from ads_pipeline.orchestration.rooms import Rooms
-from ads_pipeline.partition import PartitionKey
-from ads_pipeline.pipeline import Judged
+from ads_pipeline.orchestration.partitions import parsed, raw_asset, warehouse_asset
+from ads_pipeline.orchestration.resources import Rooms
+from ads_pipeline.orchestration.run_requests import QUERY_TAG
+from ads_pipeline.pipeline.pipeline import Judged
 from ads_pipeline.settings import Query
-from ads_pipeline.transitions import Outcome
 
 MOST_IN_A_RUN: Final = 1_000
 OWNERS: Final = ["team:ads-data"]
@@ -96,8 +96,8 @@ def build_query(
         shown, cost = rooms.ledger.pointers(run.key for run in loading.published), _cost(rooms, own)
         current = rooms.currencies.of(rooms.ledger, shown, now=datetime.now(UTC))
         told = {
-            key: telling.of_load(pointer, before.get(key), cost=cost.get(key), cost_before=cost_before.get(key))
-            | telling.of_look(current[key].warehouse)
+            key: metadata.of_load(pointer, before.get(key), cost=cost.get(key), cost_before=cost_before.get(key))
+            | metadata.of_look(current[key].warehouse)
             for key, pointer in shown.items()
         }
         return told_already(Published(told=told, held=claimed.held, code_version=query.schema_version))
@@ -146,8 +146,8 @@ def _evaluations(
             passed=outcome is Outcome.ACCEPTED,
             blocking=False,  # else one bad partition would stop its neighbours
             severity=dg.AssetCheckSeverity.ERROR,
-            metadata=telling.of_verdict(registered.run.run_id, outcome, judgement, unjudged)
-            | telling.of_look(current[key].raw),
+            metadata=metadata.of_verdict(registered.run.run_id, outcome, judgement, unjudged)
+            | metadata.of_look(current[key].raw),
             target_materialization_data=place
             and Target(storage_id=place, run_id=context.run.run_id, timestamp=time.time()),
         )

@@ -12,14 +12,14 @@ import dagster as dg
 # It has no public name in this release; `test_assets` fails should it change its meaning.
 from dagster._core.definitions.source_asset import SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION as TELL_NOTHING
 
-from ads_pipeline.gaps import Gap, gap_of
-from ads_pipeline.ledger.records import Holder
-from ads_pipeline.orchestration import telling
-from ads_pipeline.orchestration.keys import dimension_tags, parsed
-from ads_pipeline.orchestration.rooms import Rooms
-from ads_pipeline.partition import PartitionKey, Run
-from ads_pipeline.registration import register
-from ads_pipeline.transitions import Status
+from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.transitions import Status
+from ads_pipeline.ledger.values import Holder
+from ads_pipeline.orchestration import metadata
+from ads_pipeline.orchestration.partitions import dimension_tags, parsed
+from ads_pipeline.orchestration.resources import Rooms
+from ads_pipeline.pipeline.gaps import Gap, gap_of
+from ads_pipeline.pipeline.registration import register
 
 SHOWN: Final = 50
 Told = Mapping[PartitionKey, Mapping[str, Any]]
@@ -70,8 +70,8 @@ class PartitionStateIOManager(dg.IOManager):
         asked = self._parsed(context.asset_partition_keys, context.asset_key)
         own = [key for key in asked if key not in obj.held]
         told = self._registered(obj, own) if isinstance(obj, Landed) else obj.told
-        for key, metadata in told.items():
-            context.log_event(_materialization(context.asset_key, key, metadata, obj.code_version))
+        for key, entry in told.items():
+            context.log_event(_materialization(context.asset_key, key, entry, obj.code_version))
         if isinstance(obj, Published):
             lacking = [key for key in asked if key not in told]
             if lacking:
@@ -83,7 +83,7 @@ class PartitionStateIOManager(dg.IOManager):
         """What the ledger knows of each partition that has a run, once it knows these."""
         register(landed.runs, raw=self._rooms.raw, ledger=self._rooms.ledger)
         newest = self._rooms.ledger.newest(asked)
-        return {key: telling.of_run(known) for key, (known, _outcome) in newest.items()}
+        return {key: metadata.of_run(known) for key, (known, _outcome) in newest.items()}
 
     def load_input(self, context: dg.InputContext) -> list[PartitionKey]:
         """Those of the run's partitions that are a success."""

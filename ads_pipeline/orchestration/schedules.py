@@ -7,11 +7,11 @@ from typing import Final
 import dagster as dg
 from dagster_pyspark import PySparkResource
 
+from ads_pipeline.ledger.status.status_file import publish
 from ads_pipeline.orchestration.assets import MOST_IN_A_RUN
-from ads_pipeline.orchestration.dispatching import range_tags
-from ads_pipeline.orchestration.keys import CUSTOMERS, assets_of
-from ads_pipeline.orchestration.rooms import Rooms
-from ads_pipeline.status_file import publish
+from ads_pipeline.orchestration.partitions import CUSTOMERS, assets_of
+from ads_pipeline.orchestration.resources import Rooms
+from ads_pipeline.orchestration.run_requests import range_tags
 
 EVENTS_KEPT: Final = timedelta(days=400)  # a year and the month that is compared with it
 ON: Final = dg.DefaultScheduleStatus.RUNNING

@@ -9,15 +9,15 @@ from typing import Final
 
 import dagster as dg
 
-from ads_pipeline.ledger.projection import Follower
-from ads_pipeline.ledger.records import Standing
-from ads_pipeline.orchestration.asking import Clock, answer
-from ads_pipeline.orchestration.endings import end_runs
-from ads_pipeline.orchestration.keys import assets_of, raw_asset, warehouse_asset
-from ads_pipeline.orchestration.retries import build_retries
-from ads_pipeline.orchestration.rooms import Watch
-from ads_pipeline.partition import PartitionKey
-from ads_pipeline.run_snapshots import Lag
+from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.run_snapshots import Lag
+from ads_pipeline.ledger.events.snapshots import Follower
+from ads_pipeline.ledger.values import Standing
+from ads_pipeline.orchestration.partitions import assets_of, raw_asset, warehouse_asset
+from ads_pipeline.orchestration.resources import Watch
+from ads_pipeline.orchestration.retry_sensor import build_retries
+from ads_pipeline.orchestration.run_completion import end_runs
+from ads_pipeline.orchestration.sensor_results import Clock, answer
 
 WINDOW: Final = timedelta(days=92)  # how far back is looked for what was sealed late
 SETTLING: Final = timedelta(minutes=10)  # a run that has just judged is about to load

@@ -19,11 +19,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from ads_pipeline.contracts.rules import Rules
+from ads_pipeline.domain.partition import Run
+from ads_pipeline.domain.transitions import Outcome, Verdict
 from ads_pipeline.errors import JudgingFailed, RunDamaged, cause_of
-from ads_pipeline.partition import Run
-from ads_pipeline.seal import Seal
-from ads_pipeline.transitions import Outcome, Verdict
-from ads_pipeline.validator.checks import check_rows
+from ads_pipeline.raw.seal import Seal
+from ads_pipeline.validator.contract_checks import check_rows
 from ads_pipeline.validator.payload import (
     MAX_PAYLOAD_BYTES,
     Finding,

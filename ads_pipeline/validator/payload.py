@@ -19,7 +19,7 @@ from pyarrow import json as arrow_json
 
 from ads_pipeline.contracts.rules import Column, Rules
 from ads_pipeline.errors import BadJson, printable
-from ads_pipeline.strict_json import parse_object
+from ads_pipeline.raw.strict_json import parse_object
 
 MAX_LINE_BYTES: Final = 16 << 20
 MAX_PAYLOAD_BYTES: Final = 1 << 30

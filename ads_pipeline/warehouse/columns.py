@@ -14,7 +14,7 @@ from deltalake import Schema as DeltaSchema
 from pyspark.sql.types import StructType
 
 from ads_pipeline.errors import SchemaConflict, WarehouseError, printable
-from ads_pipeline.warehouse.records import DATE, KEYS
+from ads_pipeline.warehouse.values import DATE, KEYS
 
 _FORBIDDEN = frozenset(" ,;{}()\n\t=")
 _SIMPLE = frozenset(

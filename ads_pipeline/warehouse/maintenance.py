@@ -16,9 +16,9 @@ from urllib.parse import unquote
 
 from pyspark.sql import SparkSession
 
-from ads_pipeline.warehouse.commits import Snapshot, force_log, open_table, read_entry, trim_log, versions_since
-from ads_pipeline.warehouse.records import DATE, STAGING, DataFile, Table
+from ads_pipeline.warehouse.delta_commits import Snapshot, force_log, open_table, read_entry, trim_log, versions_since
 from ads_pipeline.warehouse.staging import Staged, stage
+from ads_pipeline.warehouse.values import DATE, STAGING, DataFile, Table
 
 LEAST_RETENTION: Final = timedelta(hours=1)
 # A day is read and rewritten whole by one Spark task and by one reader's thread; this is one HDFS block, what Spark

@@ -14,15 +14,22 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.errors import TableContended
-from ads_pipeline.partition import PartitionKey, Run
 from ads_pipeline.warehouse.columns import Column, columns_merged, columns_offered
-from ads_pipeline.warehouse.commits import Outcome, Snapshot, commit_columns, commit_files, create_table, open_table
-from ads_pipeline.warehouse.contents import by_partition, read_contents
-from ads_pipeline.warehouse.edge import callers, translated
+from ads_pipeline.warehouse.delta_commits import (
+    Outcome,
+    Snapshot,
+    commit_columns,
+    commit_files,
+    create_table,
+    open_table,
+)
+from ads_pipeline.warehouse.error_translation import callers, translated
+from ads_pipeline.warehouse.file_contents import by_partition, read_contents
 from ads_pipeline.warehouse.maintenance import removable, remove_paths, shorten_log, stage_packed
-from ads_pipeline.warehouse.records import DATE, Content, Held, Load, Loaded, Slice, Table
 from ads_pipeline.warehouse.staging import Partitions, Staged, affected_files, discard, stage
+from ads_pipeline.warehouse.values import DATE, Content, Held, Load, Loaded, Slice, Table
 
 MOST_TRIES: Final = 20
 WEEK: Final = timedelta(days=7)

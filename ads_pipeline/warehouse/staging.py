@@ -19,9 +19,9 @@ from pyspark.sql import functions as sf
 
 from ads_pipeline.errors import StagingDamaged
 from ads_pipeline.warehouse.columns import Column, spark_schema
-from ads_pipeline.warehouse.commits import Snapshot, force_directory, force_file, make_directories
-from ads_pipeline.warehouse.contents import by_partition, read_contents
-from ads_pipeline.warehouse.records import DATE, STAGING, Content, DataFile, Load, Slice, Table
+from ads_pipeline.warehouse.delta_commits import Snapshot, force_directory, force_file, make_directories
+from ads_pipeline.warehouse.file_contents import by_partition, read_contents
+from ads_pipeline.warehouse.values import DATE, STAGING, Content, DataFile, Load, Slice, Table
 
 Partitions = Collection[tuple[str, date]]
 

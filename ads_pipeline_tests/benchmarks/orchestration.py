@@ -13,13 +13,13 @@ from typing import Any
 import dagster as dg
 import yaml
 
-from ads_pipeline.orchestration.keys import partitions_from
+from ads_pipeline.orchestration.partitions import partitions_from
 from ads_pipeline.settings import SHIPPED_QUERIES
 from ads_pipeline_tests.benchmarks.ratios import Figure, Ratio, compare, timed
 from ads_pipeline_tests.benchmarks.runs import FIRST_DAY, put
 from ads_pipeline_tests.benchmarks.validator import local_spark
-from ads_pipeline_tests.orchestration.served import Served, served
-from ads_pipeline_tests.orchestration.words import RAW, WAREHOUSE, Location, location_at
+from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, location_at
+from ads_pipeline_tests.orchestration.dagster_server import Served, served
 
 CUSTOMERS = [str(1_000_000_000 + number) for number in range(1_000)]
 ROUNDS = 3

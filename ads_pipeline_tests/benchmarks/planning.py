@@ -11,12 +11,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger.reader import LedgerReader
-from ads_pipeline.partition import PartitionKey
-from ads_pipeline.reconciliation import Comparison
+from ads_pipeline.pipeline.reconciliation import Comparison
 from ads_pipeline.warehouse.publication import Warehouse
-from ads_pipeline.warehouse.records import Held
-from ads_pipeline_tests.ledger.grown import KINDS, QUERIES, ROWS, SOURCE, VERSION, Shape
+from ads_pipeline.warehouse.values import Held
+from ads_pipeline_tests.ledger.large_ledgers import KINDS, QUERIES, ROWS, SOURCE, VERSION, Shape
 
 
 class Given(Warehouse):

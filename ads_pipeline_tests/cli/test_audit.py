@@ -4,11 +4,22 @@ from dataclasses import replace
 
 import pytest
 
-from ads_pipeline import control
-from ads_pipeline.transitions import Act
-from ads_pipeline_tests.cli.control import BECAUSE, DAY, FAILED, GOOD, MARKED, digest, fail, ledger_at, recent, stock
-from ads_pipeline_tests.cli.words import Ended, Place
-from ads_pipeline_tests.ledger.words import accepted, order
+from ads_pipeline.domain.transitions import Act
+from ads_pipeline.pipeline import operator_actions
+from ads_pipeline_tests.cli.actions.builders import (
+    BECAUSE,
+    DAY,
+    FAILED,
+    GOOD,
+    MARKED,
+    digest,
+    fail,
+    ledger_at,
+    recent,
+    stock,
+)
+from ads_pipeline_tests.cli.running import Ended, Place
+from ads_pipeline_tests.ledger.builders import accepted, order
 
 
 @pytest.fixture
@@ -73,7 +84,7 @@ def test_the_partitions_of_an_act_are_listed(place: Place) -> None:
 
 def test_a_large_act_is_one_for_who_asks(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was logged in portions and with the marks it cleared; its own id finds every partition once."""
-    monkeypatch.setattr(control, "AT_ONCE", 2)
+    monkeypatch.setattr(operator_actions, "AT_ONCE", 2)
     ended = place.run("state", "retry", "--all", "--clear-terminal", *BECAUSE)
     act_id = ended.lines[-1].removeprefix("act ")
     listed = pages(place, "audit", "acts", "--act", act_id)

@@ -12,22 +12,22 @@ import pytest
 import sqlalchemy as sa
 from dagster._core.storage.runs.schema import RunsTable, RunStorageSqlMetadata
 
-from ads_pipeline import dagster_records
-from ads_pipeline.examination import Answer, Check, Site, examined
+from ads_pipeline.doctor import dagster_records
+from ads_pipeline.doctor.checks import CHECKS
+from ads_pipeline.doctor.examination import Answer, Check, Site, examined
+from ads_pipeline.domain.partition import Run, parse_key
+from ads_pipeline.domain.transitions import Act
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.inspection import Inspection
+from ads_pipeline.ledger.consistency.inspection import Inspection
+from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.tables import instant_text
-from ads_pipeline.ledger.writer import Ledger
-from ads_pipeline.orchestration.storage import SCHEMA
-from ads_pipeline.partition import Run, parse_key
-from ads_pipeline.raw import METADATA, PAYLOAD, TEMPORARY, RawRuns
-from ads_pipeline.registration import register
+from ads_pipeline.orchestration.instance_storage import SCHEMA
+from ads_pipeline.pipeline.registration import register
+from ads_pipeline.raw.landing import METADATA, PAYLOAD, TEMPORARY, RawRuns
 from ads_pipeline.settings import read_settings
-from ads_pipeline.symptoms import CHECKS
-from ads_pipeline.transitions import Act
-from ads_pipeline_tests.cli.words import Ended, Place, Shown
-from ads_pipeline_tests.ledger.words import accepted, keys, landed, order, reject
-from ads_pipeline_tests.samples import facts, tree
+from ads_pipeline_tests.builders import facts, tree
+from ads_pipeline_tests.cli.running import Ended, Place, Shown
+from ads_pipeline_tests.ledger.builders import accepted, keys, landed, order, reject
 
 GOOD = parse_key("google_ads/1180250317/campaign_daily/2026-03-03")
 BY_NAME = {check.name: check for check in CHECKS}

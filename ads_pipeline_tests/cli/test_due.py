@@ -4,12 +4,12 @@ from datetime import timedelta
 
 import pytest
 
-from ads_pipeline.cli.prospects import prospects
-from ads_pipeline.ledger.desk import Desk
-from ads_pipeline.ledger.leases import Lease
-from ads_pipeline.ledger.records import FailedFetch
-from ads_pipeline.retry import Lane, RetryPolicy
-from ads_pipeline_tests.cli.control import (
+from ads_pipeline.cli.explain.forecast import prospects
+from ads_pipeline.domain.retry import Lane, RetryPolicy
+from ads_pipeline.ledger.control.control_actions import Desk
+from ads_pipeline.ledger.control.leases import Lease
+from ads_pipeline.ledger.values import FailedFetch
+from ads_pipeline_tests.cli.actions.builders import (
     BECAUSE,
     DAY,
     FAILED,
@@ -23,8 +23,8 @@ from ads_pipeline_tests.cli.control import (
     stock,
     url_of,
 )
-from ads_pipeline_tests.cli.words import Place
-from ads_pipeline_tests.ledger.words import FakeClock
+from ads_pipeline_tests.cli.running import Place
+from ads_pipeline_tests.ledger.builders import FakeClock
 
 POLICY = RetryPolicy()
 

@@ -17,12 +17,12 @@ import pytest
 import sqlalchemy as sa
 
 from ads_pipeline.cli.events import FIELDS, shortened, telling
-from ads_pipeline.ledger.event_log import EventLog
-from ads_pipeline.ledger.projection import Follower
-from ads_pipeline.run_events import Event
-from ads_pipeline.run_snapshots import RunStatus
-from ads_pipeline_tests.cli.words import START, Place
-from ads_pipeline_tests.run_event_stores.words import PLAN, told
+from ads_pipeline.domain.run_events import Event
+from ads_pipeline.domain.run_snapshots import RunStatus
+from ads_pipeline.ledger.events.event_log import EventLog
+from ads_pipeline.ledger.events.snapshots import Follower
+from ads_pipeline_tests.cli.running import START, Place
+from ads_pipeline_tests.run_event_stores.builders import PLAN, told
 
 RUN, OTHER = "3f2a91bc-1111-4111-8111-111111111111", "3f2a91cd-2222-4222-8222-222222222222"
 STEP = "google_ads/1180250317/campaign_daily/2026-03-02"

@@ -6,10 +6,10 @@ import pytest
 
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.reader import LedgerReader
-from ads_pipeline_tests.cli.words import Place
-from ads_pipeline_tests.ledger.finishes import made, status
+from ads_pipeline_tests.cli.running import Place
+from ads_pipeline_tests.ledger.builders import key
 from ads_pipeline_tests.ledger.old import make_old
-from ads_pipeline_tests.ledger.words import key
+from ads_pipeline_tests.ledger.status.finishes import made, status
 
 
 @pytest.fixture

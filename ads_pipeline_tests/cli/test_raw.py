@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from ads_pipeline.ledger.records import Landing
-from ads_pipeline.ledger.writer import Ledger
-from ads_pipeline.partition import PartitionKey, Run
-from ads_pipeline.raw import PAYLOAD, RawRuns
-from ads_pipeline_tests.cli.test_ends import on_terminal
-from ads_pipeline_tests.cli.words import WEEK, Place, Shown
-from ads_pipeline_tests.ledger.words import accept, key, landed, load, reject, run
-from ads_pipeline_tests.samples import ROWS, facts
+from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.ledger.values import Landing
+from ads_pipeline.raw.landing import PAYLOAD, RawRuns
+from ads_pipeline_tests.builders import ROWS, facts
+from ads_pipeline_tests.cli.running import WEEK, Place, Shown
+from ads_pipeline_tests.cli.test_exit_codes import on_terminal
+from ads_pipeline_tests.ledger.builders import accept, key, landed, load, reject, run
 
 ALL = ("--since", "2026-02-01", "--until", "2026-02-28")
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from ads_pipeline.ledger.event_reader import EventReader
-from ads_pipeline.ledger.writer import Ledger
-from ads_pipeline_tests.cli.words import Place, Shown
-from ads_pipeline_tests.ledger.words import accepted, keys
-from ads_pipeline_tests.pipeline.words import House, house_at, key, land, visible
+from ads_pipeline.ledger.events.event_reader import EventReader
+from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline_tests.cli.running import Place, Shown
+from ads_pipeline_tests.ledger.builders import accepted, keys
+from ads_pipeline_tests.pipeline.builders import House, house_at, key, land, visible
 
 NOWHERE = {"ADS_PIPELINE_SPARK": "spark://127.0.0.1:1"}
 

@@ -5,11 +5,11 @@ from dataclasses import fields
 import duckdb
 import pytest
 
-from ads_pipeline.ledger.records import Landing, Publication
-from ads_pipeline.ledger.writer import Ledger
-from ads_pipeline.transitions import Outcome, PartitionState, Verdict
-from ads_pipeline_tests.cli.words import Place, Shown
-from ads_pipeline_tests.ledger.words import accept, accepted, key, landed, reject, run
+from ads_pipeline.domain.transitions import Outcome, PartitionState, Verdict
+from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.ledger.values import Landing, Publication
+from ads_pipeline_tests.cli.running import Place, Shown
+from ads_pipeline_tests.ledger.builders import accept, accepted, key, landed, reject, run
 
 CURRENT = (
     "display_status",

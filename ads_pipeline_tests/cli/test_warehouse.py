@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from ads_pipeline_tests.cli.words import WEEK, Place, Shown
-from ads_pipeline_tests.samples import tree
+from ads_pipeline_tests.builders import tree
+from ads_pipeline_tests.cli.running import WEEK, Place, Shown
 
 CLICKS = "SELECT customer_id, sum(clicks) AS clicks FROM campaign_daily GROUP BY ALL ORDER BY ALL"
 HOSTILE = "SELECT chr(27) || '[31m[red]' || chr(155) || chr(10) || 'ü' AS \"a b\", NULL AS n, true AS t"

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from ads_pipeline.ledger.event_log import EventLog
-from ads_pipeline_tests.ledger.words import FakeClock
+from ads_pipeline.ledger.events.event_log import EventLog
+from ads_pipeline_tests.ledger.builders import FakeClock
 
 
 @pytest.fixture

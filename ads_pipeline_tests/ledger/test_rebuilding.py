@@ -14,21 +14,21 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 
+from ads_pipeline.domain.transitions import Act, Effect
 from ads_pipeline.errors import ArchiveUnavailable, BadArchive, LedgerInUse, LogContradicted
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.archive import PARTS, STATES, Archive
+from ads_pipeline.ledger.consistency.replay import histories, replay
+from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.rebuilding import Digest, digest, export, refill
-from ads_pipeline.ledger.records import StateFilter
-from ads_pipeline.ledger.replaying import histories, replay
-from ads_pipeline.ledger.status_book import StatusBook
+from ads_pipeline.ledger.status.status_table import StatusBook
 from ads_pipeline.ledger.tables import metadata
-from ads_pipeline.ledger.writer import Ledger
-from ads_pipeline.transitions import Act, Effect
-from ads_pipeline_tests.ledger.finishes import listed
-from ads_pipeline_tests.ledger.histories import PLACES, SCRIPTED, Step, live, partition, steps
-from ads_pipeline_tests.ledger.words import FakeClock, accepted, key, keys
-from ads_pipeline_tests.tiers import examples
+from ads_pipeline.ledger.values import StateFilter
+from ads_pipeline_tests.example_counts import examples
+from ads_pipeline_tests.ledger.builders import FakeClock, accepted, key, keys
+from ads_pipeline_tests.ledger.status.finishes import listed
+from ads_pipeline_tests.ledger.strategies import PLACES, SCRIPTED, Step, live, partition, steps
 
 Edit = Callable[[list[str]], list[str]]
 

@@ -11,16 +11,16 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.transitions import Status
 from ads_pipeline.errors import LedgerOutdated, LedgerUnavailable
 from ads_pipeline.ledger import database
+from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
-from ads_pipeline.ledger.records import StateFilter
 from ads_pipeline.ledger.tables import metadata
-from ads_pipeline.ledger.writer import Ledger
-from ads_pipeline.partition import PartitionKey
-from ads_pipeline.transitions import Status
-from ads_pipeline_tests.ledger.words import accepted, key
-from ads_pipeline_tests.tiers import examples
+from ads_pipeline.ledger.values import StateFilter
+from ads_pipeline_tests.example_counts import examples
+from ads_pipeline_tests.ledger.builders import accepted, key
 
 STATE_COLUMNS = [
     "source",

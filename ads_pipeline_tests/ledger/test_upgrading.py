@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from ads_pipeline.domain.freshness import RAW, WAREHOUSE, AttemptOutcome, PartitionStatus, Space
 from ads_pipeline.errors import LedgerOutdated
-from ads_pipeline.freshness import RAW, WAREHOUSE, AttemptOutcome, PartitionStatus, Space
 from ads_pipeline.ledger import database
+from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
-from ads_pipeline.ledger.status_book import StatusBook
+from ads_pipeline.ledger.status.status_table import StatusBook
 from ads_pipeline.ledger.tables import metadata
 from ads_pipeline.ledger.upgrading import upgrade
-from ads_pipeline.ledger.writer import Ledger
-from ads_pipeline_tests.ledger.finishes import listed, made, status, tried
+from ads_pipeline_tests.ledger.builders import accept, accepted, key, landed, load, run
 from ads_pipeline_tests.ledger.old import AT, OLD_TABLES, make_old
-from ads_pipeline_tests.ledger.words import accept, accepted, key, landed, load, run
+from ads_pipeline_tests.ledger.status.finishes import listed, made, status, tried
 
 SUCCEEDED, FAILED, _ = AttemptOutcome
 

@@ -9,9 +9,9 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
-from ads_pipeline.partition import Run
-from ads_pipeline_tests.orchestration.words import RAW, WAREHOUSE, Location, location_at, names
-from ads_pipeline_tests.pipeline.words import FACTS, key, land, land_bad, rows_for, visible
+from ads_pipeline.domain.partition import Run
+from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, location_at, names
+from ads_pipeline_tests.pipeline.builders import FACTS, key, land, land_bad, rows_for, visible
 
 
 @pytest.fixture

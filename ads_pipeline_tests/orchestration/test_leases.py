@@ -14,25 +14,25 @@ import pytest
 import sqlalchemy as sa
 from pyspark.sql import SparkSession
 
-from ads_pipeline.freshness import RAW as RAW_STATUS
-from ads_pipeline.freshness import AttemptOutcome
-from ads_pipeline.ledger.control_tables import leases
-from ads_pipeline.ledger.event_reader import EventReader
-from ads_pipeline.ledger.leases import Lease
-from ads_pipeline.orchestration.dispatching import Due, run_requests
-from ads_pipeline.orchestration.endings import SILENT, origin_of
-from ads_pipeline.orchestration.keys import partitions_from
-from ads_pipeline.orchestration.rooms import opened as rooms_for
-from ads_pipeline.partition import PartitionKey
-from ads_pipeline.pipeline import Pipeline
-from ads_pipeline.registration import register
-from ads_pipeline.run_snapshots import RunStatus
-from ads_pipeline_tests.ledger.test_database_rules import everything
-from ads_pipeline_tests.ledger.test_zombies import until
+from ads_pipeline.domain.freshness import RAW as RAW_STATUS
+from ads_pipeline.domain.freshness import AttemptOutcome
+from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.run_snapshots import RunStatus
+from ads_pipeline.ledger.control.leases import Lease
+from ads_pipeline.ledger.control.tables import leases
+from ads_pipeline.ledger.events.event_reader import EventReader
+from ads_pipeline.orchestration.partitions import partitions_from
+from ads_pipeline.orchestration.resources import opened as rooms_for
+from ads_pipeline.orchestration.run_completion import SILENT, origin_of
+from ads_pipeline.orchestration.run_requests import Due, run_requests
+from ads_pipeline.pipeline.pipeline import Pipeline
+from ads_pipeline.pipeline.registration import register
+from ads_pipeline_tests.ledger.control.test_late_writes import until
+from ads_pipeline_tests.ledger.test_database_constraints import everything
+from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, location_at, names
 from ads_pipeline_tests.orchestration.test_assets import refusal
 from ads_pipeline_tests.orchestration.test_sensors import created, tick
-from ads_pipeline_tests.orchestration.words import RAW, WAREHOUSE, Location, location_at, names
-from ads_pipeline_tests.pipeline.words import QUERY, key, land, land_bad, table_versions, visible
+from ads_pipeline_tests.pipeline.builders import QUERY, key, land, land_bad, table_versions, visible
 
 
 @pytest.fixture
@@ -203,9 +203,9 @@ WORKER = """
 import os, signal, sys, warnings
 import dagster as dg
 from ads_pipeline.definitions import build_definitions
-from ads_pipeline.ledger.writer import Ledger
-from ads_pipeline.orchestration.dispatching import range_tags
-from ads_pipeline.orchestration.keys import assets_of
+from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.orchestration.run_requests import range_tags
+from ads_pipeline.orchestration.partitions import assets_of
 from ads_pipeline.settings import read_settings
 
 home, verb, query, partition = sys.argv[1:]

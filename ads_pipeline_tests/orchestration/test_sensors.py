@@ -9,21 +9,21 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
+from ads_pipeline.domain.freshness import AttemptOutcome
+from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.run_snapshots import RunStatus
 from ads_pipeline.errors import LeaseLost, LedgerUnavailable
-from ads_pipeline.freshness import AttemptOutcome
-from ads_pipeline.ledger.event_reader import EventReader
-from ads_pipeline.orchestration.dispatching import END, FOR_TAG, START, Due, run_requests
-from ads_pipeline.orchestration.endings import origin_of
-from ads_pipeline.orchestration.keys import CUSTOMERS, partitions_from
-from ads_pipeline.orchestration.rooms import opened as rooms_for
+from ads_pipeline.ledger.events.event_reader import EventReader
+from ads_pipeline.orchestration.partitions import CUSTOMERS, partitions_from
+from ads_pipeline.orchestration.resources import opened as rooms_for
+from ads_pipeline.orchestration.run_completion import origin_of
+from ads_pipeline.orchestration.run_requests import END, FOR_TAG, START, Due, run_requests
 from ads_pipeline.orchestration.sensors import SETTLING
-from ads_pipeline.partition import PartitionKey
-from ads_pipeline.pipeline import Loading, Pipeline
-from ads_pipeline.registration import register
-from ads_pipeline.run_snapshots import RunStatus
-from ads_pipeline_tests.ledger.words import FakeClock
-from ads_pipeline_tests.orchestration.words import RAW, WAREHOUSE, Location, location_at
-from ads_pipeline_tests.pipeline.words import QUERY, key, land, visible
+from ads_pipeline.pipeline.pipeline import Loading, Pipeline
+from ads_pipeline.pipeline.registration import register
+from ads_pipeline_tests.ledger.builders import FakeClock
+from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, location_at
+from ads_pipeline_tests.pipeline.builders import QUERY, key, land, visible
 
 
 @pytest.fixture

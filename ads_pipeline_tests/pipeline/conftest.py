@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from ads_pipeline.ledger.writer import Ledger
-from ads_pipeline_tests.pipeline.words import House, house_at
+from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline_tests.pipeline.builders import House, house_at
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 """What was sealed and awaits its verdict, of partitions that are asked for and of a window of days."""
 
-from ads_pipeline.arrivals import SealedRuns
-from ads_pipeline.registration import register
-from ads_pipeline_tests.pipeline.words import SOURCE, House, key, land
+from ads_pipeline.pipeline.arrivals import SealedRuns
+from ads_pipeline.pipeline.registration import register
+from ads_pipeline_tests.pipeline.builders import SOURCE, House, key, land
 
 
 def test_known_runs_come_first_and_judged_ones_not_at_all(house: House) -> None:

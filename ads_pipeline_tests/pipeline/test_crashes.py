@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from ads_pipeline.partition import Run
-from ads_pipeline.pipeline import Pipeline
-from ads_pipeline.transitions import Status
-from ads_pipeline_tests.pipeline.words import House, house_at, key, land, land_bad, tamper, visible
-from ads_pipeline_tests.warehouse.words import by_duckdb
+from ads_pipeline.domain.partition import Run
+from ads_pipeline.domain.transitions import Status
+from ads_pipeline.pipeline.pipeline import Pipeline
+from ads_pipeline_tests.pipeline.builders import House, house_at, key, land, land_bad, tamper, visible
+from ads_pipeline_tests.warehouse.builders import by_duckdb
 
 RESTATED, SPOILT, GOOD, BAD = key(1), key(2), key(3), key(4)
 STEPS = ("register", "begin_demotions", "remove", "record_verdicts", "replace", "publish")

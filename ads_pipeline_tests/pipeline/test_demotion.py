@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from ads_pipeline.ledger.records import Recorded
-from ads_pipeline.pipeline import Pipeline
-from ads_pipeline.transitions import Act, Effect, Status, Verdict
-from ads_pipeline_tests.ledger.words import order
-from ads_pipeline_tests.pipeline.words import House, key, land, land_bad, tamper, visible
-from ads_pipeline_tests.warehouse.words import by_duckdb, versions
+from ads_pipeline.domain.transitions import Act, Effect, Status, Verdict
+from ads_pipeline.ledger.values import Recorded
+from ads_pipeline.pipeline.pipeline import Pipeline
+from ads_pipeline_tests.ledger.builders import order
+from ads_pipeline_tests.pipeline.builders import House, key, land, land_bad, tamper, visible
+from ads_pipeline_tests.warehouse.builders import by_duckdb, versions
 
 
 class Watched:

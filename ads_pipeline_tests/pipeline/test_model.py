@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from pyspark.sql import SparkSession
 
-from ads_pipeline.partition import PartitionKey, Run
-from ads_pipeline.pipeline import Pipeline
-from ads_pipeline.transitions import Act, Status
-from ads_pipeline_tests.ledger.words import order
+from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.transitions import Act, Status
+from ads_pipeline.pipeline.pipeline import Pipeline
+from ads_pipeline_tests.example_counts import examples
+from ads_pipeline_tests.ledger.builders import order
+from ads_pipeline_tests.pipeline.builders import House, house_at, key, land, land_bad, tamper, visible
 from ads_pipeline_tests.pipeline.test_crashes import Deadline, Killed, Mortal
-from ads_pipeline_tests.pipeline.words import House, house_at, key, land, land_bad, tamper, visible
-from ads_pipeline_tests.tiers import examples
-from ads_pipeline_tests.warehouse.words import by_duckdb, versions
+from ads_pipeline_tests.warehouse.builders import by_duckdb, versions
 
 customers = st.integers(1, 3).map(key)
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ads_pipeline.ledger.records import Outline, Pointer, Standing
-from ads_pipeline.partition import PartitionKey, Run
-from ads_pipeline.reconciliation import Mend, Repair, _settled, plan
-from ads_pipeline.transitions import Act, Outcome, PartitionState, Status, Verdict
-from ads_pipeline.warehouse.records import Held
-from ads_pipeline_tests.ledger.words import order, reject
-from ads_pipeline_tests.pipeline.words import QUERY, SOURCE, House, key, land, tamper, visible
-from ads_pipeline_tests.warehouse.words import by_duckdb, everyone, load, rows_of
+from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.transitions import Act, Outcome, PartitionState, Status, Verdict
+from ads_pipeline.ledger.values import Outline, Pointer, Standing
+from ads_pipeline.pipeline.reconciliation import Mend, Repair, _settled, plan
+from ads_pipeline.warehouse.values import Held
+from ads_pipeline_tests.ledger.builders import order, reject
+from ads_pipeline_tests.pipeline.builders import QUERY, SOURCE, House, key, land, tamper, visible
+from ads_pipeline_tests.warehouse.builders import by_duckdb, everyone, load, rows_of
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 RUN_IDS = ("r1", "r2", "r3")

@@ -18,12 +18,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ads_pipeline.domain.run_events import LONGEST, Appended, Event, idempotency_key
+from ads_pipeline.domain.run_snapshots import RunEventStore, RunStatus, StepStatus
 from ads_pipeline.errors import NoSuchEvents, RunClosed
-from ads_pipeline.run_events import LONGEST, Appended, Event, idempotency_key
-from ads_pipeline.run_snapshots import RunEventStore, RunStatus, StepStatus
-from ads_pipeline_tests.run_event_stores import words
-from ads_pipeline_tests.run_event_stores.words import fresh_run, told
-from ads_pipeline_tests.tiers import examples
+from ads_pipeline_tests.example_counts import examples
+from ads_pipeline_tests.run_event_stores import builders
+from ads_pipeline_tests.run_event_stores.builders import fresh_run, told
 
 LARGEST_PAGE: Final = 10_000
 LATER: Final = "2999-01-01T00:00:00-11:30"
@@ -33,7 +33,7 @@ PROPERTY: Final = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
 )
-histories = st.lists(words.happenings, min_size=1, max_size=12)
+histories = st.lists(builders.happenings, min_size=1, max_size=12)
 
 
 def kept(store: RunEventStore, run_id: str) -> list[Event]:
@@ -52,9 +52,9 @@ class RunEventStoreConformance:
 
     @pytest.mark.invariant("E2", "E4", "E5", "E17")
     @PROPERTY
-    @given(batches=st.lists(st.lists(words.tellings, min_size=1, max_size=4), max_size=6))
+    @given(batches=st.lists(st.lists(builders.tellings, min_size=1, max_size=4), max_size=6))
     def test_of_all_tellings_the_first_of_each_key_is_kept(
-        self, store: RunEventStore, batches: list[list[words.Telling]]
+        self, store: RunEventStore, batches: list[list[builders.Telling]]
     ) -> None:
         """A new key takes the next place; a known one answers with its place, and whether the payload differs."""
         run_id, first, places = fresh_run(), dict[str, Event](), dict[str, int]()
@@ -75,7 +75,7 @@ class RunEventStoreConformance:
     @pytest.mark.invariant("E2")
     def test_events_come_in_the_order_in_which_they_were_appended(self, store: RunEventStore) -> None:
         """Places only grow, the answers name them in the order of the call, and the first is above zero."""
-        events = words.completions(run_id := fresh_run(), 5)
+        events = builders.completions(run_id := fresh_run(), 5)
         appended = [store.append(events[3]), *store.append_many([events[1], events[4]]), store.append(events[0])]
         places = [each.run_seq for each in appended]
         assert 0 < places[0] < places[1] < places[2] < places[3]
@@ -87,7 +87,7 @@ class RunEventStoreConformance:
     @pytest.mark.invariant("E4", "E5")
     def test_an_event_that_is_told_again_keeps_its_place(self, store: RunEventStore) -> None:
         """Told again alone, later or as another Event with the same key, it is heard and not written."""
-        first, second = words.completions(run_id := fresh_run(), 2)
+        first, second = builders.completions(run_id := fresh_run(), 2)
         new = store.append(first)
         assert (new.idempotent, new.persisted, new.payload_conflict) == (False, True, False)
         store.append(second)
@@ -101,7 +101,7 @@ class RunEventStoreConformance:
     def test_what_was_fetched_is_known(self, store: RunEventStore) -> None:
         """Every event that a reader has is a duplicate when it is appended, also those that the store numbered."""
         run_id = fresh_run()
-        store.append_many([*words.completions(run_id, 2), told(run_id, "RunPaused"), told(run_id, "RunPaused")])
+        store.append_many([*builders.completions(run_id, 2), told(run_id, "RunPaused"), told(run_id, "RunPaused")])
         logged = store.fetch(run_id)
         again = store.append_many([each.event for each in logged])
         assert again == [Appended(run_seq=each.run_seq, idempotent=True) for each in logged]
@@ -110,7 +110,7 @@ class RunEventStoreConformance:
     @pytest.mark.invariant("E4")
     def test_duplicates_within_one_call_are_found(self, store: RunEventStore) -> None:
         """Between new ones, a known event and one that the same call told before have the place of the first."""
-        old, new, newest = words.completions(run_id := fresh_run(), 3)
+        old, new, newest = builders.completions(run_id := fresh_run(), 3)
         place = store.append(old).run_seq
         appended = store.append_many([new, old, new, newest, replace(newest, event_data="other")])
         assert [each.idempotent for each in appended] == [False, True, True, False, True]
@@ -202,7 +202,7 @@ class RunEventStoreConformance:
     @pytest.mark.invariant("E7")
     def test_a_page_begins_behind_a_place(self, store: RunEventStore) -> None:
         """What has the place itself is not in it, and behind the last is nothing."""
-        store.append_many(words.completions(run_id := fresh_run(), 5))
+        store.append_many(builders.completions(run_id := fresh_run(), 5))
         whole = store.fetch(run_id)
         assert len(whole) == 5
         for number, logged in enumerate(whole, start=1):
@@ -213,7 +213,7 @@ class RunEventStoreConformance:
     @pytest.mark.invariant("E7")
     def test_a_page_is_a_thousand_unless_asked_otherwise(self, store: RunEventStore) -> None:
         """A thousand are given when nothing is said, and more when more are asked for."""
-        store.append_many(words.completions(run_id := fresh_run(), 1_001))
+        store.append_many(builders.completions(run_id := fresh_run(), 1_001))
         assert [each.event.event_data for each in store.fetch(run_id)] == list(range(1_000))
         assert len(store.fetch(run_id, limit=LARGEST_PAGE)) == 1_001
 
@@ -232,7 +232,7 @@ class RunEventStoreConformance:
     @given(count=st.integers(0, 12), limits=st.lists(st.integers(1, 5), min_size=1, max_size=4))
     def test_pages_of_any_sizes_are_one_whole(self, store: RunEventStore, count: int, limits: list[int]) -> None:
         """Read page by page behind the last place seen, nothing is missing and nothing comes twice."""
-        store.append_many(words.completions(run_id := fresh_run(), count))
+        store.append_many(builders.completions(run_id := fresh_run(), count))
         pages = list[object]()
         after_seq = 0
         for limit in cycle(limits):
@@ -248,7 +248,13 @@ class RunEventStoreConformance:
     @pytest.mark.invariant("E15")
     def test_the_store_dates_events_by_its_own_clock(self, store: RunEventStore) -> None:
         """Its times have a zone and never go back, whatever producers claim; what these wrote stays as written."""
-        claims = [LATER, "1999-12-31T23:59:59.9-12:00", words.EMITTED_AT, "20260301T100000Z", "2026-03-01T10+00:00"]
+        claims = [
+            LATER,
+            "1999-12-31T23:59:59.9-12:00",
+            builders.EMITTED_AT,
+            "20260301T100000Z",
+            "2026-03-01T10+00:00",
+        ]
         run_id = fresh_run()
         for number, emitted_at in enumerate(claims, start=1):
             store.append(told(run_id, "StepStarted", "s1", logical_attempt_id=number, emitted_at=emitted_at))
@@ -279,7 +285,7 @@ class RunEventStoreConformance:
 
     @pytest.mark.invariant("E18")
     @PROPERTY
-    @given(event=words.whole_events)
+    @given(event=builders.whole_events)
     def test_an_event_is_kept_as_it_was_told(self, store: RunEventStore, event: Event) -> None:
         """Payload and every other field come back equal, and the key is that of the five parts."""
         event = replace(event, run_id=fresh_run())
@@ -322,31 +328,31 @@ class RunEventStoreConformance:
     @PROPERTY
     @given(happened=histories, cuts=st.lists(st.integers(0, 12), max_size=4), back=st.integers(0, 3))
     def test_a_projection_is_the_fold_of_its_pieces(
-        self, store: RunEventStore, happened: list[words.Happening], cuts: list[int], back: int
+        self, store: RunEventStore, happened: list[builders.Happening], cuts: list[int], back: int
     ) -> None:
         """Cut anywhere, and with events that come again, folding gives what the store gives."""
-        store.append_many(words.history(run_id := fresh_run(), happened))
+        store.append_many(builders.history(run_id := fresh_run(), happened))
         logged = store.fetch(run_id)
-        assert store.project_snapshot(run_id) == words.folded(run_id, words.pieces(logged, cuts, back=back))
+        assert store.project_snapshot(run_id) == builders.folded(run_id, builders.pieces(logged, cuts, back=back))
 
     @pytest.mark.invariant("E9", "E10", "E12")
     @PROPERTY
     @given(parts=st.lists(histories, min_size=1, max_size=4))
     def test_projecting_on_the_way_changes_nothing(
-        self, store: RunEventStore, parts: list[list[words.Happening]]
+        self, store: RunEventStore, parts: list[list[builders.Happening]]
     ) -> None:
         """However often it is asked for, a snapshot counts each event once; a kept one is some earlier fold."""
         run_id, last, count = fresh_run(), 0, 0
         ended: RunStatus | None = None
         for part in parts:
-            store.append_many(words.history(run_id, part, after=count))
+            store.append_many(builders.history(run_id, part, after=count))
             count += len(part)
             held = store.get_snapshot(run_id)
             if held is not None:
                 assert last <= held.last_event_seq
             projected = store.project_snapshot(run_id)
             logged = store.fetch(run_id)
-            assert projected == store.project_snapshot(run_id) == words.folded(run_id, [logged])
+            assert projected == store.project_snapshot(run_id) == builders.folded(run_id, [logged])
             assert ended in {None, projected.status}
             ended = projected.status if projected.status.terminal else None
             held = store.get_snapshot(run_id)
@@ -354,7 +360,7 @@ class RunEventStoreConformance:
                 assert last <= held.last_event_seq <= logged[-1].run_seq
                 last = held.last_event_seq
                 known = [each for each in logged if each.run_seq <= last]
-                assert replace(held, stale_since=None) == words.folded(run_id, [known])
+                assert replace(held, stale_since=None) == builders.folded(run_id, [known])
 
     @pytest.mark.invariant("E10")
     def test_no_snapshot_is_kept_of_a_run_without_events(self, store: RunEventStore) -> None:
@@ -389,8 +395,8 @@ class RunEventStoreConformance:
         ended = store.project_snapshot(run_id)
         assert ended.status.terminal
         assert ended.steps == {StepStatus.SUCCEEDED: 1}
-        late = [told(run_id, each, logical_attempt_id=2) for each in words.OF_RUNS]
-        late += [told(run_id, each, "s1", logical_attempt_id=2) for each in words.OF_STEPS]
+        late = [told(run_id, each, logical_attempt_id=2) for each in builders.OF_RUNS]
+        late += [told(run_id, each, "s1", logical_attempt_id=2) for each in builders.OF_STEPS]
         appended = [*store.append_many(late), *store.append_many(late)]
         expected = replace(ended, last_event_seq=appended[-1].run_seq, inconsistencies=len(late))
         assert store.project_snapshot(run_id) == store.project_snapshot(run_id) == expected

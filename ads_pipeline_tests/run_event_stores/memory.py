@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from ads_pipeline.domain.run_events import Appended, Event, Logged
+from ads_pipeline.domain.run_snapshots import FIRST_PAGE, RunSnapshot, StepStatus, fold
 from ads_pipeline.errors import NoSuchEvents, RunClosed
-from ads_pipeline.run_events import Appended, Event, Logged
-from ads_pipeline.run_snapshots import FIRST_PAGE, RunSnapshot, StepStatus, fold
 
 LARGEST_PAGE: Final = 10_000
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ads_pipeline.ledger.event_log import EventLog
+from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline_tests.run_event_stores.conformance import RunEventStoreConformance
 
 

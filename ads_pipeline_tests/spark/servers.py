@@ -17,8 +17,8 @@ from typing import Any
 
 import pyspark
 
-from ads_pipeline_tests.spark import everywhere
-from ads_pipeline_tests.spark.everywhere import QUICK
+from ads_pipeline_tests.spark import pipeline_process
+from ads_pipeline_tests.spark.pipeline_process import QUICK
 
 ROOT = Path(__file__).parents[2]
 SPARK = Path(pyspark.__file__).parent
@@ -81,7 +81,7 @@ def asked(address: str, home: Path) -> Iterator[Callable[[str], Any]]:
     """A process with a session at the address that answers with what comes of the works it is asked for."""
     with (home / "log").open("wb") as log:
         child = subprocess.Popen(
-            [sys.executable, "-m", everywhere.__name__, address, str(home)],
+            [sys.executable, "-m", pipeline_process.__name__, address, str(home)],
             cwd=home,
             env=environment(),
             stdin=subprocess.PIPE,

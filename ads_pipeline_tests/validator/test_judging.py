@@ -19,14 +19,14 @@ from pyspark.sql import functions as sf
 from ads_pipeline.contracts.catalogue import contract_for, rules_for
 from ads_pipeline.contracts.models import PARTITION_CUSTOMER, PARTITION_DAY
 from ads_pipeline.contracts.rules import Rules
+from ads_pipeline.domain.transitions import Outcome
 from ads_pipeline.errors import JudgingFailed
-from ads_pipeline.transitions import Outcome
-from ads_pipeline.validator.checks import check_rows
+from ads_pipeline.validator.contract_checks import check_rows
 from ads_pipeline.validator.judging import Judgement, Sealed, judge, rows_of
 from ads_pipeline.validator.payload import read_rows
-from ads_pipeline_tests.samples import tree
-from ads_pipeline_tests.tiers import examples
-from ads_pipeline_tests.validator.words import CUSTOMER, DAY, RULES, by_hand, landed, payload_of, row, without
+from ads_pipeline_tests.builders import tree
+from ads_pipeline_tests.example_counts import examples
+from ads_pipeline_tests.validator.builders import CUSTOMER, DAY, RULES, by_hand, landed, payload_of, row, without
 
 
 def bad_and_good(root: Path) -> dict[str, Sealed]:
@@ -163,8 +163,8 @@ def test_a_payload_that_is_gone_is_damage_only_beside_its_seal(spark: SparkSessi
 def test_no_setting_of_panderas_turns_judging_off(setting: str) -> None:
     """Pandera's switches, which would let everything pass, do not reach the rules."""
     script = (
-        "from ads_pipeline_tests.validator.words import *\n"
-        "from ads_pipeline.validator.checks import check_rows\n"
+        "from ads_pipeline_tests.validator.builders import *\n"
+        "from ads_pipeline.validator.contract_checks import check_rows\n"
         "from ads_pipeline.validator.payload import read_rows\n"
         "table = read_rows(payload_of(row(1, clicks=-1), row(1)), RULES).table\n"
         "print(len(check_rows(table, RULES, customer_id=CUSTOMER, logical_date=DAY)))\n"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ads_pipeline.contracts.catalogue import rules_for
 from ads_pipeline.validator import payload as reading
 from ads_pipeline.validator.payload import MAX_LINE_BYTES, check_seal, read_carefully, read_rows
-from ads_pipeline_tests.validator.words import RULES, payload_of, row, without
+from ads_pipeline_tests.validator.builders import RULES, payload_of, row, without
 
 GOOD = payload_of(row())
 

@@ -15,11 +15,11 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from ads_pipeline.domain.partition import Run
 from ads_pipeline.errors import StagingDamaged, TableContended, WarehouseUnavailable
-from ads_pipeline.partition import Run
-from ads_pipeline.warehouse import commits, maintenance, publication, staging
+from ads_pipeline.warehouse import delta_commits, maintenance, publication, staging
 from ads_pipeline.warehouse.publication import WEEK, Warehouse
-from ads_pipeline_tests.warehouse.words import (
+from ads_pipeline_tests.warehouse.builders import (
     by_duckdb,
     die_at,
     key,
@@ -174,7 +174,7 @@ def test_a_load_that_comes_first_is_packed_with_the_rest(
     def late_commit(*args: Any, **kwargs: Any) -> Any:
         if next(races, False):
             publish(spark, root, "r9", (1,))
-        return commits.commit_files(*args, **kwargs)
+        return delta_commits.commit_files(*args, **kwargs)
 
     monkeypatch.setattr(publication, "commit_files", late_commit)
     version = len(versions(root)) - 1
@@ -195,7 +195,7 @@ def test_packing_gives_way_to_loads_that_never_end(
             loading.append("begun")
             publish(spark, root, f"r{len(loading)}0", (1,))
             loading.append("done")
-        return commits.commit_files(*args, **kwargs)
+        return delta_commits.commit_files(*args, **kwargs)
 
     monkeypatch.setattr(publication, "MOST_TRIES", 2)
     monkeypatch.setattr(publication, "commit_files", late_commit)

@@ -12,12 +12,12 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from ads_pipeline.domain.partition import Run
 from ads_pipeline.errors import SchemaConflict, StagingDamaged
-from ads_pipeline.partition import Run
-from ads_pipeline.warehouse import commits, staging
+from ads_pipeline.warehouse import delta_commits, staging
 from ads_pipeline.warehouse.publication import Warehouse
-from ads_pipeline.warehouse.records import Held, Table
-from ads_pipeline_tests.warehouse.words import (
+from ads_pipeline.warehouse.values import Held, Table
+from ads_pipeline_tests.warehouse.builders import (
     SCHEMA,
     by_duckdb,
     die_at,
@@ -281,12 +281,12 @@ def test_the_log_names_only_one_application(spark: SparkSession, root: Path) -> 
     """Every commit carries the same application's next transaction, so that no two can follow one snapshot."""
     publish(spark, root, "r1", (1,))
     publish(spark, root, "r2", (1,))
-    snapshot = commits.open_table(Table(root=root, source="google_ads", query_name="campaign_daily"))
+    snapshot = delta_commits.open_table(Table(root=root, source="google_ads", query_name="campaign_daily"))
     assert snapshot is not None
     transactions = [
         action["txn"]["version"]
         for version in range(snapshot.version + 1)
-        for action in commits.read_entry(snapshot.table, version) or []
+        for action in delta_commits.read_entry(snapshot.table, version) or []
         if "txn" in action
     ]
     assert transactions == list(range(1, snapshot.version + 2))

@@ -1,0 +1,150 @@
+"""Takes runs back from readers, or gives them earlier ones again, after showing from which run to which.
+
+What either does is `overruling`'s. It loads Spark's client, so nothing that starts at once imports it; Spark itself
+is started only when there is something to do and nobody said no.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ads_pipeline.cli.actions import confirmation
+from ads_pipeline.cli.actions.arguments import Asked, hint, meant, order_of
+from ads_pipeline.cli.actions.confirmation import End, Line, Plan
+from ads_pipeline.cli.parsing import ledger_of, writing_ledger_of
+from ads_pipeline.domain.partition import PartitionKey, Run, checked_name
+from ads_pipeline.domain.transitions import PartitionState, Status
+from ads_pipeline.errors import AdsPipelineError, BadCommand, BadName
+from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.values import Order, StateFilter
+from ads_pipeline.pipeline import demote_and_restore
+from ads_pipeline.pipeline.demote_and_restore import Overruled, earlier_accepted
+from ads_pipeline.pipeline.pipeline import Pipeline
+from ads_pipeline.progress import silence, telling
+from ads_pipeline.raw.landing import RawRuns
+from ads_pipeline.settings import Settings
+from ads_pipeline.spark_session import session
+from ads_pipeline.warehouse.publication import Warehouse
+
+NONE_BEFORE = "no run of it was accepted before"
+HAVE_IT = "readers have that run"
+CHANGED = "it changed since it was looked at; look again"
+Work = Callable[[Pipeline, LedgerReader, Sequence[Run], Order], Overruled]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A partition as it was seen, and the run that the act is about."""
+
+    state: PartitionState
+    run: Run
+
+
+def demote(settings: Settings, asked: Asked) -> int:
+    """Reject what readers have of the partitions that are meant; the code to end with."""
+    order = order_of(asked)
+    with ledger_of(settings) as ledger:
+        states = _states(ledger, meant(asked, settings, ledger), only=Status.SUCCESS)
+    steps = [
+        Step(state=state, run=Run(key=state.key, run_id=str(state.current_run_id)))
+        for state in states
+        if state.status is Status.SUCCESS
+    ]
+    skipped = {
+        state.key: f"it is {state.status}: readers have nothing of it"
+        for state in states
+        if state.status is not Status.SUCCESS
+    }
+    lines = [_line(step, "failed, nothing to read") for step in steps]
+    plan = Plan(verb="demote", lines=lines, skipped=skipped)
+    return _carry_out(settings, plan, steps, asked, order, _demote)
+
+
+def restore(settings: Settings, asked: Asked, *, run_id: str | None) -> int:
+    """Give readers earlier runs of the partitions that are meant; the code to end with."""
+    if run_id is not None and len(set(asked.partitions)) != 1:
+        raise BadCommand("--run is a run of one partition: name that partition, and no other")
+    order = order_of(asked)
+    steps, skipped = list[Step](), dict[PartitionKey, str]()
+    with ledger_of(settings) as ledger:
+        for state in _states(ledger, meant(asked, settings, ledger)):
+            run = earlier_accepted(ledger, state) if run_id is None else _named(ledger, state, run_id)
+            if run is None:
+                skipped[state.key] = NONE_BEFORE
+            elif state.status is Status.SUCCESS and run.run_id == state.current_run_id:
+                skipped[state.key] = HAVE_IT
+            else:
+                steps.append(Step(state=state, run=run))
+    lines = [_line(step, f"success from {step.run.run_id}") for step in steps]
+    plan = Plan(verb="restore", lines=lines, skipped=skipped)
+    return _carry_out(settings, plan, steps, asked, order, demote_and_restore.restore)
+
+
+def _demote(pipeline: Pipeline, _ledger: LedgerReader, runs: Sequence[Run], order: Order) -> Overruled:
+    return demote_and_restore.demote(pipeline, runs, order)
+
+
+def _states(
+    ledger: LedgerReader, wanted: StateFilter | Sequence[PartitionKey], *, only: Status | None = None
+) -> list[PartitionState]:
+    """The states that are meant: of a filter those of the status, of names all of them."""
+    if isinstance(wanted, StateFilter):
+        return list(ledger.pages(wanted if only is None else replace(wanted, statuses=frozenset({only}))))
+    return list(ledger.states(wanted).values())
+
+
+def _named(ledger: LedgerReader, state: PartitionState, run_id: str) -> Run:
+    known = [each.run.run_id for each in ledger.runs(state.key)]
+    if checked_name("run_id", run_id) not in known:
+        raise BadName("run_id", run_id, f"{state.key} has no such run; {hint(run_id, known)}")
+    return Run(key=state.key, run_id=run_id)
+
+
+def _line(step: Step, becomes: str) -> Line:
+    state = step.state
+    now = f"success from {state.current_run_id}" if state.status is Status.SUCCESS else str(state.status)
+    return Line(key=state.key, status=state.status, now=now, becomes=becomes)
+
+
+def _carry_out(settings: Settings, plan: Plan, steps: Sequence[Step], asked: Asked, order: Order, work: Work) -> int:
+    if not confirmation.agreed(plan, asked):
+        return 0
+    tell = telling(sys.stderr) if sys.stderr.isatty() else silence
+    with session(settings) as spark, writing_ledger_of(settings) as ledger:
+        pipeline = Pipeline(
+            spark=spark,
+            raw=RawRuns(settings.raw_root),
+            ledger=ledger,
+            warehouse=Warehouse(settings.warehouse_root),
+            tell=tell,
+        )
+        seen = ledger.states(step.state.key for step in steps)  # Spark took its time to start
+        runs = [step.run for step in steps if seen[step.state.key] == step.state]
+        changed = {step.state.key: CHANGED for step in steps if seen[step.state.key] != step.state}
+        try:
+            done = work(pipeline, ledger, runs, order) if runs else Overruled(recorded=())
+        except AdsPipelineError:
+            told = f'act {order.act_id} has stopped half-way; "ads-pipeline reconcile" finishes what it began'
+            print(told, file=sys.stderr)  # noqa: T201 - a person reads it
+            raise
+    return confirmation.end(plan, _end(plan, done, changed, order.act_id), asked)
+
+
+def _end(plan: Plan, done: Overruled, changed: Mapping[PartitionKey, str], act_id: str) -> End:
+    recorded = [each.state.key for each in done.recorded]
+    refused = {line.key: str(error) for error in done.refusals for line in plan.lines if str(line.key) in str(error)}
+    why = {**refused, **done.problems, **changed}
+    return End(
+        act_id=act_id,
+        done=recorded,
+        remaining={
+            line.key: why.get(line.key, "it was not reached") for line in plan.lines if line.key not in set(recorded)
+        },
+        unfinished=dict(_unloaded(done)),
+    )
+
+
+def _unloaded(done: Overruled) -> Iterator[tuple[PartitionKey, str]]:
+    """What is accepted again and not with its readers yet."""
+    for run, error in done.loading.damaged.items():
+        yield run.key, f'{run} is accepted and not loaded, "ads-pipeline reconcile" tries again: {error}'

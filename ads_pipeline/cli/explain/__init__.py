@@ -1,0 +1,1 @@
+"""Explains one partition: its state, its history and the next step."""

@@ -1,0 +1,357 @@
+"""Tells on one screen all there is to know of one partition, and what to do about it.
+
+It loads neither Spark nor DuckDB. What to do is decided by `advice`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from rich.table import Table
+from rich.text import Text
+
+from ads_pipeline.cli.events import event_fields, shortened, telling
+from ads_pipeline.cli.explain.advice import Findings, next_step
+from ads_pipeline.cli.explain.forecast import Prospect, prospects
+from ads_pipeline.cli.output import GAP, Paper, cell, counted, instant_of, moment, write_json
+from ads_pipeline.cli.parsing import events_of, ledger_of, partition_named
+from ads_pipeline.cli.states import COLOURS, DATA, REASONS, fields_of
+from ads_pipeline.domain.freshness import AttemptOutcome, DisplayStatus
+from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.retry import Parked, Treatment
+from ads_pipeline.domain.run_events import Logged
+from ads_pipeline.domain.transitions import Outcome, PartitionState, RegisteredRun, Status
+from ads_pipeline.ledger.values import Attempt, Pointer, RecordedAct, Standing
+from ads_pipeline.pipeline.gaps import Gap, gap_of
+from ads_pipeline.pipeline.staleness import Currencies, Currency, Look
+from ads_pipeline.raw.landing import Damage, RawRuns
+from ads_pipeline.raw.seal import Seal
+from ads_pipeline.settings import Settings
+
+EVENTS_SHOWN: Final = 12
+LOOKED_BACK: Final = timedelta(days=92)  # by Dagster's sensors
+DONE: Final = {"withdraw": "withdrawn", "requeue": "requeued", "enqueue": "enqueued"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One partition as ledger, raw and log know it. `sealed` is None where raw cannot be seen from here."""
+
+    key: PartitionKey
+    standing: Standing | None
+    registered: Sequence[tuple[RegisteredRun, datetime]]
+    attempts: Sequence[Attempt]
+    acts: Sequence[RecordedAct]
+    currency: Currency
+    prospect: Prospect
+    events: Sequence[Logged]
+    sealed: Mapping[str, Seal | Damage] | None
+    no_asset: str | None
+    now: datetime
+
+    @property
+    def state(self) -> PartitionState:
+        return self.standing.state if self.standing else PartitionState.absent(self.key)
+
+    @property
+    def gap(self) -> Gap | None:
+        """Why readers do not see it; None when they do."""
+        return gap_of(self.key, self.standing)
+
+    @property
+    def pointer(self) -> Pointer | None:
+        """Where readers are pointed at, if they are."""
+        return self.standing.pointer if self.standing and self.standing.pointed else None
+
+    @property
+    def safe(self) -> bool:
+        return self.standing is not None and self.standing.publishable
+
+    @property
+    def unheard(self) -> dict[str, Seal | Damage]:
+        """What raw holds and the ledger was never told of."""
+        known = {each.run.run_id for each, _at in self.registered}
+        return {run_id: found for run_id, found in (self.sealed or {}).items() if run_id not in known}
+
+    @property
+    def findings(self) -> Findings:
+        state, standing = self.state, self.standing
+        awaiting, newest = _awaiting(self), _newest(self)
+        prospect = self.prospect
+        return Findings(
+            query_name=self.key.query_name,
+            partition=str(self.key).removeprefix(f"{self.key.source}/"),
+            status=state.status if standing else None,
+            current=state.current_run_id,
+            shown=self.pointer.run.run_id if self.pointer else None,
+            demoting=standing is not None and standing.demoting,
+            awaiting=awaiting,
+            undecided=awaiting is not None and _tried_since(self.currency.raw, awaiting),
+            rejected=newest if newest and _last_outcomes(self.attempts).get(newest) is Outcome.REJECTED else None,
+            unloadable=_failed(self.currency.warehouse, state.current_run_id),
+            stale=self.currency.raw.reasons,
+            act=_act_that_holds(self),
+            terminal=prospect.terminal is not None or prospect.marked,
+            parked=next((f"--{each.scope} {each.name}" for each in prospect.parkings), None),
+            held=isinstance(prospect.answer, Parked) and prospect.answer.scope is Treatment.HOLD,
+            next_try=moment(prospect.next_at) if prospect.next_at else None,
+            requested=prospect.request.kind if prospect.request else None,
+            no_asset=self.no_asset,
+            too_old=self.key.logical_date < self.now.date() - LOOKED_BACK,
+        )
+
+
+def why(settings: Settings, word: str, *, as_json: bool) -> None:
+    """Write what there is to know of a partition; of one that nobody has heard of, too."""
+    case = _case(settings, partition_named(word, settings))
+    if as_json:
+        write_json([_fields(case)])
+    else:
+        _write(Paper(), case, settings)
+
+
+def _case(settings: Settings, key: PartitionKey) -> Case:
+    now = datetime.now(UTC)
+    with ledger_of(settings) as ledger, events_of(settings) as log:
+        current = Currencies(settings.policies, ledger.code_versions(key.source)).of(ledger, [key], now=now)
+        standing = ledger.standing(key)
+        state = standing.state if standing else PartitionState.absent(key)
+        return Case(
+            key=key,
+            standing=standing,
+            registered=ledger.registrations(key),
+            attempts=ledger.attempts(key),
+            acts=ledger.acts(key),
+            currency=current[key],
+            prospect=prospects(ledger, [state], settings.retries, now=now)[key],
+            events=log.about(str(key), EVENTS_SHOWN),
+            sealed=_sealed(settings, key),
+            no_asset=_no_asset(settings, key),
+            now=now,
+        )
+
+
+def _sealed(settings: Settings, key: PartitionKey) -> dict[str, Seal | Damage] | None:
+    """What raw holds of the partition, by run_id; what has no run's name, by the name that it has."""
+    if not settings.raw_root.is_dir():
+        return None
+    found = RawRuns(settings.raw_root).runs(key)
+    return {_name_of(each): each for each in found}
+
+
+def _name_of(found: Seal | Damage) -> str:
+    path = found.path if isinstance(found, Damage) else found.run.path
+    return path.rpartition("/")[2] if found.run is None else found.run.run_id
+
+
+def _no_asset(settings: Settings, key: PartitionKey) -> str | None:
+    """Why Dagster knows no such partition; None when it does."""
+    apis, file = settings.google_apis, settings.queries_file
+    if key.source != apis.source:
+        return f"{file} is for the source {apis.source}"
+    if key.query_name not in apis.queries:
+        return f"{key.query_name} is no query of {file}"
+    return f"{file} begins with {apis.start_date}" if key.logical_date < apis.start_date else None
+
+
+def _last_outcomes(attempts: Iterable[Attempt]) -> dict[str, Outcome]:
+    return {each.run.run_id: each.outcome for each in attempts}
+
+
+def _newest(case: Case) -> str | None:
+    return case.registered[-1][0].run.run_id if case.registered else None
+
+
+def _awaiting(case: Case) -> str | None:
+    """The newest run that awaits its first verdict; of a success only one that could take the authority."""
+    unheard = [found for found in case.unheard.values() if isinstance(found, Seal)]
+    if unheard:
+        return max(unheard, key=lambda seal: (seal.facts.extracted_at, seal.run.run_id)).run.run_id
+    judged = _last_outcomes(case.attempts)
+    for registered, _at in reversed(case.registered):
+        run_id = registered.run.run_id
+        if run_id not in judged:
+            return run_id
+        if case.state.status is Status.SUCCESS and run_id == case.state.current_run_id:
+            return None
+    return None
+
+
+def _tried_since(look: Look, run_id: str) -> bool:
+    """Whether the last attempt at the raw asset was to judge this run; it has no verdict, so it ended otherwise."""
+    return look.status is not None and look.status.last_attempt_run_id == run_id
+
+
+def _failed(look: Look, run_id: str | None) -> bool:
+    status = look.status
+    return status is not None and (status.last_attempt_run_id, look.last_attempt) == (run_id, AttemptOutcome.FAILED)
+
+
+def _act_that_holds(case: Case) -> str | None:
+    """A verdict ends pending, and only verdicts and acts change a status: the last act is what made it pending."""
+    if case.state.status is not Status.PENDING or not case.acts:
+        return None
+    act = case.acts[-1]
+    return f"it was {DONE.get(act.act, act.act)} by {act.operator}: {act.reason}"
+
+
+def _write(paper: Paper, case: Case, settings: Settings) -> None:
+    paper.print(cell(case.key, style="bold"), Text(""), _answers(case), sep="\n")
+    _section(paper, "runs", _runs(case, settings))
+    if case.acts:
+        _section(paper, "acts of operators", map(_act_words, case.acts))
+    _section(paper, "events", _events(case.events))
+    _section(paper, "next", [("", step) for step in next_step(case.findings)])
+
+
+def _answers(case: Case) -> Table:
+    state = case.state
+    heard = f"since {moment(state.updated_at)}, " if state.updated_at else ""
+    status = f"{state.status} {heard}{counted(state.attempt_count, 'attempt')}"
+    rows = "" if state.record_count is None else f" with {counted(state.record_count, 'row')}"
+    safe = f"yes, from run {state.current_run_id}{rows}" if case.safe else "no"
+    table = grid("dim")
+    for name, told in {
+        "safe to read": cell(safe, style="green" if case.safe else "red"),
+        "readers see": cell(_shown(case)),
+        "status": cell(status, style=COLOURS[state.status]) if case.standing else cell("nobody has heard of it"),
+        "raw asset": cell(_look(case.currency.raw)),
+        "warehouse": cell(_look(case.currency.warehouse)),
+        "in Dagster": cell(case.no_asset and f"not there: {case.no_asset}"),
+        **{name: cell(words) for name, words in case.prospect.told(case.now).items()},
+    }.items():
+        if told:
+            table.add_row(name, told)
+    return table
+
+
+def _shown(case: Case) -> str:
+    gap, pointer = case.gap, case.pointer
+    if gap is not None or pointer is None:
+        said = (gap.detail or "").removeprefix(f"{case.key}/") if gap else ""
+        return f"nothing, because {gap.reason if gap else 'there is no pointer'}" + (f": {said}" if said else "")
+    run_id, newest = pointer.run.run_id, case.state.current_run_id
+    behind = "" if run_id == newest else f"; {newest} is accepted and not loaded yet"
+    return f"run {run_id} since {moment(pointer.changed_at)}, table version {pointer.table_version}{behind}"
+
+
+def _look(look: Look) -> str:
+    """How current the asset is, with every reason why it is not, what it was made of and what was last tried."""
+    told = [DATA[look.display]]
+    if look.stale:
+        first, *others = (REASONS[reason] for reason in look.reasons)
+        also = f" (and {', '.join(others)})" if others else ""
+        told.append(f"{first} since {moment(look.stale.since)}{also}")
+    status = look.status
+    if status and status.last_materialization_at:
+        told.append(f"made from {status.last_materialization_run_id} at {moment(status.last_materialization_at)}")
+    if status and status.last_attempt_at and look.display is not DisplayStatus.MATERIALIZED:
+        tried = f"{look.last_attempt} for {status.last_attempt_run_id}"
+        told.append(f"last tried at {moment(status.last_attempt_at)}: {tried}")
+    return "; ".join(told)
+
+
+def _runs(case: Case, settings: Settings) -> Iterator[tuple[str, str]]:
+    """Every run in its order, with each verdict on it; then what only raw knows of."""
+    attempts: dict[str, list[Attempt]] = {}
+    for attempt in case.attempts:
+        attempts.setdefault(attempt.run.run_id, []).append(attempt)
+    for registered, at in case.registered:
+        run_id = registered.run.run_id
+        yield (
+            f"{registered.ordinal}",
+            f"{run_id}, {_size(registered)}, registered {moment(at)}{_in_raw(case, run_id)}",
+        )
+        for attempt in attempts.get(run_id, ()):
+            yield "", verdict_words(attempt)
+        if run_id not in attempts:
+            yield "", "awaits its verdict"
+    for run_id, found in case.unheard.items():
+        told = f"damaged: {found.problem}" if isinstance(found, Damage) else f"{counted(found.record_count, 'row')}"
+        yield "-", f"{run_id}, sealed and not registered, {told}"
+    if case.sealed is None:
+        yield "", f"raw runs cannot be seen from here: there is no folder {settings.raw_root}"
+    elif not case.registered and not case.sealed:
+        yield "", "none is registered, and nothing is sealed"
+
+
+def _size(registered: RegisteredRun) -> str:
+    return "damaged" if registered.record_count is None else counted(registered.record_count, "row")
+
+
+def _in_raw(case: Case, run_id: str) -> str:
+    """What is wrong with it now; registered runs are never deleted by us."""
+    if case.sealed is None:
+        return ""
+    found = case.sealed.get(run_id)
+    if found is None:
+        return "; its raw data is gone"
+    return f"; damaged: {found.problem}" if isinstance(found, Damage) else ""
+
+
+def verdict_words(attempt: Attempt) -> str:
+    """The verdict, what it did, when, and why; a message need not name its run here."""
+    did = attempt.effect.replace("_", " ")
+    effect = "" if str(attempt.effect) == str(attempt.outcome) else f", {did}"
+    again = f" ({attempt.validation_id})" if attempt.validation_id else ""
+    why = (attempt.error_message or "").removeprefix(f"{attempt.run}: ")
+    said = f": {attempt.error_class}: {why}" if attempt.error_class else ""
+    return f"{attempt.outcome}{effect}{again} at {moment(attempt.judged_at)}{said}"
+
+
+def _act_words(act: RecordedAct) -> tuple[str, str]:
+    return moment(act.acted_at), f"{act.act} by {act.operator} ({act.command}), was {act.status_before}: {act.reason}"
+
+
+def _events(events: Sequence[Logged]) -> Iterator[tuple[str, str]]:
+    names = shortened(list(dict.fromkeys(logged.event.run_id for logged in events)))
+    for logged in events:
+        words = f"{names[logged.event.run_id]}  {logged.event.event_type}  {telling(logged.event.event_data)}"
+        yield moment(logged.persisted_at), words.rstrip()
+    if not events:
+        yield "", "none is kept"
+
+
+def _section(paper: Paper, heading: str, lines: Iterable[tuple[str, str]]) -> None:
+    table = grid("")
+    for place, words in lines:
+        table.add_row(cell(place), cell(words))
+    paper.print(Text(""), Text(heading, style="bold"), table, sep="\n")
+
+
+def grid(style: str) -> Table:
+    table = Table.grid(padding=GAP)
+    table.add_column(style=style, no_wrap=True)
+    table.add_column(overflow="fold")
+    return table
+
+
+def _fields(case: Case) -> dict[str, Any]:
+    """What `state inspect` says of it, and all the rest."""
+    gap, pointer = case.gap, case.pointer
+    return (
+        fields_of(case.state, case.currency)
+        | case.prospect.fields()
+        | {
+            "recorded": case.standing is not None,
+            "safe": case.safe,
+            "readers_see": None if gap or pointer is None else _of_run(pointer),
+            "missing_because": gap and gap.reason.value,
+            "runs": [_of_run(registered) | {"registered_at": instant_of(at)} for registered, at in case.registered],
+            "attempts": [_of_run(attempt) for attempt in case.attempts],
+            "not_registered": None if case.sealed is None else list(case.unheard),
+            "acts": [_plain(asdict(act)) for act in case.acts],
+            "events": [event_fields(logged) for logged in case.events],
+            "next": list(next_step(case.findings)),
+        }
+    )
+
+
+def _of_run(value: Pointer | RegisteredRun | Attempt) -> dict[str, Any]:
+    own = {name: field for name, field in asdict(value).items() if name != "run"}
+    return {"run_id": value.run.run_id} | _plain(own)
+
+
+def _plain(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: instant_of(value) if isinstance(value, datetime) else value for name, value in fields.items()}

@@ -1,0 +1,1 @@
+"""Makes up a week of reports to try the product with."""

@@ -1,0 +1,349 @@
+"""Lands a small set of plausible reports, with one of everything that can go wrong, to try the product on.
+
+The numbers are made from the names of what they count, so they are the same on every machine. They become a warehouse
+by the same way as real ones; nothing else in the product knows that they are made up.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from ads_pipeline.domain.partition import PartitionKey, Run, new_run_id
+from ads_pipeline.errors import BadName, RunExists
+from ads_pipeline.raw.landing import METADATA, PAYLOAD, RawRuns
+from ads_pipeline.raw.seal import Seal, SealFacts, gaql_hash, seal_text
+from ads_pipeline.settings import GoogleApis
+
+Row = dict[str, Any]
+
+DAYS: Final = 7
+EXTRACTION: Final = time(4, 30, tzinfo=UTC)
+WEEK: Final = (1.06, 1.03, 1.0, 1.02, 0.95, 0.71, 0.78)  # Monday first: people search less at weekends
+MICROS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """A customer whose reports are made up. `click_price` and `order_value` are in units of its currency."""
+
+    customer_id: str
+    time_zone: str
+    currency_code: str
+    click_price: float
+    order_value: float
+    campaigns: tuple[tuple[str, str, int], ...]  # name, channel, impressions on a middling day
+    ad_groups: tuple[str, ...]
+    searches: tuple[str, ...]
+
+
+ACCOUNTS: Final = (
+    Account(
+        customer_id="1180250317",
+        time_zone="Europe/Berlin",
+        currency_code="EUR",
+        click_price=0.62,
+        order_value=84.0,
+        campaigns=(
+            ("Fahrräder | Marke", "SEARCH", 2_400),
+            ("Fahrräder | Generisch", "SEARCH", 9_100),
+            ("Sommer PMax", "PERFORMANCE_MAX", 31_000),
+        ),
+        ad_groups=("Trekking", "E-Bikes"),
+        searches=("trekkingrad damen", "e-bike 500 wh", "fahrrad kaufen"),
+    ),
+    Account(
+        customer_id="2046619385",
+        time_zone="Europe/London",
+        currency_code="GBP",
+        click_price=0.41,
+        order_value=23.5,
+        campaigns=(
+            ("Tea - Brand", "SEARCH", 1_700),
+            ("Tea - Loose Leaf", "SEARCH", 5_200),
+            ("Tea - Remarketing", "DISPLAY", 44_000),
+        ),
+        ad_groups=("Green", "Black & Chai"),
+        searches=("loose leaf tea", "earl grey 250g", "chai tea uk"),
+    ),
+    Account(
+        customer_id="3391704826",
+        time_zone="America/New_York",
+        currency_code="USD",
+        click_price=0.93,
+        order_value=38.0,
+        campaigns=(
+            ("Books | Brand", "SEARCH", 3_300),
+            ("Books | Authors", "SEARCH", 7_800),
+            ("Books | Shopping", "SHOPPING", 26_000),
+        ),
+        ad_groups=("New Releases", "Used & Rare"),
+        searches=("signed first edition", "used bookstore online", "new novels 2026"),
+    ),
+    Account(
+        customer_id="4727351908",
+        time_zone="Asia/Tokyo",
+        currency_code="JPY",
+        click_price=74.0,
+        order_value=4_200.0,
+        campaigns=(
+            ("文房具 ブランド", "SEARCH", 1_100),
+            ("文房具 一般", "SEARCH", 4_600),
+        ),
+        ad_groups=("万年筆", "ノート"),
+        searches=("万年筆 初心者", "方眼ノート a5", "筆ペン おすすめ"),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demo:
+    """What was landed. The named ones are what a teller points at."""
+
+    landed: tuple[Run, ...]
+    bad: Run  # a campaign with a negative cost
+    damaged: Run  # an outside extractor's, whose seal counts more rows than there are
+    empty: Run  # a quiet day: sealed, good, and without a row
+    first: Run  # of the restated partition, as it was reported the morning after
+    restated: Run  # the same day as it is reported now, with conversions that came later
+    late: PartitionKey  # nothing was landed for it yet; `land_late` does
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Report:
+    """One query's rows for one account and day; `conversions_grown` makes them a later report of the same day."""
+
+    account: Account
+    query_name: str
+    day: date
+    conversions_grown: float = 1.0
+
+    def rows(self) -> list[Row]:
+        own = {"date": self.day.isoformat(), "customer_id": self.account.customer_id}
+        return [own | row for row in QUERIES[self.query_name][1](self)]
+
+
+def land_demo(raw: RawRuns, google_apis: GoogleApis, *, until: date) -> Demo:
+    """Land four customers' reports for the seven days before a day. Landed again, it leaves what is there.
+
+    BadName when the query file does not define one of the queries; then nothing is landed.
+    """
+    for name in QUERIES.keys() - google_apis.queries.keys():
+        raise BadName("query_name", name, "the demo lands it, so the query file must define it")
+    bad = _key(google_apis, 1, "campaign_daily", until, back=2)
+    damaged = _key(google_apis, 2, "ad_group_daily", until, back=3)
+    empty = _key(google_apis, 3, "search_term_daily", until, back=4)
+    restated = _key(google_apis, 0, "campaign_daily", until, back=6)
+    late = _late(google_apis, until)
+    landed: dict[PartitionKey, Run] = {}
+    for key in _keys(google_apis, until):
+        rows = [] if key == empty else _report(key).rows()
+        if key == bad:
+            rows[0]["cost_micros"] = -rows[0]["cost_micros"]
+        if key != late:
+            land = _land_by_hand if key == damaged else _land
+            landed[key] = land(raw, google_apis, _run(key, until), rows)
+    again = _run(restated, until, extracted=datetime.combine(until, EXTRACTION))
+    _land(raw, google_apis, again, _report(restated, conversions_grown=1.35).rows())
+    return Demo(
+        landed=(*landed.values(), again),
+        bad=landed[bad],
+        damaged=landed[damaged],
+        empty=landed[empty],
+        first=landed[restated],
+        restated=again,
+        late=late,
+    )
+
+
+def land_late(raw: RawRuns, google_apis: GoogleApis, *, until: date) -> Run:
+    """Land the report that `land_demo` left out."""
+    key = _late(google_apis, until)
+    return _land(raw, google_apis, _run(key, until), _report(key).rows())
+
+
+def _keys(google_apis: GoogleApis, until: date) -> Iterator[PartitionKey]:
+    for number in range(len(ACCOUNTS)):
+        for query_name in QUERIES:
+            for back in range(DAYS, 0, -1):
+                yield _key(google_apis, number, query_name, until, back=back)
+
+
+def _key(google_apis: GoogleApis, account: int, query_name: str, until: date, *, back: int) -> PartitionKey:
+    return PartitionKey(
+        source=google_apis.source,
+        customer_id=ACCOUNTS[account].customer_id,
+        query_name=query_name,
+        logical_date=until - timedelta(days=back),
+    )
+
+
+def _late(google_apis: GoogleApis, until: date) -> PartitionKey:
+    return _key(google_apis, 3, "campaign_daily", until, back=1)
+
+
+def _account(key: PartitionKey) -> Account:
+    return next(account for account in ACCOUNTS if account.customer_id == key.customer_id)
+
+
+def _report(key: PartitionKey, *, conversions_grown: float = 1.0) -> _Report:
+    return _Report(
+        account=_account(key),
+        query_name=key.query_name,
+        day=key.logical_date,
+        conversions_grown=conversions_grown,
+    )
+
+
+def _run(key: PartitionKey, until: date, *, extracted: datetime | None = None) -> Run:
+    """A run of the morning after, unless extracted later. Sets for different days do not share runs."""
+    extracted = extracted or datetime.combine(key.logical_date + timedelta(days=1), EXTRACTION)
+    digits = hashlib.sha256(f"{key}/{until}/{extracted}".encode()).hexdigest()[:8]
+    return Run(key=key, run_id=new_run_id(extracted, digits))
+
+
+def _facts(google_apis: GoogleApis, run: Run) -> SealFacts:
+    name, account = run.key.query_name, _account(run.key)
+    return SealFacts(
+        extracted_at=datetime.strptime(run.run_id[:15], "%Y%m%dT%H%M%S").replace(tzinfo=UTC),
+        schema_version=QUERIES[name][0],
+        api_version=google_apis.api_version,
+        query_hash=gaql_hash(google_apis.queries[name].gaql),
+        time_zone=account.time_zone,
+        currency_code=account.currency_code,
+    )
+
+
+def _land(raw: RawRuns, google_apis: GoogleApis, run: Run, rows: Sequence[Row]) -> Run:
+    facts = _facts(google_apis, run)
+    with suppress(RunExists):
+        raw.land(run, rows, facts)
+    return run
+
+
+def _land_by_hand(raw: RawRuns, google_apis: GoogleApis, run: Run, rows: Sequence[Row]) -> Run:
+    """Seal two rows more than there are, as an extractor does that counts what it asked for."""
+    facts = _facts(google_apis, run)
+    final = Path(raw.payload_path(run)).parent
+    if final.exists():
+        return run
+    half = final.with_name(f"_{final.name}")
+    half.mkdir(parents=True, exist_ok=True)
+    _write(half / PAYLOAD, "".join(json.dumps(row) + "\n" for row in rows).encode())
+    seal = Seal(run=run, facts=facts, record_count=len(rows) + 2, payload_bytes=None, payload_sha256=None)
+    _write(half / METADATA, seal_text(seal))
+    half.rename(final)
+    return run
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _campaigns(report: _Report) -> Iterator[Row]:
+    for number, (name, channel, _impressions) in enumerate(report.account.campaigns):
+        traffic = _traffic(report, number)
+        share = {"search_impression_share": round(0.35 + 0.5 * _chance(report, name, "share"), 4)}
+        yield {
+            "campaign_id": _id(report.account, number),
+            "campaign_name": name,
+            "campaign_status": "ENABLED",
+            "campaign_advertising_channel_type": channel,
+            **traffic,
+            "conversions_value": _value(report, traffic),
+            "all_conversions": round(traffic["conversions"] * 1.2, 2),
+            **(share if channel == "SEARCH" else {}),  # Google has an estimate for searches alone
+        }
+
+
+def _ad_groups(report: _Report) -> Iterator[Row]:
+    """The traffic of each search campaign, divided among its ad groups without a remainder."""
+    for number, (_name, channel, _impressions) in enumerate(report.account.campaigns):
+        if channel != "SEARCH":
+            continue
+        for place, (name, traffic) in enumerate(_divided(report, number)):
+            yield {
+                "campaign_id": _id(report.account, number),
+                "ad_group_id": _id(report.account, number, place),
+                "ad_group_name": name,
+                "ad_group_status": "ENABLED",
+                "ad_group_type": "SEARCH_STANDARD",
+                **traffic,
+                "conversions_value": _value(report, traffic),
+            }
+
+
+def _search_terms(report: _Report) -> Iterator[Row]:
+    """A part of each ad group's traffic; what was searched too rarely Google keeps to itself."""
+    for ad_group in _ad_groups(report):
+        for place, (term, share) in enumerate(zip(report.account.searches, (0.4, 0.25, 0.1), strict=True)):
+            traffic = {name: ad_group[name] * share for name in _COUNTED}
+            yield {
+                "campaign_id": ad_group["campaign_id"],
+                "ad_group_id": ad_group["ad_group_id"],
+                "search_term_view_search_term": term,
+                "search_term_view_status": "ADDED" if place == 0 else "NONE",
+                "search_term_match_type": ("EXACT", "PHRASE", "BROAD")[place],
+                **{name: int(amount) for name, amount in traffic.items()},
+                "conversions": round(ad_group["conversions"] * share, 2),
+            }
+
+
+_COUNTED: Final = ("impressions", "clicks", "cost_micros")
+
+# query -> (the schema version of the rows made here, what makes them)
+QUERIES: Final[Mapping[str, tuple[str, Callable[[_Report], Iterator[Row]]]]] = {
+    "campaign_daily": ("2", _campaigns),
+    "ad_group_daily": ("1", _ad_groups),
+    "search_term_daily": ("1", _search_terms),
+}
+
+
+def _traffic(report: _Report, campaign: int) -> Row:
+    """What one campaign had on one day, the same whichever query asks."""
+    account = report.account
+    name, channel, middling = account.campaigns[campaign]
+    impressions = round(middling * WEEK[report.day.weekday()] * (0.88 + 0.24 * _chance(report, name, "impressions")))
+    rate = 0.055 if channel == "SEARCH" else 0.009
+    clicks = round(impressions * rate * (0.85 + 0.3 * _chance(report, name, "clicks")))
+    price = account.click_price * (0.9 + 0.2 * _chance(report, name, "price"))
+    conversions = clicks * (0.02 + 0.02 * _chance(report, name, "conversions")) * report.conversions_grown
+    return {
+        "impressions": impressions,
+        "clicks": clicks,
+        "cost_micros": round(clicks * price * 100) * MICROS // 100,
+        "conversions": round(conversions, 2),
+    }
+
+
+def _divided(report: _Report, campaign: int) -> Iterator[tuple[str, Row]]:
+    whole = _traffic(report, campaign)
+    larger, smaller = report.account.ad_groups
+    part: Row = {name: whole[name] * 3 // 5 for name in _COUNTED} | {
+        "conversions": round(whole["conversions"] * 0.6, 2)
+    }
+    yield larger, part
+    yield smaller, {name: round(whole[name] - part[name], 2) for name in whole}
+
+
+def _value(report: _Report, traffic: Row) -> float:
+    return round(float(traffic["conversions"]) * report.account.order_value, 2)
+
+
+def _id(account: Account, *places: int) -> int:
+    """An id as long as Google's, and each account's own."""
+    return int(account.customer_id[:6] + "".join(f"{place + 1:03d}" for place in places))
+
+
+def _chance(report: _Report, *words: str) -> float:
+    """A number from 0 to 1 that only the words and the day decide."""
+    text = "/".join((report.account.customer_id, report.day.isoformat(), *words))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) / 0xFFFFFFFF

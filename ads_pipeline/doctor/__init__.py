@@ -1,0 +1,1 @@
+"""Checks a whole deployment without changing it."""

@@ -1,0 +1,1 @@
+"""The rules of the product as plain values. Imports the standard library only."""

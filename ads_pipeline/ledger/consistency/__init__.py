@@ -1,0 +1,1 @@
+"""Replays the logs and checks the ledger against itself."""

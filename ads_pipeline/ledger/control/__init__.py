@@ -1,0 +1,1 @@
+"""Stores control actions, requests, the retry queue, leases and the audit log."""

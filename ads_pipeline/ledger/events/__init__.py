@@ -1,0 +1,1 @@
+"""Stores run events and the snapshots folded from them."""

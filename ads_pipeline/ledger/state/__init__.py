@@ -1,0 +1,1 @@
+"""Reads partition states, records verdicts, and keeps the warehouse pointers."""

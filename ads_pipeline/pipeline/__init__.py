@@ -1,0 +1,1 @@
+"""Joins raw, validator, ledger and warehouse."""

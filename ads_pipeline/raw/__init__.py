@@ -1,0 +1,1 @@
+"""Writes, seals and finds raw runs."""

@@ -1,0 +1,116 @@
+"""Small values the raw tests share: a partition, its runs, the facts of a landing, what a root holds."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from multiprocessing.queues import SimpleQueue
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.errors import RawError, RunExists
+from ads_pipeline.raw.landing import METADATA, PAYLOAD, Damage, RawRuns
+from ads_pipeline.raw.seal import Seal, SealFacts
+
+DAY = date(2026, 2, 3)
+ROWS = [
+    {"campaign": {"id": "1", "name": "Spring"}, "clicks": 3},
+    {"campaign": {"id": "2", "name": "Été"}, "clicks": 0},
+]
+PAYLOAD_OF_ROWS = (
+    '{"campaign":{"id":"1","name":"Spring"},"clicks":3}\n{"campaign":{"id":"2","name":"Été"},"clicks":0}\n'
+).encode()
+
+
+def key(customer_id: str = "1234567890", *, query_name: str = "campaign_daily", day: date = DAY) -> PartitionKey:
+    return PartitionKey(source="google_ads", customer_id=customer_id, query_name=query_name, logical_date=day)
+
+
+def run(run_id: str = "r1", partition: PartitionKey | None = None) -> Run:
+    return Run(key=partition or key(), run_id=run_id)
+
+
+def facts() -> SealFacts:
+    return SealFacts(
+        extracted_at=datetime(2026, 2, 4, 5, 6, 7, 89, tzinfo=UTC),
+        schema_version="1",
+        api_version="v20",
+        query_hash="0" * 64,
+        time_zone="Europe/Paris",
+        currency_code="EUR",
+    )
+
+
+def seal_document(sealed: Run, payload: bytes, **changes: Any) -> dict[str, Any]:
+    """What metadata.json says of these bytes, every field filled, some of them changed."""
+    return {
+        "source": sealed.key.source,
+        "customer_id": sealed.key.customer_id,
+        "query_name": sealed.key.query_name,
+        "logical_date": sealed.key.logical_date.isoformat(),
+        "run_id": sealed.run_id,
+        "extracted_at": "2026-02-04T05:06:07+00:00",
+        "schema_version": "1",
+        "api_version": "v20",
+        "query_hash": "0" * 64,
+        "record_count": payload.count(b"\n"),
+        "payload_bytes": len(payload),
+        "payload_sha256": hashlib.sha256(payload).hexdigest(),
+        **changes,
+    }
+
+
+def seal_by_hand(root: Path, sealed: Run, payload: bytes, **changes: Any) -> Path:
+    """A run that something other than `land` put there, and its directory."""
+    directory = root / sealed.path
+    directory.mkdir(parents=True)
+    (directory / PAYLOAD).write_bytes(payload)
+    (directory / METADATA).write_text(json.dumps(seal_document(sealed, payload, **changes)))
+    return directory
+
+
+def tree(top: Path) -> dict[str, tuple[int, bytes]]:
+    """Every entry below a directory with its mode and, where it has any, its content."""
+    return {
+        str(path.relative_to(top)): (path.lstat().st_mode, path.read_bytes() if path.is_file() else b"")
+        for path in top.rglob("*")
+    }
+
+
+def found(raw: RawRuns, since: date = DAY, until: date = DAY) -> list[Seal | Damage]:
+    return list(raw.find(source="google_ads", since=since, until=until))
+
+
+def assert_unreadable(raw: RawRuns, error: type[RawError]) -> None:
+    with pytest.raises(error):
+        raw.verify(run())
+    with pytest.raises(error), raw.open(run()):
+        pass
+
+
+def assert_listed_as_damage(raw: RawRuns) -> None:
+    (damage,) = raw.runs(key())
+    assert isinstance(damage, Damage)
+    assert (damage.path, damage.run) == (run().path, run())
+    assert found(raw) == [damage]
+
+
+def race(root: Path, rounds: int, racer: int, start: Barrier, results: "SimpleQueue[tuple[int, list[int]]]") -> None:
+    """Lands, in each round, the run that every other racer lands too, and reports the rounds that were won."""
+    won = []
+    for number in range(rounds):
+
+        def rows() -> Iterator[dict[str, int]]:
+            yield {"racer": racer}
+            start.wait(60)  # by now every racer has found the name free
+
+        try:
+            RawRuns(root).land(run(f"round-{number}"), rows(), facts())
+            won.append(number)
+        except RunExists:
+            pass
+    results.put((racer, won))

@@ -1,0 +1,76 @@
+"""Ways to run the command line: inside this process, and as a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from ads_pipeline.cli.main import app
+from ads_pipeline.demo.reports import Demo
+
+UNTIL = date(2026, 3, 9)
+WEEK = ("--since", "2026-03-02", "--until", "2026-03-08")
+START = "from ads_pipeline.cli.main import main; main()"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a command ended and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+    @property
+    def objects(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.lines]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A home, with what the environment says beside it."""
+
+    home: Path
+    more: Mapping[str, str] = field(default_factory=dict)
+
+    def run(self, *words: str) -> Ended:
+        """The command in this process. What it did not expect, the test sees."""
+        environ = {"ADS_PIPELINE_HOME": str(self.home), "COLUMNS": "80"} | dict(self.more)
+        done = CliRunner().invoke(app, words, env=environ)
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        return Ended(code=done.exit_code, out=done.stdout, err=done.stderr)
+
+    def process(self, *words: str, **environ: str) -> Ended:
+        """The command as a shell starts it, with neither a terminal nor the caller's settings."""
+        done = subprocess.run(
+            [sys.executable, "-c", START, *words],
+            env=self.environ(**environ),
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        return Ended(code=done.returncode, out=done.stdout.decode(), err=done.stderr.decode())
+
+    def environ(self, **more: str) -> dict[str, str]:
+        kept = ("PATH", "PYTHONPATH", "JAVA_HOME", "VIRTUAL_ENV")
+        own = {name: os.environ[name] for name in kept if name in os.environ}
+        return own | {"ADS_PIPELINE_HOME": str(self.home), "LC_ALL": "C.UTF-8"} | dict(self.more) | more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown(Place):
+    """A home in which the demonstration was carried."""
+
+    demo: Demo

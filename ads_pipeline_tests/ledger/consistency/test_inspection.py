@@ -1,0 +1,151 @@
+"""What an examination asks the ledger: the same on both databases, and no word of work that is under way."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from ads_pipeline.domain.transitions import Act, Outcome
+from ads_pipeline.ledger import database
+from ads_pipeline.ledger.archive import Archive
+from ads_pipeline.ledger.consistency.inspection import Inspection
+from ads_pipeline.ledger.events.event_log import EventLog
+from ads_pipeline.ledger.events.snapshots import Follower
+from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.ledger.rebuilding import digest, export, refill
+from ads_pipeline_tests.ledger.builders import (
+    FakeClock,
+    accept,
+    accepted,
+    key,
+    keys,
+    landed,
+    load,
+    order,
+    reject,
+    run,
+    sealed,
+    set_at_last,
+)
+from ads_pipeline_tests.ledger.strategies import SCRIPTED, live
+
+
+@pytest.mark.invariant("L3")
+def test_states_that_follow_from_their_logs_are_passed_over(url: str) -> None:
+    """Whatever happened to them; one that somebody wrote past the ledger is told with what is and what should be."""
+    clock = FakeClock()
+    with Ledger.opened(url, clock=clock) as ledger:
+        live(ledger, clock, SCRIPTED)
+    with Inspection.opened(url) as ledger:
+        assert list(ledger.contradictions()) == []
+    engine = database.open_engine(url)
+    at = "2030-01-01T00:00:00.000000Z"
+    wrong = f"UPDATE partition_state SET status = 'pending', updated_at = '{at}' WHERE customer_id = '6'"
+    database.transact(engine, lambda connection: connection.exec_driver_sql(wrong))
+    engine.dispose()
+    with Inspection.opened(url) as ledger:
+        ((where, problem),) = ledger.contradictions()
+    assert where == key("6")
+    assert problem.startswith("its row says pending from r1 of 3 rows after 1 attempts at 2030-01-01 00:00:00+00:00")
+    assert "its log success from r1 of 3 rows after 1 attempts at 2026-" in problem
+
+
+def test_runs_are_told_in_the_order_of_their_paths(ledger: Ledger, url: str) -> None:
+    """Which is how raw finds them, so that the two can be held side by side."""
+    places = [key(customer, query_name=name) for customer in ("10", "9", "100", "1") for name in ("a_b", "ab", "a")]
+    for partition in places:
+        landed(ledger, partition, "r2", "R1", "r10", "r-1", "r1")
+    with Inspection.opened(url) as inspection:
+        paths = [known.registered.run.path for known in inspection.known("google_ads")]
+        assert inspection.sources() == ["google_ads"]
+    assert paths == sorted(paths, key=lambda path: path.split("/"))
+    assert len(paths) == 60
+
+
+def test_a_run_is_known_with_its_last_verdict(ledger: Ledger, url: str) -> None:
+    """And whether a success has it as its current run; a partition that was withdrawn has none that is."""
+    accepted(ledger, keys(2))
+    (newer,) = landed(ledger, keys(1)[0], "r2")
+    ledger.record_verdict(reject(newer))
+    ledger.carry_out(Act.WITHDRAW, [keys(2)[1]], order())
+    with Inspection.opened(url) as inspection:
+        found = [(each.registered.run.run_id, each.outcome, each.current) for each in inspection.known("google_ads")]
+        assert inspection.known_again(newer) == list(inspection.known("google_ads"))[1]
+        assert inspection.known_again(run(keys(1)[0], "r3")) is None
+    assert found == [
+        ("r1", Outcome.ACCEPTED, True),
+        ("r2", Outcome.REJECTED, False),
+        ("r1", Outcome.ACCEPTED, False),
+    ]
+
+
+def test_pointers_astray_are_those_not_at_the_current_run(ledger: Ledger, url: str, backdoor: sa.Engine) -> None:
+    """One that was withdrawn shows nothing, and is none of them."""
+    first, second, third, fourth = keys(4)
+    accepted(ledger, keys(4))
+    load(ledger, *(run(each, "r1") for each in keys(4)))
+    accepted(ledger, [second], "r2")
+    ledger.carry_out(Act.WITHDRAW, [third], order())
+    wrong = f"UPDATE warehouse_pointer SET schema_version = '9' WHERE customer_id = '{fourth.customer_id}'"
+    database.transact(backdoor, lambda connection: connection.exec_driver_sql(wrong))
+    with Inspection.opened(url) as inspection:
+        found = {each.run.key: each for each in inspection.astray()}
+    assert set(found) == {second, fourth}
+    assert (found[second].current_run_id, found[second].outcome) == ("r2", Outcome.ACCEPTED)
+    assert (found[second].differs, found[fourth].differs) == (False, True)
+    assert first not in found
+
+
+def test_open_runs_are_told_with_their_lease(ledger: Ledger, url: str, backdoor: sa.Engine) -> None:
+    """When they were last heard of, and until when they hold their claims; not those that are not projected."""
+    accepted(ledger, keys(1))
+    run_id = ledger.origin.run_id
+    with Inspection.opened(url) as inspection:
+        assert inspection.open_runs() == []
+        with EventLog.opened(url) as log:
+            Follower(log).catch_up()
+        (found,) = inspection.open_runs()
+        assert (found.run_id, found.leased_until) == (run_id, None)
+        assert abs(inspection.clock() - found.last_at) < timedelta(minutes=5)
+        at = "2026-03-01T00:00:00.000000Z"
+        lease = f"INSERT INTO leases VALUES ('{run_id}', '{at}', '{at}', '{at}', NULL)"
+        database.transact(backdoor, lambda connection: connection.exec_driver_sql(lease))
+        (leased,) = inspection.open_runs()
+        assert leased.leased_until is not None
+
+
+@pytest.mark.invariant("L1", "L3")
+def test_work_that_is_under_way_is_no_contradiction(url: str, tmp_path: Path) -> None:
+    """Beside verdicts and acts that are being recorded, states are held to logs, and exported, as of one moment."""
+    contested, done = keys(5), threading.Event()
+    looks: list[int] = []
+
+    def examine() -> None:
+        with Inspection.opened(url) as inspection:
+            while not done.is_set():
+                assert list(inspection.contradictions()) == []
+                export(url, tmp_path / f"{len(looks)}.jsonl")
+                looks.append(1)
+
+    with Ledger.opened(url) as ledger, ThreadPoolExecutor(1) as pool:
+        ledger.register(sealed(*(run(each, f"r{number}") for each in contested for number in range(80))))
+        examining = pool.submit(examine)
+        with set_at_last(done):
+            for number in range(80):
+                runs = [run(each, f"r{number}") for each in contested]
+                ledger.record_verdicts([reject(each) if number % 3 == 1 else accept(each) for each in runs])
+                act = Act.REQUEUE if number % 2 else Act.WITHDRAW
+                ledger.carry_out(act, contested, order(f"act-{number}"))
+                if number > 20 and len(looks) > 3:
+                    break
+                time.sleep(0.02)
+        examining.result()
+    assert len(looks) > 1
+    for number in (0, len(looks) - 1):
+        made = f"sqlite:///{tmp_path / f'made-{number}.db'}"
+        refill(made, Archive(tmp_path / f"{number}.jsonl"))
+        assert digest(made).parts["runs"][0] == 400

@@ -1,0 +1,402 @@
+"""Leases: who may work on a partition, for how long, and what happens when two want it."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+import sqlalchemy as sa
+
+from ads_pipeline.domain.run_events import Origin
+from ads_pipeline.domain.run_snapshots import RunStatus
+from ads_pipeline.errors import LeaseLost, LedgerRefused, LedgerUnavailable
+from ads_pipeline.ledger import database
+from ads_pipeline.ledger.control.leases import Lease, beating
+from ads_pipeline.ledger.control.tables import claims, leases
+from ads_pipeline.ledger.events.run_completion import RunLog
+from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline_tests.ledger.builders import (
+    FakeClock,
+    accept,
+    accepted,
+    key,
+    keys,
+    landed,
+    load,
+    reject,
+    run,
+    sealed,
+    set_at_last,
+)
+from ads_pipeline_tests.ledger.state.test_concurrency import wait_for_a_lock
+from ads_pipeline_tests.ledger.test_database_constraints import everything, refused
+
+LASTS = timedelta(seconds=60)
+Opening = Callable[..., Lease]
+
+
+@pytest.fixture
+def lease(backdoor: sa.Engine, clock: FakeClock) -> Opening:
+    """Opens leases in the test's time."""
+
+    def open_one(run_id: str = "engine-1", *, lasts: timedelta = LASTS) -> Lease:
+        opened = Lease(backdoor, run_id, lasts=lasts, clock=clock)
+        opened.open()
+        return opened
+
+    return open_one
+
+
+@pytest.fixture
+def reader(url: str) -> Iterator[LedgerReader]:
+    with LedgerReader.opened(url) as opened:
+        yield opened
+
+
+def guarded(lease: Lease) -> Ledger:
+    """The ledger as the run with this lease writes it."""
+    return Ledger(
+        lease._engine, clock=lease._clock, origin=Origin(run_id=lease.run_id, plan_version="p1"), lease=lease
+    )
+
+
+@pytest.mark.invariant("O4")
+def test_a_partition_is_granted_to_one_run_at_a_time(lease: Opening, clock: FakeClock) -> None:
+    """Who claims first has it and keeps it when it asks again; another is told by whom and until when it is held."""
+    first, second = lease("engine-1"), lease("engine-2")
+    both, rest = keys(3)[:2], keys(3)[1:]
+    assert dict(first.claim(both).granted) == dict.fromkeys(both, 1)
+    assert dict(first.claim(both).granted) == dict.fromkeys(both, 1)
+    answer = second.claim(rest)
+    assert dict(answer.granted) == {rest[1]: 1}
+    holder = answer.held[rest[0]]
+    assert (holder.run_id, holder.fence, holder.since) == ("engine-1", 1, clock.now)
+    assert holder.until == clock.now + LASTS
+    assert str(holder) == "run engine-1 holds it, at least until 2026-03-01 00:01:00 UTC"
+
+
+@pytest.mark.invariant("O3", "O4")
+def test_the_fence_grows_with_each_change_of_holder(lease: Opening, clock: FakeClock) -> None:
+    """A partition goes on when its holder ends or has been silent for as long as its lease lasts, and not before."""
+    first = lease("engine-1")
+    first.claim([key()])
+    first.end()
+    second = lease("engine-2")
+    assert dict(second.claim([key()]).granted) == {key(): 2}
+    clock.tick(LASTS - timedelta(microseconds=1))
+    third = lease("engine-3")
+    assert list(third.claim([key()]).held) == [key()]
+    clock.tick(timedelta(microseconds=1))
+    assert dict(third.claim([key()]).granted) == {key(): 3}
+
+
+@pytest.mark.invariant("O3")
+def test_a_beat_renews_and_brings_nothing_back(lease: Opening, clock: FakeClock) -> None:
+    """Beats in time keep a lease for ever; once it expired or ended, no beat and no opening brings it back."""
+    kept, silent, ended = lease("engine-1"), lease("engine-2"), lease("engine-3")
+    ended.end()
+    for _ in range(3):
+        clock.tick(LASTS / 2)
+        assert kept.beat()
+    assert not silent.beat()
+    assert not ended.beat()
+    for lost in (silent, ended):
+        with pytest.raises(LeaseLost, match=f"run {lost.run_id} may write of nothing: .*; start a new run"):
+            lost.open()
+        with pytest.raises(LeaseLost):
+            lost.claim([key()])
+    kept.open()
+    assert dict(kept.claim([key()]).granted) == {key(): 1}
+
+
+def test_a_clock_that_goes_back_shortens_no_lease(lease: Opening, clock: FakeClock) -> None:
+    """What was promised to a run stays promised."""
+    held = lease()
+    clock.tick(-timedelta(hours=1))
+    assert held.beat()
+    clock.tick(timedelta(hours=1) + LASTS - timedelta(seconds=1))
+    assert held.beat()
+
+
+@pytest.mark.invariant("O3")
+def test_a_lost_lease_does_not_take_what_is_free(lease: Opening, clock: FakeClock, backdoor: sa.Engine) -> None:
+    """A run that may hold nothing any more leaves the claims as they are, also on what nobody ever claimed."""
+    silent = lease()
+    clock.tick(LASTS)
+    before = everything(backdoor)
+    with pytest.raises(LeaseLost):
+        silent.claim([key()])
+    assert everything(backdoor) == before
+
+
+def test_thousands_are_claimed_in_as_many_statements_as_one(lease: Opening, backdoor: sa.Engine) -> None:
+    """Claiming costs the same number of statements whatever the number of partitions."""
+    counted: list[int] = []
+    sa.event.listen(backdoor, "before_cursor_execute", lambda *_: counted.append(1))
+    first, second = lease("engine-1"), lease("engine-2")
+    many = [key(str(n), day=day) for n in range(400) for day in range(1, 6)]
+    counted.clear()
+    assert len(first.claim(many).granted) == 2_000
+    of_many = len(counted)
+    counted.clear()
+    second.claim(many[:3])
+    assert of_many <= 6
+    assert len(counted) <= of_many + 4, "a connection prepares statements once"
+
+
+def test_readers_are_told_who_holds(lease: Opening, reader: LedgerReader, backdoor: sa.Engine) -> None:
+    """The reader names the run, since when and until when at least; of what is free it says nothing.
+
+    It goes by the store's clock.
+    """
+    held = Lease(backdoor, "engine-1", lasts=timedelta(hours=1))
+    held.open()
+    held.claim([key(day=1)])
+    past = Lease(backdoor, "engine-2", lasts=timedelta(seconds=0))
+    past.open()
+    with pytest.raises(LeaseLost):
+        past.claim([key(day=2)])
+    found = reader.holders([key(day=1), key(day=2), key(day=3)])
+    assert list(found) == [key(day=1)]
+    holder = found[key(day=1)]
+    assert holder.run_id == "engine-1"
+    assert holder.since < holder.until
+    held.end()
+    assert reader.holders([key(day=1)]) == {}
+
+
+WRITES: dict[str, Callable[[Ledger], object]] = {
+    "register": lambda ledger: ledger.register(sealed(run(key(), "late"))),
+    "verdict": lambda ledger: ledger.record_verdict(accept(run(key(), "r2"))),
+    "rejection": lambda ledger: ledger.record_verdict(reject(run(key(), "r1"), validation_id="again")),
+    "demotion": lambda ledger: ledger.begin_demotions([reject(run(key(), "r1"), validation_id="again")]),
+    "publication": lambda ledger: load(ledger, run(key(), "r1")),
+    "failed load": lambda ledger: ledger.record_failed_loads({run(key(), "r1"): "no disk"}),
+    "last look": lambda ledger: ledger.publishable([run(key(), "r1")]),
+}
+
+
+def prepared(ledger: Ledger) -> None:
+    """A partition of which each of the writes would change something, or at least find something."""
+    accepted(ledger, [key()])
+    landed(ledger, key(), "r2")
+
+
+@pytest.mark.invariant("O3")
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("how", ["taken over", "expired", "ended", "never claimed"])
+def test_a_run_writes_only_of_what_it_holds(
+    lease: Opening, timed_ledger: Ledger, clock: FakeClock, backdoor: sa.Engine, how: str, write: str
+) -> None:
+    """However a run came to hold a partition no longer, every write of it is refused by name and changes nothing."""
+    prepared(timed_ledger)
+    mine = lease()
+    if how != "never claimed":
+        mine.claim([key()])
+    if how in ("expired", "taken over"):
+        clock.tick(LASTS)
+    if how == "ended":
+        mine.end()
+    if how == "taken over":
+        lease("engine-2").claim([key()])
+    before = everything(backdoor)
+    with pytest.raises(LeaseLost, match=f"^{key()}: run engine-1 may not write of it: ") as caught:
+        WRITES[write](guarded(mine))
+    assert (caught.value.run_id, caught.value.partition) == ("engine-1", str(key()))
+    assert not caught.value.waiting_cures
+    assert everything(backdoor) == before
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_holder_writes_as_if_there_were_no_leases(lease: Opening, timed_ledger: Ledger, write: str) -> None:
+    """What the run holds, it may write of; and who has no lease needs no claim."""
+    prepared(timed_ledger)
+    mine = lease()
+    mine.claim([key()])
+    WRITES[write](guarded(mine))
+    WRITES[write](timed_ledger)
+
+
+@pytest.mark.invariant("O3")
+def test_one_lost_partition_refuses_the_whole_call(lease: Opening, backdoor: sa.Engine) -> None:
+    """A call of many verdicts, one of them of somebody else's partition, records none of them."""
+    mine = lease()
+    mine.claim([key(day=1)])
+    runs = [run(key(day=day), "r1") for day in (1, 2)]
+    Ledger(backdoor).register(sealed(*runs))
+    before = everything(backdoor)
+    with pytest.raises(LeaseLost, match=str(key(day=2))):
+        guarded(mine).record_verdicts([accept(each) for each in runs])
+    assert everything(backdoor) == before
+    guarded(mine).record_verdicts([accept(runs[0])])
+
+
+def test_a_guarded_write_costs_one_statement_more(lease: Opening, backdoor: sa.Engine) -> None:
+    """The guard is one statement a call, whatever the number of partitions."""
+    counted: list[int] = []
+    many = keys(50)
+    mine = lease()
+    mine.claim(many)
+    runs = [[run(each, f"r{n}") for each in many] for n in range(2)]
+    Ledger(backdoor).register(sealed(*runs[0], *runs[1]))
+    sa.event.listen(backdoor, "before_cursor_execute", lambda *_: counted.append(1))
+    numbers = []
+    for ledger, some in ((Ledger(backdoor), runs[0]), (guarded(mine), runs[1])):
+        counted.clear()
+        ledger.record_verdicts([accept(each) for each in some])
+        numbers.append(len(counted))
+    assert numbers[1] == numbers[0] + 1
+
+
+@pytest.mark.invariant("O3", "O4")
+@pytest.mark.parametrize("first", ["write", "claim"])
+def test_a_take_over_and_a_late_write_see_each_other(postgres_url: str, first: str) -> None:
+    """Whoever comes second waits for the first: a claim finds the verdict, a verdict finds the claim."""
+    with Ledger.opened(postgres_url) as plain, database.opened(postgres_url) as slow:
+        (r1,) = landed(plain, key(), "r1")
+        old, new = (Lease(engine, name, lasts=LASTS) for engine, name in ((slow, "engine-1"), (slow, "engine-2")))
+        for each in (old, new):
+            each.open()
+        old.claim([key()])
+        hold, held = threading.Event(), threading.Event()
+
+        def pause(_connection: sa.Connection) -> None:
+            held.set()
+            hold.wait(20)
+
+        with database.opened(postgres_url) as quick, ThreadPoolExecutor(2) as pool, set_at_last(hold):
+            late = Ledger(slow if first == "write" else quick, lease=old)
+            taking = Lease(quick if first == "write" else slow, "engine-2", lasts=LASTS)
+            if first == "claim":
+                old.end()
+            sa.event.listen(slow, "commit", pause)
+
+            def write() -> object:
+                return late.record_verdict(accept(r1))
+
+            def claim() -> object:
+                if first == "write":
+                    expire(quick, "engine-1")
+                return taking.claim([key()])
+
+            one, two = (write, claim) if first == "write" else (claim, write)
+            holding = pool.submit(one)
+            assert held.wait(20)
+            waiting = pool.submit(two)
+            wait_for_a_lock(postgres_url)
+            hold.set()
+            holding.result()
+            if first == "write":
+                waiting.result()
+            else:
+                with pytest.raises(LeaseLost, match="run engine-2 has claimed it"):
+                    waiting.result()
+        assert plain.state(key()).attempt_count == (first == "write")
+        assert plain.holders([key()])[key()].run_id == "engine-2"
+
+
+def expire(engine: sa.Engine, run_id: str) -> None:
+    """As when the lease had run out meanwhile."""
+    database.transact(
+        engine, lambda c: c.execute(sa.update(leases).where(leases.c.run_id == run_id).values(ended_at=sa.func.now()))
+    )
+
+
+@pytest.mark.invariant("O4")
+def test_who_waited_for_a_claim_finds_the_lease_of_its_holder(postgres_url: str) -> None:
+    """Of two that find a partition free, the second sees the first's lease, though it was opened after it began."""
+    with database.opened(postgres_url) as slow, database.opened(postgres_url) as quick:
+        dead = Lease(quick, "engine-0", lasts=LASTS)
+        dead.open()
+        dead.claim([key()])
+        dead.end()
+        first, second = Lease(slow, "engine-1", lasts=LASTS), Lease(quick, "engine-2", lasts=LASTS)
+        first.open()
+        second.open()
+        hold, held = threading.Event(), threading.Event()
+
+        def pause(_connection: sa.Connection) -> None:
+            held.set()
+            hold.wait(20)
+
+        sa.event.listen(slow, "commit", pause)
+        with ThreadPoolExecutor(2) as pool, set_at_last(hold):
+            taking = pool.submit(first.claim, [key()])
+            assert held.wait(20)
+            waiting = pool.submit(second.claim, [key()])
+            wait_for_a_lock(postgres_url)
+            hold.set()
+            assert dict(taking.result().granted) == {key(): 2}
+            assert waiting.result().held[key()].run_id == "engine-1"
+
+
+def test_an_outage_is_waited_for(backdoor: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that beats outlives a database that is out of reach, and ends when the lease is lost."""
+    answers = iter(["out of reach", "out of reach", "kept", "lost"])
+    asked = threading.Event()
+
+    def beat(_self: Lease) -> bool:
+        answer = next(answers)
+        if answer == "out of reach":
+            raise LedgerUnavailable("the ledger's database is busy or out of reach: no connection")
+        if answer == "lost":
+            asked.set()
+        return answer == "kept"
+
+    monkeypatch.setattr(Lease, "beat", beat)
+    with beating(Lease(backdoor, "engine-1", lasts=timedelta(milliseconds=40))):
+        assert asked.wait(20)
+
+
+def test_an_outage_at_the_close_is_not_how_the_run_ended(
+    url: str, reader: LedgerReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lease that cannot be given back hides neither success nor failure of what was done under it; it expires."""
+
+    def out_of_reach(_lease: Lease) -> None:
+        raise LedgerUnavailable("the ledger's database is busy or out of reach: no connection")
+
+    monkeypatch.setattr(Lease, "end", out_of_reach)
+    with Lease.opened(url, "engine-1", lasts=LASTS) as lease:
+        lease.claim([key()])
+    with pytest.raises(ZeroDivisionError), Lease.opened(url, "engine-2", lasts=LASTS):
+        raise ZeroDivisionError
+    assert reader.holders([key()])[key()].run_id == "engine-1"
+
+
+@pytest.mark.invariant("O3")
+def test_a_run_that_is_ended_loses_its_lease(lease: Opening, timed_ledger: Ledger, clock: FakeClock) -> None:
+    """Whoever tells that a run has ended gives its partitions free, and names those that were only silent."""
+    log = RunLog(timed_ledger._engine, clock=clock)
+    living, silent = lease("engine-1", lasts=LASTS * 3), lease("engine-2")
+    living.claim([key(day=1)])
+    silent.claim([key(day=2)])
+    assert log.overdue() == []
+    clock.tick(LASTS)
+    assert log.overdue() == ["engine-2"]
+    for each in (living, silent):
+        log.end(Origin(run_id=each.run_id, plan_version="p1"), RunStatus.FAILED, why="it is gone")
+        assert not each.beat()
+    assert log.overdue() == []
+    heir = lease("engine-3")
+    assert dict(heir.claim([key(day=1), key(day=2)]).granted) == {key(day=1): 2, key(day=2): 2}
+
+
+@pytest.mark.invariant("O3", "O4")
+def test_the_database_refuses_what_no_lease_does(lease: Opening, backdoor: sa.Engine) -> None:
+    """A lease that comes back, a fence that falls and a holder that changes under the same fence are refused."""
+    mine, other = lease("engine-1"), lease("engine-2")
+    mine.claim([key()])
+    refused(backdoor, "UPDATE claims SET run_id = 'engine-2'")
+    refused(backdoor, "UPDATE claims SET fence = 0")
+    refused(backdoor, "UPDATE claims SET run_id = 'nobody', fence = 2")
+    refused(backdoor, "DELETE FROM claims")
+    refused(backdoor, "DELETE FROM leases")
+    refused(backdoor, "UPDATE leases SET expires_at = opened_at")
+    other.end()
+    refused(backdoor, "UPDATE leases SET ended_at = NULL WHERE run_id = 'engine-2'")
+    with pytest.raises(LedgerRefused):
+        Lease(backdoor, "engine-3", lasts=LASTS).claim([key("7")])
+    assert claims.c.keys()[-3:] == ["run_id", "fence", "claimed_at"]

@@ -1,0 +1,349 @@
+"""What is planned for failures, what is due, and what somebody asked for."""
+
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.retry import Ended, Lane, RetryAt, RetryPolicy, decide, failure_of, lane_of
+from ads_pipeline.domain.transitions import Act, Outcome, Status, Verdict
+from ads_pipeline.errors import ActRepeated, MarkedTerminal
+from ads_pipeline.ledger import database
+from ads_pipeline.ledger.control.retry_queue import Parking
+from ads_pipeline.ledger.events.event_log import EventLog
+from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.ledger.values import FailedFetch
+from ads_pipeline_tests.example_counts import examples
+from ads_pipeline_tests.ledger.builders import FakeClock, accept, accepted, key, landed, order, reject, run, sealed
+
+POLICY = RetryPolicy()
+TODAY = date(2026, 3, 1)
+SOURCE = "google_ads"
+FRESH = PartitionKey(source=SOURCE, customer_id="1", query_name="campaign_daily", logical_date=date(2026, 2, 28))
+OLD = key("2", day=1)
+GONE = replace(FRESH, customer_id="3", logical_date=date(2025, 11, 1))
+
+
+def mend(ledger: Ledger, partition: PartitionKey, run_id: str) -> None:
+    (good,) = landed(ledger, partition, run_id)
+    ledger.record_verdict(accept(good))
+
+
+def fail(ledger: Ledger, partition: PartitionKey, run_id: str = "r1", error_class: str = "contract") -> None:
+    (bad,) = landed(ledger, partition, run_id)
+    message = f"{run_id} is bad"
+    ledger.record_verdict(
+        Verdict(run=bad, outcome=Outcome.REJECTED, error_class=error_class, error_message=message, rows_read=3)
+    )
+
+
+def due(ledger: Ledger, *, today: date = TODAY, policy: RetryPolicy = POLICY) -> list[PartitionKey]:
+    """Everything that is due, once it was planned."""
+    ledger.schedule.plan(policy, today=today)
+    return [each for lane in Lane for each in ledger.schedule.due(policy, lane, source=SOURCE, today=today)]
+
+
+def wanted(ledger: Ledger, *, today: date = TODAY) -> list[PartitionKey]:
+    return [each.key for lane in Lane for each in ledger.schedule.wanted(POLICY, lane, source=SOURCE, today=today)]
+
+
+def test_a_failure_is_due_after_its_delay(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """Five minutes and a bit after the first failure, half an hour and a bit after the second; a success never."""
+    accepted(timed_ledger, [key("9")])
+    fail(timed_ledger, OLD)
+    assert due(timed_ledger) == []
+    clock.tick(timedelta(minutes=6))
+    assert due(timed_ledger) == [OLD]
+    fail(timed_ledger, OLD, "r2")
+    assert due(timed_ledger) == []
+    clock.tick(timedelta(minutes=29))
+    assert due(timed_ledger) == []
+    clock.tick(timedelta(minutes=8))
+    assert due(timed_ledger) == [OLD]
+    assert timed_ledger.schedule.of([OLD])[OLD].why == "contract: failure 2 of 6"
+    mend(timed_ledger, OLD, "r3")
+    assert due(timed_ledger) == []
+    assert timed_ledger.schedule.of([OLD]) == {}
+
+
+def test_failures_are_counted_from_the_last_acceptance(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """A month of restatements does not use up the tries of the first failure after it."""
+    for number in range(1, 31):
+        accepted(timed_ledger, [OLD], f"r{number}")
+    fail(timed_ledger, OLD, "r31")  # set aside: the success stands, and nothing is due
+    clock.tick(timedelta(days=1))
+    assert due(timed_ledger) == []
+    timed_ledger.record_verdict(reject(run(OLD, "r30"), validation_id="again"))
+    clock.tick(timedelta(days=1))
+    assert due(timed_ledger) == [OLD]
+    assert (timed_ledger.state(OLD).attempt_count, timed_ledger.schedule.of([OLD])[OLD].failures) == (32, 2)
+
+
+@pytest.mark.invariant("S17")
+def test_what_is_terminal_is_not_due(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """Too many failures, too old a day and a mark end the tries; a policy that allows more brings them back."""
+    for number in range(POLICY.max_attempts):
+        fail(timed_ledger, OLD, f"r{number}")
+    fail(timed_ledger, GONE)
+    fail(timed_ledger, FRESH)
+    timed_ledger.carry_out(Act.MARK_TERMINAL, [FRESH], order("mark"))
+    clock.tick(timedelta(days=1))
+    assert due(timed_ledger) == []
+    patient = RetryPolicy(max_attempts=7, max_age=timedelta(days=900))
+    assert due(timed_ledger, policy=patient) == [GONE, OLD]
+    timed_ledger.carry_out(Act.CLEAR_TERMINAL, [FRESH], order("clear"))
+    assert due(timed_ledger) == [FRESH]
+
+
+def test_the_longest_due_come_first_in_each_lane(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """Fresh days and backfills are asked for apart, each with a limit of its own."""
+    for customer in ("5", "4"):
+        fail(timed_ledger, key(customer))
+        clock.tick()
+    fail(timed_ledger, FRESH)
+    clock.tick(timedelta(hours=1))
+    timed_ledger.schedule.plan(POLICY, today=TODAY)
+    asked = {"source": SOURCE, "today": TODAY, "limit": 1}
+    assert timed_ledger.schedule.due(POLICY, Lane.FRESH, **asked) == [FRESH]  # type: ignore[arg-type]
+    backfill = timed_ledger.schedule.due(POLICY, Lane.BACKFILL, **asked)  # type: ignore[arg-type]
+    planned = timed_ledger.schedule.of([key("4"), key("5")])
+    assert backfill == [min(planned, key=lambda each: planned[each].due_at or datetime.max.replace(tzinfo=UTC))]
+    assert timed_ledger.schedule.due(POLICY, Lane.FRESH, source="other", today=TODAY) == []
+
+
+def test_what_an_operator_took_back_is_not_fetched_again_by_itself(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """The same data would come again and be accepted again; only an order brings another attempt."""
+    accepted(timed_ledger, [OLD])
+    taken_back = Verdict(
+        run=run(OLD, "r1"),
+        outcome=Outcome.REJECTED,
+        validation_id="demote-1",
+        error_class="demoted",
+        error_message="wrong account",
+        rows_read=3,
+    )
+    timed_ledger.record_verdict(taken_back)
+    clock.tick(timedelta(days=2))
+    assert due(timed_ledger) == []
+    assert timed_ledger.schedule.of([OLD])[OLD].due_at is None
+    timed_ledger.carry_out(Act.REQUEUE, [OLD], order())
+    assert wanted(timed_ledger) == [OLD]
+
+
+def test_a_request_is_open_until_a_verdict_answers_it(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """Requeued, enqueued and to be reprocessed: each is wanted until it has one more attempt, accepted or not."""
+    again, new, better = key("4"), key("5"), key("6")
+    fail(timed_ledger, again)
+    accepted(timed_ledger, [better])
+    timed_ledger.carry_out(Act.REQUEUE, [again], order("a"))
+    clock.tick()
+    timed_ledger.carry_out(Act.ENQUEUE, [new], order("b"))
+    clock.tick()
+    assert timed_ledger.carry_out(Act.REPROCESS, [better], order("c")).changed
+    assert timed_ledger.carry_out(Act.REPROCESS, [better], order("d")).unchanged == (better,)
+    assert wanted(timed_ledger) == [again, new, better]
+    kinds = {partition: asked.kind for partition, asked in timed_ledger.schedule.requested([again, better]).items()}
+    assert kinds == {again: "retry", better: "reprocess"}
+    fail(timed_ledger, better, "r2")
+    assert timed_ledger.state(better).status is Status.SUCCESS
+    mend(timed_ledger, again, "r2")
+    assert wanted(timed_ledger) == [new]
+    due(timed_ledger)
+    assert list(timed_ledger.schedule.requested([again, new, better])) == [new]
+
+
+def test_a_quota_costs_no_try_and_names_its_own_moment(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """However often the quota was used up, the partition comes back when the source said, and has all its tries."""
+    until = clock.now + timedelta(hours=9)
+    timed_ledger.carry_out(Act.ENQUEUE, [FRESH], order())
+    for _ in range(20):
+        clock.tick()
+        (planned,) = timed_ledger.record_failed_fetches(
+            [FailedFetch(key=FRESH, error_class="quota_exhausted", error_message="no more today", wait_until=until)],
+            POLICY,
+            today=TODAY,
+        )
+    assert (planned.failures, planned.due_at) == (0, until)
+    assert timed_ledger.state(FRESH).attempt_count == 0
+    assert wanted(timed_ledger) == []
+    clock.now = until
+    assert wanted(timed_ledger) == [FRESH]
+
+
+def test_failed_fetches_and_rejections_are_counted_together(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """Both are failures in a row, and both end with an acceptance; only the verdicts are attempts."""
+    for number in range(3):
+        clock.tick()
+        fail(timed_ledger, OLD, f"r{number}")
+        clock.tick()
+        fetch(timed_ledger, OLD, "timeout")
+    assert timed_ledger.schedule.of([OLD])[OLD].failures == 6
+    clock.tick(timedelta(days=1))
+    assert due(timed_ledger) == []
+    mend(timed_ledger, OLD, "r9")
+    clock.tick()
+    fetch(timed_ledger, OLD, "timeout")
+    assert timed_ledger.schedule.of([OLD])[OLD].failures == 1
+
+
+@pytest.mark.parametrize(
+    ("error_class", "scope", "name"),
+    [("customer_not_enabled", "customer", "1"), ("unrecognized_field", "query", "campaign_daily")],
+)
+def test_a_fault_of_account_or_query_parks_it(
+    timed_ledger: Ledger, clock: FakeClock, error_class: str, scope: str, name: str
+) -> None:
+    """All its partitions wait until somebody releases it, which is an act in the log; others go on."""
+    other_query, other_customer = replace(FRESH, query_name="other"), replace(FRESH, customer_id="7")
+    neighbour = other_query if scope == "customer" else other_customer
+    stranger = replace(FRESH, customer_id="8", query_name="other")
+    for partition in (neighbour, stranger):
+        fail(timed_ledger, partition)
+    clock.tick(timedelta(hours=1))
+    fetch(timed_ledger, FRESH, error_class)
+    assert due(timed_ledger) == [stranger]
+    (parking,) = timed_ledger.schedule.parkings(SOURCE)
+    assert (parking.scope, parking.name, parking.error_class) == (scope, name, error_class)
+    assert timed_ledger.release(parking, order("release-1"))
+    assert timed_ledger.release(parking, order("release-1"))  # the same act, sent again
+    assert not timed_ledger.release(parking, order("release-2"))
+    assert set(due(timed_ledger)) == {neighbour, stranger}
+    with pytest.raises(ActRepeated):
+        timed_ledger.park(parking, order("release-1"))
+
+
+def test_an_operator_parks_and_releases(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """What an operator parks waits as well; parking it again keeps the first reason."""
+    fail(timed_ledger, OLD)
+    clock.tick(timedelta(hours=1))
+    parking = Parking(source=SOURCE, scope="customer", name="2", error_class="by_operator", why="moves to us in May")
+    assert timed_ledger.park(parking, order("park-1"))
+    assert not timed_ledger.park(parking, order("park-2"))
+    assert due(timed_ledger) == []
+    assert timed_ledger.release(parking, order("release-1"))
+    assert due(timed_ledger) == [OLD]
+
+
+def test_a_marked_partition_is_not_requeued(ledger: Ledger) -> None:
+    """Marking is for failed ones, once; a requeue is refused until the mark is cleared, and each act is told."""
+    fail(ledger, OLD)
+    accepted(ledger, [key("9")])
+    marked = ledger.carry_out(Act.MARK_TERMINAL, [OLD, key("9")], order("mark"))
+    assert ([state.key for state in marked.changed], len(marked.refused)) == ([OLD], 1)
+    assert ledger.carry_out(Act.MARK_TERMINAL, [OLD], order("mark-2")).unchanged == (OLD,)
+    assert ledger.schedule.marked([OLD, key("9")]) == {OLD}
+    (refusal,) = ledger.carry_out(Act.REQUEUE, [OLD], order("retry")).refused
+    assert isinstance(refusal, MarkedTerminal)
+    assert ledger.state(OLD).status is Status.FAILED
+    assert ledger.carry_out(Act.CLEAR_TERMINAL, [OLD], order("clear")).changed
+    assert ledger.carry_out(Act.CLEAR_TERMINAL, [OLD], order("clear-2")).unchanged == (OLD,)
+    assert ledger.carry_out(Act.MARK_TERMINAL, [OLD], order("mark-3")).changed
+    assert ledger.carry_out(Act.CLEAR_TERMINAL, [OLD], order("clear-3")).changed
+    assert ledger.carry_out(Act.REQUEUE, [OLD], order("retry-2")).changed
+    assert [act.act for act in ledger.acts(OLD)] == [
+        *("mark_terminal", "clear_terminal", "mark_terminal", "clear_terminal", "requeue")
+    ]
+
+
+def test_acts_beside_the_state_are_told(ledger: Ledger, log: EventLog) -> None:
+    """Marks, requests and failed fetches are events too; a mark that is set again is told again."""
+    fail(ledger, OLD)
+    accepted(ledger, [key("9")])
+    for number in range(2):
+        ledger.carry_out(Act.MARK_TERMINAL, [OLD], order(f"mark-{number}"))
+        ledger.carry_out(Act.CLEAR_TERMINAL, [OLD], order(f"clear-{number}"))
+        fetch(ledger, OLD, "timeout")
+    ledger.carry_out(Act.REPROCESS, [key("9")], order("reprocess"))
+    told = [each.event.event_type for each in log.fetch(ledger.origin.run_id)]
+    assert told[-7:] == [*(["TerminalMarked", "TerminalCleared", "FetchFailed"] * 2), "ReprocessRequested"]
+
+
+def test_a_plan_of_more_attempts_stays(timed_ledger: Ledger, clock: FakeClock, backdoor: sa.Engine) -> None:
+    """Whoever planned from an earlier look does not undo what was planned from a later one."""
+    fail(timed_ledger, OLD)
+    fail(timed_ledger, OLD, "r2")
+    timed_ledger.schedule.plan(POLICY, today=TODAY)
+    later = "UPDATE retry_schedule SET attempt_no = 7, why = 'from a later look'"
+    database.transact(backdoor, lambda c: c.exec_driver_sql(later))
+    clock.tick()
+    fetch(timed_ledger, OLD, "timeout")
+    assert timed_ledger.schedule.of([OLD])[OLD].why == "from a later look"
+
+
+def fetch(ledger: Ledger, partition: PartitionKey, error_class: str) -> None:
+    failed = FailedFetch(key=partition, error_class=error_class, error_message="it did not come")
+    ledger.record_failed_fetches([failed], POLICY, today=TODAY)
+
+
+histories = st.lists(
+    st.tuples(
+        st.integers(0, 3),
+        st.sampled_from(["accept", "contract", "demoted", "quota_exhausted", "customer_not_enabled", "timeout"]),
+        st.integers(0, 4000),
+    ),
+    max_size=14,
+)
+
+
+@pytest.mark.invariant("S17")
+@given(history=histories, max_attempts=st.integers(1, 4), marks=st.sets(st.integers(0, 3)))
+@settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_the_database_finds_due_is_what_the_policy_says(
+    url: str, history: list[tuple[int, str, int]], max_attempts: int, marks: set[int]
+) -> None:
+    """Whatever happened to partitions, those are due that `retry` would try again by now, and no others."""
+    policy, clock = RetryPolicy(max_attempts=max_attempts), FakeClock()
+    with Ledger.opened(url, clock=clock) as ledger:
+        partitions = _newcomers(ledger)
+        ends: dict[PartitionKey, list[Ended]] = {each: [] for each in partitions}
+        for number, (place, what, wait) in enumerate(history):
+            partition = partitions[place]
+            clock.tick(timedelta(seconds=1 + wait))
+            ends[partition].append(_happens(ledger, partition, what, f"r{number}", policy))
+        failed = [each for each in partitions if ledger.state(each).status is Status.FAILED]
+        marked = {partitions[place] for place in marks} & set(failed)
+        ledger.carry_out(Act.MARK_TERMINAL, marked, order(f"mark-{partitions[0].customer_id}"))
+        parked = {parking.name for parking in ledger.schedule.parkings(SOURCE)}
+        expected = set[PartitionKey]()
+        for each in failed:
+            failure = failure_of(each, ends[each])
+            assert failure is not None
+            answer = decide(failure, policy, marked=each in marked, today=TODAY)
+            if isinstance(answer, RetryAt) and answer.at <= clock.now and each.customer_id not in parked:
+                expected.add(each)
+        assert set(due(ledger, policy=policy)) & set(partitions) == expected
+        for lane in Lane:
+            found = ledger.schedule.due(policy, lane, source=SOURCE, today=TODAY)
+            assert all(lane_of(each, TODAY) is lane for each in found)
+
+
+def _happens(ledger: Ledger, partition: PartitionKey, what: str, run_id: str, policy: RetryPolicy) -> Ended:
+    if what in {"accept", "contract", "demoted"}:
+        ledger.register(sealed(run(partition, run_id)))
+        verdict = accept(run(partition, run_id))
+        if what != "accept":
+            verdict = Verdict(
+                run=run(partition, run_id),
+                outcome=Outcome.REJECTED,
+                error_class=what,
+                error_message="no",
+                rows_read=3,
+            )
+        recorded = ledger.record_verdict(verdict)
+        at = recorded.state.updated_at
+        assert at is not None
+        return Ended(at=at, accepted=what == "accept", error_class=None if what == "accept" else what)
+    failed = FailedFetch(key=partition, error_class=what, error_message="no")
+    (planned,) = ledger.record_failed_fetches([failed], policy, today=TODAY)
+    return Ended(at=planned.failed_at, error_class=what)
+
+
+def _newcomers(ledger: Ledger) -> list[PartitionKey]:
+    """Partitions that no example before had: a ledger of its own for each would take far longer."""
+    first = max(map(int, ledger.customers(SOURCE)), default=0) + 1
+    days = (FRESH.logical_date, OLD.logical_date, GONE.logical_date, date(2026, 2, 20))
+    return [replace(FRESH, customer_id=str(first + place), logical_date=day) for place, day in enumerate(days)]

@@ -1,0 +1,352 @@
+"""Fills an empty ledger with very many partitions at once, for what is only seen at size.
+
+What each partition is follows from its place, in `Shape`. The rows go in by plain INSERT … SELECT under every rule of
+the database, so they are what verdicts, loads and the desk could have left; a test holds the answers to that.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any, Final, NamedTuple
+
+import sqlalchemy as sa
+
+from ads_pipeline.domain.freshness import mint
+from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.ledger import database
+from ads_pipeline.ledger.tables import Day, Instant
+
+SOURCE: Final = "google_ads"
+QUERIES: Final = ("ad_group_daily", "campaign_daily", "keyword_daily", "search_term_daily")
+FIRST_DAY: Final = date(2024, 7, 1)
+ROWS: Final = 5  # of every run
+VERSION: Final = "1"
+NEVER: Final = datetime(2999, 1, 1, tzinfo=UTC)  # when what waits is due
+AT_ONCE: Final = 20_000
+
+
+class Kind(NamedTuple):
+    """What became of a partition: its runs in order with the verdict on each, and which of them was loaded."""
+
+    share: int  # of a thousand
+    status: str
+    first: str | None = None
+    second: str | None = None
+    runs: int = 1
+    loaded: int | None = None
+    demoting: int = 0
+    due: str | None = None
+
+    @property
+    def differs(self) -> bool:
+        """Whether the tables do not hold what the ledger says."""
+        current = None if self.status != "success" else self.runs
+        return current != self.loaded or bool(self.demoting)
+
+
+KINDS: Final[Mapping[str, Kind]] = {
+    "plain": Kind(829, "success", "accepted", loaded=1),
+    "retried": Kind(100, "success", "rejected", "accepted", runs=2, loaded=2),
+    "behind": Kind(5, "success", "accepted", "accepted", runs=2, loaded=1),
+    "unloaded": Kind(5, "success", "accepted"),
+    "demoting": Kind(1, "success", "accepted", loaded=1, demoting=1),
+    "due": Kind(10, "failed", "rejected", due="now"),
+    "waiting": Kind(10, "failed", "rejected", due="later"),
+    "terminal": Kind(10, "failed", "rejected", "rejected", runs=2),
+    "landed": Kind(20, "pending"),
+    "unheard": Kind(10, "pending", runs=0),
+}
+_FATES: Final = [name for name, kind in KINDS.items() for _ in range(kind.share)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """One partition of a grown ledger, and what became of it."""
+
+    number: int
+    query_name: str
+    customer_id: str
+    logical_date: date
+    kind: str
+
+    @property
+    def key(self) -> PartitionKey:
+        return PartitionKey(
+            source=SOURCE,
+            customer_id=self.customer_id,
+            query_name=self.query_name,
+            logical_date=self.logical_date,
+        )
+
+    def run_id(self, ordinal: int) -> str:
+        return f"{self.logical_date:%Y%m%d}T04000{ordinal}000Z-{self.number:08d}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """How many of each there are; every query has every customer on every day."""
+
+    queries: int = 4
+    customers: int = 500
+    days: int = 500
+
+    def partitions(self) -> Iterator[Partition]:
+        """All of them as they come in life: day by day."""
+        number = 0
+        for day in range(self.days):
+            for query in range(self.queries):
+                for customer in range(self.customers):
+                    number += 1
+                    yield Partition(
+                        number=number,
+                        query_name=QUERIES[query],
+                        customer_id=str(1_000_000_000 + 7 * customer),
+                        logical_date=FIRST_DAY + timedelta(days=day),
+                        # Each factor is prime to a thousand: every fate comes in its share, to everybody.
+                        kind=_FATES[(day * 919 + query * 729 + customer * 953) % len(_FATES)],
+                    )
+
+
+def grow(url: str, shape: Shape) -> None:
+    """Make the partitions in an empty ledger. Statistics are gathered only where the database does so by itself."""
+    engine = database.open_engine(url)
+    try:
+        with engine.connect() as connection:
+            if connection.dialect.name == "sqlite":
+                connection.exec_driver_sql("PRAGMA cache_size = -1000000")
+            _stage(connection, shape)
+            for statement in _INSERTS:
+                connection.execute(sa.text(statement))
+                connection.commit()
+        if engine.dialect.name == "postgresql":
+            with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+                connection.exec_driver_sql("VACUUM ANALYZE")
+    finally:
+        engine.dispose()
+
+
+_metadata: Final = sa.MetaData()
+_partitions: Final = sa.Table(
+    "grown_partitions",
+    _metadata,
+    sa.Column("number", sa.BigInteger),
+    sa.Column("query_name", sa.Text),
+    sa.Column("customer_id", sa.Text),
+    sa.Column("logical_date", Day()),
+    sa.Column("kind", sa.Text),
+    prefixes=["TEMPORARY"],
+)
+_kinds: Final = sa.Table(
+    "grown_kinds",
+    _metadata,
+    sa.Column("kind", sa.Text),
+    *(sa.Column(name, sa.Text) for name in ("status", "first", "second", "due")),
+    *(sa.Column(name, sa.Integer) for name in ("runs", "loaded", "demoting")),
+    prefixes=["TEMPORARY"],
+)
+_MOMENTS: Final = {
+    "landed_1": timedelta(hours=4),
+    "judged_1": timedelta(hours=5),
+    "loaded_1": timedelta(hours=6),
+    "landed_2": timedelta(hours=7),
+    "judged_2": timedelta(hours=8),
+    "loaded_2": timedelta(hours=9),
+    "acted": timedelta(hours=10),
+}
+_days: Final = sa.Table(
+    "grown_days",
+    _metadata,
+    sa.Column("logical_date", Day()),
+    sa.Column("day_text", sa.Text),
+    sa.Column("stamp", sa.Text),
+    *(sa.Column(name, Instant()) for name in (*_MOMENTS, "never")),
+    *(sa.Column(f"version_{name}", sa.Text) for name in _MOMENTS),
+    prefixes=["TEMPORARY"],
+)
+
+
+def _stage(connection: sa.Connection, shape: Shape) -> None:
+    """Put what is to be made where the database can take it from."""
+    _metadata.create_all(connection, checkfirst=False)
+    names = [column.name for column in _kinds.c]
+    kinds = [{"kind": name} | kind._asdict() for name, kind in KINDS.items()]
+    connection.execute(sa.insert(_kinds), [{name: row[name] for name in names} for row in kinds])
+    connection.execute(sa.insert(_days), [_day(FIRST_DAY + timedelta(days=number)) for number in range(shape.days)])
+    columns, rows = _partitions.c.keys(), list[dict[str, Any]]()
+    for each in shape.partitions():
+        rows.append({name: getattr(each, name) for name in columns})
+        if len(rows) == AT_ONCE:
+            connection.execute(sa.insert(_partitions), rows)
+            rows.clear()
+    if rows:
+        connection.execute(sa.insert(_partitions), rows)
+    connection.exec_driver_sql(_VIEW)
+    connection.commit()
+
+
+def _day(day: date) -> dict[str, Any]:
+    """A day, the moments after it at which things happened, and how the versions begin of rows written then."""
+    start = datetime.combine(day, time.min, UTC) + timedelta(days=1)
+    at = {name: start + after for name, after in _MOMENTS.items()}
+    versions = {f"version_{name}": mint(moment, after=None, randomness=0)[:12] for name, moment in at.items()}
+    named = {"logical_date": day, "day_text": day.isoformat(), "stamp": f"{day:%Y%m%d}", "never": NEVER}
+    return named | at | versions
+
+
+_KEY: Final = "source, customer_id, query_name, logical_date"
+# A row's version ends in fourteen digits that tell rows apart: the number of the partition does.
+_VIEW: Final = f"""
+CREATE TEMPORARY VIEW grown AS
+SELECT '{SOURCE}' AS source, p.customer_id, p.query_name, p.logical_date, p.number,
+    k.kind, k.status, k.first, k.second, k.runs, k.loaded, k.demoting, k.due,
+    {", ".join(f"d.{column.name}" for column in _days.c if column.name != "logical_date")},
+    d.stamp || 'T040001000Z-' || substr(CAST(100000000 + p.number AS TEXT), 2) AS run_1,
+    d.stamp || 'T040002000Z-' || substr(CAST(100000000 + p.number AS TEXT), 2) AS run_2,
+    substr(CAST(100000000000000 + p.number AS TEXT), 2) AS digits,
+    '{SOURCE}/' || p.customer_id || '/' || p.query_name || '/' || d.day_text
+        || ': cost_micros must be at least 0 in 1 row' AS message
+FROM grown_partitions AS p
+JOIN grown_days AS d ON d.logical_date = p.logical_date
+JOIN grown_kinds AS k ON k.kind = p.kind
+"""
+
+
+def _run(ordinal: int) -> str:
+    return f"""
+    INSERT INTO runs ({_KEY}, run_id, ordinal, schema_version, record_count, payload_sha256, registered_at)
+    SELECT {_KEY}, run_{ordinal}, {ordinal}, '{VERSION}', {ROWS}, '{"0" * 64}', landed_{ordinal} FROM grown
+    WHERE runs >= {ordinal}
+    """
+
+
+def _verdict(ordinal: int, verdict: str, effect: str, *, current: str, message: str) -> str:
+    rejected = verdict == "rejected"
+    return f"""
+    INSERT INTO attempts ({_KEY}, attempt_no, run_id, validation_id, ordinal, outcome, effect, error_class,
+        error_message, rows_read, rows_failed, judged_at, current_ordinal, message_ordinal)
+    SELECT {_KEY}, {ordinal}, run_{ordinal}, '', {ordinal}, '{verdict}', '{effect}',
+        {"'row_contract', message" if rejected else "NULL, NULL"}, {ROWS}, {int(rejected)}, judged_{ordinal},
+        {current}, {message}
+    FROM grown WHERE {("first", "second")[ordinal - 1]} = '{verdict}'
+    """
+
+
+_AGAIN: Final = "second IS NOT NULL"
+_CURRENT: Final = "CASE WHEN status = 'success' THEN CASE WHEN second = 'accepted' THEN run_2 ELSE run_1 END END"
+_JUDGED: Final = f"CASE WHEN {_AGAIN} THEN judged_2 ELSE judged_1 END"
+_STATES: Final = f"""
+INSERT INTO partition_state ({_KEY}, status, current_run_id, schema_version, record_count, updated_at, error_message,
+    attempt_count)
+SELECT {_KEY}, status, {_CURRENT}, CASE WHEN status = 'success' THEN '{VERSION}' END,
+    CASE WHEN status = 'success' THEN {ROWS} END, CASE WHEN first IS NULL THEN landed_1 ELSE {_JUDGED} END,
+    CASE WHEN status = 'failed' THEN message END,
+    CASE WHEN {_AGAIN} THEN 2 WHEN first IS NOT NULL THEN 1 ELSE 0 END
+FROM grown
+"""
+_LOADED: Final = "CASE loaded WHEN 1 THEN run_1 WHEN 2 THEN run_2 END"
+_LOADED_AT: Final = "CASE loaded WHEN 1 THEN loaded_1 WHEN 2 THEN loaded_2 END"
+_LOADS: Final = (
+    f"""
+    INSERT INTO warehouse_pointer ({_KEY}, run_id, schema_version, record_count, table_version, availability,
+        changed_at)
+    SELECT {_KEY}, {_LOADED}, '{VERSION}', {ROWS}, 1, 'published', {_LOADED_AT} FROM grown
+    WHERE loaded IS NOT NULL
+    """,
+    f"""
+    INSERT INTO load_records ({_KEY}, run_id, schema_version, record_count, table_version, loaded_at)
+    SELECT {_KEY}, {_LOADED}, '{VERSION}', {ROWS}, 1, {_LOADED_AT} FROM grown WHERE loaded IS NOT NULL
+    """,
+    f"""
+    INSERT INTO finishes (asset, {_KEY}, finished_at, run_id, outcome, code_version)
+    SELECT 'warehouse', {_KEY}, {_LOADED_AT}, {_LOADED}, 'SUCCEEDED', '{VERSION}' FROM grown
+    WHERE loaded IS NOT NULL
+    """,
+    f"""
+    INSERT INTO demotions ({_KEY}, run_id, validation_id, error_class, error_message, rows_read, rows_failed,
+        begun_at)
+    SELECT {_KEY}, {_CURRENT}, 'again', 'row_contract', message, {ROWS}, 1, acted FROM grown WHERE demoting = 1
+    """,
+)
+_PLACE: Final = "'default', source, '{asset}/' || query_name, customer_id || '|' || day_text"
+_VALUES: Final = """'{"customer":"' || customer_id || '","date":"' || day_text || '"}'"""
+_STATUS: Final = """
+INSERT INTO partition_status (tenant_id, workspace_id, asset_key, partition_key, last_materialization_run_id,
+    last_materialization_at, last_materialization_code_version, last_attempt_run_id, last_attempt_at,
+    last_attempt_outcome, partition_values, row_version)
+"""
+_LAST: Final = "CASE WHEN second IS NULL THEN first ELSE second END"
+_STATUSES: Final = (
+    f"""
+    {_STATUS}
+    SELECT {_PLACE.format(asset="raw")}, {_CURRENT}, CASE WHEN status = 'success' THEN {_JUDGED} END,
+        CASE WHEN status = 'success' THEN '{VERSION}' END, CASE WHEN {_AGAIN} THEN run_2 ELSE run_1 END, {_JUDGED},
+        CASE {_LAST} WHEN 'accepted' THEN 'SUCCEEDED' ELSE 'FAILED' END, {_VALUES},
+        CASE WHEN {_AGAIN} THEN version_judged_2 ELSE version_judged_1 END || digits
+    FROM grown WHERE first IS NOT NULL
+    """,
+    f"""
+    {_STATUS}
+    SELECT {_PLACE.format(asset="warehouse")}, {_LOADED}, {_LOADED_AT}, '{VERSION}', {_LOADED}, {_LOADED_AT},
+        'SUCCEEDED', {_VALUES}, CASE loaded WHEN 1 THEN version_loaded_1 ELSE version_loaded_2 END || digits
+    FROM grown WHERE loaded IS NOT NULL
+    """,
+)
+# Every partition that has a run was claimed for it once; one in a hundred is claimed now.
+_CONTROL: Final = (
+    """
+    INSERT INTO leases (run_id, opened_at, beat_at, expires_at, ended_at)
+    SELECT 'produced-' || stamp, landed_1, acted, acted, acted FROM grown_days
+    """,
+    """
+    INSERT INTO leases (run_id, opened_at, beat_at, expires_at)
+    SELECT 'producing', min(landed_1), max(acted), max(never) FROM grown_days
+    """,
+    f"""
+    INSERT INTO claims ({_KEY}, run_id, fence, claimed_at)
+    SELECT {_KEY}, CASE WHEN number % 100 = 7 THEN 'producing' ELSE 'produced-' || stamp END, 1, landed_1 FROM grown
+    WHERE runs >= 1
+    """,
+    f"""
+    INSERT INTO retry_schedule ({_KEY}, attempt_no, failures, error_class, failed_at, due_at, why, planned_at)
+    SELECT {_KEY}, CASE WHEN {_AGAIN} THEN 2 ELSE 1 END, CASE WHEN {_AGAIN} THEN 2 ELSE 1 END, 'row_contract',
+        {_JUDGED}, CASE due WHEN 'now' THEN acted WHEN 'later' THEN never END, 'tried once', {_JUDGED}
+    FROM grown WHERE status = 'failed'
+    """,
+    f"""
+    INSERT INTO failed_fetches ({_KEY}, failed_at, engine_run_id, error_class, error_message)
+    SELECT {_KEY}, landed_1, 'producing', 'transport', 'the connection was reset' FROM grown WHERE runs = 0
+    """,
+    """
+    INSERT INTO operator_acts (act_id, act, operator, command, filters, reason, partitions_changed, acted_at)
+    SELECT 'act-1', 'reprocess', 'ada', 'state reprocess', '', 'asked to', count(*), max(acted) FROM grown
+    WHERE kind = 'plain' AND number % 1000 = 0
+    """,
+    f"""
+    INSERT INTO acted_partitions (act_id, {_KEY}, status_before)
+    SELECT 'act-1', {_KEY}, status FROM grown WHERE kind = 'plain' AND number % 1000 = 0
+    """,
+    f"""
+    INSERT INTO requests ({_KEY}, kind, act_id, attempt_no, requested_at)
+    SELECT {_KEY}, 'reprocess', 'act-1', 1, acted FROM grown WHERE kind = 'plain' AND number % 1000 = 0
+    """,
+    f"""
+    INSERT INTO terminal_marks ({_KEY}, act_id, marked_at)
+    SELECT {_KEY}, 'act-1', acted FROM grown WHERE kind = 'due' AND number % 10 = 0
+    """,
+    f"""
+    INSERT INTO parkings (source, scope, name, error_class, why, parked_at)
+    SELECT '{SOURCE}', 'customer', min(customer_id), 'account_access', 'access was withdrawn', max(acted) FROM grown
+    """,
+)
+_INSERTS: Final = (
+    _run(1),
+    _run(2),
+    _verdict(1, "accepted", "promoted", current="1", message="NULL"),
+    _verdict(1, "rejected", "failed", current="NULL", message="1"),
+    _verdict(2, "accepted", "promoted", current="2", message="NULL"),
+    _verdict(2, "rejected", "failed", current="NULL", message="2"),
+    _STATES,
+    *_LOADS,
+    *_STATUSES,
+    *_CONTROL,
+)

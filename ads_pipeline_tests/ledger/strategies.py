@@ -1,0 +1,122 @@
+"""Random histories of a ledger, told as plain steps: what is registered, judged, ordered, loaded; and the time."""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from hypothesis import strategies as st
+
+from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.transitions import Act
+from ads_pipeline.errors import LedgerError
+from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline_tests.ledger.builders import FakeClock, accept, damaged, key, load, order, reject, run, sealed
+
+PLACES = 2
+ACTS = (Act.REQUEUE, Act.WITHDRAW, Act.ENQUEUE, Act.REPROCESS, Act.MARK_TERMINAL, Act.CLEAR_TERMINAL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One thing that happens: to which partition, with which run, and how far the clock jumps before it."""
+
+    what: str
+    place: int
+    run: int
+    jump: int
+    validation: str = ""
+    act: Act = Act.REQUEUE
+
+    def take(self, ledger: Ledger, clock: FakeClock, number: int) -> None:
+        """What cannot happen then is refused, and changes nothing."""
+        clock.tick(timedelta(microseconds=self.jump))
+        with suppress(LedgerError):
+            VERBS[self.what](ledger, self, run(partition(self.place), f"r{self.run}"), number)
+
+
+Verb = Callable[[Ledger, Step, Run, int], object]
+
+
+def _reject(ledger: Ledger, step: Step, named: Run, _number: int) -> None:
+    """As the pipeline does: what it takes from readers is hidden first."""
+    verdict = reject(named, validation_id=step.validation)
+    ledger.begin_demotions([verdict])
+    ledger.record_verdicts([verdict])
+
+
+VERBS: Mapping[str, Verb] = {
+    "land": lambda ledger, _step, named, _number: ledger.register(sealed(named)),
+    "land damaged": lambda ledger, _step, named, _number: ledger.register(damaged(named)),
+    "accept": lambda ledger, step, named, _number: ledger.record_verdicts([accept(named, step.validation)]),
+    "reject": _reject,
+    "find bad": lambda ledger, step, named, _number: ledger.begin_demotions(
+        [reject(named, validation_id=step.validation)]
+    ),
+    "act": lambda ledger, step, named, number: ledger.carry_out(step.act, [named.key], order(f"act-{number}")),
+    "load": lambda ledger, _step, named, _number: load(ledger, named),
+    "fail to load": lambda ledger, _step, named, _number: ledger.record_failed_loads({named: "no room"}),
+    "ask for": lambda ledger, _step, named, _number: ledger.insert_pending([named.key]),
+}
+OFTEN = ("land", "accept", "act")
+WHAT = (*OFTEN, *OFTEN, *VERBS)
+steps = st.lists(
+    st.builds(
+        Step,
+        what=st.sampled_from(WHAT),
+        place=st.integers(0, PLACES - 1),
+        run=st.integers(1, 2),
+        jump=st.sampled_from([-5_000_000, -1, 0, 0, 1, 1_000, 60_000_000]),
+        validation=st.sampled_from(["", "", "v2"]),
+        act=st.sampled_from(ACTS),
+    ),
+    min_size=10,
+    max_size=60,
+)
+
+
+def partition(place: int) -> PartitionKey:
+    return key(str(1 + place))
+
+
+def live(ledger: Ledger, clock: FakeClock, history: list[Step], *, apart: int = 0) -> None:
+    """Take the steps; histories that are lived apart share neither partitions nor acts."""
+    for number, step in enumerate(history):
+        replace(step, place=step.place + apart * PLACES).take(ledger, clock, number + apart * 1_000)
+
+
+# One of everything, in an order in which all of it can happen: the clock goes back before each act.
+SCRIPTED = [
+    Step(what=what, place=place, run=number, jump=jump, validation=validation, act=act)
+    for what, place, number, jump, validation, act in (
+        ("land", 0, 1, 0, "", Act.ENQUEUE),
+        ("accept", 0, 1, 0, "", Act.ENQUEUE),
+        ("accept", 0, 1, 0, "", Act.ENQUEUE),  # redelivered
+        ("load", 0, 1, 0, "", Act.ENQUEUE),
+        ("accept", 0, 1, 0, "v2", Act.ENQUEUE),  # confirmed
+        ("land", 0, 2, 0, "", Act.ENQUEUE),
+        ("reject", 0, 2, 0, "", Act.ENQUEUE),  # set aside
+        ("act", 0, 1, -3_600_000_000, "", Act.REPROCESS),
+        ("reject", 0, 1, 0, "v3", Act.ENQUEUE),  # demoted
+        ("act", 0, 1, -3_600_000_000, "", Act.MARK_TERMINAL),
+        ("act", 0, 1, 0, "", Act.CLEAR_TERMINAL),
+        ("act", 0, 1, 0, "", Act.REQUEUE),
+        ("accept", 0, 2, 0, "v4", Act.ENQUEUE),  # promoted by a new validation
+        ("accept", 0, 1, 0, "v4", Act.ENQUEUE),  # superseded
+        ("load", 0, 2, 0, "", Act.ENQUEUE),
+        ("act", 0, 2, -3_600_000_000, "", Act.WITHDRAW),
+        ("act", 1, 1, 0, "", Act.ENQUEUE),
+        ("land damaged", 1, 1, 0, "", Act.ENQUEUE),
+        ("reject", 1, 1, 0, "", Act.ENQUEUE),  # failed
+        ("fail to load", 1, 1, 0, "", Act.ENQUEUE),
+        ("act", 1, 1, 0, "", Act.MARK_TERMINAL),
+        ("ask for", 2, 1, 5, "", Act.ENQUEUE),
+        ("land", 3, 1, 5, "", Act.ENQUEUE),
+        ("act", 4, 1, 5, "", Act.ENQUEUE),
+        ("land", 5, 1, 5, "", Act.ENQUEUE),
+        ("accept", 5, 1, 5, "", Act.ENQUEUE),
+        ("load", 5, 1, 5, "", Act.ENQUEUE),
+        ("find bad", 5, 1, 5, "v2", Act.ENQUEUE),
+        ("act", 5, 1, 5, "", Act.REPROCESS),
+    )
+]

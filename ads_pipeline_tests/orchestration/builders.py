@@ -1,0 +1,104 @@
+"""A deployment in one folder with Dagster on top, and short ways to run it and to ask what Dagster shows."""
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+from dagster._core.definitions.partitions.context import partition_loading_context
+from dagster._core.storage.partition_status_cache import get_and_update_asset_status_cache_value
+from pyspark.sql import SparkSession
+
+from ads_pipeline.definitions import build_definitions
+from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.orchestration.partitions import CUSTOMERS, partitions_from, raw_asset, warehouse_asset
+from ads_pipeline.orchestration.resources import Extractor, outside
+from ads_pipeline.settings import Settings, read_settings
+from ads_pipeline_tests.ledger.builders import FakeClock
+from ads_pipeline_tests.pipeline.builders import QUERY, House
+
+RAW, WAREHOUSE = raw_asset(QUERY), warehouse_asset(QUERY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Location:
+    """A house, the definitions over it, and Dagster's own records."""
+
+    house: House
+    settings: Settings
+    defs: dg.Definitions
+    instance: dg.DagsterInstance
+
+    def add(self, *customers: int) -> None:
+        self.instance.add_dynamic_partitions(CUSTOMERS, [str(customer) for customer in customers])
+
+    def run(
+        self,
+        keys: Sequence[PartitionKey],
+        assets: Sequence[dg.AssetKey] = (RAW, WAREHOUSE),
+        *,
+        tags: Mapping[str, str] | None = None,
+    ) -> dg.ExecuteInProcessResult:
+        """One run over the range from the first to the last of these partitions."""
+        told = dict(tags or {}) | {
+            "dagster/asset_partition_range_start": keys[0].dagster_key,
+            "dagster/asset_partition_range_end": keys[-1].dagster_key,
+        }
+        job = self.defs.resolve_implicit_global_asset_job_def()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return job.execute_in_process(
+                instance=self.instance, asset_selection=list(assets), tags=told, raise_on_error=False
+            )
+
+    def shown(self, asset: dg.AssetKey) -> tuple[set[str], set[str]]:
+        """The partitions Dagster shows as materialized, and as failed."""
+        partitions = partitions_from(self.settings.google_apis.start_date)
+        with partition_loading_context(dynamic_partitions_store=self.instance):
+            found = get_and_update_asset_status_cache_value(self.instance, asset, partitions)
+            assert found is not None
+            done = found.deserialize_materialized_partition_subsets(partitions).get_partition_keys()
+            failed = found.deserialize_failed_partition_subsets(partitions).get_partition_keys()
+        return set(map(str, done)), set(map(str, failed))
+
+    def checked(self) -> dict[str, bool]:
+        """Whether the last check of each partition passed."""
+        partitions = partitions_from(self.settings.google_apis.start_date)
+        check = dg.AssetCheckKey(RAW, "valid")
+        with partition_loading_context(dynamic_partitions_store=self.instance):
+            state = self.instance.event_log_storage.get_asset_check_state([(check, partitions)])[check]
+            return {
+                str(name): status.value == "SUCCEEDED"
+                for status, subset in state.subsets.items()
+                if status.value in ("SUCCEEDED", "FAILED")
+                for name in getattr(subset.value, "get_partition_keys", list)()
+            }
+
+
+def names(*keys: PartitionKey) -> set[str]:
+    return {key.dagster_key for key in keys}
+
+
+@contextmanager
+def location_at(
+    home: Path,
+    spark: SparkSession,
+    *,
+    clock: FakeClock | None = None,
+    start_date: date | None = None,
+    extractor: Extractor = outside,
+) -> Iterator[Location]:
+    settings = read_settings({"ADS_PIPELINE_HOME": str(home), "ADS_PIPELINE_SPARK": "local[2]"})
+    if start_date is not None:
+        settings = replace(settings, google_apis=settings.google_apis.model_copy(update={"start_date": start_date}))
+    home.mkdir(parents=True, exist_ok=True)
+    with Ledger.opened(settings.database_url) as ledger, dg.instance_for_test(temp_dir=str(home)) as instance:
+        house = House(home=home, spark=spark, ledger=ledger)
+        timed: dict[str, Any] = {"now": clock} if clock else {}
+        defs = build_definitions(settings, extractor=extractor, **timed)
+        yield Location(house=house, settings=settings, defs=defs, instance=instance)

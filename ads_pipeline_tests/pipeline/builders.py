@@ -1,0 +1,147 @@
+"""A house of all rooms in one folder, and short ways to fill it and to look at it."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import duckdb
+from pyspark.sql import SparkSession
+
+from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.pipeline.pipeline import Pipeline
+from ads_pipeline.pipeline.readers import Readers
+from ads_pipeline.pipeline.reconciliation import Reconciliation, Repair
+from ads_pipeline.progress import Telling, silence
+from ads_pipeline.raw.landing import PAYLOAD, RawRuns
+from ads_pipeline.raw.seal import SealFacts
+from ads_pipeline.warehouse.publication import Warehouse
+from ads_pipeline_tests.validator.builders import row
+
+SOURCE, QUERY = "google_ads", "campaign_daily"
+FACTS = SealFacts(
+    extracted_at=datetime(2026, 2, 4, tzinfo=UTC), schema_version="1", api_version="v26", query_hash="0" * 64
+)
+V2: dict[str, Any] = {"all_conversions": 2.0, "search_impression_share": 0.5}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class House:
+    """Raw runs, a ledger and a warehouse in one home, and what works on them."""
+
+    home: Path
+    spark: SparkSession
+    ledger: Ledger
+    tell: Telling = silence
+
+    @property
+    def raw(self) -> RawRuns:
+        return RawRuns(self.home / "raw")
+
+    @property
+    def warehouse(self) -> Warehouse:
+        return Warehouse(self.home / "warehouse")
+
+    @property
+    def pipeline(self) -> Pipeline:
+        return Pipeline(spark=self.spark, raw=self.raw, ledger=self.ledger, warehouse=self.warehouse, tell=self.tell)
+
+    @property
+    def readers(self) -> Readers:
+        return Readers(ledger=self.ledger, warehouse_root=self.home / "warehouse", source=SOURCE)
+
+    @property
+    def reconciliation(self) -> Reconciliation:
+        return Reconciliation(ledger=self.ledger, warehouse=self.warehouse, pipeline=self.pipeline)
+
+    def differences(self) -> list[Repair]:
+        return self.reconciliation.plan(source=SOURCE, query_name=QUERY)
+
+
+@contextmanager
+def house_at(home: Path, spark: SparkSession, url: str) -> Iterator[House]:
+    with Ledger.opened(url) as ledger:
+        yield House(home=home, spark=spark, ledger=ledger)
+
+
+def key(customer: int = 1, day: int = 1, query_name: str = QUERY) -> PartitionKey:
+    return PartitionKey(
+        source=SOURCE, customer_id=str(customer), query_name=query_name, logical_date=date(2026, 1, day)
+    )
+
+
+def rows_for(partition: PartitionKey, count: int, **changes: Any) -> list[dict[str, Any]]:
+    own = {"customer_id": partition.customer_id, "date": partition.logical_date.isoformat()}
+    return [row(number, **(own | changes)) for number in range(1, count + 1)]
+
+
+def land(house: House, partition: PartitionKey, run_id: str = "r1", *, count: int = 2, **changes: Any) -> Run:
+    """A sealed run of so many good rows, unless a column is changed into something bad."""
+    run = Run(key=partition, run_id=run_id)
+    facts = replace(FACTS, schema_version="2") if changes.keys() & V2.keys() else FACTS
+    house.raw.land(run, rows_for(partition, count, **changes), facts)
+    return run
+
+
+def land_bad(house: House, partition: PartitionKey, run_id: str = "r1") -> Run:
+    return land(house, partition, run_id, cost_micros=-1)
+
+
+def tamper(house: House, run: Run) -> None:
+    """Change a sealed payload without changing its size."""
+    payload = house.home / "raw" / run.path / PAYLOAD
+    content = payload.read_bytes()
+    payload.chmod(0o644)
+    payload.write_bytes(content.replace(b"Spring", b"Autumn"))
+
+
+def table_versions(house: House) -> int:
+    return len(list((house.home / "warehouse" / SOURCE / QUERY / "_delta_log").glob("*.json")))
+
+
+def visible(house: House, view: str = QUERY) -> dict[PartitionKey, str]:
+    """Which run readers see of each partition, asked through DuckDB."""
+    with house.readers.connect([QUERY]) as connection:
+        if not connection.execute("SHOW TABLES").fetchall():
+            return {}
+        return _runs(connection, f"SELECT DISTINCT customer_id, logical_date, run_id FROM {view}")
+
+
+def visible_in_spark(house: House) -> dict[PartitionKey, str]:
+    frame = house.readers.rows(house.spark, QUERY)
+    assert frame is not None
+    rows = frame.select("customer_id", "logical_date", "run_id").distinct().collect()
+    assert len({(each.customer_id, each.logical_date) for each in rows}) == len(rows)
+    return {key_of(each.customer_id, each.logical_date): each.run_id for each in rows}
+
+
+def key_of(customer_id: str, day: date) -> PartitionKey:
+    return PartitionKey(source=SOURCE, customer_id=customer_id, query_name=QUERY, logical_date=day)
+
+
+def reasons(judged: Any) -> dict[Run, str | None]:
+    """The error class of each verdict; None for an acceptance."""
+    return {each.verdict.run: each.verdict.error_class for each in judged.judgements}
+
+
+def bombs(partition: PartitionKey) -> dict[str, bytes]:
+    """Payloads that would hurt a careless reader."""
+    (good,) = rows_for(partition, 1)
+    line = json.dumps(good).encode() + b"\n"
+    return {
+        "deep": b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"\n",
+        "long_number": b'{"campaign_id": ' + b"9" * 100_000 + b"}\n",
+        "long_line": line[:-2] + b', "note": "' + b"x" * (20 << 20) + b'"}\n',
+        "other_query": json.dumps({"ad_group_id": 1, "date": "2026-01-01"}).encode() + b"\n",
+        "two_objects": line.rstrip() + line,
+    }
+
+
+def _runs(connection: duckdb.DuckDBPyConnection, query: str) -> dict[PartitionKey, str]:
+    rows: Sequence[tuple[str, date, str]] = connection.execute(query).fetchall()
+    assert len({row[:2] for row in rows}) == len(rows), "two runs of one partition are visible"
+    return {key_of(customer, day): run_id for customer, day, run_id in rows}

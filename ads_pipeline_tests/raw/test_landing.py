@@ -1,0 +1,346 @@
+"""Holds raw runs to R1, R2 and R4 to R8: whole or absent, immutable, one winner, safe names, no links, in order.
+
+What a landing that breaks off leaves behind is in `test_raw_crashes`; what a seal may say, in `test_seal`.
+"""
+
+import hashlib
+import json
+import os
+import posixpath
+import stat
+from collections.abc import Callable
+from datetime import date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ads_pipeline.domain.partition import PartitionKey, Run, parse_run_path
+from ads_pipeline.errors import BadName, BadRow, RawError, RunDamaged, RunExists, RunNotSealed, UnsafePath
+from ads_pipeline.raw.landing import METADATA, PAYLOAD, Damage, RawRuns
+from ads_pipeline.raw.seal import Seal
+from ads_pipeline_tests.builders import (
+    DAY,
+    PAYLOAD_OF_ROWS,
+    ROWS,
+    assert_listed_as_damage,
+    assert_unreadable,
+    facts,
+    found,
+    key,
+    run,
+    seal_by_hand,
+    tree,
+)
+from ads_pipeline_tests.example_counts import examples
+
+Change = Callable[[Path], object]
+RUN_DEPTH = 5
+LEVELS = pytest.mark.parametrize("depth", range(1, RUN_DEPTH + 1), ids=["source", "customer", "query", "date", "run"])
+ESCAPES = ["", "..", "../x", "/x", "a/b", "a\\b"]
+HOSTILE = [*ESCAPES, "a|b", "a=b", "a b", "a\n", "a\x00", "a\x1b[2J", "é", "٣", "-a", "a" * 300]
+PARTS = {"source": "s", "customer_id": "1", "query_name": "q", "logical_date": DAY, "run_id": "r"}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "outer" / "raw"
+
+
+@pytest.fixture
+def raw(root: Path) -> RawRuns:
+    return RawRuns(root)
+
+
+def rewrite(path: Path, content: bytes) -> None:
+    path.unlink()
+    path.write_bytes(content)
+
+
+class TestReading:
+    @pytest.mark.invariant("R1")
+    def test_a_landed_run_is_listed_and_reads_back(self, raw: RawRuns) -> None:
+        """What was landed is what is listed, verified and read, and the seal states the bytes that were written."""
+        seal = raw.land(run(), ROWS, facts())
+        assert (seal.run, seal.facts, seal.record_count) == (run(), facts(), 2)
+        assert seal.payload_bytes == len(PAYLOAD_OF_ROWS)
+        assert seal.payload_sha256 == hashlib.sha256(PAYLOAD_OF_ROWS).hexdigest()
+        assert list(raw.runs(key())) == found(raw) == [seal]
+        assert raw.seal(run()) == raw.verify(run()) == seal
+        with raw.open(run()) as (again, payload):
+            assert (again, payload.read()) == (seal, PAYLOAD_OF_ROWS)
+
+    @pytest.mark.invariant("R8")
+    @settings(deadline=None, max_examples=examples(40))
+    @given(
+        st.lists(
+            st.dictionaries(
+                st.text(max_size=5),
+                st.none()
+                | st.booleans()
+                | st.integers()
+                | st.floats(allow_nan=False, allow_infinity=False)
+                | st.text(),
+                max_size=4,
+            )
+        )
+    )
+    def test_rows_keep_their_order(
+        self, tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]]
+    ) -> None:
+        """The payload's lines are the rows that were given, in the order they were given in."""
+        raw = RawRuns(tmp_path_factory.mktemp("raw"))
+        raw.land(run(), iter(rows), facts())
+        with raw.open(run()) as (seal, payload):
+            assert [json.loads(line) for line in payload] == rows
+        assert seal.record_count == len(rows)
+
+    @pytest.mark.invariant("R1")
+    @pytest.mark.parametrize(
+        "change",
+        [
+            pytest.param(lambda path: rewrite(path, PAYLOAD_OF_ROWS[:-9]), id="truncated"),
+            pytest.param(lambda path: rewrite(path, b""), id="emptied"),
+            pytest.param(lambda path: rewrite(path, PAYLOAD_OF_ROWS + b"{}\n"), id="extended"),
+            pytest.param(lambda path: path.unlink(), id="missing"),
+        ],
+    )
+    def test_a_payload_of_another_size_is_damage(self, raw: RawRuns, root: Path, change: Change) -> None:
+        """A sealed run whose payload is shorter, longer or gone is listed as damage and never read."""
+        raw.land(run(), ROWS, facts())
+        change(root / run().path / PAYLOAD)
+        assert_listed_as_damage(raw)
+        assert_unreadable(raw, RunDamaged)
+
+    @pytest.mark.invariant("R1")
+    @pytest.mark.parametrize("position", [0, len(PAYLOAD_OF_ROWS) // 2, len(PAYLOAD_OF_ROWS) - 1])
+    def test_one_flipped_bit_is_never_read(self, raw: RawRuns, root: Path, position: int) -> None:
+        """A payload of the right size with one wrong bit is refused before its first byte is handed out."""
+        raw.land(run(), ROWS, facts())
+        flipped = bytearray(PAYLOAD_OF_ROWS)
+        flipped[position] ^= 1
+        rewrite(root / run().path / PAYLOAD, bytes(flipped))
+        assert_unreadable(raw, RunDamaged)
+
+    @pytest.mark.invariant("R1")
+    def test_what_has_no_seal_does_not_exist(self, raw: RawRuns, root: Path) -> None:
+        """A run without metadata.json, and a whole run under a temporary name, are not listed."""
+        raw.land(run(), ROWS, facts())
+        raw.land(run("r2"), ROWS, facts())
+        (root / run().path / METADATA).unlink()
+        (root / run("r2").path).rename(root / key().path / "_tmp.r2.0badcafe")
+        assert list(raw.runs(key())) == found(raw) == []
+        assert_unreadable(raw, RunNotSealed)
+
+    @pytest.mark.invariant("R1")
+    @pytest.mark.parametrize("rows", [0, 5])
+    def test_rows_are_counted_whatever_their_size(self, raw: RawRuns, rows: int) -> None:
+        """No row at all, and rows that fill many reads, are sealed with their count and verified like any other."""
+        assert raw.land(run(), ({"text": "x" * 900_000} for _ in range(rows)), facts()).record_count == rows
+        assert raw.verify(run()).record_count == rows
+
+    @pytest.mark.invariant("R1")
+    def test_extra_files_are_ignored(self, raw: RawRuns, root: Path) -> None:
+        """Files that other tools leave inside a run, or hidden beside one, change nothing."""
+        seal = raw.land(run(), ROWS, facts())
+        for directory in [(root / run().path), *list((root / run().path).parents)[: RUN_DEPTH - 1]]:
+            (directory / "_SUCCESS").write_text("x")
+            (directory / ".crc").write_text("x")
+        (root / run().path / "notes.txt").write_text("x")
+        assert list(raw.runs(key())) == found(raw) == [raw.verify(run())] == [seal]
+
+    def test_the_window_includes_both_ends_in_path_order(self, raw: RawRuns) -> None:
+        """A window finds the runs of its first and last day and of those between, in the order of their paths."""
+        days = [DAY + timedelta(days=n) for n in range(5)]
+        runs = [run(name, key(customer, day=day)) for day in days for customer in ("20", "3") for name in ("b", "a")]
+        for each in runs:
+            raw.land(each, ROWS, facts())
+        listed = [seal.run for seal in found(raw, days[1], days[3]) if isinstance(seal, Seal)]
+        assert listed == sorted((r for r in runs if days[1] <= r.key.logical_date <= days[3]), key=lambda r: r.path)
+        assert len(listed) == 12
+        assert found(raw, days[3], days[1]) == []
+        assert list(raw.find(source="other_ads", since=days[0], until=days[4])) == []
+
+    @pytest.mark.parametrize(
+        "path",
+        [
+            "customer_id=123-456-7890",
+            "1234567890",
+            *(f"customer_id=1/{name}" for name in ("query_name=Campaign", "queryname=x")),
+            *(f"customer_id=1/query_name=x/logical_date={day}" for day in ("2026-2-3", "2026_02_03", "2026-02-30")),
+            *(f"customer_id=1/query_name=x/logical_date=2026-02-03/{name}" for name in ("run_id=-x", "runid=x")),
+        ],
+    )
+    def test_misnamed_directories_are_reported(self, raw: RawRuns, root: Path, path: str) -> None:
+        """A directory whose name breaks the rules is damage at its own level, beside the good runs."""
+        seal = raw.land(run(), ROWS, facts())
+        (root / "google_ads" / path).mkdir(parents=True)
+        listed = found(raw, DAY, DAY + timedelta(days=20))
+        assert seal in listed
+        assert [(each.path, each.run) for each in listed if isinstance(each, Damage)] == [
+            (f"google_ads/{path}", None)
+        ]
+
+
+class TestLanding:
+    @pytest.mark.invariant("R2")
+    def test_a_sealed_run_never_changes(self, raw: RawRuns, root: Path) -> None:
+        """Whatever else is done, a sealed run keeps its bytes, and its files grant nobody to write."""
+        mask = os.umask(0o022)
+        try:
+            raw.land(run(), ROWS, facts())
+        finally:
+            os.umask(mask)
+        before = tree(root / run().path)
+        assert {name: stat.S_IMODE(mode) for name, (mode, _) in before.items()} == {PAYLOAD: 0o444, METADATA: 0o444}
+        raw.land(run("r2"), ROWS, facts())
+        with pytest.raises(RunExists):
+            raw.land(run(), [], facts())
+        with pytest.raises(BadRow):
+            raw.land(run("r3"), [{"x": float("nan")}], facts())
+        with raw.open(run()) as (_seal, payload):
+            payload.read()
+        assert len(raw.runs(key())) == len(found(raw)) == 2
+        assert raw.seal(run()) == raw.verify(run())
+        assert tree(root / run().path) == before
+
+    @pytest.mark.invariant("R2", "R4")
+    @pytest.mark.parametrize(
+        "occupy",
+        [
+            pytest.param(lambda day: RawRuns(day.parents[3]).land(run(), ROWS, facts()), id="same run"),
+            pytest.param(lambda day: RawRuns(day.parents[3]).land(run("R1"), ROWS, facts()), id="other case"),
+            pytest.param(lambda day: (day / "run_id=r1").mkdir(), id="empty directory"),
+            pytest.param(lambda day: (day / "run_id=r1").write_text("x"), id="file"),
+            pytest.param(lambda day: (day / "run_id=r1").symlink_to(day), id="link"),
+        ],
+    )
+    def test_a_taken_name_is_refused(self, raw: RawRuns, root: Path, occupy: Change) -> None:
+        """Landing on a name that is taken, by whatever and in whatever case, changes nothing."""
+        day = root / key().path
+        day.mkdir(parents=True)
+        occupy(day)
+        before = tree(root)
+        with pytest.raises(RunExists):
+            raw.land(run(), [{"other": 1}], facts())
+        assert tree(root) == before
+
+
+class TestNames:
+    @pytest.mark.invariant("R5")
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            *((field, value) for field in ("source", "customer_id", "query_name", "run_id") for value in HOSTILE),
+            *(
+                ("customer_id", value)
+                for value in ("123-456-7890", "1234567890\n", "١٢٣٤٥٦٧٨٩٠", "1" * 21, 1234567890)
+            ),
+            *((field, value) for field in ("source", "query_name") for value in ("Campaign", "a-b", "1a", "_a")),
+            *(("run_id", value) for value in (".hidden", "_tmp.x", "a" * 97, None)),
+            *(("logical_date", value) for value in ("2026-02-03", datetime.combine(DAY, datetime.min.time()))),
+        ],
+    )
+    def test_a_hostile_name_is_refused(self, tmp_path: Path, raw: RawRuns, field: str, value: object) -> None:
+        """A name that breaks its rule is refused by a one-line message that names the field; nothing is written."""
+        raw.land(run(), ROWS, facts())
+        before = tree(tmp_path)
+        parts: dict[str, Any] = {**PARTS, field: value}
+        run_id = parts.pop("run_id")
+        with pytest.raises(BadName) as refused:
+            raw.land(Run(key=PartitionKey(**parts), run_id=run_id), ROWS, facts())
+        assert refused.value.field == field
+        assert str(refused.value).startswith(f"{field}: ")
+        assert str(refused.value).isprintable()
+        assert tree(tmp_path) == before
+
+    @pytest.mark.invariant("R5")
+    @pytest.mark.parametrize("source", [*HOSTILE, "Google_Ads"])
+    def test_a_hostile_source_is_not_searched(self, raw: RawRuns, source: str) -> None:
+        """A search below a source whose name breaks its rule is refused, not answered from outside the root."""
+        raw.land(run(), ROWS, facts())
+        with pytest.raises(BadName):
+            list(raw.find(source=source, since=DAY, until=DAY))
+
+    NEAR = st.builds(
+        PartitionKey,
+        source=st.sampled_from(["a", "aa", "a_"]),
+        customer_id=st.sampled_from(["0", "00", "1"]),
+        query_name=st.sampled_from(["a", "aa", "a_"]),
+        logical_date=st.sampled_from([date(1, 1, 1), date(11, 1, 1), DAY]),
+    )
+    ANY = st.builds(
+        PartitionKey,
+        source=st.from_regex(r"[a-z][a-z0-9_]{0,31}", fullmatch=True),
+        customer_id=st.from_regex(r"[0-9]{1,20}", fullmatch=True),
+        query_name=st.from_regex(r"[a-z][a-z0-9_]{0,63}", fullmatch=True),
+        logical_date=st.dates(),
+    )
+
+    @pytest.mark.invariant("R5")
+    @given(NEAR | ANY, NEAR | ANY, st.from_regex(r"[0-9A-Za-z][0-9A-Za-z._-]{0,95}", fullmatch=True))
+    def test_each_key_has_a_path_of_its_own(self, one: PartitionKey, other: PartitionKey, run_id: str) -> None:
+        """Two keys share a path, in any case, only when equal; a path lies below the root and spells its run."""
+        assert (one == other) == (one.path.casefold() == other.path.casefold())
+        path = Run(key=one, run_id=run_id).path
+        assert posixpath.normpath(path) == path
+        assert not path.startswith(("/", ".."))
+        assert max(len(name) for name in path.split("/")) < 128
+        assert parse_run_path(path) == Run(key=one, run_id=run_id)
+
+
+class TestLinks:
+    @pytest.mark.invariant("R7")
+    @LEVELS
+    def test_a_linked_directory_is_not_followed(self, tmp_path: Path, raw: RawRuns, root: Path, depth: int) -> None:
+        """A symbolic link in place of any directory below the root stops reading and landing; nothing is touched."""
+        raw.land(run(), ROWS, facts())
+        linked = "/".join(run().path.split("/")[:depth])
+        (root / linked).rename(tmp_path / "elsewhere")
+        (root / linked).symlink_to(tmp_path / "elsewhere")
+        before = tree(tmp_path)
+        assert_unreadable(raw, UnsafePath)
+        with pytest.raises(UnsafePath):
+            raw.seal(run())
+        with pytest.raises(RunExists if depth == RUN_DEPTH else UnsafePath):
+            raw.land(run(), ROWS, facts())
+        if depth == RUN_DEPTH:
+            assert_listed_as_damage(raw)
+        else:
+            with pytest.raises(UnsafePath):
+                raw.runs(key())
+        if depth == 1:
+            with pytest.raises(UnsafePath):
+                found(raw)
+        else:
+            assert [(each.path, type(each)) for each in found(raw) if isinstance(each, Damage)] == [(linked, Damage)]
+        assert tree(tmp_path) == before
+
+    @pytest.mark.invariant("R1", "R7")
+    @pytest.mark.timeout(30)
+    @pytest.mark.parametrize(
+        "kind", [stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFDIR, stat.S_IFLNK], ids=["pipe", "socket", "directory", "link"]
+    )
+    @pytest.mark.parametrize("name", [PAYLOAD, METADATA])
+    def test_what_is_not_a_plain_file_is_damage(self, raw: RawRuns, root: Path, name: str, kind: int) -> None:
+        """A pipe, socket, directory or link in place of a run's file is damage and holds up nobody."""
+        file = seal_by_hand(root, run(), b"", payload_bytes=None, payload_sha256=None) / name
+        moved = file.rename(root / "moved")
+        if kind == stat.S_IFDIR:
+            file.mkdir()
+        elif kind == stat.S_IFLNK:
+            file.symlink_to(moved)
+        else:
+            os.mknod(file, kind | 0o600)
+        assert_listed_as_damage(raw)
+        assert_unreadable(raw, RawError)
+
+    @pytest.mark.invariant("R7")
+    def test_the_root_itself_may_be_a_link(self, tmp_path: Path) -> None:
+        """The operator may point the root elsewhere by a link."""
+        (tmp_path / "disk").mkdir()
+        (tmp_path / "root").symlink_to(tmp_path / "disk")
+        seal = RawRuns(tmp_path / "root").land(run(), ROWS, facts())
+        assert RawRuns(tmp_path / "disk").verify(run()) == seal

@@ -1,0 +1,136 @@
+"""Short ways to say what tests of run events say all the time."""
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta, timezone
+from string import ascii_letters, digits
+from typing import Any
+
+from hypothesis import strategies as st
+
+from ads_pipeline.domain.run_events import Event, Logged
+from ads_pipeline.domain.run_snapshots import RunSnapshot, StepStatus, fold
+
+PLAN = "plan-1"
+EMITTED_AT = "2026-03-01T10:00:00+05:45"
+OF_RUNS = ("RunStarted", "RunPaused", "RunResumed", "RunCompleted", "RunFailed", "RunCancelled")
+OF_STEPS = ("StepStarted", "StepCompleted", "StepFailed", "StepCancelled", "StepSkipped")
+UNKNOWN = ("SignalAccepted", "NoteTaken")  # to the snapshot, that is: events of any type are kept
+
+
+def fresh_run() -> str:
+    """A name that no store has heard of."""
+    return f"run-{uuid.uuid4().hex}"
+
+
+def told(
+    run_id: str,
+    event_type: str,
+    step_id: str | None = None,
+    *,
+    emitted_at: str = EMITTED_AT,
+    plan_version: str = PLAN,
+    **more: Any,
+) -> Event:
+    return Event(
+        run_id=run_id,
+        event_type=event_type,
+        step_id=step_id,
+        emitted_at=emitted_at,
+        plan_version=plan_version,
+        **more,
+    )
+
+
+def completions(run_id: str, count: int) -> list[Event]:
+    """As many different events of one run."""
+    return [told(run_id, "StepCompleted", f"step-{number}", event_data=number) for number in range(count)]
+
+
+Happening = tuple[str, str | None]  # a type, and the step it is about
+Telling = tuple[Happening, int, int]  # a happening, its attempt, and what is said of it
+
+steps = st.sampled_from(["s1", "s2", "s3"])
+happenings: st.SearchStrategy[Happening] = (
+    st.tuples(st.sampled_from(OF_STEPS), steps)
+    | st.tuples(st.sampled_from(OF_RUNS[:3]), st.none())
+    | st.tuples(st.sampled_from(OF_RUNS + UNKNOWN), st.none())
+)
+tellings: st.SearchStrategy[Telling] = st.tuples(happenings, st.integers(1, 2), st.integers(1, 2))
+
+
+def history(run_id: str, happened: Iterable[Happening], *, after: int = 0) -> list[Event]:
+    """Each happening as an event of its own, also when it came before."""
+    return [
+        told(run_id, event_type, step_id, logical_attempt_id=attempt)
+        for attempt, (event_type, step_id) in enumerate(happened, start=after + 1)
+    ]
+
+
+def pieces(logged: Sequence[Logged], cuts: Iterable[int], *, back: int) -> Iterator[Sequence[Logged]]:
+    """The events in pieces, each of which begins with some that the piece before it had."""
+    start = 0
+    for end in (*sorted(cuts), len(logged)):
+        yield logged[max(0, start - back) : end]
+        start = min(end, len(logged))
+
+
+def folded(run_id: str, parts: Iterable[Sequence[Logged]]) -> RunSnapshot:
+    """The snapshot after one part and the next, keeping of the steps what a store would."""
+    snapshot, known = RunSnapshot(run_id=run_id), dict[str, StepStatus]()
+    for part in parts:
+        named = {each.event.step_id for each in part}
+        snapshot, changed = fold(snapshot, {step: known[step] for step in known if step in named}, part)
+        known |= changed
+    return snapshot
+
+
+letters = st.characters(blacklist_categories=["Cs"], blacklist_characters="\0")
+texts = st.text(letters, max_size=30) | st.sampled_from(
+    ["Ünïcödé", "日本語", "😀\U0001d4b3\U0010ffff", '"\\/\b\f\n\r\t', "\u2028"]
+)
+leaves = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.sampled_from([0.1, -0.0, 1.0, 1e300, 5e-324, 2**63 - 1, -(2**63)])
+    | texts
+)
+json_values = st.recursive(
+    leaves, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4), max_leaves=12
+)
+
+_alphanumeric = ascii_letters + digits
+
+
+def _names(punctuation: str, longest: int) -> st.SearchStrategy[str]:
+    rest = st.text(_alphanumeric + punctuation, max_size=longest - 1)
+    longest_name = st.just("n" + (punctuation * longest)[: longest - 1])
+    return st.builds(str.__add__, st.sampled_from(_alphanumeric), rest) | longest_name
+
+
+names = _names("._:+-", 96)
+step_names = _names("._:/=+-", 256).filter(lambda name: name != "RUN")
+uuids = st.uuids().map(str)
+numbers = st.integers(1, 2**63 - 1)
+zones = st.integers(-(24 * 60 - 1), 24 * 60 - 1).map(lambda minutes: timezone(timedelta(minutes=minutes)))
+instants = st.sampled_from(
+    ["2026-03-01T10:00:00+05:45", "2026-03-01T10:00:00Z", "2026-03-01T10:00:00.5-00:00", "20260301T100000+0000"]
+) | st.datetimes(timezones=zones).map(datetime.isoformat)
+
+# Events that use every field, of a run that the test names.
+_fields: dict[str, st.SearchStrategy[Any]] = {
+    "plan_version": names,
+    "emitted_at": instants,
+    "engine_attempt_id": st.none() | numbers,
+    "event_data": json_values,
+    "event_id": uuids,
+    "adapter_version": st.none() | names,
+    "engine_run_ref": json_values,
+    "caused_by_signal_id": st.none() | names,
+    "parent_event_id": st.none() | uuids,
+}
+whole_events = st.builds(
+    told, st.just("run"), st.sampled_from(OF_STEPS), step_names, logical_attempt_id=st.none() | numbers, **_fields
+) | st.builds(told, st.just("run"), st.sampled_from(OF_RUNS + UNKNOWN), logical_attempt_id=numbers, **_fields)

@@ -1,0 +1,66 @@
+"""Rows of campaign_daily, good and bad, and runs made of them."""
+
+import json
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+from ads_pipeline.contracts.catalogue import rules_for
+from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.raw.landing import PAYLOAD, RawRuns
+from ads_pipeline.raw.seal import Seal, SealFacts
+from ads_pipeline.validator.judging import Sealed
+from ads_pipeline_tests.builders import seal_by_hand
+
+DAY = date(2026, 2, 3)
+CUSTOMER = "1234567890"
+RULES = rules_for("campaign_daily", "1")
+FACTS = SealFacts(
+    extracted_at=datetime(2026, 2, 4, tzinfo=UTC), schema_version="1", api_version="v26", query_hash="0" * 64
+)
+
+
+def row(campaign_id: Any = 1, **changes: Any) -> dict[str, Any]:
+    """A good row, with some of its columns changed."""
+    return {
+        "date": DAY.isoformat(),
+        "customer_id": CUSTOMER,
+        "campaign_id": campaign_id,
+        "campaign_name": "Spring",
+        "campaign_status": "ENABLED",
+        "campaign_advertising_channel_type": "SEARCH",
+        "impressions": 100,
+        "clicks": 7,
+        "cost_micros": 12_000_000,
+        "conversions": 1.5,
+        "conversions_value": 30.0,
+        **changes,
+    }
+
+
+def without(column: str) -> dict[str, Any]:
+    return {name: value for name, value in row().items() if name != column}
+
+
+def payload_of(*rows: Any) -> bytes:
+    return b"".join(json.dumps(each).encode() + b"\n" for each in rows)
+
+
+def run(run_id: str, customer_id: str = CUSTOMER) -> Run:
+    key = PartitionKey(source="google_ads", customer_id=customer_id, query_name="campaign_daily", logical_date=DAY)
+    return Run(key=key, run_id=run_id)
+
+
+def landed(root: Path, run_id: str, *rows: dict[str, Any], customer_id: str = CUSTOMER) -> Sealed:
+    """A run of these rows, sealed by us."""
+    return _sealed(root, RawRuns(root).land(run(run_id, customer_id), rows, FACTS))
+
+
+def by_hand(root: Path, run_id: str, payload: bytes, **seal: Any) -> Sealed:
+    """A run of these bytes that somebody else sealed, with what its seal says changed."""
+    seal_by_hand(root, run(run_id), payload, **seal)
+    return _sealed(root, RawRuns(root).seal(run(run_id)))
+
+
+def _sealed(root: Path, seal: Seal) -> Sealed:
+    return Sealed(seal=seal, payload=str(root / seal.run.path / PAYLOAD))
