@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 import dagster as dg
 from dagster_pyspark import PySparkResource
 
-from ads_pipeline.ledger.control.control_actions import Desk
+from ads_pipeline.ledger.control.control_actions import ControlActions
 from ads_pipeline.orchestration import demo_run
 from ads_pipeline.orchestration.assets import build_query
 from ads_pipeline.orchestration.io_manager import PartitionStateIOManager
 from ads_pipeline.orchestration.partitions import partitions_from
-from ads_pipeline.orchestration.resources import Extractor, Rooms, Watch, opened, outside, watching
+from ads_pipeline.orchestration.resources import Extractor, RunResources, SensorResources, opened, outside, watching
 from ads_pipeline.orchestration.run_completion import origin_of
 from ads_pipeline.orchestration.schedules import build_schedules
 from ads_pipeline.orchestration.sensor_results import Clock
@@ -64,7 +64,7 @@ def build_definitions(
 # Neither is a configurable resource: the address of the ledger may hold a password, which Dagster would show.
 def _rooms(settings: Settings, extractor: Extractor) -> dg.ResourceDefinition:
     @dg.resource(description="The ledger, the raw runs and the warehouse of this deployment.")
-    def rooms(context: dg.InitResourceContext) -> Iterator[Rooms]:
+    def rooms(context: dg.InitResourceContext) -> Iterator[RunResources]:
         if context.run is None:
             raise dg.DagsterInvariantViolationError("rooms are opened for a run")
         with opened(settings, origin_of(context.run), extractor) as found:
@@ -75,7 +75,7 @@ def _rooms(settings: Settings, extractor: Extractor) -> dg.ResourceDefinition:
 
 def _watch(settings: Settings, extractor: Extractor) -> dg.ResourceDefinition:
     @dg.resource(description="The same places for sensors, which look, and tell how runs end.")
-    def watch(_context: dg.InitResourceContext) -> Iterator[Watch]:
+    def watch(_context: dg.InitResourceContext) -> Iterator[SensorResources]:
         with watching(settings, extractor) as found:
             yield found
 
@@ -84,9 +84,9 @@ def _watch(settings: Settings, extractor: Extractor) -> dg.ResourceDefinition:
 
 def _desk(settings: Settings) -> dg.ResourceDefinition:
     @dg.resource(description="The desk of the control plane: acts and plans, and no way to record a verdict.")
-    def desk(_context: dg.InitResourceContext) -> Iterator[Desk]:
+    def desk(_context: dg.InitResourceContext) -> Iterator[ControlActions]:
         settings.home.mkdir(parents=True, exist_ok=True)
-        with Desk.opened(settings.database_url, space=settings.space) as found:
+        with ControlActions.opened(settings.database_url, space=settings.space) as found:
             yield found
 
     return desk

@@ -55,7 +55,7 @@ from typing import Any, ClassVar, Final
 class AdsPipelineError(Exception):
     """The root. `waiting_cures` says whether the same call may succeed later with nothing else changed."""
 
-    waiting_cures: ClassVar[bool] = False
+    is_transient: ClassVar[bool] = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as it is, because it comes home from worker processes; its constructor takes other words."""
@@ -222,7 +222,7 @@ class LedgerError(AdsPipelineError):
     """A failure of the ledger. The transaction it came from has left no trace."""
 
 
-class IllegalMove(LedgerError):
+class IllegalTransition(LedgerError):
     """The transition table has no move for this act in this state."""
 
     def __init__(self, partition: str, state: str, act: str, next_move: str) -> None:
@@ -264,7 +264,7 @@ class RunChanged(LedgerError):
         )
 
 
-class SeenOtherwise(LedgerError):
+class StateChanged(LedgerError):
     """Between looking and acting somebody else was there. The partition is left as it is."""
 
     def __init__(self, partition: str, seen: str, found: str) -> None:
@@ -289,7 +289,7 @@ class LeaseLost(LedgerError):
         super().__init__(f"{told}: {why}; start a new run")
 
 
-class ActRepeated(LedgerError):
+class ActionIdReused(LedgerError):
     """The act_id names an act that was recorded with other words."""
 
     def __init__(self, act_id: str) -> None:
@@ -305,7 +305,7 @@ class UnknownRun(LedgerError):
         super().__init__(f"{run}: the run is not registered; register what was sealed before judging it")
 
 
-class NoSuchEvents(LedgerError):
+class EventsNotFound(LedgerError):
     """The events of a run are not here."""
 
     def __init__(self, run_id: str, why: str) -> None:

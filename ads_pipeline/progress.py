@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 Advance = Callable[[int], None]
 
 
-class Telling(Protocol):
+class ProgressReporter(Protocol):
     """Takes a step's words and how many partitions it is for, and is told as they are done."""
 
     def __call__(self, words: str, total: int) -> AbstractContextManager[Advance]: ...
@@ -26,12 +26,12 @@ def silence(words: str, total: int) -> Iterator[Advance]:  # noqa: ARG001 - what
     yield lambda _count: None
 
 
-def telling(stream: TextIO) -> Telling:
+def telling(stream: TextIO) -> ProgressReporter:
     """Whatever suits the stream."""
     return _bars(Console(file=stream)) if stream.isatty() else _lines(stream)
 
 
-def _bars(console: Console) -> Telling:
+def _bars(console: Console) -> ProgressReporter:
     @contextmanager
     def tell(words: str, total: int) -> Iterator[Advance]:
         columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
@@ -42,7 +42,7 @@ def _bars(console: Console) -> Telling:
     return tell
 
 
-def _lines(stream: TextIO) -> Telling:
+def _lines(stream: TextIO) -> ProgressReporter:
     @contextmanager
     def tell(words: str, total: int) -> Iterator[Advance]:
         started, done = time.monotonic(), 0

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ads_pipeline.domain.freshness import Space
+from ads_pipeline.domain.freshness import Tenancy
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import RegisteredRun
 from ads_pipeline.errors import RunDamaged, RunNotSealed, UnsafePath
 from ads_pipeline.ledger.archive import Archive
 from ads_pipeline.ledger.database import newest_revision
 from ads_pipeline.ledger.rebuilding import Refilled, refill
-from ads_pipeline.progress import Telling, silence
-from ads_pipeline.raw.landing import Damage, RawRuns
+from ads_pipeline.progress import ProgressReporter, silence
+from ads_pipeline.raw.landing import DamagedRun, RawRuns
 from ads_pipeline.raw.seal import Seal
 
 GONE = "its raw data is gone"
@@ -43,7 +43,7 @@ class Rebuilt:
     remarks: tuple[Remark, ...]
 
 
-def rebuild(url: str, path: Path, *, raw: RawRuns, space: Space, tell: Telling = silence) -> Rebuilt:
+def rebuild(url: str, path: Path, *, raw: RawRuns, space: Tenancy, tell: ProgressReporter = silence) -> Rebuilt:
     """Make the ledger anew where there is none. The export is read to its end before anything is written."""
     archive, revision = Archive(path), newest_revision()
     counts = archive.counts(revision=revision)
@@ -62,20 +62,20 @@ def problem_of(registered: RegisteredRun, raw: RawRuns) -> str | None:
     """What raw holds against what is registered of a run; None when they agree, also on its being damaged."""
     run = registered.run
     try:
-        found: Seal | Damage | None = raw.seal(run)
+        found: Seal | DamagedRun | None = raw.seal(run)
     except RunNotSealed:
         found = None
     except (RunDamaged, UnsafePath) as error:
-        found = Damage(path=run.path, problem=error.problem, run=run)
+        found = DamagedRun(path=run.path, problem=error.problem, run=run)
     return held_against(registered, found)
 
 
-def held_against(registered: RegisteredRun, found: Seal | Damage | None) -> str | None:
+def held_against(registered: RegisteredRun, found: Seal | DamagedRun | None) -> str | None:
     """The same, of what was found where the run must be."""
     match found:
         case None:
             return GONE
-        case Damage(problem=problem):
+        case DamagedRun(problem=problem):
             return None if registered.record_count is None else problem
     return None if _facts(found) == _registered(registered) else CHANGED
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from ads_pipeline.domain.freshness import FreshnessPolicy, Space
+from ads_pipeline.domain.freshness import FreshnessPolicy, Tenancy
 from ads_pipeline.domain.partition import NAME_RULES, checked_name, parse_date
 from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.errors import BadName, BadSettings, Mistake, printable, quoted
@@ -142,7 +142,7 @@ class Settings:
     google_apis: GoogleApis
     spark: str = LOCAL_SPARK
     postgres_url: str | None = field(default=None, repr=False)  # it may hold a password
-    space: Space = field(default_factory=Space)
+    space: Tenancy = field(default_factory=Tenancy)
     lease: timedelta = LEASE
 
     @property
@@ -190,8 +190,8 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
     postgres_url = _postgres_url(environ, mistakes)
     spark = _spark(environ, mistakes)
     lease = _lease(environ, mistakes)
-    space = Space(
-        tenant_id=_label("ADS_PIPELINE_TENANT", environ, mistakes) or Space().tenant_id,
+    space = Tenancy(
+        tenant_id=_label("ADS_PIPELINE_TENANT", environ, mistakes) or Tenancy().tenant_id,
         workspace_id=_label("ADS_PIPELINE_WORKSPACE", environ, mistakes),
     )
     queries_file = _expanded(environ.get("ADS_PIPELINE_QUERIES") or str(SHIPPED_QUERIES))

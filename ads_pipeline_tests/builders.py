@@ -13,7 +13,7 @@ import pytest
 
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.errors import RawError, RunExists
-from ads_pipeline.raw.landing import METADATA, PAYLOAD, Damage, RawRuns
+from ads_pipeline.raw.landing import METADATA, PAYLOAD, DamagedRun, RawRuns
 from ads_pipeline.raw.seal import Seal, SealFacts
 
 DAY = date(2026, 2, 3)
@@ -81,7 +81,7 @@ def tree(top: Path) -> dict[str, tuple[int, bytes]]:
     }
 
 
-def found(raw: RawRuns, since: date = DAY, until: date = DAY) -> list[Seal | Damage]:
+def found(raw: RawRuns, since: date = DAY, until: date = DAY) -> list[Seal | DamagedRun]:
     return list(raw.find(source="google_ads", since=since, until=until))
 
 
@@ -94,7 +94,7 @@ def assert_unreadable(raw: RawRuns, error: type[RawError]) -> None:
 
 def assert_listed_as_damage(raw: RawRuns) -> None:
     (damage,) = raw.runs(key())
-    assert isinstance(damage, Damage)
+    assert isinstance(damage, DamagedRun)
     assert (damage.path, damage.run) == (run().path, run())
     assert found(raw) == [damage]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ads_pipeline.domain.transitions import TRANSITIONS, Act, Move, Status
+from ads_pipeline.domain.transitions import TRANSITIONS, Action, Status, Transition
 from ads_pipeline.pipeline.pipeline import Pipeline
 from ads_pipeline.settings import VARIABLES
 
@@ -21,12 +21,12 @@ def drawn_table() -> str:
     lines = ["| | absent | pending | failed | success |", "|---|---|---|---|---|"]
     lines += [
         f"| {act.value} | {' | '.join(drawn(TRANSITIONS.get((state, act)), state) for state in STATES)} |"
-        for act in Act
+        for act in Action
     ]
     return "\n".join(lines).replace("|  |", "| |").replace("|  |", "| |")
 
 
-def drawn(move: Move | None, state: Status | None) -> str:
+def drawn(move: Transition | None, state: Status | None) -> str:
     if move is None:
         return ""
     if move.effect is not None:

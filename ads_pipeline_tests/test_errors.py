@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from ads_pipeline import errors
 from ads_pipeline.errors import (
-    ActRepeated,
+    ActionIdReused,
     AdsPipelineError,
     BadName,
     BadSettings,
-    IllegalMove,
+    IllegalTransition,
     LedgerError,
     LedgerOutdated,
     Mistake,
@@ -173,10 +173,10 @@ def test_a_number_of_any_size_can_be_quoted() -> None:
     ("error", "subject", "next_move"),
     [
         (BadName("customer_id", "1-2", "1 to 20 digits"), "customer_id: '1-2'", "1 to 20 digits"),
-        (IllegalMove(KEY, "pending", "withdraw", "only a success is served"), KEY, "only a success is served"),
+        (IllegalTransition(KEY, "pending", "withdraw", "only a success is served"), KEY, "only a success is served"),
         (VerdictConflict(RUN, "accepted", "rejected"), RUN, "judge it again under a validation_id of its own"),
         (RunChanged((RUN,)), RUN, "land a new run"),
-        (ActRepeated("act-7"), "act-7", "give each act an id of its own"),
+        (ActionIdReused("act-7"), "act-7", "give each act an id of its own"),
         (UnknownRun(RUN), RUN, "register what was sealed before judging it"),
         (UnsoundAcceptance(RUN, "3 rows were read"), RUN, "reject it and land a new run"),
         (LedgerOutdated("r0001", "r0002"), "the ledger is at revision r0001", "migrate it"),
@@ -199,7 +199,7 @@ def test_a_failure_carries_its_parts() -> None:
     """What a message says in words, code can read as values."""
     name = BadName("source", "X", "a-z")
     assert (name.field, name.value, name.rule) == ("source", "X", "a-z")
-    move = IllegalMove(KEY, "pending", "withdraw", "wait")
+    move = IllegalTransition(KEY, "pending", "withdraw", "wait")
     assert (move.partition, move.state, move.act) == (KEY, "pending", "withdraw")
     conflict = VerdictConflict(RUN, "accepted", "rejected")
     assert (conflict.run, conflict.recorded, conflict.offered) == (RUN, "accepted", "rejected")

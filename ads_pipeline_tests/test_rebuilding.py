@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from ads_pipeline.domain.freshness import Space
+from ads_pipeline.domain.freshness import Tenancy
 from ads_pipeline.domain.transitions import Outcome, Verdict
 from ads_pipeline.errors import ArchiveUnavailable, BadArchive
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.rebuilding import digest, export
-from ads_pipeline.ledger.status.status_table import StatusBook
+from ads_pipeline.ledger.status.status_table import StatusTable
 from ads_pipeline.pipeline.registration import register
 from ads_pipeline.progress import Advance
 from ads_pipeline.raw.landing import METADATA, PAYLOAD, RawRuns
@@ -55,7 +55,7 @@ def test_a_ledger_that_raw_bears_out_is_made_without_a_word(
         steps.append((words, total, sum(counts)))
 
     other = f"sqlite:///{tmp_path / 'new' / 'ledger.db'}"
-    done = rebuild(other, told, raw=raw, space=Space(), tell=tell)
+    done = rebuild(other, told, raw=raw, space=Tenancy(), tell=tell)
     assert done.remarks == ()
     assert digest(other) == digest(url)
     assert [(words, total == counted) for words, total, counted in steps] == [
@@ -77,7 +77,7 @@ def test_what_raw_does_not_bear_out_is_named_and_the_log_believed(
     (folders[1] / METADATA).write_text(sealed.replace('"schema_version": "1"', '"schema_version": "2"'))
     (folders[2] / PAYLOAD).unlink()
     other = f"sqlite:///{tmp_path / 'new' / 'ledger.db'}"
-    done = rebuild(other, told, raw=raw, space=Space())
+    done = rebuild(other, told, raw=raw, space=Tenancy())
     assert [(each.run, each.problem) for each in done.remarks] == [
         (RUNS[0], GONE),
         (RUNS[1], CHANGED),
@@ -93,16 +93,16 @@ def test_nothing_is_made_before_the_export_was_read_to_its_end(raw: RawRuns, tol
     other = tmp_path / "new" / "ledger.db"
     told.write_bytes(told.read_bytes()[:-10])
     with pytest.raises(BadArchive, match="cut off"):
-        rebuild(f"sqlite:///{other}", told, raw=raw, space=Space())
+        rebuild(f"sqlite:///{other}", told, raw=raw, space=Tenancy())
     told.unlink()
     with pytest.raises(ArchiveUnavailable, match="No such file"):
-        rebuild(f"sqlite:///{other}", told, raw=raw, space=Space())
+        rebuild(f"sqlite:///{other}", told, raw=raw, space=Tenancy())
     assert not other.parent.exists()
 
 
 def test_the_space_of_the_statuses_is_the_settings(raw: RawRuns, told: Path, tmp_path: Path) -> None:
     """They are made for whoever makes them."""
     other = f"sqlite:///{tmp_path / 'new' / 'ledger.db'}"
-    rebuild(other, told, raw=raw, space=Space(tenant_id="acme"))
-    with StatusBook.opened(other) as book:
+    rebuild(other, told, raw=raw, space=Tenancy(tenant_id="acme"))
+    with StatusTable.opened(other) as book:
         assert {status.tenant_id for status in book.every()} == {"acme"}

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from ads_pipeline.domain.freshness import FreshnessPolicy, Space
+from ads_pipeline.domain.freshness import FreshnessPolicy, Tenancy
 from ads_pipeline.errors import BadName, BadSettings
 from ads_pipeline.settings import SHIPPED_QUERIES, VARIABLES, Settings, read_settings
 
@@ -145,10 +145,10 @@ def test_days_that_are_no_policy_are_refused(file: Path, days: str, problem: str
 
 def test_the_space_is_named_by_the_environment(file: Path, tmp_path: Path) -> None:
     """Tenant and workspace are what is set, and else the tenant is the default and each source a workspace."""
-    assert read_settings({QUERIES: str(file)}).space == Space(tenant_id="default", workspace_id=None)
+    assert read_settings({QUERIES: str(file)}).space == Tenancy(tenant_id="default", workspace_id=None)
     named = read_settings({QUERIES: str(file), TENANT: "acme-1", WORKSPACE: "ads_eu", HOME: str(tmp_path)})
-    assert named.space == Space(tenant_id="acme-1", workspace_id="ads_eu")
-    assert read_settings({QUERIES: str(file), TENANT: "", WORKSPACE: ""}).space == Space()
+    assert named.space == Tenancy(tenant_id="acme-1", workspace_id="ads_eu")
+    assert read_settings({QUERIES: str(file), TENANT: "", WORKSPACE: ""}).space == Tenancy()
     assert named.status_file == tmp_path / "partition_status.parquet"
 
 

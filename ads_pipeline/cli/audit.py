@@ -21,8 +21,8 @@ from ads_pipeline.domain.retry import Terminal
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.errors import BadName
 from ads_pipeline.ledger.reader import LedgerReader
-from ads_pipeline.ledger.values import Attempt, LoggedAct, StateFilter
-from ads_pipeline.pipeline.operator_actions import Control
+from ads_pipeline.ledger.values import Attempt, LoggedAction, StateFilter
+from ads_pipeline.pipeline.operator_actions import OperatorActions
 from ads_pipeline.settings import Settings
 
 Shown = Sequence[Table | Text]
@@ -116,7 +116,7 @@ def _ruled(table: Table, rows: Sequence[object]) -> Shown:
     return [table, Text("")] if rows else []
 
 
-def _parts(ledger: LedgerReader, act_id: str) -> list[LoggedAct]:
+def _parts(ledger: LedgerReader, act_id: str) -> list[LoggedAction]:
     found = ledger.act(checked_name("act_id", act_id))
     if not found:
         raise BadName("act_id", act_id, 'no act is logged under it; "ads-pipeline audit acts" lists them')
@@ -127,7 +127,7 @@ def _terminal(
     settings: Settings, ledger: LedgerReader, wanted: StateFilter, after: PartitionKey | None
 ) -> Iterator[tuple[PartitionState, Terminal]]:
     """Page by page, because most of what failed may not be terminal."""
-    control = Control(ledger=ledger, policy=settings.retries, today=datetime.now(UTC).date())
+    control = OperatorActions(ledger=ledger, policy=settings.retries, today=datetime.now(UTC).date())
     failed = replace(wanted, statuses=frozenset({Status.FAILED}))
     while page := ledger.page(failed, after=after):
         found = control.terminal(page)
@@ -143,7 +143,7 @@ def _attempt_named(word: str) -> tuple[PartitionKey, int]:
     return parse_key(partition), int(number)
 
 
-def _block(act: LoggedAct) -> Iterator[Table | Text]:
+def _block(act: LoggedAction) -> Iterator[Table | Text]:
     yield cell(
         f"{moment(act.acted_at)}  {act.act} by {act.operator}, {counted(act.partitions_changed, 'partition')}",
         style="bold",

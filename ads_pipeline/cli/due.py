@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from rich.text import Text
 
-from ads_pipeline.cli.actions.arguments import Asked, check_customers, matching, order_of
+from ads_pipeline.cli.actions.arguments import ActionArguments, check_customers, matching, order_of
 from ads_pipeline.cli.explain.forecast import parking_words
 from ads_pipeline.cli.output import Paper, cell, counted, instant_of, listing, write_json
 from ads_pipeline.cli.parsing import desk_of, ledger_of
@@ -28,7 +28,7 @@ BY_HAND: Final = "parked_by_hand"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Due:
+class DueRow:
     """A partition that is wanted now: as which kind of work, since when, and why."""
 
     key: PartitionKey
@@ -58,7 +58,7 @@ def show(settings: Settings, asked: Mapping[str, Any], *, limit: int, as_json: b
         paper.print(cell(note))
 
 
-def park(settings: Settings, asked: Asked) -> None:
+def park(settings: Settings, asked: ActionArguments) -> None:
     """Have nothing fetched for an account or a query until it is released."""
     parking, order = _parking(settings, asked), order_of(asked)
     with ledger_of(settings) as ledger:
@@ -75,7 +75,7 @@ def park(settings: Settings, asked: Asked) -> None:
     _tell("parked" if done else "somebody else has parked", parking, order.act_id)
 
 
-def release(settings: Settings, asked: Asked) -> None:
+def release(settings: Settings, asked: ActionArguments) -> None:
     """Let an account or a query that was parked be fetched again."""
     parking, order = _parking(settings, asked), order_of(asked)
     with ledger_of(settings) as ledger:
@@ -92,7 +92,7 @@ def release(settings: Settings, asked: Asked) -> None:
     _tell("released" if done else "somebody else has released", parking, order.act_id)
 
 
-def _parking(settings: Settings, asked: Asked) -> Parking:
+def _parking(settings: Settings, asked: ActionArguments) -> Parking:
     """What is to be parked or released, by the one word that names it."""
     words = [("customer", "customer_id", each) for each in asked.customer]
     words += [("query", "query_name", each) for each in asked.query]
@@ -122,7 +122,7 @@ def _name(parking: Parking) -> str:
     return f"{'account' if parking.scope == 'customer' else 'query'} {parking.name}"
 
 
-def _due(settings: Settings, ledger: LedgerReader, wanted: StateFilter, *, limit: int) -> list[Due]:
+def _due(settings: Settings, ledger: LedgerReader, wanted: StateFilter, *, limit: int) -> list[DueRow]:
     """Requests and failures that are due, lane by lane."""
     schedule, today = ledger.schedule, datetime.now(UTC).date()
     place: Mapping[str, Any] = {"source": settings.google_apis.source, "today": today, "limit": limit}
@@ -131,13 +131,13 @@ def _due(settings: Settings, ledger: LedgerReader, wanted: StateFilter, *, limit
         requests = schedule.wanted(settings.retries, lane, **place)
         why = {act_id: _ordered(ledger, act_id) for act_id in {each.act_id for each in requests}}
         of_lane = [
-            Due(key=each.key, lane=lane, kind=each.kind, since=each.requested_at, why=why[each.act_id])
+            DueRow(key=each.key, lane=lane, kind=each.kind, since=each.requested_at, why=why[each.act_id])
             for each in requests
         ]
         keys = schedule.due(settings.retries, lane, **place)
         plans = schedule.of(keys)
         of_lane += [
-            Due(key=key, lane=lane, kind="failed", since=plan.due_at, why=plan.why)
+            DueRow(key=key, lane=lane, kind="failed", since=plan.due_at, why=plan.why)
             for key, plan in ((key, plans.get(key)) for key in keys)
             if plan is not None and plan.due_at is not None
         ]
@@ -159,14 +159,14 @@ def _matches(key: PartitionKey, wanted: StateFilter) -> bool:
     )
 
 
-def _tallied(found: Sequence[Due]) -> str:
+def _tallied(found: Sequence[DueRow]) -> str:
     if not found:
         return "nothing is due"
     lanes = ", ".join(f"{number:,} {lane}" for lane in Lane if (number := sum(each.lane is lane for each in found)))
     return f"{counted(len(found), 'partition')} due: {lanes}"
 
 
-def _table(found: Sequence[Due]) -> Any:
+def _table(found: Sequence[DueRow]) -> Any:
     table = listing(customer="left", query="fold", day="left", kind="left", since="left", why="fold")
     for each in found:
         place = each.key.customer_id, each.key.query_name, each.key.logical_date
@@ -174,6 +174,6 @@ def _table(found: Sequence[Due]) -> Any:
     return table
 
 
-def _fields(due: Due) -> dict[str, object]:
+def _fields(due: DueRow) -> dict[str, object]:
     told = {"lane": due.lane, "kind": due.kind, "since": instant_of(due.since), "why": due.why}
     return asdict(due.key) | told

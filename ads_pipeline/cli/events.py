@@ -17,7 +17,7 @@ from rich.text import Text
 
 from ads_pipeline.cli.output import GAP, Paper, cell, counted, instant_of, listing, moment, write_json
 from ads_pipeline.cli.parsing import events_of, run_named
-from ads_pipeline.domain.run_events import Logged
+from ads_pipeline.domain.run_events import LoggedEvent
 from ads_pipeline.domain.run_snapshots import (
     FIRST_PAGE,
     STEP_MOVES,
@@ -28,7 +28,7 @@ from ads_pipeline.domain.run_snapshots import (
     fold,
     lag_of,
 )
-from ads_pipeline.errors import BadCommand, NoSuchEvents, printable
+from ads_pipeline.errors import BadCommand, EventsNotFound, printable
 from ads_pipeline.ledger.events.event_reader import EventReader, RunHead
 from ads_pipeline.settings import Settings
 
@@ -153,7 +153,7 @@ def _said(value: Any) -> str:
     return value if is_word else json.dumps(value, ensure_ascii=False)
 
 
-def _followed(reader: EventReader, run_id: str, after: int) -> Iterator[Sequence[Logged]]:
+def _followed(reader: EventReader, run_id: str, after: int) -> Iterator[Sequence[LoggedEvent]]:
     """The run's events behind a place, as they come, until it has ended and there is nothing left to read."""
     now, place = reader.open_snapshot(run_id), after
     while True:
@@ -173,10 +173,10 @@ def _check_kept(head: RunHead | None) -> None:
     """A run that is followed may be retired as well, between two looks."""
     if head is not None and head.retired_at is not None:
         why = f'its events were retired at {moment(head.retired_at)}; "ads-pipeline events snapshot" sums them up'
-        raise NoSuchEvents(head.run_id, why)
+        raise EventsNotFound(head.run_id, why)
 
 
-def _first(pages: Iterable[Sequence[Logged]], limit: int) -> Iterator[Sequence[Logged]]:
+def _first(pages: Iterable[Sequence[LoggedEvent]], limit: int) -> Iterator[Sequence[LoggedEvent]]:
     left = limit
     for page in pages:
         yield page[:left]
@@ -185,7 +185,7 @@ def _first(pages: Iterable[Sequence[Logged]], limit: int) -> Iterator[Sequence[L
             return
 
 
-def _write_pages(pages: Iterable[Sequence[Logged]], *, as_json: bool) -> None:
+def _write_pages(pages: Iterable[Sequence[LoggedEvent]], *, as_json: bool) -> None:
     """Each page at once, for somebody may be watching."""
     paper = Paper()
     for page in pages:
@@ -196,7 +196,7 @@ def _write_pages(pages: Iterable[Sequence[Logged]], *, as_json: bool) -> None:
             paper.print(_events_table(page))
 
 
-def event_fields(logged: Logged) -> dict[str, Any]:
+def event_fields(logged: LoggedEvent) -> dict[str, Any]:
     own = {
         "run_seq": logged.run_seq,
         "idempotency_key": logged.idempotency_key,
@@ -213,13 +213,13 @@ def _run_fields(head: RunHead, snapshot: RunSnapshot | None) -> dict[str, Any]:
     return {name: instant_of(value) if isinstance(value, datetime) else value for name, value in fields.items()}
 
 
-def _step_fields(step: str, status: StepStatus, last: Logged | None) -> dict[str, Any]:
+def _step_fields(step: str, status: StepStatus, last: LoggedEvent | None) -> dict[str, Any]:
     return {"step_id": step, "status": status, "last_event": last and event_fields(last)}
 
 
 def _last_words(
     reader: EventReader, run_id: str, steps: Mapping[str, StepStatus]
-) -> Iterator[tuple[str, StepStatus, Logged | None]]:
+) -> Iterator[tuple[str, StepStatus, LoggedEvent | None]]:
     names = list(steps)
     for start in range(0, len(names), AT_ONCE):
         part = names[start : start + AT_ONCE]
@@ -272,7 +272,7 @@ def _marks(head: RunHead, snapshot: RunSnapshot | None) -> list[str]:
     return [mark for mark, applies in marks.items() if applies]
 
 
-def _events_table(page: Sequence[Logged]) -> Table:
+def _events_table(page: Sequence[LoggedEvent]) -> Table:
     table = _grid()
     for logged in page:
         table.add_row(cell(logged.run_seq), cell(moment(logged.persisted_at)), _words(logged))
@@ -288,7 +288,7 @@ def _grid() -> Table:
     return table
 
 
-def _words(logged: Logged) -> Text:
+def _words(logged: LoggedEvent) -> Text:
     event = logged.event
     colour = COLOURS.get(STEP_MOVES.get(event.event_type) or event.event_type, "")
     said = (cell(event.step_id), cell(event.event_type, style=colour), cell(telling(event.event_data)))
@@ -321,7 +321,7 @@ def _facts(head: RunHead, snapshot: RunSnapshot) -> Table:
     return table
 
 
-def _steps_table(steps: Iterable[tuple[str, StepStatus, Logged | None]]) -> Table:
+def _steps_table(steps: Iterable[tuple[str, StepStatus, LoggedEvent | None]]) -> Table:
     table = Table.grid(padding=GAP)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")

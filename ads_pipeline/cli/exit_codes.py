@@ -18,10 +18,10 @@ from ads_pipeline.errors import (
     BadName,
     BadSettings,
     ContractMissing,
+    EventsNotFound,
     LedgerInUse,
     LedgerOutdated,
     LedgerRefused,
-    NoSuchEvents,
     RunOpen,
     printable,
 )
@@ -32,7 +32,7 @@ UNAVAILABLE: Final = 69
 EXIT_CODES: Final[Mapping[type[AdsPipelineError], int]] = {
     BadCommand: 64,
     BadName: 64,
-    NoSuchEvents: 64,
+    EventsNotFound: 64,
     RunOpen: 64,
     LedgerInUse: 64,
     LedgerRefused: 70,
@@ -58,7 +58,7 @@ class Commands(TyperGroup):
 
 def exit_code(error: AdsPipelineError) -> int:
     """The code by which a script learns what kind of failure it was."""
-    if error.waiting_cures:
+    if error.is_transient:
         return UNAVAILABLE
     return next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), DATA)
 
@@ -67,7 +67,7 @@ def one_line(error: AdsPipelineError) -> str:
     """The message on one line, with what it lists behind semicolons, and what waiting is good for."""
     first, *listed = str(error).splitlines() or [type(error).__name__]
     said = " ".join([first, "; ".join(line.strip() for line in listed)]).strip()
-    cure = "; the same command may succeed later" if error.waiting_cures else ""
+    cure = "; the same command may succeed later" if error.is_transient else ""
     return printable(said, limit=LONGEST) + cure
 
 

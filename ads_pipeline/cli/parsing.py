@@ -10,8 +10,8 @@ from datetime import date
 from typing import Final
 
 from ads_pipeline.domain.partition import PartitionKey, checked_name, parse_date, parse_key
-from ads_pipeline.errors import BadCommand, BadSettings, Mistake, NoSuchEvents, printable
-from ads_pipeline.ledger.control.control_actions import Desk
+from ads_pipeline.errors import BadCommand, BadSettings, EventsNotFound, Mistake, printable
+from ads_pipeline.ledger.control.control_actions import ControlActions
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader, RunHead
 from ads_pipeline.ledger.ledger import Ledger
@@ -75,11 +75,11 @@ def writing_ledger_of(settings: Settings) -> Iterator[Ledger]:
 
 
 @contextmanager
-def desk_of(settings: Settings) -> Iterator[Desk]:
+def desk_of(settings: Settings) -> Iterator[ControlActions]:
     """Where acts are carried out, as a run of its own; it cannot record a verdict. No ledger is made here either."""
     with ledger_of(settings):
         pass
-    with Desk.opened(settings.database_url, space=settings.space) as desk:
+    with ControlActions.opened(settings.database_url, space=settings.space) as desk:
         yield desk
 
 
@@ -106,12 +106,12 @@ def run_named(reader: EventReader, word: str) -> RunHead:
     exact = found[:1] == [word]
     if not found or (not exact and len(word) < SHORTEST):
         enough = "" if len(word) >= SHORTEST else f" (of a name, at least {SHORTEST} letters are needed)"
-        raise NoSuchEvents(word, f'there is no such run{enough}; "ads-pipeline events runs" lists them')
+        raise EventsNotFound(word, f'there is no such run{enough}; "ads-pipeline events runs" lists them')
     if not exact and len(found) > 1:
         raise BadCommand(f"{word} begins the names of several runs, write more of it:\n" + "\n".join(found))
     head = reader.head(found[0])
     if head is None:
-        raise NoSuchEvents(word, "it was there a moment ago")
+        raise EventsNotFound(word, "it was there a moment ago")
     return head
 
 

@@ -21,7 +21,7 @@ from ads_pipeline.domain.transitions import Outcome
 from ads_pipeline.errors import RunDamaged, RunNotSealed, UnsafePath
 from ads_pipeline.ledger.values import StateFilter
 from ads_pipeline.progress import silence, telling
-from ads_pipeline.raw.landing import Damage, RawRuns
+from ads_pipeline.raw.landing import DamagedRun, RawRuns
 from ads_pipeline.raw.seal import Seal
 from ads_pipeline.settings import Settings
 
@@ -49,7 +49,7 @@ Verdicts = Mapping[Run, tuple[Outcome | None, bool]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class RawFilter:
     """Which sealed runs were asked for."""
 
     source: str
@@ -74,7 +74,7 @@ class Wanted:
 class Others(Container[Run]):
     """Every run that was not asked for, so that its seal is not even read."""
 
-    wanted: Wanted
+    wanted: RawFilter
     judged: Container[Run]
 
     def __contains__(self, run: object) -> bool:
@@ -94,11 +94,11 @@ def wanted_of(
     query: Sequence[str] | None,
     days: Window,
     unjudged: bool,
-) -> Wanted:
+) -> RawFilter:
     """What was asked for; unless it is said, the last month. A query that the query file lacks may be looked for."""
     until = days.until or max(datetime.now(UTC).date(), days.since or date.min)
     named = customers(customer)
-    return Wanted(
+    return RawFilter(
         source=settings.google_apis.source,
         since=days.since or until - timedelta(days=DAYS - 1),
         until=until,
@@ -108,7 +108,7 @@ def wanted_of(
     )
 
 
-def show(settings: Settings, wanted: Wanted, *, as_json: bool) -> None:
+def show(settings: Settings, wanted: RawFilter, *, as_json: bool) -> None:
     """Write the sealed runs as they are found, by customer, query and day; then what has no name, and a tally."""
     verdicts = _verdicts(settings, wanted)
     tally = Tally()
@@ -125,7 +125,7 @@ def show(settings: Settings, wanted: Wanted, *, as_json: bool) -> None:
     paper.print(cell(tally), soft_wrap=True)
 
 
-def verify(settings: Settings, wanted: Wanted, *, as_json: bool) -> bool:
+def verify(settings: Settings, wanted: RawFilter, *, as_json: bool) -> bool:
     """Read every payload and hold it to its seal; write what is damaged, and say whether anything is."""
     verdicts = _verdicts(settings, wanted) if wanted.unjudged else {}
     raw, found = RawRuns(settings.raw_root), list(_found(settings, wanted, verdicts))
@@ -152,18 +152,20 @@ class Tally:
     """Counts runs as they pass by, and keeps what has no run's name."""
 
     def __init__(self) -> None:
-        self.nameless: list[Damage] = []
+        self.nameless: list[DamagedRun] = []
         self._regards: Counter[Regard] = Counter()
         self._damaged = 0
 
-    def of(self, found: Iterable[Seal | Damage], verdicts: Verdicts) -> Iterator[tuple[Seal | Damage, Regard]]:
+    def of(
+        self, found: Iterable[Seal | DamagedRun], verdicts: Verdicts
+    ) -> Iterator[tuple[Seal | DamagedRun, Regard]]:
         for each in found:
             if each.run is None:
                 self.nameless.append(each)
                 continue
             regard = _regard(verdicts.get(each.run))
             self._regards[regard] += 1
-            self._damaged += isinstance(each, Damage)
+            self._damaged += isinstance(each, DamagedRun)
             yield each, regard
 
     def __str__(self) -> str:
@@ -174,25 +176,25 @@ class Tally:
         return "; ".join([runs, *damaged, *nameless])
 
 
-def _verdicts(settings: Settings, wanted: Wanted) -> Verdicts:
+def _verdicts(settings: Settings, wanted: RawFilter) -> Verdicts:
     with ledger_of(settings) as ledger:
         return ledger.verdicts(wanted.partitions)
 
 
-def _found(settings: Settings, wanted: Wanted, verdicts: Verdicts) -> Iterator[Seal | Damage]:
+def _found(settings: Settings, wanted: RawFilter, verdicts: Verdicts) -> Iterator[Seal | DamagedRun]:
     judged = {run for run, (outcome, _current) in verdicts.items() if outcome is not None} if wanted.unjudged else ()
     return RawRuns(settings.raw_root).find(
         source=wanted.source, since=wanted.since, until=wanted.until, known=Others(wanted=wanted, judged=judged)
     )
 
 
-def _damage(raw: RawRuns, found: Seal | Damage) -> Damage | None:
-    if isinstance(found, Damage):
+def _damage(raw: RawRuns, found: Seal | DamagedRun) -> DamagedRun | None:
+    if isinstance(found, DamagedRun):
         return found
     try:
         raw.verify(found.run)
     except (RunDamaged, RunNotSealed, UnsafePath) as error:  # it may have been tampered with since it was found
-        return Damage(path=found.run.path, problem=error.problem, run=found.run)
+        return DamagedRun(path=found.run.path, problem=error.problem, run=found.run)
     return None
 
 
@@ -208,11 +210,11 @@ def _regard(verdict: tuple[Outcome | None, bool] | None) -> Regard:
             return Regard.CURRENT if is_current else Regard.ACCEPTED
 
 
-def _place(found: Seal | Damage) -> str:
+def _place(found: Seal | DamagedRun) -> str:
     return "" if found.run is None else f"{found.run.key.customer_id} {found.run.key.query_name}"
 
 
-def _write_group(paper: Paper, place: str, listed: Sequence[tuple[Seal | Damage, Regard]]) -> None:
+def _write_group(paper: Paper, place: str, listed: Sequence[tuple[Seal | DamagedRun, Regard]]) -> None:
     """The runs of one customer and query; what is wrong with those that are damaged stands below."""
     wide = {"extracted": "left"} if paper.width >= WIDE else {}
     table = listing(day="left", run="fold", rows="right", bytes="right", v="left", ledger="left", **wide)
@@ -221,7 +223,7 @@ def _write_group(paper: Paper, place: str, listed: Sequence[tuple[Seal | Damage,
             continue
         named = cell(found.run.key.logical_date), cell(found.run.run_id)
         known = cell(regard, style=COLOURS.get(regard, ""))
-        if isinstance(found, Damage):
+        if isinstance(found, DamagedRun):
             table.add_row(*named, cell("damaged", style="red"), Text(""), Text(""), known)
             continue
         size = None if found.payload_bytes is None else f"{found.payload_bytes:,}"
@@ -229,18 +231,18 @@ def _write_group(paper: Paper, place: str, listed: Sequence[tuple[Seal | Damage,
         more = [cell(moment(found.facts.extracted_at))] if wide else []
         table.add_row(*named, *told, known, *more)
     paper.print(cell(place, style="bold"), table, Text(""), sep="\n")
-    _write_damaged(paper, [found for found, _regard in listed if isinstance(found, Damage)])
+    _write_damaged(paper, [found for found, _regard in listed if isinstance(found, DamagedRun)])
 
 
-def _write_damaged(paper: Paper, damaged: Iterable[Damage]) -> None:
+def _write_damaged(paper: Paper, damaged: Iterable[DamagedRun]) -> None:
     for damage in damaged:
         paper.print(cell(f"{damage.path}: {damage.problem}"), Text(""), sep="\n")
 
 
-def _fields(found: Seal | Damage, regard: Regard | None) -> dict[str, object]:
+def _fields(found: Seal | DamagedRun, regard: Regard | None) -> dict[str, object]:
     """Everything that is known of a sealed run; of what is damaged, what is wrong with it and no more."""
     fields: dict[str, object] = {} if found.run is None else asdict(found.run.key) | {"run_id": found.run.run_id}
-    if isinstance(found, Damage):
+    if isinstance(found, DamagedRun):
         fields |= {"path": found.path, "damage": found.problem}
     else:
         facts = asdict(found.facts) | {"extracted_at": instant_of(found.facts.extracted_at)}

@@ -18,7 +18,7 @@ from ads_pipeline.errors import printable
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.pipeline.pipeline import Pipeline
-from ads_pipeline.pipeline.reconciliation import Comparison, Mend, Reconciliation, Repair
+from ads_pipeline.pipeline.reconciliation import ReconcilePlanner, Reconciliation, Repair, RepairKind
 from ads_pipeline.progress import silence, telling
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.settings import Settings
@@ -89,14 +89,14 @@ def _mended(
 
 
 def _plans(settings: Settings, ledger: LedgerReader, names: Sequence[str]) -> Plans:
-    comparison = Comparison(ledger=ledger, warehouse=Warehouse(settings.warehouse_root))
+    comparison = ReconcilePlanner(ledger=ledger, warehouse=Warehouse(settings.warehouse_root))
     source = settings.google_apis.source
     return {name: comparison.plan(source=source, query_name=name) for name in names}
 
 
 def _tallied(repairs: Sequence[Repair]) -> str:
     counts = Counter(repair.mend for repair in repairs)
-    parts = ", ".join(f"{counts[mend]:,} to {mend.name.lower()}" for mend in Mend if counts[mend])
+    parts = ", ".join(f"{counts[mend]:,} to {mend.name.lower()}" for mend in RepairKind if counts[mend])
     return f"{counted(len(repairs), 'difference')}: {parts}" if repairs else "nothing differs"
 
 

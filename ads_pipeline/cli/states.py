@@ -14,9 +14,9 @@ from ads_pipeline.cli.parsing import Window, customers, ledger_of
 from ads_pipeline.domain.freshness import DisplayStatus, StaleReason
 from ads_pipeline.domain.partition import PartitionKey, checked_name, parse_key
 from ads_pipeline.domain.transitions import PartitionState, Status
-from ads_pipeline.ledger.status.status_table import StatusBook
+from ads_pipeline.ledger.status.status_table import StatusTable
 from ads_pipeline.ledger.values import StateFilter
-from ads_pipeline.pipeline.staleness import Currencies, Currency
+from ads_pipeline.pipeline.staleness import PartitionStaleness, StalenessCalculator
 from ads_pipeline.settings import Settings
 
 MOST: Final = 10_000  # of a status are counted: a million would take longer than the page
@@ -48,7 +48,7 @@ def inspect(
     with ledger_of(settings) as ledger:
         page = ledger.page(wanted, after=start, limit=limit)
         tally = ledger.tally(wanted, most=MOST)
-        current = Currencies(settings.policies, ledger.code_versions(settings.google_apis.source)).of(
+        current = StalenessCalculator(settings.policies, ledger.code_versions(settings.google_apis.source)).of(
             ledger, (state.key for state in page), now=now
         )
         ahead = prospects(ledger, page, settings.retries, now=now)
@@ -67,8 +67,8 @@ def publish(settings: Settings) -> None:
     """Sweep the ledger's statuses and publish them as Parquet; say how many there are and where."""
     from ads_pipeline.ledger.status.status_file import publish  # noqa: PLC0415
 
-    with ledger_of(settings) as ledger, StatusBook.opened(settings.database_url, space=settings.space) as book:
-        swept = Currencies(settings.policies, ledger.code_versions(settings.google_apis.source)).sweep(
+    with ledger_of(settings) as ledger, StatusTable.opened(settings.database_url, space=settings.space) as book:
+        swept = StalenessCalculator(settings.policies, ledger.code_versions(settings.google_apis.source)).sweep(
             book, now=datetime.now(UTC)
         )
         written = publish(book.every(), settings.status_file)
@@ -119,7 +119,7 @@ def unknown(wanted: StateFilter, settings: Settings) -> list[str]:
     return [f"{odd[0]} is no query of {settings.queries_file}: {', '.join(sorted(known))}"] if odd else []
 
 
-def fields_of(state: PartitionState, current: Currency) -> dict[str, object]:
+def fields_of(state: PartitionState, current: PartitionStaleness) -> dict[str, object]:
     """Every field, flat: the state's in the order of the ledger's table, then how current each asset is."""
     own = {name: value for name, value in asdict(state).items() if name != "key"}
     fields = asdict(state.key) | own | {"updated_at": instant_of(state.updated_at)}
@@ -138,7 +138,7 @@ def fields_of(state: PartitionState, current: Currency) -> dict[str, object]:
     return fields
 
 
-def _data(current: Currency) -> str:
+def _data(current: PartitionStaleness) -> str:
     """How current the data are, in a word or two."""
     look = current.telling
     if look.display is DisplayStatus.STALE and look.stale:
@@ -155,7 +155,7 @@ def _message(state: PartitionState) -> str:
 
 def _write_table(
     page: Sequence[PartitionState],
-    current: Mapping[PartitionKey, Currency],
+    current: Mapping[PartitionKey, PartitionStaleness],
     ahead: Mapping[PartitionKey, str],
     notes: Sequence[str],
 ) -> None:

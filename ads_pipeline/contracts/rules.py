@@ -34,7 +34,7 @@ FRAME_CHECKS: Final[Mapping[str, tuple[str, str]]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class ColumnRule:
     """A column the rows must have. `coerce` lets a whole number arrive as text."""
 
     name: str
@@ -44,7 +44,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class CheckRule:
     """A comparison every value of a column must pass; absent values pass, `nullable` is for them."""
 
     column: str
@@ -58,8 +58,8 @@ class Rules:
     """A contract as plain data. `of_partition` pairs a column with the partition's value that it must equal."""
 
     schema_version: str
-    columns: tuple[Column, ...]
-    checks: tuple[Check, ...]
+    columns: tuple[ColumnRule, ...]
+    checks: tuple[CheckRule, ...]
     of_partition: tuple[tuple[str, str], ...]
     natural_key: tuple[str, ...]
 
@@ -82,14 +82,14 @@ def read_rules(model: type[Row], *, schema_version: str) -> Rules:
     )
 
 
-def _column(model: type[Row], column: Any) -> Column:
+def _column(model: type[Row], column: Any) -> ColumnRule:
     kind = KINDS.get(type(column.dtype.type))
     if kind is None or column.unique or column.regex or not column.required:
         raise TypeError(f"{model.__name__}.{column.name}: the validator cannot evaluate this kind of column")
-    return Column(name=column.name, kind=kind, nullable=column.nullable, coerce=column.coerce)
+    return ColumnRule(name=column.name, kind=kind, nullable=column.nullable, coerce=column.coerce)
 
 
-def _check(model: type[Row], column: str, check: Any) -> Check:
+def _check(model: type[Row], column: str, check: Any) -> CheckRule:
     if check.name not in CHECKS:
         raise TypeError(f"{model.__name__}.{column}: the validator knows no check {check.name!r}")
     by, statistic, words = CHECKS[check.name]
@@ -97,4 +97,4 @@ def _check(model: type[Row], column: str, check: Any) -> Check:
     bound = getattr(bound, "pattern", bound)
     if by == "matches" and not bound.startswith("^"):  # as pandera does
         bound = f"^{bound}"
-    return Check(column=column, by=by, bound=bound, words=words.format(column=column, bound=bound))
+    return CheckRule(column=column, by=by, bound=bound, words=words.format(column=column, bound=bound))

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Final
 
 from ads_pipeline.doctor import dagster_records
-from ads_pipeline.doctor.examination import Check, Finding, Site, bad, look
+from ads_pipeline.doctor.examination import Deployment, DeploymentCheck, Finding, bad, look
 from ads_pipeline.domain.transitions import Outcome, Status
 from ads_pipeline.errors import printable
-from ads_pipeline.ledger.consistency.inspection import Astray, KnownRun, OpenRun
+from ads_pipeline.ledger.consistency.inspection import KnownRun, MisplacedPointer, OpenRun
 from ads_pipeline.ledger.events.event_reader import EventReader
-from ads_pipeline.raw.landing import TEMPORARY, Damage
+from ads_pipeline.raw.landing import TEMPORARY, DamagedRun
 from ads_pipeline.raw.seal import Seal
 from ads_pipeline.rebuilding import GONE, held_against, problem_of
 
@@ -32,7 +32,7 @@ _FOLDERS: Final = ("raw", "warehouse")
 _NEW_RUN: Final = "seal a run of it under a new run_id"
 
 
-def home(site: Site) -> Iterator[Finding]:
+def home(site: Deployment) -> Iterator[Finding]:
     """The folders are there, may be written by us and by nobody else, and the disk has room."""
     top = site.settings.home
     if not top.is_dir():
@@ -52,7 +52,7 @@ def home(site: Site) -> Iterator[Finding]:
         yield bad(top, f"only {free / (1 << 20):,.0f} MiB are free on its disk", step)
 
 
-def clocks(site: Site) -> Iterator[Finding]:
+def clocks(site: Deployment) -> Iterator[Finding]:
     """This machine and the database agree on the time: one measures leases and lags, the other waits for them."""
     before = site.clock()
     there = site.ledger.clock()
@@ -63,7 +63,7 @@ def clocks(site: Site) -> Iterator[Finding]:
         yield look("the clock", problem, "set both by NTP")
 
 
-def states(site: Site) -> Iterator[Finding]:
+def states(site: Deployment) -> Iterator[Finding]:
     """The state of each partition follows from its verdicts and acts."""
     for key, problem in site.ledger.contradictions():
         step = (
@@ -72,7 +72,7 @@ def states(site: Site) -> Iterator[Finding]:
         yield bad(key, problem, step)
 
 
-def raw_runs(site: Site) -> Iterator[Finding]:
+def raw_runs(site: Deployment) -> Iterator[Finding]:
     """What is sealed is registered, and what is registered is sealed as it was then.
 
     Both sides come in the order of the runs' paths. Whatever looks wrong is looked at again before it is told: runs
@@ -81,7 +81,7 @@ def raw_runs(site: Site) -> Iterator[Finding]:
     for source in sorted({site.settings.google_apis.source, *site.ledger.sources()}):
         sealed = site.raw.find(source=source, since=date.min, until=date.max)
         for found, known in _side_by_side(sealed, site.ledger.known(source)):
-            if isinstance(found, Damage) and found.run is None:
+            if isinstance(found, DamagedRun) and found.run is None:
                 step = "rename it as the README says, or move it out of raw"
                 yield look(f"raw/{found.path}", f"it has no run's name: {found.problem}", step)
             elif known is None and found is not None:
@@ -90,26 +90,26 @@ def raw_runs(site: Site) -> Iterator[Finding]:
                 yield from _unlike(site, found, known)
 
 
-def pointers(site: Site) -> Iterator[Finding]:
+def pointers(site: Deployment) -> Iterator[Finding]:
     """Readers are pointed at the current run of a success, or at an accepted one while that is being loaded."""
     return map(_astray, site.ledger.astray())
 
 
-def tables(site: Site) -> Iterator[Finding]:
+def tables(site: Deployment) -> Iterator[Finding]:
     """The warehouse's tables hold what the ledger says that they hold; demotions are looked at by themselves."""
     # They load Spark's client, which no other check needs.
-    from ads_pipeline.pipeline.reconciliation import Comparison, Mend  # noqa: PLC0415
+    from ads_pipeline.pipeline.reconciliation import ReconcilePlanner, RepairKind  # noqa: PLC0415
     from ads_pipeline.warehouse.publication import Warehouse  # noqa: PLC0415
 
-    comparison = Comparison(ledger=site.ledger, warehouse=Warehouse(site.settings.warehouse_root))
+    comparison = ReconcilePlanner(ledger=site.ledger, warehouse=Warehouse(site.settings.warehouse_root))
     for name in sorted(site.settings.google_apis.queries):
         for repair in comparison.plan(source=site.settings.google_apis.source, query_name=name):
-            if repair.mend is not Mend.DEMOTE:
-                weight = bad if repair.mend is Mend.REMOVE else look
+            if repair.mend is not RepairKind.DEMOTE:
+                weight = bad if repair.mend is RepairKind.REMOVE else look
                 yield weight(repair.key, repair.why, _reconcile(name))
 
 
-def demotions(site: Site) -> Iterator[Finding]:
+def demotions(site: Deployment) -> Iterator[Finding]:
     """No demotion is left half-way: readers lack the rows already, and the failure does not show."""
     for run, begun_at in site.ledger.unfinished():
         weight = bad if site.now - begun_at > HOUR else look
@@ -117,7 +117,7 @@ def demotions(site: Site) -> Iterator[Finding]:
         yield weight(run, problem, _reconcile(run.key.query_name))
 
 
-def landings(site: Site) -> Iterator[Finding]:
+def landings(site: Deployment) -> Iterator[Finding]:
     """No landing is left behind that was never sealed."""
     for path in sorted(site.settings.raw_root.glob(LANDINGS)):
         begun = datetime.fromtimestamp(path.lstat().st_mtime, tz=UTC)
@@ -126,7 +126,7 @@ def landings(site: Site) -> Iterator[Finding]:
             yield look(path.relative_to(site.settings.home), problem, f"rm -r {_path(path)}")
 
 
-def runs(site: Site) -> Iterator[Finding]:
+def runs(site: Deployment) -> Iterator[Finding]:
     """Whoever began a run is alive, or said that it ended."""
     for run in site.ledger.open_runs():
         if _silent(run, site.now):
@@ -135,7 +135,7 @@ def runs(site: Site) -> Iterator[Finding]:
             yield look(f"run {run.run_id}", problem, f"ads-pipeline events tail {run.run_id}")
 
 
-def dagster(site: Site) -> Iterator[Finding]:
+def dagster(site: Deployment) -> Iterator[Finding]:
     """What is over in Dagster has ended here, and what Dagster takes for running is alive."""
     known = {run.run_id: run for run in site.ledger.open_runs()}
     found = dagster_records.statuses(site.settings.home, site.settings.postgres_url, sorted(known))
@@ -149,7 +149,7 @@ def dagster(site: Site) -> Iterator[Finding]:
             yield bad(f"run {run_id}", problem, "terminate it in Dagster; its partitions are then asked for again")
 
 
-def snapshots(site: Site) -> Iterator[Finding]:
+def snapshots(site: Deployment) -> Iterator[Finding]:
     """The snapshots of runs are up to their events."""
     with EventReader.opened(site.settings.database_url) as events:
         lag = events.lag()
@@ -158,29 +158,33 @@ def snapshots(site: Site) -> Iterator[Finding]:
         yield look("the log of events", problem, "ads-pipeline events follow --once")
 
 
-def _dagster_absent(site: Site) -> str | None:
+def _dagster_absent(site: Deployment) -> str | None:
     kept = dagster_records.kept(site.settings.home, site.settings.postgres_url)
     return None if kept else "Dagster keeps no records here yet"
 
 
 CHECKS: Final = (
-    Check(name="home", promise="the home is ours to write, and its disk has room", find=home),
-    Check(name="clocks", promise="this machine and the database agree on the time", find=clocks),
-    Check(name="states", promise="every state follows from its verdicts and acts", find=states, slow=True),
-    Check(name="raw", promise="every sealed run is registered, and as it was then", find=raw_runs, slow=True),
-    Check(name="pointers", promise="readers are pointed at current runs", find=pointers),
-    Check(name="tables", promise="the tables hold what the ledger says", find=tables, slow=True),
-    Check(name="demotions", promise="no demotion is left half-way", find=demotions),
-    Check(name="landings", promise="no landing is left unsealed", find=landings),
-    Check(name="runs", promise="every run that has not ended is alive", find=runs),
-    Check(name="dagster", promise="Dagster agrees which runs are over", find=dagster, absent=_dagster_absent),
-    Check(name="snapshots", promise="the snapshots are up to the events", find=snapshots),
+    DeploymentCheck(name="home", promise="the home is ours to write, and its disk has room", find=home),
+    DeploymentCheck(name="clocks", promise="this machine and the database agree on the time", find=clocks),
+    DeploymentCheck(name="states", promise="every state follows from its verdicts and acts", find=states, slow=True),
+    DeploymentCheck(
+        name="raw", promise="every sealed run is registered, and as it was then", find=raw_runs, slow=True
+    ),
+    DeploymentCheck(name="pointers", promise="readers are pointed at current runs", find=pointers),
+    DeploymentCheck(name="tables", promise="the tables hold what the ledger says", find=tables, slow=True),
+    DeploymentCheck(name="demotions", promise="no demotion is left half-way", find=demotions),
+    DeploymentCheck(name="landings", promise="no landing is left unsealed", find=landings),
+    DeploymentCheck(name="runs", promise="every run that has not ended is alive", find=runs),
+    DeploymentCheck(
+        name="dagster", promise="Dagster agrees which runs are over", find=dagster, absent=_dagster_absent
+    ),
+    DeploymentCheck(name="snapshots", promise="the snapshots are up to the events", find=snapshots),
 )
 
 
 def _side_by_side(
-    sealed: Iterable[Seal | Damage], known: Iterable[KnownRun]
-) -> Iterator[tuple[Seal | Damage | None, KnownRun | None]]:
+    sealed: Iterable[Seal | DamagedRun], known: Iterable[KnownRun]
+) -> Iterator[tuple[Seal | DamagedRun | None, KnownRun | None]]:
     """Each run that either side has, with what both have of it."""
     others = iter(known)
     other = next(others, None)
@@ -201,16 +205,16 @@ def _side_by_side(
         other = next(others, None)
 
 
-def _unregistered(site: Site, found: Seal | Damage) -> Iterator[Finding]:
+def _unregistered(site: Deployment, found: Seal | DamagedRun) -> Iterator[Finding]:
     if found.run is None or site.ledger.known_again(found.run) is not None:
         return
     problem = "sealed, and the ledger was never told of it"
-    if isinstance(found, Damage):
+    if isinstance(found, DamagedRun):
         problem += f"; it is damaged: {found.problem}"
     yield look(found.run, problem, f"materialize raw/{found.run.key.query_name} in Dagster, or wait for raw_arrivals")
 
 
-def _unlike(site: Site, found: Seal | Damage | None, known: KnownRun) -> Iterator[Finding]:
+def _unlike(site: Deployment, found: Seal | DamagedRun | None, known: KnownRun) -> Iterator[Finding]:
     """What raw holds against a registered run. Damage is no news of a run that was rejected."""
     registered = known.registered
     run = registered.run
@@ -227,7 +231,7 @@ def _unlike(site: Site, found: Seal | Damage | None, known: KnownRun) -> Iterato
         yield look(run, problem, "put it back, or let it be: readers do not have it")
 
 
-def _astray(pointer: Astray) -> Finding:
+def _astray(pointer: MisplacedPointer) -> Finding:
     run, reconcile = pointer.run, _reconcile(pointer.run.key.query_name)
     if pointer.status is not Status.SUCCESS:
         step = f"{reconcile}; its next load moves the pointer"

@@ -12,21 +12,21 @@ from typing import Final
 
 from ads_pipeline.errors import AdsPipelineError, BadSettings, LedgerOutdated, Mistake, printable
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.consistency.inspection import Inspection
+from ads_pipeline.ledger.consistency.inspection import LedgerInspection
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.settings import Settings, read_settings
 
 ENOUGH_ROOM: Final = 1 << 30  # bytes
 
 
-class Weight(StrEnum):
+class Severity(StrEnum):
     """How bad a finding is: something is wrong, or may be only on its way."""
 
     BAD = "bad"
     LOOK = "look"
 
 
-class Answer(StrEnum):
+class CheckStatus(StrEnum):
     """What a check came to."""
 
     OK = "ok"
@@ -40,18 +40,18 @@ class Answer(StrEnum):
 class Finding:
     """One thing that is not as it should be, where, and what to do next."""
 
-    weight: Weight
+    weight: Severity
     where: str
     problem: str
     step: str
 
 
 def bad(where: object, problem: str, step: str) -> Finding:
-    return Finding(weight=Weight.BAD, where=str(where), problem=problem, step=step)
+    return Finding(weight=Severity.BAD, where=str(where), problem=problem, step=step)
 
 
 def look(where: object, problem: str, step: str) -> Finding:
-    return Finding(weight=Weight.LOOK, where=str(where), problem=problem, step=step)
+    return Finding(weight=Severity.LOOK, where=str(where), problem=problem, step=step)
 
 
 def here() -> datetime:
@@ -60,11 +60,11 @@ def here() -> datetime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
+class Deployment:
     """What is examined: all that the settings name, at a moment of the database's clock."""
 
     settings: Settings
-    ledger: Inspection
+    ledger: LedgerInspection
     now: datetime
     clock: Callable[[], datetime] = here
     enough_room: int = ENOUGH_ROOM
@@ -75,7 +75,7 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class DeploymentCheck:
     """One thing to look at. `promise` is what holds where nothing is found.
 
     `slow`: it looks at every run or row there is. `absent` says why there is nothing to look at, where there is not.
@@ -83,13 +83,13 @@ class Check:
 
     name: str
     promise: str
-    find: Callable[[Site], Iterable[Finding]]
+    find: Callable[[Deployment], Iterable[Finding]]
     slow: bool = False
-    absent: Callable[[Site], str | None] = lambda _site: None
+    absent: Callable[[Deployment], str | None] = lambda _site: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Examined:
+class CheckReport:
     """What a check came to; `why` where it could not look, or was not asked to."""
 
     name: str
@@ -99,18 +99,20 @@ class Examined:
     skipped: bool = False
 
     @property
-    def answer(self) -> Answer:
+    def answer(self) -> CheckStatus:
         if self.why is not None:
-            return Answer.SKIPPED if self.skipped else Answer.FAILED
+            return CheckStatus.SKIPPED if self.skipped else CheckStatus.FAILED
         weights = {finding.weight for finding in self.findings}
-        return Answer.BAD if Weight.BAD in weights else Answer.LOOK if weights else Answer.OK
+        return CheckStatus.BAD if Severity.BAD in weights else CheckStatus.LOOK if weights else CheckStatus.OK
 
 
 _SETTINGS: Final = ("settings", "the settings and the query file can be read")
 _LEDGER: Final = ("ledger", "the ledger is there, and at this release's revision")
 
 
-def examine(environ: Mapping[str, str], checks: Sequence[Check], *, quick: bool = False) -> Iterator[Examined]:
+def examine(
+    environ: Mapping[str, str], checks: Sequence[DeploymentCheck], *, quick: bool = False
+) -> Iterator[CheckReport]:
     """Each check in order, as soon as it is done. Without settings or ledger the others are told as failed."""
     try:
         settings = read_settings(environ)
@@ -123,27 +125,27 @@ def examine(environ: Mapping[str, str], checks: Sequence[Check], *, quick: bool 
     yield _examined(*_SETTINGS, [])
     opened = _ledger_of(settings)
     yield opened
-    if opened.answer is not Answer.OK:
+    if opened.answer is not CheckStatus.OK:
         yield from _not_looked_at([(each.name, each.promise) for each in checks], "the ledger could not be opened")
         return
-    with Inspection.opened(settings.database_url, space=settings.space) as ledger:
-        site = Site(settings=settings, ledger=ledger, now=ledger.clock())
+    with LedgerInspection.opened(settings.database_url, space=settings.space) as ledger:
+        site = Deployment(settings=settings, ledger=ledger, now=ledger.clock())
         for check in checks:
             yield examined(check, site, quick=quick)
 
 
-def examined(check: Check, site: Site, *, quick: bool = False) -> Examined:
+def examined(check: DeploymentCheck, site: Deployment, *, quick: bool = False) -> CheckReport:
     """What one check finds. Only a defect of ours rises; what is out of reach is the check's own answer."""
     try:
         absent = "left out, because it looks at every run or row" if quick and check.slow else check.absent(site)
         if absent is not None:
-            return Examined(name=check.name, promise=check.promise, why=absent, skipped=True)
+            return CheckReport(name=check.name, promise=check.promise, why=absent, skipped=True)
         return _examined(check.name, check.promise, check.find(site))
     except (AdsPipelineError, OSError) as error:
-        return Examined(name=check.name, promise=check.promise, why=_one_line(error))
+        return CheckReport(name=check.name, promise=check.promise, why=_one_line(error))
 
 
-def _ledger_of(settings: Settings) -> Examined:
+def _ledger_of(settings: Settings) -> CheckReport:
     """Whether there is a ledger that this release can read."""
     name, promise = _LEDGER
     file = settings.home / "ledger.db"
@@ -159,15 +161,15 @@ def _ledger_of(settings: Settings) -> Examined:
         step = "ads-pipeline migrate, or run the release that wrote it"
         return _examined(name, promise, [bad("the ledger", problem, step)])
     except AdsPipelineError as error:
-        return Examined(name=name, promise=promise, why=_one_line(error))
+        return CheckReport(name=name, promise=promise, why=_one_line(error))
 
 
-def _examined(name: str, promise: str, findings: Iterable[Finding]) -> Examined:
-    return Examined(name=name, promise=promise, findings=tuple(findings))
+def _examined(name: str, promise: str, findings: Iterable[Finding]) -> CheckReport:
+    return CheckReport(name=name, promise=promise, findings=tuple(findings))
 
 
-def _not_looked_at(checks: Iterable[tuple[str, str]], why: str) -> Iterator[Examined]:
-    return (Examined(name=name, promise=promise, why=why) for name, promise in checks)
+def _not_looked_at(checks: Iterable[tuple[str, str]], why: str) -> Iterator[CheckReport]:
+    return (CheckReport(name=name, promise=promise, why=why) for name, promise in checks)
 
 
 def _one_line(error: Exception) -> str:

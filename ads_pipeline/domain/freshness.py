@@ -44,7 +44,7 @@ class DisplayStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Space:
+class Tenancy:
     """Whose rows these are, where several installations or sources keep theirs together."""
 
     tenant_id: str = "default"
@@ -55,7 +55,7 @@ class Space:
         return self.workspace_id or source
 
 
-_HERE = Space()
+_HERE = Tenancy()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -69,7 +69,7 @@ class AssetPartition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finish:
+class FinishedAttempt:
     """One finished attempt at one asset partition, as the store stamped it.
 
     A code version is given exactly when something was materialized: a success may have found nothing to make.
@@ -164,7 +164,7 @@ class Staleness:
     reasons: tuple[StaleReason, ...]
 
 
-def asset_partition(asset: str, key: PartitionKey, space: Space = _HERE) -> AssetPartition:
+def asset_partition(asset: str, key: PartitionKey, space: Tenancy = _HERE) -> AssetPartition:
     """What the row of a partition in one of its query's assets is about, in Dagster's spelling."""
     return AssetPartition(
         tenant_id=space.tenant_id,
@@ -180,7 +180,7 @@ def partition_values(key: PartitionKey) -> dict[str, str]:
 
 
 def fold(
-    before: PartitionStatus | None, finish: Finish, *, place: AssetPartition, values: Mapping[str, str]
+    before: PartitionStatus | None, finish: FinishedAttempt, *, place: AssetPartition, values: Mapping[str, str]
 ) -> PartitionStatus:
     """The row after a finish, whichever finishes were heard before it and how often.
 

@@ -18,7 +18,7 @@ from ads_pipeline.domain.partition import PartitionKey, checked_name
 from ads_pipeline.domain.transitions import Status
 
 
-class Treatment(StrEnum):
+class ErrorPolicy(StrEnum):
     """What a class of error asks for."""
 
     RETRY = "retry"  # another attempt may end otherwise
@@ -31,33 +31,33 @@ class Treatment(StrEnum):
 DEMOTED: Final = "demoted"
 
 # A class that is not listed is retried: an attempt too many costs less than a day that is lost.
-TREATMENTS: Mapping[str, Treatment] = {
+TREATMENTS: Mapping[str, ErrorPolicy] = {
     # The validator's own. Each is about the bytes of one run, and another attempt brings other bytes.
-    "damaged": Treatment.RETRY,
-    "count_mismatch": Treatment.RETRY,
-    "unreadable_line": Treatment.RETRY,
-    "wrong_type": Treatment.RETRY,
-    "contract": Treatment.RETRY,
+    "damaged": ErrorPolicy.RETRY,
+    "count_mismatch": ErrorPolicy.RETRY,
+    "unreadable_line": ErrorPolicy.RETRY,
+    "wrong_type": ErrorPolicy.RETRY,
+    "contract": ErrorPolicy.RETRY,
     # Google Ads'.
-    "quota_exhausted": Treatment.WAIT,
-    "customer_not_enabled": Treatment.PARK_CUSTOMER,
-    "permission_denied": Treatment.PARK_CUSTOMER,
-    "unrecognized_field": Treatment.PARK_QUERY,
-    "query_refused": Treatment.PARK_QUERY,
+    "quota_exhausted": ErrorPolicy.WAIT,
+    "customer_not_enabled": ErrorPolicy.PARK_CUSTOMER,
+    "permission_denied": ErrorPolicy.PARK_CUSTOMER,
+    "unrecognized_field": ErrorPolicy.PARK_QUERY,
+    "query_refused": ErrorPolicy.PARK_QUERY,
     # An operator's.
-    DEMOTED: Treatment.HOLD,
+    DEMOTED: ErrorPolicy.HOLD,
 }
 
 _TO_MEND = {
-    Treatment.PARK_CUSTOMER: "mend the account's access",
-    Treatment.PARK_QUERY: "mend the query",
-    Treatment.HOLD: "see that it would end otherwise",
+    ErrorPolicy.PARK_CUSTOMER: "mend the account's access",
+    ErrorPolicy.PARK_QUERY: "mend the query",
+    ErrorPolicy.HOLD: "see that it would end otherwise",
 }
 PARKS: Final = frozenset(_TO_MEND)
-WAITS: Final = frozenset(name for name, treatment in TREATMENTS.items() if treatment is Treatment.WAIT)
+WAITS: Final = frozenset(name for name, treatment in TREATMENTS.items() if treatment is ErrorPolicy.WAIT)
 
 
-class Reason(StrEnum):
+class TerminalReason(StrEnum):
     """Why a failed partition is terminal. Where several hold, the one that stands first here decides."""
 
     MARKED = "marked"
@@ -118,7 +118,7 @@ class Failure:
     def __post_init__(self) -> None:
         if self.error_class is not None:
             checked_name("error_class", self.error_class)
-        least = 0 if self.treatment is Treatment.WAIT else 1
+        least = 0 if self.treatment is ErrorPolicy.WAIT else 1
         if self.failures < least:
             raise ValueError(f"{self.key}: {self.failures} failures are refused: at least {least}")
         for field in ("failed_at", "wait_until"):
@@ -131,12 +131,12 @@ class Failure:
             object.__setattr__(self, field, at.astimezone(UTC))
 
     @property
-    def treatment(self) -> Treatment:
-        return Treatment.RETRY if self.error_class is None else TREATMENTS.get(self.error_class, Treatment.RETRY)
+    def treatment(self) -> ErrorPolicy:
+        return ErrorPolicy.RETRY if self.error_class is None else TREATMENTS.get(self.error_class, ErrorPolicy.RETRY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class AttemptEnd:
     """How one attempt at a partition ended: a verdict, or a fetch that brought nothing."""
 
     at: datetime
@@ -157,7 +157,7 @@ class RetryAt:
 class Parked:
     """No attempt until somebody has acted; `scope` says what is at fault: account, query, or its own data."""
 
-    scope: Treatment
+    scope: ErrorPolicy
     why: str
 
 
@@ -165,16 +165,16 @@ class Parked:
 class Terminal:
     """No attempt, unless an operator orders one."""
 
-    reason: Reason
+    reason: TerminalReason
     why: str
 
 
-Answer = RetryAt | Parked | Terminal
+RetryDecision = RetryAt | Parked | Terminal
 
 
-def failure_of(key: PartitionKey, ends: Iterable[Ended]) -> Failure | None:
+def failure_of(key: PartitionKey, ends: Iterable[AttemptEnd]) -> Failure | None:
     """The last failure since a run was last accepted, and how many there were; None when there is none."""
-    since: list[Ended] = []
+    since: list[AttemptEnd] = []
     for end in sorted(ends, key=lambda each: each.at):
         since = [] if end.accepted else [*since, end]
     if not since:
@@ -189,22 +189,22 @@ def failure_of(key: PartitionKey, ends: Iterable[Ended]) -> Failure | None:
     )
 
 
-def decide(failure: Failure, policy: RetryPolicy, *, marked: bool, today: date) -> Answer:
+def decide(failure: Failure, policy: RetryPolicy, *, marked: bool, today: date) -> RetryDecision:
     """What becomes of a partition after its last failure.
 
     What is terminal is not parked as well. A wait is no attempt, so the limit of attempts does not end it; only the
     marker and the partition's age do. The answer is about the attempts; an earlier success stays one, see `terminal`.
     """
     treatment, day = failure.treatment, failure.key.logical_date
-    counted = 0 if treatment is Treatment.WAIT else failure.failures
+    counted = 0 if treatment is ErrorPolicy.WAIT else failure.failures
     reason = terminal(Status.FAILED, failures=counted, day=day, policy=policy, marked=marked, today=today)
     if reason is not None:
         return Terminal(reason=reason, why=_why_terminal(reason, failure, policy, today))
     told = failure.error_class or "unknown error"
     match treatment:
-        case Treatment.PARK_CUSTOMER | Treatment.PARK_QUERY | Treatment.HOLD:
+        case ErrorPolicy.PARK_CUSTOMER | ErrorPolicy.PARK_QUERY | ErrorPolicy.HOLD:
             return Parked(scope=treatment, why=f"{told}: no attempt cures it; {_TO_MEND[treatment]}, then requeue")
-        case Treatment.WAIT:
+        case ErrorPolicy.WAIT:
             return RetryAt(at=_after_waiting(failure, policy), why=f"{told}: waits, which costs no attempt")
     at = failure.failed_at + delay(failure.failures, policy, key=failure.key)
     return RetryAt(
@@ -214,7 +214,7 @@ def decide(failure: Failure, policy: RetryPolicy, *, marked: bool, today: date) 
 
 def terminal(
     status: Status, *, failures: int, day: date, policy: RetryPolicy, marked: bool, today: date
-) -> Reason | None:
+) -> TerminalReason | None:
     """Why a partition gets no more attempts; None when it may. Only a failed one can be terminal.
 
     `failures` are those in a row since the last accepted verdict, not the attempt count, which never falls: a
@@ -223,10 +223,10 @@ def terminal(
     if status is not Status.FAILED:
         return None
     if marked:
-        return Reason.MARKED
+        return TerminalReason.MARKED
     if failures >= policy.max_attempts:
-        return Reason.TOO_MANY_ATTEMPTS
-    return Reason.TOO_OLD if today - day >= policy.max_age else None
+        return TerminalReason.TOO_MANY_ATTEMPTS
+    return TerminalReason.TOO_OLD if today - day >= policy.max_age else None
 
 
 def oldest_day(policy: RetryPolicy, today: date) -> date:
@@ -289,11 +289,11 @@ def _after_waiting(failure: Failure, policy: RetryPolicy) -> datetime:
     return failure.failed_at + delay(1, policy, key=failure.key)
 
 
-def _why_terminal(reason: Reason, failure: Failure, policy: RetryPolicy, today: date) -> str:
+def _why_terminal(reason: TerminalReason, failure: Failure, policy: RetryPolicy, today: date) -> str:
     match reason:
-        case Reason.MARKED:
+        case TerminalReason.MARKED:
             return "marked as terminal; clear the marker to try again"
-        case Reason.TOO_MANY_ATTEMPTS:
+        case TerminalReason.TOO_MANY_ATTEMPTS:
             return f"{failure.failures} failures in a row, {policy.max_attempts} are allowed; find the cause"
     age = (today - failure.key.logical_date).days
     limit = math.ceil(policy.max_age / timedelta(days=1))

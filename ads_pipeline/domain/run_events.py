@@ -126,7 +126,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Logged:
+class LoggedEvent:
     """An event with the place and the time that the store gave it."""
 
     event: Event
@@ -136,7 +136,7 @@ class Logged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Appended:
+class AppendResult:
     """What became of an append. One that was there already keeps its place, and its payload whatever was sent."""
 
     run_seq: int

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final, Protocol
 
-from ads_pipeline.domain.run_events import RUN_TYPES, Appended, Event, Logged
+from ads_pipeline.domain.run_events import RUN_TYPES, AppendResult, Event, LoggedEvent
 
 FIRST_PAGE: Final = 1_000
 
@@ -99,15 +99,15 @@ class RunSnapshot:
 class RunEventStore(Protocol):
     """What a store of run events must do; `ads_pipeline_tests.run_event_stores` holds any of them to it."""
 
-    def append(self, event: Event) -> Appended:
+    def append(self, event: Event) -> AppendResult:
         """Keep an event that is not kept yet, behind all that are visible of its run; say where it is."""
         ...
 
-    def append_many(self, events: Sequence[Event]) -> list[Appended]:
+    def append_many(self, events: Sequence[Event]) -> list[AppendResult]:
         """The same for many, all or none of them, in the order given."""
         ...
 
-    def fetch(self, run_id: str, *, after_seq: int = 0, limit: int = FIRST_PAGE) -> list[Logged]:
+    def fetch(self, run_id: str, *, after_seq: int = 0, limit: int = FIRST_PAGE) -> list[LoggedEvent]:
         """The next events of a run behind a place, in order."""
         ...
 
@@ -121,7 +121,7 @@ class RunEventStore(Protocol):
 
 
 def fold(
-    before: RunSnapshot, steps: Mapping[str, StepStatus], events: Iterable[Logged]
+    before: RunSnapshot, steps: Mapping[str, StepStatus], events: Iterable[LoggedEvent]
 ) -> tuple[RunSnapshot, dict[str, StepStatus]]:
     """The snapshot after these events, and the steps they changed. What was folded in before is passed over.
 
@@ -164,7 +164,7 @@ def fold(
     return snapshot, changed
 
 
-def contiguous(after_seq: int, events: Sequence[Logged]) -> Sequence[Logged]:
+def contiguous(after_seq: int, events: Sequence[LoggedEvent]) -> Sequence[LoggedEvent]:
     """As many of the events as follow on a place without a gap."""
     for number, logged in enumerate(events):
         if logged.run_seq != after_seq + 1 + number:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Self
 
 from ads_pipeline.domain.partition import PartitionKey, Run, checked_name
-from ads_pipeline.errors import IllegalMove, printable
+from ads_pipeline.errors import IllegalTransition, printable
 
 
 class Status(StrEnum):
@@ -40,7 +40,7 @@ class Effect(StrEnum):
     DEMOTED = "demoted"  # rejected although it had the authority: its rows must go
 
 
-class Act(StrEnum):
+class Action(StrEnum):
     """Everything that can happen to a partition. The values complete the sentence "cannot …"."""
 
     ACCEPT_NEWER = "accept a run newer than the current one"
@@ -58,7 +58,7 @@ class Act(StrEnum):
     CLEAR_TERMINAL = "clear the terminal mark"
 
 
-class Message(StrEnum):
+class MessageRule(StrEnum):
     """What becomes of the error message."""
 
     KEEP = "keep"
@@ -68,72 +68,72 @@ class Message(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class Transition:
     """One cell of the table. A move with an effect is a verdict's, and counts as an attempt; others never do."""
 
     to: Status | None
     effect: Effect | None = None
     takes_authority: bool = False
-    message: Message = Message.KEEP
+    message: MessageRule = MessageRule.KEEP
 
 
-_PROMOTE = Move(to=Status.SUCCESS, effect=Effect.PROMOTED, takes_authority=True, message=Message.CLEAR)
-_CONFIRM = Move(to=Status.SUCCESS, effect=Effect.CONFIRMED)
-_SUPERSEDE = Move(to=Status.SUCCESS, effect=Effect.SUPERSEDED)
-_SET_ASIDE = Move(to=Status.SUCCESS, effect=Effect.SET_ASIDE)
-_FAIL = Move(to=Status.FAILED, effect=Effect.FAILED, message=Message.NEWEST)
-_DEMOTE = Move(to=Status.FAILED, effect=Effect.DEMOTED, message=Message.SET)
-_TO_PENDING = Move(to=Status.PENDING)
-_STAY = {status: Move(to=status) for status in (None, *Status)}
+_PROMOTE = Transition(to=Status.SUCCESS, effect=Effect.PROMOTED, takes_authority=True, message=MessageRule.CLEAR)
+_CONFIRM = Transition(to=Status.SUCCESS, effect=Effect.CONFIRMED)
+_SUPERSEDE = Transition(to=Status.SUCCESS, effect=Effect.SUPERSEDED)
+_SET_ASIDE = Transition(to=Status.SUCCESS, effect=Effect.SET_ASIDE)
+_FAIL = Transition(to=Status.FAILED, effect=Effect.FAILED, message=MessageRule.NEWEST)
+_DEMOTE = Transition(to=Status.FAILED, effect=Effect.DEMOTED, message=MessageRule.SET)
+_TO_PENDING = Transition(to=Status.PENDING)
+_STAY = {status: Transition(to=status) for status in (None, *Status)}
 
 # None is the absent row: it reads as pending, and only a write makes it one. A pair that is not listed is refused.
-TRANSITIONS: Mapping[tuple[Status | None, Act], Move] = {
-    (None, Act.ACCEPT_NEWER): _PROMOTE,
-    (None, Act.REJECT_OTHER): _FAIL,
-    (None, Act.END_UNJUDGED): _STAY[None],
-    (None, Act.ENQUEUE): _TO_PENDING,
-    (None, Act.REQUEUE): _STAY[None],
-    (Status.PENDING, Act.ACCEPT_NEWER): _PROMOTE,
-    (Status.PENDING, Act.ACCEPT_CURRENT): _PROMOTE,
-    (Status.PENDING, Act.ACCEPT_OLDER): _PROMOTE,
-    (Status.PENDING, Act.REJECT_CURRENT): _FAIL,
-    (Status.PENDING, Act.REJECT_OTHER): _FAIL,
-    (Status.PENDING, Act.REDELIVER): _STAY[Status.PENDING],
-    (Status.PENDING, Act.END_UNJUDGED): _STAY[Status.PENDING],
-    (Status.PENDING, Act.ENQUEUE): _STAY[Status.PENDING],
-    (Status.PENDING, Act.REQUEUE): _STAY[Status.PENDING],
-    (Status.PENDING, Act.CLEAR_TERMINAL): _STAY[Status.PENDING],
-    (Status.FAILED, Act.ACCEPT_NEWER): _PROMOTE,
-    (Status.FAILED, Act.ACCEPT_CURRENT): _PROMOTE,
-    (Status.FAILED, Act.ACCEPT_OLDER): _PROMOTE,
-    (Status.FAILED, Act.REJECT_CURRENT): _FAIL,
-    (Status.FAILED, Act.REJECT_OTHER): _FAIL,
-    (Status.FAILED, Act.REDELIVER): _STAY[Status.FAILED],
-    (Status.FAILED, Act.END_UNJUDGED): _STAY[Status.FAILED],
-    (Status.FAILED, Act.ENQUEUE): _STAY[Status.FAILED],
-    (Status.FAILED, Act.REQUEUE): _TO_PENDING,
-    (Status.FAILED, Act.MARK_TERMINAL): _STAY[Status.FAILED],
-    (Status.FAILED, Act.CLEAR_TERMINAL): _STAY[Status.FAILED],
-    (Status.SUCCESS, Act.ACCEPT_NEWER): _PROMOTE,
-    (Status.SUCCESS, Act.ACCEPT_CURRENT): _CONFIRM,
-    (Status.SUCCESS, Act.ACCEPT_OLDER): _SUPERSEDE,
-    (Status.SUCCESS, Act.REJECT_CURRENT): _DEMOTE,
-    (Status.SUCCESS, Act.REJECT_OTHER): _SET_ASIDE,
-    (Status.SUCCESS, Act.REDELIVER): _STAY[Status.SUCCESS],
-    (Status.SUCCESS, Act.END_UNJUDGED): _STAY[Status.SUCCESS],
-    (Status.SUCCESS, Act.ENQUEUE): _STAY[Status.SUCCESS],
-    (Status.SUCCESS, Act.REPROCESS): _STAY[Status.SUCCESS],
-    (Status.SUCCESS, Act.WITHDRAW): _TO_PENDING,
-    (Status.SUCCESS, Act.CLEAR_TERMINAL): _STAY[Status.SUCCESS],
+TRANSITIONS: Mapping[tuple[Status | None, Action], Transition] = {
+    (None, Action.ACCEPT_NEWER): _PROMOTE,
+    (None, Action.REJECT_OTHER): _FAIL,
+    (None, Action.END_UNJUDGED): _STAY[None],
+    (None, Action.ENQUEUE): _TO_PENDING,
+    (None, Action.REQUEUE): _STAY[None],
+    (Status.PENDING, Action.ACCEPT_NEWER): _PROMOTE,
+    (Status.PENDING, Action.ACCEPT_CURRENT): _PROMOTE,
+    (Status.PENDING, Action.ACCEPT_OLDER): _PROMOTE,
+    (Status.PENDING, Action.REJECT_CURRENT): _FAIL,
+    (Status.PENDING, Action.REJECT_OTHER): _FAIL,
+    (Status.PENDING, Action.REDELIVER): _STAY[Status.PENDING],
+    (Status.PENDING, Action.END_UNJUDGED): _STAY[Status.PENDING],
+    (Status.PENDING, Action.ENQUEUE): _STAY[Status.PENDING],
+    (Status.PENDING, Action.REQUEUE): _STAY[Status.PENDING],
+    (Status.PENDING, Action.CLEAR_TERMINAL): _STAY[Status.PENDING],
+    (Status.FAILED, Action.ACCEPT_NEWER): _PROMOTE,
+    (Status.FAILED, Action.ACCEPT_CURRENT): _PROMOTE,
+    (Status.FAILED, Action.ACCEPT_OLDER): _PROMOTE,
+    (Status.FAILED, Action.REJECT_CURRENT): _FAIL,
+    (Status.FAILED, Action.REJECT_OTHER): _FAIL,
+    (Status.FAILED, Action.REDELIVER): _STAY[Status.FAILED],
+    (Status.FAILED, Action.END_UNJUDGED): _STAY[Status.FAILED],
+    (Status.FAILED, Action.ENQUEUE): _STAY[Status.FAILED],
+    (Status.FAILED, Action.REQUEUE): _TO_PENDING,
+    (Status.FAILED, Action.MARK_TERMINAL): _STAY[Status.FAILED],
+    (Status.FAILED, Action.CLEAR_TERMINAL): _STAY[Status.FAILED],
+    (Status.SUCCESS, Action.ACCEPT_NEWER): _PROMOTE,
+    (Status.SUCCESS, Action.ACCEPT_CURRENT): _CONFIRM,
+    (Status.SUCCESS, Action.ACCEPT_OLDER): _SUPERSEDE,
+    (Status.SUCCESS, Action.REJECT_CURRENT): _DEMOTE,
+    (Status.SUCCESS, Action.REJECT_OTHER): _SET_ASIDE,
+    (Status.SUCCESS, Action.REDELIVER): _STAY[Status.SUCCESS],
+    (Status.SUCCESS, Action.END_UNJUDGED): _STAY[Status.SUCCESS],
+    (Status.SUCCESS, Action.ENQUEUE): _STAY[Status.SUCCESS],
+    (Status.SUCCESS, Action.REPROCESS): _STAY[Status.SUCCESS],
+    (Status.SUCCESS, Action.WITHDRAW): _TO_PENDING,
+    (Status.SUCCESS, Action.CLEAR_TERMINAL): _STAY[Status.SUCCESS],
 }
 
 # What to do instead, for the acts an operator may ask for in the wrong state.
 _INSTEAD = {
-    Act.REQUEUE: "a success is reprocessed or withdrawn, not requeued",
-    Act.REPROCESS: "only a success is reprocessed; requeue a failed partition, wait for a pending one",
-    Act.WITHDRAW: "there is nothing to withdraw; only a success is served",
-    Act.MARK_TERMINAL: "only a failed partition can be terminal",
-    Act.CLEAR_TERMINAL: "nobody has heard of it, so nobody has marked it",
+    Action.REQUEUE: "a success is reprocessed or withdrawn, not requeued",
+    Action.REPROCESS: "only a success is reprocessed; requeue a failed partition, wait for a pending one",
+    Action.WITHDRAW: "there is nothing to withdraw; only a success is served",
+    Action.MARK_TERMINAL: "only a failed partition can be terminal",
+    Action.CLEAR_TERMINAL: "nobody has heard of it, so nobody has marked it",
 }
 
 
@@ -202,7 +202,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ruling:
+class VerdictEffect:
     """The state after a verdict, what the verdict did, and the run whose rejection the message tells."""
 
     state: PartitionState
@@ -210,22 +210,22 @@ class Ruling:
     message_ordinal: int | None
 
 
-def move_for(recorded: Status | None, act: Act, *, partition: object) -> Move:
+def move_for(recorded: Status | None, act: Action, *, partition: object) -> Transition:
     """The cell of the table, or IllegalMove."""
     move = TRANSITIONS.get((recorded, act))
     if move is None:
         hint = _INSTEAD.get(act, "the transition table has no such move")
-        raise IllegalMove(str(partition), recorded or "absent", act.value, hint)
+        raise IllegalTransition(str(partition), recorded or "absent", act.value, hint)
     return move
 
 
-def act_of(outcome: Outcome, *, ordinal: int, current_ordinal: int | None) -> Act:
+def act_of(outcome: Outcome, *, ordinal: int, current_ordinal: int | None) -> Action:
     """Which act a verdict is, from where its run stands beside the current one."""
     if outcome is Outcome.REJECTED:
-        return Act.REJECT_CURRENT if ordinal == current_ordinal else Act.REJECT_OTHER
+        return Action.REJECT_CURRENT if ordinal == current_ordinal else Action.REJECT_OTHER
     if current_ordinal is None or ordinal > current_ordinal:
-        return Act.ACCEPT_NEWER
-    return Act.ACCEPT_CURRENT if ordinal == current_ordinal else Act.ACCEPT_OLDER
+        return Action.ACCEPT_NEWER
+    return Action.ACCEPT_CURRENT if ordinal == current_ordinal else Action.ACCEPT_OLDER
 
 
 def rule_on(
@@ -236,12 +236,12 @@ def rule_on(
     current_ordinal: int | None,
     message_ordinal: int | None,
     now: datetime,
-) -> Ruling:
+) -> VerdictEffect:
     """What a verdict that was not heard before makes of the partition."""
     act = act_of(verdict.outcome, ordinal=registered.ordinal, current_ordinal=current_ordinal)
     move = move_for(state.recorded, act, partition=state.key)
     if move.to is None or move.effect is None:
-        raise IllegalMove(str(state.key), state.recorded or "absent", act.value, "a verdict always counts")
+        raise IllegalTransition(str(state.key), state.recorded or "absent", act.value, "a verdict always counts")
     message, message_ordinal = _message(state, verdict, move, registered.ordinal, message_ordinal)
     taken = move.takes_authority
     ruled = PartitionState(
@@ -254,14 +254,16 @@ def rule_on(
         error_message=message,
         attempt_count=state.attempt_count + 1,
     )
-    return Ruling(state=ruled, effect=move.effect, message_ordinal=message_ordinal)
+    return VerdictEffect(state=ruled, effect=move.effect, message_ordinal=message_ordinal)
 
 
-def carry_out(state: PartitionState, act: Act, *, now: datetime) -> PartitionState:
+def carry_out(state: PartitionState, act: Action, *, now: datetime) -> PartitionState:
     """What a control act makes of the partition: the same value where nothing changes."""
     move = move_for(state.recorded, act, partition=state.key)
     if move.effect is not None:
-        raise IllegalMove(str(state.key), state.recorded or "absent", act.value, "a verdict is recorded, not ordered")
+        raise IllegalTransition(
+            str(state.key), state.recorded or "absent", act.value, "a verdict is recorded, not ordered"
+        )
     if move.to is state.recorded or move.to is None:
         return state
     return replace(state, status=move.to, updated_at=later(state.updated_at, now))
@@ -273,13 +275,13 @@ def later(previous: datetime | None, now: datetime) -> datetime:
 
 
 def _message(
-    state: PartitionState, verdict: Verdict, move: Move, ordinal: int, told_by: int | None
+    state: PartitionState, verdict: Verdict, move: Transition, ordinal: int, told_by: int | None
 ) -> tuple[str | None, int | None]:
     match move.message:
-        case Message.CLEAR:
+        case MessageRule.CLEAR:
             return None, None
-        case Message.KEEP:
+        case MessageRule.KEEP:
             return state.error_message, told_by
-        case Message.NEWEST if told_by is not None and told_by > ordinal:
+        case MessageRule.NEWEST if told_by is not None and told_by > ordinal:
             return state.error_message, told_by
     return verdict.error_message, ordinal

@@ -17,7 +17,7 @@ from ads_pipeline.domain.transitions import Effect, Outcome, PartitionState, Reg
 from ads_pipeline.errors import LedgerError, RunChanged, VerdictsRefused, printable
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.action_execution import is_logged, log
-from ads_pipeline.ledger.control.control_actions import Desk, in_order
+from ads_pipeline.ledger.control.control_actions import ControlActions, in_order
 from ads_pipeline.ledger.row_mapping import (
     demotion_fields,
     key_fields,
@@ -30,18 +30,18 @@ from ads_pipeline.ledger.row_mapping import (
     state_of,
     verdict_fields,
 )
-from ads_pipeline.ledger.state.verdict_recorder import Hearing
-from ads_pipeline.ledger.status.partition_status import Finished, place_fields
+from ads_pipeline.ledger.state.verdict_recorder import VerdictRecorder
+from ads_pipeline.ledger.status.partition_status import AttemptFinish, place_fields
 from ads_pipeline.ledger.tables import instant_text
-from ads_pipeline.ledger.values import Landing, Overruling, Publication, Published, Recorded
+from ads_pipeline.ledger.values import Publication, PublishResult, RunRegistration, VerdictCause, VerdictResult
 
 T = TypeVar("T")
 
 
-class Ledger(Desk):
+class Ledger(ControlActions):
     """Read and write access to one ledger."""
 
-    def register(self, landings: Sequence[Landing]) -> list[RegisteredRun]:
+    def register(self, landings: Sequence[RunRegistration]) -> list[RegisteredRun]:
         """Tell the ledger of sealed runs: each gets its partition's next ordinal, once, and a pending row if none.
 
         RunChanged names the runs that are already known by other facts; then nothing is registered.
@@ -55,33 +55,37 @@ class Ledger(Desk):
             lambda connection: self._writing.insert_pending(connection, wanted, self._writing.now(connection))
         )
 
-    def record_verdict(self, verdict: Verdict) -> Recorded:
+    def record_verdict(self, verdict: Verdict) -> VerdictResult:
         """Record one verdict, or raise the one reason it was refused for."""
         try:
             return self.record_verdicts([verdict])[0]
         except VerdictsRefused as refused:
             raise refused.refusals[0] from None
 
-    def record_verdicts(self, verdicts: Sequence[Verdict], *, overruling: Overruling | None = None) -> list[Recorded]:
+    def record_verdicts(
+        self, verdicts: Sequence[Verdict], *, overruling: VerdictCause | None = None
+    ) -> list[VerdictResult]:
         """Record verdicts in the order given, in one transaction; with the act of the operator whose they are.
 
         One that cannot stand does not hold up the others: they are recorded, and then VerdictsRefused is raised.
         """
         heard = self._transact(lambda connection: self._judge(connection, verdicts, overruling))
         refusals = tuple(answer for answer in heard if isinstance(answer, LedgerError))
-        recorded = [answer for answer in heard if isinstance(answer, Recorded)]
+        recorded = [answer for answer in heard if isinstance(answer, VerdictResult)]
         if refusals:
             raise VerdictsRefused(tuple(recorded), refusals)
         return recorded
 
-    def begin_demotions(self, verdicts: Sequence[Verdict], *, overruling: Overruling | None = None) -> list[Verdict]:
+    def begin_demotions(
+        self, verdicts: Sequence[Verdict], *, overruling: VerdictCause | None = None
+    ) -> list[Verdict]:
         """Hide what these verdicts reject of what readers get, and keep those verdicts until they are recorded.
 
         Which of them are demotions. Their rows are to be removed from the warehouse before they are recorded.
         """
         return self._transact(lambda connection: self._begin_demotions(connection, verdicts, overruling))
 
-    def publish(self, publications: Sequence[Publication]) -> Published:
+    def publish(self, publications: Sequence[Publication]) -> PublishResult:
         """Point readers at runs that the warehouse holds, if the ledger still says so; add their load records."""
         return self._transact(lambda connection: self._publish(connection, publications))
 
@@ -96,7 +100,7 @@ class Ledger(Desk):
         """Record that accepted runs could not be loaded, one a partition, and why. It changes no state."""
         self._transact(lambda connection: self._fail_loads(connection, problems))
 
-    def _register(self, connection: sa.Connection, landings: Sequence[Landing]) -> list[RegisteredRun]:
+    def _register(self, connection: sa.Connection, landings: Sequence[RunRegistration]) -> list[RegisteredRun]:
         now = self._writing.now(connection)
         keys = in_order(landing.run.key for landing in landings)
         self._writing.insert_pending(connection, keys, now)
@@ -128,14 +132,14 @@ class Ledger(Desk):
         return [known[landing.run] for landing in landings]
 
     def _judge(
-        self, connection: sa.Connection, verdicts: Sequence[Verdict], overruling: Overruling | None
-    ) -> list[Recorded | LedgerError]:
-        hearing = Hearing(self._writing.clock, own=self._writing.own, statuses=self._writing.statuses)
-        answers: list[Recorded | LedgerError] = []
+        self, connection: sa.Connection, verdicts: Sequence[Verdict], overruling: VerdictCause | None
+    ) -> list[VerdictResult | LedgerError]:
+        hearing = VerdictRecorder(self._writing.clock, own=self._writing.own, statuses=self._writing.statuses)
+        answers: list[VerdictResult | LedgerError] = []
         rows = self._read_for_judging(connection, verdicts)
         for verdict, row in zip(verdicts, rows, strict=True):
             try:
-                answers.append(hearing.hear(verdict, row))
+                answers.append(hearing.record(verdict, row))
             except LedgerError as error:
                 answers.append(error)
         if hearing.partitions:
@@ -143,10 +147,10 @@ class Ledger(Desk):
             if written[-1] < hearing.partitions:
                 raise database.Overtaken("a status was written without the lock of its partition's state")
             self._log_overruling(connection, overruling, verdicts, rows)
-        self._hide_rejected(connection, [answer for answer in answers if isinstance(answer, Recorded)])
+        self._hide_rejected(connection, [answer for answer in answers if isinstance(answer, VerdictResult)])
         return answers
 
-    def _hide_rejected(self, connection: sa.Connection, recorded: Sequence[Recorded]) -> None:
+    def _hide_rejected(self, connection: sa.Connection, recorded: Sequence[VerdictResult]) -> None:
         """A demotion takes the pointer along in its own transaction, also when nobody has begun it."""
         rejected = [each for each in recorded if each.verdict.outcome is Outcome.REJECTED]
         demoted = {each.state.key for each in rejected if each.effect is Effect.DEMOTED and not each.redelivered}
@@ -158,7 +162,7 @@ class Ledger(Desk):
     def _log_overruling(
         self,
         connection: sa.Connection,
-        overruling: Overruling | None,
+        overruling: VerdictCause | None,
         verdicts: Iterable[Verdict],
         rows: Sequence[sa.Row[Any]],
     ) -> None:
@@ -171,7 +175,7 @@ class Ledger(Desk):
         log(self._writing, connection, overruling.act, overruling.order, list(states.values()), states, now)
 
     def _begin_demotions(
-        self, connection: sa.Connection, verdicts: Sequence[Verdict], overruling: Overruling | None
+        self, connection: sa.Connection, verdicts: Sequence[Verdict], overruling: VerdictCause | None
     ) -> list[Verdict]:
         rows = self._read_for_judging(connection, verdicts)
         demoting = [
@@ -209,7 +213,7 @@ class Ledger(Desk):
         self._writing.guard(connection, {verdict.run.key for verdict in verdicts})
         return rows
 
-    def _publish(self, connection: sa.Connection, publications: Sequence[Publication]) -> Published:
+    def _publish(self, connection: sa.Connection, publications: Sequence[Publication]) -> PublishResult:
         now = self._writing.now(connection)
         keys = in_order(publication.run.key for publication in publications)
         states = self._writing.lock(connection, keys)
@@ -233,7 +237,7 @@ class Ledger(Desk):
             if shown.get(run.key) != run.run_id:
                 moved[run.key] = pointer_fields(publication, state)
         self._point(connection, moved, states, now)
-        return Published(published=tuple(published), outdated=tuple(outdated))
+        return PublishResult(published=tuple(published), outdated=tuple(outdated))
 
     def _point(
         self,
@@ -246,7 +250,7 @@ class Ledger(Desk):
         self._sql.put_pointers.run(connection, (row | {"changed_at": at} for row in moved.values()))
         self._sql.insert_load_records.run(connection, (row | {"loaded_at": at} for row in moved.values()))
         loads = [
-            Finished(
+            AttemptFinish(
                 key=key,
                 run_id=row["run_id"],
                 outcome=AttemptOutcome.SUCCEEDED,
@@ -265,7 +269,7 @@ class Ledger(Desk):
         self,
         connection: sa.Connection,
         event_type: str,
-        loads: Sequence[Finished],
+        loads: Sequence[AttemptFinish],
         told: Mapping[PartitionKey, Mapping[str, Any]],
         now: datetime,
     ) -> None:
@@ -283,7 +287,9 @@ class Ledger(Desk):
         keys = {run.key for run in problems}
         self._writing.lock(connection, keys)
         self._writing.guard(connection, keys)
-        failed = [Finished(key=run.key, run_id=run.run_id, outcome=AttemptOutcome.FAILED) for run in sorted(problems)]
+        failed = [
+            AttemptFinish(key=run.key, run_id=run.run_id, outcome=AttemptOutcome.FAILED) for run in sorted(problems)
+        ]
         told = {
             run.key: {"run_id": run.run_id, "error_message": printable(problem)} for run, problem in problems.items()
         }
@@ -302,7 +308,7 @@ def _is_authority(run: Run, state: PartitionState) -> bool:
     return state.status is Status.SUCCESS and state.current_run_id == run.run_id
 
 
-def _registered(landing: Landing, ordinal: int) -> RegisteredRun:
+def _registered(landing: RunRegistration, ordinal: int) -> RegisteredRun:
     return RegisteredRun(
         run=landing.run,
         ordinal=ordinal,

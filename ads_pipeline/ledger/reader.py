@@ -11,13 +11,13 @@ from typing import Any, Final, Self
 
 import sqlalchemy as sa
 
-from ads_pipeline.domain.freshness import CodeVersion, PartitionStatus, Space
+from ads_pipeline.domain.freshness import CodeVersion, PartitionStatus, Tenancy
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Effect, Outcome, PartitionState, RegisteredRun, Status, Verdict
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control import audit_queries
 from ads_pipeline.ledger.control.leases import holder_of, holdings
-from ads_pipeline.ledger.control.retry_queue import Schedule
+from ads_pipeline.ledger.control.retry_queue import RetryQueue
 from ads_pipeline.ledger.row_mapping import (
     KEY_TYPES,
     fields_for,
@@ -48,26 +48,26 @@ from ads_pipeline.ledger.tables import (
 )
 from ads_pipeline.ledger.values import (
     Attempt,
-    Holder,
+    ExpectedContent,
+    LeaseHolder,
     LoadRecord,
-    LoggedAct,
-    Outline,
+    LoggedAction,
+    PartitionAction,
     Pointer,
-    RecordedAct,
-    Showing,
-    Shown,
-    Standing,
+    PublicationStatus,
     StateFilter,
+    VisibleRun,
+    VisibleRuns,
 )
 
 LARGEST_PAGE: Final = 10_000
-HERE: Final = Space()
+HERE: Final = Tenancy()
 
 
 class LedgerReader:
     """Read access to one ledger."""
 
-    def __init__(self, engine: sa.Engine, *, space: Space = HERE) -> None:
+    def __init__(self, engine: sa.Engine, *, space: Tenancy = HERE) -> None:
         self._engine, self._space = engine, space
         self._statuses = Statuses(engine.dialect.name, space)
         self._states_of = _lookup(partition_state, engine.dialect.name)
@@ -83,14 +83,14 @@ class LedgerReader:
 
     @classmethod
     @contextmanager
-    def opened(cls, url: str, *, space: Space = HERE) -> Iterator[Self]:
+    def opened(cls, url: str, *, space: Tenancy = HERE) -> Iterator[Self]:
         with database.opened(url, read_only=True) as engine:
             yield cls(engine, space=space)
 
     @property
-    def schedule(self) -> Schedule:
+    def schedule(self) -> RetryQueue:
         """What is planned for failures, and what is due; whoever only reads cannot plan."""
-        return Schedule(self._engine)
+        return RetryQueue(self._engine)
 
     def state(self, key: PartitionKey) -> PartitionState:
         """The partition's state; one without a row reads as pending."""
@@ -191,37 +191,37 @@ class LedgerReader:
 
     def showing(
         self, *, source: str, query_name: str, since: date | None = None, until: date | None = None
-    ) -> Showing:
+    ) -> VisibleRuns:
         """Every run of a query that readers may see, by day and customer."""
         rows = self._execute(
             visibility_queries.shown_runs(source=source, query_name=query_name, since=since, until=until)
         )
-        return Showing(
-            runs=tuple(Shown(row.customer_id, row.logical_date, row.run_id, row.current) for row in rows),
+        return VisibleRuns(
+            runs=tuple(VisibleRun(row.customer_id, row.logical_date, row.run_id, row.current) for row in rows),
             table_version=max((row.table_version for row in rows), default=-1),
         )
 
     def standings(
         self, *, source: str, query_name: str, since: date | None = None, until: date | None = None
-    ) -> list[Standing]:
+    ) -> list[PublicationStatus]:
         """Every recorded partition of a query with its pointer, by day and customer."""
         rows = self._execute(
             visibility_queries.standings(source=source, query_name=query_name, since=since, until=until)
         )
         return [standing_of(row) for row in rows]
 
-    def standings_of(self, keys: Sequence[PartitionKey]) -> list[Standing]:
+    def standings_of(self, keys: Sequence[PartitionKey]) -> list[PublicationStatus]:
         """The same of those partitions that are recorded, in no order."""
         return [standing_of(row) for row in self._read(self._standings_of, keys)]
 
     def outlines(
         self, *, source: str, query_name: str, since: date | None = None, until: date | None = None
-    ) -> list[Outline]:
+    ) -> list[ExpectedContent]:
         """What the table should hold of every recorded partition of a query, in no order."""
         asked = visibility_queries.outlines(source=source, query_name=query_name, since=since, until=until)
-        return database.transact(self._engine, lambda c: [Outline._make(row) for row in c.execute(asked)])
+        return database.transact(self._engine, lambda c: [ExpectedContent._make(row) for row in c.execute(asked)])
 
-    def standing(self, key: PartitionKey) -> Standing | None:
+    def standing(self, key: PartitionKey) -> PublicationStatus | None:
         """Where one partition stands; None when it is not recorded."""
         day = {"since": key.logical_date, "until": key.logical_date}
         statement = visibility_queries.standings(source=key.source, query_name=key.query_name, **day)
@@ -248,7 +248,7 @@ class LedgerReader:
         """The version of each asset's definition that runs now, by the asset's key."""
         return database.transact(self._engine, lambda c: read_code_versions(c, self._space, source))
 
-    def holders(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, Holder]:
+    def holders(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, LeaseHolder]:
         """The runs that hold some of these partitions now. What is left out is free."""
         rows = self._read(self._holdings, list(dict.fromkeys(keys)))
         return {key_in(row): holder_of(row) for row in rows if row.lives}
@@ -267,7 +267,7 @@ class LedgerReader:
         )
         return [LoadRecord(run=run_in(row), **fields_for(LoadRecord, row, "run")) for row in rows]
 
-    def acts(self, key: PartitionKey) -> list[RecordedAct]:
+    def acts(self, key: PartitionKey) -> list[PartitionAction]:
         """What operators did to a partition, oldest first."""
         rows = self._execute(
             sa.select(operator_acts, acted_partitions.c.status_before)
@@ -276,20 +276,22 @@ class LedgerReader:
             .order_by(operator_acts.c.acted_at, operator_acts.c.act_id)
         )
         return [
-            RecordedAct(
+            PartitionAction(
                 status_before=None if row.status_before is None else Status(row.status_before),
-                **fields_for(RecordedAct, row, "status_before"),
+                **fields_for(PartitionAction, row, "status_before"),
             )
             for row in rows
         ]
 
-    def act(self, act_id: str) -> list[LoggedAct]:
+    def act(self, act_id: str) -> list[LoggedAction]:
         """The act of that id, in all the parts that it was logged in; none when there is no such act."""
-        return [LoggedAct(**fields_for(LoggedAct, row)) for row in self._execute(audit_queries.parts(act_id))]
+        return [LoggedAction(**fields_for(LoggedAction, row)) for row in self._execute(audit_queries.parts(act_id))]
 
-    def all_acts(self, *, after: LoggedAct | None = None, limit: int = 1000) -> list[LoggedAct]:
+    def all_acts(self, *, after: LoggedAction | None = None, limit: int = 1000) -> list[LoggedAction]:
         """The acts on any partitions, newest first, from just before one of them."""
-        return [LoggedAct(**fields_for(LoggedAct, row)) for row in self._execute(audit_queries.acts(after, limit))]
+        return [
+            LoggedAction(**fields_for(LoggedAction, row)) for row in self._execute(audit_queries.acts(after, limit))
+        ]
 
     def acted(
         self, act_ids: Sequence[str], *, after: PartitionKey | None = None, limit: int = 1000

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
-from ads_pipeline.domain.freshness import Space
+from ads_pipeline.domain.freshness import Tenancy
 from ads_pipeline.domain.transitions import PartitionState
 from ads_pipeline.errors import ArchiveUnavailable, LedgerInUse, LogContradicted
 from ads_pipeline.ledger import database
@@ -21,7 +21,7 @@ from ads_pipeline.ledger.archive import PARTS, STATES, Archive, exported, lines
 from ads_pipeline.ledger.consistency.replay import histories, replay
 from ads_pipeline.ledger.reader import HERE
 from ads_pipeline.ledger.row_mapping import state_fields
-from ads_pipeline.ledger.status.status_table import StatusBook
+from ads_pipeline.ledger.status.status_table import StatusTable
 from ads_pipeline.ledger.tables import partition_state
 from ads_pipeline.storage.atomic_files import written_whole
 
@@ -72,7 +72,7 @@ def export(url: str, path: Path, *, replace: bool = False) -> int:
             raise ArchiveUnavailable(str(path), error.strerror or type(error).__name__) from error
 
 
-def refill(url: str, archive: Archive, *, space: Space = HERE, done: Advance | None = None) -> Refilled:
+def refill(url: str, archive: Archive, *, space: Tenancy = HERE, done: Advance | None = None) -> Refilled:
     """Make the ledger anew where there is none, in one transaction: a crash leaves it empty.
 
     LedgerInUse where anything is; BadArchive or LogContradicted when the export does not hold together.
@@ -84,7 +84,7 @@ def refill(url: str, archive: Archive, *, space: Space = HERE, done: Advance | N
             rows = _fill(connection, archive, done or (lambda _count: None))
             states = sum(_put_states(connection, some) for some in _portions(_replayed(connection)))
             return Refilled(
-                rows=rows, states=states, statuses=StatusBook(engine, space=space).rebuild_within(connection)
+                rows=rows, states=states, statuses=StatusTable(engine, space=space).rebuild_within(connection)
             )
 
         return database.transact(engine, work)

@@ -12,7 +12,7 @@ from sqlalchemy.types import TypeEngine
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import PartitionState, RegisteredRun, Status, Verdict
 from ads_pipeline.ledger.tables import KEY, Day, Instant, instant_text
-from ads_pipeline.ledger.values import Pointer, Publication, Standing
+from ads_pipeline.ledger.values import Pointer, Publication, PublicationStatus
 
 KEY_TYPES: Final[Mapping[str, TypeEngine[Any]]] = {
     name: Day() if name == "logical_date" else sa.Text() for name in KEY
@@ -145,9 +145,9 @@ def pointer_of(row: sa.Row[Any]) -> Pointer:
     )
 
 
-def standing_of(row: sa.Row[Any]) -> Standing:
+def standing_of(row: sa.Row[Any]) -> PublicationStatus:
     state = state_of(row)
-    return Standing(
+    return PublicationStatus(
         state=state, pointer=_pointer_beside(row, state.key), demoting=row.demoting, unjudged=row.unjudged
     )
 

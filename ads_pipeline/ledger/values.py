@@ -23,7 +23,7 @@ class StateFilter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Landing:
+class RunRegistration:
     """A run to register, with what its seal says; nothing when the seal is damaged."""
 
     run: Run
@@ -56,7 +56,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
+class VerdictResult:
     """What became of a verdict that was handed in. `redelivered` says that it was recorded before."""
 
     verdict: Verdict
@@ -75,7 +75,7 @@ class Publication:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class PublishResult:
     """Which runs readers may now be shown, and which lost their authority before they could be."""
 
     published: tuple[Run, ...]
@@ -94,7 +94,7 @@ class Pointer:
     changed_at: datetime
 
 
-class Shown(NamedTuple):
+class VisibleRun(NamedTuple):
     """A run whose rows readers may see; a tuple because there are very many. `current`: it is the newest accepted."""
 
     customer_id: str
@@ -104,14 +104,14 @@ class Shown(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Showing:
+class VisibleRuns:
     """Every run of one query that readers may see, and the table version by which all of them were published."""
 
-    runs: tuple[Shown, ...]
+    runs: tuple[VisibleRun, ...]
     table_version: int
 
 
-class Outline(NamedTuple):
+class ExpectedContent(NamedTuple):
     """What the table should hold of a recorded partition, and whether readers are pointed at that.
 
     A tuple because there are very many; a `Standing` tells the rest.
@@ -127,7 +127,7 @@ class Outline(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class PublicationStatus:
     """Where a recorded partition stands between its verdict and its readers.
 
     `demoting`: its current run was found bad, which is not yet recorded. `unjudged`: a registered run awaits its
@@ -165,7 +165,7 @@ class LoadRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class LeaseHolder:
     """The run that a partition is claimed by. Its lease holds until then, and longer if more is heard of it.
 
     The fence grows each time the partition goes to another run.
@@ -181,15 +181,15 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claimed:
+class ClaimResult:
     """What became of a claim: the fence of each partition that was granted, and who holds the others."""
 
     granted: Mapping[PartitionKey, int]
-    held: Mapping[PartitionKey, Holder]
+    held: Mapping[PartitionKey, LeaseHolder]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class ActionRequest:
     """Who acts, how and why. The act_id makes the act happen once however often it is sent."""
 
     act_id: str
@@ -203,11 +203,11 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Overruling:
+class VerdictCause:
     """By whose order verdicts are recorded that no validator came to by itself: "demote" or "restore"."""
 
     act: str
-    order: Order
+    order: ActionRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +226,7 @@ class FailedFetch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Acted:
+class ActionResult:
     """What an order did. The refused partitions are as they were, each with the reason."""
 
     changed: tuple[PartitionState, ...]
@@ -235,7 +235,7 @@ class Acted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedAct:
+class PartitionAction:
     """An operator's act on one partition."""
 
     act_id: str
@@ -248,7 +248,7 @@ class RecordedAct:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoggedAct:
+class LoggedAction:
     """An operator's act as it was logged. One on very many partitions is in several, numbered behind a dot."""
 
     act_id: str

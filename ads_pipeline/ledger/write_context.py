@@ -10,13 +10,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from ads_pipeline.domain.freshness import Space
+from ads_pipeline.domain.freshness import Tenancy
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.run_events import Origin
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.events.append_statements import EventStatements
-from ads_pipeline.ledger.events.event_rows import Own, placed
+from ads_pipeline.ledger.events.event_rows import EventEncoder, placed
 from ads_pipeline.ledger.row_mapping import key_fields, state_of
 from ads_pipeline.ledger.state.write_statements import Statements
 from ads_pipeline.ledger.status.partition_status import Statuses
@@ -25,15 +25,15 @@ from ads_pipeline.ledger.tables import instant_text
 Clock = Callable[[], datetime]
 
 
-class Writing:
+class WriteContext:
     """One ledger's statements, whose events belong to one origin."""
 
     def __init__(
-        self, dialect: str, *, clock: Clock | None, origin: Origin, space: Space, lease: Lease | None = None
+        self, dialect: str, *, clock: Clock | None, origin: Origin, space: Tenancy, lease: Lease | None = None
     ) -> None:
         self.sql = Statements(dialect)
         self.statuses = Statuses(dialect, space)
-        self.own = Own(origin)
+        self.own = EventEncoder(origin)
         self.clock, self.lease = clock, lease
         self._append = EventStatements(dialect).append
 

@@ -19,13 +19,13 @@ from dagster_pyspark import PySparkResource
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Outcome
-from ads_pipeline.ledger.values import Claimed
+from ads_pipeline.ledger.values import ClaimResult
 from ads_pipeline.orchestration import metadata
-from ads_pipeline.orchestration.io_manager import Landed, Published, told_already
+from ads_pipeline.orchestration.io_manager import LoadedPartitions, SealedPartitions, told_already
 from ads_pipeline.orchestration.partitions import parsed, raw_asset, warehouse_asset
-from ads_pipeline.orchestration.resources import Rooms
+from ads_pipeline.orchestration.resources import RunResources
 from ads_pipeline.orchestration.run_requests import QUERY_TAG
-from ads_pipeline.pipeline.pipeline import Judged
+from ads_pipeline.pipeline.pipeline import JudgingResult
 from ads_pipeline.settings import Query
 
 MOST_IN_A_RUN: Final = 1_000
@@ -53,11 +53,11 @@ def build_query(
         kinds={"googleads"},
         **shared,
     )
-    def raw(context: dg.AssetExecutionContext, rooms: dg.ResourceParam[Rooms]) -> dg.Output[Landed]:
+    def raw(context: dg.AssetExecutionContext, rooms: dg.ResourceParam[RunResources]) -> dg.Output[SealedPartitions]:
         keys = parsed(context.partition_keys, source=source, query_name=name)
         claimed = _begin(context, rooms, keys)
         runs = tuple(rooms.source.land(list(claimed.granted)))
-        return told_already(Landed(runs=runs, held=claimed.held, code_version=query.schema_version))
+        return told_already(SealedPartitions(runs=runs, held=claimed.held, code_version=query.schema_version))
 
     @dg.asset_check(  # type: ignore[arg-type] # its type does not know of evaluations that name their partition
         asset=raw,
@@ -67,7 +67,7 @@ def build_query(
         partitions_def=partitions,
     )
     def valid(
-        context: dg.AssetCheckExecutionContext, rooms: dg.ResourceParam[Rooms], pyspark: PySparkResource
+        context: dg.AssetCheckExecutionContext, rooms: dg.ResourceParam[RunResources], pyspark: PySparkResource
     ) -> Iterator[Any]:
         keys = parsed(context.partition_keys, source=source, query_name=name)
         claimed = _begin(context, rooms, keys)
@@ -86,9 +86,9 @@ def build_query(
     def warehouse(
         context: dg.AssetExecutionContext,
         loadable: list[PartitionKey],
-        rooms: dg.ResourceParam[Rooms],
+        rooms: dg.ResourceParam[RunResources],
         pyspark: PySparkResource,
-    ) -> dg.Output[Published]:
+    ) -> dg.Output[LoadedPartitions]:
         claimed = _begin(context, rooms, parsed(context.partition_keys, source=source, query_name=name))
         own = [key for key in loadable if key in claimed.granted]
         before, cost_before = rooms.ledger.pointers(own), _cost(rooms, own)
@@ -100,14 +100,14 @@ def build_query(
             | metadata.of_look(current[key].warehouse)
             for key, pointer in shown.items()
         }
-        return told_already(Published(told=told, held=claimed.held, code_version=query.schema_version))
+        return told_already(LoadedPartitions(told=told, held=claimed.held, code_version=query.schema_version))
 
     return [raw, warehouse], valid
 
 
 def _begin(
-    context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, rooms: Rooms, keys: list[PartitionKey]
-) -> Claimed:
+    context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, rooms: RunResources, keys: list[PartitionKey]
+) -> ClaimResult:
     """Claim the run's partitions. Those that another run is at work on are left to it, and told of."""
     claimed = rooms.begin(keys)
     if claimed.held:
@@ -117,7 +117,7 @@ def _begin(
     return claimed
 
 
-def _cost(rooms: Rooms, keys: list[PartitionKey]) -> dict[PartitionKey, int]:
+def _cost(rooms: RunResources, keys: list[PartitionKey]) -> dict[PartitionKey, int]:
     """What the partitions cost as readers see them, so that a restatement tells by how much money it is one."""
     if not keys:
         return {}
@@ -126,7 +126,11 @@ def _cost(rooms: Rooms, keys: list[PartitionKey]) -> dict[PartitionKey, int]:
 
 
 def _evaluations(
-    context: dg.AssetCheckExecutionContext, rooms: Rooms, name: str, keys: list[PartitionKey], judged: Judged
+    context: dg.AssetCheckExecutionContext,
+    rooms: RunResources,
+    name: str,
+    keys: list[PartitionKey],
+    judged: JudgingResult,
 ) -> Iterator[dg.AssetCheckEvaluation]:
     """One evaluation for each partition that has a run: what the ledger holds of its newest one."""
     asset = raw_asset(name)

@@ -14,20 +14,20 @@ from dagster._core.definitions.source_asset import SYSTEM_METADATA_KEY_SOURCE_AS
 
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Status
-from ads_pipeline.ledger.values import Holder
+from ads_pipeline.ledger.values import LeaseHolder
 from ads_pipeline.orchestration import metadata
 from ads_pipeline.orchestration.partitions import dimension_tags, parsed
-from ads_pipeline.orchestration.resources import Rooms
+from ads_pipeline.orchestration.resources import RunResources
 from ads_pipeline.pipeline.gaps import Gap, gap_of
 from ads_pipeline.pipeline.registration import register
 
 SHOWN: Final = 50
 Told = Mapping[PartitionKey, Mapping[str, Any]]
-Held = Mapping[PartitionKey, Holder]
+Held = Mapping[PartitionKey, LeaseHolder]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Landed:
+class SealedPartitions:
     """Sealed runs to register, by a raw asset; and which partitions are other runs' work."""
 
     runs: tuple[Run, ...]
@@ -36,7 +36,7 @@ class Landed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class LoadedPartitions:
     """The partitions that readers were given, by a warehouse asset, with what there is to tell of each.
 
     Of the others, those that are other runs' work.
@@ -47,7 +47,7 @@ class Published:
     code_version: str
 
 
-_T = TypeVar("_T", Landed, Published)
+_T = TypeVar("_T", SealedPartitions, LoadedPartitions)
 
 
 def told_already(done: _T) -> dg.Output[_T]:
@@ -62,24 +62,24 @@ def told_already(done: _T) -> dg.Output[_T]:
 class PartitionStateIOManager(dg.IOManager):
     """Takes `Landed` and `Published`; a warehouse asset gets the partitions that may be loaded."""
 
-    def __init__(self, rooms: Rooms) -> None:
+    def __init__(self, rooms: RunResources) -> None:
         self._rooms = rooms
 
-    def handle_output(self, context: dg.OutputContext, obj: Landed | Published) -> None:
+    def handle_output(self, context: dg.OutputContext, obj: SealedPartitions | LoadedPartitions) -> None:
         """Tell Dagster of what is done; then fail the step for what was to be published and is not."""
         asked = self._parsed(context.asset_partition_keys, context.asset_key)
         own = [key for key in asked if key not in obj.held]
-        told = self._registered(obj, own) if isinstance(obj, Landed) else obj.told
+        told = self._registered(obj, own) if isinstance(obj, SealedPartitions) else obj.told
         for key, entry in told.items():
             context.log_event(_materialization(context.asset_key, key, entry, obj.code_version))
-        if isinstance(obj, Published):
+        if isinstance(obj, LoadedPartitions):
             lacking = [key for key in asked if key not in told]
             if lacking:
                 raise self._failure(lacking, obj.held, of=len(asked))
         elif unsealed := [key for key in own if key not in told]:
             context.log.warning("nothing is sealed for %d of %d: first %s", len(unsealed), len(asked), unsealed[0])
 
-    def _registered(self, landed: Landed, asked: list[PartitionKey]) -> Told:
+    def _registered(self, landed: SealedPartitions, asked: list[PartitionKey]) -> Told:
         """What the ledger knows of each partition that has a run, once it knows these."""
         register(landed.runs, raw=self._rooms.raw, ledger=self._rooms.ledger)
         newest = self._rooms.ledger.newest(asked)

@@ -7,7 +7,7 @@ import dagster as dg
 from ads_pipeline.domain.transitions import Outcome, RegisteredRun
 from ads_pipeline.errors import AdsPipelineError
 from ads_pipeline.ledger.values import Pointer
-from ads_pipeline.pipeline.staleness import Look
+from ads_pipeline.pipeline.staleness import AssetStatus
 from ads_pipeline.validator.judging import Judgement
 
 MICROS: Final = 1_000_000
@@ -43,7 +43,7 @@ def of_load(now: Pointer, before: Pointer | None, *, cost: int | None, cost_befo
     return told
 
 
-def of_look(look: Look) -> dict[str, Any]:
+def of_look(look: AssetStatus) -> dict[str, Any]:
     """How current the partition is, and why it is not."""
     told: dict[str, Any] = {"display_status": str(look.display), "last_attempt": str(look.last_attempt or "none")}
     if look.stale:

@@ -11,17 +11,17 @@ from pyspark.sql import SparkSession
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.run_events import Origin
 from ads_pipeline.ledger.control.leases import Lease
-from ads_pipeline.ledger.events.run_completion import RunLog
+from ads_pipeline.ledger.events.run_completion import RunCompletionLog
 from ads_pipeline.ledger.events.snapshots import following
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
-from ads_pipeline.ledger.status.status_table import StatusBook
-from ads_pipeline.ledger.values import Claimed
+from ads_pipeline.ledger.status.status_table import StatusTable
+from ads_pipeline.ledger.values import ClaimResult
 from ads_pipeline.pipeline.arrivals import SealedRuns, Source
 from ads_pipeline.pipeline.pipeline import Pipeline
 from ads_pipeline.pipeline.readers import Readers
 from ads_pipeline.pipeline.reconciliation import Reconciliation
-from ads_pipeline.pipeline.staleness import Currencies, versions_of
+from ads_pipeline.pipeline.staleness import StalenessCalculator, versions_of
 from ads_pipeline.progress import telling
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.settings import Settings
@@ -36,12 +36,12 @@ def outside(raw: RawRuns, ledger: LedgerReader) -> Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watch:
+class SensorResources:
     """One deployment's places, for those who may look and tell how runs end, as sensors do."""
 
     settings: Settings
     ledger: LedgerReader
-    events: RunLog
+    events: RunCompletionLog
     extractor: Extractor
 
     @property
@@ -63,11 +63,11 @@ class Watch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rooms(Watch):
+class RunResources(SensorResources):
     """The same places, for those who may write."""
 
     ledger: Ledger
-    book: StatusBook
+    book: StatusTable
     lease: Lease
 
     @property
@@ -79,10 +79,10 @@ class Rooms(Watch):
         return Readers(ledger=self.ledger, warehouse_root=self.settings.warehouse_root, source=self.source_name)
 
     @property
-    def currencies(self) -> Currencies:
-        return Currencies(self.settings.policies, self.ledger.code_versions(self.source_name))
+    def currencies(self) -> StalenessCalculator:
+        return StalenessCalculator(self.settings.policies, self.ledger.code_versions(self.source_name))
 
-    def begin(self, keys: Sequence[PartitionKey]) -> Claimed:
+    def begin(self, keys: Sequence[PartitionKey]) -> ClaimResult:
         """Claim partitions, and tell that this run is for those that no other is at work on.
 
         A step that is tried again is granted what it was, and tells nothing new.
@@ -107,26 +107,28 @@ class Rooms(Watch):
 
 
 @contextmanager
-def watching(settings: Settings, extractor: Extractor = outside) -> Iterator[Watch]:
+def watching(settings: Settings, extractor: Extractor = outside) -> Iterator[SensorResources]:
     settings.home.mkdir(parents=True, exist_ok=True)
     url, space = settings.database_url, settings.space
-    with RunLog.watching(url, space=space) as events, LedgerReader.opened(url, space=space) as ledger:
-        yield Watch(settings=settings, ledger=ledger, events=events, extractor=extractor)
+    with RunCompletionLog.watching(url, space=space) as events, LedgerReader.opened(url, space=space) as ledger:
+        yield SensorResources(settings=settings, ledger=ledger, events=events, extractor=extractor)
 
 
 @contextmanager
-def opened(settings: Settings, origin: Origin, extractor: Extractor = outside) -> Iterator[Rooms]:
+def opened(settings: Settings, origin: Origin, extractor: Extractor = outside) -> Iterator[RunResources]:
     """The rooms for one run of the engine, which holds a lease and whose events are projected while it lasts."""
     url, space = settings.database_url, settings.space
     with (
         Lease.opened(url, origin.run_id, lasts=settings.lease) as lease,
         Ledger.opened(url, origin=origin, space=space, lease=lease) as ledger,
-        RunLog.watching(url, space=space) as events,
-        StatusBook.opened(url, space=space) as book,
+        RunCompletionLog.watching(url, space=space) as events,
+        StatusTable.opened(url, space=space) as book,
         following(events),
     ):
         events.append(origin.event("RunStarted", at=datetime.now(UTC)))
         apis = settings.google_apis
         versions = {name: query.schema_version for name, query in apis.queries.items()}
         book.see_code(apis.source, versions_of(versions))
-        yield Rooms(settings=settings, ledger=ledger, events=events, book=book, lease=lease, extractor=extractor)
+        yield RunResources(
+            settings=settings, ledger=ledger, events=events, book=book, lease=lease, extractor=extractor
+        )

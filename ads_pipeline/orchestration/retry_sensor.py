@@ -10,13 +10,13 @@ from typing import Final
 
 import dagster as dg
 
-from ads_pipeline.ledger.control.control_actions import Desk
-from ads_pipeline.ledger.control.retry_queue import Wanted
-from ads_pipeline.ledger.values import Order
+from ads_pipeline.ledger.control.control_actions import ControlActions
+from ads_pipeline.ledger.control.retry_queue import OpenRequest
+from ads_pipeline.ledger.values import ActionRequest
 from ads_pipeline.orchestration.partitions import assets_of, raw_asset, warehouse_asset
-from ads_pipeline.orchestration.resources import Watch
+from ads_pipeline.orchestration.resources import SensorResources
 from ads_pipeline.orchestration.sensor_results import Clock, answer
-from ads_pipeline.pipeline.operator_actions import Control
+from ads_pipeline.pipeline.operator_actions import OperatorActions
 
 MOST_AT_WORK: Final = 2_000  # partitions that this sensor has in runs at one time
 OPERATOR: Final = "retry policy"
@@ -36,12 +36,14 @@ def build_retries(
         description="Plans what becomes of failures, and asks for runs of what is due again or was asked for.",
     )
     def retries_due(
-        context: dg.SensorEvaluationContext, watch: dg.ResourceParam[Watch], desk: dg.ResourceParam[Desk]
+        context: dg.SensorEvaluationContext,
+        watch: dg.ResourceParam[SensorResources],
+        desk: dg.ResourceParam[ControlActions],
     ) -> dg.SensorResult:
         policy, source, today = watch.settings.retries, watch.source_name, now().date()
         if not watch.source.fetches:
             return dg.SensorResult(skip_reason=NOT_HERE % desk.schedule.plan(policy, today=today))
-        control = Control(ledger=desk, policy=policy, today=today)
+        control = OperatorActions(ledger=desk, policy=policy, today=today)
         room = MOST_AT_WORK - sum(desk.schedule.at_work(source, today).values())
         acted = control.requeue_due(desk, _order(now()), source=source, room=room)
         if acted.changed:
@@ -52,8 +54,8 @@ def build_retries(
     return retries_due
 
 
-def _order(now: datetime) -> Order:
-    return Order(
+def _order(now: datetime) -> ActionRequest:
+    return ActionRequest(
         act_id=f"retry-{uuid.uuid4()}",
         operator=OPERATOR,
         command="sensor retries_due",
@@ -61,5 +63,5 @@ def _order(now: datetime) -> Order:
     )
 
 
-def _reason(wanted: Wanted) -> str:
+def _reason(wanted: OpenRequest) -> str:
     return f"{wanted.kind} {wanted.act_id} after attempt {wanted.attempt_no}"

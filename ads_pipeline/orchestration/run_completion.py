@@ -14,7 +14,7 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.run_events import Origin
 from ads_pipeline.domain.run_snapshots import RunStatus
 from ads_pipeline.ledger.events.event_log import PLAN_VERSION
-from ads_pipeline.ledger.events.run_completion import RunLog
+from ads_pipeline.ledger.events.run_completion import RunCompletionLog
 
 ENDINGS: Final = {
     dg.DagsterRunStatus.SUCCESS: RunStatus.COMPLETED,
@@ -26,7 +26,7 @@ _RETRY: Final = "dagster/retry_number"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class CompletedRun:
     """A run that was found to have ended, and the partitions whose sealed runs it left without a verdict."""
 
     run_id: str
@@ -46,7 +46,7 @@ def origin_of(run: dg.DagsterRun) -> Origin:
     )
 
 
-def end_runs(instance: dg.DagsterInstance, events: RunLog) -> Iterator[Ended]:
+def end_runs(instance: dg.DagsterInstance, events: RunCompletionLog) -> Iterator[CompletedRun]:
     """End each run of our log that Dagster knows to have ended, or that let its lease expire.
 
     What is no run of Dagster's is left alone.
@@ -59,7 +59,7 @@ def end_runs(instance: dg.DagsterInstance, events: RunLog) -> Iterator[Ended]:
         ended = ENDINGS.get(run.status) if run else None
         if run is not None and ended is not None:
             left = events.end(origin_of(run), ended, why=why or f"the run ended as {run.status.value}")
-            yield Ended(run_id=run_id, status=ended, left=tuple(left))
+            yield CompletedRun(run_id=run_id, status=ended, left=tuple(left))
 
 
 def _given_up(instance: dg.DagsterInstance, run: dg.DagsterRun) -> dg.DagsterRun | None:

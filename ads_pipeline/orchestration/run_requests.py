@@ -27,7 +27,7 @@ _FINISHED: Final = frozenset({"SUCCESS", "FAILURE", "CANCELED"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Due:
+class RequestedPartitions:
     """Partitions of one query that a run is wanted for. The word of each changes when there is a new reason."""
 
     query_name: str
@@ -37,7 +37,7 @@ class Due:
 
 
 def run_requests(
-    instance: dg.DagsterInstance, partitions: dg.MultiPartitionsDefinition, due: Due, *, now: datetime
+    instance: dg.DagsterInstance, partitions: dg.MultiPartitionsDefinition, due: RequestedPartitions, *, now: datetime
 ) -> list[dg.RunRequest]:
     """Requests for what no unfinished run is at, each a range without a partition that is not due."""
     with partition_loading_context(dynamic_partitions_store=instance):
@@ -63,7 +63,7 @@ def range_tags(query_name: str, start: str, end: str) -> dict[str, str]:
 
 def _request(
     instance: dg.DagsterInstance,
-    due: Due,
+    due: RequestedPartitions,
     start: str,
     end: str,
     reasons: Sequence[tuple[str, str]],

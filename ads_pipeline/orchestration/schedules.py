@@ -10,7 +10,7 @@ from dagster_pyspark import PySparkResource
 from ads_pipeline.ledger.status.status_file import publish
 from ads_pipeline.orchestration.assets import MOST_IN_A_RUN
 from ads_pipeline.orchestration.partitions import CUSTOMERS, assets_of
-from ads_pipeline.orchestration.resources import Rooms
+from ads_pipeline.orchestration.resources import RunResources
 from ads_pipeline.orchestration.run_requests import range_tags
 
 EVENTS_KEPT: Final = timedelta(days=400)  # a year and the month that is compared with it
@@ -47,7 +47,7 @@ def build_schedules(query_names: Sequence[str]) -> list[dg.ScheduleDefinition]:
 
 def _reconcile(query_names: Sequence[str]) -> dg.JobDefinition:
     @dg.op(description="Compares ledger, pointers and tables, and mends the difference.")
-    def mend(context: dg.OpExecutionContext, rooms: dg.ResourceParam[Rooms], pyspark: PySparkResource) -> None:
+    def mend(context: dg.OpExecutionContext, rooms: dg.ResourceParam[RunResources], pyspark: PySparkResource) -> None:
         for name in query_names:
             done = rooms.reconciliation(pyspark.spark_session).mend(source=rooms.source_name, query_name=name)
             for repair in done.repairs:
@@ -56,7 +56,7 @@ def _reconcile(query_names: Sequence[str]) -> dg.JobDefinition:
                 context.log.error("%s is accepted and cannot be loaded: %s", run, error)
 
     @dg.op(description="Writes down which partitions are stale, and publishes partition_status.parquet.")
-    def tell_status(context: dg.OpExecutionContext, rooms: dg.ResourceParam[Rooms]) -> None:
+    def tell_status(context: dg.OpExecutionContext, rooms: dg.ResourceParam[RunResources]) -> None:
         changed = rooms.currencies.sweep(rooms.book, now=datetime.now(UTC))
         published = publish(rooms.book.every(), rooms.settings.status_file)
         context.log.info("%d rows of %d became stale or current", changed, published)
@@ -71,7 +71,7 @@ def _reconcile(query_names: Sequence[str]) -> dg.JobDefinition:
 
 def _maintenance(query_names: Sequence[str]) -> dg.JobDefinition:
     @dg.op(description="Packs small files, and removes those no reader can need.")
-    def tidy(context: dg.OpExecutionContext, rooms: dg.ResourceParam[Rooms], pyspark: PySparkResource) -> None:
+    def tidy(context: dg.OpExecutionContext, rooms: dg.ResourceParam[RunResources], pyspark: PySparkResource) -> None:
         for name in query_names:
             version = rooms.warehouse.optimize(pyspark.spark_session, source=rooms.source_name, query_name=name)
             removed = rooms.warehouse.vacuum(source=rooms.source_name, query_name=name)

@@ -9,7 +9,7 @@ from ads_pipeline.domain.partition import NAME_RULES, PartitionKey
 from ads_pipeline.domain.retry import Lane, lane_of
 from ads_pipeline.errors import quoted
 from ads_pipeline.orchestration.partitions import CUSTOMERS, DAY
-from ads_pipeline.orchestration.run_requests import Due, run_requests
+from ads_pipeline.orchestration.run_requests import RequestedPartitions, run_requests
 
 AssetOf = Callable[[str], dg.AssetKey]
 Clock = Callable[[], datetime]
@@ -42,7 +42,7 @@ def answer(
         for lane in Lane:
             here = (name, lane)
             of_lane = {key: why for key, why in known.items() if (key.query_name, lane_of(key, today)) == here}
-            due = Due(query_name=name, assets=assets, reasons=of_lane, lane=lane)
+            due = RequestedPartitions(query_name=name, assets=assets, reasons=of_lane, lane=lane)
             requests += run_requests(context.instance, partitions, due, now=now) if of_lane else []
     if requests:
         return dg.SensorResult(run_requests=requests)

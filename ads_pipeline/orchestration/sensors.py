@@ -12,9 +12,9 @@ import dagster as dg
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.run_snapshots import Lag
 from ads_pipeline.ledger.events.snapshots import Follower
-from ads_pipeline.ledger.values import Standing
+from ads_pipeline.ledger.values import PublicationStatus
 from ads_pipeline.orchestration.partitions import assets_of, raw_asset, warehouse_asset
-from ads_pipeline.orchestration.resources import Watch
+from ads_pipeline.orchestration.resources import SensorResources
 from ads_pipeline.orchestration.retry_sensor import build_retries
 from ads_pipeline.orchestration.run_completion import end_runs
 from ads_pipeline.orchestration.sensor_results import Clock, answer
@@ -35,7 +35,9 @@ def build_sensors(
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Judges and loads what was sealed and has no verdict; adds customers that were never seen.",
     )
-    def raw_arrivals(context: dg.SensorEvaluationContext, watch: dg.ResourceParam[Watch]) -> dg.SensorResult:
+    def raw_arrivals(
+        context: dg.SensorEvaluationContext, watch: dg.ResourceParam[SensorResources]
+    ) -> dg.SensorResult:
         since, until = _window(now())
         found = watch.sealed.arrived(source=watch.source_name, since=since, until=until)
         for damage in found.nameless:
@@ -51,7 +53,9 @@ def build_sensors(
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Loads partitions whose accepted run is not the one that readers are pointed at.",
     )
-    def states_to_load(context: dg.SensorEvaluationContext, watch: dg.ResourceParam[Watch]) -> dg.SensorResult:
+    def states_to_load(
+        context: dg.SensorEvaluationContext, watch: dg.ResourceParam[SensorResources]
+    ) -> dg.SensorResult:
         since, until = _window(now())
         reasons = {
             standing.state.key: str(standing.state.current_run_id)
@@ -73,7 +77,7 @@ def _run_endings() -> dg.SensorDefinition:
         description="Tells the log of events how runs ended, also of those that died, and Dagster of those that only "
         "their lease tells of; keeps the snapshots up.",
     )
-    def run_endings(context: dg.SensorEvaluationContext, watch: dg.ResourceParam[Watch]) -> dg.SensorResult:
+    def run_endings(context: dg.SensorEvaluationContext, watch: dg.ResourceParam[SensorResources]) -> dg.SensorResult:
         def raised(alarm: Lag, behind: timedelta) -> None:
             context.log.error("%s: the snapshots of runs are %.1f s behind", alarm, behind.total_seconds())
 
@@ -100,7 +104,7 @@ def _window(now: datetime) -> tuple[date, date]:
     return now.date() - WINDOW, now.date()
 
 
-def _is_unloaded(standing: Standing, now: datetime) -> bool:
+def _is_unloaded(standing: PublicationStatus, now: datetime) -> bool:
     updated_at = standing.state.updated_at
     settled = updated_at is not None and updated_at < now - SETTLING
     return standing.publishable and settled and not standing.pointed_at_current

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.ledger.reader import LedgerReader
-from ads_pipeline.raw.landing import Damage, RawRuns
+from ads_pipeline.raw.landing import DamagedRun, RawRuns
 from ads_pipeline.raw.seal import Seal
 
 
@@ -29,11 +29,11 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arrivals:
+class UnjudgedRuns:
     """Sealed runs without a verdict, and what lies in the raw folders under names that are no run's."""
 
     runs: tuple[Run, ...]
-    nameless: tuple[Damage, ...]
+    nameless: tuple[DamagedRun, ...]
 
 
 class SealedRuns:
@@ -51,16 +51,16 @@ class SealedRuns:
         found = [each for key in partitions for each in self._raw.runs(key)]
         return awaiting + [run for run in _by_extraction(found) if run not in known]
 
-    def arrived(self, *, source: str, since: date, until: date) -> Arrivals:
+    def arrived(self, *, source: str, since: date, until: date) -> UnjudgedRuns:
         """What was sealed in these days, by whomever and whenever, and was never judged."""
         known = self._ledger.runs_by_day(source=source, since=since, until=until)
         judged = {run for run, is_judged in known.items() if is_judged}
         found = list(self._raw.find(source=source, since=since, until=until, known=judged))
-        nameless = tuple(each for each in found if isinstance(each, Damage) and each.run is None)
-        return Arrivals(runs=tuple(_by_extraction(found)), nameless=nameless)
+        nameless = tuple(each for each in found if isinstance(each, DamagedRun) and each.run is None)
+        return UnjudgedRuns(runs=tuple(_by_extraction(found)), nameless=nameless)
 
 
-def _by_extraction(found: Iterable[Seal | Damage]) -> list[Run]:
+def _by_extraction(found: Iterable[Seal | DamagedRun]) -> list[Run]:
     """As good a guess at their order as any, and always the same. Damaged runs tell no time and come first."""
     timed = [
         (each.facts.extracted_at.isoformat() if isinstance(each, Seal) else "", str(each.run), each.run)

@@ -13,18 +13,18 @@ from ads_pipeline.domain.retry import DEMOTED
 from ads_pipeline.domain.transitions import Effect, Outcome, PartitionState, Status, Verdict
 from ads_pipeline.errors import LedgerError
 from ads_pipeline.ledger.reader import LedgerReader
-from ads_pipeline.ledger.values import Order, Overruling, Recorded
-from ads_pipeline.pipeline.pipeline import Loading, Pipeline
+from ads_pipeline.ledger.values import ActionRequest, VerdictCause, VerdictResult
+from ads_pipeline.pipeline.pipeline import LoadResult, Pipeline
 
 NEWER: Final = "a newer run was accepted just before, and stays; look again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Overruled:
+class OverrideResult:
     """What came of it: the verdicts that stand, why partitions were left alone, and what loading came to."""
 
-    recorded: Sequence[Recorded]
-    loading: Loading = field(default_factory=Loading)
+    recorded: Sequence[VerdictResult]
+    loading: LoadResult = field(default_factory=LoadResult)
     problems: Mapping[PartitionKey, str] = field(default_factory=dict)
     refusals: Sequence[LedgerError] = ()
 
@@ -41,19 +41,19 @@ def earlier_accepted(ledger: LedgerReader, state: PartitionState) -> Run | None:
     return next((run for run in reversed(registered) if outcomes.get(run) is Outcome.ACCEPTED), None)
 
 
-def demote(pipeline: Pipeline, runs: Iterable[Run], order: Order) -> Overruled:
+def demote(pipeline: Pipeline, runs: Iterable[Run], order: ActionRequest) -> OverrideResult:
     """Take runs back that readers get: hidden first, gone from the table, then recorded as rejected.
 
     It counts as an attempt, as every verdict does. A run that is no longer its partition's current one is rejected
     all the same, and the current one stays.
     """
     recorded, refusals = pipeline.record(
-        [_rejection(run, order) for run in runs], overruling=Overruling(act="demote", order=order)
+        [_rejection(run, order) for run in runs], overruling=VerdictCause(act="demote", order=order)
     )
-    return Overruled(recorded=recorded, refusals=refusals)
+    return OverrideResult(recorded=recorded, refusals=refusals)
 
 
-def restore(pipeline: Pipeline, ledger: LedgerReader, runs: Sequence[Run], order: Order) -> Overruled:
+def restore(pipeline: Pipeline, ledger: LedgerReader, runs: Sequence[Run], order: ActionRequest) -> OverrideResult:
     """Give readers earlier runs again, one a partition, if the validator accepts them today as well.
 
     The current run is rejected and the earlier one accepted in one transaction; in between its rows are gone.
@@ -72,16 +72,16 @@ def restore(pipeline: Pipeline, ledger: LedgerReader, runs: Sequence[Run], order
             verdicts.append(_rejection(Run(key=state.key, run_id=str(state.current_run_id)), order))
         verdicts.append(verdict)
     if not verdicts:
-        return Overruled(recorded=(), problems=problems)
-    recorded, refusals = pipeline.record(verdicts, overruling=Overruling(act="restore", order=order))
+        return OverrideResult(recorded=(), problems=problems)
+    recorded, refusals = pipeline.record(verdicts, overruling=VerdictCause(act="restore", order=order))
     accepted = [each for each in recorded if each.verdict.outcome is Outcome.ACCEPTED]
     promoted = [each for each in accepted if each.effect is Effect.PROMOTED]
     problems |= {each.state.key: NEWER for each in accepted if each.effect is Effect.SUPERSEDED}
     loading = pipeline.load(each.state.key for each in promoted)
-    return Overruled(recorded=promoted, loading=loading, problems=problems, refusals=refusals)
+    return OverrideResult(recorded=promoted, loading=loading, problems=problems, refusals=refusals)
 
 
-def _rejection(run: Run, order: Order) -> Verdict:
+def _rejection(run: Run, order: ActionRequest) -> Verdict:
     return Verdict(
         run=run,
         outcome=Outcome.REJECTED,

@@ -8,10 +8,10 @@ from enum import StrEnum
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Status
-from ads_pipeline.ledger.values import Standing
+from ads_pipeline.ledger.values import PublicationStatus
 
 
-class Reason(StrEnum):
+class GapReason(StrEnum):
     """Why a day is missing. The values complete the sentence "missing because …"."""
 
     NOTHING_SEALED = "no run was registered"
@@ -27,30 +27,30 @@ class Gap:
     """An expected partition that readers do not see. `detail` is what the validator said."""
 
     key: PartitionKey
-    reason: Reason
+    reason: GapReason
     detail: str | None = None
 
     def __str__(self) -> str:
         return f"{self.key}: {self.reason}" + (f": {self.detail}" if self.detail else "")
 
 
-def gap_of(key: PartitionKey, standing: Standing | None) -> Gap | None:
+def gap_of(key: PartitionKey, standing: PublicationStatus | None) -> Gap | None:
     """Why readers do not see this partition; None when they do."""
     if standing is None:
-        return Gap(key=key, reason=Reason.NOTHING_SEALED)
+        return Gap(key=key, reason=GapReason.NOTHING_SEALED)
     reason = _unread(standing) if standing.state.status is Status.SUCCESS else _unfinished(standing)
     return None if reason is None else Gap(key=key, reason=reason, detail=standing.state.error_message)
 
 
-def _unfinished(standing: Standing) -> Reason:
+def _unfinished(standing: PublicationStatus) -> GapReason:
     if standing.state.status is Status.FAILED:
-        return Reason.REJECTED
+        return GapReason.REJECTED
     if standing.unjudged:
-        return Reason.UNJUDGED
-    return Reason.WAITING if standing.state.attempt_count else Reason.NOTHING_SEALED
+        return GapReason.UNJUDGED
+    return GapReason.WAITING if standing.state.attempt_count else GapReason.NOTHING_SEALED
 
 
-def _unread(standing: Standing) -> Reason | None:
+def _unread(standing: PublicationStatus) -> GapReason | None:
     if standing.demoting:
-        return Reason.DEMOTING
-    return None if standing.pointed else Reason.UNLOADED
+        return GapReason.DEMOTING
+    return None if standing.pointed else GapReason.UNLOADED

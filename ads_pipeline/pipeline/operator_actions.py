@@ -11,24 +11,24 @@ from typing import Final
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.retry import Lane, RetryPolicy, Terminal, decide, shares
-from ads_pipeline.domain.transitions import Act, PartitionState, Status, move_for
-from ads_pipeline.errors import IllegalMove, LedgerError, LedgerUnavailable
-from ads_pipeline.ledger.control.control_actions import Desk
-from ads_pipeline.ledger.control.retry_queue import Wanted
+from ads_pipeline.domain.transitions import Action, PartitionState, Status, move_for
+from ads_pipeline.errors import IllegalTransition, LedgerError, LedgerUnavailable
+from ads_pipeline.ledger.control.control_actions import ControlActions
+from ads_pipeline.ledger.control.retry_queue import OpenRequest
 from ads_pipeline.ledger.reader import LedgerReader
-from ads_pipeline.ledger.values import Acted, Order, StateFilter
-from ads_pipeline.progress import Telling, silence
+from ads_pipeline.ledger.values import ActionRequest, ActionResult, StateFilter
+from ads_pipeline.progress import ProgressReporter, silence
 from ads_pipeline.raw.landing import RawRuns
 
 AT_ONCE: Final = 1_000  # partitions in one transaction: bounds how long their rows are locked
 # The states in which an act finds something to do.
-CANDIDATES: Final[Mapping[Act, frozenset[Status]]] = {
-    Act.ENQUEUE: frozenset({Status.PENDING}),
-    Act.REQUEUE: frozenset({Status.FAILED}),
-    Act.MARK_TERMINAL: frozenset({Status.FAILED}),
-    Act.CLEAR_TERMINAL: frozenset(Status),
-    Act.REPROCESS: frozenset({Status.SUCCESS}),
-    Act.WITHDRAW: frozenset({Status.SUCCESS}),
+CANDIDATES: Final[Mapping[Action, frozenset[Status]]] = {
+    Action.ENQUEUE: frozenset({Status.PENDING}),
+    Action.REQUEUE: frozenset({Status.FAILED}),
+    Action.MARK_TERMINAL: frozenset({Status.FAILED}),
+    Action.CLEAR_TERMINAL: frozenset(Status),
+    Action.REPROCESS: frozenset({Status.SUCCESS}),
+    Action.WITHDRAW: frozenset({Status.SUCCESS}),
 }
 KNOWN: Final = "it is recorded already"
 NOT_MARKED: Final = "it is not marked as terminal"
@@ -38,20 +38,20 @@ NO_RAW: Final = "raw holds no run of it; look at the extractor first, or say --f
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Preview:
+class ActionPreview:
     """The partitions that an act would change, as they were seen, and why others that were meant are left out.
 
     `cleared` are those of them whose terminal mark is to be cleared first.
     """
 
-    act: Act
+    act: Action
     states: tuple[PartitionState, ...]
     skipped: Mapping[PartitionKey, str]
     cleared: tuple[PartitionState, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
-class Done:
+class ActionOutcome:
     """What became of a preview. What is in `left` was not reached because of `problem`."""
 
     changed: list[PartitionState] = field(default_factory=list)
@@ -65,15 +65,15 @@ class Done:
         return not self.refused and not self.left
 
 
-class Control:
+class OperatorActions:
     """The acts under one policy, as of one day. It reads; what changes something takes the desk as well."""
 
     def __init__(self, *, ledger: LedgerReader, policy: RetryPolicy, today: date, raw: RawRuns | None = None) -> None:
         self._ledger, self._policy, self._today, self._raw = ledger, policy, today, raw
 
     def preview(
-        self, act: Act, wanted: StateFilter | Sequence[PartitionKey], *, even_terminal: bool = False
-    ) -> Preview:
+        self, act: Action, wanted: StateFilter | Sequence[PartitionKey], *, even_terminal: bool = False
+    ) -> ActionPreview:
         """What the act would do to the partitions that match, or to those that are named. Changes nothing.
 
         A terminal partition is requeued only if that is asked for. One of which raw holds no run is left out too, if
@@ -82,8 +82,8 @@ class Control:
         states, skipped = self._meant(act, wanted)
         skipped |= self._held_back(act, states, even_terminal=even_terminal)
         kept = tuple(state for state in states if state.key not in skipped)
-        marked = self._marked(kept) if act is Act.REQUEUE else set()
-        return Preview(
+        marked = self._marked(kept) if act is Action.REQUEUE else set()
+        return ActionPreview(
             act=act, states=kept, skipped=skipped, cleared=tuple(state for state in kept if state.key in marked)
         )
 
@@ -98,7 +98,7 @@ class Control:
                 found[key] = answer
         return found
 
-    def requeue_due(self, desk: Desk, order: Order, *, source: str, room: int) -> Acted:
+    def requeue_due(self, desk: ControlActions, order: ActionRequest, *, source: str, room: int) -> ActionResult:
         """Plan what failed, and put back to pending what is due: in each lane as much as there could be room for.
 
         The lanes are filled apart, so that a long queue in one keeps nothing out of the other.
@@ -113,17 +113,17 @@ class Control:
         states = [state for state in desk.states(turn).values() if state.status is Status.FAILED]
         seen = [state for state in states if state.attempt_count == planned.get(state.key)]
         if not seen:
-            return Acted(changed=(), unchanged=(), refused=())
-        return desk.carry_out(Act.REQUEUE, [state.key for state in seen], order, seen=seen)
+            return ActionResult(changed=(), unchanged=(), refused=())
+        return desk.carry_out(Action.REQUEUE, [state.key for state in seen], order, seen=seen)
 
-    def wanted(self, *, source: str, room: int) -> list[Wanted]:
+    def wanted(self, *, source: str, room: int) -> list[OpenRequest]:
         """The requests whose turn it is, at most as many as there is room: fresh days first, backfills their part."""
         found = self._open(source, room)
         keys = {lane: [each.key for each in listed] for lane, listed in found.items()}
         turn = set(shares(keys, room, running=self._ledger.schedule.at_work(source, self._today)))
         return [each for listed in found.values() for each in listed if each.key in turn]
 
-    def _open(self, source: str, room: int) -> dict[Lane, list[Wanted]]:
+    def _open(self, source: str, room: int) -> dict[Lane, list[OpenRequest]]:
         limit = max(room, 1)
         return {
             lane: self._ledger.schedule.wanted(self._policy, lane, source=source, today=self._today, limit=limit)
@@ -131,7 +131,7 @@ class Control:
         }
 
     def _meant(
-        self, act: Act, wanted: StateFilter | Sequence[PartitionKey]
+        self, act: Action, wanted: StateFilter | Sequence[PartitionKey]
     ) -> tuple[list[PartitionState], dict[PartitionKey, str]]:
         """The states that are meant: of a filter those in which there is something to do, of names all of them."""
         if isinstance(wanted, StateFilter):
@@ -142,7 +142,7 @@ class Control:
         for state in states:
             try:
                 move_for(state.recorded, act, partition=state.key)
-            except IllegalMove as error:
+            except IllegalTransition as error:
                 skipped[state.key] = str(error).removeprefix(f"{state.key}: ")
             else:
                 if state.status not in CANDIDATES[act]:
@@ -150,26 +150,26 @@ class Control:
         return [state for state in states if state.key not in skipped], skipped
 
     def _held_back(
-        self, act: Act, states: Sequence[PartitionState], *, even_terminal: bool
+        self, act: Action, states: Sequence[PartitionState], *, even_terminal: bool
     ) -> Mapping[PartitionKey, str]:
         """Why partitions that the act is legal for are left out of it."""
         match act:
-            case Act.ENQUEUE:
+            case Action.ENQUEUE:
                 return {state.key: KNOWN for state in states if state.recorded is not None}
-            case Act.REQUEUE:
+            case Action.REQUEUE:
                 terminal = {} if even_terminal else self.terminal(states)
                 why = {key: f"terminal: {answer.why}" for key, answer in terminal.items()}
                 return why | {key: NO_RAW for key in self._rawless(states) if key not in why}
-            case Act.REPROCESS:
+            case Action.REPROCESS:
                 requested = self._ledger.schedule.requested(state.key for state in states)
                 return {
                     state.key: ASKED
                     for state in states
                     if state.key in requested and requested[state.key].attempt_no == state.attempt_count
                 }
-            case Act.MARK_TERMINAL:
+            case Action.MARK_TERMINAL:
                 return dict.fromkeys(self._marked(states), MARKED)
-            case Act.CLEAR_TERMINAL:
+            case Action.CLEAR_TERMINAL:
                 marked = self._marked(states)
                 return {state.key: NOT_MARKED for state in states if state.key not in marked}
         return {}
@@ -184,12 +184,14 @@ class Control:
                     yield state.key
 
 
-def carry_out(desk: Desk, preview: Preview, order: Order, *, tell: Telling = silence) -> Done:
+def carry_out(
+    desk: ControlActions, preview: ActionPreview, order: ActionRequest, *, tell: ProgressReporter = silence
+) -> ActionOutcome:
     """Do what was previewed, a portion a transaction; each leaves its row in the log of acts.
 
     When the database fails on the way, what was done stands, and the answer says what is left.
     """
-    done = Done()
+    done = ActionOutcome()
     with tell(preview.act.name.lower(), len(preview.states)) as told:
         for number, some in enumerate(_portions(preview.states)):
             part = order if len(preview.states) <= AT_ONCE else replace(order, act_id=f"{order.act_id}.{number + 1}")
@@ -206,12 +208,14 @@ def carry_out(desk: Desk, preview: Preview, order: Order, *, tell: Telling = sil
     return done
 
 
-def _act(desk: Desk, preview: Preview, states: Sequence[PartitionState], order: Order) -> Acted:
+def _act(
+    desk: ControlActions, preview: ActionPreview, states: Sequence[PartitionState], order: ActionRequest
+) -> ActionResult:
     marked = set(preview.cleared)
     cleared = [state for state in states if state in marked]
     if cleared:
         first = replace(order, act_id=f"{order.act_id}.clear")
-        desk.carry_out(Act.CLEAR_TERMINAL, [state.key for state in cleared], first, seen=cleared)
+        desk.carry_out(Action.CLEAR_TERMINAL, [state.key for state in cleared], first, seen=cleared)
     return desk.carry_out(preview.act, [state.key for state in states], order, seen=states)
 
 

@@ -24,12 +24,12 @@ from ads_pipeline.errors import (
     WarehouseUnavailable,
 )
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.values import Overruling, Publication, Recorded
-from ads_pipeline.pipeline.registration import DAMAGED, Registered, register
-from ads_pipeline.progress import Telling, silence
+from ads_pipeline.ledger.values import Publication, VerdictCause, VerdictResult
+from ads_pipeline.pipeline.registration import DAMAGED, RegistrationResult, register
+from ads_pipeline.progress import ProgressReporter, silence
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import Seal
-from ads_pipeline.validator.judging import Judgement, Sealed, judge, rows_of
+from ads_pipeline.validator.judging import Judgement, SealedPayload, judge, rows_of
 from ads_pipeline.warehouse.publication import Warehouse
 from ads_pipeline.warehouse.values import Load
 
@@ -40,17 +40,17 @@ _K = TypeVar("_K", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class JudgingResult:
     """What judging came to. A run without a verdict stands in `unjudged` with the reason."""
 
     judgements: tuple[Judgement, ...]
-    recorded: tuple[Recorded, ...]
+    recorded: tuple[VerdictResult, ...]
     refusals: tuple[LedgerError, ...]
     unjudged: Mapping[Run, AdsPipelineError]
 
 
 @dataclass(slots=True, kw_only=True)
-class Loading:
+class LoadResult:
     """What loading came to, gathered as it goes. Nothing but what is `published` was given to readers."""
 
     published: list[Run] = field(default_factory=list)
@@ -63,21 +63,27 @@ class Pipeline:
     """The rooms in their order, for one Spark session."""
 
     def __init__(
-        self, *, spark: SparkSession, raw: RawRuns, ledger: Ledger, warehouse: Warehouse, tell: Telling = silence
+        self,
+        *,
+        spark: SparkSession,
+        raw: RawRuns,
+        ledger: Ledger,
+        warehouse: Warehouse,
+        tell: ProgressReporter = silence,
     ) -> None:
         self._spark, self._raw, self._ledger, self._warehouse = spark, raw, ledger, warehouse
         self._tell = tell
 
-    def carry(self, runs: Sequence[Run]) -> tuple[Judged, Loading]:
+    def carry(self, runs: Sequence[Run]) -> tuple[JudgingResult, LoadResult]:
         """Judge sealed runs and give readers those that became their partition's authority."""
         judged = self.judge(runs)
         succeeded = [each.state.key for each in judged.recorded if each.state.status is Status.SUCCESS]
         return judged, self.load(succeeded)
 
-    def judge(self, runs: Sequence[Run], *, validation_id: str = "") -> Judged:
+    def judge(self, runs: Sequence[Run], *, validation_id: str = "") -> JudgingResult:
         """A recorded verdict for every sealed run. JudgingFailed when the cluster failed; what is recorded stands."""
         judgements: list[Judgement] = []
-        recorded: list[Recorded] = []
+        recorded: list[VerdictResult] = []
         refusals: list[LedgerError] = []
         unjudged: dict[Run, AdsPipelineError] = {}
         with self._tell("judging", len(runs)) as done:
@@ -90,21 +96,21 @@ class Pipeline:
                     recorded += kept
                     refusals += refused
                 done(len(some))
-        return Judged(
+        return JudgingResult(
             judgements=tuple(judgements), recorded=tuple(recorded), refusals=tuple(refusals), unjudged=unjudged
         )
 
-    def opinions(self, runs: Sequence[Run], *, validation_id: str) -> Judged:
+    def opinions(self, runs: Sequence[Run], *, validation_id: str) -> JudgingResult:
         """What the validator says of sealed runs today; nothing is recorded."""
         unjudged: dict[Run, AdsPipelineError] = {}
         registered = register(runs, raw=self._raw, ledger=self._ledger)
         unjudged |= registered.unsealed
         found = [each for some in self._opinions(registered, unjudged, validation_id) for each in some]
-        return Judged(judgements=tuple(found), recorded=(), refusals=(), unjudged=unjudged)
+        return JudgingResult(judgements=tuple(found), recorded=(), refusals=(), unjudged=unjudged)
 
     def record(
-        self, verdicts: Sequence[Verdict], *, overruling: Overruling | None = None
-    ) -> tuple[Sequence[Recorded], Sequence[LedgerError]]:
+        self, verdicts: Sequence[Verdict], *, overruling: VerdictCause | None = None
+    ) -> tuple[Sequence[VerdictResult], Sequence[LedgerError]]:
         """Record verdicts and say which were refused. What they reject of readers' rows is hidden and gone before."""
         rejections = [verdict for verdict in verdicts if verdict.outcome is Outcome.REJECTED]
         if rejections:
@@ -113,11 +119,11 @@ class Pipeline:
         try:
             return self._ledger.record_verdicts(verdicts, overruling=overruling), ()
         except VerdictsRefused as refused:
-            return [each for each in refused.recorded if isinstance(each, Recorded)], refused.refusals
+            return [each for each in refused.recorded if isinstance(each, VerdictResult)], refused.refusals
 
-    def load(self, keys: Iterable[PartitionKey]) -> Loading:
+    def load(self, keys: Iterable[PartitionKey]) -> LoadResult:
         """Make the warehouse hold the current run of every success among these, and point readers at it."""
-        loading, due = Loading(), list[PartitionState]()
+        loading, due = LoadResult(), list[PartitionState]()
         for state in self._ledger.states(keys).values():
             (due if state.status is Status.SUCCESS else loading.refused).append(state)
         with self._tell("loading", len(due)) as done:
@@ -135,12 +141,12 @@ class Pipeline:
             self._warehouse.remove(self._spark, of_table, doomed=self._unreadable)
 
     def _opinions(
-        self, registered: Registered, unjudged: dict[Run, AdsPipelineError], validation_id: str
+        self, registered: RegistrationResult, unjudged: dict[Run, AdsPipelineError], validation_id: str
     ) -> Iterator[list[Judgement]]:
         """Judgements as they come: of the damaged runs at once, of the others contract by contract."""
         if registered.damaged:
             yield [_damage(run, problem, validation_id) for run, problem in registered.damaged.items()]
-        sealed = (Sealed(seal=seal, payload=self._raw.payload_path(seal.run)) for seal in registered.seals)
+        sealed = (SealedPayload(seal=seal, payload=self._raw.payload_path(seal.run)) for seal in registered.seals)
         for (query_name, version), some in _grouped(sealed, _contract_of).items():
             try:
                 rules = rules_for(query_name, version)
@@ -149,7 +155,7 @@ class Pipeline:
                 continue
             yield judge(self._spark, some, rules, validation_id=validation_id)
 
-    def _load(self, states: Sequence[PartitionState], loading: Loading) -> None:
+    def _load(self, states: Sequence[PartitionState], loading: LoadResult) -> None:
         """Load partitions of one table. Only when the load fails is every payload read to find who spoiled it."""
         sealed = self._sealed(states, loading, self._raw.seal)
         try:
@@ -161,17 +167,17 @@ class Pipeline:
             self._publish(sound, loading)
 
     def _sealed(
-        self, states: Sequence[PartitionState], loading: Loading, look: Callable[[Run], Seal]
-    ) -> dict[Run, Sealed]:
-        sealed: dict[Run, Sealed] = {}
+        self, states: Sequence[PartitionState], loading: LoadResult, look: Callable[[Run], Seal]
+    ) -> dict[Run, SealedPayload]:
+        sealed: dict[Run, SealedPayload] = {}
         for run in map(_run_of, states):
             try:
-                sealed[run] = Sealed(seal=look(run), payload=self._raw.payload_path(run))
+                sealed[run] = SealedPayload(seal=look(run), payload=self._raw.payload_path(run))
             except (RunNotSealed, *DAMAGED) as error:
                 loading.damaged[run] = error
         return sealed
 
-    def _publish(self, sealed: Mapping[Run, Sealed], loading: Loading) -> None:
+    def _publish(self, sealed: Mapping[Run, SealedPayload], loading: LoadResult) -> None:
         if not sealed:
             return
         loads = [_load_of(each) for each in sealed.values()]
@@ -185,7 +191,7 @@ class Pipeline:
         if answer.outdated:  # they lost their authority after the commit
             self.take_out([run.key for run in answer.outdated])
 
-    def _frames(self, sealed: Iterable[Sealed]) -> Iterator[DataFrame]:
+    def _frames(self, sealed: Iterable[SealedPayload]) -> Iterator[DataFrame]:
         for (query_name, version), some in _grouped(sealed, _contract_of).items():
             yield rows_of(self._spark, some, rules_for(query_name, version))
 
@@ -197,12 +203,12 @@ def _run_of(state: PartitionState) -> Run:
     return Run(key=state.key, run_id=str(state.current_run_id))
 
 
-def _load_of(sealed: Sealed) -> Load:
+def _load_of(sealed: SealedPayload) -> Load:
     seal = sealed.seal
     return Load(run=seal.run, schema_version=seal.facts.schema_version, record_count=seal.record_count)
 
 
-def _contract_of(sealed: Sealed) -> tuple[str, str]:
+def _contract_of(sealed: SealedPayload) -> tuple[str, str]:
     return sealed.seal.run.key.query_name, sealed.seal.facts.schema_version
 
 

@@ -16,7 +16,7 @@ from ads_pipeline.domain.partition import PartitionKey, days_between
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.pipeline.gaps import Gap, gap_of
 from ads_pipeline.warehouse.values import Table
-from ads_pipeline.warehouse.visible_rows import Opened, connect, newest_version, spark_rows
+from ads_pipeline.warehouse.visible_rows import TableVersion, connect, newest_version, spark_rows
 
 MOST_LOOKS: Final = 5
 
@@ -74,7 +74,9 @@ class Readers:
         )
         return [gap for gap in gaps if gap is not None]
 
-    def _opened(self, query_name: str, *, since: date | None = None, until: date | None = None) -> Opened | None:
+    def _opened(
+        self, query_name: str, *, since: date | None = None, until: date | None = None
+    ) -> TableVersion | None:
         """A version of the table that is no older than any pointer, in these days, that was read after it.
 
         Were it older, a partition that was loaded in between would show neither its old nor its new rows.
@@ -85,7 +87,7 @@ class Readers:
             if version is None:
                 return None
             showing = self._ledger.showing(source=self._source, query_name=query_name, since=since, until=until)
-            opened = Opened(table=table, version=version, passes=showing.runs)
+            opened = TableVersion(table=table, version=version, passes=showing.runs)
             if showing.table_version <= version:
                 break
         return opened  # also of a table that was put back from a copy: `reconciliation` finds what it lacks

@@ -13,16 +13,16 @@ from typing import Final
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Verdict
 from ads_pipeline.ledger.reader import LedgerReader
-from ads_pipeline.ledger.values import Outline, Standing
-from ads_pipeline.pipeline.pipeline import Loading, Pipeline
+from ads_pipeline.ledger.values import ExpectedContent, PublicationStatus
+from ads_pipeline.pipeline.pipeline import LoadResult, Pipeline
 from ads_pipeline.warehouse.publication import Warehouse
-from ads_pipeline.warehouse.values import Held
+from ads_pipeline.warehouse.values import HeldPartition
 
 Claim = Callable[[Collection[PartitionKey]], Collection[PartitionKey]]
 AT_ONCE: Final = 10_000
 
 
-class Mend(IntEnum):
+class RepairKind(IntEnum):
     """What is to be done, in the order in which it is done: first nothing wrong is served, then nothing lacks."""
 
     DEMOTE = 1  # a demotion stopped half-way: remove the rows, record the verdict
@@ -35,7 +35,7 @@ class Mend(IntEnum):
 class Repair:
     """One thing to mend, and why."""
 
-    mend: Mend
+    mend: RepairKind
     key: PartitionKey
     why: str
 
@@ -44,23 +44,25 @@ class Repair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reconciled:
+class ReconcileResult:
     """What was to be mended and nobody else is at work on, and what loading came to."""
 
     repairs: tuple[Repair, ...]
-    loading: Loading
+    loading: LoadResult
 
 
 def plan(
-    standings: Iterable[Standing],
-    held: Mapping[PartitionKey, Held],
+    standings: Iterable[PublicationStatus],
+    held: Mapping[PartitionKey, HeldPartition],
     *,
     demotions: Iterable[Verdict],
     readable: Collection[Run],
 ) -> list[Repair]:
     """What is to be mended. `readable` names those held runs, other than current ones, that may be read."""
     repairs = [
-        Repair(mend=Mend.DEMOTE, key=verdict.run.key, why=f"the demotion of {verdict.run.run_id} is not finished")
+        Repair(
+            mend=RepairKind.DEMOTE, key=verdict.run.key, why=f"the demotion of {verdict.run.run_id} is not finished"
+        )
         for verdict in demotions
     ]
     known: set[PartitionKey] = set()
@@ -71,7 +73,7 @@ def plan(
     return sorted(repairs)
 
 
-def _mend(standing: Standing, held: Held | None, readable: Collection[Run]) -> list[Repair]:
+def _mend(standing: PublicationStatus, held: HeldPartition | None, readable: Collection[Run]) -> list[Repair]:
     state = standing.state
     key, repairs = state.key, list[Repair]()
     if not standing.publishable:
@@ -84,22 +86,24 @@ def _mend(standing: Standing, held: Held | None, readable: Collection[Run]) -> l
         if held and held.run_id != state.current_run_id and not _may_be_read(key, held, readable):
             repairs.append(_removal(key, held, "that run is not accepted"))
         why = f"the table holds {held.run_id or 'a mixture'}" if held else "the table holds nothing"
-        repairs.append(Repair(mend=Mend.LOAD, key=key, why=f"{why}, current is {state.current_run_id}"))
+        repairs.append(Repair(mend=RepairKind.LOAD, key=key, why=f"{why}, current is {state.current_run_id}"))
     elif not standing.pointed_at_current:
-        repairs.append(Repair(mend=Mend.POINT, key=key, why=f"{state.current_run_id} is loaded and not pointed at"))
+        repairs.append(
+            Repair(mend=RepairKind.POINT, key=key, why=f"{state.current_run_id} is loaded and not pointed at")
+        )
     return repairs
 
 
-def _may_be_read(key: PartitionKey, held: Held, readable: Collection[Run]) -> bool:
+def _may_be_read(key: PartitionKey, held: HeldPartition, readable: Collection[Run]) -> bool:
     return held.run_id is not None and Run(key=key, run_id=held.run_id) in readable
 
 
-def _removal(key: PartitionKey, held: Held, why: str) -> Repair:
-    return Repair(mend=Mend.REMOVE, key=key, why=f"the table holds {held.run_id or 'a mixture'}: {why}")
+def _removal(key: PartitionKey, held: HeldPartition, why: str) -> Repair:
+    return Repair(mend=RepairKind.REMOVE, key=key, why=f"the table holds {held.run_id or 'a mixture'}: {why}")
 
 
 def _suspects(
-    source: str, query_name: str, outlines: Iterable[Outline], held: Mapping[PartitionKey, Held]
+    source: str, query_name: str, outlines: Iterable[ExpectedContent], held: Mapping[PartitionKey, HeldPartition]
 ) -> list[PartitionKey]:
     """The partitions that may need mending. Of a million few do, and only those are looked at closely."""
     places = {(key.customer_id, key.logical_date): key for key in held}
@@ -119,7 +123,7 @@ def _suspects(
     return [*suspects, *places.values()]
 
 
-def _settled(outline: Outline, held: Held | None) -> bool:
+def _settled(outline: ExpectedContent, held: HeldPartition | None) -> bool:
     """Whether there is nothing to mend: nothing is there where nothing may be read, else just what should be."""
     if not outline.publishable:
         return held is None
@@ -128,7 +132,7 @@ def _settled(outline: Outline, held: Held | None) -> bool:
     return found == wanted and bool(outline.pointed_at_current)
 
 
-class Comparison:
+class ReconcilePlanner:
     """Plans one query at a time, which takes neither Spark nor the right to write."""
 
     def __init__(self, *, ledger: LedgerReader, warehouse: Warehouse) -> None:
@@ -169,7 +173,7 @@ class Comparison:
         return [verdict for verdict in found if days[0] <= verdict.run.key.logical_date <= days[1]]
 
 
-class Reconciliation(Comparison):
+class Reconciliation(ReconcilePlanner):
     """Plans and mends one query at a time. Whoever must `claim` partitions mends those that are granted."""
 
     def __init__(
@@ -180,16 +184,16 @@ class Reconciliation(Comparison):
 
     def mend(
         self, *, source: str, query_name: str, since: date | None = None, until: date | None = None
-    ) -> Reconciled:
+    ) -> ReconcileResult:
         """Carry out what `plan` finds. Safe beside loaders and other reconciliations, and may be repeated."""
         repairs = self.plan(source=source, query_name=query_name, since=since, until=until)
         if self._claim is not None:
             granted = self._claim({repair.key for repair in repairs})
             repairs = [repair for repair in repairs if repair.key in granted]
-        keys = {mend: [repair.key for repair in repairs if repair.mend is mend] for mend in Mend}
-        if keys[Mend.DEMOTE]:
-            begun, own = self._unfinished(source, query_name, since, until), set(keys[Mend.DEMOTE])
+        keys = {mend: [repair.key for repair in repairs if repair.mend is mend] for mend in RepairKind}
+        if keys[RepairKind.DEMOTE]:
+            begun, own = self._unfinished(source, query_name, since, until), set(keys[RepairKind.DEMOTE])
             self._pipeline.record([verdict for verdict in begun if verdict.run.key in own])
-        self._pipeline.take_out(keys[Mend.REMOVE])
-        loading = self._pipeline.load([*keys[Mend.LOAD], *keys[Mend.POINT]])
-        return Reconciled(repairs=tuple(repairs), loading=loading)
+        self._pipeline.take_out(keys[RepairKind.REMOVE])
+        loading = self._pipeline.load([*keys[RepairKind.LOAD], *keys[RepairKind.POINT]])
+        return ReconcileResult(repairs=tuple(repairs), loading=loading)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ads_pipeline.domain.partition import Run
 from ads_pipeline.errors import RunChanged, RunDamaged, RunNotSealed, UnsafePath
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.values import Landing
+from ads_pipeline.ledger.values import RunRegistration
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import Seal
 
@@ -17,7 +17,7 @@ DAMAGED = (RunDamaged, UnsafePath)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Registered:
+class RegistrationResult:
     """Runs the ledger knows now, sound or damaged, and those that it was not told of because there is no seal."""
 
     seals: tuple[Seal, ...]
@@ -25,7 +25,7 @@ class Registered:
     unsealed: dict[Run, RunNotSealed]
 
 
-def register(runs: Iterable[Run], *, raw: RawRuns, ledger: Ledger) -> Registered:
+def register(runs: Iterable[Run], *, raw: RawRuns, ledger: Ledger) -> RegistrationResult:
     """Register what is sealed, in the order given; may be repeated. One that is known by another seal is damaged."""
     seals: dict[Run, Seal] = {}
     damaged: dict[Run, str] = {}
@@ -37,14 +37,14 @@ def register(runs: Iterable[Run], *, raw: RawRuns, ledger: Ledger) -> Registered
             unsealed[run] = error
         except DAMAGED as error:
             damaged[run] = error.problem
-    landings = [_landing(seal) for seal in seals.values()] + [Landing(run=run) for run in damaged]
+    landings = [_landing(seal) for seal in seals.values()] + [RunRegistration(run=run) for run in damaged]
     changed = _known_by_another_seal(landings, ledger)
     damaged |= {run: "its seal is not the one it was registered with" for run in changed if run in seals}
     sound = tuple(seal for run, seal in seals.items() if run not in changed)
-    return Registered(seals=sound, damaged=damaged, unsealed=unsealed)
+    return RegistrationResult(seals=sound, damaged=damaged, unsealed=unsealed)
 
 
-def _known_by_another_seal(landings: list[Landing], ledger: Ledger) -> set[Run]:
+def _known_by_another_seal(landings: list[RunRegistration], ledger: Ledger) -> set[Run]:
     """Registers all the others."""
     try:
         ledger.register(landings)
@@ -55,8 +55,8 @@ def _known_by_another_seal(landings: list[Landing], ledger: Ledger) -> set[Run]:
     return set()
 
 
-def _landing(seal: Seal) -> Landing:
-    return Landing(
+def _landing(seal: Seal) -> RunRegistration:
+    return RunRegistration(
         run=seal.run,
         schema_version=seal.facts.schema_version,
         record_count=seal.record_count,

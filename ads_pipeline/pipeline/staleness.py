@@ -26,14 +26,14 @@ from ads_pipeline.domain.freshness import (
 )
 from ads_pipeline.domain.partition import PartitionKey, parse_date
 from ads_pipeline.ledger.reader import LedgerReader
-from ads_pipeline.ledger.status.status_table import StatusBook
+from ads_pipeline.ledger.status.status_table import StatusTable
 
 AT_ONCE: Final = 2_000
 _NO_POLICY: Final = FreshnessPolicy()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class AssetStatus:
     """One asset's partition as it is shown, beside what was last tried."""
 
     status: PartitionStatus | None
@@ -53,14 +53,14 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Currency:
+class PartitionStaleness:
     """A partition in both assets of its query: what was judged, and what readers get."""
 
-    raw: Look
-    warehouse: Look
+    raw: AssetStatus
+    warehouse: AssetStatus
 
     @property
-    def telling(self) -> Look:
+    def telling(self) -> AssetStatus:
         """The one to show where there is room for one: the first of the two that is not simply current."""
         return next((look for look in (self.raw, self.warehouse) if look.display != _GOOD), self.warehouse)
 
@@ -68,7 +68,7 @@ class Currency:
 _GOOD: Final = DisplayStatus.MATERIALIZED
 
 
-class Currencies:
+class StalenessCalculator:
     """Answers for the queries of one query file, as of a moment."""
 
     def __init__(self, policies: Mapping[str, FreshnessPolicy], versions: Mapping[str, CodeVersion]) -> None:
@@ -76,19 +76,19 @@ class Currencies:
 
     def of(
         self, ledger: LedgerReader, keys: Iterable[PartitionKey], *, now: datetime
-    ) -> dict[PartitionKey, Currency]:
+    ) -> dict[PartitionKey, PartitionStaleness]:
         """How current each of the partitions is, in the order asked."""
         asked = list(dict.fromkeys(keys))
         raw, loaded = ledger.statuses(RAW, asked), ledger.statuses(WAREHOUSE, asked)
         return {
-            key: Currency(
-                raw=Look(status=raw[key], stale=self._stale(raw[key], None, now)),
-                warehouse=Look(status=loaded[key], stale=self._stale(loaded[key], _made_at(raw[key]), now)),
+            key: PartitionStaleness(
+                raw=AssetStatus(status=raw[key], stale=self._stale(raw[key], None, now)),
+                warehouse=AssetStatus(status=loaded[key], stale=self._stale(loaded[key], _made_at(raw[key]), now)),
             )
             for key in asked
         }
 
-    def sweep(self, book: StatusBook, *, now: datetime) -> int:
+    def sweep(self, book: StatusTable, *, now: datetime) -> int:
         """Keep the answers in the rows where they differ from what is kept; how many rows that were.
 
         It is for readers of the table alone: whoever asks here gets the answer of the moment.

@@ -45,7 +45,7 @@ _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, *_NOT_PLAIN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Damage:
+class DamagedRun:
     """Something below the raw root that claims to be a run and is not one. `run` is None when its name is wrong."""
 
     path: str
@@ -103,7 +103,7 @@ class RawRuns:
         with payload:
             yield seal, payload
 
-    def runs(self, key: PartitionKey) -> tuple[Seal | Damage, ...]:
+    def runs(self, key: PartitionKey) -> tuple[Seal | DamagedRun, ...]:
         """Every sealed run of a partition, by name; a damaged one as the damage. Unsealed ones do not exist."""
         with _translated(key.path), ExitStack() as opened:
             try:
@@ -114,7 +114,7 @@ class RawRuns:
 
     def find(
         self, *, source: str, since: date, until: date, known: Container[Run] = frozenset()
-    ) -> Iterator[Seal | Damage]:
+    ) -> Iterator[Seal | DamagedRun]:
         """Every sealed run of a source with a logical date in the window, both ends included, in path order.
 
         Seals are held against their payload's size only, and those of known runs neither read nor told. A directory
@@ -228,7 +228,7 @@ def _check_payload(seal: Seal, payload: BinaryIO) -> None:
 
 def _walk(
     at: int, path: str, prefixes: tuple[str, ...], window: tuple[str, str], known: Container[Run]
-) -> Iterator[Seal | Damage]:
+) -> Iterator[Seal | DamagedRun]:
     """The runs below a directory whose children are named by the first prefix."""
     if not prefixes:
         yield from _runs_of_day(at, path, known)
@@ -242,7 +242,7 @@ def _walk(
             continue
         problem = _misnamed(inner)
         if problem:
-            yield Damage(path=printable(inner), problem=problem)
+            yield DamagedRun(path=printable(inner), problem=problem)
             continue
         try:
             with _directory(name, at) as child:
@@ -250,7 +250,7 @@ def _walk(
         except OSError as error:
             if error.errno not in _NOT_PLAIN:
                 raise
-            yield Damage(path=printable(inner), problem="a symbolic link or a file where a directory must be")
+            yield DamagedRun(path=printable(inner), problem="a symbolic link or a file where a directory must be")
 
 
 def _other_day(name: str, prefix: str, window: tuple[str, str]) -> bool:
@@ -276,7 +276,7 @@ def _misnamed(path: str) -> str | None:
     return None
 
 
-def _runs_of_day(day: int, path: str, known: Container[Run] = frozenset()) -> Iterator[Seal | Damage]:
+def _runs_of_day(day: int, path: str, known: Container[Run] = frozenset()) -> Iterator[Seal | DamagedRun]:
     for name in sorted(os.listdir(day)):
         if name[0] in "._":
             continue
@@ -284,17 +284,17 @@ def _runs_of_day(day: int, path: str, known: Container[Run] = frozenset()) -> It
         try:
             run = parse_run_path(inner)
         except BadName as error:
-            yield Damage(path=printable(inner), problem=str(error))
+            yield DamagedRun(path=printable(inner), problem=str(error))
             continue
         if run in known:
             continue
         try:
             with _translated(inner), _directory(name, day) as directory:
-                found: Seal | Damage = _read_seal(directory, run)
+                found: Seal | DamagedRun = _read_seal(directory, run)
         except RunNotSealed:
             continue
         except (RunDamaged, UnsafePath) as error:
-            found = Damage(path=inner, problem=error.problem, run=run)
+            found = DamagedRun(path=inner, problem=error.problem, run=run)
         yield found
 
 

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ads_pipeline.contracts.models import PARTITION_CUSTOMER, PARTITION_DAY
-from ads_pipeline.contracts.rules import Check, Rules
+from ads_pipeline.contracts.rules import CheckRule, Rules
 from ads_pipeline.errors import quoted
-from ads_pipeline.validator.payload import SHOWN, Finding
+from ads_pipeline.validator.payload import SHOWN, Violation
 
 Mask = Any  # a column of true and false; Arrow ships no types
 
@@ -33,7 +33,7 @@ def _matching(values: Any, pattern: str) -> Any:
     return pa.array([value for value in values.to_pylist() if value is not None and matches(value)], pa.string())
 
 
-def check_rows(table: pa.Table, rules: Rules, *, customer_id: str, logical_date: date) -> tuple[Finding, ...]:
+def check_rows(table: pa.Table, rules: Rules, *, customer_id: str, logical_date: date) -> tuple[Violation, ...]:
     """Every check that some row of the partition fails."""
     partition = {PARTITION_DAY: logical_date, PARTITION_CUSTOMER: customer_id}
     findings = [
@@ -57,7 +57,7 @@ def _absent(table: pa.Table, column: str) -> Mask | None:
     return pc.is_null(values) if values.null_count else None
 
 
-def _failing(table: pa.Table, check: Check) -> Mask | None:
+def _failing(table: pa.Table, check: CheckRule) -> Mask | None:
     values = table[check.column]
     passes = _PASSES[check.by](values, check.bound)
     if _is_all_true(passes):  # the usual case; what follows costs as much again
@@ -87,13 +87,13 @@ def _repeated(table: pa.Table, natural_key: tuple[str, ...]) -> Mask | None:
     return pc.is_in(keys["place"], value_set=places.combine_chunks())
 
 
-def _finding(table: pa.Table, failing: Mask | None, words: str, *columns: str) -> Finding | None:
+def _finding(table: pa.Table, failing: Mask | None, words: str, *columns: str) -> Violation | None:
     rows = 0 if failing is None else pc.sum(failing).as_py() or 0
     if failing is None or not rows:
         return None
     first = pc.indices_nonzero(failing)[:SHOWN].to_pylist()
     samples = tuple(f"line {place + 1}: {_shown(table, place, columns)}" for place in first)
-    return Finding(error_class="contract", problem=words, rows=rows, samples=samples)
+    return Violation(error_class="contract", problem=words, rows=rows, samples=samples)
 
 
 def _shown(table: pa.Table, place: int, columns: tuple[str, ...]) -> str:

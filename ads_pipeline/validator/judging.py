@@ -26,8 +26,8 @@ from ads_pipeline.raw.seal import Seal
 from ads_pipeline.validator.contract_checks import check_rows
 from ads_pipeline.validator.payload import (
     MAX_PAYLOAD_BYTES,
-    Finding,
-    Rows,
+    PayloadRows,
+    Violation,
     check_seal,
     empty_table,
     read_bytes,
@@ -51,7 +51,7 @@ Batches = Iterator[pa.RecordBatch]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sealed:
+class SealedPayload:
     """A sealed run and the absolute path of its payload, as every machine of the cluster sees it."""
 
     seal: Seal
@@ -63,11 +63,13 @@ class Judgement:
     """A verdict and what led to it, for people: the failing checks with samples, and columns nobody asked for."""
 
     verdict: Verdict
-    findings: tuple[Finding, ...]
+    findings: tuple[Violation, ...]
     unknown_columns: tuple[str, ...]
 
 
-def judge(spark: SparkSession, runs: Sequence[Sealed], rules: Rules, *, validation_id: str = "") -> list[Judgement]:
+def judge(
+    spark: SparkSession, runs: Sequence[SealedPayload], rules: Rules, *, validation_id: str = ""
+) -> list[Judgement]:
     """One verdict for each run, in the order given; JudgingFailed when the cluster or the disk failed."""
     if not runs:
         return []
@@ -79,7 +81,7 @@ def judge(spark: SparkSession, runs: Sequence[Sealed], rules: Rules, *, validati
     return [_judgement(run.seal.run, collected[place], validation_id) for place, run in enumerate(runs)]
 
 
-def rows_of(spark: SparkSession, runs: Sequence[Sealed], rules: Rules) -> DataFrame:
+def rows_of(spark: SparkSession, runs: Sequence[SealedPayload], rules: Rules) -> DataFrame:
     """The rows of accepted runs, under the partition's own names; computed when used.
 
     A run that no longer reads as it did when it was accepted fails the computation: RunDamaged is its cause.
@@ -101,7 +103,7 @@ def _translated(failure: str) -> Iterator[None]:
         raise JudgingFailed(f"{failure}: {cause_of(error)}") from error
 
 
-def _tickets(spark: SparkSession, runs: Sequence[Sealed]) -> DataFrame:
+def _tickets(spark: SparkSession, runs: Sequence[SealedPayload]) -> DataFrame:
     """A row for each run, in an order of chance, so that neighbours who share a task are long and short ones."""
     tickets = [
         (
@@ -121,7 +123,7 @@ def _tickets(spark: SparkSession, runs: Sequence[Sealed]) -> DataFrame:
     return frame if _is_small(runs) else frame.repartition(max(len(runs) // RUNS_IN_A_TASK, FEWEST_TASKS))
 
 
-def _is_small(runs: Sequence[Sealed]) -> bool:
+def _is_small(runs: Sequence[SealedPayload]) -> bool:
     """Whether the cluster's own way to cut a list will do: a shuffle costs more than it would balance."""
     known = sum(run.seal.payload_bytes or 0 for run in runs)
     return len(runs) <= SMALL_RUNS and known <= SMALL_BYTES
@@ -152,7 +154,7 @@ def _opinion(ticket: dict[str, Any], rules: Rules) -> dict[str, Any]:
     findings = rows.findings
     if not findings and rows.lines != ticket["record_count"]:
         problem = f"the payload has {rows.lines} rows, the seal says {ticket['record_count']}"
-        findings = (Finding(error_class="count_mismatch", problem=problem, rows=0),)
+        findings = (Violation(error_class="count_mismatch", problem=problem, rows=0),)
     if not findings and rows.table is not None:
         day = date.fromisoformat(ticket["logical_date"])
         findings = check_rows(rows.table, rules, customer_id=ticket["customer_id"], logical_date=day)
@@ -165,7 +167,7 @@ def _opinion(ticket: dict[str, Any], rules: Rules) -> dict[str, Any]:
     }
 
 
-def _read(ticket: dict[str, Any], rules: Rules) -> Rows:
+def _read(ticket: dict[str, Any], rules: Rules) -> PayloadRows:
     """The run's rows. A payload that is not there is damage only if its seal still is: else the disk is not."""
     try:
         payload = read_bytes(ticket["payload"])
@@ -177,12 +179,12 @@ def _read(ticket: dict[str, Any], rules: Rules) -> Rows:
         return _unread(f"the payload is larger than {MAX_PAYLOAD_BYTES} bytes")
     damage = check_seal(payload, payload_bytes=ticket["payload_bytes"], payload_sha256=ticket["payload_sha256"])
     if damage:
-        return Rows(lines=0, table=None, findings=damage)
-    return read_rows(payload, rules) if payload else Rows(lines=0, table=empty_table(rules))
+        return PayloadRows(lines=0, table=None, findings=damage)
+    return read_rows(payload, rules) if payload else PayloadRows(lines=0, table=empty_table(rules))
 
 
-def _unread(problem: str) -> Rows:
-    return Rows(lines=0, table=None, findings=(Finding(error_class="damaged", problem=problem, rows=0),))
+def _unread(problem: str) -> PayloadRows:
+    return PayloadRows(lines=0, table=None, findings=(Violation(error_class="damaged", problem=problem, rows=0),))
 
 
 def _reading(rules: Rules) -> Callable[[Batches], Batches]:
@@ -211,7 +213,7 @@ def _row_batches(ticket: dict[str, Any], rules: Rules) -> Batches:
 
 def _judgement(run: Run, opinion: Any, validation_id: str) -> Judgement:
     findings = tuple(
-        Finding(**{**finding, "samples": tuple(finding["samples"])}) for finding in json.loads(opinion["findings"])
+        Violation(**{**finding, "samples": tuple(finding["samples"])}) for finding in json.loads(opinion["findings"])
     )
     return Judgement(
         verdict=_verdict(run, findings, opinion, validation_id),
@@ -220,7 +222,7 @@ def _judgement(run: Run, opinion: Any, validation_id: str) -> Judgement:
     )
 
 
-def _verdict(run: Run, findings: tuple[Finding, ...], opinion: Any, validation_id: str) -> Verdict:
+def _verdict(run: Run, findings: tuple[Violation, ...], opinion: Any, validation_id: str) -> Verdict:
     if not findings:
         return Verdict(
             run=run,

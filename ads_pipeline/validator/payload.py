@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
-from ads_pipeline.contracts.rules import Column, Rules
+from ads_pipeline.contracts.rules import ColumnRule, Rules
 from ads_pipeline.errors import BadJson, printable
 from ads_pipeline.raw.strict_json import parse_object
 
@@ -36,7 +36,7 @@ _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Violation:
     """One thing that is wrong with a run: what, in how many rows, and where the first of them are."""
 
     error_class: str
@@ -54,12 +54,12 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class PayloadRows:
     """What was read. With findings there is no table: a part of a run is not that run."""
 
     lines: int
     table: pa.Table | None
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Violation, ...] = ()
     unknown_columns: tuple[str, ...] = ()
 
 
@@ -77,9 +77,9 @@ class _Faults:
         if len(places) < SHOWN:
             places.append(f"line {line}")
 
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[Violation, ...]:
         return tuple(
-            Finding(error_class=reason[0], problem=reason[1], rows=rows, samples=tuple(self.places[reason]))
+            Violation(error_class=reason[0], problem=reason[1], rows=rows, samples=tuple(self.places[reason]))
             for reason, rows in self.counted.items()
         )
 
@@ -95,7 +95,7 @@ def read_bytes(path: str) -> bytes | None:
         return None if os.fstat(descriptor).st_size > MAX_PAYLOAD_BYTES else file.read()
 
 
-def check_seal(payload: bytes, *, payload_bytes: int | None, payload_sha256: str | None) -> tuple[Finding, ...]:
+def check_seal(payload: bytes, *, payload_bytes: int | None, payload_sha256: str | None) -> tuple[Violation, ...]:
     """What of the bytes contradicts the seal."""
     if payload_bytes is not None and len(payload) != payload_bytes:
         problem = f"the payload has {len(payload)} bytes, the seal says {payload_bytes}"
@@ -103,10 +103,10 @@ def check_seal(payload: bytes, *, payload_bytes: int | None, payload_sha256: str
         problem = "the payload's sha256 is not the seal's"
     else:
         return ()
-    return (Finding(error_class="damaged", problem=problem, rows=0),)
+    return (Violation(error_class="damaged", problem=problem, rows=0),)
 
 
-def read_rows(payload: bytes, rules: Rules) -> Rows:
+def read_rows(payload: bytes, rules: Rules) -> PayloadRows:
     """The rows of a payload in the contract's columns, or what is wrong with which lines."""
     return _read_quickly(payload, rules) or read_carefully(payload, rules)
 
@@ -115,7 +115,7 @@ def empty_table(rules: Rules) -> pa.Table:
     return _schema(rules).empty_table()
 
 
-def _read_quickly(payload: bytes, rules: Rules) -> Rows | None:
+def _read_quickly(payload: bytes, rules: Rules) -> PayloadRows | None:
     """Arrow's answer, or None wherever it might not be the careful reader's."""
     lines = _plain_lines(payload)
     if lines is None:
@@ -129,7 +129,7 @@ def _read_quickly(payload: bytes, rules: Rules) -> Rows | None:
         )
         if table.num_rows != lines or not _all_finite(table):
             return None
-        return Rows(lines=lines, table=table.select(schema.names).cast(_schema(rules)))
+        return PayloadRows(lines=lines, table=table.select(schema.names).cast(_schema(rules)))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError):
         return None
 
@@ -170,7 +170,7 @@ def _all_finite(table: pa.Table) -> bool:
     return all(pc.all(pc.is_finite(column)).as_py() is not False for column in doubles)
 
 
-def read_carefully(payload: bytes, rules: Rules) -> Rows:
+def read_carefully(payload: bytes, rules: Rules) -> PayloadRows:
     """The careful reader, on its own for the tests that compare the two."""
     faults, unknown = _Faults(), dict[str, None]()
     values: dict[str, list[Any]] = {column.name: [] for column in rules.columns}
@@ -189,9 +189,9 @@ def read_carefully(payload: bytes, rules: Rules) -> Rows:
             unknown.update(dict.fromkeys(printable(name, limit=80) for name in row.keys() - known))
     names = tuple(sorted(unknown)[:50])
     if faults.counted:
-        return Rows(lines=lines, table=None, findings=faults.findings(), unknown_columns=names)
+        return PayloadRows(lines=lines, table=None, findings=faults.findings(), unknown_columns=names)
     table = pa.table([pa.array(values[f.name], f.type) for f in _schema(rules)], schema=_schema(rules))
-    return Rows(lines=lines, table=table, unknown_columns=names)
+    return PayloadRows(lines=lines, table=table, unknown_columns=names)
 
 
 def _lines(payload: bytes) -> Iterator[bytes]:
@@ -220,7 +220,7 @@ def _without_places(reason: str) -> str:
     return re.sub(r" at (byte|character) [0-9]+", "", reason)
 
 
-def _long(value: Any, column: Column) -> int | None:
+def _long(value: Any, column: ColumnRule) -> int | None:
     if type(value) is str and column.coerce and _INT64_TEXT.fullmatch(value):
         value = int(value)
     if value is None or (type(value) is int and value in _INT64):
@@ -228,7 +228,7 @@ def _long(value: Any, column: Column) -> int | None:
     raise _Refused("is beyond 64 bits" if type(value) is int else f"is {_kind(value)} where a whole number must be")
 
 
-def _double(value: Any, _column: Column) -> float | None:
+def _double(value: Any, _column: ColumnRule) -> float | None:
     if value is None or type(value) is float:
         return value
     if type(value) is int:
@@ -239,7 +239,7 @@ def _double(value: Any, _column: Column) -> float | None:
     raise _Refused(f"is {_kind(value)} where a number must be")
 
 
-def _string(value: Any, _column: Column) -> str | None:
+def _string(value: Any, _column: ColumnRule) -> str | None:
     if value is None:
         return None
     if type(value) is not str:
@@ -249,7 +249,7 @@ def _string(value: Any, _column: Column) -> str | None:
     return value
 
 
-def _date(value: Any, _column: Column) -> date | None:
+def _date(value: Any, _column: ColumnRule) -> date | None:
     if value is None:
         return None
     if type(value) is str and _DAY.fullmatch(value):
@@ -265,7 +265,7 @@ def _kind(value: Any) -> str:
     return names.get(type(value), "an object")
 
 
-_READERS: Final[Mapping[str, Callable[[Any, Column], Any]]] = {
+_READERS: Final[Mapping[str, Callable[[Any, ColumnRule], Any]]] = {
     "long": _long,
     "double": _double,
     "string": _string,

@@ -23,7 +23,7 @@ _SIMPLE = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class TableColumn:
     """A nullable column. The type is Delta's own JSON, which Spark writes as well."""
 
     name: str
@@ -34,10 +34,12 @@ class Column:
         return {"name": self.name, "type": json.loads(self.type), "nullable": True, "metadata": {}}
 
 
-_FIXED = {name: Column(name=name, type='"string"') for name in KEYS} | {DATE: Column(name=DATE, type='"date"')}
+_FIXED = {name: TableColumn(name=name, type='"string"') for name in KEYS} | {
+    DATE: TableColumn(name=DATE, type='"date"')
+}
 
 
-def columns_offered(table: object, schema: StructType) -> tuple[Column, ...]:
+def columns_offered(table: object, schema: StructType) -> tuple[TableColumn, ...]:
     """The columns of new rows in the table's order, or WarehouseError where Delta readers could not take one."""
     found = {column.name: column for column in _columns(schema.json())}
     for fixed in _FIXED.values():
@@ -53,11 +55,13 @@ def columns_offered(table: object, schema: StructType) -> tuple[Column, ...]:
     return (*keys, *found.values(), day)
 
 
-def columns_held(schema: DeltaSchema) -> tuple[Column, ...]:
+def columns_held(schema: DeltaSchema) -> tuple[TableColumn, ...]:
     return tuple(_columns(schema.to_json()))
 
 
-def columns_merged(table: object, *, held: tuple[Column, ...], offered: tuple[Column, ...]) -> tuple[Column, ...]:
+def columns_merged(
+    table: object, *, held: tuple[TableColumn, ...], offered: tuple[TableColumn, ...]
+) -> tuple[TableColumn, ...]:
     """The table's columns, then the new ones. SchemaConflict when a known column changes its type."""
     known = {column.name: column for column in held}
     for column in offered:
@@ -68,29 +72,29 @@ def columns_merged(table: object, *, held: tuple[Column, ...], offered: tuple[Co
     return held + fresh
 
 
-def delta_schema(columns: Iterable[Column]) -> DeltaSchema:
+def delta_schema(columns: Iterable[TableColumn]) -> DeltaSchema:
     return DeltaSchema.from_json(json.dumps(_struct(columns)))
 
 
-def delta_fields(columns: Iterable[Column]) -> list[Field]:
+def delta_fields(columns: Iterable[TableColumn]) -> list[Field]:
     return list(delta_schema(columns).fields)
 
 
-def spark_schema(columns: Iterable[Column]) -> StructType:
+def spark_schema(columns: Iterable[TableColumn]) -> StructType:
     return StructType.fromJson(_struct(columns))
 
 
-def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
+def arrow_schema(columns: Iterable[TableColumn]) -> pa.Schema:
     return pa.schema(delta_schema(columns).to_arrow())
 
 
-def _struct(columns: Iterable[Column]) -> dict[str, Any]:
+def _struct(columns: Iterable[TableColumn]) -> dict[str, Any]:
     return {"type": "struct", "fields": [column.document for column in columns]}
 
 
-def _columns(document: str) -> list[Column]:
+def _columns(document: str) -> list[TableColumn]:
     return [
-        Column(name=field["name"], type=json.dumps(_nullable(field["type"]), sort_keys=True))
+        TableColumn(name=field["name"], type=json.dumps(_nullable(field["type"]), sort_keys=True))
         for field in json.loads(document)["fields"]
     ]
 
@@ -128,12 +132,12 @@ def _storable(kind: Any) -> bool:
     return False
 
 
-def _refuse_change(table: object, held: Column, offered: Column) -> None:
+def _refuse_change(table: object, held: TableColumn, offered: TableColumn) -> None:
     if held.type != offered.type:
         raise SchemaConflict(str(table), printable(held.name), _words(held), _words(offered))
 
 
-def _words(column: Column) -> str:
+def _words(column: TableColumn) -> str:
     return printable(column.type.strip('"'), limit=200)
 
 

@@ -22,7 +22,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, CommitProperties, PostCommitHookProperties, RemoveAction, Transaction
 
 from ads_pipeline.errors import WarehouseError
-from ads_pipeline.warehouse.columns import Column, columns_held, delta_fields, delta_schema
+from ads_pipeline.warehouse.columns import TableColumn, columns_held, delta_fields, delta_schema
 from ads_pipeline.warehouse.values import DATE, KEYS, DataFile, Table
 
 APPLICATION = "ads_pipeline"
@@ -32,7 +32,7 @@ _LOG_KEPT = timedelta(days=30)  # Delta's default, which tables of our making ke
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
-class Outcome(StrEnum):
+class CommitOutcome(StrEnum):
     """What the log says became of a commit."""
 
     OURS = "ours"
@@ -47,7 +47,7 @@ class Snapshot:
     table: Table
     handle: DeltaTable
     version: int
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     files: tuple[DataFile, ...]
 
 
@@ -69,7 +69,7 @@ def open_table(table: Table) -> Snapshot | None:
     )
 
 
-def create_table(table: Table, columns: tuple[Column, ...]) -> None:
+def create_table(table: Table, columns: tuple[TableColumn, ...]) -> None:
     """The empty table. When another creator is faster, its table stands and this is no failure."""
     make_directories(table.path)
     try:
@@ -88,7 +88,7 @@ def create_table(table: Table, columns: tuple[Column, ...]) -> None:
 
 def commit_files(
     snapshot: Snapshot, *, removed: Iterable[DataFile], added: Sequence[AddAction], token: str, rewrite: bool = False
-) -> Outcome:
+) -> CommitOutcome:
     """Remove and add in one commit. A rewrite tells readers of changes that no row was changed."""
     now = int(time.time() * 1000)
     removes = [RemoveAction(file.path, not rewrite, now, file.size, {DATE: file.day.isoformat()}) for file in removed]
@@ -107,7 +107,7 @@ def commit_files(
     )
 
 
-def commit_columns(snapshot: Snapshot, *, fresh: Iterable[Column], token: str) -> Outcome:
+def commit_columns(snapshot: Snapshot, *, fresh: Iterable[TableColumn], token: str) -> CommitOutcome:
     """Add nullable columns; a commit of its own, because a write's commit cannot change the schema."""
     return _committed(
         snapshot,
@@ -189,7 +189,7 @@ def make_directories(path: Path) -> None:
         force_directory(each.parent)
 
 
-def _committed(snapshot: Snapshot, token: str, commit: Callable[[CommitProperties], None]) -> Outcome:
+def _committed(snapshot: Snapshot, token: str, commit: Callable[[CommitProperties], None]) -> CommitOutcome:
     """Call it, then believe the log and not the call: an exception may follow a commit that took place."""
     force_log(snapshot)  # an entry may only follow entries that a power cut cannot take away
     previous = snapshot.handle.transaction_version(APPLICATION) or 0
@@ -201,18 +201,18 @@ def _committed(snapshot: Snapshot, token: str, commit: Callable[[CommitPropertie
     with suppress(Exception):
         commit(properties)
     outcome = _outcome(snapshot, token)
-    if outcome is Outcome.OURS:
+    if outcome is CommitOutcome.OURS:
         _force_entry(snapshot.table, snapshot.version + 1)
         _checkpoint(snapshot.table, snapshot.version + 1)
     return outcome
 
 
-def _outcome(snapshot: Snapshot, token: str) -> Outcome:
+def _outcome(snapshot: Snapshot, token: str) -> CommitOutcome:
     entry = read_entry(snapshot.table, snapshot.version + 1)
     if entry is None:
-        return Outcome.UNKNOWN
+        return CommitOutcome.UNKNOWN
     ours = any(action.get("commitInfo", {}).get(TOKEN) == token for action in entry)
-    return Outcome.OURS if ours else Outcome.LOST
+    return CommitOutcome.OURS if ours else CommitOutcome.LOST
 
 
 def _checkpoint(table: Table, version: int) -> None:

@@ -10,14 +10,14 @@ from datetime import date
 import duckdb
 import pyarrow.parquet as pq
 
-from ads_pipeline.warehouse.columns import Column
+from ads_pipeline.warehouse.columns import TableColumn
 from ads_pipeline.warehouse.values import DATE, KEYS, Content, Slice
 
 _NOTHING = "NULL"
 
 
 def read_contents(
-    paths: Sequence[str], columns: Iterable[Column], *, days: tuple[date, date] | None = None
+    paths: Sequence[str], columns: Iterable[TableColumn], *, days: tuple[date, date] | None = None
 ) -> dict[Slice, Content]:
     """What the files hold, by partition, run and schema version; the digest covers these columns, if any."""
     if not paths:

@@ -16,9 +16,9 @@ from pyspark.sql import functions as sf
 
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.errors import TableContended
-from ads_pipeline.warehouse.columns import Column, columns_merged, columns_offered
+from ads_pipeline.warehouse.columns import TableColumn, columns_merged, columns_offered
 from ads_pipeline.warehouse.delta_commits import (
-    Outcome,
+    CommitOutcome,
     Snapshot,
     commit_columns,
     commit_files,
@@ -29,7 +29,7 @@ from ads_pipeline.warehouse.error_translation import callers, translated
 from ads_pipeline.warehouse.file_contents import by_partition, read_contents
 from ads_pipeline.warehouse.maintenance import removable, remove_paths, shorten_log, stage_packed
 from ads_pipeline.warehouse.staging import Partitions, Staged, affected_files, discard, stage
-from ads_pipeline.warehouse.values import DATE, Content, Held, Load, Loaded, Slice, Table
+from ads_pipeline.warehouse.values import DATE, Content, HeldPartition, Load, Slice, Table, TableLoadResult
 
 MOST_TRIES: Final = 20
 WEEK: Final = timedelta(days=7)
@@ -43,7 +43,9 @@ class Warehouse:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def replace(self, spark: SparkSession, rows: DataFrame, loads: Sequence[Load], *, still: Still) -> Loaded:
+    def replace(
+        self, spark: SparkSession, rows: DataFrame, loads: Sequence[Load], *, still: Still
+    ) -> TableLoadResult:
         """Make the table hold these runs, each instead of whatever it held of its partition.
 
         All loads are of one table and each of another partition. A run that is held already costs no commit; one that
@@ -97,7 +99,7 @@ class Warehouse:
 
     def held(
         self, *, source: str, query_name: str, since: date | None = None, until: date | None = None
-    ) -> dict[PartitionKey, Held]:
+    ) -> dict[PartitionKey, HeldPartition]:
         """What the table holds of each partition, read from the files of its newest version."""
         table = Table(root=self._root, source=source, query_name=query_name)
         days = since or date.min, until or date.max
@@ -121,10 +123,10 @@ def _replace(
     spark: SparkSession,
     table: Table,
     rows: DataFrame,
-    offered: tuple[Column, ...],
+    offered: tuple[TableColumn, ...],
     asked: list[Load],
     still: Still,
-) -> Loaded:
+) -> TableLoadResult:
     """Plan on a version, stage, ask again, commit its successor; again on the next version when that was taken."""
     outdated: list[Run] = []
     for tried in range(MOST_TRIES):
@@ -135,7 +137,7 @@ def _replace(
         wanted = [load for load in asked if load.run not in outdated]
         due = _not_held(snapshot, wanted)
         if not due:
-            return Loaded(table_version=snapshot.version, loads=tuple(wanted), outdated=tuple(outdated))
+            return TableLoadResult(table_version=snapshot.version, loads=tuple(wanted), outdated=tuple(outdated))
         partitions = _partitions(due)
         staged = stage(
             spark,
@@ -150,7 +152,7 @@ def _replace(
         if lost:
             outdated += lost
         elif _commit(snapshot, staged):
-            return Loaded(table_version=snapshot.version + 1, loads=tuple(wanted), outdated=tuple(outdated))
+            return TableLoadResult(table_version=snapshot.version + 1, loads=tuple(wanted), outdated=tuple(outdated))
         discard(table, staged)
         _pause(tried)
     raise TableContended(str(table), f"others committed first {MOST_TRIES} times; load again")
@@ -183,7 +185,7 @@ def _rewrite(table: Table, staged_on: Callable[[Snapshot], Staged | None]) -> in
     raise TableContended(str(table), f"others committed first {MOST_TRIES} times; try again")
 
 
-def _with_columns(table: Table, offered: tuple[Column, ...]) -> Snapshot | None:
+def _with_columns(table: Table, offered: tuple[TableColumn, ...]) -> Snapshot | None:
     """The newest version with every offered column in it; None when it had to be made and is to be read anew."""
     snapshot = open_table(table)
     if snapshot is None:
@@ -203,8 +205,8 @@ def _commit(snapshot: Snapshot, staged: Staged) -> bool:
         outcome = commit_files(
             snapshot, removed=staged.replaced, added=staged.added, token=token, rewrite=staged.rewrite
         )
-        if outcome is not Outcome.UNKNOWN:
-            return outcome is Outcome.OURS
+        if outcome is not CommitOutcome.UNKNOWN:
+            return outcome is CommitOutcome.OURS
         _pause(tried)
     raise TableContended(str(snapshot.table), "the log takes no commit; its storage may be read-only or full")
 
@@ -237,9 +239,9 @@ def _found(snapshot: Snapshot, partitions: Partitions) -> dict[tuple[str, date],
     return by_partition(read_contents([snapshot.table.absolute(file) for file in files], ()))
 
 
-def _held(slices: Sequence[tuple[Slice, Content]]) -> Held:
+def _held(slices: Sequence[tuple[Slice, Content]]) -> HeldPartition:
     whole = len(slices) == 1
-    return Held(
+    return HeldPartition(
         run_id=slices[0][0].run_id if whole else None,
         schema_version=slices[0][0].schema_version if whole else None,
         rows=sum(content.rows for _slice, content in slices),

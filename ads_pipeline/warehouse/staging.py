@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from ads_pipeline.errors import StagingDamaged
-from ads_pipeline.warehouse.columns import Column, spark_schema
+from ads_pipeline.warehouse.columns import TableColumn, spark_schema
 from ads_pipeline.warehouse.delta_commits import Snapshot, force_directory, force_file, make_directories
 from ads_pipeline.warehouse.file_contents import by_partition, read_contents
 from ads_pipeline.warehouse.values import DATE, STAGING, Content, DataFile, Load, Slice, Table
@@ -89,7 +89,7 @@ def _may_hold(file: DataFile, customer_id: str) -> bool:
     return file.lowest <= customer_id <= file.highest
 
 
-def _shaped(rows: DataFrame, columns: tuple[Column, ...]) -> DataFrame:
+def _shaped(rows: DataFrame, columns: tuple[TableColumn, ...]) -> DataFrame:
     """The rows in the table's columns; those they lack are null."""
     present = set(rows.columns)
     return rows.select(
@@ -127,7 +127,7 @@ def _verify(
     *,
     carried: Mapping[Slice, Content],
     loads: Sequence[Load],
-    columns: tuple[Column, ...],
+    columns: tuple[TableColumn, ...],
 ) -> None:
     for file in files:
         if file.is_symlink() or not file.is_file():

@@ -30,7 +30,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
+class TableLoadResult:
     """What became of the loads: those the table holds at this version, and the runs that lost their authority."""
 
     table_version: int
@@ -39,7 +39,7 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class HeldPartition:
     """What a table holds of one partition. No run is named where a foreign writer has mixed rows of several."""
 
     run_id: str | None

@@ -28,7 +28,7 @@ _PASSES = pa.schema(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
+class TableVersion:
     """A version of a table, with a pass for each run whose rows may be seen: customer, day, run, whether current."""
 
     table: Table
@@ -43,7 +43,7 @@ def newest_version(table: Table) -> int | None:
     return None if snapshot is None else snapshot.version
 
 
-def spark_rows(spark: SparkSession, opened: Opened) -> DataFrame:
+def spark_rows(spark: SparkSession, opened: TableVersion) -> DataFrame:
     """The rows, with `is_current` beside the table's columns; read when the frame is used."""
     with translated(opened.table):
         handle = DeltaTable(str(opened.table.path), version=opened.version)
@@ -56,7 +56,7 @@ def spark_rows(spark: SparkSession, opened: Opened) -> DataFrame:
         return rows.join(sf.broadcast(passes), ["customer_id", DATE, "run_id"]).select(*schema.names, "is_current")
 
 
-def connect(tables: Iterable[Opened], *, root: Path) -> duckdb.DuckDBPyConnection:
+def connect(tables: Iterable[TableVersion], *, root: Path) -> duckdb.DuckDBPyConnection:
     """A DuckDB session with two views a table: `<query>`, and `<query>_current` of current runs alone.
 
     It reaches nothing but the files below the root, and nobody can talk it out of that. DuckDB has no way to forbid
@@ -77,7 +77,7 @@ def connect(tables: Iterable[Opened], *, root: Path) -> duckdb.DuckDBPyConnectio
     return connection
 
 
-def _add_views(connection: duckdb.DuckDBPyConnection, opened: Opened) -> None:
+def _add_views(connection: duckdb.DuckDBPyConnection, opened: TableVersion) -> None:
     name, table = opened.table.query_name, f"delta_{opened.table.query_name}"
     passes = f"{table}_passes"
     path = _text(str(opened.table.path))
@@ -90,7 +90,7 @@ def _add_views(connection: duckdb.DuckDBPyConnection, opened: Opened) -> None:
     connection.execute(f"CREATE VIEW {name}_current AS FROM {name} WHERE is_current")
 
 
-def _passes(opened: Opened) -> pa.Table:
+def _passes(opened: TableVersion) -> pa.Table:
     columns: list[Any] = [list(column) for column in zip(*opened.passes, strict=True)] or [[]] * len(_PASSES)
     return pa.table(dict(zip(_PASSES.names, columns, strict=True)), schema=_PASSES)
 

@@ -14,7 +14,7 @@ from psycopg2.extras import execute_values
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Outcome, Verdict
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.values import Landing
+from ads_pipeline.ledger.values import RunRegistration
 from ads_pipeline_tests.benchmarks.ratios import Ratio, compare
 
 PARTITIONS = 1000
@@ -119,7 +119,7 @@ def _single(ledger: Ledger, bare: Any, attempts: str, state: str, *, least: floa
 def _accepting(ledger: Ledger, keys: list[PartitionKey], run_id: str) -> list[Verdict]:
     """Verdicts on newly registered runs of that name."""
     runs = [Run(key=key, run_id=run_id) for key in keys]
-    ledger.register([Landing(run=run, schema_version="1", record_count=5) for run in runs])
+    ledger.register([RunRegistration(run=run, schema_version="1", record_count=5) for run in runs])
     return [Verdict(run=run, outcome=Outcome.ACCEPTED, rows_read=5) for run in runs]
 
 

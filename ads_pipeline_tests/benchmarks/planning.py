@@ -13,9 +13,9 @@ from typing import Any
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger.reader import LedgerReader
-from ads_pipeline.pipeline.reconciliation import Comparison
+from ads_pipeline.pipeline.reconciliation import ReconcilePlanner
 from ads_pipeline.warehouse.publication import Warehouse
-from ads_pipeline.warehouse.values import Held
+from ads_pipeline.warehouse.values import HeldPartition
 from ads_pipeline_tests.ledger.large_ledgers import KINDS, QUERIES, ROWS, SOURCE, VERSION, Shape
 
 
@@ -27,13 +27,13 @@ class Given(Warehouse):
         self._shape = shape
         self.seconds = 0.0
 
-    def held(self, **asked: Any) -> dict[PartitionKey, Held]:
+    def held(self, **asked: Any) -> dict[PartitionKey, HeldPartition]:
         started = time.perf_counter()
         held = {}
         for each in self._shape.partitions():
             loaded = KINDS[each.kind].loaded
             if each.query_name == asked["query_name"] and loaded is not None:
-                held[each.key] = Held(run_id=each.run_id(loaded), schema_version=VERSION, rows=ROWS)
+                held[each.key] = HeldPartition(run_id=each.run_id(loaded), schema_version=VERSION, rows=ROWS)
         self.seconds += time.perf_counter() - started
         return held
 
@@ -43,7 +43,7 @@ def main(url: str, *numbers: str) -> None:
     tables = Given(Shape(queries=queries, customers=customers, days=days))
     started = time.perf_counter()
     with LedgerReader.opened(url) as ledger:
-        comparison = Comparison(ledger=ledger, warehouse=tables)
+        comparison = ReconcilePlanner(ledger=ledger, warehouse=tables)
         plans = {name: comparison.plan(source=SOURCE, query_name=name) for name in QUERIES[:queries]}
     took = time.perf_counter() - started - tables.seconds
     # The kernel's own count of this program; getrusage's begins with what the process was forked from.

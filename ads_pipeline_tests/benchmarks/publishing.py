@@ -13,22 +13,22 @@ from pyspark.sql import DataFrame, SparkSession
 from ads_pipeline.domain.transitions import Outcome
 from ads_pipeline.raw.landing import PAYLOAD, RawRuns
 from ads_pipeline.raw.seal import Seal
-from ads_pipeline.validator.judging import Sealed, judge, rows_of
+from ads_pipeline.validator.judging import SealedPayload, judge, rows_of
 from ads_pipeline.warehouse.publication import Warehouse
-from ads_pipeline.warehouse.values import Load, Loaded
+from ads_pipeline.warehouse.values import Load, TableLoadResult
 from ads_pipeline_tests.benchmarks.validator import RULES, local_spark
 
 HEAP = "1g"
 
 
-def publish(spark: SparkSession, runs: Sequence[Sealed], root: Path) -> Loaded:
+def publish(spark: SparkSession, runs: Sequence[SealedPayload], root: Path) -> TableLoadResult:
     """Judge the runs and make the table below this root hold them."""
     accepted = [each.verdict.outcome is Outcome.ACCEPTED for each in judge(spark, runs, RULES)]
     assert all(accepted)
     return replace_rows(spark, rows_of(spark, runs, RULES), runs, root)
 
 
-def replace_rows(spark: SparkSession, rows: DataFrame, runs: Sequence[Sealed], root: Path) -> Loaded:
+def replace_rows(spark: SparkSession, rows: DataFrame, runs: Sequence[SealedPayload], root: Path) -> TableLoadResult:
     """Make the table hold these rows of the runs, which nobody else wants to load."""
     loads = [
         Load(run=each.seal.run, schema_version=RULES.schema_version, record_count=each.seal.record_count)
@@ -39,7 +39,7 @@ def replace_rows(spark: SparkSession, rows: DataFrame, runs: Sequence[Sealed], r
 
 def main(raw: Path, root: Path) -> None:
     seals = RawRuns(raw).find(source="google_ads", since=date.min, until=date.max)
-    runs = [Sealed(seal=s, payload=str(raw / s.run.path / PAYLOAD)) for s in seals if isinstance(s, Seal)]
+    runs = [SealedPayload(seal=s, payload=str(raw / s.run.path / PAYLOAD)) for s in seals if isinstance(s, Seal)]
     spark = local_spark(heap=HEAP)
     loaded = publish(spark, runs, root)
     jvm = spark.sparkContext._jvm

@@ -12,7 +12,7 @@ from typing import Any
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.raw.landing import METADATA, PAYLOAD, RawRuns
 from ads_pipeline.raw.seal import Seal, SealFacts, seal_text
-from ads_pipeline.validator.judging import Sealed
+from ads_pipeline.validator.judging import SealedPayload
 
 FACTS = SealFacts(
     extracted_at=datetime(2026, 2, 1, tzinfo=UTC), schema_version="1", api_version="v26", query_hash="0" * 64
@@ -23,18 +23,18 @@ FIRST_DAY = date(2026, 1, 1)
 Rows = Iterator[dict[str, Any]]
 
 
-def land(root: Path, *, customers: int, days: int, rows: int) -> list[Sealed]:
+def land(root: Path, *, customers: int, days: int, rows: int) -> list[SealedPayload]:
     """A run of so many rows for each customer and day."""
     raw = RawRuns(root)
     return _sealed(root, lambda run, values: raw.land(run, values, FACTS), customers=customers, days=days, rows=rows)
 
 
-def put(root: Path, *, customers: int, days: int, rows: int) -> list[Sealed]:
+def put(root: Path, *, customers: int, days: int, rows: int) -> list[SealedPayload]:
     """The same with nothing forced to disk: for so many runs that landing them would take the longest."""
     return _sealed(root, lambda run, values: _put(root, run, values), customers=customers, days=days, rows=rows)
 
 
-def renamed(runs: list[Sealed], run_id: str) -> list[Sealed]:
+def renamed(runs: list[SealedPayload], run_id: str) -> list[SealedPayload]:
     """Later runs of the same partitions, with the same payloads."""
     return [
         replace(each, seal=replace(each.seal, run=replace(each.seal.run, run_id=f"{run_id}-{place:08x}")))
@@ -42,7 +42,9 @@ def renamed(runs: list[Sealed], run_id: str) -> list[Sealed]:
     ]
 
 
-def _sealed(root: Path, seal: Callable[[Run, Rows], Seal], *, customers: int, days: int, rows: int) -> list[Sealed]:
+def _sealed(
+    root: Path, seal: Callable[[Run, Rows], Seal], *, customers: int, days: int, rows: int
+) -> list[SealedPayload]:
     chance = random.Random(7)
     sealed = []
     for customer in range(customers):
@@ -55,7 +57,7 @@ def _sealed(root: Path, seal: Callable[[Run, Rows], Seal], *, customers: int, da
             )
             run = Run(key=key, run_id=f"20260201T000000000Z-{customer:08x}")
             values = (_row(key, number, chance) for number in range(1, rows + 1))
-            sealed.append(Sealed(seal=seal(run, values), payload=str(root / run.path / PAYLOAD)))
+            sealed.append(SealedPayload(seal=seal(run, values), payload=str(root / run.path / PAYLOAD)))
     return sealed
 
 

@@ -27,9 +27,9 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.retry import Lane, RetryPolicy
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.control.control_actions import Desk
+from ads_pipeline.ledger.control.control_actions import ControlActions
 from ads_pipeline.ledger.values import StateFilter
-from ads_pipeline.pipeline.operator_actions import Control
+from ads_pipeline.pipeline.operator_actions import OperatorActions
 from ads_pipeline.settings import Settings, read_settings
 from ads_pipeline_tests.benchmarks.ratios import Figure, timed
 from ads_pipeline_tests.ledger.large_ledgers import FIRST_DAY, KINDS, SOURCE, Shape, grow
@@ -97,7 +97,7 @@ def _figures(name: str, environ: Mapping[str, str]) -> Iterator[Figure]:
 def _due(name: str, settings: Settings) -> Iterator[Figure]:
     """What is due on the ledger's last day, in both lanes; with the policy that ships, and when no day is too old."""
     today = FIRST_DAY + timedelta(days=SHAPE.days)
-    with Desk.opened(settings.database_url) as desk:
+    with ControlActions.opened(settings.database_url) as desk:
         for told, policy in {
             "": settings.retries,
             ", however old": RetryPolicy(max_age=timedelta(days=9_999)),
@@ -110,13 +110,13 @@ def _due(name: str, settings: Settings) -> Iterator[Figure]:
             if not due():
                 raise AssertionError("nothing is due, so nothing was measured")
             yield _timed(f"{name}: what is due{told}", due, DUE_MS)
-        control = Control(ledger=desk, policy=settings.retries, today=today)
+        control = OperatorActions(ledger=desk, policy=settings.retries, today=today)
         desk.schedule.plan(settings.retries, today=today)  # the first plans all that ever failed
         yield _timed(f"{name}: planning when nothing failed", lambda: _plan_again(desk, settings, today), DUE_MS)
         yield _timed(f"{name}: what is wanted", lambda: control.wanted(source=SOURCE, room=2_000), DUE_MS)
 
 
-def _plan_again(desk: Desk, settings: Settings, today: date) -> None:
+def _plan_again(desk: ControlActions, settings: Settings, today: date) -> None:
     if desk.schedule.plan(settings.retries, today=today):
         raise AssertionError("something was planned that was planned before")
 

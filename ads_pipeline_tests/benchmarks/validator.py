@@ -12,7 +12,7 @@ from pyspark.sql import functions as sf
 
 from ads_pipeline.contracts.catalogue import contract_for, rules_for
 from ads_pipeline.contracts.models import PARTITION_CUSTOMER, PARTITION_DAY
-from ads_pipeline.validator.judging import Sealed, judge
+from ads_pipeline.validator.judging import SealedPayload, judge
 from ads_pipeline_tests.benchmarks.ratios import Ratio, compare
 from ads_pipeline_tests.benchmarks.runs import land
 
@@ -47,7 +47,7 @@ def local_spark(*, heap: str = "2g") -> SparkSession:
     return spark
 
 
-def _against_pandera(spark: SparkSession, runs: list[Sealed]) -> Ratio:
+def _against_pandera(spark: SparkSession, runs: list[SealedPayload]) -> Ratio:
     """Pandera is called for one partition a round and counted a thousand times; judging is done for all."""
     judge(spark, runs, RULES)
     rounds, contract = 8, _contract()
@@ -65,7 +65,7 @@ def _contract() -> Any:
     return contract_for("campaign_daily", "1")
 
 
-def _frame(spark: SparkSession, run: Sealed) -> Any:
+def _frame(spark: SparkSession, run: SealedPayload) -> Any:
     key = run.seal.run.key
     frame = spark.read.schema(SCHEMA).json(run.payload)
     return frame.withColumn(PARTITION_DAY, sf.lit(key.logical_date)).withColumn(
@@ -73,7 +73,7 @@ def _frame(spark: SparkSession, run: Sealed) -> Any:
     )
 
 
-def _against_spark(spark: SparkSession, runs: list[Sealed], shape: str, *, most: float, rounds: int) -> Ratio:
+def _against_spark(spark: SparkSession, runs: list[SealedPayload], shape: str, *, most: float, rounds: int) -> Ratio:
     paths = [run.payload for run in runs]
 
     def read_and_aggregate(_number: int) -> None:

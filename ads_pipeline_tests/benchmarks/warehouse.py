@@ -19,14 +19,14 @@ import pyarrow as pa
 from pyarrow import json as arrow_json
 from pyspark.sql import SparkSession
 
-from ads_pipeline.validator.judging import Sealed, rows_of
+from ads_pipeline.validator.judging import SealedPayload, rows_of
 from ads_pipeline_tests.benchmarks import publishing
 from ads_pipeline_tests.benchmarks.publishing import HEAP, publish, replace_rows
 from ads_pipeline_tests.benchmarks.ratios import Figure, Ratio, compare, timed
 from ads_pipeline_tests.benchmarks.runs import land, put, renamed
 from ads_pipeline_tests.benchmarks.validator import RULES, local_spark
 
-Runs = list[Sealed]
+Runs = list[SealedPayload]
 ROUNDS = 5
 WARMING = 8
 

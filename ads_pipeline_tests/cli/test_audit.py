@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ads_pipeline.domain.transitions import Act
+from ads_pipeline.domain.transitions import Action
 from ads_pipeline.pipeline import operator_actions
 from ads_pipeline_tests.cli.actions.builders import (
     BECAUSE,
@@ -96,7 +96,7 @@ def test_pages_of_acts_make_the_whole(place: Place) -> None:
     """Also where several acts are of one moment, each is listed once."""
     with ledger_at(place) as ledger:
         for number in range(5):
-            ledger.carry_out(Act.REPROCESS, GOOD, order(f"a-{number}"))
+            ledger.carry_out(Action.REPROCESS, GOOD, order(f"a-{number}"))
     whole = place.run("audit", "acts", "--json").objects
     assert pages(place, "audit", "acts") == whole
     assert len(whole) == 6

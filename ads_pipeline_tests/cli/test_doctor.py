@@ -14,11 +14,11 @@ from dagster._core.storage.runs.schema import RunsTable, RunStorageSqlMetadata
 
 from ads_pipeline.doctor import dagster_records
 from ads_pipeline.doctor.checks import CHECKS
-from ads_pipeline.doctor.examination import Answer, Check, Site, examined
+from ads_pipeline.doctor.examination import CheckStatus, Deployment, DeploymentCheck, examined
 from ads_pipeline.domain.partition import Run, parse_key
-from ads_pipeline.domain.transitions import Act
+from ads_pipeline.domain.transitions import Action
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.consistency.inspection import Inspection
+from ads_pipeline.ledger.consistency.inspection import LedgerInspection
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.tables import instant_text
 from ads_pipeline.orchestration.instance_storage import SCHEMA
@@ -50,7 +50,7 @@ def backdoor(place: Place, *statements: str) -> None:
 
 
 def current(place: Place) -> Run:
-    with Inspection.opened(f"sqlite:///{place.home / 'ledger.db'}") as ledger:
+    with LedgerInspection.opened(f"sqlite:///{place.home / 'ledger.db'}") as ledger:
         run_id = ledger.state(GOOD).current_run_id
     assert run_id is not None
     return Run(key=GOOD, run_id=run_id)
@@ -302,7 +302,7 @@ def open_run(place: Place, heard: timedelta) -> str:
     """A run of which nothing was heard for so long."""
     with Ledger.opened(f"sqlite:///{place.home / 'ledger.db'}") as ledger:
         run_id = ledger.origin.run_id
-        ledger.carry_out(Act.REPROCESS, [GOOD], order())
+        ledger.carry_out(Action.REPROCESS, [GOOD], order())
     place.run("events", "follow", "--once")
     at = instant_text(datetime.now(UTC) - heard)
     backdoor(
@@ -496,14 +496,14 @@ def test_a_check_that_cannot_look_holds_up_no_other(well: Place) -> None:
     assert (told["check"], told["weight"]) == ("tables", "fail")
 
 
-def site(place: Place, ledger: Inspection, **more: Any) -> Site:
+def site(place: Place, ledger: LedgerInspection, **more: Any) -> Deployment:
     settings = read_settings({"ADS_PIPELINE_HOME": str(place.home)})
-    return Site(settings=settings, ledger=ledger, now=ledger.clock(), **more)
+    return Deployment(settings=settings, ledger=ledger, now=ledger.clock(), **more)
 
 
 def test_clocks_that_differ_are_told(well: Place) -> None:
     """By how much, whichever is ahead; a few seconds are nobody's business."""
-    with Inspection.opened(f"sqlite:///{well.home / 'ledger.db'}") as ledger:
+    with LedgerInspection.opened(f"sqlite:///{well.home / 'ledger.db'}") as ledger:
         answers = {
             ahead: examined(
                 BY_NAME["clocks"],
@@ -512,27 +512,27 @@ def test_clocks_that_differ_are_told(well: Place) -> None:
             for ahead in (-90, -2, 2, 90)
         }
     assert {ahead: each.answer for ahead, each in answers.items()} == {
-        -90: Answer.LOOK,
-        -2: Answer.OK,
-        2: Answer.OK,
-        90: Answer.LOOK,
+        -90: CheckStatus.LOOK,
+        -2: CheckStatus.OK,
+        2: CheckStatus.OK,
+        90: CheckStatus.LOOK,
     }
     assert "90 s apart" in answers[90].findings[0].problem
 
 
 def test_a_full_disk_is_bad(well: Place) -> None:
     """Before it stops a landing."""
-    with Inspection.opened(f"sqlite:///{well.home / 'ledger.db'}") as ledger:
+    with LedgerInspection.opened(f"sqlite:///{well.home / 'ledger.db'}") as ledger:
         told = examined(BY_NAME["home"], site(well, ledger, enough_room=1 << 62))
-    assert told.answer is Answer.BAD
+    assert told.answer is CheckStatus.BAD
     assert "MiB are free" in told.findings[0].problem
 
 
 def test_a_defect_is_not_taken_for_an_answer(well: Place) -> None:
     """Only what is out of reach is an answer of a check; what should not have happened rises."""
 
-    def broken(_site: Site) -> list[Any]:
+    def broken(_site: Deployment) -> list[Any]:
         raise KeyError("x")
 
-    with Inspection.opened(f"sqlite:///{well.home / 'ledger.db'}") as ledger, pytest.raises(KeyError):
-        examined(Check(name="broken", promise="", find=broken), site(well, ledger))
+    with LedgerInspection.opened(f"sqlite:///{well.home / 'ledger.db'}") as ledger, pytest.raises(KeyError):
+        examined(DeploymentCheck(name="broken", promise="", find=broken), site(well, ledger))

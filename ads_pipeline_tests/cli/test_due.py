@@ -6,7 +6,7 @@ import pytest
 
 from ads_pipeline.cli.explain.forecast import prospects
 from ads_pipeline.domain.retry import Lane, RetryPolicy
-from ads_pipeline.ledger.control.control_actions import Desk
+from ads_pipeline.ledger.control.control_actions import ControlActions
 from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.values import FailedFetch
 from ads_pipeline_tests.cli.actions.builders import (
@@ -66,7 +66,7 @@ def test_a_failure_is_due_when_its_time_has_come(place: Place) -> None:
     assert place.run("state", "due").lines == ["nothing is due"]
     clock = FakeClock()
     clock.now = max(each.due_at for each in planned.values() if each.due_at) + timedelta(seconds=1)
-    with Desk.opened(url_of(place), clock=clock) as desk:
+    with ControlActions.opened(url_of(place), clock=clock) as desk:
         due = desk.schedule.due(POLICY, Lane.FRESH, source="google_ads", today=TODAY)
     assert set(due) == set(FAILED)
 

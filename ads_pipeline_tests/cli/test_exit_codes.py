@@ -21,13 +21,13 @@ from ads_pipeline.errors import (
     BadName,
     BadSettings,
     ContractMissing,
+    EventsNotFound,
     LedgerInUse,
     LedgerOutdated,
     LedgerRefused,
     LedgerUnavailable,
     LogContradicted,
     Mistake,
-    NoSuchEvents,
     RawUnavailable,
     RunClosed,
     RunDamaged,
@@ -68,7 +68,7 @@ HEAVY = ("dagster", "pyspark", "duckdb", "pandas", "pyarrow", "pandera")
     [
         (BadName("customer_id", "1-2", "digits"), 64),
         (BadCommand("exchange them"), 64),
-        (NoSuchEvents("r1", "none"), 64),
+        (EventsNotFound("r1", "none"), 64),
         (RunOpen("r1", "RUNNING"), 64),
         (BadEvent("run_id", "odd"), 65),
         (RunClosed("r1", "retired"), 65),
@@ -96,7 +96,7 @@ def test_waiting_decides_before_anything_else() -> None:
     """Every failure that waiting cures ends with 69, and no other does."""
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, AdsPipelineError)]
     codes = {kind: exit_code(kind.__new__(kind)) for kind in kinds}
-    assert {kind for kind, code in codes.items() if code == 69} == {kind for kind in kinds if kind.waiting_cures}
+    assert {kind for kind, code in codes.items() if code == 69} == {kind for kind in kinds if kind.is_transient}
     assert set(codes.values()) == {64, 65, 69, 70, 78}
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.values import Landing
+from ads_pipeline.ledger.values import RunRegistration
 from ads_pipeline.raw.landing import PAYLOAD, RawRuns
 from ads_pipeline_tests.builders import ROWS, facts
 from ads_pipeline_tests.cli.running import WEEK, Place, Shown
@@ -36,7 +36,9 @@ def of_each_kind(place: Place) -> None:
     older = run(key(day=4), "r0")
     seal(place, older, *runs)
     with Ledger.opened(f"sqlite:///{place.home / 'ledger.db'}") as ledger:
-        ledger.register([Landing(run=each, schema_version="1", record_count=3) for each in (older, *runs[1:])])
+        ledger.register(
+            [RunRegistration(run=each, schema_version="1", record_count=3) for each in (older, *runs[1:])]
+        )
         ledger.record_verdicts([reject(runs[2]), accept(older), accept(runs[3])])
         load(ledger, runs[3])
 

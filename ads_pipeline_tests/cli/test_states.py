@@ -7,7 +7,7 @@ import pytest
 
 from ads_pipeline.domain.transitions import Outcome, PartitionState, Verdict
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.values import Landing, Publication
+from ads_pipeline.ledger.values import Publication, RunRegistration
 from ads_pipeline_tests.cli.running import Place, Shown
 from ads_pipeline_tests.ledger.builders import accept, accepted, key, landed, reject, run
 
@@ -142,7 +142,7 @@ def test_hostile_text_reaches_no_terminal(empty: Place) -> None:
     """A message that somebody's rows shaped can neither colour, nor break the line, nor be taken for markup."""
     bad = run(key(), "r1")
     with Ledger.opened(f"sqlite:///{empty.home / 'ledger.db'}") as ledger:
-        ledger.register([Landing(run=bad, schema_version="1", record_count=1)])
+        ledger.register([RunRegistration(run=bad, schema_version="1", record_count=1)])
         ledger.record_verdict(
             Verdict(run=bad, outcome=Outcome.REJECTED, error_class="row_contract", error_message=HOSTILE)
         )

@@ -16,8 +16,8 @@ from ads_pipeline.demo.reports import ACCOUNTS, Demo, land_demo, land_late
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Outcome, Status
 from ads_pipeline.errors import BadName
-from ads_pipeline.pipeline.gaps import Reason
-from ads_pipeline.pipeline.pipeline import Judged
+from ads_pipeline.pipeline.gaps import GapReason
+from ads_pipeline.pipeline.pipeline import JudgingResult
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.settings import read_settings
 from ads_pipeline_tests.builders import tree
@@ -35,8 +35,8 @@ class Told:
 
     house: House
     demo: Demo
-    judged: Judged
-    missing: dict[PartitionKey, Reason]
+    judged: JudgingResult
+    missing: dict[PartitionKey, GapReason]
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def told(tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path, spark:
         yield Told(house=house, demo=demo, judged=judged, missing=missing_in(house))
 
 
-def missing_in(house: House) -> dict[PartitionKey, Reason]:
+def missing_in(house: House) -> dict[PartitionKey, GapReason]:
     gaps = [house.readers.gaps(query, since=FIRST, until=LAST) for query in QUERIES]
     return {gap.key: gap.reason for of_query in gaps for gap in of_query}
 
@@ -83,9 +83,9 @@ def test_exactly_the_bad_and_the_damaged_are_refused(told: Told) -> None:
 def test_what_readers_miss_is_what_the_story_says(told: Told) -> None:
     """Two days are missing because their runs were rejected, and one because nothing came; all others are visible."""
     assert told.missing == {
-        told.demo.bad.key: Reason.REJECTED,
-        told.demo.damaged.key: Reason.REJECTED,
-        told.demo.late: Reason.NOTHING_SEALED,
+        told.demo.bad.key: GapReason.REJECTED,
+        told.demo.damaged.key: GapReason.REJECTED,
+        told.demo.late: GapReason.NOTHING_SEALED,
     }
 
 

@@ -18,12 +18,12 @@ from ads_pipeline.domain.freshness import (
     AttemptOutcome,
     CodeVersion,
     DisplayStatus,
-    Finish,
+    FinishedAttempt,
     FreshnessPolicy,
     PartitionStatus,
-    Space,
     Staleness,
     StaleReason,
+    Tenancy,
     asset_partition,
     display,
     fold,
@@ -46,7 +46,7 @@ POLICY = FreshnessPolicy(reread_after_days=(1, 7, 30))
 LAST_VERSION = "7" + 25 * "Z"
 
 Heard = PartitionStatus | None
-Folding = Callable[[Heard, Finish], PartitionStatus]
+Folding = Callable[[Heard, FinishedAttempt], PartitionStatus]
 
 
 def spelled(number: int) -> str:
@@ -55,17 +55,17 @@ def spelled(number: int) -> str:
     return "".join(digits[number // 32**place % 32] for place in reversed(range(26)))
 
 
-def finish(hour: int, outcome: AttemptOutcome = SUCCEEDED, *, code: str | None = None) -> Finish:
+def finish(hour: int, outcome: AttemptOutcome = SUCCEEDED, *, code: str | None = None) -> FinishedAttempt:
     """What the store stamps: a later hour has a later version."""
     at = ENDED + hour * HOUR
-    return Finish(run_id=f"run-{hour}", at=at, outcome=outcome, version=spelled(hour), code_version=code)
+    return FinishedAttempt(run_id=f"run-{hour}", at=at, outcome=outcome, version=spelled(hour), code_version=code)
 
 
-def hear(before: Heard, heard: Finish) -> PartitionStatus:
+def hear(before: Heard, heard: FinishedAttempt) -> PartitionStatus:
     return fold(before, heard, place=PLACE, values=VALUES)
 
 
-def hear_all(heard: Sequence[Finish], before: Heard = None, folding: Folding = hear) -> PartitionStatus:
+def hear_all(heard: Sequence[FinishedAttempt], before: Heard = None, folding: Folding = hear) -> PartitionStatus:
     assert before or heard
     row = before
     for each in heard:
@@ -86,7 +86,7 @@ def stale_of(row: PartitionStatus) -> tuple[object, ...]:
     return row.stale_since, row.stale_reason_code
 
 
-def expected_of(heard: Sequence[Finish]) -> PartitionStatus:
+def expected_of(heard: Sequence[FinishedAttempt]) -> PartitionStatus:
     """The row of these finishes, said at once and not step by step."""
     tried = max(heard, key=lambda each: (each.at, each.run_id, each.outcome))
     making = [each for each in heard if each.code_version is not None]
@@ -114,7 +114,7 @@ endings = st.sampled_from(
     [(SUCCEEDED, None), (SUCCEEDED, "code-1"), (SUCCEEDED, "code-2"), (FAILED, None), (CANCELLED, None)]
 )
 any_finish = st.builds(
-    lambda hour, zone, run_id, ending, version: Finish(
+    lambda hour, zone, run_id, ending, version: FinishedAttempt(
         run_id=run_id,
         at=(ENDED + hour * HOUR).astimezone(zone),
         outcome=ending[0],
@@ -145,7 +145,7 @@ rows = st.none() | st.builds(
 
 @pytest.mark.invariant("P1", "P2", "P3")
 @given(heard=st.lists(any_finish, min_size=1, max_size=6), before=rows)
-def test_every_order_leaves_the_same_row(heard: list[Finish], before: Heard) -> None:
+def test_every_order_leaves_the_same_row(heard: list[FinishedAttempt], before: Heard) -> None:
     """Up to six finishes, some of them the same, leave one row in each of their orders."""
     row = hear_all(heard, before)
     assert all(hear_all(order, before) == row for order in permutations(heard))
@@ -155,7 +155,9 @@ def test_every_order_leaves_the_same_row(heard: list[Finish], before: Heard) -> 
 
 @pytest.mark.invariant("P1", "P2", "P3")
 @given(data=st.data(), heard=st.lists(any_finish, min_size=7, max_size=30), before=rows)
-def test_repetition_and_order_change_nothing(data: st.DataObject, heard: list[Finish], before: Heard) -> None:
+def test_repetition_and_order_change_nothing(
+    data: st.DataObject, heard: list[FinishedAttempt], before: Heard
+) -> None:
     """Many finishes leave the row they left the first time, shuffled and with any of them heard again."""
     again = data.draw(st.permutations(heard + data.draw(st.lists(st.sampled_from(heard)))))
     row = hear_all(heard, before)
@@ -167,14 +169,14 @@ def test_repetition_and_order_change_nothing(data: st.DataObject, heard: list[Fi
 
 @pytest.mark.invariant("P3")
 @given(one=st.lists(any_finish, min_size=1, max_size=8), other=st.lists(any_finish, max_size=8))
-def test_a_row_grows_from_where_it_is(one: list[Finish], other: list[Finish]) -> None:
+def test_a_row_grows_from_where_it_is(one: list[FinishedAttempt], other: list[FinishedAttempt]) -> None:
     """Hearing on from a row is hearing everything from the start: nothing is remembered outside the row."""
     assert hear_all(other, hear_all(one)) == expected_of([*one, *other])
 
 
 @pytest.mark.invariant("P1", "P2")
 @given(heard=histories)
-def test_each_finish_moves_what_it_may(heard: list[Finish]) -> None:
+def test_each_finish_moves_what_it_may(heard: list[FinishedAttempt]) -> None:
     """In the store's order every finish is the last attempt, and only one that made something the materialization."""
     row: Heard = None
     made: tuple[object, ...] = (None, None, None)
@@ -198,7 +200,7 @@ def test_an_attempt_that_made_nothing_is_an_attempt_only(outcome: AttemptOutcome
     assert attempt_of(after) == (ENDED + 2 * HOUR, "run-2", outcome)
 
 
-def one_guard(before: Heard, heard: Finish) -> PartitionStatus:
+def one_guard(before: Heard, heard: FinishedAttempt) -> PartitionStatus:
     """The fold that looks right: what is older than the row is dropped whole."""
     return before if before is not None and heard.version <= before.row_version else hear(before, heard)
 
@@ -292,7 +294,7 @@ def test_two_sources_share_no_row() -> None:
     assert asset_partition(RAW, key) == expected
     assert asset_partition(WAREHOUSE, key) == replace(expected, asset_key="warehouse/campaign_daily")
     assert asset_partition(RAW, replace(key, source="bing_ads")) == replace(expected, workspace_id="bing_ads")
-    space = Space(tenant_id="acme", workspace_id="eu")
+    space = Tenancy(tenant_id="acme", workspace_id="eu")
     assert asset_partition(RAW, key, space) == replace(expected, tenant_id="acme", workspace_id="eu")
     assert partition_values(key) == {"customer": "42", "date": "2026-02-03"}
 

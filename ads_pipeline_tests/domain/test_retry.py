@@ -18,15 +18,15 @@ import ads_pipeline
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.retry import (
     TREATMENTS,
-    Answer,
+    ErrorPolicy,
     Failure,
     Lane,
     Parked,
-    Reason,
     RetryAt,
+    RetryDecision,
     RetryPolicy,
     Terminal,
-    Treatment,
+    TerminalReason,
     decide,
     delay,
     lane_of,
@@ -53,7 +53,7 @@ def failure(failures: int = 1, error_class: str | None = "damaged", **changes: A
     return Failure(failures=failures, error_class=error_class, **(asked | changes))
 
 
-def ask(failed: Failure, policy: RetryPolicy = POLICY, *, marked: bool = False, today: date = TODAY) -> Answer:
+def ask(failed: Failure, policy: RetryPolicy = POLICY, *, marked: bool = False, today: date = TODAY) -> RetryDecision:
     return decide(failed, policy, marked=marked, today=today)
 
 
@@ -63,7 +63,7 @@ def retried_at(failed: Failure, policy: RetryPolicy = POLICY) -> datetime:
     return answer.at
 
 
-def is_terminal(status: Status, failures: int, age: int, *, marked: bool = False) -> Reason | None:
+def is_terminal(status: Status, failures: int, age: int, *, marked: bool = False) -> TerminalReason | None:
     day = TODAY - age * ONE_DAY
     return terminal(status, failures=failures, day=day, policy=POLICY, marked=marked, today=TODAY)
 
@@ -172,7 +172,7 @@ def test_terminal_follows_the_table(status: Status) -> None:
         ((0, False), (5, False), (6, True), (7, True), (10**6, True)),
         ((-1, False), (0, False), (89, False), (90, True), (91, True)),
     ):
-        holding = [reason for reason, holds in zip(Reason, (marked, many, old), strict=True) if holds]
+        holding = [reason for reason, holds in zip(TerminalReason, (marked, many, old), strict=True) if holds]
         expected = holding[0] if holding and status is Status.FAILED else None
         assert is_terminal(status, failures, age, marked=marked) is expected
 
@@ -185,9 +185,9 @@ def test_an_age_that_is_no_whole_day_is_reached_the_day_after() -> None:
         terminal(Status.FAILED, failures=1, day=DAY, policy=policy, marked=False, today=DAY + age * ONE_DAY)
         for age in (1, 2)
     ]
-    assert reasons == [None, Reason.TOO_OLD]
+    assert reasons == [None, TerminalReason.TOO_OLD]
     answer = ask(failure(), policy, today=DAY + 2 * ONE_DAY)
-    assert answer == Terminal(reason=Reason.TOO_OLD, why="2 days old, and from 2 days on nothing is retried")
+    assert answer == Terminal(reason=TerminalReason.TOO_OLD, why="2 days old, and from 2 days on nothing is retried")
 
 
 @pytest.mark.invariant("S17")
@@ -211,7 +211,7 @@ def test_an_answer_is_terminal_exactly_when_the_partition_is(
     assert isinstance(answer, expected_kind(told) if reason is None else Terminal)
 
 
-def expected_kind(told: Failure) -> type[Answer]:
+def expected_kind(told: Failure) -> type[RetryDecision]:
     parks = ("customer_not_enabled", "permission_denied", "unrecognized_field", "query_refused", "demoted")
     return Parked if told.error_class in parks else RetryAt
 
@@ -240,7 +240,7 @@ def test_the_last_attempt_is_the_one_before_the_limit() -> None:
     """With six attempts allowed the fifth failure earns another, the sixth none; with one allowed none does."""
     assert isinstance(ask(failure(5)), RetryAt)
     assert ask(failure(6)) == Terminal(
-        reason=Reason.TOO_MANY_ATTEMPTS, why="6 failures in a row, 6 are allowed; find the cause"
+        reason=TerminalReason.TOO_MANY_ATTEMPTS, why="6 failures in a row, 6 are allowed; find the cause"
     )
     assert isinstance(ask(failure(1), RetryPolicy(max_attempts=1)), Terminal)
 
@@ -268,7 +268,7 @@ def test_a_wait_ends_by_marker_and_by_age() -> None:
     waiting = failure(6, "quota_exhausted")
     last, over = DAY + 89 * ONE_DAY, DAY + 90 * ONE_DAY
     assert isinstance(ask(waiting, today=last), RetryAt)
-    for marked, today, reason in [(True, last, Reason.MARKED), (False, over, Reason.TOO_OLD)]:
+    for marked, today, reason in [(True, last, TerminalReason.MARKED), (False, over, TerminalReason.TOO_OLD)]:
         answer = ask(waiting, marked=marked, today=today)
         assert isinstance(answer, Terminal)
         assert answer.reason is reason
@@ -277,14 +277,14 @@ def test_a_wait_ends_by_marker_and_by_age() -> None:
 @pytest.mark.parametrize(
     ("error_class", "scope", "mend"),
     [
-        ("customer_not_enabled", Treatment.PARK_CUSTOMER, "mend the account"),
-        ("permission_denied", Treatment.PARK_CUSTOMER, "mend the account"),
-        ("unrecognized_field", Treatment.PARK_QUERY, "mend the query"),
-        ("query_refused", Treatment.PARK_QUERY, "mend the query"),
-        ("demoted", Treatment.HOLD, "see that it would end otherwise"),
+        ("customer_not_enabled", ErrorPolicy.PARK_CUSTOMER, "mend the account"),
+        ("permission_denied", ErrorPolicy.PARK_CUSTOMER, "mend the account"),
+        ("unrecognized_field", ErrorPolicy.PARK_QUERY, "mend the query"),
+        ("query_refused", ErrorPolicy.PARK_QUERY, "mend the query"),
+        ("demoted", ErrorPolicy.HOLD, "see that it would end otherwise"),
     ],
 )
-def test_what_no_attempt_cures_is_parked(error_class: str, scope: Treatment, mend: str) -> None:
+def test_what_no_attempt_cures_is_parked(error_class: str, scope: ErrorPolicy, mend: str) -> None:
     """A closed account and a wrong query cost no further attempts, and the answer says what to mend."""
     for failures in (1, 5):
         answer = ask(failure(failures, error_class))
@@ -299,7 +299,9 @@ def test_the_marker_decides_first() -> None:
     """A marked partition is said to be marked, also when it is too old and has failed too often."""
     for error_class in CLASSES:
         answer = ask(failure(7, error_class), marked=True, today=DAY + 100 * ONE_DAY)
-        assert answer == Terminal(reason=Reason.MARKED, why="marked as terminal; clear the marker to try again")
+        assert answer == Terminal(
+            reason=TerminalReason.MARKED, why="marked as terminal; clear the marker to try again"
+        )
 
 
 def test_every_class_of_our_own_is_listed() -> None:

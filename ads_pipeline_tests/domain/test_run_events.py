@@ -16,7 +16,7 @@ from ads_pipeline.domain.run_events import (
     REPEATABLE,
     RUN_TYPES,
     STEP_TYPES,
-    Appended,
+    AppendResult,
     Event,
     Origin,
     canonical_json,
@@ -357,7 +357,7 @@ def test_events_are_equal_when_their_texts_are(field: str) -> None:
 def test_an_append_was_new_or_known() -> None:
     """What is not idempotent was written, and the reverse."""
     for idempotent in (True, False):
-        assert Appended(run_seq=1, idempotent=idempotent).persisted is not idempotent
+        assert AppendResult(run_seq=1, idempotent=idempotent).persisted is not idempotent
 
 
 def test_an_origin_lends_its_names_to_events() -> None:

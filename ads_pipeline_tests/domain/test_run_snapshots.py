@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ads_pipeline.domain.run_events import RUN_TYPES, STEP_TYPES, Logged
+from ads_pipeline.domain.run_events import RUN_TYPES, STEP_TYPES, LoggedEvent
 from ads_pipeline.domain.run_snapshots import (
     STEP_MOVES,
     TERMINAL,
@@ -77,10 +77,10 @@ def grid() -> Iterator[tuple[str, RunStatus, str]]:
 GRID = {(event_type, status): cell for event_type, status, cell in grid()}
 
 
-def logged(happened: Iterable[Happening], *, after: int = 0, apart: int = 1) -> list[Logged]:
+def logged(happened: Iterable[Happening], *, after: int = 0, apart: int = 1) -> list[LoggedEvent]:
     """The happenings as a store would give them, a second between any two."""
     return [
-        Logged(
+        LoggedEvent(
             event=event,
             run_seq=after + number * apart,
             persisted_at=START + timedelta(seconds=after + number),
@@ -137,9 +137,9 @@ def test_each_event_does_what_the_grid_says(event_type: str, status: RunStatus) 
         assert after.ended_at == (event.persisted_at if after.status in TERMINAL else None)
 
 
-def brute_force(events: Sequence[Logged]) -> RunSnapshot:
+def brute_force(events: Sequence[LoggedEvent]) -> RunSnapshot:
     """What the events say, each looked up in the table and every step looked back at from the end."""
-    status, wrong, counted = RunStatus.PENDING, 0, list[Logged]()
+    status, wrong, counted = RunStatus.PENDING, 0, list[LoggedEvent]()
     for each in events:
         cell = GRID[each.event.event_type, status]
         wrong += cell == "-"
@@ -258,7 +258,7 @@ def test_a_gap_ends_what_is_taken() -> None:
     assert list(contiguous(7, [])) == []
 
 
-def sequence(count: int) -> list[Logged]:
+def sequence(count: int) -> list[LoggedEvent]:
     return logged([("StepStarted", "s1")] * count)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ads_pipeline.domain.transitions import (
     TRANSITIONS,
-    Act,
+    Action,
     Effect,
     Outcome,
     PartitionState,
@@ -25,7 +25,7 @@ from ads_pipeline.domain.transitions import (
     move_for,
     rule_on,
 )
-from ads_pipeline.errors import BadName, IllegalMove
+from ads_pipeline.errors import BadName, IllegalTransition
 from ads_pipeline_tests import builders
 
 KEY = builders.key()
@@ -155,7 +155,7 @@ def standing_as(name: str) -> Standing:
 
 def happen(before: Standing, act: str, ordinal: int = CURRENT) -> Standing:
     if act not in JUDGED:
-        return replace(before, state=carry_out(before.state, Act[act], now=NOW))
+        return replace(before, state=carry_out(before.state, Action[act], now=NOW))
     outcome = Outcome.ACCEPTED if act.startswith("ACCEPT") else Outcome.REJECTED
     return before.hear(ordinal, outcome, "new words")
 
@@ -163,17 +163,17 @@ def happen(before: Standing, act: str, ordinal: int = CURRENT) -> Standing:
 @pytest.mark.invariant("S5")
 def test_the_grid_has_every_cell_once() -> None:
     """No pair of a recorded state and an act goes unexamined, and the product lists the legal ones only."""
-    pairs = [(RECORDED[cell.recorded], Act[cell.act]) for cell in GRID]
+    pairs = [(RECORDED[cell.recorded], Action[cell.act]) for cell in GRID]
     assert len(pairs) == len(set(pairs))
-    assert set(pairs) == set(product((None, *Status), Act))
-    assert set(TRANSITIONS) == {(RECORDED[cell.recorded], Act[cell.act]) for cell in LEGAL}
+    assert set(pairs) == set(product((None, *Status), Action))
+    assert set(TRANSITIONS) == {(RECORDED[cell.recorded], Action[cell.act]) for cell in LEGAL}
 
 
 @pytest.mark.invariant("S5")
 @pytest.mark.parametrize("cell", LEGAL, ids=str)
 def test_the_table_agrees_with_the_grid(cell: Cell) -> None:
     """Each cell of the product's table says what the grid says."""
-    move = move_for(RECORDED[cell.recorded], Act[cell.act], partition=KEY)
+    move = move_for(RECORDED[cell.recorded], Action[cell.act], partition=KEY)
     assert move.to is RECORDED[cell.status]
     assert move.takes_authority is (cell.authority == "takes")
     assert move.message == cell.message
@@ -206,11 +206,11 @@ def test_each_act_does_what_the_grid_says(cell: Cell, ordinal: int) -> None:
 @pytest.mark.parametrize("cell", [cell for cell in GRID if cell not in LEGAL], ids=str)
 def test_every_other_act_is_refused_in_a_sentence(cell: Cell) -> None:
     """What the grid does not allow is refused, with the partition, the act and the state it is in."""
-    act, ordinal = Act[cell.act], JUDGED.get(cell.act, (0,))[0]
+    act, ordinal = Action[cell.act], JUDGED.get(cell.act, (0,))[0]
     said = f"^{KEY}: cannot {act.value} while the partition is {cell.recorded}: ."
-    with pytest.raises(IllegalMove, match=said):
+    with pytest.raises(IllegalTransition, match=said):
         move_for(RECORDED[cell.recorded], act, partition=KEY)
-    with pytest.raises(IllegalMove, match=said):  # of an absent one, a current run is a contradiction
+    with pytest.raises(IllegalTransition, match=said):  # of an absent one, a current run is a contradiction
         happen(replace(standing_as(cell.recorded), current_ordinal=CURRENT), cell.act, ordinal)
 
 
@@ -219,20 +219,20 @@ def test_a_verdict_is_no_control_act() -> None:
     """Only a verdict, with its run and its count, makes the moves of a verdict."""
     for cell in GRID:
         if cell.act in JUDGED:
-            with pytest.raises(IllegalMove):
-                carry_out(standing_as(cell.recorded).state, Act[cell.act], now=NOW)
+            with pytest.raises(IllegalTransition):
+                carry_out(standing_as(cell.recorded).state, Action[cell.act], now=NOW)
 
 
 def test_a_verdict_is_classed_by_ordinals() -> None:
     """Which act a verdict is depends on the two ordinals alone; without a current run every run is newer."""
 
-    def acts(outcome: Outcome, *, current: int | None) -> list[Act]:
+    def acts(outcome: Outcome, *, current: int | None) -> list[Action]:
         return [act_of(outcome, ordinal=ordinal, current_ordinal=current) for ordinal in (1, 2, 3)]
 
-    assert acts(Outcome.ACCEPTED, current=2) == [Act.ACCEPT_OLDER, Act.ACCEPT_CURRENT, Act.ACCEPT_NEWER]
-    assert acts(Outcome.REJECTED, current=2) == [Act.REJECT_OTHER, Act.REJECT_CURRENT, Act.REJECT_OTHER]
-    assert acts(Outcome.ACCEPTED, current=None) == [Act.ACCEPT_NEWER] * 3
-    assert acts(Outcome.REJECTED, current=None) == [Act.REJECT_OTHER] * 3
+    assert acts(Outcome.ACCEPTED, current=2) == [Action.ACCEPT_OLDER, Action.ACCEPT_CURRENT, Action.ACCEPT_NEWER]
+    assert acts(Outcome.REJECTED, current=2) == [Action.REJECT_OTHER, Action.REJECT_CURRENT, Action.REJECT_OTHER]
+    assert acts(Outcome.ACCEPTED, current=None) == [Action.ACCEPT_NEWER] * 3
+    assert acts(Outcome.REJECTED, current=None) == [Action.REJECT_OTHER] * 3
 
 
 Step = tuple[Standing, int, Outcome, Standing]  # before, what was heard, after
@@ -301,12 +301,12 @@ def test_version_and_count_are_those_of_the_current_run(steps: tuple[Step, ...])
 
 
 moments = st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 - zone added
-control_acts = st.sampled_from([act for act in Act if act.name not in JUDGED])
+control_acts = st.sampled_from([act for act in Action if act.name not in JUDGED])
 
 
 @pytest.mark.invariant("S19")
 @given(happened=st.lists(st.tuples(control_acts | heard_before, moments), max_size=25))
-def test_time_moves_forward_with_every_write(happened: list[tuple[Act | tuple[int, Outcome], datetime]]) -> None:
+def test_time_moves_forward_with_every_write(happened: list[tuple[Action | tuple[int, Outcome], datetime]]) -> None:
     """A change is dated by the clock, or a microsecond after the last one when the clock is not past that."""
     standing = NEW
     for act, now in happened:

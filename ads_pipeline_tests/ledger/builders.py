@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Outcome, Verdict
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.values import Landing, Order, Publication, Published, Recorded
+from ads_pipeline.ledger.values import ActionRequest, Publication, PublishResult, RunRegistration, VerdictResult
 
 ROWS = 3
 
@@ -40,12 +40,12 @@ def run(partition: PartitionKey, run_id: str) -> Run:
     return Run(key=partition, run_id=run_id)
 
 
-def sealed(*runs: Run, schema_version: str = "1") -> list[Landing]:
-    return [Landing(run=run, schema_version=schema_version, record_count=ROWS) for run in runs]
+def sealed(*runs: Run, schema_version: str = "1") -> list[RunRegistration]:
+    return [RunRegistration(run=run, schema_version=schema_version, record_count=ROWS) for run in runs]
 
 
-def damaged(*runs: Run) -> list[Landing]:
-    return [Landing(run=run) for run in runs]
+def damaged(*runs: Run) -> list[RunRegistration]:
+    return [RunRegistration(run=run) for run in runs]
 
 
 def accept(run: Run, validation_id: str = "") -> Verdict:
@@ -71,14 +71,14 @@ def landed(ledger: Ledger, partition: PartitionKey, *run_ids: str) -> list[Run]:
     return runs
 
 
-def accepted(ledger: Ledger, partitions: Iterable[PartitionKey], run_id: str = "r1") -> list[Recorded]:
+def accepted(ledger: Ledger, partitions: Iterable[PartitionKey], run_id: str = "r1") -> list[VerdictResult]:
     """Each partition a success from a run of that name."""
     runs = [run(partition, run_id) for partition in partitions]
     ledger.register(sealed(*runs))
     return ledger.record_verdicts([accept(run) for run in runs])
 
 
-def load(ledger: Ledger, *runs: Run) -> Published:
+def load(ledger: Ledger, *runs: Run) -> PublishResult:
     return ledger.publish([Publication(run=each, table_version=1) for each in runs])
 
 
@@ -91,5 +91,5 @@ def set_at_last(done: threading.Event) -> Iterator[None]:
         done.set()
 
 
-def order(act_id: str = "act-1", *, reason: str = "asked to") -> Order:
-    return Order(act_id=act_id, operator="ada", command="state retry", reason=reason)
+def order(act_id: str = "act-1", *, reason: str = "asked to") -> ActionRequest:
+    return ActionRequest(act_id=act_id, operator="ada", command="state retry", reason=reason)

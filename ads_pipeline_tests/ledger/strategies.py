@@ -8,13 +8,20 @@ from datetime import timedelta
 from hypothesis import strategies as st
 
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.domain.transitions import Act
+from ads_pipeline.domain.transitions import Action
 from ads_pipeline.errors import LedgerError
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline_tests.ledger.builders import FakeClock, accept, damaged, key, load, order, reject, run, sealed
 
 PLACES = 2
-ACTS = (Act.REQUEUE, Act.WITHDRAW, Act.ENQUEUE, Act.REPROCESS, Act.MARK_TERMINAL, Act.CLEAR_TERMINAL)
+ACTS = (
+    Action.REQUEUE,
+    Action.WITHDRAW,
+    Action.ENQUEUE,
+    Action.REPROCESS,
+    Action.MARK_TERMINAL,
+    Action.CLEAR_TERMINAL,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +33,7 @@ class Step:
     run: int
     jump: int
     validation: str = ""
-    act: Act = Act.REQUEUE
+    act: Action = Action.REQUEUE
 
     def take(self, ledger: Ledger, clock: FakeClock, number: int) -> None:
         """What cannot happen then is refused, and changes nothing."""
@@ -89,34 +96,34 @@ def live(ledger: Ledger, clock: FakeClock, history: list[Step], *, apart: int = 
 SCRIPTED = [
     Step(what=what, place=place, run=number, jump=jump, validation=validation, act=act)
     for what, place, number, jump, validation, act in (
-        ("land", 0, 1, 0, "", Act.ENQUEUE),
-        ("accept", 0, 1, 0, "", Act.ENQUEUE),
-        ("accept", 0, 1, 0, "", Act.ENQUEUE),  # redelivered
-        ("load", 0, 1, 0, "", Act.ENQUEUE),
-        ("accept", 0, 1, 0, "v2", Act.ENQUEUE),  # confirmed
-        ("land", 0, 2, 0, "", Act.ENQUEUE),
-        ("reject", 0, 2, 0, "", Act.ENQUEUE),  # set aside
-        ("act", 0, 1, -3_600_000_000, "", Act.REPROCESS),
-        ("reject", 0, 1, 0, "v3", Act.ENQUEUE),  # demoted
-        ("act", 0, 1, -3_600_000_000, "", Act.MARK_TERMINAL),
-        ("act", 0, 1, 0, "", Act.CLEAR_TERMINAL),
-        ("act", 0, 1, 0, "", Act.REQUEUE),
-        ("accept", 0, 2, 0, "v4", Act.ENQUEUE),  # promoted by a new validation
-        ("accept", 0, 1, 0, "v4", Act.ENQUEUE),  # superseded
-        ("load", 0, 2, 0, "", Act.ENQUEUE),
-        ("act", 0, 2, -3_600_000_000, "", Act.WITHDRAW),
-        ("act", 1, 1, 0, "", Act.ENQUEUE),
-        ("land damaged", 1, 1, 0, "", Act.ENQUEUE),
-        ("reject", 1, 1, 0, "", Act.ENQUEUE),  # failed
-        ("fail to load", 1, 1, 0, "", Act.ENQUEUE),
-        ("act", 1, 1, 0, "", Act.MARK_TERMINAL),
-        ("ask for", 2, 1, 5, "", Act.ENQUEUE),
-        ("land", 3, 1, 5, "", Act.ENQUEUE),
-        ("act", 4, 1, 5, "", Act.ENQUEUE),
-        ("land", 5, 1, 5, "", Act.ENQUEUE),
-        ("accept", 5, 1, 5, "", Act.ENQUEUE),
-        ("load", 5, 1, 5, "", Act.ENQUEUE),
-        ("find bad", 5, 1, 5, "v2", Act.ENQUEUE),
-        ("act", 5, 1, 5, "", Act.REPROCESS),
+        ("land", 0, 1, 0, "", Action.ENQUEUE),
+        ("accept", 0, 1, 0, "", Action.ENQUEUE),
+        ("accept", 0, 1, 0, "", Action.ENQUEUE),  # redelivered
+        ("load", 0, 1, 0, "", Action.ENQUEUE),
+        ("accept", 0, 1, 0, "v2", Action.ENQUEUE),  # confirmed
+        ("land", 0, 2, 0, "", Action.ENQUEUE),
+        ("reject", 0, 2, 0, "", Action.ENQUEUE),  # set aside
+        ("act", 0, 1, -3_600_000_000, "", Action.REPROCESS),
+        ("reject", 0, 1, 0, "v3", Action.ENQUEUE),  # demoted
+        ("act", 0, 1, -3_600_000_000, "", Action.MARK_TERMINAL),
+        ("act", 0, 1, 0, "", Action.CLEAR_TERMINAL),
+        ("act", 0, 1, 0, "", Action.REQUEUE),
+        ("accept", 0, 2, 0, "v4", Action.ENQUEUE),  # promoted by a new validation
+        ("accept", 0, 1, 0, "v4", Action.ENQUEUE),  # superseded
+        ("load", 0, 2, 0, "", Action.ENQUEUE),
+        ("act", 0, 2, -3_600_000_000, "", Action.WITHDRAW),
+        ("act", 1, 1, 0, "", Action.ENQUEUE),
+        ("land damaged", 1, 1, 0, "", Action.ENQUEUE),
+        ("reject", 1, 1, 0, "", Action.ENQUEUE),  # failed
+        ("fail to load", 1, 1, 0, "", Action.ENQUEUE),
+        ("act", 1, 1, 0, "", Action.MARK_TERMINAL),
+        ("ask for", 2, 1, 5, "", Action.ENQUEUE),
+        ("land", 3, 1, 5, "", Action.ENQUEUE),
+        ("act", 4, 1, 5, "", Action.ENQUEUE),
+        ("land", 5, 1, 5, "", Action.ENQUEUE),
+        ("accept", 5, 1, 5, "", Action.ENQUEUE),
+        ("load", 5, 1, 5, "", Action.ENQUEUE),
+        ("find bad", 5, 1, 5, "v2", Action.ENQUEUE),
+        ("act", 5, 1, 5, "", Action.REPROCESS),
     )
 ]

@@ -3,10 +3,10 @@
 import pytest
 import sqlalchemy as sa
 
-from ads_pipeline.domain.transitions import Act
+from ads_pipeline.domain.transitions import Action
 from ads_pipeline.errors import LedgerRefused, LedgerUnavailable
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.control.control_actions import Desk
+from ads_pipeline.ledger.control.control_actions import ControlActions
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.tables import metadata
@@ -27,7 +27,7 @@ def success(ledger: Ledger) -> Ledger:
     ledger.publish([Publication(run=first, table_version=0)])
     other = key("42")
     accepted(ledger, [other])
-    ledger.carry_out(Act.WITHDRAW, [other], order())
+    ledger.carry_out(Action.WITHDRAW, [other], order())
     return ledger
 
 
@@ -198,7 +198,7 @@ def test_a_reader_has_no_way_to_write(success: Ledger, url: str) -> None:
 @pytest.mark.invariant("S12")
 def test_the_desk_cannot_judge() -> None:
     """What the control plane holds can requeue, mark and park; it has no verb for a verdict, a run or a pointer."""
-    verbs = {name for name in dir(Desk) if not name.startswith("_")}
+    verbs = {name for name in dir(ControlActions) if not name.startswith("_")}
     reading = {name for name in dir(LedgerReader) if not name.startswith("_")}
     assert verbs - reading == {"carry_out", "record_failed_fetches", "park", "release"}
 

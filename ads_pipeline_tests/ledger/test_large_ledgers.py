@@ -7,9 +7,9 @@ import pytest
 
 from ads_pipeline.domain.transitions import Outcome, Status
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.status.status_table import StatusBook
-from ads_pipeline.ledger.values import Outline, StateFilter
-from ads_pipeline.pipeline.reconciliation import Comparison
+from ads_pipeline.ledger.status.status_table import StatusTable
+from ads_pipeline.ledger.values import ExpectedContent, StateFilter
+from ads_pipeline.pipeline.reconciliation import ReconcilePlanner
 from ads_pipeline_tests.benchmarks.planning import Given
 from ads_pipeline_tests.ledger.builders import accepted, load
 from ads_pipeline_tests.ledger.large_ledgers import KINDS, QUERIES, SOURCE, Kind, Partition, Shape, grow
@@ -61,7 +61,7 @@ def test_outlines_and_standings_tell_the_same(grown: Ledger) -> None:
     """Every partition of a query is in both, with the same run, and asked for by key it is as in the whole list."""
     standings = grown.standings(source=SOURCE, query_name=QUERIES[0])
     told = {
-        Outline(
+        ExpectedContent(
             customer_id=each.state.key.customer_id,
             logical_date=each.state.key.logical_date,
             run_id=each.state.current_run_id,
@@ -82,7 +82,7 @@ def test_outlines_and_standings_tell_the_same(grown: Ledger) -> None:
 
 def test_a_plan_finds_each_difference(grown: Ledger) -> None:
     """Of many partitions those are planned for, and no others, that the tables do not hold as the ledger says."""
-    comparison = Comparison(ledger=grown, warehouse=Given(SHAPE))
+    comparison = ReconcilePlanner(ledger=grown, warehouse=Given(SHAPE))
     for query_name in QUERIES[: SHAPE.queries]:
         planned = comparison.plan(source=SOURCE, query_name=query_name)
         mine = [each for each in SHAPE.partitions() if each.query_name == query_name]
@@ -93,7 +93,7 @@ def test_a_plan_finds_each_difference(grown: Ledger) -> None:
 
 def test_its_statuses_are_what_the_logs_give(grown: Ledger) -> None:
     """Made anew from attempts and finishes, every status is as it was, but for what tells versions apart."""
-    book = StatusBook(grown._engine)
+    book = StatusTable(grown._engine)
     before = [replace(status, row_version=status.row_version[:12]) for status in book.every()]
     assert book.rebuild() == len(before) > 0
     assert [replace(status, row_version=status.row_version[:12]) for status in book.every()] == before

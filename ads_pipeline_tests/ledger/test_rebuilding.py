@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 
-from ads_pipeline.domain.transitions import Act, Effect
+from ads_pipeline.domain.transitions import Action, Effect
 from ads_pipeline.errors import ArchiveUnavailable, BadArchive, LedgerInUse, LogContradicted
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.archive import PARTS, STATES, Archive
@@ -22,7 +22,7 @@ from ads_pipeline.ledger.consistency.replay import histories, replay
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.rebuilding import Digest, digest, export, refill
-from ads_pipeline.ledger.status.status_table import StatusBook
+from ads_pipeline.ledger.status.status_table import StatusTable
 from ads_pipeline.ledger.tables import metadata
 from ads_pipeline.ledger.values import StateFilter
 from ads_pipeline_tests.example_counts import examples
@@ -78,7 +78,7 @@ def test_what_was_exported_is_made_anew_to_the_digest(url: str, other_url: str, 
         assert lost.standings(**asked) == found.standings(**asked)
         assert lost.demotions(**asked) == found.demotions(**asked) != []
         assert lost.showing(**asked) == found.showing(**asked)
-    with StatusBook.opened(url) as lost_book, StatusBook.opened(other_url) as found_book:
+    with StatusTable.opened(url) as lost_book, StatusTable.opened(other_url) as found_book:
         assert listed(found_book) == listed(lost_book)
 
 
@@ -287,7 +287,7 @@ def test_acts_of_earlier_releases_are_placed_by_their_time(url: str, other_url: 
         for number, (what, run_number) in enumerate(
             [("land", 1), ("accept", 1), ("act", 1), ("land", 2), ("reject", 2), ("requeue", 2), ("accept", 1)]
         ):
-            act = Act.REQUEUE if what == "requeue" else Act.WITHDRAW
+            act = Action.REQUEUE if what == "requeue" else Action.WITHDRAW
             validation = "v2" if number == 6 else ""
             step = Step(
                 what="act" if what == "requeue" else what,

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from ads_pipeline.domain.freshness import RAW, WAREHOUSE, AttemptOutcome, PartitionStatus, Space
+from ads_pipeline.domain.freshness import RAW, WAREHOUSE, AttemptOutcome, PartitionStatus, Tenancy
 from ads_pipeline.errors import LedgerOutdated
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
-from ads_pipeline.ledger.status.status_table import StatusBook
+from ads_pipeline.ledger.status.status_table import StatusTable
 from ads_pipeline.ledger.tables import metadata
 from ads_pipeline.ledger.upgrading import upgrade
 from ads_pipeline_tests.ledger.builders import accept, accepted, key, landed, load, run
@@ -91,9 +91,9 @@ def test_an_upgraded_ledger_goes_on(old_url: str) -> None:
         ledger.record_verdict(accept(r3))
         row: PartitionStatus = status(ledger, key(day=2))
         assert (made(row), tried(row)) == (("r3", "1"), ("r3", SUCCEEDED))
-        live = listed(StatusBook(ledger._engine))
+        live = listed(StatusTable(ledger._engine))
     assert upgrade(old_url).before == "0005"
-    with StatusBook.opened(old_url) as book:
+    with StatusTable.opened(old_url) as book:
         assert listed(book) == live
 
 
@@ -103,7 +103,7 @@ def test_an_upgrade_that_died_between_its_steps_is_made_good(old_url: str) -> No
     engine = database.open_engine(old_url)
     database.migrate(engine)
     engine.dispose()
-    with StatusBook.opened(old_url) as book:
+    with StatusTable.opened(old_url) as book:
         assert listed(book) == {}
     assert upgrade(old_url).statuses == 6
 
@@ -112,12 +112,12 @@ def test_an_upgrade_that_died_between_its_steps_is_made_good(old_url: str) -> No
 def test_an_empty_database_becomes_a_ledger(tmp_path: Path) -> None:
     """Where there is no ledger, the upgrade makes one, in the space it is told."""
     url = f"sqlite:///{tmp_path / 'home' / 'ledger.db'}"
-    done = upgrade(url, space=Space(tenant_id="acme"))
+    done = upgrade(url, space=Tenancy(tenant_id="acme"))
     assert (done.before, done.after, done.statuses) == (None, "0005", 0)
     with Ledger.opened(url) as ledger:
         accepted(ledger, [key()])
-    assert upgrade(url, space=Space(tenant_id="acme")).statuses == 1
-    with StatusBook.opened(url) as book:
+    assert upgrade(url, space=Tenancy(tenant_id="acme")).statuses == 1
+    with StatusTable.opened(url) as book:
         assert [place.tenant_id for place in listed(book)] == ["acme"]
 
 

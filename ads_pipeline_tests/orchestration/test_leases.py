@@ -24,7 +24,7 @@ from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.orchestration.partitions import partitions_from
 from ads_pipeline.orchestration.resources import opened as rooms_for
 from ads_pipeline.orchestration.run_completion import SILENT, origin_of
-from ads_pipeline.orchestration.run_requests import Due, run_requests
+from ads_pipeline.orchestration.run_requests import RequestedPartitions, run_requests
 from ads_pipeline.pipeline.pipeline import Pipeline
 from ads_pipeline.pipeline.registration import register
 from ads_pipeline_tests.ledger.control.test_late_writes import until
@@ -177,7 +177,7 @@ def test_a_run_of_which_nothing_is_heard_is_ended(
 def requested(location: Location) -> list[Any]:
     """What would be asked of Dagster now."""
     partitions = partitions_from(location.settings.google_apis.start_date)
-    due = Due(query_name=QUERY, assets=(RAW, WAREHOUSE), reasons={key(1): "r1"})
+    due = RequestedPartitions(query_name=QUERY, assets=(RAW, WAREHOUSE), reasons={key(1): "r1"})
     with_now = location.house.ledger._writing.now
     with location.house.ledger._engine.begin() as connection:
         return run_requests(location.instance, partitions, due, now=with_now(connection))

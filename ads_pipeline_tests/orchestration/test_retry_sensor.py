@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.domain.transitions import Act, Status
+from ads_pipeline.domain.transitions import Action, Status
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.orchestration.retry_sensor import OPERATOR
@@ -113,7 +113,7 @@ def test_what_an_operator_asks_for_is_fetched(location: Location) -> None:
     location.run([key(1, 5)])
     assert visible(location.house) == {key(1, 5): "f2"}
     ledger = location.house.ledger
-    ledger.carry_out(Act.REPROCESS, [key(1, 5)], order())
+    ledger.carry_out(Action.REPROCESS, [key(1, 5)], order())
     (request,) = tick(location).run_requests or []
     assert ledger.state(key(1, 5)).status is Status.SUCCESS
     location.run([key(1, 5)], request.asset_selection or (), tags=request.tags)

@@ -17,9 +17,9 @@ from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.orchestration.partitions import CUSTOMERS, partitions_from
 from ads_pipeline.orchestration.resources import opened as rooms_for
 from ads_pipeline.orchestration.run_completion import origin_of
-from ads_pipeline.orchestration.run_requests import END, FOR_TAG, START, Due, run_requests
+from ads_pipeline.orchestration.run_requests import END, FOR_TAG, START, RequestedPartitions, run_requests
 from ads_pipeline.orchestration.sensors import SETTLING
-from ads_pipeline.pipeline.pipeline import Loading, Pipeline
+from ads_pipeline.pipeline.pipeline import LoadResult, Pipeline
 from ads_pipeline.pipeline.registration import register
 from ads_pipeline_tests.ledger.builders import FakeClock
 from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, location_at
@@ -106,7 +106,7 @@ def test_a_run_at_work_is_not_doubled_and_a_dead_one_is_tried_again_later(locati
     location.add(1)
     land(location.house, key(1))
     partitions = partitions_from(location.settings.google_apis.start_date)
-    due = Due(query_name=QUERY, assets=(RAW, WAREHOUSE), reasons={key(1): "r1"})
+    due = RequestedPartitions(query_name=QUERY, assets=(RAW, WAREHOUSE), reasons={key(1): "r1"})
     (request,) = run_requests(location.instance, partitions, due, now=datetime.now(UTC))
     job = location.defs.resolve_implicit_global_asset_job_def()
     run = location.instance.create_run_for_job(job, tags=dict(request.tags), asset_selection=frozenset([RAW]))
@@ -136,7 +136,7 @@ def test_ranges_hold_nothing_but_what_is_due(location: Location) -> None:
     location.add(1, 2, 3, 4)
     wanted = [key(c, d) for c, d in ((1, 1), (1, 2), (2, 2), (4, 1), (4, 3), (3, 5), (1, 5))]
     partitions = partitions_from(location.settings.google_apis.start_date)
-    due = Due(query_name=QUERY, assets=(RAW,), reasons=dict.fromkeys(wanted, "r1"))
+    due = RequestedPartitions(query_name=QUERY, assets=(RAW,), reasons=dict.fromkeys(wanted, "r1"))
     requests = run_requests(location.instance, partitions, due, now=datetime.now(UTC))
     covered = [
         key(customer, day)
@@ -207,7 +207,7 @@ def test_an_arrival_while_its_partition_is_being_loaded_is_not_lost(
     land(location.house, key(1), "r1")
     load = Pipeline.load
 
-    def interrupted(self: Pipeline, keys: Iterable[PartitionKey]) -> Loading:
+    def interrupted(self: Pipeline, keys: Iterable[PartitionKey]) -> LoadResult:
         land(location.house, key(1), "r2")
         return load(self, keys)
 

@@ -16,7 +16,7 @@ from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.pipeline.pipeline import Pipeline
 from ads_pipeline.pipeline.readers import Readers
 from ads_pipeline.pipeline.reconciliation import Reconciliation, Repair
-from ads_pipeline.progress import Telling, silence
+from ads_pipeline.progress import ProgressReporter, silence
 from ads_pipeline.raw.landing import PAYLOAD, RawRuns
 from ads_pipeline.raw.seal import SealFacts
 from ads_pipeline.warehouse.publication import Warehouse
@@ -36,7 +36,7 @@ class House:
     home: Path
     spark: SparkSession
     ledger: Ledger
-    tell: Telling = silence
+    tell: ProgressReporter = silence
 
     @property
     def raw(self) -> RawRuns:

@@ -5,16 +5,16 @@ from typing import Any
 import pytest
 
 from ads_pipeline.domain.partition import Run
-from ads_pipeline.domain.transitions import Act, Effect, Status
-from ads_pipeline.ledger.values import Order
+from ads_pipeline.domain.transitions import Action, Effect, Status
+from ads_pipeline.ledger.values import ActionRequest
 from ads_pipeline.pipeline.demote_and_restore import NEWER, demote, earlier_accepted, restore
 from ads_pipeline_tests.ledger.builders import order
 from ads_pipeline_tests.pipeline.builders import House, key, land, land_bad, tamper, visible
 from ads_pipeline_tests.warehouse.builders import by_duckdb
 
 
-def demoting(act_id: str = "act-1") -> Order:
-    return Order(act_id=act_id, operator="ada", command="state demote", reason="wrong account")
+def demoting(act_id: str = "act-1") -> ActionRequest:
+    return ActionRequest(act_id=act_id, operator="ada", command="state demote", reason="wrong account")
 
 
 @pytest.mark.invariant("W3", "W4", "S16")
@@ -113,7 +113,7 @@ def test_what_was_taken_back_can_be_given_back_by_order(house: House, lost_by: s
     if lost_by == "demote":
         demote(house.pipeline, [second], demoting())
     else:
-        house.ledger.carry_out(Act.WITHDRAW, [key(1)], order())
+        house.ledger.carry_out(Action.WITHDRAW, [key(1)], order())
     assert visible(house) == {}
     found = earlier_accepted(house.ledger, house.ledger.state(key(1)))
     assert found == (first if lost_by == "demote" else second)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from ads_pipeline.domain.transitions import Act, Effect, Status, Verdict
-from ads_pipeline.ledger.values import Recorded
+from ads_pipeline.domain.transitions import Action, Effect, Status, Verdict
+from ads_pipeline.ledger.values import VerdictResult
 from ads_pipeline.pipeline.pipeline import Pipeline
 from ads_pipeline_tests.ledger.builders import order
 from ads_pipeline_tests.pipeline.builders import House, key, land, land_bad, tamper, visible
@@ -23,7 +23,7 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ledger, name)
 
-    def record_verdicts(self, verdicts: Sequence[Verdict], **how: Any) -> list[Recorded]:
+    def record_verdicts(self, verdicts: Sequence[Verdict], **how: Any) -> list[VerdictResult]:
         in_table = {partition.customer_id for partition in by_duckdb(self._house.home / "warehouse")}
         self.seen.append((in_table, {partition.customer_id for partition in visible(self._house)}))
         return self._ledger.record_verdicts(verdicts, **how)
@@ -119,7 +119,7 @@ def test_what_an_operator_withdraws_during_its_load_does_not_stay(house: House) 
             return getattr(house.ledger, name)
 
         def publish(self, publications: Any) -> Any:
-            house.ledger.carry_out(Act.WITHDRAW, [run.key], order())
+            house.ledger.carry_out(Action.WITHDRAW, [run.key], order())
             return house.ledger.publish(publications)
 
     ledger: Any = Withdrawn()

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.domain.transitions import Act, Status
+from ads_pipeline.domain.transitions import Action, Status
 from ads_pipeline.pipeline.pipeline import Pipeline
 from ads_pipeline_tests.example_counts import examples
 from ads_pipeline_tests.ledger.builders import order
@@ -85,7 +85,7 @@ class Days(RuleBasedStateMachine):
     @rule(partition=customers)
     def withdraw(self, partition: PartitionKey) -> None:
         self.acts += 1
-        self.house.ledger.carry_out(Act.WITHDRAW, [partition], order(f"act-{self.acts}"))
+        self.house.ledger.carry_out(Action.WITHDRAW, [partition], order(f"act-{self.acts}"))
 
     @rule()
     def mend(self) -> None:

@@ -13,15 +13,15 @@ import sqlalchemy as sa
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.retry import RetryPolicy
-from ads_pipeline.domain.transitions import Act, Status, Verdict
-from ads_pipeline.errors import LedgerUnavailable, MarkedTerminal, SeenOtherwise
+from ads_pipeline.domain.transitions import Action, Status, Verdict
+from ads_pipeline.errors import LedgerUnavailable, MarkedTerminal, StateChanged
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.tables import metadata
-from ads_pipeline.ledger.values import Acted, Order, StateFilter
+from ads_pipeline.ledger.values import ActionRequest, ActionResult, StateFilter
 from ads_pipeline.pipeline import operator_actions
-from ads_pipeline.pipeline.operator_actions import Control, Preview, carry_out
+from ads_pipeline.pipeline.operator_actions import ActionPreview, OperatorActions, carry_out
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline_tests.ledger.builders import (
     FakeClock,
@@ -41,8 +41,8 @@ POLICY = RetryPolicy()
 ALL = StateFilter(source="google_ads")
 
 
-def control_of(ledger: LedgerReader, *, raw: RawRuns | None = None, today: date = TODAY) -> Control:
-    return Control(ledger=ledger, policy=POLICY, today=today, raw=raw)
+def control_of(ledger: LedgerReader, *, raw: RawRuns | None = None, today: date = TODAY) -> OperatorActions:
+    return OperatorActions(ledger=ledger, policy=POLICY, today=today, raw=raw)
 
 
 def fail(ledger: Ledger, partitions: list[PartitionKey], run_id: str = "r1") -> None:
@@ -63,7 +63,7 @@ def digest(engine: sa.Engine) -> dict[str, list[str]]:
     return database.transact(engine, rows)
 
 
-def names(preview: Preview) -> list[PartitionKey]:
+def names(preview: ActionPreview) -> list[PartitionKey]:
     return [state.key for state in preview.states]
 
 
@@ -75,8 +75,8 @@ def test_a_filter_requeues_exactly_what_was_previewed(ledger: Ledger) -> None:
     for number in range(2, POLICY.max_attempts + 1):
         fail(ledger, [worn], f"r{number}")
     accepted(ledger, [key("9999")])
-    ledger.carry_out(Act.MARK_TERMINAL, [marked], order("mark"))
-    preview = control_of(ledger).preview(Act.REQUEUE, ALL)
+    ledger.carry_out(Action.MARK_TERMINAL, [marked], order("mark"))
+    preview = control_of(ledger).preview(Action.REQUEUE, ALL)
     assert names(preview) == [again, mended, *plain]
     assert {each: why.split(":")[0] for each, why in preview.skipped.items()} == dict.fromkeys(
         [marked, worn], "terminal"
@@ -87,7 +87,7 @@ def test_a_filter_requeues_exactly_what_was_previewed(ledger: Ledger) -> None:
     ledger.record_verdict(accept(good))
     done = carry_out(ledger, preview, order("retry"))
     assert [state.key for state in done.changed] == plain
-    assert all(isinstance(refusal, SeenOtherwise) for refusal in done.refused)
+    assert all(isinstance(refusal, StateChanged) for refusal in done.refused)
     assert [str(again), str(mended)] == [str(refusal).split(":")[0] for refusal in done.refused]
     assert not done.is_whole
     found = {partition: state.status for partition, state in ledger.states([*keys(9), key("9999")]).items()}
@@ -103,7 +103,7 @@ def test_a_validator_that_races_a_requeue_has_the_last_word(url: str) -> None:
         fail(ledger, partitions)
         won = {"verdict": 0, "requeue": 0}
         for number in range(2, rounds + 2):
-            preview = control_of(ledger).preview(Act.REQUEUE, ALL, even_terminal=True)
+            preview = control_of(ledger).preview(Action.REQUEUE, ALL, even_terminal=True)
             assert names(preview) == partitions
             runs = [run(partition, f"r{number}") for partition in partitions]
             other.register(sealed(*runs))
@@ -125,12 +125,12 @@ def _judge_slowly(ledger: Ledger, verdicts: list[Verdict], start: threading.Barr
         ledger.record_verdict(verdict)
 
 
-def _requeue_slowly(ledger: Ledger, preview: Preview, start: threading.Barrier, number: int) -> int:
+def _requeue_slowly(ledger: Ledger, preview: ActionPreview, start: threading.Barrier, number: int) -> int:
     """From the far end, so that some are requeued before their verdict and some after; how many were refused."""
     start.wait()
     refused = 0
     for place, state in reversed(list(enumerate(preview.states))):
-        one = Preview(act=preview.act, states=(state,), skipped={})
+        one = ActionPreview(act=preview.act, states=(state,), skipped={})
         refused += len(carry_out(ledger, one, order(f"retry-{number}-{place}")).refused)
     return refused
 
@@ -141,23 +141,23 @@ def test_only_the_desk_puts_failed_back_to_pending(ledger: Ledger) -> None:
     fail(ledger, [key()])
     landed(ledger, key(), "r2")
     ledger.insert_pending([key()])
-    ledger.carry_out(Act.ENQUEUE, [key()], order("backfill"))
+    ledger.carry_out(Action.ENQUEUE, [key()], order("backfill"))
     assert ledger.state(key()).status is Status.FAILED
-    (act,) = carry_out(ledger, control_of(ledger).preview(Act.REQUEUE, ALL), order("retry")).changed
+    (act,) = carry_out(ledger, control_of(ledger).preview(Action.REQUEUE, ALL), order("retry")).changed
     assert ledger.state(key()) == act
     assert [each.act for each in ledger.acts(key())] == ["requeue"]
 
 
 @pytest.mark.invariant("S14")
 @pytest.mark.parametrize(
-    "act", [Act.REQUEUE, Act.MARK_TERMINAL, Act.CLEAR_TERMINAL, Act.REPROCESS, Act.WITHDRAW], ids=str
+    "act", [Action.REQUEUE, Action.MARK_TERMINAL, Action.CLEAR_TERMINAL, Action.REPROCESS, Action.WITHDRAW], ids=str
 )
-def test_an_act_may_be_sent_again(ledger: Ledger, backdoor: sa.Engine, act: Act) -> None:
+def test_an_act_may_be_sent_again(ledger: Ledger, backdoor: sa.Engine, act: Action) -> None:
     """The same act, as after a lost answer, changes nothing more; another of its kind finds nothing to do."""
     fail(ledger, [key("1"), key("2")])
     accepted(ledger, [key("3"), key("4")])
-    if act is Act.CLEAR_TERMINAL:
-        ledger.carry_out(Act.MARK_TERMINAL, [key("1"), key("2")], order("mark"))
+    if act is Action.CLEAR_TERMINAL:
+        ledger.carry_out(Action.MARK_TERMINAL, [key("1"), key("2")], order("mark"))
     preview = control_of(ledger).preview(act, ALL)
     assert len(preview.states) == 2
     first = carry_out(ledger, preview, order("act-1"))
@@ -174,7 +174,7 @@ def test_what_an_outage_left_is_told(ledger: Ledger, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(operator_actions, "AT_ONCE", 3)
     partitions = keys(8)
     fail(ledger, partitions)
-    preview = control_of(ledger).preview(Act.REQUEUE, ALL)
+    preview = control_of(ledger).preview(Action.REQUEUE, ALL)
     with _outage_after(ledger, 2):
         done = carry_out(ledger, preview, order("retry"))
     assert ([state.key for state in done.changed], done.left) == (partitions[:6], partitions[6:])
@@ -204,13 +204,13 @@ def _outage_after(ledger: Ledger, transactions: int) -> Iterator[None]:
 
 @pytest.mark.invariant("S15")
 @pytest.mark.parametrize(
-    "act", [Act.REQUEUE, Act.MARK_TERMINAL, Act.CLEAR_TERMINAL, Act.REPROCESS, Act.WITHDRAW], ids=str
+    "act", [Action.REQUEUE, Action.MARK_TERMINAL, Action.CLEAR_TERMINAL, Action.REPROCESS, Action.WITHDRAW], ids=str
 )
-def test_a_preview_writes_nothing(ledger: Ledger, url: str, backdoor: sa.Engine, act: Act) -> None:
+def test_a_preview_writes_nothing(ledger: Ledger, url: str, backdoor: sa.Engine, act: Action) -> None:
     """It is made through a connection that could not write, and every row is what it was."""
     fail(ledger, [key("1"), key("2")])
     accepted(ledger, [key("3")])
-    ledger.carry_out(Act.MARK_TERMINAL, [key("2")], order("mark"))
+    ledger.carry_out(Action.MARK_TERMINAL, [key("2")], order("mark"))
     before = digest(backdoor)
     with LedgerReader.opened(url) as reader:
         assert control_of(reader).preview(act, ALL, even_terminal=True).states
@@ -221,8 +221,8 @@ def test_a_preview_writes_nothing(ledger: Ledger, url: str, backdoor: sa.Engine,
 def test_an_act_and_its_row_are_one(ledger: Ledger) -> None:
     """Who, when, how and why stand with every partition that was changed, or nothing was changed at all."""
     fail(ledger, keys(3))
-    preview = control_of(ledger).preview(Act.REQUEUE, ALL)
-    by_whom = Order(
+    preview = control_of(ledger).preview(Action.REQUEUE, ALL)
+    by_whom = ActionRequest(
         act_id="a-1", operator="ada", command="state retry --all", reason="fixed", filters="status=failed"
     )
     before = {state.key: state for state in preview.states}
@@ -258,25 +258,25 @@ def test_named_partitions_are_left_out_with_the_reason(ledger: Ledger) -> None:
     fail(ledger, [key("1")])
     accepted(ledger, [key("2")])
     named = [key("1"), key("2"), key("3")]
-    skipped = control_of(ledger).preview(Act.REQUEUE, named).skipped
+    skipped = control_of(ledger).preview(Action.REQUEUE, named).skipped
     assert "reprocessed or withdrawn" in skipped[key("2")]
     assert skipped[key("3")] == "it is absent"
-    assert names(control_of(ledger).preview(Act.WITHDRAW, named)) == [key("2")]
+    assert names(control_of(ledger).preview(Action.WITHDRAW, named)) == [key("2")]
 
 
 def test_a_retry_needs_something_in_raw(ledger: Ledger, tmp_path: Path) -> None:
     """A partition of which raw holds no run at all is left out, until somebody insists."""
     fail(ledger, [key("1")])
-    preview = control_of(ledger, raw=RawRuns(tmp_path / "raw")).preview(Act.REQUEUE, ALL)
+    preview = control_of(ledger, raw=RawRuns(tmp_path / "raw")).preview(Action.REQUEUE, ALL)
     assert (names(preview), list(preview.skipped.values())) == ([], [operator_actions.NO_RAW])
-    assert names(control_of(ledger).preview(Act.REQUEUE, ALL)) == [key("1")]
+    assert names(control_of(ledger).preview(Action.REQUEUE, ALL)) == [key("1")]
 
 
 def test_clearing_comes_before_the_requeue(ledger: Ledger) -> None:
     """Whoever asks for terminal ones as well has their marks cleared, as an act of its own."""
     fail(ledger, [key("1"), key("2")])
-    ledger.carry_out(Act.MARK_TERMINAL, [key("1")], order("mark"))
-    preview = control_of(ledger).preview(Act.REQUEUE, ALL, even_terminal=True)
+    ledger.carry_out(Action.MARK_TERMINAL, [key("1")], order("mark"))
+    preview = control_of(ledger).preview(Action.REQUEUE, ALL, even_terminal=True)
     assert [state.key for state in preview.cleared] == [key("1")]
     done = carry_out(ledger, preview, order("retry"))
     assert ([state.key for state in done.changed], done.is_whole) == ([key("1"), key("2")], True)
@@ -287,8 +287,8 @@ def test_clearing_comes_before_the_requeue(ledger: Ledger) -> None:
 def test_a_mark_that_comes_in_between_is_heeded(ledger: Ledger) -> None:
     """A partition that is marked after the preview is not requeued by it."""
     fail(ledger, [key("1")])
-    preview = control_of(ledger).preview(Act.REQUEUE, ALL)
-    ledger.carry_out(Act.MARK_TERMINAL, [key("1")], order("mark"))
+    preview = control_of(ledger).preview(Action.REQUEUE, ALL)
+    ledger.carry_out(Action.MARK_TERMINAL, [key("1")], order("mark"))
     (refusal,) = carry_out(ledger, preview, order("retry")).refused
     assert isinstance(refusal, MarkedTerminal)
 
@@ -322,14 +322,14 @@ def test_the_policy_requeues_nothing_that_failed_again_meanwhile(
     clock.tick(timedelta(hours=1))
     requeue = timed_ledger.carry_out
 
-    def late(*words: Any, **how: Any) -> Acted:
+    def late(*words: Any, **how: Any) -> ActionResult:
         fail(timed_ledger, [key()], "r2")
         return requeue(*words, **how)
 
     monkeypatch.setattr(timed_ledger, "carry_out", late)
     asked = control_of(timed_ledger, today=clock.now.date())
     acted = asked.requeue_due(timed_ledger, order("tick-1"), source="google_ads", room=8)
-    assert [type(refusal) for refusal in acted.refused] == [SeenOtherwise]
+    assert [type(refusal) for refusal in acted.refused] == [StateChanged]
     assert (timed_ledger.state(key()).status, timed_ledger.state(key()).attempt_count) == (Status.FAILED, 2)
     assert asked.requeue_due(timed_ledger, order("tick-2"), source="google_ads", room=8).changed == ()
 
@@ -337,7 +337,7 @@ def test_the_policy_requeues_nothing_that_failed_again_meanwhile(
 def test_a_long_queue_of_backfills_keeps_no_fresh_day_out(timed_ledger: Ledger, clock: FakeClock) -> None:
     """However much somebody asked for, a fresh day that is due is requeued and has its turn."""
     old, fresh = keys(50), key("7", day=28)
-    timed_ledger.carry_out(Act.ENQUEUE, old, order("backfill"))
+    timed_ledger.carry_out(Action.ENQUEUE, old, order("backfill"))
     fail(timed_ledger, [fresh])
     clock.tick(timedelta(hours=1))
     asked = control_of(timed_ledger, today=clock.now.date())
@@ -353,7 +353,7 @@ def test_a_backfill_enqueues_what_nobody_has_heard_of(ledger: Ledger) -> None:
     accepted(ledger, [key("2")])
     ledger.insert_pending([key("3")])
     named = [key(customer) for customer in "12345"]
-    preview = control_of(ledger).preview(Act.ENQUEUE, named)
+    preview = control_of(ledger).preview(Action.ENQUEUE, named)
     assert names(preview) == [key("4"), key("5")]
     assert preview.skipped == {key("1"): "it is failed", key("2"): "it is success", key("3"): operator_actions.KNOWN}
     ledger.insert_pending([key("5")])

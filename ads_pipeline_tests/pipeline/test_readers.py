@@ -5,9 +5,9 @@ from typing import Any
 import duckdb
 import pytest
 
-from ads_pipeline.domain.transitions import Act
-from ads_pipeline.ledger.values import Landing
-from ads_pipeline.pipeline.gaps import Reason
+from ads_pipeline.domain.transitions import Action
+from ads_pipeline.ledger.values import RunRegistration
+from ads_pipeline.pipeline.gaps import GapReason
 from ads_pipeline_tests.ledger.builders import order, reject
 from ads_pipeline_tests.pipeline.builders import QUERY, House, key, land, land_bad, tamper, visible, visible_in_spark
 
@@ -108,20 +108,20 @@ def test_every_missing_day_has_its_reason(house: House) -> None:
     house.pipeline.carry([seen, demoting, withdrawn, bad])
     house.pipeline.judge([unloaded])
     house.ledger.begin_demotions([reject(demoting, validation_id="again")])
-    house.ledger.carry_out(Act.WITHDRAW, [withdrawn.key], order())
+    house.ledger.carry_out(Action.WITHDRAW, [withdrawn.key], order())
     house.ledger.insert_pending([key(7)])
-    house.ledger.register([Landing(run=unjudged, schema_version="1", record_count=2)])
+    house.ledger.register([RunRegistration(run=unjudged, schema_version="1", record_count=2)])
     day = key().logical_date
     gaps = house.readers.gaps(QUERY, since=day, until=day)
     assert {gap.key: gap.reason for gap in gaps} == {
-        unloaded.key: Reason.UNLOADED,
-        demoting.key: Reason.DEMOTING,
-        withdrawn.key: Reason.WAITING,
-        unjudged.key: Reason.UNJUDGED,
-        bad.key: Reason.REJECTED,
-        key(7): Reason.NOTHING_SEALED,
+        unloaded.key: GapReason.UNLOADED,
+        demoting.key: GapReason.DEMOTING,
+        withdrawn.key: GapReason.WAITING,
+        unjudged.key: GapReason.UNJUDGED,
+        bad.key: GapReason.REJECTED,
+        key(7): GapReason.NOTHING_SEALED,
     }
-    (rejected,) = (gap for gap in gaps if gap.reason is Reason.REJECTED)
+    (rejected,) = (gap for gap in gaps if gap.reason is GapReason.REJECTED)
     assert "cost_micros" in str(rejected)
 
 

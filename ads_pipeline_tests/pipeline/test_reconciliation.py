@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.domain.transitions import Act, Outcome, PartitionState, Status, Verdict
-from ads_pipeline.ledger.values import Outline, Pointer, Standing
-from ads_pipeline.pipeline.reconciliation import Mend, Repair, _settled, plan
-from ads_pipeline.warehouse.values import Held
+from ads_pipeline.domain.transitions import Action, Outcome, PartitionState, Status, Verdict
+from ads_pipeline.ledger.values import ExpectedContent, Pointer, PublicationStatus
+from ads_pipeline.pipeline.reconciliation import Repair, RepairKind, _settled, plan
+from ads_pipeline.warehouse.values import HeldPartition
 from ads_pipeline_tests.ledger.builders import order, reject
 from ads_pipeline_tests.pipeline.builders import QUERY, SOURCE, House, key, land, tamper, visible
 from ads_pipeline_tests.warehouse.builders import by_duckdb, everyone, load, rows_of
@@ -27,7 +27,7 @@ def mended(house: House) -> list[str]:
 
 
 @st.composite
-def standings(draw: st.DrawFn) -> Standing:
+def standings(draw: st.DrawFn) -> PublicationStatus:
     """Any standing of one of five partitions that the ledger can hold."""
     partition = key(draw(st.integers(1, 5)))
     status = draw(st.sampled_from(Status))
@@ -49,7 +49,7 @@ def standings(draw: st.DrawFn) -> Standing:
         available=draw(st.booleans()) and status is Status.SUCCESS,
         changed_at=NOW,
     )
-    return Standing(
+    return PublicationStatus(
         state=state,
         pointer=pointer or None,
         demoting=status is Status.SUCCESS and draw(st.booleans()),
@@ -60,19 +60,22 @@ def standings(draw: st.DrawFn) -> Standing:
 tables = st.dictionaries(
     st.integers(1, 6).map(key),
     st.builds(
-        Held, run_id=st.sampled_from([None, *RUN_IDS]), schema_version=st.just("1"), rows=st.sampled_from([2, 3])
+        HeldPartition,
+        run_id=st.sampled_from([None, *RUN_IDS]),
+        schema_version=st.just("1"),
+        rows=st.sampled_from([2, 3]),
     ),
 )
 
 
 @given(standings(), tables, st.sets(st.sampled_from(RUN_IDS)))
 def test_what_is_settled_needs_no_mending(
-    standing: Standing, contents: dict[PartitionKey, Held], accepted: set[str]
+    standing: PublicationStatus, contents: dict[PartitionKey, HeldPartition], accepted: set[str]
 ) -> None:
     """A partition that its outline lets pass is one of which the plan says nothing."""
     state = standing.state
     held = contents.get(state.key)
-    outline = Outline(
+    outline = ExpectedContent(
         customer_id=state.key.customer_id,
         logical_date=state.key.logical_date,
         run_id=state.current_run_id,
@@ -90,7 +93,7 @@ def test_what_is_settled_needs_no_mending(
 @pytest.mark.invariant("W9")
 @given(st.lists(standings(), unique_by=lambda each: each.state.key), tables, st.sets(st.sampled_from(RUN_IDS)))
 def test_a_plan_carried_out_leaves_nothing(
-    found: list[Standing], held: dict[PartitionKey, Held], accepted: set[str]
+    found: list[PublicationStatus], held: dict[PartitionKey, HeldPartition], accepted: set[str]
 ) -> None:
     """For any ledger and any table: carried out to the letter, the next plan is empty; and order does not matter."""
     readable = {Run(key=partition, run_id=run_id) for partition in map(key, range(1, 7)) for run_id in accepted}
@@ -102,35 +105,35 @@ def test_a_plan_carried_out_leaves_nothing(
     assert plan(after, table, demotions=[_demotion(each) for each in after if each.demoting], readable=readable) == []
 
 
-def _demotion(standing: Standing) -> Verdict:
+def _demotion(standing: PublicationStatus) -> Verdict:
     run = Run(key=standing.state.key, run_id=str(standing.state.current_run_id))
     return Verdict(run=run, outcome=Outcome.REJECTED, error_class="damaged", error_message="bad")
 
 
 def _carried_out(
-    repairs: list[Repair], found: list[Standing], held: dict[PartitionKey, Held]
-) -> tuple[list[Standing], dict[PartitionKey, Held]]:
+    repairs: list[Repair], found: list[PublicationStatus], held: dict[PartitionKey, HeldPartition]
+) -> tuple[list[PublicationStatus], dict[PartitionKey, HeldPartition]]:
     """What each word of a plan means, on plain values."""
     after, table = {each.state.key: each for each in found}, dict(held)
     for repair in repairs:
-        if repair.mend in (Mend.DEMOTE, Mend.REMOVE):
+        if repair.mend in (RepairKind.DEMOTE, RepairKind.REMOVE):
             table.pop(repair.key, None)
-        if repair.mend is Mend.DEMOTE:
+        if repair.mend is RepairKind.DEMOTE:
             standing = after[repair.key]
             failed = replace(standing.state, status=Status.FAILED)
             hidden = standing.pointer and replace(standing.pointer, available=False)
             after[repair.key] = replace(standing, state=failed, pointer=hidden, demoting=False)
-        if repair.mend in (Mend.LOAD, Mend.POINT):
+        if repair.mend in (RepairKind.LOAD, RepairKind.POINT):
             after[repair.key], loaded = _loaded(after[repair.key])
             table.pop(repair.key, None)
             table |= loaded
     return list(after.values()), table
 
 
-def _loaded(standing: Standing) -> tuple[Standing, dict[PartitionKey, Held]]:
+def _loaded(standing: PublicationStatus) -> tuple[PublicationStatus, dict[PartitionKey, HeldPartition]]:
     state = standing.state
     rows = state.record_count or 0
-    held = {state.key: Held(run_id=state.current_run_id, schema_version="1", rows=rows)} if rows else {}
+    held = {state.key: HeldPartition(run_id=state.current_run_id, schema_version="1", rows=rows)} if rows else {}
     pointer = Pointer(
         run=Run(key=state.key, run_id=str(state.current_run_id)),
         schema_version="1",
@@ -153,7 +156,7 @@ def test_every_kind_of_difference_is_mended(house: House) -> None:
         [load("r1", unpointed.key, 2), load("x", key(5), 2)],
         still=everyone,
     )
-    house.ledger.carry_out(Act.WITHDRAW, [withdrawn.key], order())
+    house.ledger.carry_out(Action.WITHDRAW, [withdrawn.key], order())
     tamper(house, demoting)
     bad = Verdict(
         run=demoting, outcome=Outcome.REJECTED, validation_id="v2", error_class="damaged", error_message="bad"

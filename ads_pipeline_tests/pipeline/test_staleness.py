@@ -10,19 +10,19 @@ from ads_pipeline.domain.freshness import (
     CodeVersion,
     DisplayStatus,
     FreshnessPolicy,
-    Space,
     StaleReason,
+    Tenancy,
 )
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.status.status_table import StatusBook
-from ads_pipeline.pipeline.staleness import Currencies, Currency, Look, versions_of
+from ads_pipeline.ledger.status.status_table import StatusTable
+from ads_pipeline.pipeline.staleness import AssetStatus, PartitionStaleness, StalenessCalculator, versions_of
 from ads_pipeline_tests.ledger.builders import FakeClock, accept, accepted, key, landed, load, reject, run
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 TICK = timedelta(microseconds=1)
 POLICY = FreshnessPolicy(reread_after_days=(3, 30))
-PLAIN = Currencies({}, {})
+PLAIN = StalenessCalculator({}, {})
 NEVER, MATERIALIZED, STALE, LAST_FAILED = DisplayStatus
 FRESHNESS, UPSTREAM, CODE = StaleReason
 
@@ -34,13 +34,13 @@ def ledger(sqlite_url: str, clock: FakeClock) -> Iterator[Ledger]:
 
 
 def ask(
-    ledger: Ledger, clock: FakeClock, currencies: Currencies = PLAIN, partition: PartitionKey | None = None
-) -> Currency:
+    ledger: Ledger, clock: FakeClock, currencies: StalenessCalculator = PLAIN, partition: PartitionKey | None = None
+) -> PartitionStaleness:
     asked = partition or key()
     return currencies.of(ledger, [asked], now=clock.now)[asked]
 
 
-def shown(currency: Currency) -> tuple[DisplayStatus, DisplayStatus]:
+def shown(currency: PartitionStaleness) -> tuple[DisplayStatus, DisplayStatus]:
     return currency.raw.display, currency.warehouse.display
 
 
@@ -56,10 +56,12 @@ def make(ledger: Ledger, clock: FakeClock, run_id: str, *, loaded: bool = True) 
 
 def test_what_was_never_made_is_shown_as_that(ledger: Ledger, clock: FakeClock) -> None:
     """Unknown, landed and only rejected partitions were never materialized; what was tried is told beside it."""
-    everything = Currencies({"campaign_daily": POLICY}, {"raw/campaign_daily": _code("9", clock.now)})
+    everything = StalenessCalculator({"campaign_daily": POLICY}, {"raw/campaign_daily": _code("9", clock.now)})
     clock.now = datetime(2027, 1, 1, tzinfo=UTC)
     unknown = ask(ledger, clock, everything)
-    assert unknown == Currency(raw=Look(status=None, stale=None), warehouse=Look(status=None, stale=None))
+    assert unknown == PartitionStaleness(
+        raw=AssetStatus(status=None, stale=None), warehouse=AssetStatus(status=None, stale=None)
+    )
     assert (shown(unknown), unknown.raw.last_attempt, unknown.raw.reasons) == ((NEVER, NEVER), None, ())
     (r1,) = landed(ledger, key(), "r1")
     assert shown(ask(ledger, clock, everything)) == (NEVER, NEVER)
@@ -98,7 +100,7 @@ def test_a_load_is_later_than_what_it_loads(ledger: Ledger, clock: FakeClock) ->
 
 def test_a_confirmed_run_leaves_the_warehouse_current(ledger: Ledger, clock: FakeClock) -> None:
     """A re-validation finds the run as good as it was: there is nothing to load, and nothing was reported again."""
-    currencies = Currencies({"campaign_daily": POLICY}, {})
+    currencies = StalenessCalculator({"campaign_daily": POLICY}, {})
     make(ledger, clock, "r1")
     clock.tick(40 * DAY)
     before = ask(ledger, clock, currencies)
@@ -126,7 +128,7 @@ def test_each_query_has_its_own_policy(ledger: Ledger, clock: FakeClock) -> None
     clock.now = datetime(2026, 2, 2, 5, tzinfo=UTC)
     accepted(ledger, [key(), other])
     load(ledger, run(key(), "r1"), run(other, "r1"))
-    currencies = Currencies({"campaign_daily": POLICY}, {})
+    currencies = StalenessCalculator({"campaign_daily": POLICY}, {})
     deadline = datetime(2026, 2, 5, tzinfo=UTC)  # the day is the first, and has ended as the second begins
     clock.now = deadline
     assert shown(ask(ledger, clock, currencies)) == (MATERIALIZED, MATERIALIZED)
@@ -147,10 +149,10 @@ def test_a_new_version_of_a_query_makes_both_its_assets_stale(ledger: Ledger, cl
     other = key(query_name="keyword_daily")
     accepted(ledger, [key(), other])
     load(ledger, run(key(), "r1"), run(other, "r1"))
-    book = StatusBook(ledger._engine)
+    book = StatusTable(ledger._engine)
     book.see_code("google_ads", versions_of({"campaign_daily": "2", "keyword_daily": "1"}))
     seen = book.code_versions("google_ads")
-    currencies = Currencies({}, seen)
+    currencies = StalenessCalculator({}, seen)
     changed = ask(ledger, clock, currencies)
     assert shown(changed) == (STALE, STALE)
     assert (changed.raw.reasons, changed.warehouse.reasons) == ((CODE,), (CODE,))
@@ -158,7 +160,7 @@ def test_a_new_version_of_a_query_makes_both_its_assets_stale(ledger: Ledger, cl
     assert changed.raw.stale.since == seen["raw/campaign_daily"].since
     assert shown(ask(ledger, clock, currencies, other)) == (MATERIALIZED, MATERIALIZED)
     book.see_code("google_ads", versions_of({"campaign_daily": "1"}))
-    back = Currencies({}, book.code_versions("google_ads"))
+    back = StalenessCalculator({}, book.code_versions("google_ads"))
     assert shown(ask(ledger, clock, back)) == (MATERIALIZED, MATERIALIZED)
 
 
@@ -167,7 +169,7 @@ def test_all_reasons_are_told_in_their_order(ledger: Ledger, clock: FakeClock) -
     make(ledger, clock, "r1")
     make(ledger, clock, "r2", loaded=False)
     clock.tick(60 * DAY)
-    currencies = Currencies({"campaign_daily": POLICY}, dict.fromkeys(_ASSETS, _code("9", clock.now)))
+    currencies = StalenessCalculator({"campaign_daily": POLICY}, dict.fromkeys(_ASSETS, _code("9", clock.now)))
     currency = ask(ledger, clock, currencies)
     assert currency.raw.reasons == (FRESHNESS, CODE)
     assert currency.warehouse.reasons == (UPSTREAM, CODE)
@@ -204,11 +206,11 @@ def test_partitions_are_answered_in_the_order_asked(ledger: Ledger, clock: FakeC
 
 def test_a_sweep_knows_each_spaces_upstream(sqlite_url: str, clock: FakeClock) -> None:
     """The warehouse's row is compared with the raw row of its own tenant and workspace."""
-    space = Space(tenant_id="acme", workspace_id="ads")
+    space = Tenancy(tenant_id="acme", workspace_id="ads")
     with Ledger.opened(sqlite_url, clock=clock, space=space) as ledger:
         make(ledger, clock, "r1")
         make(ledger, clock, "r2", loaded=False)
-        book = StatusBook(ledger._engine, space=space)
+        book = StatusTable(ledger._engine, space=space)
         assert PLAIN.sweep(book, now=clock.now) == 1
         (swept,) = [row for row in book.every() if row.stale_reason_code]
         assert (swept.asset_key, swept.stale_reason_code) == ("warehouse/campaign_daily", UPSTREAM)

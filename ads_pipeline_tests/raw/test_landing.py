@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from ads_pipeline.domain.partition import PartitionKey, Run, parse_run_path
 from ads_pipeline.errors import BadName, BadRow, RawError, RunDamaged, RunExists, RunNotSealed, UnsafePath
-from ads_pipeline.raw.landing import METADATA, PAYLOAD, Damage, RawRuns
+from ads_pipeline.raw.landing import METADATA, PAYLOAD, DamagedRun, RawRuns
 from ads_pipeline.raw.seal import Seal
 from ads_pipeline_tests.builders import (
     DAY,
@@ -179,7 +179,7 @@ class TestReading:
         (root / "google_ads" / path).mkdir(parents=True)
         listed = found(raw, DAY, DAY + timedelta(days=20))
         assert seal in listed
-        assert [(each.path, each.run) for each in listed if isinstance(each, Damage)] == [
+        assert [(each.path, each.run) for each in listed if isinstance(each, DamagedRun)] == [
             (f"google_ads/{path}", None)
         ]
 
@@ -315,7 +315,9 @@ class TestLinks:
             with pytest.raises(UnsafePath):
                 found(raw)
         else:
-            assert [(each.path, type(each)) for each in found(raw) if isinstance(each, Damage)] == [(linked, Damage)]
+            assert [(each.path, type(each)) for each in found(raw) if isinstance(each, DamagedRun)] == [
+                (linked, DamagedRun)
+            ]
         assert tree(tmp_path) == before
 
     @pytest.mark.invariant("R1", "R7")

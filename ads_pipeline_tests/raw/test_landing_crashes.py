@@ -256,7 +256,7 @@ class TestFailure:
             patch.setattr(os, call, fail)
             with pytest.raises(RawUnavailable) as failure:
                 RawRuns(tmp_path).land(run(), ROWS, facts())
-        assert failure.value.waiting_cures
+        assert failure.value.is_transient
         assert_nothing_sealed(tmp_path)
         assert RawRuns(tmp_path).land(run(), ROWS, facts()).record_count == 2
 

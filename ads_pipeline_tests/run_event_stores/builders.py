@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from ads_pipeline.domain.run_events import Event, Logged
+from ads_pipeline.domain.run_events import Event, LoggedEvent
 from ads_pipeline.domain.run_snapshots import RunSnapshot, StepStatus, fold
 
 PLAN = "plan-1"
@@ -67,7 +67,7 @@ def history(run_id: str, happened: Iterable[Happening], *, after: int = 0) -> li
     ]
 
 
-def pieces(logged: Sequence[Logged], cuts: Iterable[int], *, back: int) -> Iterator[Sequence[Logged]]:
+def pieces(logged: Sequence[LoggedEvent], cuts: Iterable[int], *, back: int) -> Iterator[Sequence[LoggedEvent]]:
     """The events in pieces, each of which begins with some that the piece before it had."""
     start = 0
     for end in (*sorted(cuts), len(logged)):
@@ -75,7 +75,7 @@ def pieces(logged: Sequence[Logged], cuts: Iterable[int], *, back: int) -> Itera
         start = min(end, len(logged))
 
 
-def folded(run_id: str, parts: Iterable[Sequence[Logged]]) -> RunSnapshot:
+def folded(run_id: str, parts: Iterable[Sequence[LoggedEvent]]) -> RunSnapshot:
     """The snapshot after one part and the next, keeping of the steps what a store would."""
     snapshot, known = RunSnapshot(run_id=run_id), dict[str, StepStatus]()
     for part in parts:

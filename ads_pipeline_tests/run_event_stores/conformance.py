@@ -18,9 +18,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ads_pipeline.domain.run_events import LONGEST, Appended, Event, idempotency_key
+from ads_pipeline.domain.run_events import LONGEST, AppendResult, Event, idempotency_key
 from ads_pipeline.domain.run_snapshots import RunEventStore, RunStatus, StepStatus
-from ads_pipeline.errors import NoSuchEvents, RunClosed
+from ads_pipeline.errors import EventsNotFound, RunClosed
 from ads_pipeline_tests.example_counts import examples
 from ads_pipeline_tests.run_event_stores import builders
 from ads_pipeline_tests.run_event_stores.builders import fresh_run, told
@@ -40,7 +40,7 @@ def kept(store: RunEventStore, run_id: str) -> list[Event]:
     return [each.event for each in store.fetch(run_id, limit=LARGEST_PAGE)]
 
 
-def tell(store: RunEventStore, events: Sequence[Event]) -> list[Appended]:
+def tell(store: RunEventStore, events: Sequence[Event]) -> list[AppendResult]:
     """One by itself, many together: the promises are the same."""
     return [store.append(events[0])] if len(events) == 1 else store.append_many(events)
 
@@ -65,7 +65,7 @@ class RunEventStoreConformance:
                 known = key in first
                 conflict = first.setdefault(key, event).payload != event.payload
                 place = places.setdefault(key, appended.run_seq)
-                assert appended == Appended(run_seq=place, idempotent=known, payload_conflict=conflict)
+                assert appended == AppendResult(run_seq=place, idempotent=known, payload_conflict=conflict)
                 assert appended.persisted is not appended.idempotent
         assert all(earlier < later for earlier, later in pairwise(places.values()))
         logged = store.fetch(run_id)
@@ -91,7 +91,7 @@ class RunEventStoreConformance:
         new = store.append(first)
         assert (new.idempotent, new.persisted, new.payload_conflict) == (False, True, False)
         store.append(second)
-        again = Appended(run_seq=new.run_seq, idempotent=True)
+        again = AppendResult(run_seq=new.run_seq, idempotent=True)
         assert not again.persisted
         restarted = told(run_id, "StepCompleted", "step-0", engine_attempt_id=7, event_data=0, emitted_at=LATER)
         assert [store.append(first), store.append(restarted)] == [again, again]
@@ -104,7 +104,7 @@ class RunEventStoreConformance:
         store.append_many([*builders.completions(run_id, 2), told(run_id, "RunPaused"), told(run_id, "RunPaused")])
         logged = store.fetch(run_id)
         again = store.append_many([each.event for each in logged])
-        assert again == [Appended(run_seq=each.run_seq, idempotent=True) for each in logged]
+        assert again == [AppendResult(run_seq=each.run_seq, idempotent=True) for each in logged]
         assert store.fetch(run_id) == logged
 
     @pytest.mark.invariant("E4")
@@ -134,7 +134,7 @@ class RunEventStoreConformance:
             store.append_many(events)
         assert [each.event_type for each in kept(store, old)] == ["RunStarted"]
         assert kept(store, new) == []
-        with pytest.raises(NoSuchEvents):
+        with pytest.raises(EventsNotFound):
             store.project_snapshot(new)
 
     def test_a_run_follows_one_plan(self, store: RunEventStore) -> None:
@@ -161,7 +161,7 @@ class RunEventStoreConformance:
         appended = [*store.append_many(events[:4]), *(store.append(event) for event in events[4:])]
         assert all(each.persisted for each in appended)
         assert [each.logical_attempt_id for each in kept(store, run_id)] == [1, 1, 1, 2, 2, 3]
-        again = [Appended(run_seq=each.run_seq, idempotent=True) for each in appended]
+        again = [AppendResult(run_seq=each.run_seq, idempotent=True) for each in appended]
         assert [store.append(event) for event in events] == store.append_many(events) == again
         assert store.project_snapshot(run_id).status is RunStatus.PAUSED
         assert store.project_snapshot(run_id).inconsistencies == 0
@@ -368,7 +368,7 @@ class RunEventStoreConformance:
         run_id = fresh_run()
         assert store.get_snapshot(run_id) is None
         assert store.fetch(run_id) == []
-        with pytest.raises(NoSuchEvents) as missing:
+        with pytest.raises(EventsNotFound) as missing:
             store.project_snapshot(run_id)
         assert missing.value.run_id == run_id
         assert store.get_snapshot(run_id) is None

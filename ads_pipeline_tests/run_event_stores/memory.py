@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from ads_pipeline.domain.run_events import Appended, Event, Logged
+from ads_pipeline.domain.run_events import AppendResult, Event, LoggedEvent
 from ads_pipeline.domain.run_snapshots import FIRST_PAGE, RunSnapshot, StepStatus, fold
-from ads_pipeline.errors import NoSuchEvents, RunClosed
+from ads_pipeline.errors import EventsNotFound, RunClosed
 
 LARGEST_PAGE: Final = 10_000
 
@@ -18,20 +18,20 @@ class MemoryEventStore:
     """Events of runs in lists. What it knows of a run beside these can be made from them again."""
 
     def __init__(self) -> None:
-        self._logs: dict[str, list[Logged]] = {}
+        self._logs: dict[str, list[LoggedEvent]] = {}
         self._projected: dict[str, tuple[RunSnapshot, dict[str, StepStatus]]] = {}
 
-    def append(self, event: Event) -> Appended:
+    def append(self, event: Event) -> AppendResult:
         (appended,) = self.append_many([event])
         return appended
 
-    def append_many(self, events: Sequence[Event]) -> list[Appended]:
+    def append_many(self, events: Sequence[Event]) -> list[AppendResult]:
         drafts = {event.run_id: list(self._logs.get(event.run_id, ())) for event in events}
         appended = [_put(drafts[event.run_id], event) for event in events]
         self._logs |= drafts  # only now, so that one refusal leaves all as it was
         return appended
 
-    def fetch(self, run_id: str, *, after_seq: int = 0, limit: int = FIRST_PAGE) -> list[Logged]:
+    def fetch(self, run_id: str, *, after_seq: int = 0, limit: int = FIRST_PAGE) -> list[LoggedEvent]:
         if after_seq < 0:
             raise ValueError(f"after_seq: {after_seq} must not be negative")
         if not 1 <= limit <= LARGEST_PAGE:
@@ -44,14 +44,14 @@ class MemoryEventStore:
 
     def project_snapshot(self, run_id: str) -> RunSnapshot:
         if run_id not in self._logs:
-            raise NoSuchEvents(run_id, "no event of it was ever appended")
+            raise EventsNotFound(run_id, "no event of it was ever appended")
         before, steps = self._projected.get(run_id, (RunSnapshot(run_id=run_id), {}))
         after, changed = fold(before, steps, self._logs[run_id])
         self._projected[run_id] = after, steps | changed
         return after
 
 
-def _put(log: list[Logged], event: Event) -> Appended:
+def _put(log: list[LoggedEvent], event: Event) -> AppendResult:
     if log and log[0].event.plan_version != event.plan_version:
         raise RunClosed(event.run_id, f"it follows plan {log[0].event.plan_version}, not {event.plan_version}")
     whole = event if event.logical_attempt_id is not None else event.numbered(_occurrence(log, event))
@@ -59,14 +59,14 @@ def _put(log: list[Logged], event: Event) -> Appended:
     first = next((each for each in log if each.idempotency_key == key), None)
     if first is not None:
         conflict = first.event.payload != event.payload
-        return Appended(run_seq=first.run_seq, idempotent=True, payload_conflict=conflict)
+        return AppendResult(run_seq=first.run_seq, idempotent=True, payload_conflict=conflict)
     now = datetime.now(UTC)
     persisted_at = max(now, log[-1].persisted_at) if log else now  # a clock may go back
-    log.append(Logged(event=whole, run_seq=len(log) + 1, persisted_at=persisted_at, idempotency_key=key))
-    return Appended(run_seq=len(log), idempotent=False)
+    log.append(LoggedEvent(event=whole, run_seq=len(log) + 1, persisted_at=persisted_at, idempotency_key=key))
+    return AppendResult(run_seq=len(log), idempotent=False)
 
 
-def _occurrence(log: list[Logged], event: Event) -> int:
+def _occurrence(log: list[LoggedEvent], event: Event) -> int:
     """The number it has when it was told before, else the one behind all of its type."""
     numbers = {
         each.event.event_id: each.event.logical_attempt_id or 1

@@ -112,8 +112,8 @@ def failure(act: Callable[..., Any], *args: Any) -> dict[str, Any]:
     try:
         act(*args)
     except AdsPipelineError as error:
-        return {"kind": type(error).__name__, "message": str(error), "waiting_cures": error.waiting_cures}
-    return {"kind": None, "message": "", "waiting_cures": False}
+        return {"kind": type(error).__name__, "message": str(error), "is_transient": error.is_transient}
+    return {"kind": None, "message": "", "is_transient": False}
 
 
 def session(address: str) -> SparkSession:

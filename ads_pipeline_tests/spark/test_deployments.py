@@ -57,7 +57,7 @@ def test_the_pipeline_is_the_same_everywhere(answers: Answers, here: Answers) ->
     assert answers.held == here.held
     assert answers.of["judged_by_thousands"] == 10_000
     for failure in (answers.of[work] for work in FAILING):
-        assert (failure["kind"], failure["waiting_cures"]) == ("JudgingFailed", True)
+        assert (failure["kind"], failure["is_transient"]) == ("JudgingFailed", True)
         assert failure["message"].isprintable()
     without, dying = (answers.of[work]["message"] for work in FAILING)
     assert without.startswith("2 runs could not be judged: FileNotFoundError: ")
@@ -74,4 +74,4 @@ def assert_told_that_nobody_is_there(told: dict[str, Any]) -> None:
     for failure in (told["judge"], told["load"]):
         assert failure["message"].isprintable()
         assert "failed to connect to all addresses" in failure["message"]
-        assert failure["waiting_cures"]
+        assert failure["is_transient"]

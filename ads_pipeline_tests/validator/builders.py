@@ -9,7 +9,7 @@ from ads_pipeline.contracts.catalogue import rules_for
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.raw.landing import PAYLOAD, RawRuns
 from ads_pipeline.raw.seal import Seal, SealFacts
-from ads_pipeline.validator.judging import Sealed
+from ads_pipeline.validator.judging import SealedPayload
 from ads_pipeline_tests.builders import seal_by_hand
 
 DAY = date(2026, 2, 3)
@@ -51,16 +51,16 @@ def run(run_id: str, customer_id: str = CUSTOMER) -> Run:
     return Run(key=key, run_id=run_id)
 
 
-def landed(root: Path, run_id: str, *rows: dict[str, Any], customer_id: str = CUSTOMER) -> Sealed:
+def landed(root: Path, run_id: str, *rows: dict[str, Any], customer_id: str = CUSTOMER) -> SealedPayload:
     """A run of these rows, sealed by us."""
     return _sealed(root, RawRuns(root).land(run(run_id, customer_id), rows, FACTS))
 
 
-def by_hand(root: Path, run_id: str, payload: bytes, **seal: Any) -> Sealed:
+def by_hand(root: Path, run_id: str, payload: bytes, **seal: Any) -> SealedPayload:
     """A run of these bytes that somebody else sealed, with what its seal says changed."""
     seal_by_hand(root, run(run_id), payload, **seal)
     return _sealed(root, RawRuns(root).seal(run(run_id)))
 
 
-def _sealed(root: Path, seal: Seal) -> Sealed:
-    return Sealed(seal=seal, payload=str(root / seal.run.path / PAYLOAD))
+def _sealed(root: Path, seal: Seal) -> SealedPayload:
+    return SealedPayload(seal=seal, payload=str(root / seal.run.path / PAYLOAD))

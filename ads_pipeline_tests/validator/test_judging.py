@@ -22,14 +22,14 @@ from ads_pipeline.contracts.rules import Rules
 from ads_pipeline.domain.transitions import Outcome
 from ads_pipeline.errors import JudgingFailed
 from ads_pipeline.validator.contract_checks import check_rows
-from ads_pipeline.validator.judging import Judgement, Sealed, judge, rows_of
+from ads_pipeline.validator.judging import Judgement, SealedPayload, judge, rows_of
 from ads_pipeline.validator.payload import read_rows
 from ads_pipeline_tests.builders import tree
 from ads_pipeline_tests.example_counts import examples
 from ads_pipeline_tests.validator.builders import CUSTOMER, DAY, RULES, by_hand, landed, payload_of, row, without
 
 
-def bad_and_good(root: Path) -> dict[str, Sealed]:
+def bad_and_good(root: Path) -> dict[str, SealedPayload]:
     """Runs that fail for one reason each, among good ones."""
     good = payload_of(row(1), row(2))
     return {
@@ -71,12 +71,12 @@ REASONS = {
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> dict[str, Sealed]:
+def runs(tmp_path: Path) -> dict[str, SealedPayload]:
     return bad_and_good(tmp_path / "raw")
 
 
 @pytest.mark.invariant("V1", "V2")
-def test_each_run_of_a_set_gets_its_own_verdict(spark: SparkSession, runs: dict[str, Sealed]) -> None:
+def test_each_run_of_a_set_gets_its_own_verdict(spark: SparkSession, runs: dict[str, SealedPayload]) -> None:
     """Bad runs are refused with a reason a person can act on; the good among them are accepted with their count."""
     judged = dict(zip(runs, judge(spark, list(runs.values()), RULES), strict=True))
     for name, judgement in judged.items():
@@ -96,7 +96,7 @@ def test_each_run_of_a_set_gets_its_own_verdict(spark: SparkSession, runs: dict[
 
 @pytest.mark.invariant("V3", "V6")
 def test_judging_again_says_the_same_and_touches_nothing(
-    spark: SparkSession, runs: dict[str, Sealed], tmp_path: Path
+    spark: SparkSession, runs: dict[str, SealedPayload], tmp_path: Path
 ) -> None:
     """A verdict depends on the bytes and the rules alone; raw is as it was, in content and in mode."""
     before = tree(tmp_path)
@@ -126,7 +126,7 @@ def test_an_outage_is_not_a_verdict(spark: SparkSession, tmp_path: Path) -> None
     elsewhere = replace(good, payload=good.payload.replace("raw", "not-mounted"))
     with pytest.raises(JudgingFailed, match="2 runs could not be judged") as caught:
         judge(spark, [good, elsewhere], RULES)
-    assert caught.value.waiting_cures
+    assert caught.value.is_transient
     assert judge(spark, [good], RULES)[0].verdict.outcome is Outcome.ACCEPTED
 
 

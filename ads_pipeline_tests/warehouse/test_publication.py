@@ -16,7 +16,7 @@ from ads_pipeline.domain.partition import Run
 from ads_pipeline.errors import SchemaConflict, StagingDamaged
 from ads_pipeline.warehouse import delta_commits, staging
 from ads_pipeline.warehouse.publication import Warehouse
-from ads_pipeline.warehouse.values import Held, Table
+from ads_pipeline.warehouse.values import HeldPartition, Table
 from ads_pipeline_tests.warehouse.builders import (
     SCHEMA,
     by_duckdb,
@@ -32,7 +32,7 @@ from ads_pipeline_tests.warehouse.builders import (
 )
 
 
-def held(root: Path) -> dict[Any, Held]:
+def held(root: Path) -> dict[Any, HeldPartition]:
     return Warehouse(root).held(source="google_ads", query_name="campaign_daily")
 
 

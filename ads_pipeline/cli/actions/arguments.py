@@ -17,14 +17,14 @@ from ads_pipeline.cli.parsing import customers, partition_named, queries, window
 from ads_pipeline.domain.partition import PartitionKey, checked_name
 from ads_pipeline.errors import BadCommand, BadName
 from ads_pipeline.ledger.reader import LedgerReader
-from ads_pipeline.ledger.values import Order, StateFilter
+from ads_pipeline.ledger.values import ActionRequest, StateFilter
 from ads_pipeline.settings import Settings
 
 SHOWN: Final = 5  # of what is known, where nothing known is near a wrong word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ActionArguments:
     """An act as it was typed. `words` are the verb and what stood behind it, to the letter."""
 
     words: str
@@ -50,11 +50,11 @@ class Asked:
         return shlex.join(word for pair in typed for word in pair)
 
 
-def order_of(asked: Asked) -> Order:
+def order_of(asked: ActionArguments) -> ActionRequest:
     """The order under an id of its own; BadCommand where nobody orders it or nothing is given as the reason."""
     if not asked.reason.strip():
         raise BadCommand("--reason is empty: say why, for whoever reads the log of acts")
-    return Order(
+    return ActionRequest(
         act_id=str(uuid.uuid4()),
         operator=_operator(asked.operator),
         command=asked.words,
@@ -63,7 +63,7 @@ def order_of(asked: Asked) -> Order:
     )
 
 
-def meant(asked: Asked, settings: Settings, ledger: LedgerReader) -> StateFilter | list[PartitionKey]:
+def meant(asked: ActionArguments, settings: Settings, ledger: LedgerReader) -> StateFilter | list[PartitionKey]:
     """The partitions that are named, or the filter that says which; an act on every one is said by --all."""
     narrows = bool(asked.filters)
     if asked.partitions and (narrows or asked.everything):
@@ -81,7 +81,7 @@ def meant(asked: Asked, settings: Settings, ledger: LedgerReader) -> StateFilter
     )
 
 
-def expected(asked: Asked, settings: Settings, ledger: LedgerReader) -> list[PartitionKey]:
+def expected(asked: ActionArguments, settings: Settings, ledger: LedgerReader) -> list[PartitionKey]:
     """The partitions that are named, or every day of every query and customer that is meant, recorded or not."""
     if asked.partitions:
         if asked.filters or asked.everything:

@@ -14,7 +14,7 @@ from typer.core import TyperCommand
 
 from ads_pipeline.cli import audit, due
 from ads_pipeline.cli.actions import control_actions
-from ads_pipeline.cli.actions.arguments import Asked
+from ads_pipeline.cli.actions.arguments import ActionArguments
 from ads_pipeline.cli.options import (
     After,
     AsJson,
@@ -38,7 +38,7 @@ from ads_pipeline.cli.options import (
 )
 from ads_pipeline.cli.parsing import window
 from ads_pipeline.cli.states import filter_of
-from ads_pipeline.domain.transitions import Act
+from ads_pipeline.domain.transitions import Action
 from ads_pipeline.settings import Settings, read_settings
 
 audits: Final = typer.Typer(no_args_is_help=True, help="Ask what was done, by whom, and what it came to.")
@@ -59,7 +59,7 @@ What failed by the fault that parked it is not tried again by that alone: "state
 ActId = Annotated[
     str | None, typer.Option("--act", metavar="ACT_ID", help="List the partitions that this act changed.")
 ]
-Work = Callable[[Settings, Asked], int]
+Work = Callable[[Settings, ActionArguments], int]
 
 
 class Typed(TyperCommand):
@@ -72,8 +72,8 @@ class Typed(TyperCommand):
 
 def add_acts(state: typer.Typer) -> None:
     """Put the acts, and what is due, below `state`."""
-    _add(state, Act.REQUEUE, _retry)
-    for act in (Act.ENQUEUE, Act.MARK_TERMINAL, Act.CLEAR_TERMINAL, Act.REPROCESS, Act.WITHDRAW):
+    _add(state, Action.REQUEUE, _retry)
+    for act in (Action.ENQUEUE, Action.MARK_TERMINAL, Action.CLEAR_TERMINAL, Action.REPROCESS, Action.WITHDRAW):
         _add(state, act, _command(partial(_perform, act=act)))
     state.command("demote", cls=Typed, help=DEMOTE)(_command(_demote))
     state.command("restore", cls=Typed)(_restore)
@@ -83,16 +83,16 @@ def add_acts(state: typer.Typer) -> None:
     state.command("release", cls=Typed, help=RELEASE)(_parking(due.release))
 
 
-def _add(state: typer.Typer, act: Act, command: Callable[..., None]) -> None:
+def _add(state: typer.Typer, act: Action, command: Callable[..., None]) -> None:
     verb = control_actions.VERBS[act]
     state.command(verb.name, cls=Typed, help=verb.help)(command)
 
 
-def _perform(settings: Settings, asked: Asked, *, act: Act) -> int:
+def _perform(settings: Settings, asked: ActionArguments, *, act: Action) -> int:
     return control_actions.perform(settings, act, asked)
 
 
-def _demote(settings: Settings, asked: Asked) -> int:
+def _demote(settings: Settings, asked: ActionArguments) -> int:
     from ads_pipeline.cli.actions import demote_and_restore  # noqa: PLC0415
 
     return demote_and_restore.demote(settings, asked)
@@ -170,7 +170,7 @@ def _retry(
     )
     _end(
         control_actions.perform(
-            read_settings(os.environ), Act.REQUEUE, asked, even_terminal=even_terminal, force=force
+            read_settings(os.environ), Action.REQUEUE, asked, even_terminal=even_terminal, force=force
         )
     )
 
@@ -234,7 +234,7 @@ def _due(
     due.show(read_settings(os.environ), asked, limit=limit, as_json=as_json)
 
 
-def _parking(work: Callable[[Settings, Asked], None]) -> Callable[..., None]:
+def _parking(work: Callable[[Settings, ActionArguments], None]) -> Callable[..., None]:
     """A command with the options that parking and releasing share."""
 
     def command(
@@ -313,9 +313,11 @@ def _parked(*, as_json: AsJson = False) -> None:
     audit.parked(read_settings(os.environ), as_json=as_json)
 
 
-def _asked(context: typer.Context, **typed: Any) -> Asked:
+def _asked(context: typer.Context, **typed: Any) -> ActionArguments:
     """The act as it was typed; what was left out stays as `Asked` has it."""
-    return Asked(words=context.meta[TYPED], **{name: value for name, value in typed.items() if value is not None})
+    return ActionArguments(
+        words=context.meta[TYPED], **{name: value for name, value in typed.items() if value is not None}
+    )
 
 
 def _end(code: int) -> None:

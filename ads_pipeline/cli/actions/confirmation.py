@@ -12,7 +12,7 @@ from typing import Final
 import typer
 from rich.text import Text
 
-from ads_pipeline.cli.actions.arguments import Asked
+from ads_pipeline.cli.actions.arguments import ActionArguments
 from ads_pipeline.cli.output import Paper, cell, counted, listing, write_json
 from ads_pipeline.cli.states import COLOURS
 from ads_pipeline.domain.partition import PartitionKey
@@ -54,7 +54,7 @@ class End:
     unfinished: Mapping[PartitionKey, str] = field(default_factory=dict)
 
 
-def agreed(plan: Plan, asked: Asked) -> bool:
+def agreed(plan: Plan, asked: ActionArguments) -> bool:
     """Show the plan, and say whether to go ahead: not on a dry run, and not where there is nothing to do.
 
     Somebody who answers no ends the command; BadCommand where nobody can be asked.
@@ -78,7 +78,7 @@ def agreed(plan: Plan, asked: Asked) -> bool:
     return goes_ahead
 
 
-def end(plan: Plan, ended: End, asked: Asked) -> int:
+def end(plan: Plan, ended: End, asked: ActionArguments) -> int:
     """Tell what came of a plan, and last what remains as arguments to paste; the code to end with."""
     for kind, listed in (("left", ended.remaining), ("unfinished", ended.unfinished)):
         for key, why in listed.items():
@@ -104,7 +104,7 @@ def somebody_is_there() -> bool:
     return sys.stdin.isatty()
 
 
-def _notes(plan: Plan, asked: Asked) -> Iterator[str]:
+def _notes(plan: Plan, asked: ActionArguments) -> Iterator[str]:
     if plan.lines:
         counts = Counter(line.status for line in plan.lines)
         parts = ", ".join(f"{counts[status]:,} {status}" for status in COLOURS if counts[status])

@@ -10,24 +10,24 @@ from datetime import UTC, datetime
 from typing import Final
 
 from ads_pipeline.cli.actions import confirmation
-from ads_pipeline.cli.actions.arguments import Asked, expected, hint, meant, order_of
+from ads_pipeline.cli.actions.arguments import ActionArguments, expected, hint, meant, order_of
 from ads_pipeline.cli.actions.confirmation import End, Line, Plan
 from ads_pipeline.cli.output import counted
 from ads_pipeline.cli.parsing import desk_of, ledger_of
 from ads_pipeline.domain.partition import PartitionKey, checked_name
 from ads_pipeline.domain.retry import TREATMENTS
-from ads_pipeline.domain.transitions import Act, PartitionState, Status
+from ads_pipeline.domain.transitions import Action, PartitionState, Status
 from ads_pipeline.errors import BadName
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.values import StateFilter
-from ads_pipeline.pipeline.operator_actions import Control, Done, Preview, carry_out
+from ads_pipeline.pipeline.operator_actions import ActionOutcome, ActionPreview, OperatorActions, carry_out
 from ads_pipeline.progress import silence, telling
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verb:
+class ActionCommand:
     """An act as it is typed, what a partition becomes by it, and its help."""
 
     name: str
@@ -35,8 +35,8 @@ class Verb:
     help: str
 
 
-VERBS: Final[Mapping[Act, Verb]] = {
-    Act.ENQUEUE: Verb(
+VERBS: Final[Mapping[Action, ActionCommand]] = {
+    Action.ENQUEUE: ActionCommand(
         name="enqueue",
         becomes="pending, requested",
         help="""Ask for partitions that nobody has heard of, as for a backfill.
@@ -45,7 +45,7 @@ VERBS: Final[Mapping[Act, Verb]] = {
         and the ledger know. What is recorded already is left out, whatever became of it.
         """,
     ),
-    Act.REQUEUE: Verb(
+    Action.REQUEUE: ActionCommand(
         name="retry",
         becomes="pending",
         help="""Put failed partitions back to pending, so that they are fetched and judged again.
@@ -54,7 +54,7 @@ VERBS: Final[Mapping[Act, Verb]] = {
         stay counted.
         """,
     ),
-    Act.MARK_TERMINAL: Verb(
+    Action.MARK_TERMINAL: ActionCommand(
         name="mark-terminal",
         becomes="{status}, terminal",
         help="""Mark failed partitions as terminal, so that they are not tried again.
@@ -62,7 +62,7 @@ VERBS: Final[Mapping[Act, Verb]] = {
         A run that is sealed all the same is judged as always. "state clear-terminal" takes the marks away.
         """,
     ),
-    Act.CLEAR_TERMINAL: Verb(
+    Action.CLEAR_TERMINAL: ActionCommand(
         name="clear-terminal",
         becomes="{status}, not marked",
         help="""Take marks as terminal away.
@@ -70,7 +70,7 @@ VERBS: Final[Mapping[Act, Verb]] = {
         Whether a failed partition is tried again is then for its age and its number of failures to say.
         """,
     ),
-    Act.REPROCESS: Verb(
+    Action.REPROCESS: ActionCommand(
         name="reprocess",
         becomes="{status}, requested",
         help="""Ask for successes to be fetched and judged again.
@@ -78,7 +78,7 @@ VERBS: Final[Mapping[Act, Verb]] = {
         They stay safe to read meanwhile, and also where the new run is rejected.
         """,
     ),
-    Act.WITHDRAW: Verb(
+    Action.WITHDRAW: ActionCommand(
         name="withdraw",
         becomes="pending, hidden",
         help="""Hide successes from readers at once, and put them back to pending.
@@ -89,14 +89,16 @@ VERBS: Final[Mapping[Act, Verb]] = {
 }
 
 
-def perform(settings: Settings, act: Act, asked: Asked, *, even_terminal: bool = False, force: bool = False) -> int:
+def perform(
+    settings: Settings, act: Action, asked: ActionArguments, *, even_terminal: bool = False, force: bool = False
+) -> int:
     """Carry an act out on the partitions that are meant, if whoever is asked agrees; the code to end with."""
     order = order_of(asked)
     with ledger_of(settings) as ledger:
-        wanted = expected(asked, settings, ledger) if act is Act.ENQUEUE else meant(asked, settings, ledger)
-        looks = act is Act.REQUEUE and not force and settings.raw_root.is_dir()
+        wanted = expected(asked, settings, ledger) if act is Action.ENQUEUE else meant(asked, settings, ledger)
+        looks = act is Action.REQUEUE and not force and settings.raw_root.is_dir()
         raw = RawRuns(settings.raw_root) if looks else None
-        control = Control(ledger=ledger, policy=settings.retries, today=datetime.now(UTC).date(), raw=raw)
+        control = OperatorActions(ledger=ledger, policy=settings.retries, today=datetime.now(UTC).date(), raw=raw)
         preview = _narrowed(control, ledger, act, wanted, asked.error_class, even_terminal=even_terminal)
     plan = _plan(preview)
     if not confirmation.agreed(plan, asked):
@@ -108,14 +110,14 @@ def perform(settings: Settings, act: Act, asked: Asked, *, even_terminal: bool =
 
 
 def _narrowed(
-    control: Control,
+    control: OperatorActions,
     ledger: LedgerReader,
-    act: Act,
+    act: Action,
     wanted: StateFilter | list[PartitionKey],
     error_class: str | None,
     *,
     even_terminal: bool,
-) -> Preview:
+) -> ActionPreview:
     """The preview, of partitions whose last failure was of a class if one was named."""
     preview = control.preview(act, wanted, even_terminal=even_terminal)
     if error_class is None:
@@ -134,7 +136,7 @@ def _narrowed(
     )
 
 
-def _plan(preview: Preview) -> Plan:
+def _plan(preview: ActionPreview) -> Plan:
     verb, cleared = VERBS[preview.act], set(preview.cleared)
     lines = [
         Line(
@@ -155,7 +157,7 @@ def _now(state: PartitionState) -> str:
     return f"{state.status}, {counted(state.attempt_count, 'attempt')}"
 
 
-def _end(preview: Preview, done: Done, act_id: str) -> End:
+def _end(preview: ActionPreview, done: ActionOutcome, act_id: str) -> End:
     changed = [state.key for state in done.changed]
     reached = {*changed, *done.unchanged}
     refusals = {str(getattr(error, "partition", "")): str(error) for error in done.refused}

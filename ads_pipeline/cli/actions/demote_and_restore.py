@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ads_pipeline.cli.actions import confirmation
-from ads_pipeline.cli.actions.arguments import Asked, hint, meant, order_of
+from ads_pipeline.cli.actions.arguments import ActionArguments, hint, meant, order_of
 from ads_pipeline.cli.actions.confirmation import End, Line, Plan
 from ads_pipeline.cli.parsing import ledger_of, writing_ledger_of
 from ads_pipeline.domain.partition import PartitionKey, Run, checked_name
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.errors import AdsPipelineError, BadCommand, BadName
 from ads_pipeline.ledger.reader import LedgerReader
-from ads_pipeline.ledger.values import Order, StateFilter
+from ads_pipeline.ledger.values import ActionRequest, StateFilter
 from ads_pipeline.pipeline import demote_and_restore
-from ads_pipeline.pipeline.demote_and_restore import Overruled, earlier_accepted
+from ads_pipeline.pipeline.demote_and_restore import OverrideResult, earlier_accepted
 from ads_pipeline.pipeline.pipeline import Pipeline
 from ads_pipeline.progress import silence, telling
 from ads_pipeline.raw.landing import RawRuns
@@ -29,7 +29,7 @@ from ads_pipeline.warehouse.publication import Warehouse
 NONE_BEFORE = "no run of it was accepted before"
 HAVE_IT = "readers have that run"
 CHANGED = "it changed since it was looked at; look again"
-Work = Callable[[Pipeline, LedgerReader, Sequence[Run], Order], Overruled]
+Work = Callable[[Pipeline, LedgerReader, Sequence[Run], ActionRequest], OverrideResult]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Step:
     run: Run
 
 
-def demote(settings: Settings, asked: Asked) -> int:
+def demote(settings: Settings, asked: ActionArguments) -> int:
     """Reject what readers have of the partitions that are meant; the code to end with."""
     order = order_of(asked)
     with ledger_of(settings) as ledger:
@@ -60,7 +60,7 @@ def demote(settings: Settings, asked: Asked) -> int:
     return _carry_out(settings, plan, steps, asked, order, _demote)
 
 
-def restore(settings: Settings, asked: Asked, *, run_id: str | None) -> int:
+def restore(settings: Settings, asked: ActionArguments, *, run_id: str | None) -> int:
     """Give readers earlier runs of the partitions that are meant; the code to end with."""
     if run_id is not None and len(set(asked.partitions)) != 1:
         raise BadCommand("--run is a run of one partition: name that partition, and no other")
@@ -80,7 +80,7 @@ def restore(settings: Settings, asked: Asked, *, run_id: str | None) -> int:
     return _carry_out(settings, plan, steps, asked, order, demote_and_restore.restore)
 
 
-def _demote(pipeline: Pipeline, _ledger: LedgerReader, runs: Sequence[Run], order: Order) -> Overruled:
+def _demote(pipeline: Pipeline, _ledger: LedgerReader, runs: Sequence[Run], order: ActionRequest) -> OverrideResult:
     return demote_and_restore.demote(pipeline, runs, order)
 
 
@@ -106,7 +106,9 @@ def _line(step: Step, becomes: str) -> Line:
     return Line(key=state.key, status=state.status, now=now, becomes=becomes)
 
 
-def _carry_out(settings: Settings, plan: Plan, steps: Sequence[Step], asked: Asked, order: Order, work: Work) -> int:
+def _carry_out(
+    settings: Settings, plan: Plan, steps: Sequence[Step], asked: ActionArguments, order: ActionRequest, work: Work
+) -> int:
     if not confirmation.agreed(plan, asked):
         return 0
     tell = telling(sys.stderr) if sys.stderr.isatty() else silence
@@ -122,7 +124,7 @@ def _carry_out(settings: Settings, plan: Plan, steps: Sequence[Step], asked: Ask
         runs = [step.run for step in steps if seen[step.state.key] == step.state]
         changed = {step.state.key: CHANGED for step in steps if seen[step.state.key] != step.state}
         try:
-            done = work(pipeline, ledger, runs, order) if runs else Overruled(recorded=())
+            done = work(pipeline, ledger, runs, order) if runs else OverrideResult(recorded=())
         except AdsPipelineError:
             told = f'act {order.act_id} has stopped half-way; "ads-pipeline reconcile" finishes what it began'
             print(told, file=sys.stderr)  # noqa: T201 - a person reads it
@@ -130,7 +132,7 @@ def _carry_out(settings: Settings, plan: Plan, steps: Sequence[Step], asked: Ask
     return confirmation.end(plan, _end(plan, done, changed, order.act_id), asked)
 
 
-def _end(plan: Plan, done: Overruled, changed: Mapping[PartitionKey, str], act_id: str) -> End:
+def _end(plan: Plan, done: OverrideResult, changed: Mapping[PartitionKey, str], act_id: str) -> End:
     recorded = [each.state.key for each in done.recorded]
     refused = {line.key: str(error) for error in done.refusals for line in plan.lines if str(line.key) in str(error)}
     why = {**refused, **done.problems, **changed}
@@ -144,7 +146,7 @@ def _end(plan: Plan, done: Overruled, changed: Mapping[PartitionKey, str], act_i
     )
 
 
-def _unloaded(done: Overruled) -> Iterator[tuple[PartitionKey, str]]:
+def _unloaded(done: OverrideResult) -> Iterator[tuple[PartitionKey, str]]:
     """What is accepted again and not with its readers yet."""
     for run, error in done.loading.damaged.items():
         yield run.key, f'{run} is accepted and not loaded, "ads-pipeline reconcile" tries again: {error}'

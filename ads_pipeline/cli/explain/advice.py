@@ -10,7 +10,7 @@ from ads_pipeline.domain.transitions import Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
+class PartitionFacts:
     """What there is to know before one can say what to do. A run goes by its run_id.
 
     `status` is None for a partition that nobody has heard of. `awaiting` is the newest run without a verdict, if one
@@ -41,7 +41,7 @@ class Findings:
     requested: str | None = None
 
 
-def next_step(found: Findings) -> tuple[str, ...]:
+def next_step(found: PartitionFacts) -> tuple[str, ...]:
     """What to do, in one line or two."""
     match found.status:
         case Status.SUCCESS if found.demoting:
@@ -58,7 +58,7 @@ def next_step(found: Findings) -> tuple[str, ...]:
     return (step,) if found.act is None else (found.act, step)
 
 
-def _try_again(found: Findings) -> tuple[str, ...]:
+def _try_again(found: PartitionFacts) -> tuple[str, ...]:
     """A failure is cured by another run, which comes by itself, by an order, or from whoever seals one."""
     seal = "seal a corrected run under a new run_id; nothing is to be reset"
     retry = f"ads-pipeline state retry {found.partition} --reason TEXT"
@@ -74,11 +74,11 @@ def _try_again(found: Findings) -> tuple[str, ...]:
     return (f"mend what is said of it above, then: {retry}", f"or {seal}")
 
 
-def _release(found: Findings) -> str:
+def _release(found: PartitionFacts) -> str:
     return f"mend its account or query, then: ads-pipeline state release {found.parked} --reason TEXT"
 
 
-def _produce(found: Findings) -> str:
+def _produce(found: PartitionFacts) -> str:
     if found.parked:
         return _release(found)
     if found.terminal:
@@ -88,11 +88,11 @@ def _produce(found: Findings) -> str:
     return f"{told}; {_asked_for(found)}" if found.requested else told
 
 
-def _asked_for(found: Findings) -> str:
+def _asked_for(found: PartitionFacts) -> str:
     return f"it was asked for ({found.requested}), see ads-pipeline state due"
 
 
-def _judge(found: Findings) -> str:
+def _judge(found: PartitionFacts) -> str:
     """Judging is Dagster's alone, so that a run is judged where its verdict is seen."""
     name = found.query_name
     if found.no_asset is not None:
@@ -104,7 +104,7 @@ def _judge(found: Findings) -> str:
     return f"have {found.awaiting} judged: {by_hand}{waiting}"
 
 
-def _load(found: Findings) -> str:
+def _load(found: PartitionFacts) -> str:
     name = found.query_name
     if found.unloadable:
         return f"put the raw data of {found.current} back, or seal a run under a new run_id: it cannot be loaded"
@@ -114,7 +114,7 @@ def _load(found: Findings) -> str:
     return f"load it: materialize warehouse/{name} in Dagster, or wait for {waiting}"
 
 
-def _improve(found: Findings) -> tuple[str, ...]:
+def _improve(found: PartitionFacts) -> tuple[str, ...]:
     """A success that readers have may still be told anew."""
     if found.awaiting:
         return (_judge(found), f"until then readers keep {found.shown}")

@@ -9,22 +9,22 @@ from datetime import datetime
 
 from ads_pipeline.cli.output import instant_of, moment
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.retry import Answer, Failure, Parked, RetryAt, RetryPolicy, Terminal, decide
+from ads_pipeline.domain.retry import Failure, Parked, RetryAt, RetryDecision, RetryPolicy, Terminal, decide
 from ads_pipeline.domain.transitions import PartitionState, Status
-from ads_pipeline.ledger.control.retry_queue import Parking, Planned, Wanted
+from ads_pipeline.ledger.control.retry_queue import OpenRequest, Parking, ScheduledRetry
 from ads_pipeline.ledger.reader import LedgerReader
-from ads_pipeline.ledger.values import Holder
+from ads_pipeline.ledger.values import LeaseHolder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prospect:
     """What becomes of one partition: of its last failure, of what was asked for, and what holds it back."""
 
-    answer: Answer | None = None
-    request: Wanted | None = None
+    answer: RetryDecision | None = None
+    request: OpenRequest | None = None
     parkings: tuple[Parking, ...] = ()
     marked: bool = False
-    holder: Holder | None = None
+    holder: LeaseHolder | None = None
 
     @property
     def terminal(self) -> Terminal | None:
@@ -116,14 +116,16 @@ def parking_words(parking: Parking) -> str:
     return f"{what} {parking.name}{since}: {parking.error_class}: {parking.why}"
 
 
-def _that_counts(state: PartitionState, failure: Failure | None, request: Wanted | None) -> Failure | None:
+def _that_counts(state: PartitionState, failure: Failure | None, request: OpenRequest | None) -> Failure | None:
     """A failure decides about a failed partition, and about a request if it came after it."""
     if failure is None or state.status is Status.FAILED:
         return failure
     return failure if request and failure.failed_at > request.requested_at else None
 
 
-def _as_planned(answer: Answer | None, planned: Planned | None, state: PartitionState) -> Answer | None:
+def _as_planned(
+    answer: RetryDecision | None, planned: ScheduledRetry | None, state: PartitionState
+) -> RetryDecision | None:
     """The moment that was planned holds, also where the policy has changed since."""
     if isinstance(answer, RetryAt) and planned and planned.due_at and planned.attempt_no == state.attempt_count:
         return RetryAt(at=planned.due_at, why=answer.why)

@@ -12,20 +12,20 @@ from rich.table import Table
 from rich.text import Text
 
 from ads_pipeline.cli.events import event_fields, shortened, telling
-from ads_pipeline.cli.explain.advice import Findings, next_step
+from ads_pipeline.cli.explain.advice import PartitionFacts, next_step
 from ads_pipeline.cli.explain.forecast import Prospect, prospects
 from ads_pipeline.cli.output import GAP, Paper, cell, counted, instant_of, moment, write_json
 from ads_pipeline.cli.parsing import events_of, ledger_of, partition_named
 from ads_pipeline.cli.states import COLOURS, DATA, REASONS, fields_of
 from ads_pipeline.domain.freshness import AttemptOutcome, DisplayStatus
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.retry import Parked, Treatment
-from ads_pipeline.domain.run_events import Logged
+from ads_pipeline.domain.retry import ErrorPolicy, Parked
+from ads_pipeline.domain.run_events import LoggedEvent
 from ads_pipeline.domain.transitions import Outcome, PartitionState, RegisteredRun, Status
-from ads_pipeline.ledger.values import Attempt, Pointer, RecordedAct, Standing
+from ads_pipeline.ledger.values import Attempt, PartitionAction, Pointer, PublicationStatus
 from ads_pipeline.pipeline.gaps import Gap, gap_of
-from ads_pipeline.pipeline.staleness import Currencies, Currency, Look
-from ads_pipeline.raw.landing import Damage, RawRuns
+from ads_pipeline.pipeline.staleness import AssetStatus, PartitionStaleness, StalenessCalculator
+from ads_pipeline.raw.landing import DamagedRun, RawRuns
 from ads_pipeline.raw.seal import Seal
 from ads_pipeline.settings import Settings
 
@@ -39,14 +39,14 @@ class Case:
     """One partition as ledger, raw and log know it. `sealed` is None where raw cannot be seen from here."""
 
     key: PartitionKey
-    standing: Standing | None
+    standing: PublicationStatus | None
     registered: Sequence[tuple[RegisteredRun, datetime]]
     attempts: Sequence[Attempt]
-    acts: Sequence[RecordedAct]
-    currency: Currency
+    acts: Sequence[PartitionAction]
+    currency: PartitionStaleness
     prospect: Prospect
-    events: Sequence[Logged]
-    sealed: Mapping[str, Seal | Damage] | None
+    events: Sequence[LoggedEvent]
+    sealed: Mapping[str, Seal | DamagedRun] | None
     no_asset: str | None
     now: datetime
 
@@ -69,17 +69,17 @@ class Case:
         return self.standing is not None and self.standing.publishable
 
     @property
-    def unheard(self) -> dict[str, Seal | Damage]:
+    def unheard(self) -> dict[str, Seal | DamagedRun]:
         """What raw holds and the ledger was never told of."""
         known = {each.run.run_id for each, _at in self.registered}
         return {run_id: found for run_id, found in (self.sealed or {}).items() if run_id not in known}
 
     @property
-    def findings(self) -> Findings:
+    def findings(self) -> PartitionFacts:
         state, standing = self.state, self.standing
         awaiting, newest = _awaiting(self), _newest(self)
         prospect = self.prospect
-        return Findings(
+        return PartitionFacts(
             query_name=self.key.query_name,
             partition=str(self.key).removeprefix(f"{self.key.source}/"),
             status=state.status if standing else None,
@@ -94,7 +94,7 @@ class Case:
             act=_act_that_holds(self),
             terminal=prospect.terminal is not None or prospect.marked,
             parked=next((f"--{each.scope} {each.name}" for each in prospect.parkings), None),
-            held=isinstance(prospect.answer, Parked) and prospect.answer.scope is Treatment.HOLD,
+            held=isinstance(prospect.answer, Parked) and prospect.answer.scope is ErrorPolicy.HOLD,
             next_try=moment(prospect.next_at) if prospect.next_at else None,
             requested=prospect.request.kind if prospect.request else None,
             no_asset=self.no_asset,
@@ -114,7 +114,7 @@ def why(settings: Settings, word: str, *, as_json: bool) -> None:
 def _case(settings: Settings, key: PartitionKey) -> Case:
     now = datetime.now(UTC)
     with ledger_of(settings) as ledger, events_of(settings) as log:
-        current = Currencies(settings.policies, ledger.code_versions(key.source)).of(ledger, [key], now=now)
+        current = StalenessCalculator(settings.policies, ledger.code_versions(key.source)).of(ledger, [key], now=now)
         standing = ledger.standing(key)
         state = standing.state if standing else PartitionState.absent(key)
         return Case(
@@ -132,7 +132,7 @@ def _case(settings: Settings, key: PartitionKey) -> Case:
         )
 
 
-def _sealed(settings: Settings, key: PartitionKey) -> dict[str, Seal | Damage] | None:
+def _sealed(settings: Settings, key: PartitionKey) -> dict[str, Seal | DamagedRun] | None:
     """What raw holds of the partition, by run_id; what has no run's name, by the name that it has."""
     if not settings.raw_root.is_dir():
         return None
@@ -140,8 +140,8 @@ def _sealed(settings: Settings, key: PartitionKey) -> dict[str, Seal | Damage] |
     return {_name_of(each): each for each in found}
 
 
-def _name_of(found: Seal | Damage) -> str:
-    path = found.path if isinstance(found, Damage) else found.run.path
+def _name_of(found: Seal | DamagedRun) -> str:
+    path = found.path if isinstance(found, DamagedRun) else found.run.path
     return path.rpartition("/")[2] if found.run is None else found.run.run_id
 
 
@@ -178,12 +178,12 @@ def _awaiting(case: Case) -> str | None:
     return None
 
 
-def _tried_since(look: Look, run_id: str) -> bool:
+def _tried_since(look: AssetStatus, run_id: str) -> bool:
     """Whether the last attempt at the raw asset was to judge this run; it has no verdict, so it ended otherwise."""
     return look.status is not None and look.status.last_attempt_run_id == run_id
 
 
-def _failed(look: Look, run_id: str | None) -> bool:
+def _failed(look: AssetStatus, run_id: str | None) -> bool:
     status = look.status
     return status is not None and (status.last_attempt_run_id, look.last_attempt) == (run_id, AttemptOutcome.FAILED)
 
@@ -236,7 +236,7 @@ def _shown(case: Case) -> str:
     return f"run {run_id} since {moment(pointer.changed_at)}, table version {pointer.table_version}{behind}"
 
 
-def _look(look: Look) -> str:
+def _look(look: AssetStatus) -> str:
     """How current the asset is, with every reason why it is not, what it was made of and what was last tried."""
     told = [DATA[look.display]]
     if look.stale:
@@ -268,7 +268,9 @@ def _runs(case: Case, settings: Settings) -> Iterator[tuple[str, str]]:
         if run_id not in attempts:
             yield "", "awaits its verdict"
     for run_id, found in case.unheard.items():
-        told = f"damaged: {found.problem}" if isinstance(found, Damage) else f"{counted(found.record_count, 'row')}"
+        told = (
+            f"damaged: {found.problem}" if isinstance(found, DamagedRun) else f"{counted(found.record_count, 'row')}"
+        )
         yield "-", f"{run_id}, sealed and not registered, {told}"
     if case.sealed is None:
         yield "", f"raw runs cannot be seen from here: there is no folder {settings.raw_root}"
@@ -287,7 +289,7 @@ def _in_raw(case: Case, run_id: str) -> str:
     found = case.sealed.get(run_id)
     if found is None:
         return "; its raw data is gone"
-    return f"; damaged: {found.problem}" if isinstance(found, Damage) else ""
+    return f"; damaged: {found.problem}" if isinstance(found, DamagedRun) else ""
 
 
 def verdict_words(attempt: Attempt) -> str:
@@ -300,11 +302,11 @@ def verdict_words(attempt: Attempt) -> str:
     return f"{attempt.outcome}{effect}{again} at {moment(attempt.judged_at)}{said}"
 
 
-def _act_words(act: RecordedAct) -> tuple[str, str]:
+def _act_words(act: PartitionAction) -> tuple[str, str]:
     return moment(act.acted_at), f"{act.act} by {act.operator} ({act.command}), was {act.status_before}: {act.reason}"
 
 
-def _events(events: Sequence[Logged]) -> Iterator[tuple[str, str]]:
+def _events(events: Sequence[LoggedEvent]) -> Iterator[tuple[str, str]]:
     names = shortened(list(dict.fromkeys(logged.event.run_id for logged in events)))
     for logged in events:
         words = f"{names[logged.event.run_id]}  {logged.event.event_type}  {telling(logged.event.event_data)}"

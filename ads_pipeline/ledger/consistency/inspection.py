@@ -34,7 +34,7 @@ class KnownRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Astray:
+class MisplacedPointer:
     """A published pointer that is not at the current run of a success, or says something else of its run."""
 
     run: Run
@@ -53,7 +53,7 @@ class OpenRun:
     leased_until: datetime | None
 
 
-class Inspection(LedgerReader):
+class LedgerInspection(LedgerReader):
     """Read access for whoever examines the whole ledger."""
 
     def clock(self) -> datetime:
@@ -92,10 +92,10 @@ class Inspection(LedgerReader):
         rows = self._execute(statement.where(*named, runs.c.run_id == run.run_id))
         return _known(rows[0]) if rows else None
 
-    def astray(self) -> list[Astray]:
+    def astray(self) -> list[MisplacedPointer]:
         """The published pointers that are not where they should be, by partition."""
         return [
-            Astray(
+            MisplacedPointer(
                 run=run_in(row),
                 status=Status(row.status),
                 current_run_id=row.current_run_id,

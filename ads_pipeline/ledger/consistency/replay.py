@@ -17,18 +17,18 @@ import sqlalchemy as sa
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import (
     TRANSITIONS,
-    Act,
+    Action,
     Effect,
     Outcome,
     PartitionState,
     RegisteredRun,
-    Ruling,
     Status,
     Verdict,
+    VerdictEffect,
     carry_out,
     rule_on,
 )
-from ads_pipeline.errors import IllegalMove, LogContradicted, UnsoundAcceptance
+from ads_pipeline.errors import IllegalTransition, LogContradicted, UnsoundAcceptance
 from ads_pipeline.ledger.row_mapping import fields_for, key_in, key_of, registered_of, run_in, state_of
 from ads_pipeline.ledger.state.verdict_recorder import check_sound
 from ads_pipeline.ledger.tables import KEY, acted_partitions, attempts, operator_acts, partition_state, runs
@@ -36,7 +36,7 @@ from ads_pipeline.ledger.tables import KEY, acted_partitions, attempts, operator
 AT_ONCE: Final = 5_000
 CLOCKS_GO_BACK: Final = timedelta(hours=1)  # and no further, or it is the log that is wrong
 # The acts by which a partition's status changes. Others are noted beside it, and are no part of the replay.
-MOVING: Final[Mapping[str, Act]] = {
+MOVING: Final[Mapping[str, Action]] = {
     act.name.lower(): act
     for (status, act), move in TRANSITIONS.items()
     if move.effect is None and move.to is not status
@@ -45,7 +45,7 @@ _Rows = Sequence[sa.Row[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class History:
+class PartitionHistory:
     """What is logged of one partition, and its state as it stands; None where there is no row."""
 
     key: PartitionKey
@@ -80,7 +80,7 @@ class History:
         return found
 
 
-def histories(connection: sa.Connection) -> Iterator[History]:
+def histories(connection: sa.Connection) -> Iterator[PartitionHistory]:
     """Every partition of which anything is logged or recorded, in key order, a portion at a time."""
     streams = [_stream(connection, number, statement) for number, statement in enumerate(_STREAMS)]
     for _key, members in groupby(heapq.merge(*streams, key=itemgetter(0)), key=itemgetter(0)):
@@ -88,7 +88,7 @@ def histories(connection: sa.Connection) -> Iterator[History]:
         for _place, number, row in members:
             rows[number].append(row)
         states, registered, judged, acts = rows
-        yield History(
+        yield PartitionHistory(
             key=key_in(next(row for some in rows for row in some)),
             recorded=state_of(states[0]) if states else None,
             registered={row.run_id: registered_of(row) for row in registered},
@@ -98,7 +98,7 @@ def histories(connection: sa.Connection) -> Iterator[History]:
         )
 
 
-def replay(history: History) -> PartitionState:
+def replay(history: PartitionHistory) -> PartitionState:
     """The state that follows from the logs; LogContradicted where the rules cannot have led to them."""
     state, placed = history.begun, history.placed
     current: int | None = None
@@ -123,7 +123,7 @@ def replay(history: History) -> PartitionState:
 
 def _ruled(
     state: PartitionState, attempt: sa.Row[Any], registered: RegisteredRun, current: int | None, speaker: int | None
-) -> Ruling:
+) -> VerdictEffect:
     try:
         verdict = Verdict(
             run=run_in(attempt),
@@ -139,7 +139,7 @@ def _ruled(
             message_ordinal=speaker,
             now=attempt.judged_at,
         )
-    except (ValueError, IllegalMove, UnsoundAcceptance) as error:
+    except (ValueError, IllegalTransition, UnsoundAcceptance) as error:
         raise _contradicted(state, attempt, str(error)) from error
 
 
@@ -161,7 +161,7 @@ def _acted(state: PartitionState, act: sa.Row[Any]) -> PartitionState:
         raise LogContradicted(str(state.key), problem)
     try:
         return carry_out(state, MOVING[act.act], now=act.acted_at)
-    except IllegalMove as error:
+    except IllegalTransition as error:
         raise LogContradicted(str(state.key), f"act {act.act_id}: {error}") from error
 
 

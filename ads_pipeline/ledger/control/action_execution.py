@@ -11,34 +11,45 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.transitions import Act, PartitionState, carry_out
-from ads_pipeline.errors import ActRepeated, IllegalMove, LedgerError, MarkedTerminal, SeenOtherwise, printable
+from ads_pipeline.domain.transitions import Action, PartitionState, carry_out
+from ads_pipeline.errors import (
+    ActionIdReused,
+    IllegalTransition,
+    LedgerError,
+    MarkedTerminal,
+    StateChanged,
+    printable,
+)
 from ads_pipeline.ledger.row_mapping import key_fields, key_in, state_fields
 from ads_pipeline.ledger.tables import instant_text
-from ads_pipeline.ledger.values import Acted, Order
-from ads_pipeline.ledger.write_context import Writing
+from ads_pipeline.ledger.values import ActionRequest, ActionResult
+from ads_pipeline.ledger.write_context import WriteContext
 
 # What an act on a partition is told as.
-EVENTS: Final[Mapping[Act, str]] = {
-    Act.ENQUEUE: "PartitionEnqueued",
-    Act.REQUEUE: "PartitionRequeued",
-    Act.WITHDRAW: "PartitionWithdrawn",
-    Act.REPROCESS: "ReprocessRequested",
-    Act.MARK_TERMINAL: "TerminalMarked",
-    Act.CLEAR_TERMINAL: "TerminalCleared",
+EVENTS: Final[Mapping[Action, str]] = {
+    Action.ENQUEUE: "PartitionEnqueued",
+    Action.REQUEUE: "PartitionRequeued",
+    Action.WITHDRAW: "PartitionWithdrawn",
+    Action.REPROCESS: "ReprocessRequested",
+    Action.MARK_TERMINAL: "TerminalMarked",
+    Action.CLEAR_TERMINAL: "TerminalCleared",
 }
 # The acts by which a run is asked for, and what for.
-KINDS: Final[Mapping[Act, str]] = {Act.REQUEUE: "retry", Act.ENQUEUE: "backfill", Act.REPROCESS: "reprocess"}
+KINDS: Final[Mapping[Action, str]] = {
+    Action.REQUEUE: "retry",
+    Action.ENQUEUE: "backfill",
+    Action.REPROCESS: "reprocess",
+}
 
 
 def act_on(
-    writing: Writing,
+    writing: WriteContext,
     connection: sa.Connection,
-    act: Act,
+    act: Action,
     keys: Sequence[PartitionKey],
-    order: Order,
+    order: ActionRequest,
     seen: Mapping[PartitionKey, PartitionState],
-) -> Acted:
+) -> ActionResult:
     """What the act made of each partition; what it made before, when it is sent again.
 
     A partition that is no longer as it was `seen` is refused: whoever ordered the act did not mean what it is now.
@@ -56,10 +67,10 @@ def act_on(
 
 
 def log(
-    writing: Writing,
+    writing: WriteContext,
     connection: sa.Connection,
     act: str,
-    order: Order,
+    order: ActionRequest,
     changed: Sequence[PartitionState],
     before: Mapping[PartitionKey, PartitionState],
     now: datetime,
@@ -85,20 +96,20 @@ def log(
     writing.sql.insert_acted.run(connection, rows)
 
 
-def is_logged(writing: Writing, connection: sa.Connection, act: str, order: Order) -> bool:
+def is_logged(writing: WriteContext, connection: sa.Connection, act: str, order: ActionRequest) -> bool:
     """Whether this very act is in the log; ActRepeated when another one is under its id."""
     done = connection.execute(writing.sql.read_act, {"act_id": order.act_id}).one_or_none()
     if done is not None and (done.act, done.operator) != (act.lower(), printable(order.operator)):
-        raise ActRepeated(order.act_id)
+        raise ActionIdReused(order.act_id)
     return done is not None
 
 
 def _write(
-    writing: Writing,
+    writing: WriteContext,
     connection: sa.Connection,
-    act: Act,
-    order: Order,
-    acted: Acted,
+    act: Action,
+    order: ActionRequest,
+    acted: ActionResult,
     before: Mapping[PartitionKey, PartitionState],
     now: datetime,
 ) -> None:
@@ -107,24 +118,31 @@ def _write(
     moved = [state for state in acted.changed if state.key in before and state != before[state.key]]
     writing.sql.update_states.run(connection, map(state_fields, moved))
     writing.insert_pending(connection, [key for key in changed if key not in before], now)
-    if act is Act.WITHDRAW:
+    if act is Action.WITHDRAW:
         writing.withdraw_pointers(connection, changed)
     if act in KINDS:
         wanted = {"kind": KINDS[act], "act_id": order.act_id, "requested_at": at}
         rows = (key_fields(each.key) | {"attempt_no": each.attempt_count} | wanted for each in acted.changed)
         writing.sql.put_requests.run(connection, rows)
-    if act is Act.MARK_TERMINAL:
+    if act is Action.MARK_TERMINAL:
         mark = {"act_id": order.act_id, "marked_at": at}
         writing.sql.insert_marks.run(connection, (key_fields(key) | mark for key in changed))
-    if act is Act.CLEAR_TERMINAL:
+    if act is Action.CLEAR_TERMINAL:
         writing.sql.clear_marks.run(connection, map(key_fields, changed))
 
 
-def _tell(writing: Writing, connection: sa.Connection, act: Act, order: Order, acted: Acted, now: datetime) -> None:
+def _tell(
+    writing: WriteContext,
+    connection: sa.Connection,
+    act: Action,
+    order: ActionRequest,
+    acted: ActionResult,
+    now: datetime,
+) -> None:
     """The attempt that an event names is the next one, which is what the act is for; a mark's is its number."""
     data = {"operator": printable(order.operator), "reason": printable(order.reason)}
     numbers: Mapping[PartitionKey, int] = {state.key: state.attempt_count + 1 for state in acted.changed}
-    if act in {Act.MARK_TERMINAL, Act.CLEAR_TERMINAL}:
+    if act in {Action.MARK_TERMINAL, Action.CLEAR_TERMINAL}:
         rows = writing.sql.acts_of.run(connection, map(key_fields, numbers))
         numbers = Counter(map(key_in, rows))
     at = instant_text(now)
@@ -136,15 +154,15 @@ def _tell(writing: Writing, connection: sa.Connection, act: Act, order: Order, a
 
 
 def _done_before(
-    writing: Writing,
+    writing: WriteContext,
     connection: sa.Connection,
-    order: Order,
+    order: ActionRequest,
     keys: Sequence[PartitionKey],
     states: Mapping[PartitionKey, PartitionState],
-) -> Acted:
+) -> ActionResult:
     """The answer to an act that is sent again, as when its first answer was lost."""
     acted = set(map(key_in, connection.execute(writing.sql.read_acted, {"act_id": order.act_id})))
-    return Acted(
+    return ActionResult(
         changed=tuple(states[key] for key in keys if key in acted),
         unchanged=tuple(key for key in keys if key not in acted),
         refused=(),
@@ -152,52 +170,52 @@ def _done_before(
 
 
 def _noted(
-    writing: Writing, connection: sa.Connection, act: Act, keys: Sequence[PartitionKey]
+    writing: WriteContext, connection: sa.Connection, act: Action, keys: Sequence[PartitionKey]
 ) -> Collection[PartitionKey]:
     """The partitions of which the control plane has noted already what the act is about."""
-    if act is Act.REPROCESS:
+    if act is Action.REPROCESS:
         return set(map(key_in, writing.sql.open_requests_of.run(connection, map(key_fields, keys))))
-    if act in {Act.REQUEUE, Act.MARK_TERMINAL, Act.CLEAR_TERMINAL}:
+    if act in {Action.REQUEUE, Action.MARK_TERMINAL, Action.CLEAR_TERMINAL}:
         return set(map(key_in, writing.sql.marks_of.run(connection, map(key_fields, keys))))
     return ()
 
 
 def _decide(
-    act: Act,
+    act: Action,
     states: Iterable[PartitionState],
     seen: Mapping[PartitionKey, PartitionState],
     noted: Collection[PartitionKey],
     now: datetime,
-) -> Acted:
+) -> ActionResult:
     changed: list[PartitionState] = []
     unchanged: list[PartitionKey] = []
     refused: list[LedgerError] = []
     for before in states:
         try:
             after = _after(act, before, seen.get(before.key, before), is_noted=before.key in noted, now=now)
-        except (IllegalMove, MarkedTerminal, SeenOtherwise) as error:
+        except (IllegalTransition, MarkedTerminal, StateChanged) as error:
             refused.append(error)
         else:
             if after is None:
                 unchanged.append(before.key)
             else:
                 changed.append(after)
-    return Acted(changed=tuple(changed), unchanged=tuple(unchanged), refused=tuple(refused))
+    return ActionResult(changed=tuple(changed), unchanged=tuple(unchanged), refused=tuple(refused))
 
 
 def _after(
-    act: Act, before: PartitionState, seen: PartitionState, *, is_noted: bool, now: datetime
+    act: Action, before: PartitionState, seen: PartitionState, *, is_noted: bool, now: datetime
 ) -> PartitionState | None:
     """The state that the act leads to; None where there is nothing for it to do."""
     if before != seen:
-        raise SeenOtherwise(str(before.key), _told(seen), _told(before))
+        raise StateChanged(str(before.key), _told(seen), _told(before))
     after = carry_out(before, act, now=now)
     match act:
-        case Act.REPROCESS | Act.MARK_TERMINAL:
+        case Action.REPROCESS | Action.MARK_TERMINAL:
             return None if is_noted else after
-        case Act.CLEAR_TERMINAL:
+        case Action.CLEAR_TERMINAL:
             return after if is_noted else None
-        case Act.REQUEUE if is_noted and after is not before:
+        case Action.REQUEUE if is_noted and after is not before:
             raise MarkedTerminal(str(before.key))
     return None if after is before else after
 

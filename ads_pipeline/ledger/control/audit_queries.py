@@ -11,10 +11,10 @@ import sqlalchemy as sa
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger.row_mapping import KEY_TYPES, key_of, same_key
 from ads_pipeline.ledger.tables import KEY, Instant, acted_partitions, attempts, operator_acts, partition_state
-from ads_pipeline.ledger.values import LoggedAct
+from ads_pipeline.ledger.values import LoggedAction
 
 
-def acts(after: LoggedAct | None, limit: int) -> sa.Select[Any]:
+def acts(after: LoggedAction | None, limit: int) -> sa.Select[Any]:
     """The acts from just before one of them, newest first."""
     place = operator_acts.c.acted_at, operator_acts.c.act_id
     statement = sa.select(operator_acts).order_by(*(column.desc() for column in place)).limit(limit)

@@ -13,28 +13,28 @@ from typing import Any, Final, Self, TypeVar
 
 import sqlalchemy as sa
 
-from ads_pipeline.domain.freshness import Space
+from ads_pipeline.domain.freshness import Tenancy
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.retry import TREATMENTS, RetryPolicy, Treatment
+from ads_pipeline.domain.retry import TREATMENTS, ErrorPolicy, RetryPolicy
 from ads_pipeline.domain.run_events import Origin
-from ads_pipeline.domain.transitions import Act, PartitionState
+from ads_pipeline.domain.transitions import Action, PartitionState
 from ads_pipeline.errors import printable
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.action_execution import act_on, is_logged, log
 from ads_pipeline.ledger.control.leases import Lease
-from ads_pipeline.ledger.control.retry_queue import Parking, Planned, Schedule
+from ads_pipeline.ledger.control.retry_queue import Parking, RetryQueue, ScheduledRetry
 from ads_pipeline.ledger.events.event_log import EventLog, closing_run, own_origin
 from ads_pipeline.ledger.reader import HERE, LedgerReader
 from ads_pipeline.ledger.row_mapping import key_fields, key_in
 from ads_pipeline.ledger.tables import instant_text
-from ads_pipeline.ledger.values import Acted, FailedFetch, Order
-from ads_pipeline.ledger.write_context import Clock, Writing
+from ads_pipeline.ledger.values import ActionRequest, ActionResult, FailedFetch
+from ads_pipeline.ledger.write_context import Clock, WriteContext
 
 T = TypeVar("T")
-SCOPES: Final[Mapping[Treatment, str]] = {Treatment.PARK_CUSTOMER: "customer", Treatment.PARK_QUERY: "query"}
+SCOPES: Final[Mapping[ErrorPolicy, str]] = {ErrorPolicy.PARK_CUSTOMER: "customer", ErrorPolicy.PARK_QUERY: "query"}
 
 
-class Desk(LedgerReader):
+class ControlActions(LedgerReader):
     """Read access to one ledger, and the acts of operators and of the retry policy.
 
     A `clock` replaces the database's own, for those who choose the time. Every change is told as events of the
@@ -47,12 +47,12 @@ class Desk(LedgerReader):
         *,
         clock: Clock | None = None,
         origin: Origin | None = None,
-        space: Space = HERE,
+        space: Tenancy = HERE,
         lease: Lease | None = None,
     ) -> None:
         super().__init__(engine, space=space)
         self.origin = origin or own_origin()
-        self._writing = Writing(engine.dialect.name, clock=clock, origin=self.origin, space=space, lease=lease)
+        self._writing = WriteContext(engine.dialect.name, clock=clock, origin=self.origin, space=space, lease=lease)
         self._sql = self._writing.sql
 
     @classmethod
@@ -63,7 +63,7 @@ class Desk(LedgerReader):
         *,
         clock: Clock | None = None,
         origin: Origin | None = None,
-        space: Space = HERE,
+        space: Tenancy = HERE,
         lease: Lease | None = None,
     ) -> Iterator[Self]:
         """Opened for a run that somebody else starts and ends; without one, for a run of its own."""
@@ -76,13 +76,13 @@ class Desk(LedgerReader):
                 yield opened
 
     @property
-    def schedule(self) -> Schedule:
+    def schedule(self) -> RetryQueue:
         """What is planned for failures, and what is due."""
-        return Schedule(self._engine, clock=self._writing.clock)
+        return RetryQueue(self._engine, clock=self._writing.clock)
 
     def carry_out(
-        self, act: Act, keys: Iterable[PartitionKey], order: Order, *, seen: Iterable[PartitionState] = ()
-    ) -> Acted:
+        self, act: Action, keys: Iterable[PartitionKey], order: ActionRequest, *, seen: Iterable[PartitionState] = ()
+    ) -> ActionResult:
         """Carry out a control act on each partition it is legal for, and log it in the same transaction.
 
         With the states that were seen when the act was ordered, a partition that has changed since is refused.
@@ -92,7 +92,7 @@ class Desk(LedgerReader):
 
     def record_failed_fetches(
         self, failed: Sequence[FailedFetch], policy: RetryPolicy, *, today: date
-    ) -> list[Planned]:
+    ) -> list[ScheduledRetry]:
         """Record fetches that brought nothing, one a partition, and what becomes of each.
 
         A fault of an account or of a query parks it in the same transaction. No attempt is counted and no state
@@ -100,17 +100,17 @@ class Desk(LedgerReader):
         """
         return self._transact(lambda connection: self._fail_fetches(connection, failed, policy, today))
 
-    def park(self, parking: Parking, order: Order) -> bool:
+    def park(self, parking: Parking, order: ActionRequest) -> bool:
         """Have nothing fetched for an account or a query until it is released; whether it was not parked before."""
         return self._transact(lambda connection: self._park(connection, parking, order))
 
-    def release(self, parking: Parking, order: Order) -> bool:
+    def release(self, parking: Parking, order: ActionRequest) -> bool:
         """Let what was parked be fetched again; whether it was parked."""
         return self._transact(lambda connection: self._release(connection, parking, order))
 
     def _fail_fetches(
         self, connection: sa.Connection, failed: Sequence[FailedFetch], policy: RetryPolicy, today: date
-    ) -> list[Planned]:
+    ) -> list[ScheduledRetry]:
         now = self._writing.now(connection)
         keys = in_order(each.key for each in failed)
         self._writing.insert_pending(connection, keys, now)
@@ -140,7 +140,7 @@ class Desk(LedgerReader):
             }
         )
 
-    def _park(self, connection: sa.Connection, parking: Parking, order: Order) -> bool:
+    def _park(self, connection: sa.Connection, parking: Parking, order: ActionRequest) -> bool:
         now = self._writing.now(connection)
         if is_logged(self._writing, connection, "park", order):
             return True
@@ -148,7 +148,7 @@ class Desk(LedgerReader):
         put = connection.execute(self._sql.insert_parking, asdict(parking) | {"parked_at": now})
         return bool(put.rowcount)
 
-    def _release(self, connection: sa.Connection, parking: Parking, order: Order) -> bool:
+    def _release(self, connection: sa.Connection, parking: Parking, order: ActionRequest) -> bool:
         now = self._writing.now(connection)
         if is_logged(self._writing, connection, "release", order):
             return True
@@ -171,7 +171,7 @@ def _told(failed: FailedFetch) -> dict[str, Any]:
 
 def _parking_for(failed: FailedFetch) -> Parking | None:
     """What its class of error parks, if it parks anything."""
-    scope = SCOPES.get(TREATMENTS.get(failed.error_class, Treatment.RETRY))
+    scope = SCOPES.get(TREATMENTS.get(failed.error_class, ErrorPolicy.RETRY))
     if scope is None:
         return None
     name = failed.key.customer_id if scope == "customer" else failed.key.query_name

@@ -29,7 +29,7 @@ from ads_pipeline.ledger.row_mapping import (
 )
 from ads_pipeline.ledger.rowsets import Rowset, RowStatement
 from ads_pipeline.ledger.tables import KEY, Instant, instant_text
-from ads_pipeline.ledger.values import Claimed, Holder
+from ads_pipeline.ledger.values import ClaimResult, LeaseHolder
 
 BEATS_IN_A_LEASE: Final = 4
 # Whoever chooses the time gives it with each row; else it is the store's when the row is looked at.
@@ -71,7 +71,7 @@ class Lease:
         """
         database.transact(self._engine, self._open)
 
-    def claim(self, keys: Iterable[PartitionKey]) -> Claimed:
+    def claim(self, keys: Iterable[PartitionKey]) -> ClaimResult:
         """Take each partition that no other run holds; by whom the others are held, and until when at least.
 
         All that is granted stays so until the lease ends or expires. LeaseLost when it has.
@@ -123,7 +123,7 @@ class Lease:
         moved = {"beat_at": now, "expires_at": later(leases.c.expires_at, until)}  # also when the clock goes back
         return bool(connection.execute(sa.update(leases).where(*lives).values(moved)).rowcount)
 
-    def _claim(self, connection: sa.Connection, keys: Sequence[PartitionKey]) -> Claimed:
+    def _claim(self, connection: sa.Connection, keys: Sequence[PartitionKey]) -> ClaimResult:
         """Each statement after the lock sees all that was committed while the lock was waited for."""
         self._insert_claims.run(connection, self._asked(keys))
         self._lock_claims.run(connection, self._asked(keys)).all()
@@ -135,7 +135,7 @@ class Lease:
         if free:
             self._take.run(connection, self._asked(sorted(free)))
         granted = {key: found[key].fence + (key in free) for key in keys if key in own or key in free}
-        return Claimed(granted=granted, held={key: holder_of(found[key]) for key in keys if key not in granted})
+        return ClaimResult(granted=granted, held={key: holder_of(found[key]) for key in keys if key not in granted})
 
     def _times(self) -> tuple[Any, Any]:
         """Now, and when a lease renewed now expires: by the store's clock unless somebody chooses the time."""
@@ -208,8 +208,8 @@ def holdings(rowset: Rowset, dialect: str) -> sa.Select[Any]:
     )
 
 
-def holder_of(row: sa.Row[Any]) -> Holder:
-    return Holder(run_id=row.run_id, fence=row.fence, since=row.claimed_at, until=row.expires_at)
+def holder_of(row: sa.Row[Any]) -> LeaseHolder:
+    return LeaseHolder(run_id=row.run_id, fence=row.fence, since=row.claimed_at, until=row.expires_at)
 
 
 def _lost(rowset: Rowset, dialect: str) -> sa.Select[Any]:

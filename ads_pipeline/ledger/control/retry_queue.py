@@ -13,7 +13,17 @@ from typing import Any, Final, TypeVar
 import sqlalchemy as sa
 
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.retry import Ended, Failure, Lane, RetryAt, RetryPolicy, Terminal, decide, delay, failure_of
+from ads_pipeline.domain.retry import (
+    AttemptEnd,
+    Failure,
+    Lane,
+    RetryAt,
+    RetryPolicy,
+    Terminal,
+    decide,
+    delay,
+    failure_of,
+)
 from ads_pipeline.domain.transitions import Outcome
 from ads_pipeline.errors import printable
 from ads_pipeline.ledger import database
@@ -40,7 +50,7 @@ ANY_AGE: Final = timedelta(days=365_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class ScheduledRetry:
     """What was made of a partition's last failure. Without `due_at` only an order brings another attempt.
 
     `attempt_no` is how many attempts it had when it was planned: with more of them it no longer holds.
@@ -57,7 +67,7 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class OpenRequest:
     """A run that somebody asked for, and that no verdict has answered yet."""
 
     key: PartitionKey
@@ -79,7 +89,7 @@ class Parking:
     parked_at: datetime | None = None
 
 
-class Schedule:
+class RetryQueue:
     """What is planned for the partitions of one ledger."""
 
     def __init__(self, engine: sa.Engine, *, clock: Callable[[], datetime] | None = None) -> None:
@@ -93,11 +103,11 @@ class Schedule:
         self._fetches = _lookup(failed_fetches, dialect)
         self._put = RowStatement("put_schedule", dialect, lambda rowset: _put(dialect, rowset))
 
-    def of(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, Planned]:
+    def of(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, ScheduledRetry]:
         """What is planned for those partitions that failed last."""
         return {key_in(row): _planned_of(row) for row in self._read(self._planned, keys)}
 
-    def requested(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, Wanted]:
+    def requested(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, OpenRequest]:
         """What was asked for last of those partitions of which a run was ever asked for; it may be answered."""
         return {key_in(row): _wanted_of(row) for row in self._read(self._requested, keys)}
 
@@ -121,7 +131,7 @@ class Schedule:
 
     def wanted(
         self, policy: RetryPolicy, lane: Lane, *, source: str, today: date, limit: int = AT_ONCE
-    ) -> list[Wanted]:
+    ) -> list[OpenRequest]:
         """The open requests of a lane that nothing holds back now, oldest first."""
         statement = retry_queue_queries.wanted(policy, lane, source=source, today=today, limit=limit)
         return [_wanted_of(row) for row in self._asked_now(statement)]
@@ -153,7 +163,7 @@ class Schedule:
 
     def plan_these(
         self, connection: sa.Connection, keys: Sequence[PartitionKey], policy: RetryPolicy, today: date
-    ) -> list[Planned]:
+    ) -> list[ScheduledRetry]:
         """The same for some partitions, in the caller's transaction. What never failed gets no plan."""
         at = instant_text(self._now(connection))
         planned = [_plan_of(failure, number, policy, today) for failure, number in self._failures(connection, keys)]
@@ -166,13 +176,13 @@ class Schedule:
 
     def _failures(self, connection: sa.Connection, keys: Sequence[PartitionKey]) -> Iterator[tuple[Failure, int]]:
         """The last failure of each partition, with how many attempts there were."""
-        ends, numbers = defaultdict[PartitionKey, list[Ended]](list), dict.fromkeys(keys, 0)
+        ends, numbers = defaultdict[PartitionKey, list[AttemptEnd]](list), dict.fromkeys(keys, 0)
         for row in self._attempts.run(connection, map(key_fields, keys)):
             accepted = row.outcome == Outcome.ACCEPTED
-            ends[key_in(row)].append(Ended(at=row.judged_at, accepted=accepted, error_class=row.error_class))
+            ends[key_in(row)].append(AttemptEnd(at=row.judged_at, accepted=accepted, error_class=row.error_class))
             numbers[key_in(row)] = max(numbers[key_in(row)], row.attempt_no)
         for row in self._fetches.run(connection, map(key_fields, keys)):
-            end = Ended(at=row.failed_at, error_class=row.error_class, wait_until=row.wait_until)
+            end = AttemptEnd(at=row.failed_at, error_class=row.error_class, wait_until=row.wait_until)
             ends[key_in(row)].append(end)
         for key, number in numbers.items():
             failure = failure_of(key, ends[key])
@@ -202,13 +212,13 @@ def _portions(keys: Iterable[PartitionKey]) -> Iterator[Sequence[PartitionKey]]:
     return (asked[start : start + ASKED_AT_ONCE] for start in range(0, len(asked), ASKED_AT_ONCE))
 
 
-def _plan_of(failure: Failure, attempt_no: int, policy: RetryPolicy, today: date) -> Planned:
+def _plan_of(failure: Failure, attempt_no: int, policy: RetryPolicy, today: date) -> ScheduledRetry:
     """Marks and ages are looked at when it is due, so what is planned here is what holds without them."""
     answer = decide(failure, replace(policy, max_age=ANY_AGE), marked=False, today=today)
     at = answer.at if isinstance(answer, RetryAt) else None
     if isinstance(answer, Terminal):  # it comes back when the policy allows more attempts
         at = failure.failed_at + delay(failure.failures, policy, key=failure.key)
-    return Planned(
+    return ScheduledRetry(
         key=failure.key,
         attempt_no=attempt_no,
         failures=failure.failures,
@@ -220,17 +230,17 @@ def _plan_of(failure: Failure, attempt_no: int, policy: RetryPolicy, today: date
     )
 
 
-def _planned_of(row: sa.Row[Any]) -> Planned:
-    return Planned(key=key_in(row), **fields_for(Planned, row, "key"))
+def _planned_of(row: sa.Row[Any]) -> ScheduledRetry:
+    return ScheduledRetry(key=key_in(row), **fields_for(ScheduledRetry, row, "key"))
 
 
-def _wanted_of(row: sa.Row[Any]) -> Wanted:
-    return Wanted(key=key_in(row), **fields_for(Wanted, row, "key"))
+def _wanted_of(row: sa.Row[Any]) -> OpenRequest:
+    return OpenRequest(key=key_in(row), **fields_for(OpenRequest, row, "key"))
 
 
-def _planned_fields(planned: Planned) -> dict[str, Any]:
+def _planned_fields(planned: ScheduledRetry) -> dict[str, Any]:
     row = key_fields(planned.key)
-    for field in fields(Planned):
+    for field in fields(ScheduledRetry):
         value = getattr(planned, field.name)
         if field.name != "key":
             row[field.name] = instant_text(value) if isinstance(value, datetime) else value

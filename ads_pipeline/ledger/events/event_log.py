@@ -14,9 +14,9 @@ from typing import Any, Final, Self
 
 import sqlalchemy as sa
 
-from ads_pipeline.domain.run_events import LEDGER_TYPES, REPEATABLE, Appended, Event, Origin
+from ads_pipeline.domain.run_events import LEDGER_TYPES, REPEATABLE, AppendResult, Event, Origin
 from ads_pipeline.domain.run_snapshots import RunSnapshot
-from ads_pipeline.errors import BadEvent, LedgerRefused, LedgerUnavailable, NoSuchEvents, RunClosed, RunOpen
+from ads_pipeline.errors import BadEvent, EventsNotFound, LedgerRefused, LedgerUnavailable, RunClosed, RunOpen
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.events.append_statements import EventStatements
 from ads_pipeline.ledger.events.event_reader import EventReader
@@ -39,11 +39,11 @@ class EventLog(EventReader):
         with database.opened(url) as engine:
             yield cls(engine, clock=clock)
 
-    def append(self, event: Event) -> Appended:
+    def append(self, event: Event) -> AppendResult:
         """Keep an event that is not kept yet; say where it is. Safe to send again, also when the answer was lost."""
         return self.append_many([event])[0]
 
-    def append_many(self, events: Sequence[Event]) -> list[Appended]:
+    def append_many(self, events: Sequence[Event]) -> list[AppendResult]:
         """Keep those of the events that are not kept yet, in the order given, in one transaction."""
         for event in events:
             if event.event_type in LEDGER_TYPES:
@@ -61,7 +61,7 @@ class EventLog(EventReader):
                 sa.select(run_head).where(run_head.c.run_id == run_id).with_for_update()
             ).one_or_none()
             if head is None:
-                raise NoSuchEvents(run_id, "no event of it was ever appended")
+                raise EventsNotFound(run_id, "no event of it was ever appended")
             if head.retired_at is not None:
                 return 0
             kept = connection.execute(sa.select(run_snapshots).where(run_snapshots.c.run_id == run_id)).one_or_none()
@@ -83,12 +83,12 @@ class EventLog(EventReader):
                 retired.append(head.run_id)
         return retired
 
-    def _append_new(self, connection: sa.Connection, events: Sequence[Event]) -> list[Appended]:
+    def _append_new(self, connection: sa.Connection, events: Sequence[Event]) -> list[AppendResult]:
         """As if none of the events were there: one statement, which the database refuses where one is."""
         places = self._insert(connection, map(event_fields, events), self._clock and self._clock())
-        return [Appended(run_seq=places[_key(event)], idempotent=False) for event in events]
+        return [AppendResult(run_seq=places[_key(event)], idempotent=False) for event in events]
 
-    def _append_many(self, connection: sa.Connection, events: Sequence[Event]) -> list[Appended]:
+    def _append_many(self, connection: sa.Connection, events: Sequence[Event]) -> list[AppendResult]:
         now = self.now(connection)
         numbered = self._numbered(connection, events, now)
         rows = self._look(connection, numbered, now)
@@ -103,7 +103,7 @@ class EventLog(EventReader):
             kept = first.get(_key(event), number)
             payload = row.event_data if row.run_seq else numbered[kept].payload
             answers.append(
-                Appended(
+                AppendResult(
                     run_seq=row.run_seq or places[_key(event)],
                     idempotent=row.run_seq is not None or kept != number,
                     payload_conflict=payload != event.payload,
@@ -113,7 +113,7 @@ class EventLog(EventReader):
         return answers
 
     def _count_conflicts(
-        self, connection: sa.Connection, events: Sequence[Event], answers: Sequence[Appended]
+        self, connection: sa.Connection, events: Sequence[Event], answers: Sequence[AppendResult]
     ) -> None:
         both = zip(events, answers, strict=True)
         conflicts = Counter(event.run_id for event, answer in both if answer.payload_conflict)

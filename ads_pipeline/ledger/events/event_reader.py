@@ -11,9 +11,9 @@ from typing import Any, Final, Self
 
 import sqlalchemy as sa
 
-from ads_pipeline.domain.run_events import Logged
+from ads_pipeline.domain.run_events import LoggedEvent
 from ads_pipeline.domain.run_snapshots import FIRST_PAGE, RunSnapshot, StepStatus, fold
-from ads_pipeline.errors import NoSuchEvents
+from ads_pipeline.errors import EventsNotFound
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.events.event_rows import logged_of, snapshot_of
 from ads_pipeline.ledger.row_mapping import clock_of
@@ -50,7 +50,7 @@ class EventReader:
         with database.opened(url, read_only=True) as engine:
             yield cls(engine)
 
-    def fetch(self, run_id: str, *, after_seq: int = 0, limit: int = FIRST_PAGE) -> list[Logged]:
+    def fetch(self, run_id: str, *, after_seq: int = 0, limit: int = FIRST_PAGE) -> list[LoggedEvent]:
         """The next events of a run behind a place, in order; none when there are none."""
         if not 1 <= limit <= LARGEST_PAGE:
             raise ValueError(f"limit must be 1 to {LARGEST_PAGE}, not {limit}")
@@ -82,10 +82,10 @@ class EventReader:
 
         snapshot, steps = database.transact(self.engine, read)
         if not snapshot.last_event_seq:
-            raise NoSuchEvents(run_id, "no event of it was ever appended")
+            raise EventsNotFound(run_id, "no event of it was ever appended")
         return snapshot, steps
 
-    def last_words(self, run_id: str, steps: Sequence[str]) -> dict[str, Logged]:
+    def last_words(self, run_id: str, steps: Sequence[str]) -> dict[str, LoggedEvent]:
         """The last event about each of these steps that has one."""
         latest = (
             sa.select(sa.func.max(run_events.c.run_seq))
@@ -95,14 +95,14 @@ class EventReader:
         found = map(logged_of, self._execute(_events_of(run_id).where(run_events.c.run_seq.in_(latest))))
         return {logged.event.step_id: logged for logged in found if logged.event.step_id}
 
-    def about(self, step_id: str, limit: int = 20) -> list[Logged]:
+    def about(self, step_id: str, limit: int = 20) -> list[LoggedEvent]:
         """The last events about a step in whatever run, oldest first; those of retired runs are gone.
 
         Events are not indexed by step, which would slow every append. The runs are found by their projected steps,
         and of those that are not projected yet the newest are looked through.
         """
 
-        def read(connection: sa.Connection) -> list[Logged]:
+        def read(connection: sa.Connection) -> list[LoggedEvent]:
             database.hold_still(connection)
             names = {row.run_id for runs in _runs_about(step_id, limit) for row in connection.execute(runs)}
             told = (
@@ -133,7 +133,7 @@ class EventReader:
         found = database.transact(self.engine, read)
         if not found.last_event_seq:
             head = self.head(run_id)
-            raise NoSuchEvents(
+            raise EventsNotFound(
                 run_id, "its events were retired" if head and head.retired_at else "no event of it was ever appended"
             )
         return found
@@ -213,7 +213,7 @@ class EventReader:
         return database.transact(self.engine, lambda connection: connection.execute(statement).all())
 
 
-def fetch(connection: sa.Connection, run_id: str, after_seq: int, limit: int) -> list[Logged]:
+def fetch(connection: sa.Connection, run_id: str, after_seq: int, limit: int) -> list[LoggedEvent]:
     statement = _events_of(run_id).where(run_events.c.run_seq > after_seq).order_by(run_events.c.run_seq).limit(limit)
     return [logged_of(row) for row in connection.execute(statement)]
 
@@ -249,7 +249,7 @@ def _opened(connection: sa.Connection, run_id: str) -> tuple[RunSnapshot, dict[s
     return snapshot, steps
 
 
-def steps_of(connection: sa.Connection, run_id: str, events: Sequence[Logged]) -> dict[str, StepStatus]:
+def steps_of(connection: sa.Connection, run_id: str, events: Sequence[LoggedEvent]) -> dict[str, StepStatus]:
     """What the steps that these events name were when the run was last projected."""
     named = sorted({logged.event.step_id for logged in events if logged.event.step_id})
     statement = sa.select(run_steps).where(run_steps.c.run_id == run_id, run_steps.c.step_id.in_(named))

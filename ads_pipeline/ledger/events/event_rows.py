@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from ads_pipeline.domain.run_events import Event, Logged, Origin, canonical_json, idempotency_key
+from ads_pipeline.domain.run_events import Event, LoggedEvent, Origin, canonical_json, idempotency_key
 from ads_pipeline.domain.run_snapshots import RunSnapshot, RunStatus, StepStatus
 from ads_pipeline.ledger.tables import instant_text
 
@@ -37,7 +37,7 @@ def event_fields(event: Event) -> dict[str, Any]:
     }
 
 
-class Own:
+class EventEncoder:
     """Makes rows of what the ledger itself tells for one origin, by thousands.
 
     They are made of values that were checked when they came in, so what `Event` would check is not checked again.
@@ -96,10 +96,10 @@ def placed(rows: Iterable[dict[str, Any]], now: datetime | None) -> list[dict[st
     return listed
 
 
-def logged_of(row: sa.Row[Any]) -> Logged:
+def logged_of(row: sa.Row[Any]) -> LoggedEvent:
     same = {name: getattr(row, name) for name in _SAME if name != "idempotency_key"}
     event = Event(**same, event_data=json.loads(row.event_data), engine_run_ref=json.loads(row.engine_run_ref))
-    return Logged(
+    return LoggedEvent(
         event=event, run_seq=row.run_seq, persisted_at=row.persisted_at, idempotency_key=row.idempotency_key
     )
 

@@ -12,7 +12,7 @@ from typing import Final, Self
 
 import sqlalchemy as sa
 
-from ads_pipeline.domain.freshness import RAW, AttemptOutcome, Space
+from ads_pipeline.domain.freshness import RAW, AttemptOutcome, Tenancy
 from ads_pipeline.domain.partition import PartitionKey, Run, parse_key
 from ads_pipeline.domain.run_events import Event, Origin
 from ads_pipeline.domain.run_snapshots import RunSnapshot, RunStatus, StepStatus
@@ -26,7 +26,7 @@ from ads_pipeline.ledger.row_mapping import KEY_TYPES, key_fields, run_in
 from ads_pipeline.ledger.rowsets import RowStatement
 from ads_pipeline.ledger.state import visibility_queries
 from ads_pipeline.ledger.state.verdict_statements import locked_states
-from ads_pipeline.ledger.status.partition_status import Finished, Statuses
+from ads_pipeline.ledger.status.partition_status import AttemptFinish, Statuses
 from ads_pipeline.ledger.tables import run_head, run_snapshots
 
 # How a run can end: what is told of it, and of the steps that it left with work to do.
@@ -37,11 +37,11 @@ ENDINGS: Final = {
 }
 
 
-class RunLog(EventLog):
+class RunCompletionLog(EventLog):
     """The log of events for those who watch runs: it also ends them."""
 
     def __init__(
-        self, engine: sa.Engine, *, clock: Callable[[], datetime] | None = None, space: Space = HERE
+        self, engine: sa.Engine, *, clock: Callable[[], datetime] | None = None, space: Tenancy = HERE
     ) -> None:
         super().__init__(engine, clock=clock)
         self._statuses = Statuses(engine.dialect.name, space)
@@ -50,7 +50,7 @@ class RunLog(EventLog):
 
     @classmethod
     @contextmanager
-    def watching(cls, url: str, *, space: Space = HERE) -> Iterator[Self]:
+    def watching(cls, url: str, *, space: Tenancy = HERE) -> Iterator[Self]:
         with database.opened(url) as engine:
             yield cls(engine, space=space)
 
@@ -95,7 +95,7 @@ class RunLog(EventLog):
             events.append(origin.event(told[0], at=now, step_id=str(key), event_data=told[1]))
         answers = self._append_many(connection, [*events, last])
         fresh = [key for key, answer in zip(running, answers, strict=False) if answer.persisted and key in left]
-        finished = [Finished(key=key, run_id=left[key].run_id, outcome=outcome) for key in fresh]
+        finished = [AttemptFinish(key=key, run_id=left[key].run_id, outcome=outcome) for key in fresh]
         self._statuses.finish(connection, RAW, finished, now)
         return fresh
 

@@ -13,9 +13,17 @@ import sqlalchemy as sa
 
 from ads_pipeline.domain.freshness import RAW
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.domain.transitions import Effect, Outcome, PartitionState, RegisteredRun, Ruling, Verdict, rule_on
+from ads_pipeline.domain.transitions import (
+    Effect,
+    Outcome,
+    PartitionState,
+    RegisteredRun,
+    Verdict,
+    VerdictEffect,
+    rule_on,
+)
 from ads_pipeline.errors import UnknownRun, UnsoundAcceptance, VerdictConflict
-from ads_pipeline.ledger.events.event_rows import Own, event_text
+from ads_pipeline.ledger.events.event_rows import EventEncoder, event_text
 from ads_pipeline.ledger.row_mapping import key_fields, state_of
 from ads_pipeline.ledger.state.verdict_statements import EVENTS, STATE
 from ads_pipeline.ledger.status.partition_status import (
@@ -27,7 +35,7 @@ from ads_pipeline.ledger.status.partition_status import (
     version_at,
 )
 from ads_pipeline.ledger.tables import instant_text
-from ads_pipeline.ledger.values import Recorded
+from ads_pipeline.ledger.values import VerdictResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +52,13 @@ class _Standing:
     made: dict[str, str | None]
 
 
-class Hearing:
+class VerdictRecorder:
     """One transaction's verdicts. A later verdict of a partition sees what an earlier one made of it."""
 
-    def __init__(self, clock: Callable[[], datetime] | None, *, own: Own, statuses: Statuses) -> None:
+    def __init__(self, clock: Callable[[], datetime] | None, *, own: EventEncoder, statuses: Statuses) -> None:
         self._clock, self._own, self._statuses = clock, own, statuses
         self._standing: dict[PartitionKey, _Standing] = {}
-        self._heard: dict[tuple[Run, str], Recorded] = {}
+        self._heard: dict[tuple[Run, str], VerdictResult] = {}
         self._last_row: dict[PartitionKey, dict[str, Any]] = {}
         self._now: datetime | None = None
         self.rows: list[dict[str, Any]] = []  # what is to be written, one a verdict
@@ -60,7 +68,7 @@ class Hearing:
         """How many partitions were judged anew."""
         return len(self._last_row)
 
-    def hear(self, verdict: Verdict, row: sa.Row[Any]) -> Recorded:
+    def record(self, verdict: Verdict, row: sa.Row[Any]) -> VerdictResult:
         """The verdict as recorded, now or before; a LedgerError when it cannot stand."""
         if row.ordinal is None:
             raise UnknownRun(str(verdict.run))
@@ -92,7 +100,7 @@ class Hearing:
         )
         return self._record(verdict, registered, ruling, standing)
 
-    def _earlier(self, verdict: Verdict, row: sa.Row[Any], state: PartitionState) -> Recorded | None:
+    def _earlier(self, verdict: Verdict, row: sa.Row[Any], state: PartitionState) -> VerdictResult | None:
         """The same verdict as it was recorded before; a run does not change, so a different one is refused."""
         earlier = self._heard.get((verdict.run, verdict.validation_id))
         if earlier is not None:
@@ -104,11 +112,13 @@ class Hearing:
             return None
         if outcome is not verdict.outcome:
             raise VerdictConflict(str(verdict.run), outcome, verdict.outcome)
-        return Recorded(verdict=verdict, attempt_no=attempt_no, effect=effect, redelivered=True, state=state)
+        return VerdictResult(verdict=verdict, attempt_no=attempt_no, effect=effect, redelivered=True, state=state)
 
-    def _record(self, verdict: Verdict, registered: RegisteredRun, ruling: Ruling, before: _Standing) -> Recorded:
+    def _record(
+        self, verdict: Verdict, registered: RegisteredRun, ruling: VerdictEffect, before: _Standing
+    ) -> VerdictResult:
         state = ruling.state
-        recorded = Recorded(
+        recorded = VerdictResult(
             verdict=verdict, attempt_no=state.attempt_count, effect=ruling.effect, redelivered=False, state=state
         )
         at = judged_at(state)
@@ -126,7 +136,7 @@ class Hearing:
         self._keep(row | after.made | place_fields(place) | self._event(recorded), state.key)
         return recorded
 
-    def _event(self, recorded: Recorded) -> dict[str, Any]:
+    def _event(self, recorded: VerdictResult) -> dict[str, Any]:
         step_id, attempt_no = str(recorded.state.key), recorded.attempt_no
         return {
             "step_id": step_id,
@@ -174,7 +184,7 @@ def check_sound(verdict: Verdict, registered: RegisteredRun) -> None:
         raise UnsoundAcceptance(str(verdict.run), problem)
 
 
-def _attempt_fields(recorded: Recorded, ordinal: int, after: _Standing, at: str) -> dict[str, Any]:
+def _attempt_fields(recorded: VerdictResult, ordinal: int, after: _Standing, at: str) -> dict[str, Any]:
     verdict, state, key = recorded.verdict, after.state, after.state.key
     return key_fields(key) | {
         "attempt_no": recorded.attempt_no,
@@ -201,7 +211,7 @@ def _attempt_fields(recorded: Recorded, ordinal: int, after: _Standing, at: str)
     }
 
 
-def _event_data(recorded: Recorded) -> str:
+def _event_data(recorded: VerdictResult) -> str:
     """Canonical JSON; of an acceptance, of which there are thousands in a call, it is spelled out."""
     verdict = recorded.verdict
     if verdict.outcome is Outcome.ACCEPTED and not verdict.validation_id:

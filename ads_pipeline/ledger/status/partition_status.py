@@ -19,10 +19,10 @@ from ads_pipeline.domain.freshness import (
     AssetPartition,
     AttemptOutcome,
     CodeVersion,
-    Finish,
+    FinishedAttempt,
     PartitionStatus,
-    Space,
     StaleReason,
+    Tenancy,
     asset_partition,
     fold,
     mint,
@@ -54,7 +54,7 @@ _RANDOM_BITS, _ROW_BITS = 80, 70
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
+class AttemptFinish:
     """How an attempt at a partition's asset ended. A code version is given exactly when something was made.
 
     `after` is when that of which it was made was there: it ended later, also when the clock went back.
@@ -70,7 +70,7 @@ class Finished:
 class Statuses:
     """Reads and writes the rows of one space, in the caller's transaction."""
 
-    def __init__(self, dialect: str, space: Space) -> None:
+    def __init__(self, dialect: str, space: Tenancy) -> None:
         self._space = space
         self._read = RowStatement("read_statuses", dialect, _read)
         self._insert_finishes = RowStatement("insert_finishes", dialect, _insert_finishes)
@@ -91,7 +91,7 @@ class Statuses:
         return {key: (status_of(row), row.finishes) for key, row in zip(keys, rows, strict=True)}
 
     def finish(
-        self, connection: sa.Connection, asset: str, finished: Sequence[Finished], now: datetime
+        self, connection: sa.Connection, asset: str, finished: Sequence[AttemptFinish], now: datetime
     ) -> dict[PartitionKey, int]:
         """Record finishes that are no verdicts, one a partition, and fold them in; the number of each."""
         if not finished:
@@ -117,10 +117,12 @@ class Statuses:
             raise database.Overtaken("a status was written while an attempt was being folded into it")
         return {each.key: before[each.key][1] + 1 for each in finished}
 
-    def folded(self, status: PartitionStatus | None, asset: str, each: Finished, at: datetime) -> PartitionStatus:
+    def folded(
+        self, status: PartitionStatus | None, asset: str, each: AttemptFinish, at: datetime
+    ) -> PartitionStatus:
         """The row after a finish at that instant."""
         place = self.place(asset, each.key)
-        finish = Finish(
+        finish = FinishedAttempt(
             run_id=each.run_id,
             at=at,
             outcome=each.outcome,
@@ -134,7 +136,7 @@ class Statuses:
         return self._upsert.run(connection, map(status_fields, statuses)).rowcount
 
 
-def read_code_versions(connection: sa.Connection, space: Space, source: str) -> dict[str, CodeVersion]:
+def read_code_versions(connection: sa.Connection, space: Tenancy, source: str) -> dict[str, CodeVersion]:
     """The version of each asset's definition that runs now, by the asset's key."""
     here = {"tenant_id": space.tenant_id, "workspace_id": space.workspace_of(source)}
     rows = connection.execute(sa.select(code_versions).where(*(code_versions.c[name] == here[name] for name in here)))

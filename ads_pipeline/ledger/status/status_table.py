@@ -16,10 +16,10 @@ from ads_pipeline.domain.freshness import (
     RAW,
     AttemptOutcome,
     CodeVersion,
-    Finish,
+    FinishedAttempt,
     PartitionStatus,
-    Space,
     Staleness,
+    Tenancy,
     fold,
     partition_values,
 )
@@ -46,10 +46,10 @@ from ads_pipeline.ledger.tables import KEY, attempts, code_versions, finishes, i
 AT_ONCE: Final = 5_000
 
 
-class StatusBook:
+class StatusTable:
     """All rows of one space."""
 
-    def __init__(self, engine: sa.Engine, *, space: Space = HERE) -> None:
+    def __init__(self, engine: sa.Engine, *, space: Tenancy = HERE) -> None:
         self._engine, self._space = engine, space
         self._statuses = Statuses(engine.dialect.name, space)
         self._mark = RowStatement(
@@ -59,7 +59,7 @@ class StatusBook:
 
     @classmethod
     @contextmanager
-    def opened(cls, url: str, *, space: Space = HERE) -> Iterator[Self]:
+    def opened(cls, url: str, *, space: Tenancy = HERE) -> Iterator[Self]:
         with database.opened(url) as engine:
             yield cls(engine, space=space)
 
@@ -131,7 +131,7 @@ class StatusBook:
         if connection.dialect.name == "postgresql":
             connection.exec_driver_sql("LOCK TABLE partition_status IN EXCLUSIVE MODE")
 
-    def _folded(self, asset: str, key: PartitionKey, finished: list[Finish]) -> PartitionStatus:
+    def _folded(self, asset: str, key: PartitionKey, finished: list[FinishedAttempt]) -> PartitionStatus:
         status, place = None, self._statuses.place(asset, key)
         for finish in finished:
             status = fold(status, finish, place=place, values=partition_values(key))
@@ -139,7 +139,7 @@ class StatusBook:
             raise ValueError(f"{key}: nothing was finished")
         return status
 
-    def _finishes(self, connection: sa.Connection) -> Iterator[tuple[str, PartitionKey, Finish]]:
+    def _finishes(self, connection: sa.Connection) -> Iterator[tuple[str, PartitionKey, FinishedAttempt]]:
         """Every finish there was, by asset and partition, a portion at a time: there may be millions."""
         made = attempts.c.effect.in_([str(effect) for effect in MATERIALIZING])
         judged = sa.select(
@@ -162,8 +162,8 @@ class StatusBook:
         for row in connection.execute(both, execution_options={"yield_per": AT_ONCE}):
             yield row.asset, key_in(row), self._finish(row)
 
-    def _finish(self, row: sa.Row[Any]) -> Finish:
-        return Finish(
+    def _finish(self, row: sa.Row[Any]) -> FinishedAttempt:
+        return FinishedAttempt(
             run_id=row.run_id,
             at=row.at,
             outcome=OUTCOMES.get(row.outcome) or AttemptOutcome(row.outcome),

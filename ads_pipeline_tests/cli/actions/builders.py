@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from ads_pipeline.cli.actions import confirmation
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.transitions import Act, Outcome, Verdict
+from ads_pipeline.domain.transitions import Action, Outcome, Verdict
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.tables import metadata
@@ -63,7 +63,7 @@ def stock(place: Place) -> None:
     """Four that failed, one that is marked as terminal, two that are read."""
     with ledger_at(place) as ledger:
         fail(ledger, [*FAILED, MARKED])
-        ledger.carry_out(Act.MARK_TERMINAL, [MARKED], order("marked"))
+        ledger.carry_out(Action.MARK_TERMINAL, [MARKED], order("marked"))
         accepted(ledger, GOOD)
         load(ledger, *(run(each, "r1") for each in GOOD))
 

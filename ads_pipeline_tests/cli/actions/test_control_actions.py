@@ -15,7 +15,7 @@ import typer
 from ads_pipeline.cli.actions import control_actions
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.errors import LedgerUnavailable
-from ads_pipeline.ledger.control.control_actions import Desk
+from ads_pipeline.ledger.control.control_actions import ControlActions
 from ads_pipeline.pipeline import operator_actions
 from ads_pipeline_tests.cli.actions.builders import (
     BECAUSE,
@@ -256,15 +256,15 @@ def test_only_what_was_previewed_is_touched(place: Place, monkeypatch: pytest.Mo
 def test_an_outage_on_the_way_leaves_the_rest_named(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was done stands; the code is 2, and what remains can be pasted as arguments."""
     monkeypatch.setattr(operator_actions, "AT_ONCE", 3)
-    carry_out, calls = Desk.carry_out, [0]
+    carry_out, calls = ControlActions.carry_out, [0]
 
-    def fails_second(self: Desk, *words: Any, **more: Any) -> Any:
+    def fails_second(self: ControlActions, *words: Any, **more: Any) -> Any:
         calls[0] += 1
         if calls[0] == 2:
             raise LedgerUnavailable("busy")
         return carry_out(self, *words, **more)
 
-    monkeypatch.setattr(Desk, "carry_out", fails_second)
+    monkeypatch.setattr(ControlActions, "carry_out", fails_second)
     ended = place.run("state", "retry", "--all", *BECAUSE)
     assert ended.code == 2
     assert ended.err == f"left: {FAILED[3]}: busy\n"

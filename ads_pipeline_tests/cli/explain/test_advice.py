@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ads_pipeline.cli.explain.advice import Findings, next_step
+from ads_pipeline.cli.explain.advice import PartitionFacts, next_step
 from ads_pipeline.cli.explain.why import LOOKED_BACK
 from ads_pipeline.domain.freshness import StaleReason
 from ads_pipeline.domain.transitions import Status
@@ -147,7 +147,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 def test_each_case_has_its_next_step(case: str) -> None:
     """One line or two, that name the run, the asset or the command."""
     known, told = CASES[case]
-    assert next_step(Findings(query_name="q", partition="7/q/2026-02-01", **known)) == told
+    assert next_step(PartitionFacts(query_name="q", partition="7/q/2026-02-01", **known)) == told
 
 
 def test_every_status_is_a_case() -> None:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.domain.transitions import Act
+from ads_pipeline.domain.transitions import Action
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.values import Landing
+from ads_pipeline.ledger.values import RunRegistration
 from ads_pipeline.raw.landing import PAYLOAD, RawRuns
 from ads_pipeline_tests.builders import ROWS, facts, seal_by_hand
 from ads_pipeline_tests.cli.running import Ended, Place, Shown
@@ -33,7 +33,7 @@ def sealed(place: Place, partition: PartitionKey = K, run_id: str = "r1") -> Run
 def landed(place: Place, ledger: Ledger, run_id: str = "r1") -> Run:
     """A run in raw that is registered."""
     each = sealed(place, K, run_id)
-    ledger.register([Landing(run=each, schema_version="1", record_count=3)])
+    ledger.register([RunRegistration(run=each, schema_version="1", record_count=3)])
     return each
 
 
@@ -200,7 +200,7 @@ def test_what_operators_did_is_told(empty: Place, ledger: Ledger) -> None:
     first = landed(empty, ledger)
     ledger.record_verdict(accept(first))
     load(ledger, first)
-    ledger.carry_out(Act.WITHDRAW, [K], order(reason="wrong currency"))
+    ledger.carry_out(Action.WITHDRAW, [K], order(reason="wrong currency"))
     ended = ask(empty)
     assert told(ended, "acts of operators").endswith("withdraw by ada (state retry), was success: wrong currency")
     assert told(ended, "next").startswith("it was withdrawn by ada: wrong currency ")
@@ -222,7 +222,7 @@ def test_a_query_that_is_gone_is_told(empty: Place) -> None:
 def test_hostile_text_reaches_no_terminal(empty: Place, ledger: Ledger) -> None:
     """What rows and operators said can neither colour, nor break the line, nor be taken for markup."""
     ledger.record_verdict(reject(landed(empty, ledger), HOSTILE))
-    ledger.carry_out(Act.REQUEUE, [K], order(reason=HOSTILE))
+    ledger.carry_out(Action.REQUEUE, [K], order(reason=HOSTILE))
     ended = ask(empty)
     assert all(line.isprintable() for line in ended.lines)
     assert r"\x1b[31m[red]\nforged :smile:" in " ".join(ended.out.split())
@@ -234,7 +234,7 @@ def test_a_program_gets_all_of_it(empty: Place, ledger: Ledger) -> None:
     ledger.record_verdict(accept(first))
     load(ledger, first)
     ledger.record_verdict(reject(landed(empty, ledger, "r2")))
-    ledger.carry_out(Act.WITHDRAW, [K], order())
+    ledger.carry_out(Action.WITHDRAW, [K], order())
     sealed(empty, K, "r3")
     (found,) = empty.run("state", "why", str(K), "--json").objects
     (inspected,) = empty.run("state", "inspect", "--json").objects

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from ads_pipeline.domain.transitions import Act, Outcome
+from ads_pipeline.domain.transitions import Action, Outcome
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.archive import Archive
-from ads_pipeline.ledger.consistency.inspection import Inspection
+from ads_pipeline.ledger.consistency.inspection import LedgerInspection
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.ledger.ledger import Ledger
@@ -40,14 +40,14 @@ def test_states_that_follow_from_their_logs_are_passed_over(url: str) -> None:
     clock = FakeClock()
     with Ledger.opened(url, clock=clock) as ledger:
         live(ledger, clock, SCRIPTED)
-    with Inspection.opened(url) as ledger:
+    with LedgerInspection.opened(url) as ledger:
         assert list(ledger.contradictions()) == []
     engine = database.open_engine(url)
     at = "2030-01-01T00:00:00.000000Z"
     wrong = f"UPDATE partition_state SET status = 'pending', updated_at = '{at}' WHERE customer_id = '6'"
     database.transact(engine, lambda connection: connection.exec_driver_sql(wrong))
     engine.dispose()
-    with Inspection.opened(url) as ledger:
+    with LedgerInspection.opened(url) as ledger:
         ((where, problem),) = ledger.contradictions()
     assert where == key("6")
     assert problem.startswith("its row says pending from r1 of 3 rows after 1 attempts at 2030-01-01 00:00:00+00:00")
@@ -59,7 +59,7 @@ def test_runs_are_told_in_the_order_of_their_paths(ledger: Ledger, url: str) -> 
     places = [key(customer, query_name=name) for customer in ("10", "9", "100", "1") for name in ("a_b", "ab", "a")]
     for partition in places:
         landed(ledger, partition, "r2", "R1", "r10", "r-1", "r1")
-    with Inspection.opened(url) as inspection:
+    with LedgerInspection.opened(url) as inspection:
         paths = [known.registered.run.path for known in inspection.known("google_ads")]
         assert inspection.sources() == ["google_ads"]
     assert paths == sorted(paths, key=lambda path: path.split("/"))
@@ -71,8 +71,8 @@ def test_a_run_is_known_with_its_last_verdict(ledger: Ledger, url: str) -> None:
     accepted(ledger, keys(2))
     (newer,) = landed(ledger, keys(1)[0], "r2")
     ledger.record_verdict(reject(newer))
-    ledger.carry_out(Act.WITHDRAW, [keys(2)[1]], order())
-    with Inspection.opened(url) as inspection:
+    ledger.carry_out(Action.WITHDRAW, [keys(2)[1]], order())
+    with LedgerInspection.opened(url) as inspection:
         found = [(each.registered.run.run_id, each.outcome, each.current) for each in inspection.known("google_ads")]
         assert inspection.known_again(newer) == list(inspection.known("google_ads"))[1]
         assert inspection.known_again(run(keys(1)[0], "r3")) is None
@@ -89,10 +89,10 @@ def test_pointers_astray_are_those_not_at_the_current_run(ledger: Ledger, url: s
     accepted(ledger, keys(4))
     load(ledger, *(run(each, "r1") for each in keys(4)))
     accepted(ledger, [second], "r2")
-    ledger.carry_out(Act.WITHDRAW, [third], order())
+    ledger.carry_out(Action.WITHDRAW, [third], order())
     wrong = f"UPDATE warehouse_pointer SET schema_version = '9' WHERE customer_id = '{fourth.customer_id}'"
     database.transact(backdoor, lambda connection: connection.exec_driver_sql(wrong))
-    with Inspection.opened(url) as inspection:
+    with LedgerInspection.opened(url) as inspection:
         found = {each.run.key: each for each in inspection.astray()}
     assert set(found) == {second, fourth}
     assert (found[second].current_run_id, found[second].outcome) == ("r2", Outcome.ACCEPTED)
@@ -104,7 +104,7 @@ def test_open_runs_are_told_with_their_lease(ledger: Ledger, url: str, backdoor:
     """When they were last heard of, and until when they hold their claims; not those that are not projected."""
     accepted(ledger, keys(1))
     run_id = ledger.origin.run_id
-    with Inspection.opened(url) as inspection:
+    with LedgerInspection.opened(url) as inspection:
         assert inspection.open_runs() == []
         with EventLog.opened(url) as log:
             Follower(log).catch_up()
@@ -125,7 +125,7 @@ def test_work_that_is_under_way_is_no_contradiction(url: str, tmp_path: Path) ->
     looks: list[int] = []
 
     def examine() -> None:
-        with Inspection.opened(url) as inspection:
+        with LedgerInspection.opened(url) as inspection:
             while not done.is_set():
                 assert list(inspection.contradictions()) == []
                 export(url, tmp_path / f"{len(looks)}.jsonl")
@@ -138,7 +138,7 @@ def test_work_that_is_under_way_is_no_contradiction(url: str, tmp_path: Path) ->
             for number in range(80):
                 runs = [run(each, f"r{number}") for each in contested]
                 ledger.record_verdicts([reject(each) if number % 3 == 1 else accept(each) for each in runs])
-                act = Act.REQUEUE if number % 2 else Act.WITHDRAW
+                act = Action.REQUEUE if number % 2 else Action.WITHDRAW
                 ledger.carry_out(act, contested, order(f"act-{number}"))
                 if number > 20 and len(looks) > 3:
                     break

@@ -1,8 +1,8 @@
 """What was done to all partitions, in pages: acts of operators, what they changed, and verdicts."""
 
-from ads_pipeline.domain.transitions import Act, Status
+from ads_pipeline.domain.transitions import Action, Status
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.values import LoggedAct, StateFilter
+from ads_pipeline.ledger.values import LoggedAction, StateFilter
 from ads_pipeline_tests.ledger.builders import FakeClock, accept, accepted, key, keys, landed, order, reject
 
 ALL = StateFilter(source="google_ads")
@@ -14,12 +14,12 @@ def test_acts_come_newest_first_in_pages_that_make_the_whole(timed_ledger: Ledge
     for moment in range(3):
         clock.tick()
         for number in range(3):
-            timed_ledger.carry_out(Act.REPROCESS, keys(2), order(f"a-{moment}-{number}"))
+            timed_ledger.carry_out(Action.REPROCESS, keys(2), order(f"a-{moment}-{number}"))
     whole = timed_ledger.all_acts()
     assert [act.act_id for act in whole] == [f"a-{moment}-{number}" for moment in (2, 1, 0) for number in (2, 1, 0)]
     assert (whole[-1].partitions_changed, whole[-1].operator, whole[-1].acted_at) == (2, "ada", whole[-2].acted_at)
     for limit in (1, 2, 4, 9):
-        found, last = list[LoggedAct](), None
+        found, last = list[LoggedAction](), None
         while page := timed_ledger.all_acts(after=last, limit=limit):
             found += page
             last = page[-1]
@@ -30,7 +30,7 @@ def test_an_act_is_found_with_its_parts(ledger: Ledger) -> None:
     """By its own id, which is no pattern; what it changed is listed once, with what each was before."""
     accepted(ledger, keys(5))
     for act_id, some in (("a_1.1", keys(5)[:3]), ("a_1.2", keys(5)[3:]), ("ab1.1", keys(1)), ("a_10", keys(1))):
-        ledger.carry_out(Act.WITHDRAW, some, order(act_id))
+        ledger.carry_out(Action.WITHDRAW, some, order(act_id))
     assert [part.act_id for part in ledger.act("a_1")] == ["a_1.1", "a_1.2"]
     assert [part.act_id for part in ledger.act("a_1.2")] == ["a_1.2"]
     assert ledger.act("nothing") == []

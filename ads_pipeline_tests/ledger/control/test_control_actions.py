@@ -2,10 +2,10 @@
 
 import pytest
 
-from ads_pipeline.domain.transitions import Act, Status
-from ads_pipeline.errors import ActRepeated, BadName, LedgerRefused
+from ads_pipeline.domain.transitions import Action, Status
+from ads_pipeline.errors import ActionIdReused, BadName, LedgerRefused
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.values import Order
+from ads_pipeline.ledger.values import ActionRequest
 from ads_pipeline_tests.ledger.builders import accepted, key, keys, landed, order, reject
 
 
@@ -20,7 +20,7 @@ def test_requeue_moves_the_failed_and_says_what_it_left(ledger: Ledger) -> None:
     failed(ledger, "4")
     ledger.insert_pending([pending])
     accepted(ledger, [success])
-    acted = ledger.carry_out(Act.REQUEUE, [absent, pending, success, key("4")], order())
+    acted = ledger.carry_out(Action.REQUEUE, [absent, pending, success, key("4")], order())
     assert [state.key for state in acted.changed] == [key("4")]
     assert acted.unchanged == (absent, pending)
     (refusal,) = acted.refused
@@ -36,7 +36,7 @@ def test_withdrawing_keeps_the_authority_and_the_count(ledger: Ledger) -> None:
     """A withdrawn success is pending, still knows its run, and its message stays empty: the reason is in the log."""
     partition = key()
     accepted(ledger, [partition])
-    ledger.carry_out(Act.WITHDRAW, [partition], order(reason="wrong account"))
+    ledger.carry_out(Action.WITHDRAW, [partition], order(reason="wrong account"))
     state = ledger.state(partition)
     assert (state.status, state.current_run_id, state.error_message, state.attempt_count) == (
         Status.PENDING,
@@ -58,7 +58,7 @@ def test_enqueueing_makes_only_absent_rows(ledger: Ledger) -> None:
     partitions = keys(4)
     accepted(ledger, partitions[:1])
     before = ledger.state(partitions[0])
-    acted = ledger.carry_out(Act.ENQUEUE, partitions, order())
+    acted = ledger.carry_out(Action.ENQUEUE, partitions, order())
     assert [state.key for state in acted.changed] == partitions[1:]
     assert ledger.state(partitions[0]) == before
     assert all(ledger.state(partition).updated_at for partition in partitions)
@@ -69,7 +69,7 @@ def test_requesting_reprocessing_leaves_the_state_alone(ledger: Ledger) -> None:
     partition = key()
     accepted(ledger, [partition])
     before = ledger.state(partition)
-    acted = ledger.carry_out(Act.REPROCESS, [partition], order())
+    acted = ledger.carry_out(Action.REPROCESS, [partition], order())
     assert acted.changed == (before,)
     assert ledger.state(partition) == before
 
@@ -77,10 +77,10 @@ def test_requesting_reprocessing_leaves_the_state_alone(ledger: Ledger) -> None:
 def test_an_act_sent_twice_happens_once(ledger: Ledger) -> None:
     """The second answer is the first one's, and the partition that failed again meanwhile is not requeued again."""
     failed(ledger, "4")
-    first = ledger.carry_out(Act.REQUEUE, [key("4"), key("5")], order())
+    first = ledger.carry_out(Action.REQUEUE, [key("4"), key("5")], order())
     (again,) = landed(ledger, key("4"), "r2")
     ledger.record_verdict(reject(again))
-    second = ledger.carry_out(Act.REQUEUE, [key("4"), key("5")], order())
+    second = ledger.carry_out(Action.REQUEUE, [key("4"), key("5")], order())
     assert [state.key for state in second.changed] == [state.key for state in first.changed]
     assert second.unchanged == first.unchanged
     assert ledger.state(key("4")).status is Status.FAILED
@@ -90,9 +90,9 @@ def test_an_act_sent_twice_happens_once(ledger: Ledger) -> None:
 def test_an_act_id_is_not_for_two_acts(ledger: Ledger) -> None:
     """Another act under a used id is refused and changes nothing."""
     accepted(ledger, [key()])
-    ledger.carry_out(Act.ENQUEUE, [key("2")], order())
-    with pytest.raises(ActRepeated):
-        ledger.carry_out(Act.WITHDRAW, [key()], order())
+    ledger.carry_out(Action.ENQUEUE, [key("2")], order())
+    with pytest.raises(ActionIdReused):
+        ledger.carry_out(Action.WITHDRAW, [key()], order())
     assert ledger.state(key()).status is Status.SUCCESS
 
 
@@ -106,7 +106,7 @@ def test_an_act_id_can_be_told_in_an_event(act_id: str) -> None:
 def test_an_act_and_its_log_commit_together(ledger: Ledger) -> None:
     """When the log cannot be written, the act has not happened."""
     failed(ledger, "4")
-    nameless = Order(act_id="act-1", operator="", command="state retry", reason="x")
+    nameless = ActionRequest(act_id="act-1", operator="", command="state retry", reason="x")
     with pytest.raises(LedgerRefused):
-        ledger.carry_out(Act.REQUEUE, [key("4")], nameless)
+        ledger.carry_out(Action.REQUEUE, [key("4")], nameless)
     assert ledger.state(key("4")).status is Status.FAILED

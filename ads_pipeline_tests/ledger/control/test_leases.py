@@ -14,7 +14,7 @@ from ads_pipeline.errors import LeaseLost, LedgerRefused, LedgerUnavailable
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.leases import Lease, beating
 from ads_pipeline.ledger.control.tables import claims, leases
-from ads_pipeline.ledger.events.run_completion import RunLog
+from ads_pipeline.ledger.events.run_completion import RunCompletionLog
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline_tests.ledger.builders import (
@@ -205,7 +205,7 @@ def test_a_run_writes_only_of_what_it_holds(
     with pytest.raises(LeaseLost, match=f"^{key()}: run engine-1 may not write of it: ") as caught:
         WRITES[write](guarded(mine))
     assert (caught.value.run_id, caught.value.partition) == ("engine-1", str(key()))
-    assert not caught.value.waiting_cures
+    assert not caught.value.is_transient
     assert everything(backdoor) == before
 
 
@@ -369,7 +369,7 @@ def test_an_outage_at_the_close_is_not_how_the_run_ended(
 @pytest.mark.invariant("O3")
 def test_a_run_that_is_ended_loses_its_lease(lease: Opening, timed_ledger: Ledger, clock: FakeClock) -> None:
     """Whoever tells that a run has ended gives its partitions free, and names those that were only silent."""
-    log = RunLog(timed_ledger._engine, clock=clock)
+    log = RunCompletionLog(timed_ledger._engine, clock=clock)
     living, silent = lease("engine-1", lasts=LASTS * 3), lease("engine-2")
     living.claim([key(day=1)])
     silent.claim([key(day=2)])

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.retry import Ended, Lane, RetryAt, RetryPolicy, decide, failure_of, lane_of
-from ads_pipeline.domain.transitions import Act, Outcome, Status, Verdict
-from ads_pipeline.errors import ActRepeated, MarkedTerminal
+from ads_pipeline.domain.retry import AttemptEnd, Lane, RetryAt, RetryPolicy, decide, failure_of, lane_of
+from ads_pipeline.domain.transitions import Action, Outcome, Status, Verdict
+from ads_pipeline.errors import ActionIdReused, MarkedTerminal
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.retry_queue import Parking
 from ads_pipeline.ledger.events.event_log import EventLog
@@ -90,12 +90,12 @@ def test_what_is_terminal_is_not_due(timed_ledger: Ledger, clock: FakeClock) -> 
         fail(timed_ledger, OLD, f"r{number}")
     fail(timed_ledger, GONE)
     fail(timed_ledger, FRESH)
-    timed_ledger.carry_out(Act.MARK_TERMINAL, [FRESH], order("mark"))
+    timed_ledger.carry_out(Action.MARK_TERMINAL, [FRESH], order("mark"))
     clock.tick(timedelta(days=1))
     assert due(timed_ledger) == []
     patient = RetryPolicy(max_attempts=7, max_age=timedelta(days=900))
     assert due(timed_ledger, policy=patient) == [GONE, OLD]
-    timed_ledger.carry_out(Act.CLEAR_TERMINAL, [FRESH], order("clear"))
+    timed_ledger.carry_out(Action.CLEAR_TERMINAL, [FRESH], order("clear"))
     assert due(timed_ledger) == [FRESH]
 
 
@@ -130,7 +130,7 @@ def test_what_an_operator_took_back_is_not_fetched_again_by_itself(timed_ledger:
     clock.tick(timedelta(days=2))
     assert due(timed_ledger) == []
     assert timed_ledger.schedule.of([OLD])[OLD].due_at is None
-    timed_ledger.carry_out(Act.REQUEUE, [OLD], order())
+    timed_ledger.carry_out(Action.REQUEUE, [OLD], order())
     assert wanted(timed_ledger) == [OLD]
 
 
@@ -139,12 +139,12 @@ def test_a_request_is_open_until_a_verdict_answers_it(timed_ledger: Ledger, cloc
     again, new, better = key("4"), key("5"), key("6")
     fail(timed_ledger, again)
     accepted(timed_ledger, [better])
-    timed_ledger.carry_out(Act.REQUEUE, [again], order("a"))
+    timed_ledger.carry_out(Action.REQUEUE, [again], order("a"))
     clock.tick()
-    timed_ledger.carry_out(Act.ENQUEUE, [new], order("b"))
+    timed_ledger.carry_out(Action.ENQUEUE, [new], order("b"))
     clock.tick()
-    assert timed_ledger.carry_out(Act.REPROCESS, [better], order("c")).changed
-    assert timed_ledger.carry_out(Act.REPROCESS, [better], order("d")).unchanged == (better,)
+    assert timed_ledger.carry_out(Action.REPROCESS, [better], order("c")).changed
+    assert timed_ledger.carry_out(Action.REPROCESS, [better], order("d")).unchanged == (better,)
     assert wanted(timed_ledger) == [again, new, better]
     kinds = {partition: asked.kind for partition, asked in timed_ledger.schedule.requested([again, better]).items()}
     assert kinds == {again: "retry", better: "reprocess"}
@@ -159,7 +159,7 @@ def test_a_request_is_open_until_a_verdict_answers_it(timed_ledger: Ledger, cloc
 def test_a_quota_costs_no_try_and_names_its_own_moment(timed_ledger: Ledger, clock: FakeClock) -> None:
     """However often the quota was used up, the partition comes back when the source said, and has all its tries."""
     until = clock.now + timedelta(hours=9)
-    timed_ledger.carry_out(Act.ENQUEUE, [FRESH], order())
+    timed_ledger.carry_out(Action.ENQUEUE, [FRESH], order())
     for _ in range(20):
         clock.tick()
         (planned,) = timed_ledger.record_failed_fetches(
@@ -212,7 +212,7 @@ def test_a_fault_of_account_or_query_parks_it(
     assert timed_ledger.release(parking, order("release-1"))  # the same act, sent again
     assert not timed_ledger.release(parking, order("release-2"))
     assert set(due(timed_ledger)) == {neighbour, stranger}
-    with pytest.raises(ActRepeated):
+    with pytest.raises(ActionIdReused):
         timed_ledger.park(parking, order("release-1"))
 
 
@@ -232,18 +232,18 @@ def test_a_marked_partition_is_not_requeued(ledger: Ledger) -> None:
     """Marking is for failed ones, once; a requeue is refused until the mark is cleared, and each act is told."""
     fail(ledger, OLD)
     accepted(ledger, [key("9")])
-    marked = ledger.carry_out(Act.MARK_TERMINAL, [OLD, key("9")], order("mark"))
+    marked = ledger.carry_out(Action.MARK_TERMINAL, [OLD, key("9")], order("mark"))
     assert ([state.key for state in marked.changed], len(marked.refused)) == ([OLD], 1)
-    assert ledger.carry_out(Act.MARK_TERMINAL, [OLD], order("mark-2")).unchanged == (OLD,)
+    assert ledger.carry_out(Action.MARK_TERMINAL, [OLD], order("mark-2")).unchanged == (OLD,)
     assert ledger.schedule.marked([OLD, key("9")]) == {OLD}
-    (refusal,) = ledger.carry_out(Act.REQUEUE, [OLD], order("retry")).refused
+    (refusal,) = ledger.carry_out(Action.REQUEUE, [OLD], order("retry")).refused
     assert isinstance(refusal, MarkedTerminal)
     assert ledger.state(OLD).status is Status.FAILED
-    assert ledger.carry_out(Act.CLEAR_TERMINAL, [OLD], order("clear")).changed
-    assert ledger.carry_out(Act.CLEAR_TERMINAL, [OLD], order("clear-2")).unchanged == (OLD,)
-    assert ledger.carry_out(Act.MARK_TERMINAL, [OLD], order("mark-3")).changed
-    assert ledger.carry_out(Act.CLEAR_TERMINAL, [OLD], order("clear-3")).changed
-    assert ledger.carry_out(Act.REQUEUE, [OLD], order("retry-2")).changed
+    assert ledger.carry_out(Action.CLEAR_TERMINAL, [OLD], order("clear")).changed
+    assert ledger.carry_out(Action.CLEAR_TERMINAL, [OLD], order("clear-2")).unchanged == (OLD,)
+    assert ledger.carry_out(Action.MARK_TERMINAL, [OLD], order("mark-3")).changed
+    assert ledger.carry_out(Action.CLEAR_TERMINAL, [OLD], order("clear-3")).changed
+    assert ledger.carry_out(Action.REQUEUE, [OLD], order("retry-2")).changed
     assert [act.act for act in ledger.acts(OLD)] == [
         *("mark_terminal", "clear_terminal", "mark_terminal", "clear_terminal", "requeue")
     ]
@@ -254,10 +254,10 @@ def test_acts_beside_the_state_are_told(ledger: Ledger, log: EventLog) -> None:
     fail(ledger, OLD)
     accepted(ledger, [key("9")])
     for number in range(2):
-        ledger.carry_out(Act.MARK_TERMINAL, [OLD], order(f"mark-{number}"))
-        ledger.carry_out(Act.CLEAR_TERMINAL, [OLD], order(f"clear-{number}"))
+        ledger.carry_out(Action.MARK_TERMINAL, [OLD], order(f"mark-{number}"))
+        ledger.carry_out(Action.CLEAR_TERMINAL, [OLD], order(f"clear-{number}"))
         fetch(ledger, OLD, "timeout")
-    ledger.carry_out(Act.REPROCESS, [key("9")], order("reprocess"))
+    ledger.carry_out(Action.REPROCESS, [key("9")], order("reprocess"))
     told = [each.event.event_type for each in log.fetch(ledger.origin.run_id)]
     assert told[-7:] == [*(["TerminalMarked", "TerminalCleared", "FetchFailed"] * 2), "ReprocessRequested"]
 
@@ -299,14 +299,14 @@ def test_what_the_database_finds_due_is_what_the_policy_says(
     policy, clock = RetryPolicy(max_attempts=max_attempts), FakeClock()
     with Ledger.opened(url, clock=clock) as ledger:
         partitions = _newcomers(ledger)
-        ends: dict[PartitionKey, list[Ended]] = {each: [] for each in partitions}
+        ends: dict[PartitionKey, list[AttemptEnd]] = {each: [] for each in partitions}
         for number, (place, what, wait) in enumerate(history):
             partition = partitions[place]
             clock.tick(timedelta(seconds=1 + wait))
             ends[partition].append(_happens(ledger, partition, what, f"r{number}", policy))
         failed = [each for each in partitions if ledger.state(each).status is Status.FAILED]
         marked = {partitions[place] for place in marks} & set(failed)
-        ledger.carry_out(Act.MARK_TERMINAL, marked, order(f"mark-{partitions[0].customer_id}"))
+        ledger.carry_out(Action.MARK_TERMINAL, marked, order(f"mark-{partitions[0].customer_id}"))
         parked = {parking.name for parking in ledger.schedule.parkings(SOURCE)}
         expected = set[PartitionKey]()
         for each in failed:
@@ -321,7 +321,7 @@ def test_what_the_database_finds_due_is_what_the_policy_says(
             assert all(lane_of(each, TODAY) is lane for each in found)
 
 
-def _happens(ledger: Ledger, partition: PartitionKey, what: str, run_id: str, policy: RetryPolicy) -> Ended:
+def _happens(ledger: Ledger, partition: PartitionKey, what: str, run_id: str, policy: RetryPolicy) -> AttemptEnd:
     if what in {"accept", "contract", "demoted"}:
         ledger.register(sealed(run(partition, run_id)))
         verdict = accept(run(partition, run_id))
@@ -336,10 +336,10 @@ def _happens(ledger: Ledger, partition: PartitionKey, what: str, run_id: str, po
         recorded = ledger.record_verdict(verdict)
         at = recorded.state.updated_at
         assert at is not None
-        return Ended(at=at, accepted=what == "accept", error_class=None if what == "accept" else what)
+        return AttemptEnd(at=at, accepted=what == "accept", error_class=None if what == "accept" else what)
     failed = FailedFetch(key=partition, error_class=what, error_message="no")
     (planned,) = ledger.record_failed_fetches([failed], policy, today=TODAY)
-    return Ended(at=planned.failed_at, error_class=what)
+    return AttemptEnd(at=planned.failed_at, error_class=what)
 
 
 def _newcomers(ledger: Ledger) -> list[PartitionKey]:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from ads_pipeline.domain.run_events import LEDGER_TYPES, Appended, Event
+from ads_pipeline.domain.run_events import LEDGER_TYPES, AppendResult, Event
 from ads_pipeline.domain.run_snapshots import RunSnapshot, RunStatus, StepStatus
-from ads_pipeline.errors import BadEvent, NoSuchEvents, RunClosed, RunOpen
+from ads_pipeline.errors import BadEvent, EventsNotFound, RunClosed, RunOpen
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader
@@ -149,7 +149,7 @@ def test_a_retired_run_takes_nothing_more(log: EventLog) -> None:
             log.append_many(events)
         assert closed.value.run_id == "over"
     assert log.head("other") is None
-    with pytest.raises(NoSuchEvents, match="retired"):
+    with pytest.raises(EventsNotFound, match="retired"):
         log.project_snapshot("over")
     follower = Follower(log)
     assert (follower.catch_up(), follower.project("over"), follower.resync("over")) == (0, 0, 0)
@@ -160,7 +160,7 @@ def test_a_retired_run_takes_nothing_more(log: EventLog) -> None:
 @pytest.mark.invariant("E6")
 def test_only_a_run_that_has_ended_and_was_projected_is_retired(log: EventLog) -> None:
     """Unknown, open, or with events that no snapshot has yet: it stays as it is."""
-    with pytest.raises(NoSuchEvents):
+    with pytest.raises(EventsNotFound):
         log.retire("never")
     follower = Follower(log)
     log.append(told("r", "RunStarted"))
@@ -252,7 +252,7 @@ def test_a_lost_acknowledgement_is_answered_by_the_first_place(
     losses = lose_one_commit(log.engine, monkeypatch)
     appended = log.append_many([told("r", "RunResumed"), told("r", "RunPaused"), *completions("new", 1)])
     assert losses == ["lost"]
-    assert appended == [Appended(run_seq=seq, idempotent=True) for seq in (3, 4, 1)]
+    assert appended == [AppendResult(run_seq=seq, idempotent=True) for seq in (3, 4, 1)]
     assert [each.event.logical_attempt_id for each in log.fetch("r")] == [1, 1, 1, 2]
     assert len(log.fetch("new")) == 1
 
@@ -300,7 +300,7 @@ def test_calls_over_the_same_runs_in_any_order_do_not_deadlock(log: EventLog, un
 def test_who_waited_for_the_lock_knows_what_it_waited_for(postgres_url: str) -> None:
     """A telling that finds its run unborn, and then waits while another tells the same, is the second of them."""
     event, (other,) = told("r", "RunStarted"), completions("r", 1)
-    hold, held, first = threading.Event(), threading.Event(), list[Future[Appended]]()
+    hold, held, first = threading.Event(), threading.Event(), list[Future[AppendResult]]()
 
     def pause(_connection: sa.Connection) -> None:
         held.set()
@@ -327,8 +327,8 @@ def test_who_waited_for_the_lock_knows_what_it_waited_for(postgres_url: str) -> 
         waiting = pool.submit(database.transact, log.engine, lambda c: log._append_many(c, [event]))
         wait_for_a_lock(postgres_url)
         hold.set()
-        assert first[0].result() == Appended(run_seq=2, idempotent=False)
-        assert waiting.result() == [Appended(run_seq=2, idempotent=True)]
+        assert first[0].result() == AppendResult(run_seq=2, idempotent=False)
+        assert waiting.result() == [AppendResult(run_seq=2, idempotent=True)]
 
 
 @pytest.mark.invariant("E2", "E4")
@@ -348,9 +348,9 @@ def test_an_append_that_waited_for_the_same_one_is_the_second(postgres_url: str)
         waiting = pool.submit(log.append, event)
         wait_for_a_lock(postgres_url)
         hold.set()
-        assert first.result() == Appended(run_seq=1, idempotent=False)
-        assert waiting.result() == Appended(run_seq=1, idempotent=True)
-        assert log.append(other) == Appended(run_seq=2, idempotent=False)
+        assert first.result() == AppendResult(run_seq=1, idempotent=False)
+        assert waiting.result() == AppendResult(run_seq=1, idempotent=True)
+        assert log.append(other) == AppendResult(run_seq=2, idempotent=False)
 
 
 @pytest.mark.invariant("E4")
@@ -397,7 +397,7 @@ def test_a_projection_is_of_all_events_or_none(url: str, log: EventLog, monkeypa
         _meanwhile(reader, "run_events", lambda: log.retire("over"))
         assert reader.project_snapshot("over") == snapshot
         assert snapshot.status is RunStatus.COMPLETED
-        with pytest.raises(NoSuchEvents):
+        with pytest.raises(EventsNotFound):
             reader.project_snapshot("over")
 
 
@@ -412,11 +412,11 @@ def _meanwhile(reader: EventReader, table: str, act: Callable[[], object]) -> No
     sa.event.listen(reader.engine, "after_cursor_execute", look)
 
 
-def at_once(calls: list[list[Event]], log: EventLog) -> list[list[Appended]]:
+def at_once(calls: list[list[Event]], log: EventLog) -> list[list[AppendResult]]:
     """Each call appended in a thread of its own, all at the same moment."""
     barrier = threading.Barrier(len(calls))
 
-    def append(events: list[Event]) -> list[Appended]:
+    def append(events: list[Event]) -> list[AppendResult]:
         barrier.wait(30)
         return log.append_many(events)
 

@@ -18,7 +18,7 @@ from typing import Final
 import pytest
 import sqlalchemy as sa
 
-from ads_pipeline.domain.run_events import Event, Logged
+from ads_pipeline.domain.run_events import Event, LoggedEvent
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader
@@ -89,9 +89,9 @@ def append(log: EventLog, events: Sequence[Event], *, to: int) -> None:
     os.write(to, "".join(json.dumps(place) + "\n" for place in places).encode())
 
 
-def tail(url: str, done: threading.Event) -> dict[str, list[Logged]]:
+def tail(url: str, done: threading.Event) -> dict[str, list[LoggedEvent]]:
     """Read every run behind the last place seen, again and again, until the writers are done and nothing is left."""
-    heard: dict[str, list[Logged]] = {run_id: [] for run_id in RUNS}
+    heard: dict[str, list[LoggedEvent]] = {run_id: [] for run_id in RUNS}
     with EventReader.opened(url) as reader:
         while True:
             last_look, news = done.is_set(), 0
@@ -109,7 +109,7 @@ def acknowledged_in(files: Sequence[Path]) -> list[Place]:
     return [(run_id, seq, step_id) for run_id, seq, step_id in map(json.loads, lines)]
 
 
-def places(heard: dict[str, list[Logged]]) -> list[Place]:
+def places(heard: dict[str, list[LoggedEvent]]) -> list[Place]:
     return [(run_id, each.run_seq, str(each.event.step_id)) for run_id, logged in heard.items() for each in logged]
 
 

@@ -10,15 +10,15 @@ import sqlalchemy as sa
 
 from ads_pipeline.domain.freshness import RAW, WAREHOUSE, AttemptOutcome
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.run_events import Logged, Origin
+from ads_pipeline.domain.run_events import LoggedEvent, Origin
 from ads_pipeline.domain.run_snapshots import RunStatus, StepStatus
-from ads_pipeline.domain.transitions import Act
+from ads_pipeline.domain.transitions import Action
 from ads_pipeline.errors import LedgerRefused, RunChanged, VerdictsRefused
 from ads_pipeline.ledger.events.event_log import PLAN_VERSION, EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.values import Acted, Publication
+from ads_pipeline.ledger.values import ActionResult, Publication
 from ads_pipeline_tests.ledger.builders import (
     ROWS,
     FakeClock,
@@ -46,7 +46,7 @@ ORIGIN: Final = Origin(
 )
 
 
-def told(ledger: Ledger, *, after: int = 0) -> list[Logged]:
+def told(ledger: Ledger, *, after: int = 0) -> list[LoggedEvent]:
     return EventReader(ledger._engine).fetch(ledger.origin.run_id, after_seq=after)
 
 
@@ -164,14 +164,14 @@ def test_loads_are_told_by_their_number(ledger: Ledger) -> None:
 @pytest.mark.parametrize(
     ("act", "event_type"),
     [
-        (Act.ENQUEUE, "PartitionEnqueued"),
-        (Act.REQUEUE, "PartitionRequeued"),
-        (Act.WITHDRAW, "PartitionWithdrawn"),
-        (Act.REPROCESS, "ReprocessRequested"),
+        (Action.ENQUEUE, "PartitionEnqueued"),
+        (Action.REQUEUE, "PartitionRequeued"),
+        (Action.WITHDRAW, "PartitionWithdrawn"),
+        (Action.REPROCESS, "ReprocessRequested"),
     ],
     ids=str,
 )
-def test_acts_are_told_of_each_partition_they_changed(ledger: Ledger, act: Act, event_type: str) -> None:
+def test_acts_are_told_of_each_partition_they_changed(ledger: Ledger, act: Action, event_type: str) -> None:
     """With who and why, caused by the act, by the attempt that it asks for; sent again it is not told again."""
     accepted(ledger, [key("1")])
     (failed,) = landed(ledger, key("2"), "r1")
@@ -193,11 +193,11 @@ def test_acts_are_told_of_each_partition_they_changed(ledger: Ledger, act: Act, 
 def test_a_request_that_is_open_is_not_told_again(ledger: Ledger) -> None:
     """Asking twice for a success to be made again is one request, until a verdict answers it."""
     accepted(ledger, [K])
-    ledger.carry_out(Act.REPROCESS, [K], order("act-1"))
-    silent(ledger, lambda: ledger.carry_out(Act.REPROCESS, [K], order("act-2")))
+    ledger.carry_out(Action.REPROCESS, [K], order("act-1"))
+    silent(ledger, lambda: ledger.carry_out(Action.REPROCESS, [K], order("act-2")))
     (bad,) = landed(ledger, K, "r2")
     ledger.record_verdict(reject(bad))
-    assert ledger.carry_out(Act.REPROCESS, [K], order("act-3")).changed
+    assert ledger.carry_out(Action.REPROCESS, [K], order("act-3")).changed
 
 
 # All of them.
@@ -211,10 +211,10 @@ def live_through_everything(ledger: Ledger) -> list[str]:
     ledger.publish([Publication(run=R1, table_version=0)])
     ledger.begin_demotions([reject(R1, "ungültig", validation_id="v2")])
     ledger.record_verdict(reject(R1, "ungültig", validation_id="v2"))
-    ledger.carry_out(Act.REQUEUE, [K], order("act-1"))
-    ledger.carry_out(Act.ENQUEUE, [key("2")], order("act-2"))
+    ledger.carry_out(Action.REQUEUE, [K], order("act-1"))
+    ledger.carry_out(Action.ENQUEUE, [key("2")], order("act-2"))
     ledger.record_verdict(accept(R1, "v3"))
-    ledger.carry_out(Act.WITHDRAW, [K], order("act-3"))
+    ledger.carry_out(Action.WITHDRAW, [K], order("act-3"))
     return [
         "RawSealed",
         "VerdictAccepted",
@@ -295,7 +295,7 @@ def test_a_change_that_cannot_be_told_does_not_happen(url: str, backdoor: sa.Eng
                 lambda ledger: ledger.begin_demotions([reject(R1, validation_id="v2")]),
                 lambda ledger: ledger.publish([Publication(run=R1, table_version=0)]),
                 lambda ledger: ledger.record_failed_loads({R1: "disk full"}),
-                lambda ledger: ledger.carry_out(Act.WITHDRAW, [K], order()),
+                lambda ledger: ledger.carry_out(Action.WITHDRAW, [K], order()),
             ):
                 with pytest.raises(LedgerRefused):
                     change(ledger)  # type: ignore[no-untyped-call]
@@ -405,8 +405,8 @@ def _accept_all(ledger: Ledger) -> object:
     return ledger.record_verdicts([accept(each) for each in RUNS])
 
 
-def _withdraw(ledger: Ledger) -> Acted:
-    return ledger.carry_out(Act.WITHDRAW, PARTITIONS, order("act-1"))
+def _withdraw(ledger: Ledger) -> ActionResult:
+    return ledger.carry_out(Action.WITHDRAW, PARTITIONS, order("act-1"))
 
 
 def _publish(ledger: Ledger) -> object:

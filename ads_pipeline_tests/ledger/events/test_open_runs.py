@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from ads_pipeline.domain.run_snapshots import RunStatus, StepStatus
-from ads_pipeline.errors import NoSuchEvents
+from ads_pipeline.errors import EventsNotFound
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.events.snapshots import Follower
@@ -70,7 +70,7 @@ def once(happens: Callable[[], object]) -> Callable[..., None]:
 
 def test_a_run_without_events_cannot_be_opened(reader: EventReader) -> None:
     """It is told apart from one in which nothing happened to steps."""
-    with pytest.raises(NoSuchEvents):
+    with pytest.raises(EventsNotFound):
         reader.open_run("nobody")
 
 

@@ -16,9 +16,9 @@ from ads_pipeline.domain.run_events import Origin
 from ads_pipeline.domain.run_snapshots import RunStatus, StepStatus
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.events.event_log import EventLog
-from ads_pipeline.ledger.events.run_completion import RunLog
+from ads_pipeline.ledger.events.run_completion import RunCompletionLog
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.status.status_table import StatusBook
+from ads_pipeline.ledger.status.status_table import StatusTable
 from ads_pipeline_tests.ledger.builders import accept, accepted, key, keys, landed, reject, run, sealed, set_at_last
 from ads_pipeline_tests.ledger.status.finishes import all_finishes, listed, made, status, tried
 
@@ -32,11 +32,11 @@ def telling(url_ledger: Ledger, origin: Origin = ORIGIN) -> Ledger:
     return Ledger(url_ledger._engine, origin=origin)
 
 
-def events_of(log: RunLog, run_id: str = ORIGIN.run_id) -> list[tuple[str, str | None, Any]]:
+def events_of(log: RunCompletionLog, run_id: str = ORIGIN.run_id) -> list[tuple[str, str | None, Any]]:
     return [(each.event.event_type, each.event.step_id, each.event.event_data) for each in log.fetch(run_id)]
 
 
-def steps_of(log: RunLog, run_id: str = ORIGIN.run_id) -> dict[StepStatus, int]:
+def steps_of(log: RunCompletionLog, run_id: str = ORIGIN.run_id) -> dict[StepStatus, int]:
     return dict(log.project_snapshot(run_id).steps)
 
 
@@ -60,7 +60,7 @@ def test_what_was_sealed_and_not_judged_is_an_attempt(
     unjudged, judged = key(day=1), key(day=2)
     landed(telling(ledger), unjudged, "r1", "r2")
     accepted(telling(ledger), [judged])
-    log = RunLog(ledger._engine)
+    log = RunCompletionLog(ledger._engine)
     assert log.end(ORIGIN, ended, why="the machine is gone") == [unjudged]
     assert events_of(log)[-2:] == [
         (told, str(unjudged), {"why": "the machine is gone"}),
@@ -77,25 +77,25 @@ def test_what_was_sealed_and_not_judged_is_an_attempt(
 @pytest.mark.invariant("P12")
 def test_what_awaits_no_verdict_is_no_attempt(ledger: Ledger) -> None:
     """A step that sealed nothing, or whose run somebody else judged, is skipped, and no row changes."""
-    log = RunLog(ledger._engine)
+    log = RunCompletionLog(ledger._engine)
     unsealed, elsewhere = key(day=1), key(day=2)
     log.append(ORIGIN.event("RunStarted", at=_now(log)))
     log.append(ORIGIN.event("StepStarted", at=_now(log), step_id=str(unsealed)))
     log.append(ORIGIN.event("StepStarted", at=_now(log), step_id="dbt:model"))
     (r1,) = landed(telling(ledger), elsewhere, "r1")
     ledger.record_verdict(accept(r1))
-    before = listed(StatusBook(ledger._engine))
+    before = listed(StatusTable(ledger._engine))
     assert log.end(ORIGIN, RunStatus.FAILED) == []
     told = {step: kind for kind, step, _ in events_of(log)}
     assert (told[str(unsealed)], told[str(elsewhere)]) == ("StepSkipped", "StepSkipped")
     assert told["dbt:model"] == "StepStarted", "the step of somebody else was told of"
-    assert listed(StatusBook(ledger._engine)) == before
+    assert listed(StatusTable(ledger._engine)) == before
     assert ledger.statuses(RAW, [unsealed]) == {unsealed: None}
 
 
 def test_a_run_of_which_nothing_was_told_ends_too(ledger: Ledger) -> None:
     """A run that died before it told of anything is told as ended, which is all there is to tell."""
-    log = RunLog(ledger._engine)
+    log = RunCompletionLog(ledger._engine)
     assert log.end(ORIGIN, RunStatus.CANCELLED) == []
     assert events_of(log) == [("RunCancelled", None, None)]
 
@@ -104,14 +104,14 @@ def test_a_run_of_which_nothing_was_told_ends_too(ledger: Ledger) -> None:
 def test_a_run_that_has_ended_is_left_alone(ledger: Ledger) -> None:
     """Ended again in whatever way, nothing is told and nothing counts, also of what was begun afterwards."""
     landed(telling(ledger), key(), "r1")
-    log = RunLog(ledger._engine)
+    log = RunCompletionLog(ledger._engine)
     assert log.end(ORIGIN, RunStatus.FAILED) == [key()]
     landed(telling(ledger), key(day=2), "r1")
-    before, rows = events_of(log), listed(StatusBook(ledger._engine))
+    before, rows = events_of(log), listed(StatusTable(ledger._engine))
     for ended in ENDINGS:
         assert log.end(ORIGIN, ended) == []
     assert events_of(log) == before
-    assert listed(StatusBook(ledger._engine)) == rows
+    assert listed(StatusTable(ledger._engine)) == rows
 
 
 @pytest.mark.invariant("P12")
@@ -124,7 +124,7 @@ def test_many_who_end_a_run_count_once(url: str) -> None:
             telling(ledger, origin).register(sealed(*(run(each, f"r{turn}") for each in partitions)))
             answers = _all_at_once(url, origin)
             assert sorted(map(len, answers)) == [0] * 5 + [5]
-            told = [kind for kind, _, _ in events_of(RunLog(ledger._engine), origin.run_id)]
+            told = [kind for kind, _, _ in events_of(RunCompletionLog(ledger._engine), origin.run_id)]
             assert len(told) == 5 + 5 + 1
             assert told[-1].startswith("Run")
         assert {len(finishes_of(ledger, each)) for each in partitions} == {6}
@@ -134,7 +134,7 @@ def _all_at_once(url: str, origin: Origin) -> list[list[PartitionKey]]:
     together = threading.Barrier(6)
 
     def end(number: int) -> list[PartitionKey]:
-        with RunLog.watching(url) as log:
+        with RunCompletionLog.watching(url) as log:
             together.wait(30)
             return log.end(origin, ENDINGS[number % 3])
 
@@ -158,11 +158,11 @@ def test_who_waited_for_the_lock_sees_what_it_waited_for(
     with Ledger.opened(postgres_url) as ledger, database.opened(postgres_url) as slow:
         (r1,) = landed(telling(ledger), key(), "r1")
         acts: dict[str, Callable[[], object]] = {
-            "end": lambda: RunLog(slow).end(ORIGIN, RunStatus.FAILED),
+            "end": lambda: RunCompletionLog(slow).end(ORIGIN, RunStatus.FAILED),
             "own verdict": lambda: Ledger(slow, origin=ORIGIN).record_verdict(accept(r1)),
             "another's verdict": lambda: Ledger(slow).record_verdict(accept(r1)),
         }
-        log = RunLog(ledger._engine)
+        log = RunCompletionLog(ledger._engine)
         assert _while_held(postgres_url, slow, acts[first], lambda: log.end(ORIGIN, RunStatus.CANCELLED)) == []
         assert [kind for kind, _, _ in events_of(log)] == ["RawSealed", *told]
         assert finishes_of(ledger, key()) == [("r1", outcome)]
@@ -172,7 +172,7 @@ def test_who_waited_for_the_lock_sees_what_it_waited_for(
 def test_a_run_without_partitions_ends_once(postgres_url: str) -> None:
     """Of several ends that waited for one event of a run with nothing to end, only the first tells of any."""
     with database.opened(postgres_url) as engine, database.opened(postgres_url) as slow:
-        log = RunLog(engine)
+        log = RunCompletionLog(engine)
         log.append(ORIGIN.event("RunStarted", at=_now(log)))
 
         def end_in_many_ways() -> None:
@@ -213,7 +213,7 @@ def test_a_verdict_that_races_the_end_leaves_one_story(url: str) -> None:
     partitions = keys(16)
     together = threading.Barrier(2)
     with Ledger.opened(url) as ledger, database.opened(url) as other:
-        log = RunLog(other)
+        log = RunCompletionLog(other)
 
         def end(origin: Origin) -> list[PartitionKey]:
             together.wait(30)
@@ -234,9 +234,9 @@ def test_a_verdict_that_races_the_end_leaves_one_story(url: str) -> None:
             assert ledger.state(partition).attempt_count == 1
             expected = StepStatus.FAILED if left or number % 4 == 3 else StepStatus.SUCCEEDED
             assert steps_of(log, origin.run_id) == {expected: 1}
-        live = listed(StatusBook(ledger._engine))
-        StatusBook(ledger._engine).rebuild()
-        assert listed(StatusBook(ledger._engine)) == live
+        live = listed(StatusTable(ledger._engine))
+        StatusTable(ledger._engine).rebuild()
+        assert listed(StatusTable(ledger._engine)) == live
 
 
 def test_ends_of_overlapping_runs_do_not_deadlock(url: str) -> None:
@@ -249,7 +249,7 @@ def test_ends_of_overlapping_runs_do_not_deadlock(url: str) -> None:
             telling(ledger, origin).register(sealed(*(run(each, f"r{number}") for each in shuffled)))
         lost: list[int] = []
         sa.event.listen(engine, "handle_error", lambda _context: lost.append(1))
-        log = RunLog(engine)
+        log = RunCompletionLog(engine)
         with ThreadPoolExecutor(4) as pool:
             answers = list(pool.map(lambda origin: log.end(origin, RunStatus.FAILED), origins))
         assert [len(answer) for answer in answers] == [20] * 4
@@ -260,7 +260,7 @@ def test_ends_of_overlapping_runs_do_not_deadlock(url: str) -> None:
 @pytest.mark.invariant("S12")
 def test_who_ends_runs_cannot_write_states(ledger: Ledger) -> None:
     """Beside what the event log can do there is only the end of a run, and that writes no state."""
-    assert {name for name in dir(RunLog) if not name.startswith("_")} - {
+    assert {name for name in dir(RunCompletionLog) if not name.startswith("_")} - {
         name for name in dir(EventLog) if not name.startswith("_")
     } == {"end", "overdue", "unended", "watching"}
     landed(telling(ledger), key(), "r1")
@@ -271,14 +271,14 @@ def test_who_ends_runs_cannot_write_states(ledger: Ledger) -> None:
         written.append(" ".join(statement.split()))
 
     sa.event.listen(ledger._engine, "before_cursor_execute", note)
-    RunLog(ledger._engine).end(ORIGIN, RunStatus.FAILED)
+    RunCompletionLog(ledger._engine).end(ORIGIN, RunStatus.FAILED)
     assert ledger.state(key()) == before
     verbs = ("INSERT INTO partition_state ", "UPDATE partition_state ", "DELETE FROM partition_state ")
     assert [text for text in written if any(verb in text for verb in verbs)] == []
     assert any("finishes" in text for text in written)
 
 
-def _now(log: RunLog) -> Any:
+def _now(log: RunCompletionLog) -> Any:
     return database.transact(log.engine, log.now)
 
 

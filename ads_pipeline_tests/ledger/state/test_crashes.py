@@ -141,7 +141,7 @@ def test_a_busy_database_is_given_up_on_after_a_bounded_time(
         other = database.open_engine(sqlite_url)
         with other.begin(), pytest.raises(LedgerUnavailable, match="locked") as caught:
             ledger.record_verdict(accept(first))
-        assert caught.value.waiting_cures
+        assert caught.value.is_transient
         assert ledger.state(key()).attempt_count == 0
         other.dispose()
 
@@ -153,7 +153,7 @@ def test_an_unreachable_database_is_named_without_its_address() -> None:
         Ledger.opened("postgresql+psycopg2://ada:hunter2@127.0.0.1:1/ads"),
     ):
         pytest.fail("connected to nothing")
-    assert caught.value.waiting_cures
+    assert caught.value.is_transient
     assert not any(secret in str(caught.value) for secret in ("hunter2", "ada", "127.0.0.1"))
 
 
@@ -167,4 +167,4 @@ def test_a_refused_statement_is_not_tried_again(ledger: Ledger) -> None:
 
     with pytest.raises(LedgerRefused) as caught:
         database.transact(ledger._engine, work)
-    assert (len(tries), caught.value.waiting_cures) == (1, False)
+    assert (len(tries), caught.value.is_transient) == (1, False)

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.domain.transitions import Act, Outcome, PartitionState, Verdict
+from ads_pipeline.domain.transitions import Action, Outcome, PartitionState, Verdict
 from ads_pipeline.errors import UnsoundAcceptance, VerdictConflict
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.values import Acted, Landing
+from ads_pipeline.ledger.values import ActionResult, RunRegistration
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import SealFacts
 from ads_pipeline_tests.example_counts import examples
@@ -56,10 +56,10 @@ class LedgerMachine(RuleBasedStateMachine):
     def run_lands(self, place: int, sound: bool) -> None:
         run = Run(key=self.keys[place], run_id=f"r{len(self.runs[place])}")
         self.runs[place].append(run)
-        landing = Landing(run=run)
+        landing = RunRegistration(run=run)
         if sound:
             seal = self.raw.land(run, ({"row": n} for n in range(ROWS)), FACTS)
-            landing = Landing(
+            landing = RunRegistration(
                 run=run,
                 schema_version=seal.facts.schema_version,
                 record_count=seal.record_count,
@@ -92,13 +92,13 @@ class LedgerMachine(RuleBasedStateMachine):
                 recorded = ledger.record_verdict(_verdict(run, good, validation))
                 assert recorded.redelivered == (answer == "known")
 
-    @rule(place=partitions, act=st.sampled_from([Act.REQUEUE, Act.WITHDRAW, Act.ENQUEUE, Act.REPROCESS]))
-    def operator_acts(self, place: int, act: Act) -> None:
-        verbs: dict[Act, Callable[[], str]] = {
-            Act.REQUEUE: self.oracles[place].requeue,
-            Act.WITHDRAW: self.oracles[place].withdraw,
-            Act.ENQUEUE: self.oracles[place].enqueue,
-            Act.REPROCESS: self.oracles[place].reprocess,
+    @rule(place=partitions, act=st.sampled_from([Action.REQUEUE, Action.WITHDRAW, Action.ENQUEUE, Action.REPROCESS]))
+    def operator_acts(self, place: int, act: Action) -> None:
+        verbs: dict[Action, Callable[[], str]] = {
+            Action.REQUEUE: self.oracles[place].requeue,
+            Action.WITHDRAW: self.oracles[place].withdraw,
+            Action.ENQUEUE: self.oracles[place].enqueue,
+            Action.REPROCESS: self.oracles[place].reprocess,
         }
         expected = verbs[act]()
         act_id = f"{self.keys[place].customer_id}-{next(_customers)}"
@@ -153,7 +153,7 @@ def _verdict(run: Run, good: bool, validation: str) -> Verdict:
     )
 
 
-def _answer(acted: Acted) -> str:
+def _answer(acted: ActionResult) -> str:
     return "changed" if acted.changed else "refused" if acted.refused else "unchanged"
 
 

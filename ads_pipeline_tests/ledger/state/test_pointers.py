@@ -2,9 +2,9 @@
 
 import pytest
 
-from ads_pipeline.domain.transitions import Act
+from ads_pipeline.domain.transitions import Action
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.values import Publication, Published
+from ads_pipeline.ledger.values import Publication, PublishResult
 from ads_pipeline_tests.ledger.builders import ROWS, accept, accepted, key, keys, landed, order, reject, run
 
 K = key()
@@ -14,7 +14,7 @@ def test_publishing_points_readers_at_the_run(ledger: Ledger) -> None:
     """The pointer and the load record tell run, schema version, rows and table version."""
     accepted(ledger, [K])
     answer = ledger.publish([Publication(run=run(K, "r1"), table_version=7)])
-    assert answer == Published(published=(run(K, "r1"),), outdated=())
+    assert answer == PublishResult(published=(run(K, "r1"),), outdated=())
     pointer = ledger.pointers([K])[K]
     assert (pointer.run, pointer.schema_version, pointer.record_count, pointer.table_version, pointer.available) == (
         run(K, "r1"),
@@ -49,7 +49,7 @@ def test_only_the_current_run_of_a_success_is_published(ledger: Ledger) -> None:
     ledger.record_verdict(accept(newer))
     everyone = [run(partition, "r1") for partition in (absent, pending, failing, overtaken, good)]
     answer = ledger.publish([Publication(run=each, table_version=1) for each in everyone])
-    assert answer == Published(published=(run(good, "r1"),), outdated=tuple(everyone[:4]))
+    assert answer == PublishResult(published=(run(good, "r1"),), outdated=tuple(everyone[:4]))
     assert set(ledger.pointers([absent, pending, failing, overtaken, good])) == {good}
 
 
@@ -84,5 +84,5 @@ def test_a_demoted_run_that_is_accepted_after_all_is_published_again(ledger: Led
 def test_a_withdrawn_success_cannot_be_published(ledger: Ledger) -> None:
     """After an operator withdrew a partition its run is outdated for the loader."""
     accepted(ledger, [K])
-    ledger.carry_out(Act.WITHDRAW, [K], order())
+    ledger.carry_out(Action.WITHDRAW, [K], order())
     assert ledger.publish([Publication(run=run(K, "r1"), table_version=1)]).outdated == (run(K, "r1"),)

@@ -16,7 +16,7 @@ from ads_pipeline.errors import (
     VerdictsRefused,
 )
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.values import Landing
+from ads_pipeline.ledger.values import RunRegistration
 from ads_pipeline_tests.ledger.builders import (
     ROWS,
     FakeClock,
@@ -261,7 +261,9 @@ def test_a_sealed_run_that_changed_is_refused(ledger: Ledger) -> None:
     """The seal a run is registered with again must be the first one, or nothing of the call is registered."""
     ledger.register(sealed(run(K, "r1")))
     with pytest.raises(RunChanged, match="never change"):
-        ledger.register([*sealed(run(K, "r2")), Landing(run=run(K, "r1"), schema_version="1", record_count=ROWS + 1)])
+        ledger.register(
+            [*sealed(run(K, "r2")), RunRegistration(run=run(K, "r1"), schema_version="1", record_count=ROWS + 1)]
+        )
     assert [registered.run.run_id for registered in ledger.runs(K)] == ["r1"]
 
 

@@ -5,9 +5,9 @@ from datetime import timedelta
 import pytest
 
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.transitions import Act, Effect, Outcome, Status
+from ads_pipeline.domain.transitions import Action, Effect, Outcome, Status
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.values import Publication, Showing, Shown, StateFilter
+from ads_pipeline.ledger.values import Publication, StateFilter, VisibleRun, VisibleRuns
 from ads_pipeline_tests.ledger.builders import FakeClock, accept, accepted, key, keys, landed, order, reject, run
 
 K = key()
@@ -24,7 +24,7 @@ def shown(ledger: Ledger) -> dict[str, bool]:
     return {each.run_id: each.current for each in showing(ledger).runs}
 
 
-def showing(ledger: Ledger) -> Showing:
+def showing(ledger: Ledger) -> VisibleRuns:
     return ledger.showing(source="google_ads", query_name="campaign_daily")
 
 
@@ -115,7 +115,7 @@ def test_a_demoted_run_never_comes_back_by_its_successor(ledger: Ledger) -> None
 def test_a_withdrawn_run_never_comes_back_by_its_successor(ledger: Ledger) -> None:
     """What an operator withdrew stays hidden when a newer run is accepted and not loaded yet."""
     published(ledger, K)
-    ledger.carry_out(Act.WITHDRAW, [K], order())
+    ledger.carry_out(Action.WITHDRAW, [K], order())
     accepted(ledger, [K], "r2")
     assert shown(ledger) == {}
 
@@ -129,7 +129,7 @@ def test_nothing_is_shown_before_it_is_loaded(ledger: Ledger) -> None:
     (bad,) = landed(ledger, failed, "r1")
     ledger.record_verdict(reject(bad))
     ledger.insert_pending([pending])
-    assert showing(ledger).runs == (Shown(loaded.customer_id, loaded.logical_date, "r1", True),)
+    assert showing(ledger).runs == (VisibleRun(loaded.customer_id, loaded.logical_date, "r1", True),)
 
 
 def test_standings_tell_what_keeps_a_partition_from_its_readers(ledger: Ledger) -> None:
@@ -184,7 +184,7 @@ def test_each_run_has_its_last_verdict(ledger: Ledger) -> None:
     ledger.record_verdicts([accept(first), accept(second), reject(first, validation_id="again")])
     (withdrawn,) = landed(ledger, key("2"), "r1")
     ledger.record_verdict(accept(withdrawn))
-    ledger.carry_out(Act.WITHDRAW, [withdrawn.key], order())
+    ledger.carry_out(Action.WITHDRAW, [withdrawn.key], order())
     landed(ledger, key("2", query_name="ad_group_daily"), "r1")
     found = ledger.verdicts(StateFilter(source="google_ads", query_names=frozenset({"campaign_daily"})))
     assert {f"{each.key.customer_id} {each.run_id}": told for each, told in found.items()} == {

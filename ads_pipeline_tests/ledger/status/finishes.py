@@ -8,7 +8,7 @@ from ads_pipeline.domain.freshness import (
     RAW,
     AssetPartition,
     AttemptOutcome,
-    Finish,
+    FinishedAttempt,
     PartitionStatus,
     asset_partition,
     fold,
@@ -19,10 +19,10 @@ from ads_pipeline.ledger import database
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.row_mapping import key_in
 from ads_pipeline.ledger.status.partition_status import version_at
-from ads_pipeline.ledger.status.status_table import StatusBook
+from ads_pipeline.ledger.status.status_table import StatusTable
 from ads_pipeline.ledger.tables import Day, Instant
 
-Finishes = dict[tuple[str, PartitionKey], list[Finish]]
+Finishes = dict[tuple[str, PartitionKey], list[FinishedAttempt]]
 
 VERDICTS = """
     SELECT 'raw' AS asset, source, customer_id, query_name, logical_date, run_id, judged_at AS at,
@@ -42,7 +42,7 @@ def all_finishes(engine: sa.Engine) -> Finishes:
     found: Finishes = defaultdict(list)
     for row in [row for text in (VERDICTS, OTHERS) for row in _rows(engine, text)]:
         key = key_in(row)
-        finish = Finish(
+        finish = FinishedAttempt(
             run_id=row.run_id,
             at=row.at,
             outcome=AttemptOutcome(row.outcome),
@@ -53,7 +53,7 @@ def all_finishes(engine: sa.Engine) -> Finishes:
     return found
 
 
-def folded(asset: str, key: PartitionKey, finishes: list[Finish]) -> PartitionStatus:
+def folded(asset: str, key: PartitionKey, finishes: list[FinishedAttempt]) -> PartitionStatus:
     status = None
     for finish in finishes:
         status = fold(status, finish, place=asset_partition(asset, key), values=partition_values(key))
@@ -61,11 +61,11 @@ def folded(asset: str, key: PartitionKey, finishes: list[Finish]) -> PartitionSt
     return status
 
 
-def listed(book: StatusBook) -> dict[AssetPartition, PartitionStatus]:
+def listed(book: StatusTable) -> dict[AssetPartition, PartitionStatus]:
     return {status.place: status for status in book.every()}
 
 
-def raw_rows(book: StatusBook) -> list[PartitionStatus]:
+def raw_rows(book: StatusTable) -> list[PartitionStatus]:
     return [status for status in book.every() if status.asset_key.startswith(RAW)]
 
 

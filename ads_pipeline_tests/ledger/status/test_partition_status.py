@@ -12,17 +12,17 @@ from ads_pipeline.domain.freshness import (
     AttemptOutcome,
     DisplayStatus,
     PartitionStatus,
-    Space,
+    Tenancy,
     display,
 )
 from ads_pipeline.domain.run_events import Origin
 from ads_pipeline.domain.run_snapshots import RunStatus
 from ads_pipeline.domain.transitions import Status
-from ads_pipeline.ledger.events.run_completion import RunLog
+from ads_pipeline.ledger.events.run_completion import RunCompletionLog
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.status.partition_status import instant_of
-from ads_pipeline.ledger.status.status_table import StatusBook
+from ads_pipeline.ledger.status.status_table import StatusTable
 from ads_pipeline_tests.ledger.builders import FakeClock, accept, accepted, key, landed, load, reject, run, sealed
 from ads_pipeline_tests.ledger.status.finishes import listed, made, status, tried
 
@@ -165,7 +165,7 @@ def test_a_rerun_that_ends_unjudged_takes_nothing_away(
         accepted(ledger, [key()])
         before = status(ledger, key())
         landed(ledger, key(), "r2")
-        assert RunLog(ledger._engine).end(origin, ended) == [key()]
+        assert RunCompletionLog(ledger._engine).end(origin, ended) == [key()]
         row = status(ledger, key())
         assert (made(row), row.last_materialization_at) == (made(before), before.last_materialization_at)
         assert tried(row) == ("r2", outcome)
@@ -175,14 +175,14 @@ def test_a_rerun_that_ends_unjudged_takes_nothing_away(
 
 def test_another_spaces_rows_are_its_own(url: str) -> None:
     """Tenant and workspace are part of a row's key, in every verb that writes one."""
-    space = Space(tenant_id="acme", workspace_id="ads")
+    space = Tenancy(tenant_id="acme", workspace_id="ads")
     origin = Origin(run_id="engine-1", plan_version="p1")
     with Ledger.opened(url, space=space, origin=origin) as ledger:
         accepted(ledger, [key()])
         load(ledger, run(key(), "r1"))
         landed(ledger, key(day=2), "r1")
-        RunLog(ledger._engine, space=space).end(origin, RunStatus.FAILED)
-        book = StatusBook(ledger._engine, space=space)
+        RunCompletionLog(ledger._engine, space=space).end(origin, RunStatus.FAILED)
+        book = StatusTable(ledger._engine, space=space)
         assert {(place.tenant_id, place.workspace_id) for place in listed(book)} == {("acme", "ads")}
         assert len(listed(book)) == 3
         before = listed(book)

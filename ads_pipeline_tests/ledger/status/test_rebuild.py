@@ -13,8 +13,8 @@ import sqlalchemy as sa
 from ads_pipeline.domain.freshness import CodeVersion, Staleness, StaleReason
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.status.status_table import StatusBook
-from ads_pipeline.pipeline.staleness import Currencies
+from ads_pipeline.ledger.status.status_table import StatusTable
+from ads_pipeline.pipeline.staleness import StalenessCalculator
 from ads_pipeline_tests.ledger.builders import (
     FakeClock,
     accept,
@@ -32,8 +32,8 @@ from ads_pipeline_tests.ledger.status.finishes import listed
 STALE = Staleness(since=datetime(2026, 3, 1, tzinfo=UTC), reason=StaleReason.CODE_CHANGED, reasons=())
 
 
-def book_of(ledger: Ledger) -> StatusBook:
-    return StatusBook(ledger._engine)
+def book_of(ledger: Ledger) -> StatusTable:
+    return StatusTable(ledger._engine)
 
 
 @pytest.mark.invariant("P10")
@@ -67,7 +67,7 @@ def test_rows_are_made_in_portions(ledger: Ledger, monkeypatch: pytest.MonkeyPat
     book = book_of(ledger)
     before = listed(book)
     assert len(before) == 7
-    code = Currencies({}, {"raw/campaign_daily": CodeVersion(version="2", since=STALE.since)})
+    code = StalenessCalculator({}, {"raw/campaign_daily": CodeVersion(version="2", since=STALE.since)})
     assert code.sweep(book, now=datetime.now(UTC)) == 7
     assert all(row.stale_since for row in book.every())
     assert book.rebuild() == 7
@@ -127,7 +127,7 @@ def test_rows_are_made_while_others_write(url: str) -> None:
     rebuilt: list[int] = []
 
     def rebuild() -> None:
-        with StatusBook.opened(url) as book:
+        with StatusTable.opened(url) as book:
             while not done.is_set():
                 rebuilt.append(book.rebuild())
 

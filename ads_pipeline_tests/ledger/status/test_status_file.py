@@ -19,7 +19,7 @@ from ads_pipeline.errors import LedgerUnavailable, StatusFileUnavailable
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.status import status_file
 from ads_pipeline.ledger.status.status_file import publish
-from ads_pipeline.ledger.status.status_table import StatusBook
+from ads_pipeline.ledger.status.status_table import StatusTable
 from ads_pipeline_tests.ledger.builders import accept, accepted, key, keys, landed, load, reject, run, set_at_last
 
 COLUMNS = {
@@ -97,7 +97,7 @@ def test_the_file_holds_what_the_table_holds(ledger: Ledger, path: Path) -> None
     load(ledger, run(keys(3)[0], "r1"))
     (failed,) = landed(ledger, key("9"), "r1")
     ledger.record_verdict(reject(failed))
-    book = StatusBook(ledger._engine)
+    book = StatusTable(ledger._engine)
     stale = Staleness(since=datetime(2026, 3, 1, 1, 2, 3, 4, tzinfo=UTC), reason=StaleReason.CODE_CHANGED, reasons=())
     book.keep_staleness([(next(iter(book.every())), stale)])
     rows = list(book.every())
@@ -111,14 +111,14 @@ def test_the_file_holds_what_the_table_holds(ledger: Ledger, path: Path) -> None
 def test_values_of_partitions_can_be_asked_for(ledger: Ledger, path: Path) -> None:
     """The dimensions are a map, and instants compare with other instants."""
     accepted(ledger, [key(day=1), key(day=2)])
-    publish(StatusBook(ledger._engine).every(), path)
+    publish(StatusTable(ledger._engine).every(), path)
     question = "SELECT partition_values['customer'] FROM {file} WHERE partition_values['date'] = '2026-02-02'"
     assert asked(path, f"{question} AND last_attempt_at <= now()") == [("1234567890",)]
 
 
 def test_a_table_without_rows_is_a_file_with_columns(ledger: Ledger, path: Path) -> None:
     """Whoever reads it first finds no rows, and the columns to come."""
-    assert publish(StatusBook(ledger._engine).every(), path) == 0
+    assert publish(StatusTable(ledger._engine).every(), path) == 0
     assert types_of(path) == COLUMNS
     assert rows_of(path) == []
 
@@ -256,7 +256,7 @@ def test_a_place_that_cannot_be_written_is_an_outage(path: Path, tmp_path: Path)
     for place in (tmp_path / "in-the-way" / "status.parquet", path):
         with pytest.raises(StatusFileUnavailable, match=place.name) as caught:
             publish(some_rows("one", 3), place)
-        assert caught.value.waiting_cures
+        assert caught.value.is_transient
         assert str(tmp_path) not in str(caught.value)
     assert list(path.parent.iterdir()) == [path]
 
@@ -279,7 +279,7 @@ def test_a_ledger_that_fails_meanwhile_leaves_the_old_file(path: Path) -> None:
 def test_the_file_is_as_of_one_moment(ledger: Ledger, path: Path) -> None:
     """What is recorded while the rows are written is not in it."""
     accepted(ledger, keys(3))
-    book = StatusBook(ledger._engine)
+    book = StatusTable(ledger._engine)
 
     def meanwhile() -> Iterator[PartitionStatus]:
         for number, row in enumerate(book.every()):

@@ -26,10 +26,10 @@ from ads_pipeline.domain.freshness import (
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.run_events import Origin
 from ads_pipeline.domain.run_snapshots import RunStatus
-from ads_pipeline.domain.transitions import Act, Status
-from ads_pipeline.ledger.events.run_completion import RunLog
+from ads_pipeline.domain.transitions import Action, Status
+from ads_pipeline.ledger.events.run_completion import RunCompletionLog
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.status.status_table import StatusBook
+from ads_pipeline.ledger.status.status_table import StatusTable
 from ads_pipeline_tests.example_counts import examples
 from ads_pipeline_tests.ledger.builders import (
     FakeClock,
@@ -126,13 +126,13 @@ class History:
 
     def _end(self, place: int, ended: RunStatus) -> None:
         unjudged = [each for each in self.runs[place] if not any(judged == each for judged, _ in self.heard)]
-        if RunLog(self.ledger._engine, clock=self.clock).end(self.origins[place], ended):
+        if RunCompletionLog(self.ledger._engine, clock=self.clock).end(self.origins[place], ended):
             outcome = FAILED if ended is RunStatus.FAILED else CANCELLED
             self.tried[RAW, self.keys[place]] = (unjudged[-1].run_id, outcome)
 
     def _withdraw(self, place: int) -> None:
         act_id = f"act-{next(_customers)}"
-        if self.ledger.carry_out(Act.WITHDRAW, [self.keys[place]], order(act_id)).changed:
+        if self.ledger.carry_out(Action.WITHDRAW, [self.keys[place]], order(act_id)).changed:
             self.pointed[self.keys[place]] = None
 
     def rows(self) -> dict[tuple[str, PartitionKey], PartitionStatus]:
@@ -176,7 +176,7 @@ def test_any_history_leaves_the_row_of_its_finishes(sqlite_url: str, postgres_ur
 
         check()
         for ledger in (here, there):
-            book = StatusBook(ledger._engine)
+            book = StatusTable(ledger._engine)
             live = listed(book)
             assert book.rebuild() == len(live) > 20
             assert listed(book) == live
@@ -205,7 +205,7 @@ def hammer(url: str, writer: int) -> None:
         return datetime.now(UTC) + chance.uniform(-1, 1) * HOUR
 
     with Ledger.opened(url, clock=clock) as ledger:
-        book = StatusBook(ledger._engine)
+        book = StatusTable(ledger._engine)
         for number, partition in itertools.product(range(RUNS_EACH), CONTESTED):
             mine = run(partition, f"w{writer}-{number}")
             ledger.record_verdict(reject(mine) if chance.random() < 0.3 else accept(mine))
@@ -228,7 +228,7 @@ def test_versions_grow_in_many_processes(url: str) -> None:
         for writer in writers:
             writer.start()
         seen: dict[AssetPartition, list[PartitionStatus]] = {}
-        book = StatusBook(ledger._engine)
+        book = StatusTable(ledger._engine)
         while any(writer.is_alive() for writer in writers):
             for row in book.every():
                 seen.setdefault(row.place, []).append(row)
@@ -266,7 +266,7 @@ def test_a_sweep_amid_a_finish_loses_neither(postgres_url: str, asset: str, cloc
         accepted(ledger, [key()])
         load(ledger, run(key(), "r1"))
         ledger.register(sealed(run(key(), "r2")))
-        book = StatusBook(ledger._engine)  # its clock is the database's, far ahead of the ledger's
+        book = StatusTable(ledger._engine)  # its clock is the database's, far ahead of the ledger's
         row = status(ledger, key(), asset)
         swept: list[int] = []
 

@@ -16,15 +16,15 @@ from ads_pipeline.domain.freshness import (
     CodeVersion,
     FreshnessPolicy,
     PartitionStatus,
-    Space,
     Staleness,
     StaleReason,
+    Tenancy,
     asset_partition,
 )
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.status.status_table import StatusBook
-from ads_pipeline.pipeline.staleness import Currencies
+from ads_pipeline.ledger.status.status_table import StatusTable
+from ads_pipeline.pipeline.staleness import StalenessCalculator
 from ads_pipeline_tests.example_counts import examples
 from ads_pipeline_tests.ledger.builders import (
     FakeClock,
@@ -48,8 +48,8 @@ STALE = Staleness(since=datetime(2026, 3, 1, tzinfo=UTC), reason=StaleReason.COD
 Answer = tuple[datetime, StaleReason] | None
 
 
-def book_of(ledger: Ledger) -> StatusBook:
-    return StatusBook(ledger._engine)
+def book_of(ledger: Ledger) -> StatusTable:
+    return StatusTable(ledger._engine)
 
 
 def kept(row: PartitionStatus) -> Answer:
@@ -59,7 +59,9 @@ def kept(row: PartitionStatus) -> Answer:
     return row.stale_since, row.stale_reason_code
 
 
-def answers(currencies: Currencies, ledger: Ledger, asked: list[PartitionKey], now: datetime) -> dict[str, Answer]:
+def answers(
+    currencies: StalenessCalculator, ledger: Ledger, asked: list[PartitionKey], now: datetime
+) -> dict[str, Answer]:
     """What a query says at that moment of each asset partition that has a row."""
     found: dict[str, Answer] = {}
     for currency in currencies.of(ledger, asked, now=now).values():
@@ -90,7 +92,7 @@ def test_a_sweep_keeps_what_a_query_answers(timed_ledger: Ledger, clock: FakeClo
     )
     def check(policy: tuple[int, ...], version: str | None, now: datetime) -> None:
         code = CodeVersion(version=version, since=born + DAY) if version else None
-        currencies = Currencies(
+        currencies = StalenessCalculator(
             {"campaign_daily": FreshnessPolicy(reread_after_days=policy)},
             {f"{asset}/campaign_daily": code for asset in (RAW, WAREHOUSE)} if code else {},
         )
@@ -111,15 +113,15 @@ def test_a_query_does_not_wait_for_a_sweep(timed_ledger: Ledger, clock: FakeCloc
     """A changed policy and a new version are answered at once, although what the row keeps is the old answer."""
     accepted(timed_ledger, [key()])
     book, now = book_of(timed_ledger), clock.now + 60 * DAY
-    Currencies({}, {}).sweep(book, now=now)
-    policy = Currencies({"campaign_daily": FreshnessPolicy(reread_after_days=(40,))}, {})
-    code = Currencies({}, {"raw/campaign_daily": CodeVersion(version="2", since=now)})
+    StalenessCalculator({}, {}).sweep(book, now=now)
+    policy = StalenessCalculator({"campaign_daily": FreshnessPolicy(reread_after_days=(40,))}, {})
+    code = StalenessCalculator({}, {"raw/campaign_daily": CodeVersion(version="2", since=now)})
     assert policy.of(timed_ledger, [key()], now=now)[key()].raw.reasons == (StaleReason.FRESHNESS_POLICY,)
     assert code.of(timed_ledger, [key()], now=now)[key()].raw.reasons == (StaleReason.CODE_CHANGED,)
     assert kept(status(timed_ledger, key())) is None
     code.sweep(book, now=now)
     assert kept(status(timed_ledger, key())) == (now, StaleReason.CODE_CHANGED)
-    assert Currencies({}, {}).of(timed_ledger, [key()], now=now)[key()].raw.stale is None
+    assert StalenessCalculator({}, {}).of(timed_ledger, [key()], now=now)[key()].raw.stale is None
 
 
 @pytest.mark.invariant("P7", "P8")
@@ -167,7 +169,7 @@ def test_a_sweep_that_races_materializations_marks_only_what_it_saw(url: str) ->
     tally = {"kept": 0, "refused": 0}
 
     def sweep() -> None:
-        with StatusBook.opened(url) as book:
+        with StatusTable.opened(url) as book:
             while not done.is_set():
                 looked = [(row, _marked_by_its_data(row)) for row in raw_rows(book)]
                 time.sleep(0.002)
@@ -175,7 +177,7 @@ def test_a_sweep_that_races_materializations_marks_only_what_it_saw(url: str) ->
                 tally["kept"] += written
                 tally["refused"] += len(looked) - written
 
-    with Ledger.opened(url) as ledger, StatusBook.opened(url) as watched, ThreadPoolExecutor(1) as pool:
+    with Ledger.opened(url) as ledger, StatusTable.opened(url) as watched, ThreadPoolExecutor(1) as pool:
         ledger.register(sealed(*(run(each, f"r{number}") for each in contested for number in range(150))))
         sweeping = pool.submit(sweep)
         until = time.monotonic() + 20
@@ -198,7 +200,7 @@ def _marked_by_its_data(row: PartitionStatus) -> Staleness:
 
 def test_a_sweep_waits_for_nobody(postgres_url: str) -> None:
     """A row that somebody is writing is passed over; waiting for it could be waiting in a circle."""
-    with Ledger.opened(postgres_url) as ledger, StatusBook.opened(postgres_url) as book:
+    with Ledger.opened(postgres_url) as ledger, StatusTable.opened(postgres_url) as book:
         accepted(ledger, keys(3))
         rows = list(book.every())
         touch = sa.text("UPDATE partition_status SET tenant_id = tenant_id WHERE partition_key = :key")
@@ -240,7 +242,7 @@ def test_versions_of_one_source_are_not_anothers(ledger: Ledger) -> None:
     book.see_code("bing_ads", {"raw/q": "A"})
     assert book.code_versions("google_ads")["raw/q"].version == "B"
     assert book.code_versions("bing_ads")["raw/q"].version == "A"
-    assert StatusBook(ledger._engine, space=Space(tenant_id="acme")).code_versions("google_ads") == {}
+    assert StatusTable(ledger._engine, space=Tenancy(tenant_id="acme")).code_versions("google_ads") == {}
 
 
 def test_rows_are_listed_in_the_order_of_their_keys(ledger: Ledger) -> None:
