@@ -53,7 +53,7 @@ from typing import Any, ClassVar, Final
 
 
 class AdsPipelineError(Exception):
-    """The root. `waiting_cures` says whether the same call may succeed later with nothing else changed."""
+    """The root. `is_transient` says whether the same call may succeed later with nothing else changed."""
 
     is_transient: ClassVar[bool] = False
 
@@ -145,7 +145,7 @@ class RunDamaged(RawError):
 class RawUnavailable(RawError):
     """The file system failed. It says nothing about the run; nothing was sealed."""
 
-    waiting_cures = True
+    is_transient = True
 
 
 class ContractMissing(AdsPipelineError):
@@ -163,7 +163,7 @@ class ContractMissing(AdsPipelineError):
 class JudgingFailed(AdsPipelineError):
     """The cluster or the disk failed during judging. It says nothing about the runs: judge them again."""
 
-    waiting_cures = True
+    is_transient = True
 
 
 class WarehouseError(AdsPipelineError):
@@ -191,19 +191,19 @@ class StagingDamaged(WarehouseError):
 class TableContended(WarehouseError):
     """Other loaders committed first, again and again. Nothing was published by this one."""
 
-    waiting_cures = True
+    is_transient = True
 
 
 class WarehouseUnavailable(WarehouseError):
     """The table's storage or the cluster failed. What was published before stays published."""
 
-    waiting_cures = True
+    is_transient = True
 
 
 class StatusFileUnavailable(AdsPipelineError):
     """The file of the partitions' status could not be written. What stood there stands there still."""
 
-    waiting_cures = True
+    is_transient = True
 
     def __init__(self, name: str, problem: str) -> None:
         super().__init__(f"{name}: {problem}")
@@ -212,7 +212,7 @@ class StatusFileUnavailable(AdsPipelineError):
 class ArchiveUnavailable(AdsPipelineError):
     """The file system failed under an export of the ledger. No half export stands under its name."""
 
-    waiting_cures = True
+    is_transient = True
 
     def __init__(self, name: str, problem: str) -> None:
         super().__init__(f"{printable(name)}: {problem}")
@@ -382,7 +382,7 @@ class LedgerOutdated(LedgerError):
 class LedgerUnavailable(LedgerError):
     """Locked by others for too long, or out of reach. Nothing was recorded, or it was and may be sent again."""
 
-    waiting_cures = True
+    is_transient = True
 
 
 def printable(text: str, *, limit: int = 2000) -> str:

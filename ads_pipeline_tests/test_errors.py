@@ -55,7 +55,7 @@ outside = st.lists(st.text(st.characters(exclude_categories=())) | st.sampled_fr
 
 class Drawn(NamedTuple):
     parent: str
-    waiting_cures: bool
+    is_transient: bool
 
 
 def drawing() -> dict[str, Drawn]:
@@ -94,8 +94,8 @@ def test_the_drawing_is_the_tree() -> None:
 
 def test_the_drawing_says_what_waiting_cures() -> None:
     """A caller may retry exactly the failures that the drawing marks."""
-    marked = {name for name, drawn in drawing().items() if drawn.waiting_cures}
-    assert marked == {name for name, kind in defined().items() if kind.waiting_cures}
+    marked = {name for name, drawn in drawing().items() if drawn.is_transient}
+    assert marked == {name for name, kind in defined().items() if kind.is_transient}
     assert marked
 
 
