@@ -1,1 +1,1 @@
-"""Declares each query's rows, one pandera model a schema version; `catalogue` finds them, `rules` reads them."""
+"""The contract of each query: one pandera model per schema version, the registry, and the rules read from them."""

@@ -1,12 +1,11 @@
-"""The pandera models: what a row, and all rows of a partition together, must satisfy.
+"""The pandera models: the rules for one row, and for all rows of a partition together.
 
-A published model is never edited. A query whose fields change gets a new schema_version and a model of its own, and
-the partitions that were judged by the old one keep it. How rows are judged is `validator`'s; it gives the verdict
-these models give, for thousands of partitions at once.
+Never edit a published model. When a query's fields change, add a new schema_version with its own model; partitions
+that were judged by the old model keep it. `validator` evaluates these models for thousands of partitions at once.
 
-Columns are the GAQL fields with `segments.` and `metrics.` left off and dots as underscores. Numbers marked `coerce`
-may also arrive as text, as Google's JSON spells 64-bit integers. Enumerations are checked by their spelling alone: a
-value that Google adds tomorrow is no reason to refuse a day.
+A column is a GAQL field without `segments.` and `metrics.`, with dots replaced by underscores. Numbers marked
+`coerce` may also arrive as text, because Google's JSON writes 64-bit integers as text. Enumerations are checked by
+their spelling only, so that a value that Google adds later does not reject a day.
 """
 
 import pyspark.sql.functions as sf
@@ -14,34 +13,34 @@ import pyspark.sql.types as st
 from pandera.pyspark import DataFrameModel, Field, dataframe_check
 from pyspark.sql import DataFrame
 
-ENUM = r"^[A-Z][A-Z0-9_]*(?![\s\S])"  # and nothing after it; $ would allow a line break
+ENUM = r"^[A-Z][A-Z0-9_]*(?![\s\S])"  # $ would allow a trailing line break
 
-# The partition's own day and customer stand beside each row under these names while it is judged.
+# Pandera sees the partition's date and customer as these extra columns of each row.
 PARTITION_DAY = "partition_logical_date"
 PARTITION_CUSTOMER = "partition_customer_id"
 
 
 class Row(DataFrameModel):  # type: ignore[type-arg]
-    """What every query's rows share: they belong to the partition they came in."""
+    """The columns and checks of every query: each row belongs to the partition that delivered it."""
 
     date: st.DateType = Field(nullable=False)
     customer_id: st.StringType = Field(nullable=False)
 
     @dataframe_check
     @classmethod
-    def date_is_the_partitions(cls, frame: DataFrame) -> bool:
-        """The row's own day is the logical date."""
+    def date_matches_partition(cls, frame: DataFrame) -> bool:
+        """The row's date is the partition's logical date."""
         return frame.filter(sf.col("date") != sf.col(PARTITION_DAY)).limit(1).count() == 0
 
     @dataframe_check
     @classmethod
-    def customer_is_the_partitions(cls, frame: DataFrame) -> bool:
-        """The row's customer is the partition's."""
+    def customer_matches_partition(cls, frame: DataFrame) -> bool:
+        """The row's customer is the partition's customer."""
         return frame.filter(sf.col("customer_id") != sf.col(PARTITION_CUSTOMER)).limit(1).count() == 0
 
 
 class Traffic(Row):
-    """What is counted everywhere. The value of conversions may be restated below zero; their number may not."""
+    """The metrics of every query. Google may restate the value of conversions below zero, but not their number."""
 
     impressions: st.LongType = Field(nullable=False, ge=0, coerce=True)
     clicks: st.LongType = Field(nullable=False, ge=0, coerce=True)
@@ -61,7 +60,7 @@ class CampaignDailyV1(Traffic):
 
 
 class CampaignDailyV2(CampaignDailyV1):
-    """Adds the share of the impressions that could have been had; Google leaves it out where it has no estimate."""
+    """Adds all_conversions and search_impression_share. Google omits the share when it has no estimate."""
 
     all_conversions: st.DoubleType = Field(nullable=False, ge=0)
     search_impression_share: st.DoubleType = Field(nullable=True, ge=0, le=1)

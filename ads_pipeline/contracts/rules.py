@@ -1,8 +1,7 @@
-"""Reads a pandera model as plain data: columns, checks and natural key, to be judged without pandera's own passes.
+"""Reads a pandera model into plain data: columns, checks and natural key.
 
-Pandera judges a frame with one Spark job for each check: a thousand partitions would take tens of thousands of jobs.
-The validator evaluates the same declarations itself. What it cannot evaluate is refused here, when the contract is
-read, and never silently left out.
+Pandera runs one Spark job per check, so a thousand partitions would need tens of thousands of jobs. The validator
+evaluates the same declarations itself. `read_rules` refuses a declaration that the validator cannot evaluate.
 """
 
 from collections.abc import Mapping
@@ -13,29 +12,29 @@ import pyspark.sql.types as st
 
 from ads_pipeline.contracts.models import PARTITION_CUSTOMER, PARTITION_DAY, Row
 
-KINDS: Final[Mapping[type[st.DataType], str]] = {
+COLUMN_KINDS: Final[Mapping[type[st.DataType], str]] = {
     st.LongType: "long",
     st.DoubleType: "double",
     st.StringType: "string",
     st.DateType: "date",
 }
-# pandera's name of a check -> (what it compares by, the statistic that holds the bound, in words)
-CHECKS: Final[Mapping[str, tuple[str, str, str]]] = {
+# pandera's name of a check -> (comparison, the statistic that holds the bound, description)
+SUPPORTED_CHECKS: Final[Mapping[str, tuple[str, str, str]]] = {
     "greater_than_or_equal_to": ("ge", "min_value", "{column} must be at least {bound}"),
     "less_than_or_equal_to": ("le", "max_value", "{column} must be at most {bound}"),
     "isin": ("isin", "allowed_values", "{column} must be one of {bound}"),
     "str_matches": ("matches", "pattern", "{column} must match {bound}"),
 }
-# The checks of whole frames that a model may carry: each compares a column with the partition's own value.
-FRAME_CHECKS: Final[Mapping[str, tuple[str, str]]] = {
-    "date_is_the_partitions": ("date", PARTITION_DAY),
-    "customer_is_the_partitions": ("customer_id", PARTITION_CUSTOMER),
+# Frame checks that a model may declare -> (column, the partition's value that the column must equal)
+SUPPORTED_FRAME_CHECKS: Final[Mapping[str, tuple[str, str]]] = {
+    "date_matches_partition": ("date", PARTITION_DAY),
+    "customer_matches_partition": ("customer_id", PARTITION_CUSTOMER),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnRule:
-    """A column the rows must have. `coerce` lets a whole number arrive as text."""
+    """A required column. With `coerce`, an integer may arrive as text."""
 
     name: str
     kind: str
@@ -45,56 +44,57 @@ class ColumnRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRule:
-    """A comparison every value of a column must pass; absent values pass, `nullable` is for them."""
+    """A comparison that every value of a column must pass. Nulls pass; `ColumnRule.nullable` covers them."""
 
     column: str
-    by: str
+    comparison: str
     bound: Any
-    words: str
+    description: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """A contract as plain data. `of_partition` pairs a column with the partition's value that it must equal."""
+    """A contract as plain data. `partition_columns` pairs a column with the partition value that it must equal."""
 
     schema_version: str
     columns: tuple[ColumnRule, ...]
     checks: tuple[CheckRule, ...]
-    of_partition: tuple[tuple[str, str], ...]
+    partition_columns: tuple[tuple[str, str], ...]
     natural_key: tuple[str, ...]
 
 
 def read_rules(model: type[Row], *, schema_version: str) -> Rules:
-    """The model's declarations; TypeError names what the validator cannot evaluate."""
+    """The model's declarations. Raises TypeError for a check or column that the validator does not support."""
     schema: Any = model.to_schema()
     frame_checks = [check.name for check in schema.checks]
-    unknown = [name for name in frame_checks if name not in FRAME_CHECKS]
-    if unknown:
-        raise TypeError(f"{model.__name__}: the validator knows no frame check {unknown[0]!r}")
+    unsupported = [name for name in frame_checks if name not in SUPPORTED_FRAME_CHECKS]
+    if unsupported:
+        raise TypeError(f"{model.__name__}: the validator does not support frame check {unsupported[0]!r}")
     return Rules(
         schema_version=schema_version,
         columns=tuple(_column(model, column) for column in schema.columns.values()),
         checks=tuple(
-            _check(model, column.name, each) for column in schema.columns.values() for each in column.checks
+            _check(model, column.name, check) for column in schema.columns.values() for check in column.checks
         ),
-        of_partition=tuple(FRAME_CHECKS[name] for name in frame_checks),
+        partition_columns=tuple(SUPPORTED_FRAME_CHECKS[name] for name in frame_checks),
         natural_key=tuple(schema.unique or ()),
     )
 
 
 def _column(model: type[Row], column: Any) -> ColumnRule:
-    kind = KINDS.get(type(column.dtype.type))
+    kind = COLUMN_KINDS.get(type(column.dtype.type))
     if kind is None or column.unique or column.regex or not column.required:
-        raise TypeError(f"{model.__name__}.{column.name}: the validator cannot evaluate this kind of column")
+        raise TypeError(f"{model.__name__}.{column.name}: the validator does not support this kind of column")
     return ColumnRule(name=column.name, kind=kind, nullable=column.nullable, coerce=column.coerce)
 
 
 def _check(model: type[Row], column: str, check: Any) -> CheckRule:
-    if check.name not in CHECKS:
-        raise TypeError(f"{model.__name__}.{column}: the validator knows no check {check.name!r}")
-    by, statistic, words = CHECKS[check.name]
+    if check.name not in SUPPORTED_CHECKS:
+        raise TypeError(f"{model.__name__}.{column}: the validator does not support check {check.name!r}")
+    comparison, statistic, description = SUPPORTED_CHECKS[check.name]
     bound = check.statistics[statistic]
     bound = getattr(bound, "pattern", bound)
-    if by == "matches" and not bound.startswith("^"):  # as pandera does
+    if comparison == "matches" and not bound.startswith("^"):  # as pandera does
         bound = f"^{bound}"
-    return CheckRule(column=column, by=by, bound=bound, words=words.format(column=column, bound=bound))
+    text = description.format(column=column, bound=bound)
+    return CheckRule(column=column, comparison=comparison, bound=bound, description=text)

@@ -1,4 +1,4 @@
 """Judges sealed runs against their contract, thousands in one Spark job.
 
-`payload` reads one run's bytes, `checks` holds its rows against the contract, `judging` does both on the cluster.
+`payload` reads the bytes of one run, `contract_checks` checks its rows, and `judging` runs both on Spark.
 """

@@ -1,7 +1,7 @@
-"""Holds the rows of one partition against its contract, and says which checks how many rows fail.
+"""Checks the rows of one partition against its contract and counts the failing rows of each check.
 
-The answer is pandera's: an absent value fails `nullable` and passes every comparison, and all rows that share a
-natural key fail it. The checks are evaluated by Arrow where the rows already are.
+The result is the one pandera gives: a null fails `nullable` and passes every comparison, and all rows that share a
+natural key fail it. Arrow evaluates the checks inside the Spark task that read the rows.
 """
 
 import re
@@ -15,91 +15,87 @@ import pyarrow.compute as pc
 from ads_pipeline.contracts.models import PARTITION_CUSTOMER, PARTITION_DAY
 from ads_pipeline.contracts.rules import CheckRule, Rules
 from ads_pipeline.errors import quoted
-from ads_pipeline.validator.payload import SHOWN, Violation
+from ads_pipeline.validator.payload import MAX_SAMPLES, Violation
 
-Mask = Any  # a column of true and false; Arrow ships no types
+Mask = Any  # a boolean column; pyarrow has no type annotations
 
-_PASSES: Final[Mapping[str, Callable[[Mask, Any], Mask]]] = {
+_COMPARISONS: Final[Mapping[str, Callable[[Mask, Any], Mask]]] = {
     "ge": pc.greater_equal,
     "le": pc.less_equal,
     "isin": lambda values, bound: pc.is_in(values, value_set=pa.array(bound)),
-    "matches": lambda values, pattern: pc.is_in(values, value_set=_matching(pc.unique(values), pattern)),
+    "matches": lambda values, pattern: pc.is_in(values, value_set=_select_matching(pc.unique(values), pattern)),
 }
 
 
-def _matching(values: Any, pattern: str) -> Any:
-    """The values that match. Python's expressions read a pattern as Spark's do; Arrow's know no lookahead."""
+def _select_matching(values: Any, pattern: str) -> Any:
+    """The values that match. Python's `re` supports lookahead, as Spark does; Arrow's engine does not."""
     matches = re.compile(pattern).search
     return pa.array([value for value in values.to_pylist() if value is not None and matches(value)], pa.string())
 
 
 def check_rows(table: pa.Table, rules: Rules, *, customer_id: str, logical_date: date) -> tuple[Violation, ...]:
-    """Every check that some row of the partition fails."""
+    """One violation for every check that at least one row fails."""
     partition = {PARTITION_DAY: logical_date, PARTITION_CUSTOMER: customer_id}
-    findings = [
-        _finding(table, _absent(table, column.name), f"{column.name} is missing", column.name)
+    violations = [
+        _violation(table, _find_nulls(table, column.name), f"{column.name} is missing", column.name)
         for column in rules.columns
         if not column.nullable
     ]
-    findings += [_finding(table, _failing(table, check), check.words, check.column) for check in rules.checks]
-    findings += [
-        _finding(table, _not_equal(table[column], partition[own]), f"{column} is not the partition's", column)
-        for column, own in rules.of_partition
+    violations += [
+        _violation(table, _find_failing(table, check), check.description, check.column) for check in rules.checks
+    ]
+    violations += [
+        _violation(
+            table, _find_unequal(table[column], partition[value]), f"{column} does not match the partition", column
+        )
+        for column, value in rules.partition_columns
     ]
     if rules.natural_key:
-        words = f"{' and '.join(rules.natural_key)} not unique"
-        findings.append(_finding(table, _repeated(table, rules.natural_key), words, *rules.natural_key))
-    return tuple(finding for finding in findings if finding is not None)
+        problem = f"{' and '.join(rules.natural_key)} not unique"
+        violations.append(_violation(table, _find_duplicates(table, rules.natural_key), problem, *rules.natural_key))
+    return tuple(violation for violation in violations if violation is not None)
 
 
-def _absent(table: pa.Table, column: str) -> Mask | None:
+def _find_nulls(table: pa.Table, column: str) -> Mask | None:
     values = table[column]
     return pc.is_null(values) if values.null_count else None
 
 
-def _failing(table: pa.Table, check: CheckRule) -> Mask | None:
+def _find_failing(table: pa.Table, check: CheckRule) -> Mask | None:
     values = table[check.column]
-    passes = _PASSES[check.by](values, check.bound)
-    if _is_all_true(passes):  # the usual case; what follows costs as much again
+    passing = _COMPARISONS[check.comparison](values, check.bound)
+    if pc.all(passing, skip_nulls=False).as_py() is True:  # the usual case; the next line doubles the cost
         return None
-    return pc.and_(pc.is_valid(values), pc.invert(pc.fill_null(passes, False)))
+    return pc.and_(pc.is_valid(values), pc.invert(pc.fill_null(passing, False)))
 
 
-def _is_all_true(passes: Mask) -> bool:
-    """Whether every row passes for certain; an absent value does not say so."""
-    return pc.all(passes, skip_nulls=False).as_py() is True
+def _find_unequal(values: Mask, expected: Any) -> Mask:
+    return pc.fill_null(pc.not_equal(values, expected), False)
 
 
-def _not_equal(values: Mask, own: Any) -> Mask:
-    return pc.fill_null(pc.not_equal(values, own), False)
-
-
-def _repeated(table: pa.Table, natural_key: tuple[str, ...]) -> Mask | None:
-    """Rows whose key another row has too; absent parts of a key count as equal."""
+def _find_duplicates(table: pa.Table, natural_key: tuple[str, ...]) -> Mask | None:
+    """Rows whose key another row has too. Nulls in a key count as equal."""
     if table.group_by(list(natural_key), use_threads=False).aggregate([]).num_rows == table.num_rows:
         return None
-    keys = table.select(natural_key).append_column("place", pa.array(range(table.num_rows), pa.int64()))
-    groups = keys.group_by(list(natural_key)).aggregate([("place", "count"), ("place", "list")])
-    repeated = groups.filter(pc.greater(groups["place_count"], 1))
-    if not repeated.num_rows:
+    keys = table.select(natural_key).append_column("row", pa.array(range(table.num_rows), pa.int64()))
+    groups = keys.group_by(list(natural_key)).aggregate([("row", "count"), ("row", "list")])
+    duplicates = groups.filter(pc.greater(groups["row_count"], 1))
+    if not duplicates.num_rows:
         return None
-    places = pc.list_flatten(repeated["place_list"])
-    return pc.is_in(keys["place"], value_set=places.combine_chunks())
+    rows = pc.list_flatten(duplicates["row_list"])
+    return pc.is_in(keys["row"], value_set=rows.combine_chunks())
 
 
-def _finding(table: pa.Table, failing: Mask | None, words: str, *columns: str) -> Violation | None:
+def _violation(table: pa.Table, failing: Mask | None, problem: str, *columns: str) -> Violation | None:
     rows = 0 if failing is None else pc.sum(failing).as_py() or 0
     if failing is None or not rows:
         return None
-    first = pc.indices_nonzero(failing)[:SHOWN].to_pylist()
-    samples = tuple(f"line {place + 1}: {_shown(table, place, columns)}" for place in first)
-    return Violation(error_class="contract", problem=words, rows=rows, samples=samples)
+    first = pc.indices_nonzero(failing)[:MAX_SAMPLES].to_pylist()
+    samples = tuple(f"line {row + 1}: {_format_values(table, row, columns)}" for row in first)
+    return Violation(error_class="contract", problem=problem, rows=rows, samples=samples)
 
 
-def _shown(table: pa.Table, place: int, columns: tuple[str, ...]) -> str:
-    values = (table[column][place].as_py() for column in columns)
-    return ", ".join("absent" if value is None else quoted(_plain(value), limit=40) for value in values)
-
-
-def _plain(value: Any) -> Any:
-    return value.isoformat() if isinstance(value, date) else value
+def _format_values(table: pa.Table, row: int, columns: tuple[str, ...]) -> str:
+    values = (table[column][row].as_py() for column in columns)
+    texts = (value.isoformat() if isinstance(value, date) else value for value in values)
+    return ", ".join("absent" if text is None else quoted(text, limit=40) for text in texts)

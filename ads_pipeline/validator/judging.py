@@ -1,7 +1,7 @@
-"""Judges any number of sealed runs of one contract in one Spark job, and reads the rows of accepted ones.
+"""Judges any number of sealed runs of one contract in one Spark job, and reads the rows of accepted runs.
 
-Each run is read whole by one task, so its verdict is the one it would get alone. What fails outside a run (the
-cluster, the disk) is an error for all and a verdict for none.
+One task reads each run whole, so a run gets the same verdict alone and among others. A failure of the cluster or the
+disk raises JudgingFailed and gives no verdicts.
 """
 
 import json
@@ -30,22 +30,31 @@ from ads_pipeline.validator.payload import (
     Violation,
     check_seal,
     empty_table,
-    read_bytes,
+    read_payload_bytes,
     read_rows,
 )
 
 KEY_COLUMNS: Final = ("customer_id", "logical_date", "run_id", "schema_version")
-ROWS_IN_A_BATCH: Final = 50_000
-SMALL_RUNS: Final = 2_000
-SMALL_BYTES: Final = 64 << 20
-RUNS_IN_A_TASK: Final = 125
-FEWEST_TASKS: Final = 8
+ROWS_PER_BATCH: Final = 50_000
+MAX_RUNS_WITHOUT_SHUFFLE: Final = 2_000
+MAX_BYTES_WITHOUT_SHUFFLE: Final = 64 << 20
+RUNS_PER_TASK: Final = 125
+MIN_TASKS: Final = 8
 _SPARK_TYPES: Final = {"long": "bigint", "double": "double", "string": "string", "date": "date"}
-_TICKET = (
-    "place int, payload string, payload_bytes bigint, payload_sha256 string, record_count bigint, "
+_RUN_SCHEMA: Final = (
+    "position int, payload string, payload_bytes bigint, payload_sha256 string, record_count bigint, "
     "customer_id string, logical_date string, run_id string"
 )
-_OPINION = "place int, lines bigint, rows_read bigint, findings string, unknown_columns string"
+_RESULT_SCHEMA: Final = "position int, line_count bigint, rows_read bigint, violations string, unknown_columns string"
+_RESULT_ARROW_SCHEMA: Final = pa.schema(
+    [
+        ("position", pa.int32()),
+        ("line_count", pa.int64()),
+        ("rows_read", pa.int64()),
+        ("violations", pa.string()),
+        ("unknown_columns", pa.string()),
+    ]
+)
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -60,54 +69,54 @@ class SealedPayload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """A verdict and what led to it, for people: the failing checks with samples, and columns nobody asked for."""
+    """A verdict with its violations, and the columns of the payload that the contract does not declare."""
 
     verdict: Verdict
-    findings: tuple[Violation, ...]
+    violations: tuple[Violation, ...]
     unknown_columns: tuple[str, ...]
 
 
-def judge(
+def judge_runs(
     spark: SparkSession, runs: Sequence[SealedPayload], rules: Rules, *, validation_id: str = ""
 ) -> list[Judgement]:
-    """One verdict for each run, in the order given; JudgingFailed when the cluster or the disk failed."""
+    """One judgement per run, in the given order. Raises JudgingFailed when the cluster or the disk fails."""
     if not runs:
         return []
-    with _translated(f"{len(runs)} runs could not be judged"):
-        opinions = _tickets(spark, runs).mapInArrow(_judging(rules), _OPINION)
-        collected = {row["place"]: row for row in opinions.collect()}
+    with _translate_errors(f"{len(runs)} runs could not be judged"):
+        results = _create_run_frame(spark, runs).mapInArrow(_judge_batches(rules), _RESULT_SCHEMA)
+        collected = {row["position"]: row for row in results.collect()}
     if len(collected) != len(runs):
-        raise JudgingFailed(f"{len(runs)} runs were to be judged, {len(collected)} came back")
-    return [_judgement(run.seal.run, collected[place], validation_id) for place, run in enumerate(runs)]
+        raise JudgingFailed(f"Spark returned results for {len(collected)} of {len(runs)} runs")
+    return [_create_judgement(run.seal.run, collected[n], validation_id) for n, run in enumerate(runs)]
 
 
-def rows_of(spark: SparkSession, runs: Sequence[SealedPayload], rules: Rules) -> DataFrame:
-    """The rows of accepted runs, under the partition's own names; computed when used.
+def read_accepted_rows(spark: SparkSession, runs: Sequence[SealedPayload], rules: Rules) -> DataFrame:
+    """The rows of accepted runs, with the key columns added. Spark computes them when the frame is used.
 
-    A run that no longer reads as it did when it was accepted fails the computation: RunDamaged is its cause.
-    JudgingFailed when there is no cluster to prepare it.
+    The computation fails with RunDamaged as its cause when a run no longer reads as it did when it was accepted.
+    Raises JudgingFailed when Spark cannot create the frame.
     """
     data = [column for column in rules.columns if column.name not in KEY_COLUMNS]
     columns = ", ".join(f"`{column.name}` {_SPARK_TYPES[column.kind]}" for column in data)
     schema = f"customer_id string, logical_date date, run_id string, schema_version string, {columns}"
-    with _translated(f"{len(runs)} runs could not be read"):
-        return _tickets(spark, runs).mapInArrow(_reading(rules), schema)
+    with _translate_errors(f"{len(runs)} runs could not be read"):
+        return _create_run_frame(spark, runs).mapInArrow(_read_batches(rules), schema)
 
 
 @contextmanager
-def _translated(failure: str) -> Iterator[None]:
-    """Over Connect, already the making of a frame asks the server."""
+def _translate_errors(failure: str) -> Iterator[None]:
+    """Raise JudgingFailed for Spark and disk errors. With Spark Connect, even creating a frame calls the server."""
     try:
         yield
     except (PySparkException, Py4JError, OSError) as error:
         raise JudgingFailed(f"{failure}: {cause_of(error)}") from error
 
 
-def _tickets(spark: SparkSession, runs: Sequence[SealedPayload]) -> DataFrame:
-    """A row for each run, in an order of chance, so that neighbours who share a task are long and short ones."""
-    tickets = [
+def _create_run_frame(spark: SparkSession, runs: Sequence[SealedPayload]) -> DataFrame:
+    """One row per run, shuffled so that each task gets long and short runs."""
+    rows = [
         (
-            place,
+            position,
             run.payload,
             run.seal.payload_bytes,
             run.seal.payload_sha256,
@@ -116,127 +125,117 @@ def _tickets(spark: SparkSession, runs: Sequence[SealedPayload]) -> DataFrame:
             run.seal.run.key.logical_date.isoformat(),
             run.seal.run.run_id,
         )
-        for place, run in enumerate(runs)
+        for position, run in enumerate(runs)
     ]
-    random.Random(0).shuffle(tickets)  # noqa: S311 - and always the same order
-    frame = spark.createDataFrame(tickets, _TICKET)
-    return frame if _is_small(runs) else frame.repartition(max(len(runs) // RUNS_IN_A_TASK, FEWEST_TASKS))
+    random.Random(0).shuffle(rows)  # noqa: S311 - the same order every time
+    frame = spark.createDataFrame(rows, _RUN_SCHEMA)
+    return frame if _is_small(runs) else frame.repartition(max(len(runs) // RUNS_PER_TASK, MIN_TASKS))
 
 
 def _is_small(runs: Sequence[SealedPayload]) -> bool:
-    """Whether the cluster's own way to cut a list will do: a shuffle costs more than it would balance."""
-    known = sum(run.seal.payload_bytes or 0 for run in runs)
-    return len(runs) <= SMALL_RUNS and known <= SMALL_BYTES
+    """Whether Spark's default split is enough. For few runs, a shuffle costs more than better balance saves."""
+    known_bytes = sum(run.seal.payload_bytes or 0 for run in runs)
+    return len(runs) <= MAX_RUNS_WITHOUT_SHUFFLE and known_bytes <= MAX_BYTES_WITHOUT_SHUFFLE
 
 
-def _judging(rules: Rules) -> Callable[[Batches], Batches]:
-    def judge_batches(batches: Batches) -> Batches:
+def _judge_batches(rules: Rules) -> Callable[[Batches], Batches]:
+    def judge(batches: Batches) -> Batches:
         for batch in batches:
-            opinions = [_opinion(ticket, rules) for ticket in batch.to_pylist()]
-            yield pa.RecordBatch.from_pylist(opinions, schema=_OPINION_SCHEMA)
+            results = [_judge_run(run, rules) for run in batch.to_pylist()]
+            yield pa.RecordBatch.from_pylist(results, schema=_RESULT_ARROW_SCHEMA)
 
-    return judge_batches
-
-
-_OPINION_SCHEMA: Final = pa.schema(
-    [
-        ("place", pa.int32()),
-        ("lines", pa.int64()),
-        ("rows_read", pa.int64()),
-        ("findings", pa.string()),
-        ("unknown_columns", pa.string()),
-    ]
-)
+    return judge
 
 
-def _opinion(ticket: dict[str, Any], rules: Rules) -> dict[str, Any]:
-    rows = _read(ticket, rules)
-    findings = rows.findings
-    if not findings and rows.lines != ticket["record_count"]:
-        problem = f"the payload has {rows.lines} rows, the seal says {ticket['record_count']}"
-        findings = (Violation(error_class="count_mismatch", problem=problem, rows=0),)
-    if not findings and rows.table is not None:
-        day = date.fromisoformat(ticket["logical_date"])
-        findings = check_rows(rows.table, rules, customer_id=ticket["customer_id"], logical_date=day)
+def _judge_run(run: dict[str, Any], rules: Rules) -> dict[str, Any]:
+    rows = _read_run(run, rules)
+    violations = rows.violations
+    if not violations and rows.line_count != run["record_count"]:
+        problem = f"the payload has {rows.line_count} rows, the seal says {run['record_count']}"
+        violations = (Violation(error_class="count_mismatch", problem=problem, rows=0),)
+    if not violations and rows.table is not None:
+        logical_date = date.fromisoformat(run["logical_date"])
+        violations = check_rows(rows.table, rules, customer_id=run["customer_id"], logical_date=logical_date)
     return {
-        "place": ticket["place"],
-        "lines": rows.lines,
+        "position": run["position"],
+        "line_count": rows.line_count,
         "rows_read": None if rows.table is None else rows.table.num_rows,
-        "findings": json.dumps([asdict(finding) for finding in findings]),
+        "violations": json.dumps([asdict(violation) for violation in violations]),
         "unknown_columns": json.dumps(rows.unknown_columns),
     }
 
 
-def _read(ticket: dict[str, Any], rules: Rules) -> PayloadRows:
-    """The run's rows. A payload that is not there is damage only if its seal still is: else the disk is not."""
+def _read_run(run: dict[str, Any], rules: Rules) -> PayloadRows:
+    """The run's rows. A missing payload is damage only if the seal is still there; otherwise the disk has failed."""
     try:
-        payload = read_bytes(ticket["payload"])
+        payload = read_payload_bytes(run["payload"])
     except FileNotFoundError:
-        if not Path(ticket["payload"]).with_name("metadata.json").is_file():
+        if not Path(run["payload"]).with_name("metadata.json").is_file():
             raise
-        return _unread("sealed, but there is no payload")
+        return _damaged("sealed, but there is no payload")
     if payload is None:
-        return _unread(f"the payload is larger than {MAX_PAYLOAD_BYTES} bytes")
-    damage = check_seal(payload, payload_bytes=ticket["payload_bytes"], payload_sha256=ticket["payload_sha256"])
+        return _damaged(f"the payload is larger than {MAX_PAYLOAD_BYTES} bytes")
+    damage = check_seal(payload, payload_bytes=run["payload_bytes"], payload_sha256=run["payload_sha256"])
     if damage:
-        return PayloadRows(lines=0, table=None, findings=damage)
-    return read_rows(payload, rules) if payload else PayloadRows(lines=0, table=empty_table(rules))
+        return PayloadRows(line_count=0, table=None, violations=damage)
+    return read_rows(payload, rules) if payload else PayloadRows(line_count=0, table=empty_table(rules))
 
 
-def _unread(problem: str) -> PayloadRows:
-    return PayloadRows(lines=0, table=None, findings=(Violation(error_class="damaged", problem=problem, rows=0),))
+def _damaged(problem: str) -> PayloadRows:
+    violation = Violation(error_class="damaged", problem=problem, rows=0)
+    return PayloadRows(line_count=0, table=None, violations=(violation,))
 
 
-def _reading(rules: Rules) -> Callable[[Batches], Batches]:
-    def read_batches(batches: Batches) -> Batches:
+def _read_batches(rules: Rules) -> Callable[[Batches], Batches]:
+    def read(batches: Batches) -> Batches:
         for batch in batches:
-            for ticket in batch.to_pylist():
-                yield from _row_batches(ticket, rules)
+            for run in batch.to_pylist():
+                yield from _create_row_batches(run, rules)
 
-    return read_batches
+    return read
 
 
-def _row_batches(ticket: dict[str, Any], rules: Rules) -> Batches:
-    rows = _read(ticket, rules)
-    if rows.table is None or rows.lines != ticket["record_count"]:
-        raise RunDamaged(ticket["payload"], "it does not read as it did when it was accepted")
-    count, table = rows.lines, rows.table
+def _create_row_batches(run: dict[str, Any], rules: Rules) -> Batches:
+    rows = _read_run(run, rules)
+    if rows.table is None or rows.line_count != run["record_count"]:
+        raise RunDamaged(run["payload"], "the payload no longer reads as it did when the run was accepted")
+    count, table = rows.line_count, rows.table
     key = {
-        "customer_id": pa.array([ticket["customer_id"]] * count, pa.string()),
-        "logical_date": pa.array([date.fromisoformat(ticket["logical_date"])] * count, pa.date32()),
-        "run_id": pa.array([ticket["run_id"]] * count, pa.string()),
+        "customer_id": pa.array([run["customer_id"]] * count, pa.string()),
+        "logical_date": pa.array([date.fromisoformat(run["logical_date"])] * count, pa.date32()),
+        "run_id": pa.array([run["run_id"]] * count, pa.string()),
         "schema_version": pa.array([rules.schema_version] * count, pa.string()),
     }
     data = {column.name: table[column.name] for column in rules.columns if column.name not in key}
-    yield from pa.table(key | data).to_batches(max_chunksize=ROWS_IN_A_BATCH)
+    yield from pa.table(key | data).to_batches(max_chunksize=ROWS_PER_BATCH)
 
 
-def _judgement(run: Run, opinion: Any, validation_id: str) -> Judgement:
-    findings = tuple(
-        Violation(**{**finding, "samples": tuple(finding["samples"])}) for finding in json.loads(opinion["findings"])
+def _create_judgement(run: Run, result: Any, validation_id: str) -> Judgement:
+    violations = tuple(
+        Violation(**{**fields, "samples": tuple(fields["samples"])}) for fields in json.loads(result["violations"])
     )
     return Judgement(
-        verdict=_verdict(run, findings, opinion, validation_id),
-        findings=findings,
-        unknown_columns=tuple(json.loads(opinion["unknown_columns"])),
+        verdict=_create_verdict(run, violations, result, validation_id),
+        violations=violations,
+        unknown_columns=tuple(json.loads(result["unknown_columns"])),
     )
 
 
-def _verdict(run: Run, findings: tuple[Violation, ...], opinion: Any, validation_id: str) -> Verdict:
-    if not findings:
+def _create_verdict(run: Run, violations: tuple[Violation, ...], result: Any, validation_id: str) -> Verdict:
+    if not violations:
         return Verdict(
             run=run,
             outcome=Outcome.ACCEPTED,
             validation_id=validation_id,
-            rows_read=opinion["rows_read"],
+            rows_read=result["rows_read"],
             rows_failed=0,
         )
     return Verdict(
         run=run,
         outcome=Outcome.REJECTED,
         validation_id=validation_id,
-        rows_read=opinion["lines"],
-        rows_failed=max(finding.rows for finding in findings),
-        error_class=findings[0].error_class,
-        error_message=f"{run}: {'; '.join(map(str, findings))}",
+        rows_read=result["line_count"],
+        rows_failed=max(violation.rows for violation in violations),
+        error_class=violations[0].error_class,
+        error_message=f"{run}: {'; '.join(map(str, violations))}",
     )

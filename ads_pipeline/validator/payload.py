@@ -1,8 +1,8 @@
-"""Reads one run's payload into typed columns, line by line and without a guess.
+"""Reads one run's payload into typed columns, and reports each line that it cannot read.
 
-There are two readers. The careful one takes each line apart in Python and can say what is wrong with it. The quick
-one is Arrow's, many times faster and lenient in places; it is used only where nothing it is lenient about can be
-there, and whatever it stumbles over is left to the careful one. Both give the same rows; a property test says so.
+There are two readers. Arrow's is many times faster, but it accepts some invalid lines. It is used only for payloads
+that cannot contain such lines. `read_line_by_line` parses in Python, reads everything else and reports violations.
+A property test checks that both readers return the same rows.
 """
 
 import hashlib
@@ -23,7 +23,8 @@ from ads_pipeline.raw.strict_json import parse_object
 
 MAX_LINE_BYTES: Final = 16 << 20
 MAX_PAYLOAD_BYTES: Final = 1 << 30
-SHOWN: Final = 5
+MAX_SAMPLES: Final = 5
+MAX_UNKNOWN_COLUMNS: Final = 50
 ARROW_TYPES: Final[Mapping[str, pa.DataType]] = {
     "long": pa.int64(),
     "double": pa.float64(),
@@ -37,7 +38,7 @@ _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
-    """One thing that is wrong with a run: what, in how many rows, and where the first of them are."""
+    """One problem of a run, the number of rows that have it, and the first few of them."""
 
     error_class: str
     problem: str
@@ -55,48 +56,48 @@ class Violation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PayloadRows:
-    """What was read. With findings there is no table: a part of a run is not that run."""
+    """The rows of a payload. `table` is None when there are violations, because part of a run must not be used."""
 
-    lines: int
+    line_count: int
     table: pa.Table | None
-    findings: tuple[Violation, ...] = ()
+    violations: tuple[Violation, ...] = ()
     unknown_columns: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
-class _Faults:
-    """Lines that were refused, by reason; the first few of each are kept."""
+class _ViolationCounter:
+    """Counts bad lines per error class and problem, and keeps the first few line numbers of each."""
 
-    counted: dict[tuple[str, str], int] = field(default_factory=dict)
-    places: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    counts: dict[tuple[str, str], int] = field(default_factory=dict)
+    samples: dict[tuple[str, str], list[str]] = field(default_factory=dict)
 
     def add(self, error_class: str, problem: str, line: int) -> None:
         reason = (error_class, problem)
-        self.counted[reason] = self.counted.get(reason, 0) + 1
-        places = self.places.setdefault(reason, [])
-        if len(places) < SHOWN:
-            places.append(f"line {line}")
+        self.counts[reason] = self.counts.get(reason, 0) + 1
+        samples = self.samples.setdefault(reason, [])
+        if len(samples) < MAX_SAMPLES:
+            samples.append(f"line {line}")
 
-    def findings(self) -> tuple[Violation, ...]:
+    def violations(self) -> tuple[Violation, ...]:
         return tuple(
-            Violation(error_class=reason[0], problem=reason[1], rows=rows, samples=tuple(self.places[reason]))
-            for reason, rows in self.counted.items()
+            Violation(error_class=reason[0], problem=reason[1], rows=rows, samples=tuple(self.samples[reason]))
+            for reason, rows in self.counts.items()
         )
 
 
-class _Refused(Exception):
-    """A value that its column does not take; the message says what it is, not what it says."""
+class _BadValue(Exception):
+    """A value of the wrong type. The message describes the type and never quotes the value."""
 
 
-def read_bytes(path: str) -> bytes | None:
-    """The payload; None when it is larger than any report may be. OSError when it cannot be read."""
+def read_payload_bytes(path: str) -> bytes | None:
+    """The payload, or None when it exceeds MAX_PAYLOAD_BYTES. Raises OSError when it cannot be read."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         return None if os.fstat(descriptor).st_size > MAX_PAYLOAD_BYTES else file.read()
 
 
 def check_seal(payload: bytes, *, payload_bytes: int | None, payload_sha256: str | None) -> tuple[Violation, ...]:
-    """What of the bytes contradicts the seal."""
+    """The violation when the size or digest differs from the seal. An outside seal may omit both."""
     if payload_bytes is not None and len(payload) != payload_bytes:
         problem = f"the payload has {len(payload)} bytes, the seal says {payload_bytes}"
     elif payload_sha256 is not None and hashlib.sha256(payload).hexdigest() != payload_sha256:
@@ -107,18 +108,18 @@ def check_seal(payload: bytes, *, payload_bytes: int | None, payload_sha256: str
 
 
 def read_rows(payload: bytes, rules: Rules) -> PayloadRows:
-    """The rows of a payload in the contract's columns, or what is wrong with which lines."""
-    return _read_quickly(payload, rules) or read_carefully(payload, rules)
+    """The rows of a payload in the contract's columns, or the violations and their lines."""
+    return _read_with_arrow(payload, rules) or read_line_by_line(payload, rules)
 
 
 def empty_table(rules: Rules) -> pa.Table:
     return _schema(rules).empty_table()
 
 
-def _read_quickly(payload: bytes, rules: Rules) -> PayloadRows | None:
-    """Arrow's answer, or None wherever it might not be the careful reader's."""
-    lines = _plain_lines(payload)
-    if lines is None:
+def _read_with_arrow(payload: bytes, rules: Rules) -> PayloadRows | None:
+    """The rows as Arrow reads them, or None when `read_line_by_line` might give another result."""
+    line_count = _count_plain_lines(payload)
+    if line_count is None:
         return None
     schema = pa.schema([(c.name, pa.string() if c.kind == "date" else ARROW_TYPES[c.kind]) for c in rules.columns])
     try:
@@ -127,17 +128,17 @@ def _read_quickly(payload: bytes, rules: Rules) -> PayloadRows | None:
             read_options=arrow_json.ReadOptions(use_threads=False, block_size=len(payload) + 1),
             parse_options=arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="error"),
         )
-        if table.num_rows != lines or not _all_finite(table):
+        if table.num_rows != line_count or not _all_finite(table):
             return None
-        return PayloadRows(lines=lines, table=table.select(schema.names).cast(_schema(rules)))
+        return PayloadRows(line_count=line_count, table=table.select(schema.names).cast(_schema(rules)))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError):
         return None
 
 
-def _plain_lines(payload: bytes) -> int | None:
-    """How many lines there are, if each is `{…}` with no other brace, in valid UTF-8: one flat object a line.
+def _count_plain_lines(payload: bytes) -> int | None:
+    """The number of lines, or None unless each line is `{…}` in valid UTF-8 with no other brace.
 
-    A brace inside a text sends the payload to the careful reader as well; that is rare, and right.
+    A brace inside a string also gives None. The line-by-line reader then reads that payload correctly.
     """
     body = payload.removesuffix(b"\n")
     if not (body.startswith(b"{") and body.endswith(b"}")):
@@ -155,7 +156,7 @@ def _plain_lines(payload: bytes) -> int | None:
 
 
 def _has_long_line(body: bytes) -> bool:
-    """Looks at one place in each stretch of the longest line's length, not at every line."""
+    """Whether a line exceeds MAX_LINE_BYTES. It skips ahead by that length instead of visiting every line."""
     start = 0
     while len(body) - start > MAX_LINE_BYTES:
         last = body.rfind(b"\n", start, start + MAX_LINE_BYTES + 1)
@@ -170,32 +171,32 @@ def _all_finite(table: pa.Table) -> bool:
     return all(pc.all(pc.is_finite(column)).as_py() is not False for column in doubles)
 
 
-def read_carefully(payload: bytes, rules: Rules) -> PayloadRows:
-    """The careful reader, on its own for the tests that compare the two."""
-    faults, unknown = _Faults(), dict[str, None]()
+def read_line_by_line(payload: bytes, rules: Rules) -> PayloadRows:
+    """The rows as Python parses them, or all violations with their lines. Public for the test of both readers."""
+    bad_lines, unknown = _ViolationCounter(), set[str]()
     values: dict[str, list[Any]] = {column.name: [] for column in rules.columns}
     readers = [(column.name, _READERS[column.kind], column) for column in rules.columns]
-    known, lines = values.keys(), 0
-    for lines, line in enumerate(_lines(payload), 1):
-        row = _object(line, lines, faults)
+    known, line_count = values.keys(), 0
+    for line_count, line in enumerate(_split_lines(payload), 1):
+        row = _parse_line(line, line_count, bad_lines)
         if row is None:
             continue
         for name, read, column in readers:
             try:
                 values[name].append(read(row.get(name), column))
-            except _Refused as refused:
-                faults.add("wrong_type", f"{name} {refused}", lines)
+            except _BadValue as error:
+                bad_lines.add("wrong_type", f"{name} {error}", line_count)
         if not row.keys() <= known:
-            unknown.update(dict.fromkeys(printable(name, limit=80) for name in row.keys() - known))
-    names = tuple(sorted(unknown)[:50])
-    if faults.counted:
-        return PayloadRows(lines=lines, table=None, findings=faults.findings(), unknown_columns=names)
+            unknown.update(printable(name, limit=80) for name in row.keys() - known)
+    names = tuple(sorted(unknown)[:MAX_UNKNOWN_COLUMNS])
+    if violations := bad_lines.violations():
+        return PayloadRows(line_count=line_count, table=None, violations=violations, unknown_columns=names)
     table = pa.table([pa.array(values[f.name], f.type) for f in _schema(rules)], schema=_schema(rules))
-    return PayloadRows(lines=lines, table=table, unknown_columns=names)
+    return PayloadRows(line_count=line_count, table=table, unknown_columns=names)
 
 
-def _lines(payload: bytes) -> Iterator[bytes]:
-    """The lines, split at line feeds only. A last line may lack its end; an empty payload has none."""
+def _split_lines(payload: bytes) -> Iterator[bytes]:
+    """The lines, split at line feeds only. The last line feed is optional; an empty payload has no lines."""
     start, end = 0, len(payload)
     while start < end:
         stop = payload.find(b"\n", start)
@@ -204,52 +205,53 @@ def _lines(payload: bytes) -> Iterator[bytes]:
         start = stop + 1
 
 
-def _object(line: bytes, number: int, faults: _Faults) -> dict[str, Any] | None:
+def _parse_line(line: bytes, number: int, bad_lines: _ViolationCounter) -> dict[str, Any] | None:
     if len(line) > MAX_LINE_BYTES:
-        faults.add("unreadable_line", f"a line longer than {MAX_LINE_BYTES} bytes", number)
+        bad_lines.add("unreadable_line", f"line longer than {MAX_LINE_BYTES} bytes", number)
         return None
     try:
         return parse_object(line)
     except BadJson as error:
-        faults.add("unreadable_line", _without_places(str(error)), number)
+        bad_lines.add("unreadable_line", _remove_position(str(error)), number)
         return None
 
 
-def _without_places(reason: str) -> str:
-    """The reason without the position in its line, so that like faults are counted together."""
+def _remove_position(reason: str) -> str:
+    """The reason without the position in the line, so that equal reasons are counted together."""
     return re.sub(r" at (byte|character) [0-9]+", "", reason)
 
 
-def _long(value: Any, column: ColumnRule) -> int | None:
+def _read_long(value: Any, column: ColumnRule) -> int | None:
     if type(value) is str and column.coerce and _INT64_TEXT.fullmatch(value):
         value = int(value)
     if value is None or (type(value) is int and value in _INT64):
         return value
-    raise _Refused("is beyond 64 bits" if type(value) is int else f"is {_kind(value)} where a whole number must be")
+    problem = "exceeds 64 bits" if type(value) is int else f"must be an integer, but is {_json_type(value)}"
+    raise _BadValue(problem)
 
 
-def _double(value: Any, _column: ColumnRule) -> float | None:
+def _read_double(value: Any, _column: ColumnRule) -> float | None:
     if value is None or type(value) is float:
         return value
     if type(value) is int:
         try:
             return float(value)
         except OverflowError:
-            raise _Refused("is too large for a float") from None
-    raise _Refused(f"is {_kind(value)} where a number must be")
+            raise _BadValue("is too large for a float") from None
+    raise _BadValue(f"must be a number, but is {_json_type(value)}")
 
 
-def _string(value: Any, _column: ColumnRule) -> str | None:
+def _read_string(value: Any, _column: ColumnRule) -> str | None:
     if value is None:
         return None
     if type(value) is not str:
-        raise _Refused(f"is {_kind(value)} where a text must be")
+        raise _BadValue(f"must be a string, but is {_json_type(value)}")
     if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
-        raise _Refused("holds half a surrogate pair, which is no character")
+        raise _BadValue("contains half a surrogate pair, which is not a character")
     return value
 
 
-def _date(value: Any, _column: ColumnRule) -> date | None:
+def _read_date(value: Any, _column: ColumnRule) -> date | None:
     if value is None:
         return None
     if type(value) is str and _DAY.fullmatch(value):
@@ -257,19 +259,19 @@ def _date(value: Any, _column: ColumnRule) -> date | None:
             return date.fromisoformat(value)
         except ValueError:
             pass
-    raise _Refused(f"is {_kind(value)} where a day written YYYY-MM-DD must be")
+    raise _BadValue(f"must be a date as YYYY-MM-DD, but is {_json_type(value)}")
 
 
-def _kind(value: Any) -> str:
-    names = {bool: "true or false", int: "a whole number", float: "a fraction", str: "a text", list: "a list"}
+def _json_type(value: Any) -> str:
+    names = {bool: "a boolean", int: "an integer", float: "a fraction", str: "a string", list: "an array"}
     return names.get(type(value), "an object")
 
 
 _READERS: Final[Mapping[str, Callable[[Any, ColumnRule], Any]]] = {
-    "long": _long,
-    "double": _double,
-    "string": _string,
-    "date": _date,
+    "long": _read_long,
+    "double": _read_double,
+    "string": _read_string,
+    "date": _read_date,
 }
 
 

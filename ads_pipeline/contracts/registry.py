@@ -1,4 +1,4 @@
-"""Finds the contract of a query and schema version."""
+"""The registry of contracts: which model judges which query and schema version."""
 
 from collections.abc import Mapping
 
@@ -17,17 +17,17 @@ CONTRACTS: Mapping[tuple[str, str], type[Row]] = {
 
 
 def contract_for(query_name: str, schema_version: str) -> type[Row]:
-    """The model that judges these rows, or ContractMissing with the versions that are declared."""
+    """The pandera model for these rows. Raises ContractMissing, which lists the declared versions."""
     model = CONTRACTS.get((query_name, schema_version))
     if model is None:
-        raise ContractMissing(query_name, schema_version, versions_of(query_name))
+        raise ContractMissing(query_name, schema_version, declared_versions(query_name))
     return model
 
 
 def rules_for(query_name: str, schema_version: str) -> Rules:
-    """The same contract as plain data, which can be sent to where the rows are."""
+    """The same contract as plain data, which Spark can send to its workers. Raises ContractMissing."""
     return read_rules(contract_for(query_name, schema_version), schema_version=schema_version)
 
 
-def versions_of(query_name: str) -> tuple[str, ...]:
+def declared_versions(query_name: str) -> tuple[str, ...]:
     return tuple(version for name, version in CONTRACTS if name == query_name)
