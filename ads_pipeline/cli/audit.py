@@ -1,7 +1,4 @@
-"""Lists what was done and what came of it: acts of operators, verdicts, terminal failures, what is parked.
-
-It only reads. What is known of one partition is `why`'s to tell.
-"""
+"""Lists logged control actions, verdicts, terminal failures and parked accounts and queries. Read-only."""
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,11 +9,20 @@ from itertools import groupby, islice
 from rich.table import Table
 from rich.text import Text
 
-from ads_pipeline.cli.explain.why import verdict_words
-from ads_pipeline.cli.output import GAP, Paper, cell, counted, instant_of, listing, moment, write_json
-from ads_pipeline.cli.parsing import ledger_of
-from ads_pipeline.cli.states import unknown
-from ads_pipeline.domain.partition import PartitionKey, checked_name, parse_key
+from ads_pipeline.cli.explain.why import describe_verdict
+from ads_pipeline.cli.output import (
+    CELL_PADDING,
+    OutputConsole,
+    cell,
+    count_of,
+    format_instant,
+    iso_instant,
+    new_table,
+    write_json,
+)
+from ads_pipeline.cli.parsing import open_ledger
+from ads_pipeline.cli.states import unknown_query_note
+from ads_pipeline.domain.partition import PartitionKey, parse_key, validate_name
 from ads_pipeline.domain.retry import Terminal
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.errors import BadName
@@ -25,130 +31,134 @@ from ads_pipeline.ledger.values import Attempt, LoggedAction, StateFilter
 from ads_pipeline.pipeline.operator_actions import OperatorActions
 from ads_pipeline.settings import Settings
 
-Shown = Sequence[Table | Text]
+Blocks = Sequence[Table | Text]
 
 
-def acts(settings: Settings, *, after: str | None, limit: int, as_json: bool) -> None:
-    """Write operators' acts, newest first."""
-    with ledger_of(settings) as ledger:
-        page = ledger.all_acts(after=None if after is None else _parts(ledger, after)[0], limit=limit + 1)
+def list_actions(settings: Settings, *, after: str | None, limit: int, as_json: bool) -> None:
+    """Write the logged control actions, newest first."""
+    with open_ledger(settings) as ledger:
+        page = ledger.list_actions(after=None if after is None else _logged_action(ledger, after)[0], limit=limit + 1)
     shown = page[:limit]
-    objects = (asdict(each) | {"acted_at": instant_of(each.acted_at)} for each in shown)
-    notes = [counted(len(shown), "act"), *_going_on(page[limit:], shown[-1].act_id if shown else "")]
-    _write(objects, [each for act in shown for each in _block(act)], notes, as_json=as_json)
+    objects = (asdict(each) | {"acted_at": iso_instant(each.acted_at)} for each in shown)
+    notes = [count_of(len(shown), "action"), *_next_page_hint(page[limit:], shown[-1].act_id if shown else "")]
+    _write(objects, [each for act in shown for each in _action_blocks(act)], notes, as_json=as_json)
 
 
-def act(settings: Settings, act_id: str, *, after: str | None, limit: int, as_json: bool) -> None:
-    """Write the partitions that an act changed, with what each was before it."""
+def list_action_partitions(settings: Settings, act_id: str, *, after: str | None, limit: int, as_json: bool) -> None:
+    """Write the partitions that an action changed, with the status of each before it."""
     start = None if after is None else parse_key(after)
-    with ledger_of(settings) as ledger:
-        logged = _parts(ledger, act_id)
-        page = ledger.acted([each.act_id for each in logged], after=start, limit=limit + 1)
+    with open_ledger(settings) as ledger:
+        logged = _logged_action(ledger, act_id)
+        page = ledger.list_changed_partitions([each.act_id for each in logged], after=start, limit=limit + 1)
     shown = page[:limit]
-    table = listing(customer="left", query="fold", day="left", before="left")
+    table = new_table(customer="left", query="fold", day="left", before="left")
     for key, before in shown:
-        table.add_row(*map(cell, (*_place(key), before or "absent")))
+        table.add_row(*map(cell, (*_key_cells(key), before or "absent")))
     objects = (asdict(key) | {"act_id": act_id, "status_before": before} for key, before in shown)
-    notes = [counted(len(shown), "partition")]
-    notes += _going_on(page[limit:], str(shown[-1][0]) if shown else "")
-    blocks = [each for part in logged for each in _block(part)]
-    _write(objects, [*blocks, *_ruled(table, shown)], notes, as_json=as_json)
+    notes = [count_of(len(shown), "partition")]
+    notes += _next_page_hint(page[limit:], str(shown[-1][0]) if shown else "")
+    blocks = [each for part in logged for each in _action_blocks(part)]
+    _write(objects, [*blocks, *_table_blocks(table, shown)], notes, as_json=as_json)
 
 
-def terminal(settings: Settings, wanted: StateFilter, *, after: str | None, limit: int, as_json: bool) -> None:
-    """Write the failed partitions that get no more attempts by themselves, and why."""
+def list_terminal(
+    settings: Settings, selection: StateFilter, *, after: str | None, limit: int, as_json: bool
+) -> None:
+    """Write the terminal partitions with the reason."""
     start = None if after is None else parse_key(after)
-    with ledger_of(settings) as ledger:
-        found = list(islice(_terminal(settings, ledger, wanted, start), limit + 1))
+    with open_ledger(settings) as ledger:
+        found = list(islice(_terminal_failures(settings, ledger, selection, start), limit + 1))
     shown = found[:limit]
-    table = listing(customer="left", query="fold", day="left", attempts="right", terminal="fold")
+    table = new_table(customer="left", query="fold", day="left", attempts="right", terminal="fold")
     for state, answer in shown:
-        table.add_row(*map(cell, (*_place(state.key), state.attempt_count, answer.why)))
+        table.add_row(*map(cell, (*_key_cells(state.key), state.attempt_count, answer.explanation)))
     objects = (
         asdict(state.key)
-        | {"attempt_count": state.attempt_count, "terminal": answer.reason, "why": answer.why}
+        | {"attempt_count": state.attempt_count, "terminal": answer.reason, "why": answer.explanation}
         | {"error_message": state.error_message}
         for state, answer in shown
     )
-    notes = [counted(len(shown), "terminal failure"), *([] if shown else unknown(wanted, settings))]
-    notes += _going_on(found[limit:], str(shown[-1][0].key) if shown else "")
-    _write(objects, _ruled(table, shown), notes, as_json=as_json)
+    notes = [count_of(len(shown), "terminal failure"), *([] if shown else unknown_query_note(selection, settings))]
+    notes += _next_page_hint(found[limit:], str(shown[-1][0].key) if shown else "")
+    _write(objects, _table_blocks(table, shown), notes, as_json=as_json)
 
 
-def attempts(settings: Settings, wanted: StateFilter, *, after: str | None, limit: int, as_json: bool) -> None:
-    """Write the verdicts on the partitions that match, in the order recorded."""
-    start = None if after is None else _attempt_named(after)
-    with ledger_of(settings) as ledger:
-        page = ledger.attempts_on(wanted, after=start, limit=limit + 1)
+def list_attempts(
+    settings: Settings, selection: StateFilter, *, after: str | None, limit: int, as_json: bool
+) -> None:
+    """Write the verdicts on matching partitions in the order they were recorded."""
+    start = None if after is None else _parse_attempt(after)
+    with open_ledger(settings) as ledger:
+        page = ledger.list_attempts(selection, after=start, limit=limit + 1)
     shown = page[:limit]
     last = f"{shown[-1].run.key}/{shown[-1].attempt_no}" if shown else ""
-    notes = [counted(len(shown), "attempt"), *([] if shown else unknown(wanted, settings))]
-    notes += _going_on(page[limit:], last)
-    _write(map(_fields, shown), list(_by_partition(shown)), notes, as_json=as_json)
+    notes = [count_of(len(shown), "attempt"), *([] if shown else unknown_query_note(selection, settings))]
+    notes += _next_page_hint(page[limit:], last)
+    _write(map(_attempt_fields, shown), list(_attempt_blocks(shown)), notes, as_json=as_json)
 
 
-def parked(settings: Settings, *, as_json: bool) -> None:
-    """Write the accounts and queries for which nothing is fetched."""
-    with ledger_of(settings) as ledger:
-        found = ledger.schedule.parkings(settings.google_apis.source)
-    table = listing(what="left", name="fold", since="left", why="fold")
+def list_parked(settings: Settings, *, as_json: bool) -> None:
+    """Write the parked accounts and queries."""
+    with open_ledger(settings) as ledger:
+        found = ledger.retry_queue.list_parkings(settings.google_apis.source)
+    table = new_table(what="left", name="fold", since="left", why="fold")
     for each in found:
         what = "account" if each.scope == "customer" else each.scope
-        at = "" if each.parked_at is None else moment(each.parked_at)
+        at = "" if each.parked_at is None else format_instant(each.parked_at)
         table.add_row(*map(cell, (what, each.name, at, f"{each.error_class}: {each.why}")))
-    objects = (asdict(each) | {"parked_at": instant_of(each.parked_at)} for each in found)
-    _write(objects, _ruled(table, found), [f"{len(found):,} parked"], as_json=as_json)
+    objects = (asdict(each) | {"parked_at": iso_instant(each.parked_at)} for each in found)
+    _write(objects, _table_blocks(table, found), [f"{len(found):,} parked"], as_json=as_json)
 
 
-def _write(objects: Iterable[dict[str, object]], shown: Shown, notes: Sequence[str], *, as_json: bool) -> None:
+def _write(objects: Iterable[dict[str, object]], shown: Blocks, notes: Sequence[str], *, as_json: bool) -> None:
     if as_json:
         write_json(objects)
-        print(*notes, sep="\n", file=sys.stderr)  # noqa: T201 - standard output is the program's
+        print(*notes, sep="\n", file=sys.stderr)  # noqa: T201 - standard output holds JSON only
         return
-    paper = Paper()
+    console = OutputConsole()
     for each in shown:
-        paper.print(each)
+        console.print(each)
     for note in notes:
-        paper.print(cell(note), soft_wrap=True)
+        console.print(cell(note), soft_wrap=True)
 
 
-def _ruled(table: Table, rows: Sequence[object]) -> Shown:
+def _table_blocks(table: Table, rows: Sequence[object]) -> Blocks:
     return [table, Text("")] if rows else []
 
 
-def _parts(ledger: LedgerReader, act_id: str) -> list[LoggedAction]:
-    found = ledger.act(checked_name("act_id", act_id))
+def _logged_action(ledger: LedgerReader, act_id: str) -> list[LoggedAction]:
+    found = ledger.action_parts(validate_name("act_id", act_id))
     if not found:
-        raise BadName("act_id", act_id, 'no act is logged under it; "ads-pipeline audit acts" lists them')
+        raise BadName("act_id", act_id, 'there is no such action; "ads-pipeline audit actions" lists them')
     return found
 
 
-def _terminal(
-    settings: Settings, ledger: LedgerReader, wanted: StateFilter, after: PartitionKey | None
+def _terminal_failures(
+    settings: Settings, ledger: LedgerReader, selection: StateFilter, after: PartitionKey | None
 ) -> Iterator[tuple[PartitionState, Terminal]]:
-    """Page by page, because most of what failed may not be terminal."""
-    control = OperatorActions(ledger=ledger, policy=settings.retries, today=datetime.now(UTC).date())
-    failed = replace(wanted, statuses=frozenset({Status.FAILED}))
-    while page := ledger.page(failed, after=after):
-        found = control.terminal(page)
+    """Yield page by page, because most failed partitions may not be terminal."""
+    actions = OperatorActions(ledger=ledger, policy=settings.retry_policy, today=datetime.now(UTC).date())
+    failed = replace(selection, statuses=frozenset({Status.FAILED}))
+    while page := ledger.list_states(failed, after=after):
+        found = actions.find_terminal(page)
         yield from ((state, found[state.key]) for state in page if state.key in found)
         after = page[-1].key
 
 
-def _attempt_named(word: str) -> tuple[PartitionKey, int]:
-    """The attempt that a page named as its last one."""
+def _parse_attempt(word: str) -> tuple[PartitionKey, int]:
+    """Parse source/customer_id/query_name/YYYY-MM-DD/number."""
     partition, _, number = word.rpartition("/")
     if not (number.isascii() and number.isdigit()):
-        raise BadName("attempt", word, "it is written source/customer_id/query_name/YYYY-MM-DD/number")
+        raise BadName("attempt", word, "an attempt is source/customer_id/query_name/YYYY-MM-DD/number")
     return parse_key(partition), int(number)
 
 
-def _block(act: LoggedAction) -> Iterator[Table | Text]:
+def _action_blocks(act: LoggedAction) -> Iterator[Table | Text]:
     yield cell(
-        f"{moment(act.acted_at)}  {act.act} by {act.operator}, {counted(act.partitions_changed, 'partition')}",
+        f"{format_instant(act.acted_at)}  {act.act} by {act.operator}, {count_of(act.partitions_changed, 'partition')}",
         style="bold",
     )
-    grid = Table.grid(padding=GAP)
+    grid = Table.grid(padding=CELL_PADDING)
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
     for name in ("reason", "command", "filters", "act_id"):
@@ -157,27 +167,27 @@ def _block(act: LoggedAction) -> Iterator[Table | Text]:
     yield from (grid, Text(""))
 
 
-def _by_partition(shown: Iterable[Attempt]) -> Iterator[Table | Text]:
+def _attempt_blocks(shown: Iterable[Attempt]) -> Iterator[Table | Text]:
     for key, listed in groupby(shown, lambda each: each.run.key):
         yield cell(key, style="bold")
-        grid = Table.grid(padding=GAP)
+        grid = Table.grid(padding=CELL_PADDING)
         grid.add_column(justify="right", no_wrap=True)
         grid.add_column(overflow="fold")
         for each in listed:
-            grid.add_row(cell(each.attempt_no), cell(f"{each.run.run_id} {verdict_words(each)}"))
+            grid.add_row(cell(each.attempt_no), cell(f"{each.run.run_id} {describe_verdict(each)}"))
         yield from (grid, Text(""))
 
 
-def _fields(attempt: Attempt) -> dict[str, object]:
+def _attempt_fields(attempt: Attempt) -> dict[str, object]:
     own = {name: value for name, value in asdict(attempt).items() if name != "run"}
-    judged = {"run_id": attempt.run.run_id, "judged_at": instant_of(attempt.judged_at)}
+    judged = {"run_id": attempt.run.run_id, "judged_at": iso_instant(attempt.judged_at)}
     return asdict(attempt.run.key) | own | judged
 
 
-def _going_on(beyond: Sequence[object], place: str) -> list[str]:
-    """How to go on behind what is shown, if there is more."""
-    return ["more follow; go on with", f"  --after {place}"] if beyond else []
+def _next_page_hint(rest: Sequence[object], last: str) -> list[str]:
+    """How to get the next page, if there is one."""
+    return ["more follow; continue with", f"  --after {last}"] if rest else []
 
 
-def _place(key: PartitionKey) -> tuple[object, ...]:
+def _key_cells(key: PartitionKey) -> tuple[object, ...]:
     return key.customer_id, key.query_name, key.logical_date

@@ -1,6 +1,6 @@
-"""Says how a command ends: an exit code for each failure, one line for whoever reads it, silence for a closed pipe.
+"""Turns failures into one line on stderr and an exit code, and ends silently on a closed pipe.
 
-What a failure means is for `errors` to say. Mistakes in the spelling of options never come here: Typer ends with 2.
+Typer itself reports misspelt options, with exit code 2.
 """
 
 import os
@@ -19,60 +19,60 @@ from ads_pipeline.errors import (
     BadSettings,
     ContractMissing,
     EventsNotFound,
-    LedgerInUse,
     LedgerOutdated,
     LedgerRefused,
     RunOpen,
+    TargetNotEmpty,
     printable,
 )
 
 # The codes of sysexits.h.
-DATA: Final = 65
+INCONSISTENT_DATA: Final = 65
 UNAVAILABLE: Final = 69
 EXIT_CODES: Final[Mapping[type[AdsPipelineError], int]] = {
     BadCommand: 64,
     BadName: 64,
     EventsNotFound: 64,
     RunOpen: 64,
-    LedgerInUse: 64,
+    TargetNotEmpty: 64,
     LedgerRefused: 70,
     BadSettings: 78,
     ContractMissing: 78,
     LedgerOutdated: 78,
 }
-PIPE_CLOSED: Final = 141  # what shells report of a program that SIGPIPE ended; 1 would say that there are gaps
-LONGEST: Final = 20_000  # a line may list every mistake of the query file
+PIPE_CLOSED: Final = 141  # as shells report SIGPIPE; 1 would mean that gaps were found
+LONGEST_MESSAGE: Final = 20_000  # a message may list every mistake of the query file
 
 
-class Commands(TyperGroup):
-    """The commands, whose failures end as one line on stderr and an exit code."""
+class CommandGroup(TyperGroup):
+    """Commands whose failures become one line on stderr and an exit code."""
 
-    def make_context(self, *args: Any, **kwargs: Any) -> Any:  # --help is written here
-        with _endings():
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:  # prints --help
+        with _failures_as_exit_codes():
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: Any) -> Any:
-        with _endings():
+        with _failures_as_exit_codes():
             return super().invoke(ctx)
 
 
 def exit_code(error: AdsPipelineError) -> int:
-    """The code by which a script learns what kind of failure it was."""
+    """The exit code for this kind of failure."""
     if error.is_transient:
         return UNAVAILABLE
-    return next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), DATA)
+    return next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), INCONSISTENT_DATA)
 
 
 def one_line(error: AdsPipelineError) -> str:
-    """The message on one line, with what it lists behind semicolons, and what waiting is good for."""
-    first, *listed = str(error).splitlines() or [type(error).__name__]
-    said = " ".join([first, "; ".join(line.strip() for line in listed)]).strip()
-    cure = "; the same command may succeed later" if error.is_transient else ""
-    return printable(said, limit=LONGEST) + cure
+    """The message on one line, with a hint to try again when the failure is transient."""
+    first, *details = str(error).splitlines() or [type(error).__name__]
+    message = " ".join([first, "; ".join(line.strip() for line in details)]).strip()
+    hint = "; the same command may succeed later" if error.is_transient else ""
+    return printable(message, limit=LONGEST_MESSAGE) + hint
 
 
 @contextmanager
-def _endings() -> Iterator[None]:
+def _failures_as_exit_codes() -> Iterator[None]:
     try:
         try:
             yield
@@ -82,6 +82,6 @@ def _endings() -> Iterator[None]:
         print(f"ads-pipeline: {one_line(error)}", file=sys.stderr)  # noqa: T201 - a person reads it
         raise typer.Exit(exit_code(error)) from error
     except BrokenPipeError as error:
-        # What is still to be written nobody reads, so Python must not try to write it when it ends.
+        # Python would try to flush the rest at exit and fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(PIPE_CLOSED) from error

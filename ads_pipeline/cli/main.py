@@ -1,6 +1,6 @@
-"""The commands of `ads-pipeline`, their options and their help.
+"""Declares the commands of `ads-pipeline`, their options and their help.
 
-What a command does is in a module of its own; how it ends when something is wrong is in `exits`.
+Each command's work is in a module of its own. `exit_codes` turns failures into messages and exit codes.
 """
 
 import os
@@ -12,62 +12,67 @@ import typer
 
 from ads_pipeline.cli import event_maintenance, events, raw, states
 from ads_pipeline.cli.actions import commands
-from ads_pipeline.cli.exit_codes import Commands
+from ads_pipeline.cli.exit_codes import CommandGroup
 from ads_pipeline.cli.explain import why
 from ads_pipeline.cli.ledger import ledger
-from ads_pipeline.cli.options import DAY, AsJson, Customers, Queries, Since, Until
-from ads_pipeline.cli.parsing import window
+from ads_pipeline.cli.options import DATE_FORMAT, AsJson, Customers, Queries, Since, Until
+from ads_pipeline.cli.parsing import parse_window
 from ads_pipeline.domain.partition import parse_date
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.errors import BadCommand
-from ads_pipeline.ledger.reader import LARGEST_PAGE
+from ads_pipeline.ledger.reader import MAX_PAGE_SIZE
 from ads_pipeline.settings import read_settings
 
 Unjudged = Annotated[bool, typer.Option("--unjudged", help="Only runs that have no verdict yet.")]
 FirstDay = Annotated[
-    str | None, typer.Option("--since", metavar=DAY, help="The first logical date; 30 days before the last one.")
+    str | None,
+    typer.Option("--since", metavar=DATE_FORMAT, help="First logical date. Default: 30 days before the last one."),
 ]
-LastDay = Annotated[str | None, typer.Option("--until", metavar=DAY, help="The last logical date; today.")]
-RunName = Annotated[
-    str, typer.Argument(metavar="RUN", help="The run, or the first letters of its name, from four on.")
+LastDay = Annotated[
+    str | None, typer.Option("--until", metavar=DATE_FORMAT, help="Last logical date. Default: today.")
 ]
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="The run id, or at least its first four characters.")]
 
 app: Final = typer.Typer(
-    cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+    cls=CommandGroup,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
 )
-state: Final = typer.Typer(no_args_is_help=True, help="Ask the ledger what is safe to read, and act on it.")
-warehouse: Final = typer.Typer(no_args_is_help=True, help="Ask the warehouse for rows and for what is missing.")
-sealed: Final = typer.Typer(no_args_is_help=True, help="Look into the raw runs, and hold them to their seals.")
-told: Final = typer.Typer(no_args_is_help=True, help="Ask what happened in runs, in order.")
+state: Final = typer.Typer(
+    no_args_is_help=True, help="Show which partitions are safe to read, and change their state."
+)
+warehouse: Final = typer.Typer(no_args_is_help=True, help="Query the warehouse, and list missing days.")
+raw_runs: Final = typer.Typer(no_args_is_help=True, help="List raw runs, and verify them against their seals.")
+run_events: Final = typer.Typer(no_args_is_help=True, help="Show the events of runs.")
 app.add_typer(state, name="state")
-app.add_typer(sealed, name="raw")
+app.add_typer(raw_runs, name="raw")
 app.add_typer(warehouse, name="warehouse")
-app.add_typer(told, name="events")
+app.add_typer(run_events, name="events")
 app.add_typer(ledger, name="ledger")
-app.add_typer(commands.audits, name="audit")
+app.add_typer(commands.audit_group, name="audit")
 
 
 @app.callback()
 def ads_pipeline() -> None:
-    """Look into the warehouse of Google Ads reports and into the ledger that says what of it is safe to read.
+    """Operate the Google Ads warehouse and the ledger that records which partitions are safe to read.
 
-    Where everything lies is said by ADS_PIPELINE_HOME, ADS_PIPELINE_DATABASE_URL and ADS_PIPELINE_QUERIES. Answers
-    go to standard output; beside JSON and CSV, remarks go to standard error. Colours need a terminal, and NO_COLOR
-    turns them off.
+    Locations come from ADS_PIPELINE_HOME, ADS_PIPELINE_DATABASE_URL and ADS_PIPELINE_QUERIES. Results go to standard
+    output. With --json or --csv, notes go to standard error. Colours need a terminal; NO_COLOR turns them off.
 
-    Exit codes: 0 it is done; 1 there are gaps, damage or differences, or somebody answered no; 2 an option is unknown
-    or malformed, or an act was carried out in part; 64 a word or a statement makes no sense; 65 data contradict
-    themselves; 69 something is out of reach and may come back; 70 this program is at fault; 78 the settings are
-    wrong.
+    Exit codes: 0 success; 1 gaps, damage or differences were found, or the operator declined; 2 an option is unknown
+    or malformed, or an action was carried out only in part; 64 an argument or statement is invalid; 65 the data are
+    inconsistent; 69 a service or disk is unavailable, try again; 70 internal error; 78 the settings are invalid.
     """
 
 
 @app.command()
 def demo() -> None:
-    """Land a small realistic week, run the real assets over it, and show what came of it.
+    """Write a made-up week of reports, run the real assets over it, and show the result.
 
-    It needs Java, and takes a minute. Run it in the checkout, or wherever DAGSTER_HOME names a folder with Dagster's
-    settings; ADS_PIPELINE_HOME says where everything is put. Some partitions are bad on purpose.
+    Needs Java and takes about a minute. Run it in the checkout, or set DAGSTER_HOME to a directory with a
+    dagster.yaml. All data goes below ADS_PIPELINE_HOME. Some partitions are bad on purpose.
     """
     from ads_pipeline.cli import demo  # noqa: PLC0415
 
@@ -77,19 +82,19 @@ def demo() -> None:
 @app.command()
 def reconcile(
     *,
-    only_plan: Annotated[bool, typer.Option("--plan", help="Only say what differs, and change nothing.")] = False,
+    only_plan: Annotated[bool, typer.Option("--plan", help="Only list the differences; change nothing.")] = False,
     query: Queries = None,
     as_json: AsJson = False,
 ) -> None:
-    """Mend what differs between the ledger, what readers are pointed at, and the tables.
+    """Repair differences between the ledger, the pointers and the Delta tables.
 
-    What a run that died left unfinished is finished: first rows go that may not be read, then what is accepted is
-    loaded and pointed at. Safe beside running loads; the hourly job "reconcile" does the same. Spark is started when
-    there is something to mend. The exit code is 0 when nothing is left that differs, and 1 when something is.
+    It finishes the work of runs that died: it first removes rows that must not be read, then loads accepted runs and
+    moves their pointers. It is safe beside running loads. The hourly job "reconcile" does the same. Spark starts only
+    when something needs repair. Exit code: 0 when no difference is left, else 1.
     """
     from ads_pipeline.cli import reconcile as reconciling  # noqa: PLC0415 - it loads what "warehouse" loads
 
-    work = reconciling.plan if only_plan else reconciling.mend
+    work = reconciling.plan if only_plan else reconciling.repair
     if work(read_settings(os.environ), query=query, as_json=as_json):
         raise typer.Exit(1)
 
@@ -97,16 +102,15 @@ def reconcile(
 @app.command()
 def doctor(
     *,
-    quick: Annotated[bool, typer.Option("--quick", help="Leave out what looks at every run or row.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Skip the checks that read every run or row.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Look at everything, change nothing, and say what is wrong and what mends it.
+    """Check the whole deployment without changing it, and print a repair command for each problem.
 
-    Settings, disk and clocks; whether every state follows from the ledger's logs; whether sealed runs, the ledger,
-    what readers are pointed at, the tables and Dagster agree; and what was left half-way. Each check is a line: ok,
-    look where it may mend itself, bad, fail where it could not look, skip where it was left out. Payloads are not
-    read; "raw verify" does that. The exit code is 0 when all is well, and 1 when something is found or could not be
-    looked at.
+    It checks settings, disk and clocks; that every state matches the ledger's logs; that sealed runs, ledger,
+    pointers, tables and Dagster agree; and that nothing was left unfinished. Each check prints one line: ok, warning
+    (may repair itself), error, failed (the check could not run) or skipped. It does not read payloads; "raw verify"
+    does. Exit code: 0 when every check is ok, else 1.
     """
     from ads_pipeline.cli import doctor as examining  # noqa: PLC0415 - only this command needs it
 
@@ -124,7 +128,7 @@ def migrate() -> None:
     from ads_pipeline.ledger.upgrading import upgrade  # noqa: PLC0415 - only this command needs it
 
     settings = read_settings(os.environ)
-    done = upgrade(settings.database_url, space=settings.space)
+    done = upgrade(settings.database_url, space=settings.tenancy)
     typer.echo(f"the ledger was at revision {done.before or 'none'} and is at {done.after}")
     typer.echo(f"{done.statuses} rows of partition_status were made anew")
 
@@ -146,23 +150,26 @@ def state_inspect(
     until: Until = None,
     after: Annotated[
         str | None,
-        typer.Option(metavar="PARTITION", help="Go on after this partition, as the previous page names it."),
+        typer.Option(metavar="PARTITION", help="Continue after this partition; the previous page prints it."),
     ] = None,
     limit: Annotated[
-        int, typer.Option(metavar="N", min=1, max=LARGEST_PAGE, help="Show at most so many partitions.")
+        int, typer.Option(metavar="N", min=1, max=MAX_PAGE_SIZE, help="Show at most N partitions.")
     ] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """List the recorded partitions with their status, by customer, query and day.
+    """List recorded partitions with their status, by customer, query and day.
 
-    Below the list stand how many partitions match, of each status up to 10,000, and, when there are more than are
-    shown, from where to go on. A partition that nobody has heard of yet is not recorded; "warehouse gaps" finds it.
+    Below the list it prints the number of matching partitions per status (counted up to 10,000) and how to continue.
+    A partition without any run is not recorded; "warehouse gaps" lists those.
 
-    "status" says what is safe to read, "data" how current it is: current; reread due, not loaded or old code where it
-    is stale; bad rerun where the last attempt failed and an earlier one stands; never where nothing was ever made.
+    "status" tells whether a partition is safe to read. "data" tells how current it is: current; "reread due", "not
+    loaded" or "old code" when stale; "bad rerun" when the last attempt failed and earlier data remain; "never" when
+    it was never materialized.
     """
     settings = read_settings(os.environ)
-    wanted = states.filter_of(settings, customer=customer, query=query, status=status, days=window(since, until))
+    wanted = states.state_filter(
+        settings, customer=customer, query=query, status=status, days=parse_window(since, until)
+    )
     states.inspect(settings, wanted, after=after, limit=limit, as_json=as_json)
 
 
@@ -174,29 +181,29 @@ def state_why(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Tell all that is known of one partition, and what to do next.
+    """Explain one partition: its state, runs, verdicts and events, and the next step.
 
-    Whether it is safe to read and from which run; what readers see; every run with the verdicts on it; what operators
-    did; the last events; how current it is. A partition that nobody has heard of is told as such, with what raw holds
-    of it.
+    It prints whether the partition is safe to read and from which run, what readers see, every run with its verdicts,
+    operators' actions, the last events and how current the data are. For a partition without a row, it prints "not
+    recorded" and lists any sealed runs on disk.
     """
-    why.why(read_settings(os.environ), partition, as_json=as_json)
+    why.print_report(read_settings(os.environ), partition, as_json=as_json)
 
 
 @state.command("publish")
 def state_publish() -> None:
-    """Write partition_status.parquet anew, for DuckDB, notebooks and dashboards.
+    """Write partition_status.parquet for DuckDB, notebooks and dashboards.
 
-    It holds a row for each partition in each asset: when it was last made and from which run, what was last tried,
-    and since when and why it is stale. The file is replaced in one step, every hour also by the job "reconcile".
+    It has one row per asset partition: last materialization and its run, last attempt, and since when and why the
+    partition is stale. The file is replaced atomically. The hourly job "reconcile" also writes it.
     """
     states.publish(read_settings(os.environ))
 
 
-commands.add_acts(state)
+commands.add_action_commands(state)
 
 
-@sealed.command("list")
+@raw_runs.command("list")
 def raw_list(
     *,
     customer: Customers = None,
@@ -206,18 +213,20 @@ def raw_list(
     unjudged: Unjudged = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the sealed runs of a month or of other days, with what the ledger knows of each.
+    """List sealed runs (by default of the last 31 days) with their state in the ledger.
 
-    A run is current when it is what its partition is safe to read from; else accepted, rejected or awaiting verdict;
-    and unregistered when the ledger was never told of it. "v" is the schema version. What is damaged, or has a name
-    that is no run's, stands below with the reason; payloads are not read.
+    "ledger" is current (the run readers should get), accepted, rejected, awaiting verdict, or unregistered. "v" is
+    the schema version. Damaged runs and invalid directory names are listed below with the reason. Payloads are not
+    read.
     """
     settings = read_settings(os.environ)
-    wanted = raw.wanted_of(settings, customer=customer, query=query, days=window(since, until), unjudged=unjudged)
-    raw.show(settings, wanted, as_json=as_json)
+    wanted = raw.raw_filter(
+        settings, customer=customer, query=query, days=parse_window(since, until), unjudged=unjudged
+    )
+    raw.list_runs(settings, wanted, as_json=as_json)
 
 
-@sealed.command("verify")
+@raw_runs.command("verify")
 def raw_verify(
     *,
     customer: Customers = None,
@@ -227,13 +236,15 @@ def raw_verify(
     unjudged: Unjudged = False,
     as_json: AsJson = False,
 ) -> None:
-    """Read the payloads of sealed runs and hold each byte to its seal.
+    """Read the payloads of sealed runs and compare every byte with the seal.
 
-    What is damaged is named with the reason. The exit code is 0 when nothing is, and 1 when something is, or lies
-    under a name that is no run's.
+    It lists each damaged run with the reason. Exit code: 0 when no run is damaged, else 1; an invalid directory name
+    counts as damage.
     """
     settings = read_settings(os.environ)
-    wanted = raw.wanted_of(settings, customer=customer, query=query, days=window(since, until), unjudged=unjudged)
+    wanted = raw.raw_filter(
+        settings, customer=customer, query=query, days=parse_window(since, until), unjudged=unjudged
+    )
     if raw.verify(settings, wanted, as_json=as_json):
         raise typer.Exit(1)
 
@@ -244,139 +255,143 @@ def warehouse_query(
     *,
     limit: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Show at most so many rows. A table shows 100 unless told otherwise."),
+        typer.Option(metavar="N", min=1, help="Show at most N rows. Default for a table: 100."),
     ] = None,
     as_json: AsJson = False,
-    as_csv: Annotated[
-        bool, typer.Option("--csv", help="Write comma-separated values under a line of names.")
-    ] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Write CSV with a header line.")] = False,
 ) -> None:
     """Run a SELECT over the rows that are safe to read.
 
-    Each query of the query file that was loaded is a view of its own name. Beside it stands a view with "_current"
-    at its end, which leaves out partitions whose newer run is accepted and not loaded yet.
+    Each loaded query is a view with the query's name. The view "<query>_current" leaves out partitions that have a
+    newer accepted run which is not loaded yet.
     """
-    # Spark's client comes with it, and doubles the time that the other commands take to start.
-    from ads_pipeline.cli.warehouse import Form  # noqa: PLC0415
+    # Importing it loads Spark's client, which would double the start-up time of the other commands.
+    from ads_pipeline.cli.warehouse import OutputFormat  # noqa: PLC0415
     from ads_pipeline.cli.warehouse import query as ask  # noqa: PLC0415
 
     if as_json and as_csv:
-        raise BadCommand("--json and --csv exclude one another: choose one")
-    form = Form.JSON if as_json else Form.CSV if as_csv else Form.TABLE
+        raise BadCommand("--json and --csv cannot be combined: choose one")
+    form = OutputFormat.JSON if as_json else OutputFormat.CSV if as_csv else OutputFormat.TABLE
     ask(read_settings(os.environ), sql, form=form, limit=limit)
 
 
 @warehouse.command("gaps")
 def warehouse_gaps(
     *,
-    since: Annotated[str, typer.Option(metavar=DAY, help="The first logical date that is expected.")],
-    until: Annotated[str, typer.Option(metavar=DAY, help="The last logical date that is expected.")],
+    since: Annotated[str, typer.Option(metavar=DATE_FORMAT, help="First expected logical date.")],
+    until: Annotated[str, typer.Option(metavar=DATE_FORMAT, help="Last expected logical date.")],
     query: Queries = None,
     customer: Customers = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the days that are expected and that readers do not see, and why.
+    """List expected days that readers do not see, with the reason.
 
-    Expected is each day for each query and each customer: those named, else all that the query file and the ledger
-    know. Days before the start_date of the query file are not expected. The exit code is 0 when there are no gaps
-    and 1 when there are some.
+    Every day is expected for every query and customer given, or else for every query of the query file and every
+    customer in the ledger. Days before the query file's start_date are not expected. Exit code: 0 without gaps,
+    else 1.
     """
     from ads_pipeline.cli.warehouse import gaps  # noqa: PLC0415 - as above
 
     settings = read_settings(os.environ)
-    if gaps(settings, query=query, customer=customer, days=window(since, until), as_json=as_json):
+    if gaps(settings, query=query, customer=customer, days=parse_window(since, until), as_json=as_json):
         raise typer.Exit(1)
 
 
-@told.command("runs")
+@run_events.command("runs")
 def events_runs(
     *,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1_000, help="Show at most so many runs.")] = 20,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1_000, help="Show at most N runs.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """List the newest runs and what became of them.
+    """List the newest runs with their status.
 
-    Below 120 columns a run goes by the first letters of its name, which the other commands understand. A run is
-    marked "behind" while its newest events are not in the snapshot that is shown, "stale" when some are known to be
-    missing in it, and "retired" when its events were deleted.
+    Below 120 columns, run ids are cut to a unique prefix, which the other commands accept. A run is marked "behind"
+    while its newest events are not in the snapshot, "stale" while events are missing in the snapshot, and "retired"
+    after its events were deleted.
     """
-    events.runs(read_settings(os.environ), limit=limit, as_json=as_json)
+    events.print_runs(read_settings(os.environ), limit=limit, as_json=as_json)
 
 
-@told.command("tail")
+@run_events.command("tail")
 def events_tail(
     run: RunName,
     *,
-    after: Annotated[int, typer.Option(metavar="SEQ", min=0, help="Begin behind this place.")] = 0,
+    after: Annotated[int, typer.Option(metavar="SEQ", min=0, help="Start after this sequence number.")] = 0,
     limit: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=1, max=LARGEST_PAGE, help="Show at most so many events; 1000 unless it is to follow."
+            metavar="N",
+            min=1,
+            max=MAX_PAGE_SIZE,
+            help="Show at most N events. Default: 1000, no limit with --follow.",
         ),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with what is appended, until the run has ended.")
+        bool, typer.Option("--follow", "-f", help="Keep printing new events until the run has ended.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the events of a run in order.
 
-    Each is a place, a time in UTC, a step, a type, and in short what is said; --json says all of it. Below them
-    stands, when there are more, from where to go on. With --follow the exit code is 0 when the run has ended, however
-    it did, and 130 after Ctrl-C.
+    Each line has the sequence number, the time in UTC, the step, the event type and a short form of the data; --json
+    prints every field. If there are more events, the last line tells how to continue. With --follow, the exit code is
+    0 once the run has ended in any way, and 130 after Ctrl-C.
     """
-    events.tail(read_settings(os.environ), run, after=after, limit=limit, follow=follow, as_json=as_json)
+    events.print_events(read_settings(os.environ), run, after=after, limit=limit, follow=follow, as_json=as_json)
 
 
-@told.command("snapshot")
+@run_events.command("snapshot")
 def events_snapshot(
     run: RunName,
     *,
-    all_steps: Annotated[bool, typer.Option("--steps", help="List all steps, also those that went well.")] = False,
+    all_steps: Annotated[bool, typer.Option("--steps", help="List all steps, including successful ones.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Sum a run up as its events tell it now.
+    """Show the current snapshot of a run.
 
-    Below the sums stand the steps that failed or are still running, with the last words about each.
+    Below the summary it lists the steps that failed or are still running, each with its last event.
     """
-    events.snapshot(read_settings(os.environ), run, all_steps=all_steps, as_json=as_json)
+    events.print_snapshot(read_settings(os.environ), run, all_steps=all_steps, as_json=as_json)
 
 
-@told.command("follow")
+@run_events.command("follow")
 def events_follow(
-    *, once: Annotated[bool, typer.Option("--once", help="Catch up with what is there now, and end.")] = False
+    *, once: Annotated[bool, typer.Option("--once", help="Process the present events and stop.")] = False
 ) -> None:
-    """Keep the snapshots of all runs up to their events, until Ctrl-C.
+    """Keep the snapshots of all runs up to date until Ctrl-C.
 
-    Any number of these may run at once. A line on standard error tells when the snapshots are too far behind, and
-    when they no longer are.
+    Several of these may run at once. It prints a line to standard error when snapshots fall too far behind, and
+    another when they have caught up.
     """
     event_maintenance.follow(read_settings(os.environ), once=once)
 
 
-@told.command("retire")
+@run_events.command("retire")
 def events_retire(
     run: Annotated[
-        str | None, typer.Argument(metavar="RUN", help="The run, or the first letters of its name, from four on.")
+        str | None, typer.Argument(metavar="RUN", help="The run id, or at least its first four characters.")
     ] = None,
     *,
     ended_before: Annotated[
-        str | None, typer.Option(metavar=DAY, help="All runs that ended before this day began, in UTC.")
+        str | None,
+        typer.Option(metavar=DATE_FORMAT, help="All runs that ended before the start of this day, in UTC."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be deleted.")] = False,
 ) -> None:
-    """Delete the events of runs that have ended, for ever.
+    """Delete the events of ended runs for good.
 
-    What is known of a run in sum stays, and that it was there, so that nothing is appended to it again. All snapshots
-    are brought up to their events first, because they say which runs have ended.
+    The run's snapshot stays, and no event can be appended to the run again. All snapshots are brought up to date
+    first, because they tell which runs have ended.
     """
     day = None if ended_before is None else parse_date(ended_before)
-    event_maintenance.retire(read_settings(os.environ), run, ended_before=day, asks=not yes, only_says=dry_run)
+    event_maintenance.retire(
+        read_settings(os.environ), run, ended_before=day, needs_confirmation=not yes, dry_run=dry_run
+    )
 
 
 def main() -> None:
-    """Run the command that the words of the process name, and end the process."""
+    """Run the command given on the command line and end the process."""
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may know fewer letters than a campaign's name
+        sys.stdout.reconfigure(errors="backslashreplace")  # a campaign name may not fit the terminal's encoding
     app(prog_name="ads-pipeline")

@@ -1,6 +1,6 @@
-"""Writes answers: as tables for people, as lines of JSON or CSV for programs.
+"""Writes results as tables, JSON lines or CSV.
 
-Text from outside is made printable on its way to people, and nothing of it is taken for markup.
+External text is made printable before it reaches a terminal, and is never interpreted as markup.
 """
 
 import csv
@@ -20,92 +20,92 @@ from rich.text import Text
 
 from ads_pipeline.errors import printable
 
-GAP: Final = (0, 2, 0, 0)
+CELL_PADDING: Final = (0, 2, 0, 0)
 
 
-class Paper(Console):
-    """Standard output, as wide as the terminal, and 80 columns where there is none."""
+class OutputConsole(Console):
+    """Standard output, as wide as the terminal, or 80 columns without one."""
 
     def __init__(self) -> None:
         super().__init__(highlight=False, markup=False, emoji=False)
 
     def on_broken_pipe(self) -> None:
-        """Rich would end the program here, with the code 1."""
+        """Raise, because Rich would exit with code 1."""
         raise BrokenPipeError
 
 
-def listing(**columns: Any) -> Table:
-    """An empty table of these columns, each with how its cells are laid: 'left', 'right' or 'fold'."""
-    table = Table(box=None, pad_edge=False, padding=GAP, header_style="bold")
-    for heading, laid in columns.items():
-        justify: Any = "right" if laid == "right" else "left"
-        table.add_column(heading, justify=justify, overflow="fold", no_wrap=laid != "fold")
+def new_table(**columns: Any) -> Table:
+    """An empty table with these columns; each value is 'left', 'right' or 'fold' (left, wrapped)."""
+    table = Table(box=None, pad_edge=False, padding=CELL_PADDING, header_style="bold")
+    for heading, layout in columns.items():
+        justify: Any = "right" if layout == "right" else "left"
+        table.add_column(heading, justify=justify, overflow="fold", no_wrap=layout != "fold")
     return table
 
 
 def cell(value: object, *, style: str = "") -> Text:
-    """A value as people read it; nothing for None."""
+    """A printable cell; empty for None."""
     return Text("" if value is None else printable(str(value)), style=style)
 
 
-def moment(instant: datetime) -> str:
-    """An instant as people read it: in UTC, to the second."""
+def format_instant(instant: datetime) -> str:
+    """For people: UTC, to the second."""
     return f"{instant:%Y-%m-%d %H:%M:%S}Z"
 
 
-def instant_of(instant: datetime | None) -> str | None:
-    """An instant as programs read it."""
+def iso_instant(instant: datetime | None) -> str | None:
+    """For programs: ISO 8601 with microseconds."""
     return None if instant is None else instant.isoformat(timespec="microseconds")
 
 
-def counted(count: int, noun: str) -> str:
-    """The number with its noun, in the plural where there is not one."""
+def count_of(count: int, noun: str) -> str:
+    """A number with its noun: '1 run', '2 runs'."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
-def write_records(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Rows of any columns as a table; each row as a block of lines where the table would be wider than the paper."""
-    paper = Paper()
-    table = Table(box=None, pad_edge=False, padding=GAP, header_style="bold")
+def write_rows(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Write rows as a table, or as one block per row when the table is wider than the terminal."""
+    console = OutputConsole()
+    table = Table(box=None, pad_edge=False, padding=CELL_PADDING, header_style="bold")
     for number, name in enumerate(names):
         numeric = any(isinstance(row[number], Number) and not isinstance(row[number], bool) for row in rows)
         table.add_column(cell(name), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*map(_sql_cell, row))
-    fits = Measurement.get(paper, paper.options.update(width=1_000_000), table).maximum <= paper.width + GAP[1]
-    paper.print(*([table] if fits or not rows else _blocks(names, rows)), sep="\n")
+    unlimited = console.options.update(width=1_000_000)
+    fits = Measurement.get(console, unlimited, table).maximum <= console.width + CELL_PADDING[1]
+    console.print(*([table] if fits or not rows else _blocks(names, rows)), sep="\n")
 
 
 def write_json(lines: Iterable[Mapping[str, object]]) -> None:
-    """One JSON object a line. What cannot be printed is escaped, which says the same to a program."""
+    """Write one JSON object per line, with unprintable characters escaped."""
     for line in lines:
-        text = json.dumps({name: _plain(value) for name, value in line.items()}, ensure_ascii=False, default=str)
+        text = json.dumps({name: _json_value(value) for name, value in line.items()}, ensure_ascii=False, default=str)
         if not text.isprintable():
             text = "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
         sys.stdout.write(text + "\n")
 
 
 def write_csv(names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Comma-separated values with a line of names; None is empty. A terminal is spared control characters."""
+    """Write CSV with a header line; None is empty. Control characters are removed only on a terminal."""
     clean = printable if sys.stdout.isatty() else str
     writer = csv.writer(sys.stdout, lineterminator="\n")
     for row in chain([names], rows):
-        writer.writerow(["" if value is None else clean(_spelt(value)) for value in row])
+        writer.writerow(["" if value is None else clean(_sql_text(value)) for value in row])
 
 
 def _sql_cell(value: object) -> Text:
-    return Text("NULL", style="dim") if value is None else cell(_spelt(value))
+    return Text("NULL", style="dim") if value is None else cell(_sql_text(value))
 
 
-def _spelt(value: object) -> str:
-    """A value as SQL writes it."""
+def _sql_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _blocks(names: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[Table | Text]:
     for number, row in enumerate(rows, 1):
         yield Text(f"row {number}", style="bold")
-        block = Table(box=None, pad_edge=False, padding=GAP, show_header=False)
+        block = Table(box=None, pad_edge=False, padding=CELL_PADDING, show_header=False)
         block.add_column(style="dim")
         block.add_column(overflow="fold")
         for name, value in zip(names, row, strict=True):
@@ -113,15 +113,15 @@ def _blocks(names: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[
         yield block
 
 
-def _plain(value: object) -> object:
-    """What JSON can say of a value: numbers that are none become text, as dates do."""
+def _json_value(value: object) -> object:
+    """Convert what JSON lacks: NaN and infinities to text, bytes to hex."""
     match value:
         case float() if not math.isfinite(value):
             return str(value)
         case list() | tuple():
-            return [_plain(each) for each in value]
+            return [_json_value(each) for each in value]
         case dict():
-            return {str(name): _plain(each) for name, each in value.items()}
+            return {str(name): _json_value(each) for name, each in value.items()}
         case bytes():
             return value.hex()
     return value

@@ -1,7 +1,4 @@
-"""Takes the words of the command line: days, customers, queries and runs are checked, and the ledger is opened.
-
-Which options there are is for `main` to say, what is shown for the module of each command.
-"""
+"""Checks the arguments that commands share (dates, customers, queries, runs) and opens the ledger for them."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,7 +6,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Final
 
-from ads_pipeline.domain.partition import PartitionKey, checked_name, parse_date, parse_key
+from ads_pipeline.domain.partition import PartitionKey, parse_date, parse_key, validate_name
 from ads_pipeline.errors import BadCommand, BadSettings, EventsNotFound, Mistake, printable
 from ads_pipeline.ledger.control.control_actions import ControlActions
 from ads_pipeline.ledger.events.event_log import EventLog
@@ -18,105 +15,105 @@ from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.settings import Settings
 
-NAMED: Final = ("customer_id", "query_name", "logical_date")  # of a partition of the query file's source
-SHORTEST: Final = 4  # letters of a run's name; the UI of Dagster shows the first eight
+SHORT_PARTITION_FIELDS: Final = ("customer_id", "query_name", "logical_date")  # the source may be left out
+SHORTEST_RUN_PREFIX: Final = 4  # characters; Dagster's UI shows the first eight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
-    """Days as they were asked for, both ends included; an end that was left out is open."""
+class DateWindow:
+    """Days from `since` to `until`, both included; None leaves an end open."""
 
     since: date | None
     until: date | None
 
 
-def window(since: str | None, until: str | None) -> Window:
-    """The days between two words. BadName for what is no day, BadCommand when they are the wrong way round."""
+def parse_window(since: str | None, until: str | None) -> DateWindow:
+    """Parse two dates. Raises BadName for an invalid date, BadCommand when they are in the wrong order."""
     first = None if since is None else parse_date(since)
     last = None if until is None else parse_date(until)
     if first is not None and last is not None and last < first:
         raise BadCommand(f"--until {last} is before --since {first}: exchange them")
-    return Window(since=first, until=last)
+    return DateWindow(since=first, until=last)
 
 
-def partition_named(word: str, settings: Settings) -> PartitionKey:
-    """The partition of that name, which may leave out the source; BadName for what is none."""
-    whole = word if word.count("/") != len(NAMED) - 1 else f"{settings.google_apis.source}/{word}"
-    return parse_key(whole)
+def parse_partition(word: str, settings: Settings) -> PartitionKey:
+    """Parse a partition, adding the source when it is left out. Raises BadName for an invalid one."""
+    is_short = word.count("/") == len(SHORT_PARTITION_FIELDS) - 1
+    return parse_key(f"{settings.google_apis.source}/{word}" if is_short else word)
 
 
-def customers(given: Sequence[str] | None) -> list[str] | None:
-    """The customers that were named; None when none was."""
-    return sorted({checked_name("customer_id", each) for each in given}) if given else None
+def parse_customers(given: Sequence[str] | None) -> list[str] | None:
+    """Sorted unique customer ids; None when none was given."""
+    return sorted({validate_name("customer_id", each) for each in given}) if given else None
 
 
-def queries(given: Sequence[str] | None, settings: Settings) -> list[str]:
-    """The queries that were named, else all there are; BadName for one that the query file does not define."""
+def parse_queries(given: Sequence[str] | None, settings: Settings) -> list[str]:
+    """Sorted unique query names, by default all. Raises BadName for one that the query file does not define."""
     for name in given or ():
         settings.query(name)
     return sorted(set(given or settings.google_apis.queries))
 
 
 @contextmanager
-def ledger_of(settings: Settings) -> Iterator[LedgerReader]:
-    """The ledger, to be read; BadSettings where there is none, which waiting would not cure."""
+def open_ledger(settings: Settings) -> Iterator[LedgerReader]:
+    """Open the ledger read-only. Raises BadSettings when there is none."""
     _check_ledger(settings)
-    with LedgerReader.opened(settings.database_url, space=settings.space) as ledger:
+    with LedgerReader.opened(settings.database_url, space=settings.tenancy) as ledger:
         yield ledger
 
 
 @contextmanager
-def writing_ledger_of(settings: Settings) -> Iterator[Ledger]:
-    """The same to be written as well, as a run of its own. A ledger that is not there is not made."""
-    with ledger_of(settings):  # a writer would make what it does not find
+def open_ledger_for_writing(settings: Settings) -> Iterator[Ledger]:
+    """Open an existing ledger for writing; its events get a run of their own."""
+    with open_ledger(settings):  # opening a missing ledger for writing would create it
         pass
-    with Ledger.opened(settings.database_url, space=settings.space) as ledger:
+    with Ledger.opened(settings.database_url, space=settings.tenancy) as ledger:
         yield ledger
 
 
 @contextmanager
-def desk_of(settings: Settings) -> Iterator[ControlActions]:
-    """Where acts are carried out, as a run of its own; it cannot record a verdict. No ledger is made here either."""
-    with ledger_of(settings):
+def open_control_actions(settings: Settings) -> Iterator[ControlActions]:
+    """Open an existing ledger for control actions; verdicts cannot be recorded through it."""
+    with open_ledger(settings):
         pass
-    with ControlActions.opened(settings.database_url, space=settings.space) as desk:
-        yield desk
+    with ControlActions.opened(settings.database_url, space=settings.tenancy) as actions:
+        yield actions
 
 
 @contextmanager
-def events_of(settings: Settings) -> Iterator[EventReader]:
-    """The events of all runs, to be read; BadSettings where there is no ledger."""
+def open_event_reader(settings: Settings) -> Iterator[EventReader]:
+    """Open the event log read-only. Raises BadSettings when there is no ledger."""
     _check_ledger(settings)
     with EventReader.opened(settings.database_url) as reader:
         yield reader
 
 
 @contextmanager
-def event_log_of(settings: Settings) -> Iterator[EventLog]:
-    """The same to be written as well. A ledger that is not there is not made."""
-    with events_of(settings):  # a writer would make what it does not find
+def open_event_log(settings: Settings) -> Iterator[EventLog]:
+    """Open the event log of an existing ledger for writing."""
+    with open_event_reader(settings):
         pass
     with EventLog.opened(settings.database_url) as log:
         yield log
 
 
-def run_named(reader: EventReader, word: str) -> RunHead:
-    """The run of that name, or the only one whose name begins so; NoSuchEvents or BadCommand where none is meant."""
-    found = reader.find_runs(word) if word.isascii() and word.isprintable() else []
-    exact = found[:1] == [word]
-    if not found or (not exact and len(word) < SHORTEST):
-        enough = "" if len(word) >= SHORTEST else f" (of a name, at least {SHORTEST} letters are needed)"
-        raise EventsNotFound(word, f'there is no such run{enough}; "ads-pipeline events runs" lists them')
-    if not exact and len(found) > 1:
-        raise BadCommand(f"{word} begins the names of several runs, write more of it:\n" + "\n".join(found))
-    head = reader.head(found[0])
+def find_run(reader: EventReader, word: str) -> RunHead:
+    """The run with this id or unique id prefix. Raises EventsNotFound, or BadCommand for an ambiguous prefix."""
+    matches = reader.find_runs(word) if word.isascii() and word.isprintable() else []
+    is_exact = matches[:1] == [word]
+    if not matches or (not is_exact and len(word) < SHORTEST_RUN_PREFIX):
+        hint = "" if len(word) >= SHORTEST_RUN_PREFIX else f" (give at least {SHORTEST_RUN_PREFIX} characters)"
+        raise EventsNotFound(word, f'there is no such run{hint}; "ads-pipeline events runs" lists the runs')
+    if not is_exact and len(matches) > 1:
+        raise BadCommand(f"{word} matches several runs; give more characters:\n" + "\n".join(matches))
+    head = reader.get_head(matches[0])
     if head is None:
-        raise EventsNotFound(word, "it was there a moment ago")
+        raise EventsNotFound(word, "the run was deleted meanwhile")
     return head
 
 
 def _check_ledger(settings: Settings) -> None:
     file = settings.home / "ledger.db"
     if settings.postgres_url is None and not file.exists():
-        problem = f"there is no ledger at {printable(str(file))}; the pipeline makes one when it first runs"
-        raise BadSettings((Mistake(place="ADS_PIPELINE_HOME", problem=problem),))
+        problem = f"there is no ledger at {printable(str(file))}; the first run of the pipeline creates it"
+        raise BadSettings((Mistake(location="ADS_PIPELINE_HOME", problem=problem),))

@@ -1,6 +1,6 @@
-"""Lists the sealed runs of a window with what the ledger knows of them, and holds their payloads to their seals.
+"""Lists sealed runs with their state in the ledger, and verifies payloads against their seals.
 
-What a seal promises is `seal`'s to say, and what is damaged `raw`'s. It loads neither Spark nor DuckDB.
+Imports neither Spark nor DuckDB, for a fast start.
 """
 
 import sys
@@ -14,23 +14,23 @@ from typing import Final
 
 from rich.text import Text
 
-from ads_pipeline.cli.output import Paper, cell, counted, instant_of, listing, moment, write_json
-from ads_pipeline.cli.parsing import Window, customers, ledger_of
-from ads_pipeline.domain.partition import Run, checked_name
+from ads_pipeline.cli.output import OutputConsole, cell, count_of, format_instant, iso_instant, new_table, write_json
+from ads_pipeline.cli.parsing import DateWindow, open_ledger, parse_customers
+from ads_pipeline.domain.partition import Run, validate_name
 from ads_pipeline.domain.transitions import Outcome
 from ads_pipeline.errors import RunDamaged, RunNotSealed, UnsafePath
 from ads_pipeline.ledger.values import StateFilter
-from ads_pipeline.progress import silence, telling
+from ads_pipeline.progress import no_progress, progress_on
 from ads_pipeline.raw.landing import DamagedRun, RawRuns
 from ads_pipeline.raw.seal import Seal
 from ads_pipeline.settings import Settings
 
-WIDE: Final = 120  # columns; below, the instant of extraction is left to --json and to the names of our own runs
-DAYS: Final = 31
+WIDE_COLUMNS: Final = 120  # columns; narrower tables leave out the extraction time
+DEFAULT_DAYS: Final = 31
 
 
-class Regard(StrEnum):
-    """What the ledger knows of a sealed run."""
+class RunLedgerState(StrEnum):
+    """The state of a sealed run in the ledger."""
 
     CURRENT = "current"
     ACCEPTED = "accepted"
@@ -40,17 +40,17 @@ class Regard(StrEnum):
 
 
 COLOURS: Final = {
-    Regard.CURRENT: "green",
-    Regard.REJECTED: "red",
-    Regard.AWAITING: "yellow",
-    Regard.UNREGISTERED: "yellow",
+    RunLedgerState.CURRENT: "green",
+    RunLedgerState.REJECTED: "red",
+    RunLedgerState.AWAITING: "yellow",
+    RunLedgerState.UNREGISTERED: "yellow",
 }
 Verdicts = Mapping[Run, tuple[Outcome | None, bool]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawFilter:
-    """Which sealed runs were asked for."""
+    """Which sealed runs to list or verify."""
 
     source: str
     since: date
@@ -71,181 +71,192 @@ class RawFilter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Others(Container[Run]):
-    """Every run that was not asked for, so that its seal is not even read."""
+class UnrequestedRuns(Container[Run]):
+    """Contains every run to skip, so that its seal is not read."""
 
-    wanted: RawFilter
+    selection: RawFilter
     judged: Container[Run]
 
     def __contains__(self, run: object) -> bool:
         if not isinstance(run, Run):
             return False
-        wanted, key = self.wanted, run.key
-        named = (wanted.customer_ids is None or key.customer_id in wanted.customer_ids) and (
-            wanted.query_names is None or key.query_name in wanted.query_names
+        selection, key = self.selection, run.key
+        is_selected = (selection.customer_ids is None or key.customer_id in selection.customer_ids) and (
+            selection.query_names is None or key.query_name in selection.query_names
         )
-        return not named or run in self.judged
+        return not is_selected or run in self.judged
 
 
-def wanted_of(
+def raw_filter(
     settings: Settings,
     *,
     customer: Sequence[str] | None,
     query: Sequence[str] | None,
-    days: Window,
+    days: DateWindow,
     unjudged: bool,
 ) -> RawFilter:
-    """What was asked for; unless it is said, the last month. A query that the query file lacks may be looked for."""
+    """The filter for these options, by default the last 31 days. A query may be missing from the query file."""
     until = days.until or max(datetime.now(UTC).date(), days.since or date.min)
-    named = customers(customer)
+    customer_ids = parse_customers(customer)
     return RawFilter(
         source=settings.google_apis.source,
-        since=days.since or until - timedelta(days=DAYS - 1),
+        since=days.since or until - timedelta(days=DEFAULT_DAYS - 1),
         until=until,
-        customer_ids=None if named is None else frozenset(named),
-        query_names=frozenset(checked_name("query_name", each) for each in query) if query else None,
+        customer_ids=None if customer_ids is None else frozenset(customer_ids),
+        query_names=frozenset(validate_name("query_name", each) for each in query) if query else None,
         unjudged=unjudged,
     )
 
 
-def show(settings: Settings, wanted: RawFilter, *, as_json: bool) -> None:
-    """Write the sealed runs as they are found, by customer, query and day; then what has no name, and a tally."""
-    verdicts = _verdicts(settings, wanted)
+def list_runs(settings: Settings, selection: RawFilter, *, as_json: bool) -> None:
+    """Write sealed runs by customer, query and day as they are found, then invalid directories and counts."""
+    verdicts = _verdicts(settings, selection)
     tally = Tally()
-    runs = tally.of(_found(settings, wanted, verdicts), verdicts)
+    runs = tally.count(_find_runs(settings, selection, verdicts), verdicts)
     if as_json:
-        write_json(_fields(found, regard) for found, regard in runs)
-        write_json(_fields(damage, None) for damage in tally.nameless)
-        print(tally, file=sys.stderr)  # noqa: T201 - standard output is the program's
+        write_json(_run_fields(found, verdict) for found, verdict in runs)
+        write_json(_run_fields(damage, None) for damage in tally.invalid_names)
+        print(tally, file=sys.stderr)  # noqa: T201 - standard output holds JSON only
         return
-    paper = Paper()
-    for place, listed in groupby(runs, lambda each: _place(each[0])):
-        _write_group(paper, place, list(listed))
-    _write_damaged(paper, tally.nameless)
-    paper.print(cell(tally), soft_wrap=True)
+    console = OutputConsole()
+    for title, group in groupby(runs, lambda each: _group_title(each[0])):
+        _write_group(console, title, list(group))
+    _write_damaged(console, tally.invalid_names)
+    console.print(cell(tally), soft_wrap=True)
 
 
-def verify(settings: Settings, wanted: RawFilter, *, as_json: bool) -> bool:
-    """Read every payload and hold it to its seal; write what is damaged, and say whether anything is."""
-    verdicts = _verdicts(settings, wanted) if wanted.unjudged else {}
-    raw, found = RawRuns(settings.raw_root), list(_found(settings, wanted, verdicts))
+def verify(settings: Settings, selection: RawFilter, *, as_json: bool) -> bool:
+    """Compare every payload with its seal and write the damaged runs; return whether there are any."""
+    verdicts = _verdicts(settings, selection) if selection.unjudged else {}
+    raw, found = RawRuns(settings.raw_root), list(_find_runs(settings, selection, verdicts))
     damaged = []
-    tell = telling(sys.stderr) if sys.stderr.isatty() else silence
-    with tell("verifying", len(found)) as done:
+    report_progress = progress_on(sys.stderr) if sys.stderr.isatty() else no_progress
+    with report_progress("verifying", len(found)) as advance:
         for each in found:
-            damage = _damage(raw, each)
+            damage = _verify_run(raw, each)
             damaged += [] if damage is None else [damage]
-            done(1)
+            advance(1)
     number = f"{len(damaged):,}" if damaged else "none"
-    told = f"{number} of {counted(len(found), 'sealed run')} damaged"
+    summary = f"{number} of {count_of(len(found), 'sealed run')} damaged"
     if as_json:
-        write_json(_fields(damage, None) for damage in damaged)
-        print(told, file=sys.stderr)  # noqa: T201 - as above
+        write_json(_run_fields(damage, None) for damage in damaged)
+        print(summary, file=sys.stderr)  # noqa: T201 - as above
     else:
-        paper = Paper()
-        _write_damaged(paper, damaged)
-        paper.print(cell(told))
+        console = OutputConsole()
+        _write_damaged(console, damaged)
+        console.print(cell(summary))
     return bool(damaged)
 
 
 class Tally:
-    """Counts runs as they pass by, and keeps what has no run's name."""
+    """Counts runs while they are runs, and collects directories with invalid names."""
 
     def __init__(self) -> None:
-        self.nameless: list[DamagedRun] = []
-        self._regards: Counter[Regard] = Counter()
+        self.invalid_names: list[DamagedRun] = []
+        self._counts: Counter[RunLedgerState] = Counter()
         self._damaged = 0
 
-    def of(
+    def count(
         self, found: Iterable[Seal | DamagedRun], verdicts: Verdicts
-    ) -> Iterator[tuple[Seal | DamagedRun, Regard]]:
+    ) -> Iterator[tuple[Seal | DamagedRun, RunLedgerState]]:
         for each in found:
             if each.run is None:
-                self.nameless.append(each)
+                self.invalid_names.append(each)
                 continue
-            regard = _regard(verdicts.get(each.run))
-            self._regards[regard] += 1
+            verdict = _ledger_verdict(verdicts.get(each.run))
+            self._counts[verdict] += 1
             self._damaged += isinstance(each, DamagedRun)
-            yield each, regard
+            yield each, verdict
 
     def __str__(self) -> str:
-        parts = ", ".join(f"{self._regards[regard]:,} {regard}" for regard in Regard if self._regards[regard])
-        runs = counted(self._regards.total(), "sealed run") + (f": {parts}" if parts else "")
+        parts = ", ".join(
+            f"{self._counts[verdict]:,} {verdict}" for verdict in RunLedgerState if self._counts[verdict]
+        )
+        runs = count_of(self._counts.total(), "sealed run") + (f": {parts}" if parts else "")
         damaged = [f"{self._damaged:,} damaged"] if self._damaged else []
-        nameless = [f"{counted(len(self.nameless), 'path')} without a run's name"] if self.nameless else []
-        return "; ".join([runs, *damaged, *nameless])
+        invalid_names = (
+            [f"{count_of(len(self.invalid_names), 'path')} with an invalid name"] if self.invalid_names else []
+        )
+        return "; ".join([runs, *damaged, *invalid_names])
 
 
-def _verdicts(settings: Settings, wanted: RawFilter) -> Verdicts:
-    with ledger_of(settings) as ledger:
-        return ledger.verdicts(wanted.partitions)
+def _verdicts(settings: Settings, selection: RawFilter) -> Verdicts:
+    with open_ledger(settings) as ledger:
+        return ledger.last_verdicts(selection.partitions)
 
 
-def _found(settings: Settings, wanted: RawFilter, verdicts: Verdicts) -> Iterator[Seal | DamagedRun]:
-    judged = {run for run, (outcome, _current) in verdicts.items() if outcome is not None} if wanted.unjudged else ()
+def _find_runs(settings: Settings, selection: RawFilter, verdicts: Verdicts) -> Iterator[Seal | DamagedRun]:
+    judged = (
+        {run for run, (outcome, _current) in verdicts.items() if outcome is not None} if selection.unjudged else ()
+    )
     return RawRuns(settings.raw_root).find(
-        source=wanted.source, since=wanted.since, until=wanted.until, known=Others(wanted=wanted, judged=judged)
+        source=selection.source,
+        since=selection.since,
+        until=selection.until,
+        known=UnrequestedRuns(selection=selection, judged=judged),
     )
 
 
-def _damage(raw: RawRuns, found: Seal | DamagedRun) -> DamagedRun | None:
+def _verify_run(raw: RawRuns, found: Seal | DamagedRun) -> DamagedRun | None:
     if isinstance(found, DamagedRun):
         return found
     try:
         raw.verify(found.run)
-    except (RunDamaged, RunNotSealed, UnsafePath) as error:  # it may have been tampered with since it was found
+    except (RunDamaged, RunNotSealed, UnsafePath) as error:  # the run may have changed since it was runs
         return DamagedRun(path=found.run.path, problem=error.problem, run=found.run)
     return None
 
 
-def _regard(verdict: tuple[Outcome | None, bool] | None) -> Regard:
+def _ledger_verdict(verdict: tuple[Outcome | None, bool] | None) -> RunLedgerState:
     match verdict:
         case None:
-            return Regard.UNREGISTERED
+            return RunLedgerState.UNREGISTERED
         case (None, _):
-            return Regard.AWAITING
+            return RunLedgerState.AWAITING
         case (Outcome.REJECTED, _):
-            return Regard.REJECTED
+            return RunLedgerState.REJECTED
         case (_, is_current):
-            return Regard.CURRENT if is_current else Regard.ACCEPTED
+            return RunLedgerState.CURRENT if is_current else RunLedgerState.ACCEPTED
 
 
-def _place(found: Seal | DamagedRun) -> str:
+def _group_title(found: Seal | DamagedRun) -> str:
     return "" if found.run is None else f"{found.run.key.customer_id} {found.run.key.query_name}"
 
 
-def _write_group(paper: Paper, place: str, listed: Sequence[tuple[Seal | DamagedRun, Regard]]) -> None:
-    """The runs of one customer and query; what is wrong with those that are damaged stands below."""
-    wide = {"extracted": "left"} if paper.width >= WIDE else {}
-    table = listing(day="left", run="fold", rows="right", bytes="right", v="left", ledger="left", **wide)
-    for found, regard in listed:
+def _write_group(
+    console: OutputConsole, title: str, runs: Sequence[tuple[Seal | DamagedRun, RunLedgerState]]
+) -> None:
+    """Write the runs of one customer and query, then the problems of damaged ones."""
+    wide = {"extracted": "left"} if console.width >= WIDE_COLUMNS else {}
+    table = new_table(day="left", run="fold", rows="right", bytes="right", v="left", ledger="left", **wide)
+    for found, verdict in runs:
         if found.run is None:
             continue
-        named = cell(found.run.key.logical_date), cell(found.run.run_id)
-        known = cell(regard, style=COLOURS.get(regard, ""))
+        name = cell(found.run.key.logical_date), cell(found.run.run_id)
+        ledger_state = cell(verdict, style=COLOURS.get(verdict, ""))
         if isinstance(found, DamagedRun):
-            table.add_row(*named, cell("damaged", style="red"), Text(""), Text(""), known)
+            table.add_row(*name, cell("damaged", style="red"), Text(""), Text(""), ledger_state)
             continue
         size = None if found.payload_bytes is None else f"{found.payload_bytes:,}"
-        told = cell(f"{found.record_count:,}"), cell(size), cell(found.facts.schema_version)
-        more = [cell(moment(found.facts.extracted_at))] if wide else []
-        table.add_row(*named, *told, known, *more)
-    paper.print(cell(place, style="bold"), table, Text(""), sep="\n")
-    _write_damaged(paper, [found for found, _regard in listed if isinstance(found, DamagedRun)])
+        facts = cell(f"{found.record_count:,}"), cell(size), cell(found.facts.schema_version)
+        extracted = [cell(format_instant(found.facts.extracted_at))] if wide else []
+        table.add_row(*name, *facts, ledger_state, *extracted)
+    console.print(cell(title, style="bold"), table, Text(""), sep="\n")
+    _write_damaged(console, [found for found, _state in runs if isinstance(found, DamagedRun)])
 
 
-def _write_damaged(paper: Paper, damaged: Iterable[DamagedRun]) -> None:
+def _write_damaged(console: OutputConsole, damaged: Iterable[DamagedRun]) -> None:
     for damage in damaged:
-        paper.print(cell(f"{damage.path}: {damage.problem}"), Text(""), sep="\n")
+        console.print(cell(f"{damage.path}: {damage.problem}"), Text(""), sep="\n")
 
 
-def _fields(found: Seal | DamagedRun, regard: Regard | None) -> dict[str, object]:
-    """Everything that is known of a sealed run; of what is damaged, what is wrong with it and no more."""
+def _run_fields(found: Seal | DamagedRun, state: RunLedgerState | None) -> dict[str, object]:
+    """The fields of a sealed run; for a damaged one only its path and the problem."""
     fields: dict[str, object] = {} if found.run is None else asdict(found.run.key) | {"run_id": found.run.run_id}
     if isinstance(found, DamagedRun):
         fields |= {"path": found.path, "damage": found.problem}
     else:
-        facts = asdict(found.facts) | {"extracted_at": instant_of(found.facts.extracted_at)}
+        facts = asdict(found.facts) | {"extracted_at": iso_instant(found.facts.extracted_at)}
         counts = {name: getattr(found, name) for name in ("record_count", "payload_bytes", "payload_sha256")}
         fields |= {"path": found.run.path, "damage": None} | counts | facts
-    return fields | ({} if regard is None else {"ledger": regard})
+    return fields | ({} if state is None else {"ledger": state})

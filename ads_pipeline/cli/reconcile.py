@@ -1,7 +1,6 @@
-"""Says what differs between the ledger, the pointers and the tables, and mends it.
+"""Lists and repairs differences between the ledger, the pointers and the Delta tables.
 
-How a difference is found and mended is `reconciliation`'s. It loads Spark's client and DuckDB, so nothing that starts
-at once imports it; Spark itself is started only when there is something to mend.
+Importing it loads Spark's client and DuckDB. Spark itself starts only when something needs repair.
 """
 
 import sys
@@ -12,104 +11,104 @@ from typing import Final
 
 from rich.text import Text
 
-from ads_pipeline.cli.output import Paper, cell, counted, listing, write_json
-from ads_pipeline.cli.parsing import ledger_of, queries, writing_ledger_of
+from ads_pipeline.cli.output import OutputConsole, cell, count_of, new_table, write_json
+from ads_pipeline.cli.parsing import open_ledger, open_ledger_for_writing, parse_queries
 from ads_pipeline.errors import printable
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.pipeline.pipeline import Pipeline
 from ads_pipeline.pipeline.reconciliation import ReconcilePlanner, Reconciliation, Repair, RepairKind
-from ads_pipeline.progress import silence, telling
+from ads_pipeline.progress import no_progress, progress_on
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.settings import Settings
-from ads_pipeline.spark_session import session
+from ads_pipeline.spark_session import spark_session
 from ads_pipeline.warehouse.publication import Warehouse
 
-LATER: Final = "another pass may mend it"
+LATER: Final = "run reconcile again"
 Plans = Mapping[str, Sequence[Repair]]
 
 
 def plan(settings: Settings, *, query: Sequence[str] | None, as_json: bool) -> bool:
-    """Write what differs, and say whether anything does. It changes nothing and starts no Spark."""
-    names = queries(query, settings)
-    with ledger_of(settings) as ledger:
-        found = _plans(settings, ledger, names)
-    repairs = [repair for listed in found.values() for repair in listed]
+    """Write the differences and return whether there are any. Changes nothing and starts no Spark."""
+    names = parse_queries(query, settings)
+    with open_ledger(settings) as ledger:
+        plans = _plans(settings, ledger, names)
+    repairs = [repair for differences in plans.values() for repair in differences]
     if as_json:
-        write_json(map(_fields, repairs))
+        write_json(map(_repair_fields, repairs))
     else:
-        paper = Paper()
-        for name, listed in found.items():
-            _write_table(paper, name, listed)
-    # Beside JSON, standard output is the program's.
-    print(_tallied(repairs), file=sys.stderr if as_json else sys.stdout)
+        console = OutputConsole()
+        for name, differences in plans.items():
+            _write_table(console, name, differences)
+    # With --json, standard output holds JSON only.
+    print(_count_summary(repairs), file=sys.stderr if as_json else sys.stdout)
     return bool(repairs)
 
 
-def mend(settings: Settings, *, query: Sequence[str] | None, as_json: bool) -> bool:
-    """Mend what differs and write each repair, query by query; say whether anything is left, and why."""
-    names = queries(query, settings)
+def repair(settings: Settings, *, query: Sequence[str] | None, as_json: bool) -> bool:
+    """Repair differences query by query and write each repair; return whether any difference is left."""
+    names = parse_queries(query, settings)
     number, left = 0, 0
-    with writing_ledger_of(settings) as ledger:
+    with open_ledger_for_writing(settings) as ledger:
         differing = [name for name, repairs in _plans(settings, ledger, names).items() if repairs]
-        for name, done, remaining in _mended(settings, ledger, differing):
-            undone = {(repair.mend, repair.key) for repair in remaining}
-            repairs = [repair for repair in done if (repair.mend, repair.key) not in undone]
+        for name, done, remaining in _repair_queries(settings, ledger, differing):
+            undone = {(repair.kind, repair.key) for repair in remaining}
+            repairs = [repair for repair in done if (repair.kind, repair.key) not in undone]
             number, left = number + len(repairs), left + len(remaining)
             if as_json:
-                write_json(map(_fields, repairs))
+                write_json(map(_repair_fields, repairs))
             else:
-                _write_table(Paper(), name, repairs)
-            for repair, why in remaining.items():
-                print(f"left: {printable(f'{repair}: {why}')}", file=sys.stderr)  # noqa: T201 - a person reads it
-    told = f"{counted(number, 'difference')} mended" if differing else "nothing differs"
-    told += f", {left:,} left" if left else ""
-    print(told, file=sys.stderr if as_json else sys.stdout)
+                _write_table(OutputConsole(), name, repairs)
+            for difference, cause in remaining.items():
+                print(f"left: {printable(f'{difference}: {cause}')}", file=sys.stderr)  # noqa: T201
+    summary = f"{count_of(number, 'difference')} repaired" if differing else "nothing differs"
+    summary += f", {left:,} left" if left else ""
+    print(summary, file=sys.stderr if as_json else sys.stdout)
     return left > 0
 
 
-def _mended(
+def _repair_queries(
     settings: Settings, ledger: Ledger, names: Sequence[str]
 ) -> Iterator[tuple[str, Sequence[Repair], Mapping[Repair, str]]]:
-    """What was carried out of each query, and what is left with what stood against it. Spark is started for these."""
+    """Repair each query; yield its repairs and the remaining differences with their causes. Starts Spark."""
     if not names:
         return
     source, warehouse = settings.google_apis.source, Warehouse(settings.warehouse_root)
-    tell = telling(sys.stderr) if sys.stderr.isatty() else silence
-    with session(settings) as spark:
+    progress = progress_on(sys.stderr) if sys.stderr.isatty() else no_progress
+    with spark_session(settings) as spark:
         pipeline = Pipeline(
-            spark=spark, raw=RawRuns(settings.raw_root), ledger=ledger, warehouse=warehouse, tell=tell
+            spark=spark, raw=RawRuns(settings.raw_root), ledger=ledger, warehouse=warehouse, report_progress=progress
         )
         reconciliation = Reconciliation(ledger=ledger, warehouse=warehouse, pipeline=pipeline)
         for name in names:
-            done = reconciliation.mend(source=source, query_name=name)
-            problems = {run.key: str(error) for run, error in done.loading.damaged.items()}
+            done = reconciliation.repair(source=source, query_name=name)
+            problems = {run.key: str(error) for run, error in done.loading.unreadable.items()}
             remaining = reconciliation.plan(source=source, query_name=name)
             yield name, done.repairs, {each: problems.get(each.key, LATER) for each in remaining}
 
 
 def _plans(settings: Settings, ledger: LedgerReader, names: Sequence[str]) -> Plans:
-    comparison = ReconcilePlanner(ledger=ledger, warehouse=Warehouse(settings.warehouse_root))
+    planner = ReconcilePlanner(ledger=ledger, warehouse=Warehouse(settings.warehouse_root))
     source = settings.google_apis.source
-    return {name: comparison.plan(source=source, query_name=name) for name in names}
+    return {name: planner.plan(source=source, query_name=name) for name in names}
 
 
-def _tallied(repairs: Sequence[Repair]) -> str:
-    counts = Counter(repair.mend for repair in repairs)
-    parts = ", ".join(f"{counts[mend]:,} to {mend.name.lower()}" for mend in RepairKind if counts[mend])
-    return f"{counted(len(repairs), 'difference')}: {parts}" if repairs else "nothing differs"
+def _count_summary(repairs: Sequence[Repair]) -> str:
+    counts = Counter(repair.kind for repair in repairs)
+    parts = ", ".join(f"{counts[kind]:,} to {kind.name.lower()}" for kind in RepairKind if counts[kind])
+    return f"{count_of(len(repairs), 'difference')}: {parts}" if repairs else "nothing differs"
 
 
-def _fields(repair: Repair) -> dict[str, object]:
-    return asdict(repair.key) | {"mend": repair.mend.name.lower(), "why": repair.why}
+def _repair_fields(repair: Repair) -> dict[str, object]:
+    return asdict(repair.key) | {"repair": repair.kind.name.lower(), "why": repair.reason}
 
 
-def _write_table(paper: Paper, name: str, repairs: Sequence[Repair]) -> None:
-    """The differences of a query, in the order in which they are mended."""
+def _write_table(console: OutputConsole, name: str, repairs: Sequence[Repair]) -> None:
+    """Write the differences of a query in the order of their repair."""
     if not repairs:
         return
-    table = listing(mend="left", customer="left", day="left", why="fold")
+    table = new_table(repair="left", customer="left", day="left", why="fold")
     for repair in repairs:
-        place = repair.mend.name.lower(), repair.key.customer_id, repair.key.logical_date, repair.why
-        table.add_row(*map(cell, place))
-    paper.print(cell(name, style="bold"), table, Text(""), sep="\n")
+        cells = repair.kind.name.lower(), repair.key.customer_id, repair.key.logical_date, repair.reason
+        table.add_row(*map(cell, cells))
+    console.print(cell(name, style="bold"), table, Text(""), sep="\n")

@@ -1,7 +1,6 @@
-"""Answers from the warehouse: what a SELECT gives, and which days are missing.
+"""Runs SELECT statements over the readable rows, and lists missing days.
 
-The rows that readers may see, and why others are not there, are `reading`'s; here they are asked and shown. It loads
-DuckDB, and Spark's client with it, so nothing that starts at once imports it.
+Importing it loads DuckDB and Spark's client.
 """
 
 import sys
@@ -15,39 +14,39 @@ from typing import Any, Final
 import duckdb
 from rich.text import Text
 
-from ads_pipeline.cli.output import Paper, cell, counted, listing, write_csv, write_json, write_records
-from ads_pipeline.cli.parsing import Window, customers, ledger_of, queries
+from ads_pipeline.cli.output import OutputConsole, cell, count_of, new_table, write_csv, write_json, write_rows
+from ads_pipeline.cli.parsing import DateWindow, open_ledger, parse_customers, parse_queries
 from ads_pipeline.errors import BadCommand, WarehouseUnavailable, printable
 from ads_pipeline.pipeline.gaps import Gap
 from ads_pipeline.pipeline.readers import Readers
 from ads_pipeline.settings import Settings
 
-MOST_SHOWN: Final = 100
-AT_ONCE: Final = 1000
+DEFAULT_LIMIT: Final = 100
+ROWS_PER_FETCH: Final = 1000
 
 
-class Form(StrEnum):
-    """How the rows of a query are written."""
+class OutputFormat(StrEnum):
+    """The output format of query results."""
 
     TABLE = "table"
     JSON = "json"
     CSV = "csv"
 
 
-def query(settings: Settings, sql: str, *, form: Form, limit: int | None) -> None:
-    """Write the rows that a SELECT gives; BadCommand says in a line what is wrong with it."""
-    with ledger_of(settings) as ledger:
+def query(settings: Settings, sql: str, *, form: OutputFormat, limit: int | None) -> None:
+    """Write the rows of a SELECT. Raises BadCommand with one line for invalid SQL."""
+    with open_ledger(settings) as ledger:
         readers = Readers(ledger=ledger, warehouse_root=settings.warehouse_root, source=settings.google_apis.source)
         connection = readers.connect(sorted(settings.google_apis.queries))
     with connection, _translated(connection):
         connection.execute(_select(connection, sql))
         names = [str(column[0]) for column in connection.description or ()]
-        if form is Form.TABLE:
-            _write_shown(connection, names, MOST_SHOWN if limit is None else limit)
-        elif form is Form.CSV:
+        if form is OutputFormat.TABLE:
+            _write_limited(connection, names, DEFAULT_LIMIT if limit is None else limit)
+        elif form is OutputFormat.CSV:
             write_csv(names, _rows(connection, limit))
         else:
-            _refuse_twins(names)
+            _check_unique_names(names)
             write_json(dict(zip(names, row, strict=True)) for row in _rows(connection, limit))
 
 
@@ -56,92 +55,94 @@ def gaps(
     *,
     query: Sequence[str] | None,
     customer: Sequence[str] | None,
-    days: Window,
+    days: DateWindow,
     as_json: bool,
 ) -> bool:
-    """Write every expected partition that readers do not see, and say whether there was one."""
-    names, named = queries(query, settings), customers(customer)
+    """Write the expected partitions that readers do not see; return whether there are any."""
+    names, given = parse_queries(query, settings), parse_customers(customer)
     since, until = _expected_days(settings, days)
     source = settings.google_apis.source
-    with ledger_of(settings) as ledger:
-        wanted = named or ledger.customers(source)
-        if not wanted:
-            raise BadCommand("no --customer is named and the ledger knows none, so nothing is expected: name each")
+    with open_ledger(settings) as ledger:
+        customer_ids = given or ledger.customers(source)
+        if not customer_ids:
+            raise BadCommand("no --customer is given and the ledger has no customers: give at least one --customer")
         readers = Readers(ledger=ledger, warehouse_root=settings.warehouse_root, source=source)
-        found = {name: readers.gaps(name, since=since, until=until, customers=wanted) for name in names}
+        found = {name: readers.gaps(name, since=since, until=until, customers=customer_ids) for name in names}
     missing = sum(map(len, found.values()))
-    expected = counted(len(names) * len(wanted) * ((until - since).days + 1), "expected partition")
-    told = f"{missing:,} of {expected} missing" if missing else f"none of {expected} missing"
+    expected = count_of(len(names) * len(customer_ids) * ((until - since).days + 1), "expected partition")
+    summary = f"{missing:,} of {expected} missing" if missing else f"none of {expected} missing"
     if as_json:
         write_json(_fields(gap) for listed in found.values() for gap in listed)
-        print(told, file=sys.stderr)  # noqa: T201 - standard output is the program's
+        print(summary, file=sys.stderr)  # noqa: T201 - standard output holds JSON only
     else:
-        _write_gaps(found, told)
+        _write_gaps(found, summary)
     return missing > 0
 
 
 def _select(connection: duckdb.DuckDBPyConnection, sql: str) -> duckdb.Statement:
-    """The one statement that was given. COPY could write into the warehouse, where a reader's session may read."""
+    """The single SELECT statement. COPY is refused because it could write into the warehouse directory."""
     statements = connection.extract_statements(sql)
     if [each.type for each in statements] != [duckdb.StatementType.SELECT]:
-        raise BadCommand("SQL: write one SELECT, or DESCRIBE, SUMMARIZE or SHOW TABLES; nothing else is run")
+        raise BadCommand("SQL: only one SELECT, DESCRIBE, SUMMARIZE or SHOW TABLES statement is allowed")
     return statements[0]
 
 
 def _rows(connection: duckdb.DuckDBPyConnection, limit: int | None) -> Iterator[tuple[Any, ...]]:
     left = limit
     while left is None or left > 0:
-        some = connection.fetchmany(AT_ONCE if left is None else min(AT_ONCE, left))
-        if not some:
+        batch = connection.fetchmany(ROWS_PER_FETCH if left is None else min(ROWS_PER_FETCH, left))
+        if not batch:
             return
-        yield from some
-        left = None if left is None else left - len(some)
+        yield from batch
+        left = None if left is None else left - len(batch)
 
 
-def _write_shown(connection: duckdb.DuckDBPyConnection, names: Sequence[str], limit: int) -> None:
+def _write_limited(connection: duckdb.DuckDBPyConnection, names: Sequence[str], limit: int) -> None:
     rows = list(_rows(connection, limit + 1))
-    write_records(names, rows[:limit])
+    write_rows(names, rows[:limit])
     more = "more than " if len(rows) > limit else ""
-    tell = "; --limit N shows more, --json and --csv give every row" if more else ""
-    Paper().print(Text(""), cell(f"{more}{counted(len(rows[:limit]), 'row')}{tell}"), sep="\n")
+    hint = "; --limit N shows more, --json and --csv give every row" if more else ""
+    OutputConsole().print(Text(""), cell(f"{more}{count_of(len(rows[:limit]), 'row')}{hint}"), sep="\n")
 
 
-def _refuse_twins(names: Sequence[str]) -> None:
-    """One of two values under one name would be lost."""
-    twins = [name for name in names if names.count(name) > 1]
-    if twins:
-        raise BadCommand(f"SQL: two columns are named {printable(twins[0])}; give each a name of its own with AS")
+def _check_unique_names(names: Sequence[str]) -> None:
+    """Raise BadCommand for duplicate column names, because JSON would lose a value."""
+    duplicates = [name for name in names if names.count(name) > 1]
+    if duplicates:
+        raise BadCommand(f"SQL: two columns are named {printable(duplicates[0])}; rename one with AS")
 
 
 @contextmanager
 def _translated(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
-    """DuckDB's refusals as ours, without the drawing of the place."""
+    """Translate DuckDB's errors, without its excerpt of the statement."""
     try:
         yield
     except duckdb.OperationalError as error:
-        raise WarehouseUnavailable("the warehouse", _told(error)) from error
+        raise WarehouseUnavailable("the warehouse", _error_line(error)) from error
     except duckdb.CatalogException as error:
-        raise BadCommand(f"SQL: {_told(error)} {_views(connection)}") from error
+        raise BadCommand(f"SQL: {_error_line(error)} {_views(connection)}") from error
     except duckdb.Error as error:
-        raise BadCommand(f"SQL: {_told(error)}") from error
+        raise BadCommand(f"SQL: {_error_line(error)}") from error
 
 
-def _told(error: duckdb.Error) -> str:
-    said = str(error).partition("\nLINE ")[0]
-    return printable(" ".join(line.strip() for line in said.splitlines() if line.strip()), limit=500)
+def _error_line(error: duckdb.Error) -> str:
+    message = str(error).partition("\nLINE ")[0]
+    return printable(" ".join(line.strip() for line in message.splitlines() if line.strip()), limit=500)
 
 
 def _views(connection: duckdb.DuckDBPyConnection) -> str:
     found = connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal ORDER BY 1").fetchall()
-    return f"(there are {', '.join(name for (name,) in found)})" if found else "(nothing was loaded yet)"
+    return f"(views: {', '.join(name for (name,) in found)})" if found else "(nothing is loaded yet)"
 
 
-def _expected_days(settings: Settings, days: Window) -> tuple[date, date]:
-    """The days of the window on which the query file expects anything."""
+def _expected_days(settings: Settings, days: DateWindow) -> tuple[date, date]:
+    """The window, cut to the days from the query file's start_date on."""
     start = settings.google_apis.start_date
     since, until = days.since or start, days.until or start
     if until < start:
-        raise BadCommand(f"nothing is expected until {until}: {settings.queries_file} begins with {start}")
+        raise BadCommand(
+            f"no day is expected before {start}, the start_date of {settings.queries_file}; --until is {until}"
+        )
     return max(since, start), until
 
 
@@ -158,30 +159,30 @@ def _fields(gap: Gap) -> dict[str, object]:
     }
 
 
-def _write_gaps(found: dict[str, list[Gap]], told: str) -> None:
-    """A table a query, with a line for days in a row that one customer lacks for one reason."""
-    paper = Paper()
+def _write_gaps(found: dict[str, list[Gap]], summary: str) -> None:
+    """Write one table per query, with one line per run of consecutive days with the same customer and reason."""
+    console = OutputConsole()
     for name, listed in found.items():
         if not listed:
             continue
-        table = listing(customer="left", days="left", gaps="right", because="fold")
-        for stretch in _stretches(listed):
-            first, last = stretch[0], stretch[-1]
-            span = str(first.key.logical_date) + (f" to {last.key.logical_date}" if len(stretch) > 1 else "")
+        table = new_table(customer="left", days="left", gaps="right", because="fold")
+        for group in _consecutive_gaps(listed):
+            first, last = group[0], group[-1]
+            span = str(first.key.logical_date) + (f" to {last.key.logical_date}" if len(group) > 1 else "")
             detail = (first.detail or "").removeprefix(f"{first.key}/")
             because = f"{first.reason}: {detail}" if detail else first.reason
-            table.add_row(cell(first.key.customer_id), cell(span), cell(f"{len(stretch):,}"), cell(because))
-        paper.print(cell(name, style="bold"), table, Text(""), sep="\n")
-    paper.print(cell(told))
+            table.add_row(cell(first.key.customer_id), cell(span), cell(f"{len(group):,}"), cell(because))
+        console.print(cell(name, style="bold"), table, Text(""), sep="\n")
+    console.print(cell(summary))
 
 
-def _stretches(listed: Sequence[Gap]) -> Iterator[list[Gap]]:
-    """The gaps of one query by customer, with those together that lie day on day and have the same reason."""
+def _consecutive_gaps(listed: Sequence[Gap]) -> Iterator[list[Gap]]:
+    """Group the gaps of one query by customer, reason and consecutive days."""
     ordered = sorted(listed, key=lambda gap: (gap.key.customer_id, gap.key.logical_date))
 
-    def stretch(numbered: tuple[int, Gap]) -> tuple[object, ...]:
+    def group_key(numbered: tuple[int, Gap]) -> tuple[object, ...]:
         number, gap = numbered
         return gap.key.customer_id, gap.reason, gap.detail, gap.key.logical_date - timedelta(days=number)
 
-    for _same, members in groupby(enumerate(ordered), stretch):
+    for _key, members in groupby(enumerate(ordered), group_key):
         yield [gap for _number, gap in members]
