@@ -17,11 +17,11 @@ from ads_pipeline.demo.reports import Demo
 
 UNTIL = date(2026, 3, 9)
 WEEK = ("--since", "2026-03-02", "--until", "2026-03-08")
-START = "from ads_pipeline.cli.main import main; main()"
+MAIN_SCRIPT = "from ads_pipeline.cli.main import main; main()"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class CommandResult:
     """How a command ended and what it wrote."""
 
     code: int
@@ -38,30 +38,30 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class CommandLine:
     """A home, with what the environment says beside it."""
 
     home: Path
     more: Mapping[str, str] = field(default_factory=dict)
 
-    def run(self, *words: str) -> Ended:
+    def run(self, *words: str) -> CommandResult:
         """The command in this process. What it did not expect, the test sees."""
         environ = {"ADS_PIPELINE_HOME": str(self.home), "COLUMNS": "80"} | dict(self.more)
         done = CliRunner().invoke(app, words, env=environ)
         if done.exception is not None and not isinstance(done.exception, SystemExit):
             raise done.exception
-        return Ended(code=done.exit_code, out=done.stdout, err=done.stderr)
+        return CommandResult(code=done.exit_code, out=done.stdout, err=done.stderr)
 
-    def process(self, *words: str, **environ: str) -> Ended:
+    def process(self, *words: str, **environ: str) -> CommandResult:
         """The command as a shell starts it, with neither a terminal nor the caller's settings."""
         done = subprocess.run(
-            [sys.executable, "-c", START, *words],
+            [sys.executable, "-c", MAIN_SCRIPT, *words],
             env=self.environ(**environ),
             capture_output=True,
             timeout=60,
             check=False,
         )
-        return Ended(code=done.returncode, out=done.stdout.decode(), err=done.stderr.decode())
+        return CommandResult(code=done.returncode, out=done.stdout.decode(), err=done.stderr.decode())
 
     def environ(self, **more: str) -> dict[str, str]:
         kept = ("PATH", "PYTHONPATH", "JAVA_HOME", "VIRTUAL_ENV")
@@ -70,7 +70,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown(Place):
+class DemoCommandLine(CommandLine):
     """A home in which the demonstration was carried."""
 
     demo: Demo

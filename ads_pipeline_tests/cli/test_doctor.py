@@ -22,59 +22,59 @@ from ads_pipeline.ledger.consistency.inspection import LedgerInspection
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.tables import instant_text
 from ads_pipeline.orchestration.instance_storage import SCHEMA
-from ads_pipeline.pipeline.registration import register
+from ads_pipeline.pipeline.registration import register_runs
 from ads_pipeline.raw.landing import METADATA, PAYLOAD, TEMPORARY, RawRuns
 from ads_pipeline.settings import read_settings
 from ads_pipeline_tests.builders import facts, tree
-from ads_pipeline_tests.cli.running import Ended, Place, Shown
-from ads_pipeline_tests.ledger.builders import accepted, keys, landed, order, reject
+from ads_pipeline_tests.cli.running import CommandResult, CommandLine, DemoCommandLine
+from ads_pipeline_tests.ledger.builders import accepted_runs, keys, registered_runs, action_request, rejection
 
 GOOD = parse_key("google_ads/1180250317/campaign_daily/2026-03-03")
 BY_NAME = {check.name: check for check in CHECKS}
 
 
 @pytest.fixture
-def well(shown: Shown, tmp_path: Path) -> Place:
+def well(demo_cli: DemoCommandLine, tmp_path: Path) -> CommandLine:
     """A copy of the demonstration's home, which a test may damage."""
-    place = Place(home=tmp_path / "well")
-    shutil.copytree(shown.home, place.home)
+    place = CommandLine(home=tmp_path / "well")
+    shutil.copytree(demo_cli.home, cli.home)
     return place
 
 
-def backdoor(place: Place, *statements: str) -> None:
-    engine = database.open_engine(f"sqlite:///{place.home / 'ledger.db'}")
+def backdoor(cli: CommandLine, *statements: str) -> None:
+    engine = database.open_engine(f"sqlite:///{cli.home / 'ledger.db'}")
     with engine.begin() as connection:
         for statement in statements:
             connection.exec_driver_sql(statement)
     engine.dispose()
 
 
-def current(place: Place) -> Run:
-    with LedgerInspection.opened(f"sqlite:///{place.home / 'ledger.db'}") as ledger:
+def current(cli: CommandLine) -> Run:
+    with LedgerInspection.opened(f"sqlite:///{cli.home / 'ledger.db'}") as ledger:
         run_id = ledger.state(GOOD).current_run_id
     assert run_id is not None
     return Run(key=GOOD, run_id=run_id)
 
 
-def folder(place: Place, run: Run) -> Path:
-    return place.home / "raw" / run.path
+def folder(cli: CommandLine, run: Run) -> Path:
+    return cli.home / "raw" / run.path
 
 
-def found(place: Place, *words: str) -> list[dict[str, Any]]:
+def found(cli: CommandLine, *words: str) -> list[dict[str, Any]]:
     """The findings, when there are some: every one of them names what to do."""
-    ended = place.run("doctor", "--json", *words)
+    ended = cli.run("doctor", "--json", *words)
     assert ended.code == 1
     assert all(each["next"] and each["problem"] for each in ended.objects)
     return ended.objects
 
 
-def only(place: Place) -> dict[str, Any]:
-    (one,) = found(place)
+def only(cli: CommandLine) -> dict[str, Any]:
+    (one,) = found(cli)
     return one
 
 
 @pytest.mark.invariant("L3")
-def test_a_house_that_is_well_is_told_so(well: Place) -> None:
+def test_a_house_that_is_well_is_told_so(well: CommandLine) -> None:
     """Each check is one line of 80 columns at most, nothing is found, and the code is nought."""
     ended = well.run("doctor")
     assert (ended.code, ended.err) == (0, "")
@@ -87,7 +87,7 @@ def test_a_house_that_is_well_is_told_so(well: Place) -> None:
 
 
 @pytest.mark.invariant("L3")
-def test_nothing_is_changed_by_looking(well: Place) -> None:
+def test_nothing_is_changed_by_looking(well: CommandLine) -> None:
     """Neither a file nor a row, in a house that is well and in one that is not."""
     (folder(well, current(well)) / PAYLOAD).unlink()
     before = tree(well.home), well.run("ledger", "digest").out
@@ -96,7 +96,7 @@ def test_nothing_is_changed_by_looking(well: Place) -> None:
     assert (tree(well.home), well.run("ledger", "digest").out) == before
 
 
-def test_quick_leaves_out_what_looks_at_everything(well: Place) -> None:
+def test_quick_leaves_out_what_looks_at_everything(well: CommandLine) -> None:
     """It is said, and what is wrong there is not found."""
     (folder(well, current(well)) / PAYLOAD).unlink()
     ended = well.run("doctor", "--quick")
@@ -110,18 +110,18 @@ def test_quick_leaves_out_what_looks_at_everything(well: Place) -> None:
     assert well.run("doctor").code == 1
 
 
-def edit_seal(place: Place) -> None:
-    seal = folder(place, current(place)) / METADATA
+def edit_seal(cli: CommandLine) -> None:
+    seal = folder(cli, current(cli)) / METADATA
     seal.chmod(0o644)
     seal.write_text(seal.read_text().replace('"schema_version": "', '"schema_version": "9'))
 
 
-def remove_run(place: Place) -> None:
-    shutil.rmtree(folder(place, current(place)))
+def remove_run(cli: CommandLine) -> None:
+    shutil.rmtree(folder(cli, current(cli)))
 
 
-def remove_payload(place: Place) -> None:
-    (folder(place, current(place)) / PAYLOAD).unlink()
+def remove_payload(cli: CommandLine) -> None:
+    (folder(cli, current(cli)) / PAYLOAD).unlink()
 
 
 @pytest.mark.invariant("L3", "S4")
@@ -134,7 +134,7 @@ def remove_payload(place: Place) -> None:
     ],
 )
 def test_a_current_run_that_raw_does_not_bear_out_is_bad(
-    well: Place, damage: Callable[[Place], None], said: str
+    well: CommandLine, damage: Callable[[CommandLine], None], said: str
 ) -> None:
     """Readers have its rows, and nobody could load them again."""
     damage(well)
@@ -143,21 +143,21 @@ def test_a_current_run_that_raw_does_not_bear_out_is_bad(
     assert one["problem"].startswith(f"{said}; it is current")
 
 
-def test_damage_of_a_rejected_run_is_no_news(well: Place) -> None:
+def test_damage_of_a_rejected_run_is_no_news(well: CommandLine) -> None:
     """Its verdict says so, and nothing else need."""
     raw, cut = RawRuns(well.home / "raw"), Run(key=GOOD, run_id="cut")
     raw.land(cut, [{"a": 1}], facts())
     (folder(well, cut) / PAYLOAD).unlink()
     with Ledger.opened(f"sqlite:///{well.home / 'ledger.db'}") as ledger:
-        register([cut], raw=raw, ledger=ledger)
-        ledger.record_verdict(reject(cut))
+        register_runs([cut], raw=raw, ledger=ledger)
+        ledger.record_verdict(rejection(cut))
     well.run("events", "follow", "--once")
     assert well.run("doctor").code == 0
     sound = Run(key=GOOD, run_id="sound")
     raw.land(sound, [{"a": 1}], facts())
     with Ledger.opened(f"sqlite:///{well.home / 'ledger.db'}") as ledger:
-        register([sound], raw=raw, ledger=ledger)
-        ledger.record_verdict(reject(sound))
+        register_runs([sound], raw=raw, ledger=ledger)
+        ledger.record_verdict(rejection(sound))
     well.run("events", "follow", "--once")
     (folder(well, sound) / PAYLOAD).unlink()
     assert well.run("doctor").code == 0
@@ -167,12 +167,12 @@ def test_damage_of_a_rejected_run_is_no_news(well: Place) -> None:
 
 
 @pytest.mark.invariant("L3")
-def test_runs_that_wait_are_looked_at(well: Place) -> None:
+def test_runs_that_wait_are_looked_at(well: CommandLine) -> None:
     """One that the ledger was never told of, one that awaits its verdict and is gone, and a name that is none."""
     raw = well.home / "raw"
     RawRuns(raw).land(Run(key=GOOD, run_id="unheard"), [], facts())
     with Ledger.opened(f"sqlite:///{well.home / 'ledger.db'}") as ledger:
-        landed(ledger, GOOD, "gone")
+        registered_runs(ledger, GOOD, "gone")
     well.run("events", "follow", "--once")
     (raw / GOOD.path / "run_id=a b").mkdir()
     told = {(each["where"], each["weight"]): each["problem"] for each in found(well)}
@@ -183,14 +183,14 @@ def test_runs_that_wait_are_looked_at(well: Place) -> None:
     }
 
 
-def other_run(place: Place, verdict: str) -> None:
+def other_run(cli: CommandLine, verdict: str) -> None:
     """A second run of the good day, with this verdict, at which readers are then pointed."""
-    with Ledger.opened(f"sqlite:///{place.home / 'ledger.db'}") as ledger:
-        (run,) = landed(ledger, GOOD, "other")
+    with Ledger.opened(f"sqlite:///{cli.home / 'ledger.db'}") as ledger:
+        (run,) = registered_runs(ledger, GOOD, "other")
         if verdict == "rejected":
-            ledger.record_verdict(reject(run))
+            ledger.record_verdict(rejection(run))
     backdoor(
-        place,
+        cli,
         "UPDATE warehouse_pointer SET run_id = 'other', schema_version = '1', record_count = 3 "
         "WHERE customer_id = '1180250317' AND query_name = 'campaign_daily' AND logical_date = '2026-03-03'",
     )
@@ -198,7 +198,7 @@ def other_run(place: Place, verdict: str) -> None:
 
 @pytest.mark.invariant("L3")
 @pytest.mark.parametrize("verdict", ["rejected", "none"])
-def test_a_pointer_at_a_run_that_is_not_accepted_is_bad(well: Place, verdict: str) -> None:
+def test_a_pointer_at_a_run_that_is_not_accepted_is_bad(well: CommandLine, verdict: str) -> None:
     """Whatever put it there; reconciliation points readers back."""
     other_run(well, verdict)
     told = {each["check"]: each for each in found(well) if each["check"] in {"pointers", "tables"}}
@@ -208,7 +208,7 @@ def test_a_pointer_at_a_run_that_is_not_accepted_is_bad(well: Place, verdict: st
     assert told["tables"]["problem"].endswith("is loaded and not pointed at")
 
 
-def test_a_pointer_that_says_something_else_of_its_run_is_bad(well: Place) -> None:
+def test_a_pointer_that_says_something_else_of_its_run_is_bad(well: CommandLine) -> None:
     """Its schema version and count of rows are the run's."""
     backdoor(
         well,
@@ -221,7 +221,7 @@ def test_a_pointer_that_says_something_else_of_its_run_is_bad(well: Place) -> No
 
 
 @pytest.mark.invariant("L3")
-def test_a_pointer_of_a_partition_that_is_no_success_is_bad(well: Place) -> None:
+def test_a_pointer_of_a_partition_that_is_no_success_is_bad(well: CommandLine) -> None:
     """No row of it may be read."""
     key = "customer_id = '1180250317' AND query_name = 'campaign_daily' AND logical_date = '2026-03-03'"
     backdoor(
@@ -240,7 +240,7 @@ def test_a_pointer_of_a_partition_that_is_no_success_is_bad(well: Place) -> None
 
 
 @pytest.mark.invariant("L3")
-def test_a_verdict_that_somebody_invented_is_found(well: Place) -> None:
+def test_a_verdict_that_somebody_invented_is_found(well: CommandLine) -> None:
     """A log at odds with the rules is told with the attempt, though every row fits the database's rules."""
     backdoor(
         well,
@@ -254,28 +254,28 @@ def test_a_verdict_that_somebody_invented_is_found(well: Place) -> None:
     assert ": it is logged as promoted at " in one["problem"]
 
 
-def test_what_a_table_does_not_hold_is_looked_at(empty: Place) -> None:
+def test_what_a_table_does_not_hold_is_looked_at(empty_cli: CommandLine) -> None:
     """An accepted run that is not loaded yet may be on its way; its raw data are not there, either."""
     with Ledger.opened(f"sqlite:///{empty.home / 'ledger.db'}") as ledger:
-        accepted(ledger, keys(12))
-    empty.run("events", "follow", "--once")
-    objects = found(empty)
+        accepted_runs(ledger, keys(12))
+    empty_cli.run("events", "follow", "--once")
+    objects = found(empty_cli)
     assert [each["check"] for each in objects] == ["raw"] * 12 + ["tables"] * 12
     assert {(each["weight"], each["problem"]) for each in objects[12:]} == {
         ("look", "the table holds nothing, current is r1")
     }
-    ended = empty.run("doctor")
+    ended = empty_cli.run("doctor")
     assert ended.lines.count("and 2 more; --json lists all") == 2
     assert ended.lines[-1] == "24 findings; 1 check left out"
     assert max(map(len, ended.lines)) <= 80
 
 
 @pytest.mark.parametrize(("ago", "weight"), [(timedelta(minutes=5), "look"), (timedelta(hours=2), "bad")])
-def test_a_demotion_that_is_not_finished_is_told(well: Place, ago: timedelta, weight: str) -> None:
+def test_a_demotion_that_is_not_finished_is_told(well: CommandLine, ago: timedelta, weight: str) -> None:
     """It may be under way; after an hour it is not."""
     run = current(well)
     with Ledger.opened(f"sqlite:///{well.home / 'ledger.db'}") as ledger:
-        ledger.begin_demotions([reject(run, validation_id="v2")])
+        ledger.begin_demotions([rejection(run, validation_id="v2")])
     well.run("events", "follow", "--once")
     backdoor(well, f"UPDATE demotions SET begun_at = '{instant_text(datetime.now(UTC) - ago)}'")
     one = only(well)
@@ -283,7 +283,7 @@ def test_a_demotion_that_is_not_finished_is_told(well: Place, ago: timedelta, we
     assert one["next"] == "ads-pipeline reconcile --query campaign_daily"
 
 
-def test_a_landing_that_was_left_is_told_after_a_day(well: Place) -> None:
+def test_a_landing_that_was_left_is_told_after_a_day(well: CommandLine) -> None:
     """With the command that removes it; one of today may be somebody's work."""
     left = well.home / "raw" / GOOD.path / f"{TEMPORARY}r9.00ff"
     left.mkdir()
@@ -298,15 +298,15 @@ def lease(run_id: str, until: datetime) -> str:
     return f"INSERT INTO leases VALUES ('{run_id}', '{at}', '{at}', '{instant_text(until)}', NULL)"
 
 
-def open_run(place: Place, heard: timedelta) -> str:
+def open_run(cli: CommandLine, heard: timedelta) -> str:
     """A run of which nothing was heard for so long."""
-    with Ledger.opened(f"sqlite:///{place.home / 'ledger.db'}") as ledger:
+    with Ledger.opened(f"sqlite:///{cli.home / 'ledger.db'}") as ledger:
         run_id = ledger.origin.run_id
-        ledger.carry_out(Action.REPROCESS, [GOOD], order())
-    place.run("events", "follow", "--once")
+        ledger.execute(Action.REPROCESS, [GOOD], action_request())
+    cli.run("events", "follow", "--once")
     at = instant_text(datetime.now(UTC) - heard)
     backdoor(
-        place,
+        cli,
         f"UPDATE run_snapshots SET ended_at = NULL, status = 'RUNNING' WHERE run_id = '{run_id}'",
         "DROP TRIGGER run_head_moves",
         f"UPDATE run_head SET last_at = '{at}' WHERE run_id = '{run_id}'",
@@ -314,7 +314,7 @@ def open_run(place: Place, heard: timedelta) -> str:
     return run_id
 
 
-def test_a_run_that_nobody_ended_is_told(well: Place) -> None:
+def test_a_run_that_nobody_ended_is_told(well: CommandLine) -> None:
     """After a day of silence, or when its lease is over; while the lease holds, it is alive."""
     run_id = open_run(well, timedelta(hours=23))
     assert well.run("doctor").code == 0
@@ -326,7 +326,7 @@ def test_a_run_that_nobody_ended_is_told(well: Place) -> None:
     assert one["next"] == f"ads-pipeline events tail {run_id}"
 
 
-def test_a_run_that_was_silent_for_a_day_is_told(well: Place) -> None:
+def test_a_run_that_was_silent_for_a_day_is_told(well: CommandLine) -> None:
     """Where no lease says otherwise."""
     open_run(well, timedelta(hours=25))
     assert only(well)["check"] == "runs"
@@ -374,7 +374,7 @@ def test_dagsters_records_are_read_where_dagster_keeps_them(records: tuple[Path,
     ],
 )
 def test_dagster_and_the_log_of_events_agree_which_runs_are_over(
-    well: Place, status: str, heard: timedelta, answer: tuple[str, str] | None
+    well: CommandLine, status: str, heard: timedelta, answer: tuple[str, str] | None
 ) -> None:
     """A run that is over there and open here, and one that is dead here and running there, are each told."""
     run_id = open_run(well, heard)
@@ -392,10 +392,10 @@ def test_dagster_and_the_log_of_events_agree_which_runs_are_over(
     )
 
 
-def test_snapshots_that_lag_are_told(well: Place) -> None:
+def test_snapshots_that_lag_are_told(well: CommandLine) -> None:
     """With the command that brings them up."""
     with Ledger.opened(f"sqlite:///{well.home / 'ledger.db'}") as ledger:
-        accepted(ledger, keys(1))
+        accepted_runs(ledger, keys(1))
     backdoor(
         well,
         "DROP TRIGGER run_events_no_UPDATE",
@@ -406,7 +406,7 @@ def test_snapshots_that_lag_are_told(well: Place) -> None:
     assert "behind the events" in one["problem"]
 
 
-def test_a_home_that_others_may_write_to_is_told(well: Place) -> None:
+def test_a_home_that_others_may_write_to_is_told(well: CommandLine) -> None:
     """And one that is a file, or not there."""
     well.home.chmod(0o777)
     assert only(well)["next"] == f"chmod o-w {well.home}"
@@ -419,7 +419,7 @@ def test_a_home_that_others_may_write_to_is_told(well: Place) -> None:
 
 def test_wrong_settings_are_findings(tmp_path: Path) -> None:
     """Every mistake is told; what cannot be looked at without them is said not to have been."""
-    ended = Place(home=tmp_path, more={"ADS_PIPELINE_HOM": "x", "ADS_PIPELINE_QUERIES": "/nowhere"}).run("doctor")
+    ended = CommandLine(home=tmp_path, more={"ADS_PIPELINE_HOM": "x", "ADS_PIPELINE_QUERIES": "/nowhere"}).run("doctor")
     assert ended.code == 1
     assert ended.lines[0].split() == ["bad", "settings", "2", "findings"]
     assert {line.split()[0] for line in ended.lines[1 : len(CHECKS) + 2]} == {"fail"}
@@ -427,18 +427,18 @@ def test_wrong_settings_are_findings(tmp_path: Path) -> None:
     assert max(map(len, ended.lines)) <= 80
 
 
-def test_a_ledger_that_is_not_there_is_not_made(well: Place) -> None:
+def test_a_ledger_that_is_not_there_is_not_made(well: CommandLine) -> None:
     """Beside raw runs it was lost; in an empty home it is only to come."""
     (well.home / "ledger.db").unlink()
     told = well.run("doctor", "--json").objects[0]
     assert (told["check"], told["weight"], told["problem"]) == ("ledger", "bad", "there is no ledger")
-    assert "ledger rebuild" in told["next"]
+    assert "restore a lost one from a backup" in told["next"]
     shutil.rmtree(well.home / "raw")
     assert well.run("doctor", "--json").objects[0]["weight"] == "look"
     assert not (well.home / "ledger.db").exists()
 
 
-def test_another_releases_ledger_is_told(well: Place) -> None:
+def test_another_releases_ledger_is_told(well: CommandLine) -> None:
     """With what to do about it."""
     backdoor(well, f"UPDATE {database.REVISION_TABLE} SET version_num = '9999'")
     told = well.run("doctor", "--json").objects[0]
@@ -448,10 +448,10 @@ def test_another_releases_ledger_is_told(well: Place) -> None:
 
 
 @pytest.mark.invariant("L3")
-def test_a_database_out_of_reach_is_no_finding_and_no_silence(well: Place) -> None:
+def test_a_database_out_of_reach_is_no_finding_and_no_silence(well: CommandLine) -> None:
     """It is told as what could not be looked at, and by the code."""
     url = "postgresql+psycopg2://u:secret@127.0.0.1:1/x"
-    ended = Place(home=well.home, more={"ADS_PIPELINE_DATABASE_URL": url}).run("doctor")
+    ended = CommandLine(home=well.home, more={"ADS_PIPELINE_DATABASE_URL": url}).run("doctor")
     assert ended.code == 1
     assert ended.lines[1].startswith("fail  ledger     could not look: the ledger's database is busy")
     assert "secret" not in ended.out
@@ -459,7 +459,7 @@ def test_a_database_out_of_reach_is_no_finding_and_no_silence(well: Place) -> No
 
 
 @pytest.mark.invariant("L3")
-def test_a_file_that_is_no_database_is_told(well: Place) -> None:
+def test_a_file_that_is_no_database_is_told(well: CommandLine) -> None:
     """As what could not be looked at, and nothing is made of it."""
     (well.home / "ledger.db").write_bytes(b"x" * 4096)
     ended = well.run("doctor")
@@ -470,24 +470,24 @@ def test_a_file_that_is_no_database_is_told(well: Place) -> None:
 
 def test_it_is_the_same_on_postgres(postgres_url: str, tmp_path: Path) -> None:
     """What the demonstration's ledger says there is looked at in the same way."""
-    place = Place(home=tmp_path, more={"ADS_PIPELINE_DATABASE_URL": postgres_url})
-    empty = place.run("doctor")
+    place = CommandLine(home=tmp_path, more={"ADS_PIPELINE_DATABASE_URL": postgres_url})
+    empty = cli.run("doctor")
     assert (empty.code, empty.lines[-1]) == (0, "nothing is wrong; 1 check left out")
     with Ledger.opened(postgres_url) as ledger:
-        accepted(ledger, keys(2))
-        ledger.begin_demotions([reject(Run(key=keys(1)[0], run_id="r1"), validation_id="v2")])
-    place.run("events", "follow", "--once")
-    told = {(each["check"], each["weight"]) for each in found(place)}
+        accepted_runs(ledger, keys(2))
+        ledger.begin_demotions([rejection(Run(key=keys(1)[0], run_id="r1"), validation_id="v2")])
+    cli.run("events", "follow", "--once")
+    told = {(each["check"], each["weight"]) for each in found(cli)}
     assert told == {("raw", "bad"), ("tables", "look"), ("demotions", "look")}
 
 
 @pytest.mark.invariant("L3")
-def test_a_check_that_cannot_look_holds_up_no_other(well: Place) -> None:
+def test_a_check_that_cannot_look_holds_up_no_other(well: CommandLine) -> None:
     """A table that cannot be read is told as such, and everything else is looked at."""
     log = well.home / "warehouse" / "google_ads" / "campaign_daily" / "_delta_log"
     for entry in log.iterdir():
         entry.write_text("{")
-    ended: Ended = well.run("doctor")
+    ended: CommandResult = well.run("doctor")
     assert ended.code == 1
     (failed,) = [line for line in ended.lines if line.startswith("fail")]
     assert failed.startswith("fail  tables     could not look: google_ads/campaign_daily: ")
@@ -496,12 +496,12 @@ def test_a_check_that_cannot_look_holds_up_no_other(well: Place) -> None:
     assert (told["check"], told["weight"]) == ("tables", "fail")
 
 
-def site(place: Place, ledger: LedgerInspection, **more: Any) -> Deployment:
-    settings = read_settings({"ADS_PIPELINE_HOME": str(place.home)})
+def site(cli: CommandLine, ledger: LedgerInspection, **more: Any) -> Deployment:
+    settings = read_settings({"ADS_PIPELINE_HOME": str(cli.home)})
     return Deployment(settings=settings, ledger=ledger, now=ledger.clock(), **more)
 
 
-def test_clocks_that_differ_are_told(well: Place) -> None:
+def test_clocks_that_differ_are_told(well: CommandLine) -> None:
     """By how much, whichever is ahead; a few seconds are nobody's business."""
     with LedgerInspection.opened(f"sqlite:///{well.home / 'ledger.db'}") as ledger:
         answers = {
@@ -520,7 +520,7 @@ def test_clocks_that_differ_are_told(well: Place) -> None:
     assert "90 s apart" in answers[90].findings[0].problem
 
 
-def test_a_full_disk_is_bad(well: Place) -> None:
+def test_a_full_disk_is_bad(well: CommandLine) -> None:
     """Before it stops a landing."""
     with LedgerInspection.opened(f"sqlite:///{well.home / 'ledger.db'}") as ledger:
         told = examined(BY_NAME["home"], site(well, ledger, enough_room=1 << 62))
@@ -528,7 +528,7 @@ def test_a_full_disk_is_bad(well: Place) -> None:
     assert "MiB are free" in told.findings[0].problem
 
 
-def test_a_defect_is_not_taken_for_an_answer(well: Place) -> None:
+def test_a_defect_is_not_taken_for_an_answer(well: CommandLine) -> None:
     """Only what is out of reach is an answer of a check; what should not have happened rises."""
 
     def broken(_site: Deployment) -> list[Any]:

@@ -14,15 +14,13 @@ from ads_pipeline import errors
 from ads_pipeline.cli.exit_codes import exit_code, one_line
 from ads_pipeline.errors import (
     AdsPipelineError,
-    ArchiveUnavailable,
-    BadArchive,
+    CopyDiffers,
     BadCommand,
     BadEvent,
     BadName,
     BadSettings,
     ContractMissing,
     EventsNotFound,
-    LedgerInUse,
     LedgerOutdated,
     LedgerRefused,
     LedgerUnavailable,
@@ -32,10 +30,11 @@ from ads_pipeline.errors import (
     RunClosed,
     RunDamaged,
     RunOpen,
+    TargetNotEmpty,
     VerdictsRefused,
     WarehouseUnavailable,
 )
-from ads_pipeline_tests.cli.running import START, WEEK, Place, Shown
+from ads_pipeline_tests.cli.running import MAIN_SCRIPT, WEEK, CommandLine, DemoCommandLine
 
 COMMANDS = (
     (),
@@ -73,10 +72,9 @@ HEAVY = ("dagster", "pyspark", "duckdb", "pandas", "pyarrow", "pandera")
         (BadEvent("run_id", "odd"), 65),
         (RunClosed("r1", "retired"), 65),
         (RunDamaged("x", "short"), 65),
-        (BadArchive(1, "cut off"), 65),
+        (CopyDiffers("runs", rows=1, expected=2), 65),
         (LogContradicted("x", "odd"), 65),
-        (LedgerInUse("runs"), 64),
-        (ArchiveUnavailable("x", "full"), 69),
+        (TargetNotEmpty("runs"), 64),
         (RawUnavailable("x", "full"), 69),
         (LedgerUnavailable("busy"), 69),
         (WarehouseUnavailable("x", "gone"), 69),
@@ -104,7 +102,7 @@ def test_waiting_decides_before_anything_else() -> None:
     ("error", "line"),
     [
         (
-            BadSettings((Mistake(place="A", problem="odd"), Mistake(place="B", problem="even"))),
+            BadSettings((Mistake(location="A", problem="odd"), Mistake(location="B", problem="even"))),
             "the settings hold 2 mistakes; mend and start again: A: odd; B: even",
         ),
         (LedgerUnavailable("busy"), "busy; the same command may succeed later"),
@@ -134,9 +132,9 @@ def test_a_failure_is_one_line(error: AdsPipelineError, line: str) -> None:
         (("warehouse", "gaps", *WEEK, "--customer", "x\x1b"), r"'x\x1b' is refused"),
     ],
 )
-def test_a_wrong_word_is_told_with_what_is_right(empty: Place, words: tuple[str, ...], said: str) -> None:
+def test_a_wrong_word_is_told_with_what_is_right(empty_cli: CommandLine, words: tuple[str, ...], said: str) -> None:
     """The code is 64, nothing is written to standard output, and one line says how it is spelt."""
-    ended = empty.run(*words)
+    ended = empty_cli.run(*words)
     assert (ended.code, ended.out) == (64, "")
     assert ended.err.startswith("ads-pipeline: ")
     assert said in ended.err
@@ -157,17 +155,17 @@ def test_a_wrong_word_is_told_with_what_is_right(empty: Place, words: tuple[str,
         ("events", "runs", "--limit", "1001"),
     ],
 )
-def test_options_that_typer_refuses_end_with_two(empty: Place, words: tuple[str, ...]) -> None:
+def test_options_that_typer_refuses_end_with_two(empty_cli: CommandLine, words: tuple[str, ...]) -> None:
     """What is unknown, missing or out of bounds is told with the way to the help."""
-    ended = empty.run(*words)
+    ended = empty_cli.run(*words)
     assert (ended.code, ended.out) == (2, "")
     assert "--help" in ended.err
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_help_is_whole_sentences(empty: Place, words: tuple[str, ...]) -> None:
+def test_help_is_whole_sentences(empty_cli: CommandLine, words: tuple[str, ...]) -> None:
     """Every command says what it does, and every option ends with a full stop, within 80 columns."""
-    ended = empty.run(*words, "--help")
+    ended = empty_cli.run(*words, "--help")
     assert ended.code == 0
     assert max(map(len, ended.lines)) <= 80
     options = " ".join(ended.out.partition("Options:\n")[2].partition("\nCommands:")[0].split())
@@ -175,14 +173,14 @@ def test_help_is_whole_sentences(empty: Place, words: tuple[str, ...]) -> None:
     assert ended.out.split("\n\n")[1].strip().endswith(".")
 
 
-def test_the_help_names_every_code(empty: Place) -> None:
+def test_the_help_names_every_code(empty_cli: CommandLine) -> None:
     """Whoever writes a script finds the codes where the command is explained."""
-    told = empty.run("--help").out
+    told = empty_cli.run("--help").out
     assert all(f" {code} " in " ".join(told.split()) for code in (0, 1, 2, 64, 65, 69, 70, 78))
-    assert "0 when there are no gaps and 1" in " ".join(empty.run("warehouse", "gaps", "--help").out.split())
+    assert "0 when there are no gaps and 1" in " ".join(empty_cli.run("warehouse", "gaps", "--help").out.split())
 
 
-def test_the_readmes_commands_run(shown: Shown) -> None:
+def test_the_readmes_commands_run(demo_cli: DemoCommandLine) -> None:
     """What the README tells people to type is understood and answered."""
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     lines = re.findall(r"^ads-pipeline (.+)$", readme, re.MULTILINE)
@@ -190,15 +188,15 @@ def test_the_readmes_commands_run(shown: Shown) -> None:
     assert codes == [*[0] * 6, 1, 1, *[0] * 5]
 
 
-def test_a_process_answers_in_json(shown: Shown) -> None:
+def test_a_process_answers_in_json(demo_cli: DemoCommandLine) -> None:
     """Standard output is JSON lines and nothing else, and the code is nought."""
-    ended = shown.process("state", "inspect", "--json", "--limit", "3")
+    ended = demo_cli.process("state", "inspect", "--json", "--limit", "3")
     assert (ended.code, len(ended.objects)) == (0, 3)
 
 
-def test_a_process_tells_of_gaps_by_its_code(shown: Shown) -> None:
+def test_a_process_tells_of_gaps_by_its_code(demo_cli: DemoCommandLine) -> None:
     """A script that only looks at the code learns that a day is missing."""
-    assert shown.process("warehouse", "gaps", *WEEK, "--query", "campaign_daily").code == 1
+    assert demo_cli.process("warehouse", "gaps", *WEEK, "--query", "campaign_daily").code == 1
 
 
 @pytest.mark.parametrize(
@@ -210,9 +208,9 @@ def test_a_process_tells_of_gaps_by_its_code(shown: Shown) -> None:
     ],
     ids=["settings", "no-ledger", "no-database"],
 )
-def test_a_process_that_cannot_begin_says_why(empty: Place, environ: dict[str, str], code: int, said: str) -> None:
+def test_a_process_that_cannot_begin_says_why(empty_cli: CommandLine, environ: dict[str, str], code: int, said: str) -> None:
     """One line on standard error and a code, with neither a traceback nor a password."""
-    ended = empty.process("state", "inspect", **environ)
+    ended = empty_cli.process("state", "inspect", **environ)
     assert (ended.code, ended.out) == (code, "")
     (line,) = ended.err.splitlines()
     assert said in line
@@ -230,11 +228,11 @@ def test_a_process_that_cannot_begin_says_why(empty: Place, environ: dict[str, s
     ],
     ids=["csv", "table", "json", "runs", "help"],
 )
-def test_a_closed_pipe_ends_quietly(shown: Shown, words: tuple[str, ...]) -> None:
+def test_a_closed_pipe_ends_quietly(demo_cli: DemoCommandLine, words: tuple[str, ...]) -> None:
     """Whoever reads the first lines and goes away hears no complaint, and no code that means something else."""
     reader, writer = os.pipe()
     started = subprocess.Popen(
-        [sys.executable, "-c", START, *words], env=shown.environ(), stdout=writer, stderr=subprocess.PIPE
+        [sys.executable, "-c", MAIN_SCRIPT, *words], env=demo_cli.environ(), stdout=writer, stderr=subprocess.PIPE
     )
     os.close(writer)
     os.close(reader)
@@ -243,10 +241,10 @@ def test_a_closed_pipe_ends_quietly(shown: Shown, words: tuple[str, ...]) -> Non
 
 
 @pytest.mark.parametrize(("more", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False)], ids=["colour", "no-colour"])
-def test_colours_are_for_terminals_that_want_them(shown: Shown, more: dict[str, str], coloured: bool) -> None:
+def test_colours_are_for_terminals_that_want_them(demo_cli: DemoCommandLine, more: dict[str, str], coloured: bool) -> None:
     """On a terminal a failure is red; NO_COLOR leaves the same words at the same width."""
     screen = on_terminal(
-        shown.environ(TERM="xterm-256color", COLUMNS="80", **more), "state", "inspect", "--limit", "30"
+        demo_cli.environ(TERM="xterm-256color", COLUMNS="80", **more), "state", "inspect", "--limit", "30"
     )
     colours = re.findall(r"\x1b\[(?:[0-9]+;)*(?:3[0-7]|9[0-7]|38)(?:;[0-9]+)*m", screen)
     assert bool(colours) is coloured
@@ -255,17 +253,17 @@ def test_colours_are_for_terminals_that_want_them(shown: Shown, more: dict[str, 
     assert max(map(len, words.splitlines())) <= 80
 
 
-def test_no_terminal_gets_no_colours(shown: Shown) -> None:
+def test_no_terminal_gets_no_colours(demo_cli: DemoCommandLine) -> None:
     """What goes to a file is plain text, 80 columns wide."""
-    ended = shown.process("state", "inspect", TERM="xterm-256color")
+    ended = demo_cli.process("state", "inspect", TERM="xterm-256color")
     assert "\x1b" not in ended.out
     assert max(map(len, ended.lines)) <= 80
 
 
-def test_a_narrow_alphabet_is_no_failure(shown: Shown) -> None:
+def test_a_narrow_alphabet_is_no_failure(demo_cli: DemoCommandLine) -> None:
     """A terminal that knows only ASCII gets the other letters as escapes."""
     sql = "SELECT DISTINCT campaign_name FROM campaign_daily ORDER BY 1"
-    ended = shown.process("warehouse", "query", sql, PYTHONIOENCODING="ascii")
+    ended = demo_cli.process("warehouse", "query", sql, PYTHONIOENCODING="ascii")
     assert ended.code == 0
     assert r"Fahrr\xe4der | Marke" in ended.out
 
@@ -305,14 +303,14 @@ def test_a_narrow_alphabet_is_no_failure(shown: Shown) -> None:
         "query",
     ],
 )
-def test_a_command_loads_what_it_needs(shown: Shown, words: tuple[str, ...], allowed: set[str]) -> None:
+def test_a_command_loads_what_it_needs(demo_cli: DemoCommandLine, words: tuple[str, ...], allowed: set[str]) -> None:
     """No command loads Dagster, and the ledger is asked without Spark and DuckDB, which take long to load."""
     script = (
         "import sys\nfrom ads_pipeline.cli.main import main\ntry: main()\nexcept SystemExit: pass\n"
         f"print(*[name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script, *words], env=shown.environ(), capture_output=True, text=True, check=True
+        [sys.executable, "-c", script, *words], env=demo_cli.environ(), capture_output=True, text=True, check=True
     )
     assert set(done.stderr.split()) <= allowed
 
@@ -331,7 +329,7 @@ def test_importing_every_module_loads_no_dagster() -> None:
 def on_terminal(environ: dict[str, str], *words: str) -> str:
     """Everything that a command writes to a terminal."""
     screen, keyboard = pty.openpty()
-    started = subprocess.Popen([sys.executable, "-c", START, *words], env=environ, stdout=keyboard, stderr=keyboard)
+    started = subprocess.Popen([sys.executable, "-c", MAIN_SCRIPT, *words], env=environ, stdout=keyboard, stderr=keyboard)
     os.close(keyboard)
     written = b""
     try:

@@ -3,7 +3,7 @@
 import pytest
 
 from ads_pipeline_tests.cli.actions.builders import BECAUSE, FAILED, GOOD, digest, stock
-from ads_pipeline_tests.cli.running import Place
+from ads_pipeline_tests.cli.running import CommandLine
 
 DAY = ("--since", "2026-02-01")
 PARTITION = str(GOOD[0])
@@ -69,59 +69,59 @@ SPELT = {
 
 
 @pytest.fixture
-def place(empty: Place) -> Place:
-    stock(empty)
-    return Place(home=empty.home, more=NOWHERE)
+def cli(empty_cli: CommandLine) -> CommandLine:
+    stock(empty_cli)
+    return CommandLine(home=empty_cli.home, more=NOWHERE)
 
 
-def refused(place: Place, words: tuple[str, ...], said: str) -> None:
-    before = digest(place)
-    ended = place.run(*words)
+def refused(cli: CommandLine, words: tuple[str, ...], said: str) -> None:
+    before = digest(cli)
+    ended = cli.run(*words)
     assert (ended.code, ended.out) == (64, "")
     assert said in ended.err
     assert len(ended.err.splitlines()) == 1
-    assert digest(place) == before
+    assert digest(cli) == before
 
 
 @pytest.mark.invariant("S15")
 @pytest.mark.parametrize("case", EACH)
 @pytest.mark.parametrize("verb", ACTS)
-def test_a_word_that_means_nothing_stops_every_act(place: Place, verb: str, case: str) -> None:
+def test_a_word_that_means_nothing_stops_every_act(cli: CommandLine, verb: str, case: str) -> None:
     """One line says what is meant to be there, the code is 64, and every row of every table is as it was."""
     words, said = EACH[case]
-    refused(place, ("state", verb, *words, *BECAUSE, "--yes"), said)
+    refused(cli, ("state", verb, *words, *BECAUSE, "--yes"), said)
 
 
 @pytest.mark.parametrize("verb", ACTS)
 @pytest.mark.parametrize(("option", "word"), [("--reason", ""), ("--reason", " \t"), ("--operator", "")])
-def test_an_act_has_a_reason_and_somebody_who_orders_it(place: Place, verb: str, option: str, word: str) -> None:
+def test_an_act_has_a_reason_and_somebody_who_orders_it(cli: CommandLine, verb: str, option: str, word: str) -> None:
     """An empty word is none."""
     words = ("--reason", word) if option == "--reason" else (*BECAUSE, option, word)
-    refused(place, ("state", verb, PARTITION, *words, "--yes"), f"{option} is empty")
+    refused(cli, ("state", verb, PARTITION, *words, "--yes"), f"{option} is empty")
 
 
 @pytest.mark.parametrize("case", ONCE)
-def test_a_word_that_means_nothing_is_told_with_what_is_meant(place: Place, case: str) -> None:
+def test_a_word_that_means_nothing_is_told_with_what_is_meant(cli: CommandLine, case: str) -> None:
     """The same for what only one command takes."""
-    refused(place, *ONCE[case])
+    refused(cli, *ONCE[case])
 
 
 @pytest.mark.parametrize("case", SPELT)
-def test_what_typer_refuses_changes_nothing(place: Place, case: str) -> None:
+def test_what_typer_refuses_changes_nothing(cli: CommandLine, case: str) -> None:
     """What is missing or unknown is told with the way to the help, and the code is 2."""
-    before = digest(place)
-    ended = place.run(*SPELT[case])
+    before = digest(cli)
+    ended = cli.run(*SPELT[case])
     assert (ended.code, ended.out) == (2, "")
     assert "--help" in ended.err
-    assert digest(place) == before
+    assert digest(cli) == before
 
 
-def test_nobody_by_name_has_to_say_who(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_by_name_has_to_say_who(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the login has no name the operator says it, and until then nothing is done."""
 
     def nameless() -> str:
         raise KeyError("getpwuid(): uid not found: 4711")
 
     monkeypatch.setattr("getpass.getuser", nameless)
-    refused(place, ("state", "retry", str(FAILED[0]), *BECAUSE), "say who you are by --operator")
-    assert place.run("state", "retry", str(FAILED[0]), *BECAUSE, "--operator", "ada").code == 0
+    refused(cli, ("state", "retry", str(FAILED[0]), *BECAUSE), "say who you are by --operator")
+    assert cli.run("state", "retry", str(FAILED[0]), *BECAUSE, "--operator", "ada").code == 0

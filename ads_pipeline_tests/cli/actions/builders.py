@@ -13,8 +13,8 @@ from ads_pipeline.domain.transitions import Action, Outcome, Verdict
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.tables import metadata
-from ads_pipeline_tests.cli.running import Place
-from ads_pipeline_tests.ledger.builders import accepted, landed, load, order, run
+from ads_pipeline_tests.cli.running import CommandLine
+from ads_pipeline_tests.ledger.builders import accepted_runs, registered_runs, publish_runs, action_request, run
 
 TODAY = datetime.now(UTC).date()
 DAY = TODAY - timedelta(days=2)  # also on the day after, should midnight pass
@@ -31,20 +31,20 @@ GOOD = [recent(120), recent(121)]
 
 
 @contextmanager
-def ledger_at(place: Place) -> Iterator[Ledger]:
-    with Ledger.opened(url_of(place)) as ledger:
+def ledger_at(cli: CommandLine) -> Iterator[Ledger]:
+    with Ledger.opened(url_of(cli)) as ledger:
         yield ledger
 
 
-def url_of(place: Place) -> str:
-    return f"sqlite:///{place.home / 'ledger.db'}"
+def url_of(cli: CommandLine) -> str:
+    return f"sqlite:///{cli.home / 'ledger.db'}"
 
 
 def fail(
     ledger: Ledger, partitions: Sequence[PartitionKey], run_id: str = "r1", error_class: str = "contract"
 ) -> None:
     for partition in partitions:
-        landed(ledger, partition, run_id)
+        registered_runs(ledger, partition, run_id)
     ledger.record_verdicts(
         [
             Verdict(
@@ -59,18 +59,18 @@ def fail(
     )
 
 
-def stock(place: Place) -> None:
+def stock(cli: CommandLine) -> None:
     """Four that failed, one that is marked as terminal, two that are read."""
-    with ledger_at(place) as ledger:
+    with ledger_at(cli) as ledger:
         fail(ledger, [*FAILED, MARKED])
-        ledger.carry_out(Action.MARK_TERMINAL, [MARKED], order("marked"))
-        accepted(ledger, GOOD)
-        load(ledger, *(run(each, "r1") for each in GOOD))
+        ledger.execute(Action.MARK_TERMINAL, [MARKED], action_request("marked"))
+        accepted_runs(ledger, GOOD)
+        publish_runs(ledger, *(run(each, "r1") for each in GOOD))
 
 
-def digest(place: Place) -> dict[str, list[str]]:
+def digest(cli: CommandLine) -> dict[str, list[str]]:
     """Every row of every table."""
-    with database.opened(url_of(place), read_only=True) as engine:
+    with database.opened(url_of(cli), read_only=True) as engine:
 
         def rows(connection: sa.Connection) -> dict[str, list[str]]:
             return {
@@ -83,4 +83,4 @@ def digest(place: Place) -> dict[str, list[str]]:
 
 def somebody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A question would reach somebody, whose answers are what the test feeds to the command."""
-    monkeypatch.setattr(confirmation, "somebody_is_there", lambda: True)
+    monkeypatch.setattr(confirmation, "is_interactive", lambda: True)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from ads_pipeline.cli.explain.advice import PartitionFacts, next_step
-from ads_pipeline.cli.explain.why import LOOKED_BACK
+from ads_pipeline.cli.explain.advice import PartitionFacts, next_steps
+from ads_pipeline.cli.explain.why import SENSOR_WINDOW
 from ads_pipeline.domain.freshness import StaleReason
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.orchestration.sensors import WINDOW
@@ -147,7 +147,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 def test_each_case_has_its_next_step(case: str) -> None:
     """One line or two, that name the run, the asset or the command."""
     known, told = CASES[case]
-    assert next_step(PartitionFacts(query_name="q", partition="7/q/2026-02-01", **known)) == told
+    assert next_steps(PartitionFacts(query_name="q", partition="7/q/2026-02-01", **known)) == told
 
 
 def test_every_status_is_a_case() -> None:
@@ -157,5 +157,5 @@ def test_every_status_is_a_case() -> None:
 
 def test_the_sensors_look_as_far_back_as_is_said() -> None:
     """What is called too old for them to find is what they do not look at."""
-    assert LOOKED_BACK == WINDOW
+    assert SENSOR_WINDOW == WINDOW
     assert timedelta(days=92) == WINDOW
