@@ -36,9 +36,9 @@ BY_NAME = {check.name: check for check in CHECKS}
 @pytest.fixture
 def well(demo_cli: DemoCommandLine, tmp_path: Path) -> CommandLine:
     """A copy of the demonstration's home, which a test may damage."""
-    place = CommandLine(home=tmp_path / "well")
+    cli = CommandLine(home=tmp_path / "well")
     shutil.copytree(demo_cli.home, cli.home)
-    return place
+    return cli
 
 
 def backdoor(cli: CommandLine, *statements: str) -> None:
@@ -256,7 +256,7 @@ def test_a_verdict_that_somebody_invented_is_found(well: CommandLine) -> None:
 
 def test_what_a_table_does_not_hold_is_looked_at(empty_cli: CommandLine) -> None:
     """An accepted run that is not loaded yet may be on its way; its raw data are not there, either."""
-    with Ledger.opened(f"sqlite:///{empty.home / 'ledger.db'}") as ledger:
+    with Ledger.opened(f"sqlite:///{empty_cli.home / 'ledger.db'}") as ledger:
         accepted_runs(ledger, keys(12))
     empty_cli.run("events", "follow", "--once")
     objects = found(empty_cli)
@@ -470,9 +470,9 @@ def test_a_file_that_is_no_database_is_told(well: CommandLine) -> None:
 
 def test_it_is_the_same_on_postgres(postgres_url: str, tmp_path: Path) -> None:
     """What the demonstration's ledger says there is looked at in the same way."""
-    place = CommandLine(home=tmp_path, more={"ADS_PIPELINE_DATABASE_URL": postgres_url})
-    empty = cli.run("doctor")
-    assert (empty.code, empty.lines[-1]) == (0, "nothing is wrong; 1 check left out")
+    cli = CommandLine(home=tmp_path, more={"ADS_PIPELINE_DATABASE_URL": postgres_url})
+    result = cli.run("doctor")
+    assert (result.code, result.lines[-1]) == (0, "nothing is wrong; 1 check left out")
     with Ledger.opened(postgres_url) as ledger:
         accepted_runs(ledger, keys(2))
         ledger.begin_demotions([rejection(Run(key=keys(1)[0], run_id="r1"), validation_id="v2")])

@@ -184,7 +184,7 @@ def test_the_readmes_commands_run(demo_cli: DemoCommandLine) -> None:
     """What the README tells people to type is understood and answered."""
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     lines = re.findall(r"^ads-pipeline (.+)$", readme, re.MULTILINE)
-    codes = [shown.run(*shlex.split(line, comments=True)).code for line in lines]
+    codes = [demo_cli.run(*shlex.split(line, comments=True)).code for line in lines]
     assert codes == [*[0] * 6, 1, 1, *[0] * 5]
 
 

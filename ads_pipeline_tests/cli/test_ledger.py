@@ -37,14 +37,14 @@ def test_a_copied_ledger_gives_the_same_answers(demo_cli: DemoCommandLine, unmig
     assert back.code == 0, back.err
     assert "unset ADS_PIPELINE_DATABASE_URL" in back.lines[1]
     assert PASSWORD not in back.out + back.err
-    for place in (on_postgres, CommandLine(home=home)):
+    for cli in (on_postgres, CommandLine(home=home)):
         for words in (("ledger", "digest"), ("state", "inspect"), ("raw", "list", "--json")):
             assert cli.run(*words).out == demo_cli.run(*words).out
 
 
 def test_copy_writes_the_digest_as_json(empty_cli: CommandLine, tmp_path: Path) -> None:
     """One object for each table and one for the ledger; the next steps go to standard error."""
-    with Ledger.opened(f"sqlite:///{empty.home / 'ledger.db'}") as ledger:
+    with Ledger.opened(f"sqlite:///{empty_cli.home / 'ledger.db'}") as ledger:
         accepted_runs(ledger, keys(2))
     copied = empty_cli.run("ledger", "copy", "--to", f"sqlite:///{tmp_path / 'copy.db'}", "--json")
     assert copied.code == 0
@@ -56,7 +56,7 @@ def test_copy_writes_the_digest_as_json(empty_cli: CommandLine, tmp_path: Path) 
 
 def test_copy_refuses_a_database_with_rows(empty_cli: CommandLine, tmp_path: Path) -> None:
     """The message names the table; source and target stay as they are."""
-    with Ledger.opened(f"sqlite:///{empty.home / 'ledger.db'}") as ledger:
+    with Ledger.opened(f"sqlite:///{empty_cli.home / 'ledger.db'}") as ledger:
         accepted_runs(ledger, keys(2))
     target = f"sqlite:///{tmp_path / 'copy.db'}"
     assert empty_cli.run("ledger", "copy", "--to", target).code == 0
@@ -98,7 +98,7 @@ def test_copy_needs_a_ledger(tmp_path: Path) -> None:
 def test_digest_prints_one_line_for_each_table(empty_cli: CommandLine) -> None:
     """The table fits 80 columns; --json has all digits."""
     before = empty_cli.run("ledger", "digest")
-    with Ledger.opened(f"sqlite:///{empty.home / 'ledger.db'}") as ledger:
+    with Ledger.opened(f"sqlite:///{empty_cli.home / 'ledger.db'}") as ledger:
         accepted_runs(ledger, keys(2))
     after = empty_cli.run("ledger", "digest")
     assert after.code == 0

@@ -49,14 +49,14 @@ def test_it_may_be_run_again(old: CommandLine) -> None:
 
 def test_where_there_is_none_a_ledger_is_made(tmp_path: Path) -> None:
     """A new home begins with an empty ledger, whose rows are the space's that the settings name."""
-    place = CommandLine(home=tmp_path / "home", more={"ADS_PIPELINE_TENANT": "acme"})
+    cli = CommandLine(home=tmp_path / "home", more={"ADS_PIPELINE_TENANT": "acme"})
     assert cli.run("migrate").lines[0] == "the ledger was at revision none and is at 0005"
     assert cli.run("state", "inspect").code == 0
 
 
 def test_a_newer_ledger_is_left_alone(empty_cli: CommandLine) -> None:
     """What a later release wrote is neither changed nor taken for older; the code says that settings are wrong."""
-    engine = database.open_engine(f"sqlite:///{empty.home / 'ledger.db'}")
+    engine = database.open_engine(f"sqlite:///{empty_cli.home / 'ledger.db'}")
     newer = f"UPDATE {database.REVISION_TABLE} SET version_num = '9999'"
     database.transact(engine, lambda connection: connection.exec_driver_sql(newer))
     engine.dispose()

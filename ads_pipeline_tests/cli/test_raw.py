@@ -50,7 +50,7 @@ def test_runs_are_listed_below_their_customer_and_query(demo_cli: DemoCommandLin
     assert ended.lines[1].split() == ["day", "run", "rows", "bytes", "v", "ledger"]
     rows = [line.split() for line in ended.lines[2:10]]
     assert rows[1][:3] == ["2026-03-03", demo_cli.demo.first.run_id, "3"]
-    assert rows[2][1:3] == [shown.demo.restated.run_id, "3"]
+    assert rows[2][1:3] == [demo_cli.demo.restated.run_id, "3"]
     assert [row[-2:] for row in rows[:3]] == [["2", "current"], ["2", "accepted"], ["2", "current"]]
     assert ended.lines[-1] == "8 sealed runs: 7 current, 1 accepted"
     assert max(map(len, ended.lines)) <= 80
@@ -84,7 +84,7 @@ def test_only_those_without_a_verdict(empty_cli: CommandLine) -> None:
 def test_what_was_withdrawn_or_demoted_is_not_current(empty_cli: CommandLine) -> None:
     """A run is called current only while its partition is safe to read from it."""
     seal(empty_cli, run(key(), "r1"))
-    with Ledger.opened(f"sqlite:///{empty.home / 'ledger.db'}") as ledger:
+    with Ledger.opened(f"sqlite:///{empty_cli.home / 'ledger.db'}") as ledger:
         (first,) = registered_runs(ledger, key(), "r1")
         ledger.record_verdict(acceptance(first))
         ledger.record_verdict(rejection(first, validation_id="again"))
@@ -153,7 +153,7 @@ def test_a_name_that_is_no_runs_is_told(empty_cli: CommandLine) -> None:
 def test_a_program_gets_every_field(demo_cli: DemoCommandLine) -> None:
     """One object a run with the seal's fields and the ledger's word; the tally does not stand among them."""
     ended = demo_cli.run("raw", "list", *WEEK, "--customer", "1180250317", "--json")
-    found = {each["run_id"]: each for each in ended.objects}[shown.demo.restated.run_id]
+    found = {each["run_id"]: each for each in ended.objects}[demo_cli.demo.restated.run_id]
     sealed = RawRuns(demo_cli.home / "raw").seal(demo_cli.demo.restated)
     assert found == {
         "source": "google_ads",
@@ -211,7 +211,7 @@ def test_only_what_has_no_verdict_is_verified(demo_cli: DemoCommandLine) -> None
 
 def test_payloads_are_verified_without_a_ledger(tmp_path: Path) -> None:
     """As on the machine of an extractor; only what was judged already cannot be told there."""
-    place = CommandLine(home=tmp_path)
+    cli = CommandLine(home=tmp_path)
     seal(cli, run(key(), "r1"))
     assert cli.run("raw", "verify", *ALL).lines == ["none of 1 sealed run damaged"]
     assert cli.run("raw", "verify", *ALL, "--unjudged").code == 78

@@ -18,13 +18,13 @@ NOWHERE = {"ADS_PIPELINE_SPARK": "spark://127.0.0.1:1"}
 @pytest.fixture
 def house(empty_cli: CommandLine, spark: SparkSession) -> Iterator[LocalDeployment]:
     """All rooms in the home that the command is run for."""
-    with open_deployment(empty_cli.home, spark, f"sqlite:///{empty.home / 'ledger.db'}") as opened:
+    with open_deployment(empty_cli.home, spark, f"sqlite:///{empty_cli.home / 'ledger.db'}") as opened:
         yield opened
 
 
 def test_where_nothing_differs_no_spark_is_started(demo_cli: DemoCommandLine) -> None:
     """Neither to look nor to mend: the cluster that is named here does not exist."""
-    place = CommandLine(home=demo_cli.home, more=NOWHERE)
+    cli = CommandLine(home=demo_cli.home, more=NOWHERE)
     for words in (("reconcile", "--plan"), ("reconcile",)):
         ended = cli.process(*words)
         assert (ended.code, ended.out, ended.err) == (0, "nothing differs\n", "")
@@ -32,8 +32,8 @@ def test_where_nothing_differs_no_spark_is_started(demo_cli: DemoCommandLine) ->
 
 def test_a_plan_changes_nothing(empty_cli: CommandLine) -> None:
     """It says what is to be done to which partition and why, and by its code that something is."""
-    place = CommandLine(home=empty_cli.home, more=NOWHERE)
-    url = f"sqlite:///{empty.home / 'ledger.db'}"
+    cli = CommandLine(home=empty_cli.home, more=NOWHERE)
+    url = f"sqlite:///{empty_cli.home / 'ledger.db'}"
     with Ledger.opened(url) as ledger:
         accepted_runs(ledger, keys(2))
     first, second = (cli.process("reconcile", "--plan") for _time in range(2))
@@ -94,7 +94,7 @@ def test_what_differs_is_mended_and_what_cannot_be_is_told(empty_cli: CommandLin
     assert [(each["mend"], each["customer_id"]) for each in mended.objects] == [("load", "2")]
     assert visible_runs(house) == {unloaded.key: "r1", lost.key: "r1"}
     assert empty_cli.run("reconcile").lines == ["nothing differs"]
-    with EventReader.opened(f"sqlite:///{empty.home / 'ledger.db'}") as events:
+    with EventReader.opened(f"sqlite:///{empty_cli.home / 'ledger.db'}") as events:
         told = {each.event.event_type for each in events.find_step_events(str(lost.key))}
     assert {"LoadFailed", "PartitionLoaded"} <= told
     assert house.spark.range(3).count() == 3

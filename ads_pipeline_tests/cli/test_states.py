@@ -141,7 +141,7 @@ def test_nothing_found_is_said(empty_cli: CommandLine) -> None:
 def test_hostile_text_reaches_no_terminal(empty_cli: CommandLine) -> None:
     """A message that somebody's rows shaped can neither colour, nor break the line, nor be taken for markup."""
     bad = run(key(), "r1")
-    with Ledger.opened(f"sqlite:///{empty.home / 'ledger.db'}") as ledger:
+    with Ledger.opened(f"sqlite:///{empty_cli.home / 'ledger.db'}") as ledger:
         ledger.register([RunRegistration(run=bad, schema_version="1", record_count=1)])
         ledger.record_verdict(
             Verdict(run=bad, outcome=Outcome.REJECTED, error_class="row_contract", error_message=HOSTILE)
@@ -155,7 +155,7 @@ def test_hostile_text_reaches_no_terminal(empty_cli: CommandLine) -> None:
 
 def test_how_current_the_data_are_stands_beside_the_status(empty_cli: CommandLine) -> None:
     """A success is not loaded, then current, then has a bad rerun behind it; it stays a success all the while."""
-    with Ledger.opened(f"sqlite:///{empty.home / 'ledger.db'}") as ledger:
+    with Ledger.opened(f"sqlite:///{empty_cli.home / 'ledger.db'}") as ledger:
         accepted_runs(ledger, [key()])
         assert _told(empty_cli) == ["success", "3", "1", "not", "loaded"]
         ledger.publish([Publication(run=run(key(), "r1"), table_version=0)])

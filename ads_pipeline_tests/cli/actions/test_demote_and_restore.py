@@ -24,7 +24,7 @@ COUNTED = "SELECT customer_id, count(*) AS n FROM campaign_daily GROUP BY ALL OR
 @pytest.fixture
 def house(empty_cli: CommandLine, spark: SparkSession) -> Iterator[LocalDeployment]:
     """All rooms in the home that the command is run for: two runs of one partition, one of another."""
-    with open_deployment(empty_cli.home, spark, f"sqlite:///{empty.home / 'ledger.db'}") as opened:
+    with open_deployment(empty_cli.home, spark, f"sqlite:///{empty_cli.home / 'ledger.db'}") as opened:
         for run_id, count in (("r1", 1), ("r2", 2)):
             opened.pipeline.judge_and_load([land_run(opened, ONE, run_id, count=count)])
         opened.pipeline.judge_and_load([land_run(opened, OTHER, "r1", count=5)])
@@ -120,7 +120,7 @@ def test_many_are_asked_about_before_spark_is_started(empty_cli: CommandLine, ve
 def test_where_there_is_nothing_to_do_no_spark_is_started(empty_cli: CommandLine) -> None:
     """What has nothing that could be taken back or given again is named with why."""
     stock(empty_cli)
-    place = CommandLine(home=empty_cli.home, more=NOWHERE)
+    cli = CommandLine(home=empty_cli.home, more=NOWHERE)
     demoted = cli.run("state", "demote", str(MARKED), *BECAUSE)
     assert (demoted.code, demoted.lines[0]) == (0, "nothing to demote")
     assert "it is failed: readers have nothing of it" in " ".join(demoted.out.split())

@@ -20,7 +20,7 @@ K = key()
 
 @pytest.fixture
 def ledger(empty_cli: CommandLine) -> Iterator[Ledger]:
-    with Ledger.opened(f"sqlite:///{empty.home / 'ledger.db'}") as opened:
+    with Ledger.opened(f"sqlite:///{empty_cli.home / 'ledger.db'}") as opened:
         yield opened
 
 
@@ -129,7 +129,7 @@ def test_what_is_sealed_and_not_registered_is_told(empty_cli: CommandLine) -> No
 def test_a_folder_that_cannot_be_seen_is_no_empty_one(empty_cli: CommandLine) -> None:
     """Where raw lies on another machine nothing is claimed of it."""
     said = told(ask(empty_cli), "runs").replace(" ", "")  # a long path is folded
-    assert said == f"raw runs cannot be seen from here: there is no folder {empty.home}/raw".replace(" ", "")
+    assert said == f"raw runs cannot be seen from here: there is no folder {empty_cli.home}/raw".replace(" ", "")
 
 
 def test_an_accepted_run_that_is_not_loaded_is_told(empty_cli: CommandLine, ledger: Ledger) -> None:
