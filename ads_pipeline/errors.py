@@ -24,7 +24,6 @@ tree once, at its own edge; it does not invent classes of its own elsewhere.
     │   ├── TableContended      other loaders kept committing first                       (waiting cures it)
     │   └── WarehouseUnavailable  the table's storage or the cluster failed                 (waiting cures it)
     ├── StatusFileUnavailable   partition_status.parquet cannot be written                (waiting cures it)
-    ├── ArchiveUnavailable      an export of the ledger cannot be read or written         (waiting cures it)
     └── LedgerError             about the record of what is safe
         ├── IllegalMove         the transition table has no such move
         ├── VerdictConflict     the same run was judged twice, differently
@@ -40,8 +39,8 @@ tree once, at its own edge; it does not invent classes of its own elsewhere.
         ├── RunOpen             events of a run that has not ended are to be retired
         ├── UnsoundAcceptance   an acceptance that the run's own seal contradicts
         ├── LogContradicted     what is logged of a partition cannot have come about by the rules
-        ├── BadArchive          an export of the ledger is cut, changed or no such thing
-        ├── LedgerInUse         a ledger is to be rebuilt where there is one already
+        ├── TargetNotEmpty      the target database of a copy of the ledger has rows
+        ├── CopyDiffers         a copied table does not have the digest of its source
         ├── LedgerRefused       the database's own rules stopped a write: a defect, never retried
         ├── LedgerOutdated      the schema is not the one this release writes
         └── LedgerUnavailable   busy or out of reach                                  (waiting cures it)
@@ -81,11 +80,11 @@ class BadName(AdsPipelineError, ValueError):
 class Mistake:
     """One thing wrong in the settings, and where."""
 
-    place: str
+    location: str
     problem: str
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.problem}"
+        return f"{self.location}: {self.problem}"
 
 
 class BadSettings(AdsPipelineError, ValueError):
@@ -209,15 +208,6 @@ class StatusFileUnavailable(AdsPipelineError):
         super().__init__(f"{name}: {problem}")
 
 
-class ArchiveUnavailable(AdsPipelineError):
-    """The file system failed under an export of the ledger. No half export stands under its name."""
-
-    is_transient = True
-
-    def __init__(self, name: str, problem: str) -> None:
-        super().__init__(f"{printable(name)}: {problem}")
-
-
 class LedgerError(AdsPipelineError):
     """A failure of the ledger. The transaction it came from has left no trace."""
 
@@ -225,9 +215,9 @@ class LedgerError(AdsPipelineError):
 class IllegalTransition(LedgerError):
     """The transition table has no move for this act in this state."""
 
-    def __init__(self, partition: str, state: str, act: str, next_move: str) -> None:
-        self.partition, self.state, self.act = partition, state, act
-        super().__init__(f"{partition}: cannot {act} while the partition is {state}: {next_move}")
+    def __init__(self, partition: str, state: str, action: str, next_move: str) -> None:
+        self.partition, self.state, self.act = partition, state, action
+        super().__init__(f"{partition}: cannot {action} while the partition is {state}: {next_move}")
 
 
 class VerdictConflict(LedgerError):
@@ -345,22 +335,24 @@ class LogContradicted(LedgerError):
         super().__init__(f"{partition}: {problem}")
 
 
-class BadArchive(LedgerError):
-    """An export of the ledger was refused. Nothing was written."""
-
-    def __init__(self, line: int, problem: str) -> None:
-        self.line, self.problem = line, problem
-        super().__init__(f"line {line} of the export: {problem}")
-
-
-class LedgerInUse(LedgerError):
-    """A ledger is rebuilt only where nothing is, so that no two histories are mixed."""
+class TargetNotEmpty(LedgerError):
+    """A ledger is copied only into an empty database. Nothing was written."""
 
     def __init__(self, table: str) -> None:
         self.table = table
         super().__init__(
-            f"the ledger is in use, there are rows in {table}: move its database away, or name another one in "
-            "ADS_PIPELINE_DATABASE_URL, and try again"
+            f"the target database has rows in table {table}: copy the ledger into an empty database, or into a new one"
+        )
+
+
+class CopyDiffers(LedgerError):
+    """A copied table does not have the digest of its source. The copy was rolled back."""
+
+    def __init__(self, table: str, *, rows: int, expected: int) -> None:
+        self.table = table
+        super().__init__(
+            f"table {table}: the copy ({rows} rows) differs from the source ({expected} rows); it was rolled back, "
+            "and the target is still empty"
         )
 
 
@@ -410,7 +402,7 @@ _FRAMES: Final = ("at ", "... ", "SQLSTATE: ", "Driver stacktrace:")
 _TELLING: Final = re.compile(r'^details = "(.+)"$|(Python worker exited unexpectedly.*?)(?: Consider .*)?$')
 
 
-def cause_of(error: BaseException, *, limit: int = 500) -> str:
+def root_cause(error: BaseException, *, limit: int = 500) -> str:
     """The line of a cluster's long story that tells: the innermost cause, or the end of the Python side's."""
     lines = [line.strip() for line in str(error).splitlines()]
     lines = [line for line in lines if line and not line.startswith(_FRAMES)] or [type(error).__name__]

@@ -21,14 +21,14 @@ class ProgressReporter(Protocol):
 
 
 @contextmanager
-def silence(words: str, total: int) -> Iterator[Advance]:  # noqa: ARG001 - what is told is not repeated
+def no_progress(words: str, total: int) -> Iterator[Advance]:  # noqa: ARG001 - what is told is not repeated
     """For callers who show progress by other means."""
     yield lambda _count: None
 
 
-def telling(stream: TextIO) -> ProgressReporter:
+def progress_on(stream: TextIO, *, unit: str = "partitions") -> ProgressReporter:
     """Whatever suits the stream."""
-    return _bars(Console(file=stream)) if stream.isatty() else _lines(stream)
+    return _bars(Console(file=stream)) if stream.isatty() else _lines(stream, unit)
 
 
 def _bars(console: Console) -> ProgressReporter:
@@ -42,7 +42,7 @@ def _bars(console: Console) -> ProgressReporter:
     return tell
 
 
-def _lines(stream: TextIO) -> ProgressReporter:
+def _lines(stream: TextIO, unit: str) -> ProgressReporter:
     @contextmanager
     def tell(words: str, total: int) -> Iterator[Advance]:
         started, done = time.monotonic(), 0
@@ -51,9 +51,9 @@ def _lines(stream: TextIO) -> ProgressReporter:
             nonlocal done
             done += count
             seconds = time.monotonic() - started
-            print(f"{words}: {done:,} of {total:,} partitions, {seconds:.1f} s", file=stream, flush=True)
+            print(f"{words}: {done:,} of {total:,} {unit}, {seconds:.1f} s", file=stream, flush=True)
 
-        print(f"{words}: {total:,} partitions", file=stream, flush=True)
+        print(f"{words}: {total:,} {unit}", file=stream, flush=True)
         yield advance
 
     return tell

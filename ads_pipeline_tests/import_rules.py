@@ -20,8 +20,7 @@ LAW: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "progress": (frozenset({"rich"}), frozenset()),
     "spark_session": (frozenset({"pyspark"}), frozenset({"settings"})),
     "raw": (frozenset(), FOLDERS),
-    "ledger": (frozenset({"sqlalchemy", "alembic", "tenacity", "pyarrow"}), FOLDERS | SEAL),
-    "rebuilding": (frozenset(), FOLDERS | {"raw", "ledger", "progress"}),
+    "ledger": (frozenset({"sqlalchemy", "alembic", "tenacity", "pyarrow"}), FOLDERS),
     "contracts": (frozenset({"pandera", "pyspark"}), PURE),
     "validator": (frozenset({"pyspark", "py4j", "pyarrow"}), FOLDERS | {"contracts"} | SEAL),
     "warehouse": (
@@ -34,7 +33,7 @@ LAW: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     ),
     "doctor": (
         frozenset({"sqlalchemy"}),
-        FOLDERS | {"settings", "raw", "ledger", "warehouse", "pipeline", "rebuilding"},
+        FOLDERS | {"settings", "raw", "ledger", "warehouse", "pipeline"},
     ),
     "demo": (frozenset(), FOLDERS | {"settings", "raw"}),
     "cli": (
@@ -50,7 +49,6 @@ LAW: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
             "pipeline",
             "doctor",
             "demo",
-            "rebuilding",
         },
     ),
     "orchestration": (

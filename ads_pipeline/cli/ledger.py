@@ -1,102 +1,107 @@
-"""The commands about the ledger as a whole: its export, its digest, and making a lost one anew.
-
-They know no partition. What an export holds is for the ledger's `archive` to say.
-"""
+"""The `ledger` commands: copy the whole ledger into another database, and print its digest."""
 
 import os
 import sys
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from ads_pipeline.cli.output import Paper, cell, counted, listing, write_json
-from ads_pipeline.cli.parsing import ledger_of
+from ads_pipeline.cli.options import AsJson
+from ads_pipeline.cli.output import OutputConsole, cell, count_of, new_table, write_json
+from ads_pipeline.cli.parsing import open_ledger
 from ads_pipeline.errors import BadCommand
-from ads_pipeline.ledger import rebuilding as ledgers
-from ads_pipeline.progress import silence, telling
-from ads_pipeline.raw.landing import RawRuns
-from ads_pipeline.rebuilding import Rebuilt
-from ads_pipeline.rebuilding import rebuild as make_anew
-from ads_pipeline.settings import Settings, read_settings
+from ads_pipeline.ledger.consistency.copying import copy_ledger
+from ads_pipeline.ledger.consistency.digest import LedgerDigest, digest_ledger
+from ads_pipeline.ledger.database import display_url
+from ads_pipeline.progress import progress_on
+from ads_pipeline.settings import POSTGRES_PREFIX, Settings, read_settings
 
-SHOWN: Final = 16  # of a digest's digits, where it stands in a table
-AsJson = Annotated[bool, typer.Option("--json", help="Write one JSON object a line, with every field.")]
+SHA256_DIGITS: Final = 16  # shown of each table's digest; 80 columns hold no more
+SQLITE: Final = "sqlite:///"
 
-ledger: Final = typer.Typer(no_args_is_help=True, help="Export the ledger, and make a lost one anew.")
+ledger: Final = typer.Typer(no_args_is_help=True, help="Copy the ledger to another database, and print its digest.")
 
 
-@ledger.command("export")
-def ledger_export(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it: JSON, one object a line.")],
+@ledger.command("copy")
+def ledger_copy(
     *,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace a file that is there.")] = False,
+    target: Annotated[
+        str,
+        typer.Option(
+            "--to", metavar="URL", help="An empty database: postgresql+psycopg2://user@host/name or sqlite:////path."
+        ),
+    ],
+    as_json: AsJson = False,
 ) -> None:
-    """Write what only the ledger knows to a file, as of one moment.
+    """Copy the whole ledger into an empty database: from SQLite to Postgres, or back.
 
-    These are its logs: runs in their order, verdicts, acts of operators, loads and other attempts; and what stands
-    beside them: pointers, unfinished demotions, requests, marks and the retry schedule. States are not in it: they
-    follow from the logs. Nor are events, which are not needed to make the ledger anew. The file is there whole or not
-    at all, and may be made while others write.
+    The source is the database of the current settings. Every table is copied as of one moment, in one transaction on
+    the target. Before the commit the digests of all tables are compared. After an error or a crash the target is
+    empty. The schema is created when it is missing.
+
+    A password in the URL is visible to other users of this machine while the command runs. PGPASSWORD or a .pgpass
+    file avoids that.
     """
     settings = read_settings(os.environ)
-    if file.exists() and not replace:
-        raise BadCommand(f"{file} is there already: name another file, or say --replace")
-    with ledger_of(settings):  # says in its own words where there is none
-        pass
-    written = ledgers.export(settings.database_url, file, replace=replace)
-    typer.echo(f"exported {written:,} bytes")
+    shown = _checked_target(target)
+    _require_ledger(settings)
+    copied = copy_ledger(settings.database_url, target, progress=progress_on(sys.stderr, unit="rows"))
+    if as_json:
+        _write_digest_json(copied)
+    typer.echo(f"copied {count_of(copied.rows, 'row')} to {shown}; all digests match", err=as_json)
+    for step in _next_steps(target):
+        typer.echo(step, err=as_json)
 
 
 @ledger.command("digest")
 def ledger_digest(*, as_json: AsJson = False) -> None:
-    """Say by one number what the ledger holds.
+    """Print a digest of everything the ledger holds, and one for each table.
 
-    It is the same for two ledgers exactly when they hold the same states, logs, pointers and notes, also when one is
-    in SQLite and the other in Postgres. Above it stands the same for each table.
+    Two ledgers have the same digest exactly when all their rows are equal, also when one is in SQLite and the other
+    in Postgres.
     """
     settings = read_settings(os.environ)
-    with ledger_of(settings):
-        pass
-    found = ledgers.digest(settings.database_url)
+    _require_ledger(settings)
+    found = digest_ledger(settings.database_url)
     if as_json:
-        write_json({"part": name, "rows": rows, "sha256": one} for name, (rows, one) in found.parts.items())
-        write_json([{"part": None, "rows": found.rows, "sha256": found.whole}])
+        _write_digest_json(found)
         return
-    table = listing(part="left", rows="right", sha256="left")
-    for name, (rows, one) in found.parts.items():
-        table.add_row(cell(name), cell(f"{rows:,}"), cell(one[:SHOWN]))
-    paper = Paper()
-    paper.print(table)
-    paper.print(found.whole)
+    table = new_table(table="left", rows="right", sha256="left")
+    for name, one in found.tables.items():
+        table.add_row(cell(name), cell(f"{one.rows:,}"), cell(one.sha256[:SHA256_DIGITS]))
+    console = OutputConsole()
+    console.print(table)
+    console.print(found.sha256)
 
 
-@ledger.command("rebuild")
-def ledger_rebuild(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help='What the command "ledger export" wrote.')],
-) -> None:
-    """Make a lost ledger anew from an export.
-
-    Every state is replayed from the logs by the rules, and every run is held to its seal below the home; a run that
-    raw does not bear out is named, and the log is believed. What was sealed or judged after the export needs nothing:
-    the sensor raw_arrivals finds it and has it judged. Events of the old ledger are not made anew. The ledger must be
-    empty; until all of it is there, nothing of it is. The exit code is 0 when raw bears out every run, else 1.
-    """
-    if not file.is_file():
-        raise BadCommand(f'{file} is no file: name one that "ads-pipeline ledger export" wrote')
-    if _rebuild(read_settings(os.environ), file).remarks:
-        raise typer.Exit(1)
+def _require_ledger(settings: Settings) -> None:
+    """Raises BadSettings when there is no ledger, with a message that names its location."""
+    with open_ledger(settings):
+        pass
 
 
-def _rebuild(settings: Settings, file: Path) -> Rebuilt:
-    tell = telling(sys.stderr) if sys.stderr.isatty() else silence
-    raw = RawRuns(settings.raw_root)
-    done = make_anew(settings.database_url, file, raw=raw, space=settings.space, tell=tell)
-    paper = Paper()
-    for remark in done.remarks:
-        paper.print(cell(remark), soft_wrap=True)
-    made = done.refilled
-    paper.print(cell(f"took {counted(made.rows, 'row')}, replayed {counted(made.states, 'judged partition')}"))
-    if done.remarks:
-        paper.print(cell(f"raw does not bear out {counted(len(done.remarks), 'run')}"))
-    return done
+def _checked_target(url: str) -> str:
+    """The URL as it may be printed. Messages never repeat the URL itself, which may hold a password."""
+    path = url.removeprefix(SQLITE)
+    if not url.startswith((POSTGRES_PREFIX, SQLITE)) or not path:
+        raise BadCommand(f"--to must start with {POSTGRES_PREFIX} or {SQLITE}")
+    try:
+        return display_url(url)
+    except ValueError as error:
+        raise BadCommand(f"--to is {error}") from None
+
+
+def _next_steps(target: str) -> tuple[str, ...]:
+    use = "set ADS_PIPELINE_DATABASE_URL to the URL of the copy, for every process of the deployment"
+    if target.startswith(SQLITE):
+        use = "move the copy to ledger.db in ADS_PIPELINE_HOME, and unset ADS_PIPELINE_DATABASE_URL"
+    return (
+        f"next: {use}",
+        "nothing may write to the old ledger meanwhile: later writes are not in the copy",
+        "Dagster's own records are not part of the ledger and were not copied",
+    )
+
+
+def _write_digest_json(found: LedgerDigest) -> None:
+    write_json({"table": name, "rows": one.rows, "sha256": one.sha256} for name, one in found.tables.items())
+    write_json([{"table": None, "rows": found.rows, "sha256": found.sha256}])

@@ -19,9 +19,9 @@ from ads_pipeline.domain.transitions import Outcome, Status
 from ads_pipeline.errors import printable
 from ads_pipeline.ledger.consistency.inspection import KnownRun, MisplacedPointer, OpenRun
 from ads_pipeline.ledger.events.event_reader import EventReader
+from ads_pipeline.pipeline.seal_comparison import RAW_DATA_MISSING, check_seal, compare_with_seal
 from ads_pipeline.raw.landing import TEMPORARY, DamagedRun
 from ads_pipeline.raw.seal import Seal
-from ads_pipeline.rebuilding import GONE, held_against, problem_of
 
 MOST_SKEW: Final = timedelta(seconds=5)
 MOST_LAG: Final = timedelta(seconds=10)
@@ -66,9 +66,7 @@ def clocks(site: Deployment) -> Iterator[Finding]:
 def states(site: Deployment) -> Iterator[Finding]:
     """The state of each partition follows from its verdicts and acts."""
     for key, problem in site.ledger.contradictions():
-        step = (
-            "find out who wrote past the ledger; an earlier export makes the ledger anew: ads-pipeline ledger rebuild"
-        )
+        step = "find out what wrote to the database directly, and restore the ledger from a backup or a copy"
         yield bad(key, problem, step)
 
 
@@ -104,9 +102,9 @@ def tables(site: Deployment) -> Iterator[Finding]:
     comparison = ReconcilePlanner(ledger=site.ledger, warehouse=Warehouse(site.settings.warehouse_root))
     for name in sorted(site.settings.google_apis.queries):
         for repair in comparison.plan(source=site.settings.google_apis.source, query_name=name):
-            if repair.mend is not RepairKind.DEMOTE:
-                weight = bad if repair.mend is RepairKind.REMOVE else look
-                yield weight(repair.key, repair.why, _reconcile(name))
+            if repair.kind is not RepairKind.DEMOTE:
+                weight = bad if repair.kind is RepairKind.REMOVE else look
+                yield weight(repair.key, repair.reason, _reconcile(name))
 
 
 def demotions(site: Deployment) -> Iterator[Finding]:
@@ -152,7 +150,7 @@ def dagster(site: Deployment) -> Iterator[Finding]:
 def snapshots(site: Deployment) -> Iterator[Finding]:
     """The snapshots of runs are up to their events."""
     with EventReader.opened(site.settings.database_url) as events:
-        lag = events.lag()
+        lag = events.get_lag()
     if lag > MOST_LAG:
         problem = f"the snapshots are {lag.total_seconds():,.0f} s behind the events"
         yield look("the log of events", problem, "ads-pipeline events follow --once")
@@ -218,10 +216,10 @@ def _unlike(site: Deployment, found: Seal | DamagedRun | None, known: KnownRun) 
     """What raw holds against a registered run. Damage is no news of a run that was rejected."""
     registered = known.registered
     run = registered.run
-    if held_against(registered, found) is None:
+    if compare_with_seal(registered, found) is None:
         return
-    problem, now = problem_of(registered, site.raw), site.ledger.known_again(run)
-    if problem is None or now is None or (problem != GONE and now.outcome is Outcome.REJECTED):
+    problem, now = check_seal(registered, site.raw), site.ledger.known_again(run)
+    if problem is None or now is None or (problem != RAW_DATA_MISSING and now.outcome is Outcome.REJECTED):
         return
     if now.current:
         yield bad(run, f"{problem}; it is current, and cannot be loaded", f"put it back, or {_NEW_RUN}")

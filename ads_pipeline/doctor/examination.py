@@ -128,7 +128,7 @@ def examine(
     if opened.answer is not CheckStatus.OK:
         yield from _not_looked_at([(each.name, each.promise) for each in checks], "the ledger could not be opened")
         return
-    with LedgerInspection.opened(settings.database_url, space=settings.space) as ledger:
+    with LedgerInspection.opened(settings.database_url, tenancy=settings.tenancy) as ledger:
         site = Deployment(settings=settings, ledger=ledger, now=ledger.clock())
         for check in checks:
             yield examined(check, site, quick=quick)
@@ -151,7 +151,7 @@ def _ledger_of(settings: Settings) -> CheckReport:
     file = settings.home / "ledger.db"
     if settings.postgres_url is None and not file.exists():
         weight = bad if settings.raw_root.is_dir() else look
-        step = 'the pipeline makes one when it first runs; "ads-pipeline ledger rebuild" makes a lost one anew'
+        step = "the first run of the pipeline creates one; restore a lost one from a backup or a copy"
         return _examined(name, promise, [weight(file, "there is no ledger", step)])
     try:
         with database.opened(settings.database_url, read_only=True):
@@ -177,4 +177,4 @@ def _one_line(error: Exception) -> str:
 
 
 def _mistake(mistake: Mistake) -> Finding:
-    return bad(mistake.place, mistake.problem, "mend it and look again; the README lists all settings")
+    return bad(mistake.location, mistake.problem, "mend it and look again; the README lists all settings")

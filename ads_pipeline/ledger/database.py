@@ -25,7 +25,7 @@ T = TypeVar("T")
 BUSY_SECONDS: Final = 30
 MIGRATION_LOCK: Final = 0x616473  # any constant that only this product's migrations take
 REVISION_TABLE: Final = "ledger_revision"
-_METADATA: Final = tables.leases.metadata  # with every table in it
+METADATA: Final = tables.leases.metadata  # with every table in it
 ONLY_READS: Final = "only_reads"  # an option of connections through which a writer reads while others write
 OLDEST_SQLITE: Final = (3, 38, 0)  # STRICT tables, UPDATE … FROM and JSON functions
 
@@ -68,7 +68,7 @@ def _open_sqlite(url: str, *, read_only: bool) -> sa.Engine:
         raise LedgerUnavailable(f"SQLite {sqlite3.sqlite_version} is too old, the ledger needs {wanted} or newer")
     path = Path(sa.make_url(url).database or "")
     if not read_only:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _create_folder(path.parent)
     mode = "rw" if read_only else "rwc"  # a reader must not make an empty ledger where it looked for one
     engine = sa.create_engine(
         "sqlite://",
@@ -103,6 +103,23 @@ def _open_sqlite(url: str, *, read_only: bool) -> sa.Engine:
     return engine
 
 
+def _create_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LedgerUnavailable(f"the ledger's folder cannot be created: {error.strerror}") from error
+
+
+def display_url(url: str) -> str:
+    """The URL for messages, without its password and options. Raises ValueError when it is malformed."""
+    try:
+        parsed = sa.make_url(url)
+    except (sa.exc.ArgumentError, ValueError):
+        raise ValueError("not a database URL") from None  # the cause repeats a part of the URL
+    shown = sa.URL.create(parsed.drivername, parsed.username, None, parsed.host, parsed.port, parsed.database)
+    return printable(shown.render_as_string())
+
+
 def transact(engine: sa.Engine, work: Callable[[sa.Connection], T]) -> T:
     """Run the work in one transaction; again, a bounded number of times, when it only met others at the wrong moment.
 
@@ -133,6 +150,16 @@ def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
     try:
         with engine.connect().execution_options(**{ONLY_READS: True}) as connection:
             hold_still(connection)
+            yield connection
+    except sa.exc.DBAPIError as error:
+        raise translated(error) from error
+
+
+@contextmanager
+def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """A connection whose one transaction commits at the end of the block; unlike `transact`, it is not retried."""
+    try:
+        with engine.begin() as connection:
             yield connection
     except sa.exc.DBAPIError as error:
         raise translated(error) from error
@@ -237,7 +264,7 @@ def grant_reading(engine: sa.Engine, role: str) -> None:
     quoted_role = engine.dialect.identifier_preparer.quote_identifier(role)
 
     def grant(connection: sa.Connection) -> None:
-        for table in _METADATA.sorted_tables:
+        for table in METADATA.sorted_tables:
             connection.exec_driver_sql(f"GRANT SELECT ON {table.name} TO {quoted_role}")
         connection.exec_driver_sql(f"GRANT SELECT ON {REVISION_TABLE} TO {quoted_role}")
 

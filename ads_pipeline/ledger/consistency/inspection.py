@@ -80,14 +80,14 @@ class LedgerInspection(LedgerReader):
 
     def known(self, source: str) -> Iterator[KnownRun]:
         """Every registered run of a source, in the order of its path below raw."""
-        statement = visibility_queries.examined_runs(source=source)
+        statement = visibility_queries.runs_with_last_outcome(source=source)
         with database.reading(self._engine) as connection:
             for row in connection.execute(statement, execution_options={"yield_per": AT_ONCE}):
                 yield _known(row)
 
     def known_again(self, run: Run) -> KnownRun | None:
         """How one run is known now; None when it is not."""
-        statement = visibility_queries.examined_runs(source=run.key.source)
+        statement = visibility_queries.runs_with_last_outcome(source=run.key.source)
         named = [runs.c[name] == getattr(run.key, name) for name in ("customer_id", "query_name", "logical_date")]
         rows = self._execute(statement.where(*named, runs.c.run_id == run.run_id))
         return _known(rows[0]) if rows else None
@@ -102,7 +102,7 @@ class LedgerInspection(LedgerReader):
                 outcome=row.outcome and Outcome(row.outcome),
                 differs=bool(row.differs),
             )
-            for row in self._execute(visibility_queries.astray_pointers())
+            for row in self._execute(visibility_queries.mismatched_pointers())
         ]
 
     def unfinished(self) -> list[tuple[Run, datetime]]:
@@ -133,7 +133,7 @@ def _known(row: sa.Row[Any]) -> KnownRun:
 
 
 def _told(state: PartitionState | None) -> str:
-    if state is None or state.recorded is None:
+    if state is None or state.recorded_status is None:
         return "nothing"
     of = f" from {state.current_run_id} of {state.record_count} rows" if state.current_run_id else ""
     return f"{state.status}{of} after {state.attempt_count} attempts at {state.updated_at}"

@@ -25,12 +25,12 @@ from ads_pipeline.domain.transitions import (
     Status,
     Verdict,
     VerdictEffect,
-    carry_out,
-    rule_on,
+    apply_control_action,
+    apply_verdict,
 )
 from ads_pipeline.errors import IllegalTransition, LogContradicted, UnsoundAcceptance
 from ads_pipeline.ledger.row_mapping import fields_for, key_in, key_of, registered_of, run_in, state_of
-from ads_pipeline.ledger.state.verdict_recorder import check_sound
+from ads_pipeline.ledger.state.verdict_recorder import require_sound_seal
 from ads_pipeline.ledger.tables import KEY, acted_partitions, attempts, operator_acts, partition_state, runs
 
 AT_ONCE: Final = 5_000
@@ -39,7 +39,7 @@ CLOCKS_GO_BACK: Final = timedelta(hours=1)  # and no further, or it is the log t
 MOVING: Final[Mapping[str, Action]] = {
     act.name.lower(): act
     for (status, act), move in TRANSITIONS.items()
-    if move.effect is None and move.to is not status
+    if move.effect is None and move.target is not status
 }
 _Rows = Sequence[sa.Row[Any]]
 
@@ -130,8 +130,8 @@ def _ruled(
             outcome=Outcome(attempt.outcome),
             **fields_for(Verdict, attempt, "run", "outcome"),
         )
-        check_sound(verdict, registered)
-        return rule_on(
+        require_sound_seal(verdict, registered)
+        return apply_verdict(
             state,
             verdict,
             registered=registered,
@@ -147,20 +147,18 @@ def _moved(state: PartitionState, acts: Iterable[sa.Row[Any]]) -> PartitionState
     """The state after acts that no verdict parts: their order is told by what each found, where clocks do not."""
     waiting = list(acts)
     while waiting:
-        act = next((each for each in waiting if each.status_before == state.recorded), waiting[0])
+        act = next((each for each in waiting if each.status_before == state.recorded_status), waiting[0])
         waiting.remove(act)
         state = _acted(state, act)
     return state
 
 
 def _acted(state: PartitionState, act: sa.Row[Any]) -> PartitionState:
-    if act.status_before != state.recorded:
-        problem = (
-            f"act {act.act_id} found it {act.status_before or 'absent'}, the log has it {state.recorded or 'absent'}"
-        )
+    if act.status_before != state.recorded_status:
+        problem = f"act {act.act_id} found it {act.status_before or 'absent'}, the log has it {state.recorded_status or 'absent'}"
         raise LogContradicted(str(state.key), problem)
     try:
-        return carry_out(state, MOVING[act.act], now=act.acted_at)
+        return apply_control_action(state, MOVING[act.act], now=act.acted_at)
     except IllegalTransition as error:
         raise LogContradicted(str(state.key), f"act {act.act_id}: {error}") from error
 

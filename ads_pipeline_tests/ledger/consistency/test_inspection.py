@@ -11,27 +11,27 @@ import sqlalchemy as sa
 
 from ads_pipeline.domain.transitions import Action, Outcome
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.archive import Archive
+from ads_pipeline.ledger.consistency.copying import copy_ledger
 from ads_pipeline.ledger.consistency.inspection import LedgerInspection
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.rebuilding import digest, export, refill
+from ads_pipeline.progress import no_progress
 from ads_pipeline_tests.ledger.builders import (
     FakeClock,
-    accept,
-    accepted,
+    acceptance,
+    accepted_runs,
+    action_request,
     key,
     keys,
-    landed,
-    load,
-    order,
-    reject,
+    publish_runs,
+    registered_runs,
+    rejection,
     run,
-    sealed,
-    set_at_last,
+    sealed_runs,
+    set_on_exit,
 )
-from ads_pipeline_tests.ledger.strategies import SCRIPTED, live
+from ads_pipeline_tests.ledger.strategies import SCRIPTED_HISTORY, apply_history
 
 
 @pytest.mark.invariant("L3")
@@ -39,7 +39,7 @@ def test_states_that_follow_from_their_logs_are_passed_over(url: str) -> None:
     """Whatever happened to them; one that somebody wrote past the ledger is told with what is and what should be."""
     clock = FakeClock()
     with Ledger.opened(url, clock=clock) as ledger:
-        live(ledger, clock, SCRIPTED)
+        apply_history(ledger, clock, SCRIPTED_HISTORY)
     with LedgerInspection.opened(url) as ledger:
         assert list(ledger.contradictions()) == []
     engine = database.open_engine(url)
@@ -58,7 +58,7 @@ def test_runs_are_told_in_the_order_of_their_paths(ledger: Ledger, url: str) -> 
     """Which is how raw finds them, so that the two can be held side by side."""
     places = [key(customer, query_name=name) for customer in ("10", "9", "100", "1") for name in ("a_b", "ab", "a")]
     for partition in places:
-        landed(ledger, partition, "r2", "R1", "r10", "r-1", "r1")
+        registered_runs(ledger, partition, "r2", "R1", "r10", "r-1", "r1")
     with LedgerInspection.opened(url) as inspection:
         paths = [known.registered.run.path for known in inspection.known("google_ads")]
         assert inspection.sources() == ["google_ads"]
@@ -68,10 +68,10 @@ def test_runs_are_told_in_the_order_of_their_paths(ledger: Ledger, url: str) -> 
 
 def test_a_run_is_known_with_its_last_verdict(ledger: Ledger, url: str) -> None:
     """And whether a success has it as its current run; a partition that was withdrawn has none that is."""
-    accepted(ledger, keys(2))
-    (newer,) = landed(ledger, keys(1)[0], "r2")
-    ledger.record_verdict(reject(newer))
-    ledger.carry_out(Action.WITHDRAW, [keys(2)[1]], order())
+    accepted_runs(ledger, keys(2))
+    (newer,) = registered_runs(ledger, keys(1)[0], "r2")
+    ledger.record_verdict(rejection(newer))
+    ledger.execute(Action.WITHDRAW, [keys(2)[1]], action_request())
     with LedgerInspection.opened(url) as inspection:
         found = [(each.registered.run.run_id, each.outcome, each.current) for each in inspection.known("google_ads")]
         assert inspection.known_again(newer) == list(inspection.known("google_ads"))[1]
@@ -86,10 +86,10 @@ def test_a_run_is_known_with_its_last_verdict(ledger: Ledger, url: str) -> None:
 def test_pointers_astray_are_those_not_at_the_current_run(ledger: Ledger, url: str, backdoor: sa.Engine) -> None:
     """One that was withdrawn shows nothing, and is none of them."""
     first, second, third, fourth = keys(4)
-    accepted(ledger, keys(4))
-    load(ledger, *(run(each, "r1") for each in keys(4)))
-    accepted(ledger, [second], "r2")
-    ledger.carry_out(Action.WITHDRAW, [third], order())
+    accepted_runs(ledger, keys(4))
+    publish_runs(ledger, *(run(each, "r1") for each in keys(4)))
+    accepted_runs(ledger, [second], "r2")
+    ledger.execute(Action.WITHDRAW, [third], action_request())
     wrong = f"UPDATE warehouse_pointer SET schema_version = '9' WHERE customer_id = '{fourth.customer_id}'"
     database.transact(backdoor, lambda connection: connection.exec_driver_sql(wrong))
     with LedgerInspection.opened(url) as inspection:
@@ -102,7 +102,7 @@ def test_pointers_astray_are_those_not_at_the_current_run(ledger: Ledger, url: s
 
 def test_open_runs_are_told_with_their_lease(ledger: Ledger, url: str, backdoor: sa.Engine) -> None:
     """When they were last heard of, and until when they hold their claims; not those that are not projected."""
-    accepted(ledger, keys(1))
+    accepted_runs(ledger, keys(1))
     run_id = ledger.origin.run_id
     with LedgerInspection.opened(url) as inspection:
         assert inspection.open_runs() == []
@@ -119,33 +119,32 @@ def test_open_runs_are_told_with_their_lease(ledger: Ledger, url: str, backdoor:
 
 
 @pytest.mark.invariant("L1", "L3")
-def test_work_that_is_under_way_is_no_contradiction(url: str, tmp_path: Path) -> None:
-    """Beside verdicts and acts that are being recorded, states are held to logs, and exported, as of one moment."""
+def test_concurrent_writes_cause_no_contradictions(url: str, tmp_path: Path) -> None:
+    """While verdicts and actions are recorded, checks and copies of the ledger each see one moment."""
     contested, done = keys(5), threading.Event()
-    looks: list[int] = []
+    copies: list[str] = []
 
-    def examine() -> None:
+    def check_and_copy() -> None:
         with LedgerInspection.opened(url) as inspection:
             while not done.is_set():
                 assert list(inspection.contradictions()) == []
-                export(url, tmp_path / f"{len(looks)}.jsonl")
-                looks.append(1)
+                copies.append(f"sqlite:///{tmp_path / f'copy-{len(copies)}.db'}")
+                copy_ledger(url, copies[-1], progress=no_progress)
 
     with Ledger.opened(url) as ledger, ThreadPoolExecutor(1) as pool:
-        ledger.register(sealed(*(run(each, f"r{number}") for each in contested for number in range(80))))
-        examining = pool.submit(examine)
-        with set_at_last(done):
+        ledger.register(sealed_runs(*(run(each, f"r{number}") for each in contested for number in range(80))))
+        checking = pool.submit(check_and_copy)
+        with set_on_exit(done):
             for number in range(80):
                 runs = [run(each, f"r{number}") for each in contested]
-                ledger.record_verdicts([reject(each) if number % 3 == 1 else accept(each) for each in runs])
-                act = Action.REQUEUE if number % 2 else Action.WITHDRAW
-                ledger.carry_out(act, contested, order(f"act-{number}"))
-                if number > 20 and len(looks) > 3:
+                ledger.record_verdicts([rejection(each) if number % 3 == 1 else acceptance(each) for each in runs])
+                action = Action.REQUEUE if number % 2 else Action.WITHDRAW
+                ledger.execute(action, contested, action_request(f"act-{number}"))
+                if number > 20 and len(copies) > 3:
                     break
                 time.sleep(0.02)
-        examining.result()
-    assert len(looks) > 1
-    for number in (0, len(looks) - 1):
-        made = f"sqlite:///{tmp_path / f'made-{number}.db'}"
-        refill(made, Archive(tmp_path / f"{number}.jsonl"))
-        assert digest(made).parts["runs"][0] == 400
+        checking.result()
+    assert len(copies) > 1
+    for copy in copies:
+        with LedgerInspection.opened(copy) as inspection:
+            assert list(inspection.contradictions()) == []
