@@ -1,5 +1,5 @@
-"""Replaces whole logical partitions of Delta tables, so that readers see all of the old or all of the new.
+"""Replaces whole logical partitions of Delta tables; each commit is atomic for readers.
 
-`publication` has the verbs; `staging` prepares files, `maintenance` packs and removes them, `commits` writes the log,
-`contents` counts what files hold.
+`publication` is the interface for writing and `visible_rows` for reading. `staging` prepares files, `delta_commits`
+commits them, `maintenance` compacts and removes them, and `file_contents` counts and digests what they hold.
 """

@@ -1,6 +1,6 @@
-"""Compares the columns of new rows with a table's, and spells them for Delta, Spark and Arrow.
+"""Compares the columns of new rows with a table's columns, and converts columns for Delta and Spark.
 
-A table's columns only ever grow. Which schema version may hold which column is for `contracts`.
+Columns are only ever added to a table. `contracts` decides which schema version has which columns.
 """
 
 import json
@@ -8,23 +8,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
 from deltalake import Field
 from deltalake import Schema as DeltaSchema
 from pyspark.sql.types import StructType
 
 from ads_pipeline.errors import SchemaConflict, WarehouseError, printable
-from ads_pipeline.warehouse.values import DATE, KEYS
+from ads_pipeline.warehouse.values import DATE_COLUMN, KEY_COLUMNS
 
-_FORBIDDEN = frozenset(" ,;{}()\n\t=")
-_SIMPLE = frozenset(
+_FORBIDDEN_CHARACTERS = frozenset(" ,;{}()\n\t=")
+_PRIMITIVE_TYPES = frozenset(
     {"string", "long", "integer", "short", "byte", "float", "double", "boolean", "binary", "date", "timestamp"}
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableColumn:
-    """A nullable column. The type is Delta's own JSON, which Spark writes as well."""
+    """A nullable column. The type is Delta's JSON for it, which Spark uses as well."""
 
     name: str
     type: str
@@ -34,119 +33,119 @@ class TableColumn:
         return {"name": self.name, "type": json.loads(self.type), "nullable": True, "metadata": {}}
 
 
-_FIXED = {name: TableColumn(name=name, type='"string"') for name in KEYS} | {
-    DATE: TableColumn(name=DATE, type='"date"')
+_REQUIRED = {name: TableColumn(name=name, type='"string"') for name in KEY_COLUMNS} | {
+    DATE_COLUMN: TableColumn(name=DATE_COLUMN, type='"date"')
 }
 
 
-def columns_offered(table: object, schema: StructType) -> tuple[TableColumn, ...]:
-    """The columns of new rows in the table's order, or WarehouseError where Delta readers could not take one."""
-    found = {column.name: column for column in _columns(schema.json())}
-    for fixed in _FIXED.values():
-        if fixed.name not in found:
-            raise WarehouseError(str(table), f"the new rows lack the column {fixed.name}")
-        _refuse_change(table, fixed, found.pop(fixed.name))
-    _refuse_names(table, [*found, *_FIXED])
-    for column in found.values():
-        if not _storable(json.loads(column.type)):
-            problem = f"column {printable(column.name)} is of type {column.type}, which not every Delta reader knows"
+def read_spark_columns(table: object, schema: StructType) -> tuple[TableColumn, ...]:
+    """The columns of new rows in the table's order. Raises WarehouseError if Delta readers do not support one."""
+    columns = {column.name: column for column in _parse_columns(schema.json())}
+    for required in _REQUIRED.values():
+        if required.name not in columns:
+            raise WarehouseError(str(table), f"the new rows lack the column {required.name}")
+        _check_same_type(table, required, columns.pop(required.name))
+    _check_names(table, [*columns, *_REQUIRED])
+    for column in columns.values():
+        if not _is_storable(json.loads(column.type)):
+            problem = (
+                f"column {printable(column.name)} has type {column.type}, which not every Delta reader reads"
+            )
             raise WarehouseError(str(table), problem)
-    *keys, day = _FIXED.values()
-    return (*keys, *found.values(), day)
+    *keys, day = _REQUIRED.values()
+    return (*keys, *columns.values(), day)
 
 
-def columns_held(schema: DeltaSchema) -> tuple[TableColumn, ...]:
-    return tuple(_columns(schema.to_json()))
+def read_delta_columns(schema: DeltaSchema) -> tuple[TableColumn, ...]:
+    return tuple(_parse_columns(schema.to_json()))
 
 
-def columns_merged(
-    table: object, *, held: tuple[TableColumn, ...], offered: tuple[TableColumn, ...]
+def find_new_columns(
+    table: object, *, existing: tuple[TableColumn, ...], incoming: tuple[TableColumn, ...]
 ) -> tuple[TableColumn, ...]:
-    """The table's columns, then the new ones. SchemaConflict when a known column changes its type."""
-    known = {column.name: column for column in held}
-    for column in offered:
+    """The incoming columns that the table lacks. Raises SchemaConflict if an existing column would change its type."""
+    known = {column.name: column for column in existing}
+    for column in incoming:
         if column.name in known:
-            _refuse_change(table, known[column.name], column)
-    fresh = tuple(column for column in offered if column.name not in known)
-    _refuse_names(table, [*known, *(column.name for column in fresh)])
-    return held + fresh
+            _check_same_type(table, known[column.name], column)
+    new = tuple(column for column in incoming if column.name not in known)
+    _check_names(table, [*known, *(column.name for column in new)])
+    return new
 
 
-def delta_schema(columns: Iterable[TableColumn]) -> DeltaSchema:
-    return DeltaSchema.from_json(json.dumps(_struct(columns)))
+def to_delta_schema(columns: Iterable[TableColumn]) -> DeltaSchema:
+    return DeltaSchema.from_json(json.dumps(_to_struct(columns)))
 
 
-def delta_fields(columns: Iterable[TableColumn]) -> list[Field]:
-    return list(delta_schema(columns).fields)
+def to_delta_fields(columns: Iterable[TableColumn]) -> list[Field]:
+    return list(to_delta_schema(columns).fields)
 
 
-def spark_schema(columns: Iterable[TableColumn]) -> StructType:
-    return StructType.fromJson(_struct(columns))
+def to_spark_schema(columns: Iterable[TableColumn]) -> StructType:
+    return StructType.fromJson(_to_struct(columns))
 
 
-def arrow_schema(columns: Iterable[TableColumn]) -> pa.Schema:
-    return pa.schema(delta_schema(columns).to_arrow())
-
-
-def _struct(columns: Iterable[TableColumn]) -> dict[str, Any]:
+def _to_struct(columns: Iterable[TableColumn]) -> dict[str, Any]:
     return {"type": "struct", "fields": [column.document for column in columns]}
 
 
-def _columns(document: str) -> list[TableColumn]:
+def _parse_columns(document: str) -> list[TableColumn]:
     return [
-        TableColumn(name=field["name"], type=json.dumps(_nullable(field["type"]), sort_keys=True))
+        TableColumn(name=field["name"], type=json.dumps(_make_nullable(field["type"]), sort_keys=True))
         for field in json.loads(document)["fields"]
     ]
 
 
-def _nullable(kind: Any) -> Any:
-    """The type with every inner null allowed: whether nulls occur says nothing of what readers can take."""
+def _make_nullable(kind: Any) -> Any:
+    """The type with every nested value nullable, so that types that differ only in nullability are equal."""
     match kind:
         case {"type": "struct", "fields": fields}:
-            inner = [
-                {**field, "type": _nullable(field["type"]), "nullable": True, "metadata": {}} for field in fields
+            nested = [
+                {**field, "type": _make_nullable(field["type"]), "nullable": True, "metadata": {}} for field in fields
             ]
-            return {"type": "struct", "fields": inner}
+            return {"type": "struct", "fields": nested}
         case {"type": "array", "elementType": element}:
-            return {"type": "array", "elementType": _nullable(element), "containsNull": True}
+            return {"type": "array", "elementType": _make_nullable(element), "containsNull": True}
         case {"type": "map", "keyType": key, "valueType": value}:
             return {
                 "type": "map",
-                "keyType": _nullable(key),
-                "valueType": _nullable(value),
+                "keyType": _make_nullable(key),
+                "valueType": _make_nullable(value),
                 "valueContainsNull": True,
             }
     return kind
 
 
-def _storable(kind: Any) -> bool:
+def _is_storable(kind: Any) -> bool:
     match kind:
         case {"type": "struct", "fields": fields}:
-            return all(_storable(field["type"]) for field in fields)
+            return all(_is_storable(field["type"]) for field in fields)
         case {"type": "array", "elementType": element}:
-            return _storable(element)
+            return _is_storable(element)
         case {"type": "map", "keyType": key, "valueType": value}:
-            return _storable(key) and _storable(value)
+            return _is_storable(key) and _is_storable(value)
         case str():
-            return kind in _SIMPLE or kind.startswith("decimal(")
+            return kind in _PRIMITIVE_TYPES or kind.startswith("decimal(")
     return False
 
 
-def _refuse_change(table: object, held: TableColumn, offered: TableColumn) -> None:
-    if held.type != offered.type:
-        raise SchemaConflict(str(table), printable(held.name), _words(held), _words(offered))
+def _check_same_type(table: object, existing: TableColumn, incoming: TableColumn) -> None:
+    if existing.type != incoming.type:
+        raise SchemaConflict(
+            str(table), printable(existing.name), _printable_type(existing), _printable_type(incoming)
+        )
 
 
-def _words(column: TableColumn) -> str:
+def _printable_type(column: TableColumn) -> str:
     return printable(column.type.strip('"'), limit=200)
 
 
-def _refuse_names(table: object, names: Iterable[str]) -> None:
-    """Delta compares names without regard to case, and many readers cannot spell some characters."""
+def _check_names(table: object, names: Iterable[str]) -> None:
+    """Delta compares names without regard to case, and many readers do not support some characters."""
     seen: dict[str, str] = {}
     for name in names:
-        twin = seen.setdefault(name.casefold(), name)
-        if not name or not _FORBIDDEN.isdisjoint(name):
+        first = seen.setdefault(name.casefold(), name)
+        if not name or not _FORBIDDEN_CHARACTERS.isdisjoint(name):
             raise WarehouseError(str(table), f"column {printable(name)!r} cannot be stored; rename it")
-        if twin != name:
-            raise WarehouseError(str(table), f"columns {printable(twin)} and {printable(name)} differ only in case")
+        if first != name:
+            raise WarehouseError(str(table), f"columns {printable(first)} and {printable(name)} differ only in case")

@@ -1,7 +1,7 @@
-"""Opens a table's log at one version and commits the next one, or says truly that it did not.
+"""Opens a Delta table at one version and commits the next version.
 
-A commit is a compare-and-swap on the version: it becomes exactly the successor of the snapshot it was planned on, or
-it does not happen. What should be committed is for `publication` to plan.
+A commit is a compare-and-swap on the version: it either directly follows the snapshot that it was planned on, or it
+does not happen. `publication` decides what to commit.
 """
 
 import json
@@ -22,238 +22,250 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, CommitProperties, PostCommitHookProperties, RemoveAction, Transaction
 
 from ads_pipeline.errors import WarehouseError
-from ads_pipeline.warehouse.columns import TableColumn, columns_held, delta_fields, delta_schema
-from ads_pipeline.warehouse.values import DATE, KEYS, DataFile, Table
+from ads_pipeline.warehouse.columns import TableColumn, read_delta_columns, to_delta_fields, to_delta_schema
+from ads_pipeline.warehouse.values import DATE_COLUMN, KEY_COLUMNS, DataFile, WarehouseTable
 
-APPLICATION = "ads_pipeline"
-TOKEN = "adsPipelineToken"  # noqa: S105 - names a field of the log
-_CHECKPOINT_EVERY = 100
-_LOG_KEPT = timedelta(days=30)  # Delta's default, which tables of our making keep
+APPLICATION_ID = "ads_pipeline"
+TOKEN_FIELD = "adsPipelineToken"  # noqa: S105 - the name of a field in the log
+_COMMITS_PER_CHECKPOINT = 100
+_LOG_RETENTION = timedelta(days=30)  # Delta's default; our tables do not change it
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
 class CommitOutcome(StrEnum):
-    """What the log says became of a commit."""
+    """The result of a commit, read from the log."""
 
-    OURS = "ours"
-    LOST = "lost"  # another commit took the version: ours cannot happen any more
-    UNKNOWN = "unknown"  # the version is still free; a slow storage may yet bring ours
+    COMMITTED = "committed"
+    LOST = "lost"  # another commit has taken the version, so this one cannot happen any more
+    UNKNOWN = "unknown"  # the version is still free, and slow storage may still write this commit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """One version of a table. The handle is kept because a commit must start from what was read through it."""
+class TableSnapshot:
+    """One version of a table. A commit must use the handle through which the version was read."""
 
-    table: Table
+    table: WarehouseTable
     handle: DeltaTable
     version: int
     columns: tuple[TableColumn, ...]
     files: tuple[DataFile, ...]
 
 
-def open_table(table: Table) -> Snapshot | None:
-    """The newest version, or None when there is no table. WarehouseError when the table is not of our making."""
-    if not table.log.is_dir():
+def open_table(table: WarehouseTable) -> TableSnapshot | None:
+    """The newest version, or None when there is no table. Raises WarehouseError for another layout than ours."""
+    if not table.log_directory.is_dir():
         return None
     try:
         handle = DeltaTable(str(table.path))
     except TableNotFoundError:
         return None
-    _refuse_foreign(table, handle)
-    return Snapshot(
+    _check_layout(table, handle)
+    return TableSnapshot(
         table=table,
         handle=handle,
         version=handle.version(),
-        columns=columns_held(handle.schema()),
-        files=_files(handle),
+        columns=read_delta_columns(handle.schema()),
+        files=_read_files(handle),
     )
 
 
-def create_table(table: Table, columns: tuple[TableColumn, ...]) -> None:
-    """The empty table. When another creator is faster, its table stands and this is no failure."""
-    make_directories(table.path)
+def create_table(table: WarehouseTable, columns: tuple[TableColumn, ...]) -> None:
+    """Create the empty table. Succeeds also when another process created it first."""
+    make_durable_directories(table.path)
     try:
         DeltaTable.create(
             str(table.path),
-            schema=delta_schema(columns),
-            partition_by=[DATE],
-            commit_properties=CommitProperties(app_transactions=[Transaction(APPLICATION, 1)], max_commit_retries=0),
+            schema=to_delta_schema(columns),
+            partition_by=[DATE_COLUMN],
+            commit_properties=CommitProperties(
+                app_transactions=[Transaction(APPLICATION_ID, 1)], max_commit_retries=0
+            ),
         )
     except DeltaError:
-        if not _entry(table, 0).is_file():
+        if not _entry_path(table, 0).is_file():
             raise
-    force_directory(table.path)
-    _force_entry(table, 0)
+    sync_directory(table.path)
+    _sync_entry(table, 0)
 
 
 def commit_files(
-    snapshot: Snapshot, *, removed: Iterable[DataFile], added: Sequence[AddAction], token: str, rewrite: bool = False
+    snapshot: TableSnapshot,
+    *,
+    removed: Iterable[DataFile],
+    added: Sequence[AddAction],
+    token: str,
+    rewrite: bool = False,
 ) -> CommitOutcome:
-    """Remove and add in one commit. A rewrite tells readers of changes that no row was changed."""
+    """Remove and add files in one commit. A rewrite is marked as changing no data, for readers of the change log."""
     now = int(time.time() * 1000)
-    removes = [RemoveAction(file.path, not rewrite, now, file.size, {DATE: file.day.isoformat()}) for file in removed]
+    removes = [
+        RemoveAction(file.path, not rewrite, now, file.size, {DATE_COLUMN: file.day.isoformat()}) for file in removed
+    ]
     adds = [replace(action, data_change=not rewrite) for action in added]
-    return _committed(
+    return _commit(
         snapshot,
         token,
         lambda properties: snapshot.handle.create_write_transaction(
             [*removes, *adds],
             "append",
-            delta_schema(snapshot.columns),
-            partition_by=[DATE],
+            to_delta_schema(snapshot.columns),
+            partition_by=[DATE_COLUMN],
             commit_properties=properties,
             post_commithook_properties=_NO_HOOKS,
         ),
     )
 
 
-def commit_columns(snapshot: Snapshot, *, fresh: Iterable[TableColumn], token: str) -> CommitOutcome:
-    """Add nullable columns; a commit of its own, because a write's commit cannot change the schema."""
-    return _committed(
+def commit_columns(snapshot: TableSnapshot, *, new: Iterable[TableColumn], token: str) -> CommitOutcome:
+    """Add nullable columns. This needs its own commit, because a commit of files cannot change the schema."""
+    return _commit(
         snapshot,
         token,
         lambda properties: snapshot.handle.alter.add_columns(
-            delta_fields(fresh), commit_properties=properties, post_commithook_properties=_NO_HOOKS
+            to_delta_fields(new), commit_properties=properties, post_commithook_properties=_NO_HOOKS
         ),
     )
 
 
-def force_log(snapshot: Snapshot) -> None:
-    """Force the snapshot's own log entry to disk: whoever wrote it may have died before doing so."""
-    _force_entry(snapshot.table, snapshot.version)
+def sync_log_entry(snapshot: TableSnapshot) -> None:
+    """Sync the snapshot's log entry to disk, because its writer may have died before doing so."""
+    _sync_entry(snapshot.table, snapshot.version)
 
 
-def read_entry(table: Table, version: int) -> list[dict[str, Any]] | None:
-    """The actions of one version, or None when it does not exist (any more)."""
+def read_log_entry(table: WarehouseTable, version: int) -> list[dict[str, Any]] | None:
+    """The actions of one version, or None when its entry does not exist."""
     try:
-        text = _entry(table, version).read_text()
+        text = _entry_path(table, version).read_text()
     except FileNotFoundError:
         return None
     return [json.loads(line) for line in text.splitlines() if line]
 
 
-def versions_since(snapshot: Snapshot, moment: float) -> range | None:
-    """The versions up to the snapshot's that may have been committed since then, or None when the log is younger.
+def find_versions_since(snapshot: TableSnapshot, moment: float) -> range | None:
+    """The versions that were committed since then, up to the snapshot's. None if the log does not go back so far.
 
-    An entry's age is its file's, which the storage's own clock tells for data files as well.
+    The time of an entry is its file's modification time, from the same clock as the data files' times.
     """
     table = snapshot.table
-    ages = {int(path.stem): path.stat().st_mtime for path in table.log.glob("[0-9]" * 20 + ".json")}
-    young = [version for version, written in ages.items() if written >= moment]
-    first = min(young, default=snapshot.version + 1)
-    if first > 0 and first - 1 not in ages:
+    times = {int(path.stem): path.stat().st_mtime for path in table.log_directory.glob("[0-9]" * 20 + ".json")}
+    recent = [version for version, written in times.items() if written >= moment]
+    first = min(recent, default=snapshot.version + 1)
+    if first > 0 and first - 1 not in times:
         return None
     return range(first, snapshot.version + 1)
 
 
-def trim_log(snapshot: Snapshot, retention: timedelta) -> None:
-    """Remove entries of more than 30 days for which a checkpoint stands, unless the retention asks for them.
+def delete_old_log_entries(snapshot: TableSnapshot, retention: timedelta) -> None:
+    """Delete log entries older than 30 days that a checkpoint replaces, unless the retention is longer.
 
-    The version that was newest 30 days ago stays, with all after it. Left to choose, the library (1.6.6) removes it
-    where a checkpoint lies on the version after it; it goes no further than the version its handle has open.
+    The version that was newest 30 days ago is kept, with all later ones. deltalake 1.6.6 would delete it if the next
+    version has a checkpoint, so the clean-up runs on a handle of that version: it never deletes later entries.
     """
-    table, cutoff = snapshot.table, time.time() - _LOG_KEPT.total_seconds()
-    since = versions_since(snapshot, cutoff)
-    eldest = 0 if since is None else since.start - 1
+    table, cutoff = snapshot.table, time.time() - _LOG_RETENTION.total_seconds()
+    since = find_versions_since(snapshot, cutoff)
+    oldest = 0 if since is None else since.start - 1
     configured = "delta.logRetentionDuration" in snapshot.handle.metadata().configuration
-    if retention > _LOG_KEPT or configured or eldest < 1:
+    if retention > _LOG_RETENTION or configured or oldest < 1:
         return
-    for version in (eldest, snapshot.version):
-        if not (table.log / f"{version:020}.checkpoint.parquet").is_file():
+    for version in (oldest, snapshot.version):
+        if not (table.log_directory / f"{version:020}.checkpoint.parquet").is_file():
             write_checkpoint(table, version)
-    DeltaTable(str(table.path), version=eldest).cleanup_metadata()
+    DeltaTable(str(table.path), version=oldest).cleanup_metadata()
 
 
-def write_checkpoint(table: Table, version: int) -> None:
-    """Keeps opening fast: the checkpoint stands for every entry up to this version."""
+def write_checkpoint(table: WarehouseTable, version: int) -> None:
+    """Write and sync a checkpoint, which replaces every log entry up to this version when a table is opened."""
     DeltaTable(str(table.path), version=version).create_checkpoint()
-    for path in table.log.glob(f"{version:020}.checkpoint*.parquet"):
-        force_file(path)
-    force_file(table.log / "_last_checkpoint")
-    force_directory(table.log)
+    for path in table.log_directory.glob(f"{version:020}.checkpoint*.parquet"):
+        sync_file(path)
+    sync_file(table.log_directory / "_last_checkpoint")
+    sync_directory(table.log_directory)
 
 
-def force_file(path: Path) -> None:
+def sync_file(path: Path) -> None:
     _force(path, os.O_RDONLY | os.O_NOFOLLOW)
 
 
-def force_directory(path: Path) -> None:
+def sync_directory(path: Path) -> None:
     _force(path, os.O_RDONLY | os.O_DIRECTORY)
 
 
-def make_directories(path: Path) -> None:
+def make_durable_directories(path: Path) -> None:
     """The directory with all above it, each name forced to disk."""
     missing = [each for each in (path, *path.parents) if not each.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for each in missing:
-        force_directory(each.parent)
+        sync_directory(each.parent)
 
 
-def _committed(snapshot: Snapshot, token: str, commit: Callable[[CommitProperties], None]) -> CommitOutcome:
-    """Call it, then believe the log and not the call: an exception may follow a commit that took place."""
-    force_log(snapshot)  # an entry may only follow entries that a power cut cannot take away
-    previous = snapshot.handle.transaction_version(APPLICATION) or 0
+def _commit(snapshot: TableSnapshot, token: str, commit: Callable[[CommitProperties], None]) -> CommitOutcome:
+    """Commit, and read the outcome from the log, because the call may raise after the commit took place."""
+    sync_log_entry(snapshot)  # the previous entry must survive a power cut before another one follows it
+    previous = snapshot.handle.transaction_version(APPLICATION_ID) or 0
     properties = CommitProperties(
-        custom_metadata={TOKEN: token},
-        app_transactions=[Transaction(APPLICATION, previous + 1)],
-        max_commit_retries=0,  # the library's own retries would step over commits it thinks harmless
+        custom_metadata={TOKEN_FIELD: token},
+        app_transactions=[Transaction(APPLICATION_ID, previous + 1)],
+        max_commit_retries=0,  # a library retry would skip commits that it considers harmless
     )
     with suppress(Exception):
         commit(properties)
-    outcome = _outcome(snapshot, token)
-    if outcome is CommitOutcome.OURS:
-        _force_entry(snapshot.table, snapshot.version + 1)
-        _checkpoint(snapshot.table, snapshot.version + 1)
+    outcome = _read_outcome(snapshot, token)
+    if outcome is CommitOutcome.COMMITTED:
+        _sync_entry(snapshot.table, snapshot.version + 1)
+        _write_due_checkpoint(snapshot.table, snapshot.version + 1)
     return outcome
 
 
-def _outcome(snapshot: Snapshot, token: str) -> CommitOutcome:
-    entry = read_entry(snapshot.table, snapshot.version + 1)
+def _read_outcome(snapshot: TableSnapshot, token: str) -> CommitOutcome:
+    entry = read_log_entry(snapshot.table, snapshot.version + 1)
     if entry is None:
         return CommitOutcome.UNKNOWN
-    ours = any(action.get("commitInfo", {}).get(TOKEN) == token for action in entry)
-    return CommitOutcome.OURS if ours else CommitOutcome.LOST
+    found = any(action.get("commitInfo", {}).get(TOKEN_FIELD) == token for action in entry)
+    return CommitOutcome.COMMITTED if found else CommitOutcome.LOST
 
 
-def _checkpoint(table: Table, version: int) -> None:
-    """It can fail without harm: the commit stands and the log is complete without it."""
-    if version % _CHECKPOINT_EVERY:
+def _write_due_checkpoint(table: WarehouseTable, version: int) -> None:
+    """Write a checkpoint for every 100th version. Errors are ignored, because the log is complete without it."""
+    if version % _COMMITS_PER_CHECKPOINT:
         return
     with suppress(DeltaError, OSError):
         write_checkpoint(table, version)
 
 
-def _files(handle: DeltaTable) -> tuple[DataFile, ...]:
+def _read_files(handle: DeltaTable) -> tuple[DataFile, ...]:
     adds = pa.table(handle.get_add_actions(flatten=True))
-    wanted = ["path", "size_bytes", "num_records", f"partition.{DATE}", "min.customer_id", "max.customer_id"]
-    nothing = [None] * adds.num_rows
-    cells = [adds[name].to_pylist() if name in adds.column_names else nothing for name in wanted]
+    names = ["path", "size_bytes", f"partition.{DATE_COLUMN}", "min.customer_id", "max.customer_id"]
+    nulls = [None] * adds.num_rows
+    columns = [adds[name].to_pylist() if name in adds.column_names else nulls for name in names]
     return tuple(
-        DataFile(path=path, size=size, rows=rows, day=day, lowest=lowest, highest=highest)
-        for path, size, rows, day, lowest, highest in zip(*cells, strict=True)
+        DataFile(path=path, size=size, day=day, min_customer_id=lowest, max_customer_id=highest)
+        for path, size, day, lowest, highest in zip(*columns, strict=True)
     )
 
 
-def _refuse_foreign(table: Table, handle: DeltaTable) -> None:
-    """Files of a table with deletion vectors or column mapping do not mean what they say."""
+def _check_layout(table: WarehouseTable, handle: DeltaTable) -> None:
+    """Raise WarehouseError for a table that this loader did not create.
+
+    With deletion vectors or column mapping (reader version 2 and up), the files alone do not give the rows.
+    """
     protocol = handle.protocol()
-    if handle.metadata().partition_columns != [DATE] or protocol.min_reader_version > 1:
+    if handle.metadata().partition_columns != [DATE_COLUMN] or protocol.min_reader_version > 1:
         raise WarehouseError(
-            str(table), "this table has another layout than the loader writes; move it away or restore it"
+            str(table), "the loader did not create this table, its layout differs; move it away or restore it"
         )
     names = {field.name for field in handle.schema().fields}
-    if not names.issuperset((*KEYS, DATE)):
-        raise WarehouseError(str(table), f"this table lacks one of the columns {', '.join((*KEYS, DATE))}")
+    if not names.issuperset((*KEY_COLUMNS, DATE_COLUMN)):
+        raise WarehouseError(str(table), f"the table must have the columns {', '.join((*KEY_COLUMNS, DATE_COLUMN))}")
 
 
-def _entry(table: Table, version: int) -> Path:
-    return table.log / f"{version:020}.json"
+def _entry_path(table: WarehouseTable, version: int) -> Path:
+    return table.log_directory / f"{version:020}.json"
 
 
-def _force_entry(table: Table, version: int) -> None:
-    with suppress(FileNotFoundError):  # cleaned up: then a checkpoint stands for it
-        force_file(_entry(table, version))
-    force_directory(table.log)
+def _sync_entry(table: WarehouseTable, version: int) -> None:
+    with suppress(FileNotFoundError):  # deleted after a checkpoint replaced it
+        sync_file(_entry_path(table, version))
+    sync_directory(table.log_directory)
 
 
 def _force(path: Path, flags: int) -> None:

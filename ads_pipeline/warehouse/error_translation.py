@@ -1,6 +1,6 @@
-"""Turns what Spark, Delta, DuckDB, Arrow and the disk throw into the room's own failures, in one place.
+"""Translates errors of Spark, Delta, DuckDB, Arrow and the disk into WarehouseUnavailable.
 
-What callers hand in (`still`) fails in its own words: those pass through unchanged.
+Errors of callbacks that the caller passes in, such as `is_publishable`, are raised unchanged.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,53 +9,53 @@ from typing import ParamSpec, TypeVar
 
 from pyspark.errors import AnalysisException
 
-from ads_pipeline.errors import AdsPipelineError, WarehouseUnavailable, cause_of, printable
+from ads_pipeline.errors import AdsPipelineError, WarehouseUnavailable, printable, root_cause
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _LIBRARIES = frozenset({"pyspark", "py4j", "deltalake", "_internal", "duckdb", "_duckdb", "pyarrow"})
 
 
-class _Callers(Exception):
-    """Carries a failure of the caller's own code past the translation."""
+class _CallbackError(Exception):
+    """Carries an error of the caller's callback through the translation."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
 
 
 @contextmanager
-def translated(table: object) -> Iterator[None]:
-    """WarehouseUnavailable for whatever storage and cluster throw; a defect of ours stays what it is."""
+def translate_errors(table: object) -> Iterator[None]:
+    """Raise WarehouseUnavailable for errors of storage and cluster. Other errors, such as defects, pass unchanged."""
     try:
         yield
     except AdsPipelineError:
         raise
-    except _Callers as carried:
-        raise carried.error from carried.error.__cause__
+    except _CallbackError as wrapped:
+        raise wrapped.error from wrapped.error.__cause__
     except Exception as error:
-        if not _foreign(error):
+        if not _is_external(error):
             raise
-        problem = error.strerror if isinstance(error, OSError) and error.strerror else cause_of(error)
+        problem = error.strerror if isinstance(error, OSError) and error.strerror else root_cause(error)
         raise WarehouseUnavailable(
             str(table), f"storage or cluster failed: {type(error).__name__}: {printable(problem, limit=400)}"
         ) from error
 
 
-def callers(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """The caller's function, with failures that the translation leaves alone."""
+def without_translation(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Wrap a callback so that `translate_errors` raises its errors unchanged."""
 
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            raise _Callers(error) from error
+            raise _CallbackError(error) from error
 
     return call
 
 
-def _foreign(error: Exception) -> bool:
-    """Spark's refusal of a plan is the fault of whoever wrote the plan, so waiting would not cure it."""
+def _is_external(error: Exception) -> bool:
+    """AnalysisException is excluded: the plan itself is wrong, so a retry would fail again."""
     if isinstance(error, AnalysisException):
         return False
-    families = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
-    return isinstance(error, OSError) or not families.isdisjoint(_LIBRARIES)
+    packages = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
+    return isinstance(error, OSError) or not packages.isdisjoint(_LIBRARIES)

@@ -1,7 +1,7 @@
-"""Counts and digests the rows of Parquet files, slice by slice, without a cluster.
+"""Counts and digests the rows of Parquet files per partition, run and schema version. It runs DuckDB, not Spark.
 
-Two readings of the same rows give the same answer whatever their order and however they lie in files, so what was
-carried from one file to another can be held against what it was.
+The result depends neither on the order of the rows nor on how they are spread over files. Staging compares the rows
+of replaced files with the rows of the new files in this way.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,42 +11,42 @@ import duckdb
 import pyarrow.parquet as pq
 
 from ads_pipeline.warehouse.columns import TableColumn
-from ads_pipeline.warehouse.values import DATE, KEYS, Content, Slice
-
-_NOTHING = "NULL"
+from ads_pipeline.warehouse.values import DATE_COLUMN, KEY_COLUMNS, Slice, SliceContent
 
 
 def read_contents(
     paths: Sequence[str], columns: Iterable[TableColumn], *, days: tuple[date, date] | None = None
-) -> dict[Slice, Content]:
-    """What the files hold, by partition, run and schema version; the digest covers these columns, if any."""
+) -> dict[Slice, SliceContent]:
+    """The row count and digest of each slice. The digest covers the given columns; without columns it is 0."""
     if not paths:
         return {}
-    present = {name for path in paths for name in pq.read_schema(path).names} | {DATE}
+    present = {name for path in paths for name in pq.read_schema(path).names} | {DATE_COLUMN}
     digested = ", ".join(
-        _quoted(column.name) if column.name in present else _NOTHING for column in columns if column.name != DATE
+        _quote(column.name) if column.name in present else "NULL" for column in columns if column.name != DATE_COLUMN
     )
     digest = f"sum(hash({digested})::HUGEINT)" if digested else "0"
-    keys = ", ".join((KEYS[0], f"{DATE}::DATE AS {DATE}", *KEYS[1:]))
+    keys = ", ".join((KEY_COLUMNS[0], f"{DATE_COLUMN}::DATE AS {DATE_COLUMN}", *KEY_COLUMNS[1:]))
     query = (
         f"SELECT {keys}, count(*), {digest} "  # noqa: S608 - names of our own table, quoted
         "FROM read_parquet($paths, hive_partitioning = true, hive_types_autocast = false, union_by_name = true) "
-        f"WHERE {DATE}::DATE BETWEEN $since AND $until GROUP BY ALL"
+        f"WHERE {DATE_COLUMN}::DATE BETWEEN $since AND $until GROUP BY ALL"
     )
     since, until = days or (date.min, date.max)
     with duckdb.connect() as connection:
         connection.execute("SET threads = 2")
-        found = connection.execute(query, {"paths": list(paths), "since": since, "until": until}).fetchall()
-    return {Slice(*key): Content(rows=rows, digest=int(digest)) for *key, rows, digest in found}
+        rows = connection.execute(query, {"paths": list(paths), "since": since, "until": until}).fetchall()
+    return {Slice(*key): SliceContent(rows=count, digest=int(digest)) for *key, count, digest in rows}
 
 
-def by_partition(contents: Mapping[Slice, Content]) -> dict[tuple[str, date], list[tuple[Slice, Content]]]:
-    """The slices of each partition; more than one only where a foreign writer mixed runs."""
-    grouped: dict[tuple[str, date], list[tuple[Slice, Content]]] = {}
-    for each, content in contents.items():
-        grouped.setdefault((each.customer_id, each.day), []).append((each, content))
+def group_by_partition(
+    contents: Mapping[Slice, SliceContent],
+) -> dict[tuple[str, date], list[tuple[Slice, SliceContent]]]:
+    """The slices of each partition. There is more than one only if another application mixed runs."""
+    grouped: dict[tuple[str, date], list[tuple[Slice, SliceContent]]] = {}
+    for part, content in contents.items():
+        grouped.setdefault((part.customer_id, part.day), []).append((part, content))
     return grouped
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'

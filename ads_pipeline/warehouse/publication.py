@@ -1,6 +1,7 @@
-"""Publishes runs in a table and takes partitions out of it, each by one commit that readers see whole or not at all.
+"""Publishes runs in Delta tables and removes partitions from them; each commit is atomic for readers.
 
-Who may be published is asked of the caller, again right before each commit; the ledger is not known here.
+The ledger is not known here. The caller passes callbacks that select the runs to publish or remove, and they are
+called again before each commit.
 """
 
 import random
@@ -16,237 +17,250 @@ from pyspark.sql import functions as sf
 
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.errors import TableContended
-from ads_pipeline.warehouse.columns import TableColumn, columns_merged, columns_offered
+from ads_pipeline.warehouse.columns import TableColumn, find_new_columns, read_spark_columns
 from ads_pipeline.warehouse.delta_commits import (
     CommitOutcome,
-    Snapshot,
+    TableSnapshot,
     commit_columns,
     commit_files,
     create_table,
+    delete_old_log_entries,
     open_table,
 )
-from ads_pipeline.warehouse.error_translation import callers, translated
-from ads_pipeline.warehouse.file_contents import by_partition, read_contents
-from ads_pipeline.warehouse.maintenance import removable, remove_paths, shorten_log, stage_packed
-from ads_pipeline.warehouse.staging import Partitions, Staged, affected_files, discard, stage
-from ads_pipeline.warehouse.values import DATE, Content, HeldPartition, Load, Slice, Table, TableLoadResult
+from ads_pipeline.warehouse.error_translation import translate_errors, without_translation
+from ads_pipeline.warehouse.file_contents import group_by_partition, read_contents
+from ads_pipeline.warehouse.maintenance import find_removable_paths, remove_paths, stage_compaction
+from ads_pipeline.warehouse.staging import (
+    Partitions,
+    StagedFiles,
+    delete_staged_files,
+    find_affected_files,
+    stage_files,
+)
+from ads_pipeline.warehouse.values import (
+    DATE_COLUMN,
+    HeldPartition,
+    Load,
+    Slice,
+    SliceContent,
+    TableLoadResult,
+    WarehouseTable,
+)
 
-MOST_TRIES: Final = 20
-WEEK: Final = timedelta(days=7)
-Still = Callable[[Sequence[Run]], Collection[Run]]
-Doomed = Still
+MAX_COMMIT_ATTEMPTS: Final = 20
+DEFAULT_RETENTION: Final = timedelta(days=7)
+RunFilter = Callable[[Sequence[Run]], Collection[Run]]  # returns those of the runs that meet the condition
 
 
 class Warehouse:
-    """The tables below one root."""
+    """The Delta tables below one root."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def replace(
-        self, spark: SparkSession, rows: DataFrame, loads: Sequence[Load], *, still: Still
+        self, spark: SparkSession, rows: DataFrame, loads: Sequence[Load], *, is_publishable: RunFilter
     ) -> TableLoadResult:
-        """Make the table hold these runs, each instead of whatever it held of its partition.
+        """Replace each partition with the rows of its run, in one commit.
 
-        All loads are of one table and each of another partition. A run that is held already costs no commit; one that
-        `still` no longer names when the commit is due is left out. TableContended when others always came first.
+        All loads belong to one table, and each to another partition. Runs that the table already holds are not
+        rewritten. `is_publishable` is called right before the commit, and the runs that it does not return are
+        skipped. Raises TableContended after 20 lost races.
         """
-        table = self._table_of([load.run.key for load in loads])
+        table = self._find_table([load.run.key for load in loads])
         if len({load.run.key for load in loads}) < len(loads):
-            raise ValueError(f"{table}: a partition can be loaded from one run at a time")
-        with translated(table):
-            offered = columns_offered(table, rows.schema)
-            return _replace(spark, table, rows, offered, list(loads), callers(still))
+            raise ValueError(f"{table}: a partition can be loaded from only one run at a time")
+        with translate_errors(table):
+            columns = read_spark_columns(table, rows.schema)
+            return _replace(spark, table, rows, columns, loads, without_translation(is_publishable))
 
-    def remove(self, spark: SparkSession, keys: Sequence[PartitionKey], *, doomed: Doomed) -> int | None:
-        """Take out the partitions of which the table holds a run that `doomed` names, by one commit.
+    def remove(self, spark: SparkSession, keys: Sequence[PartitionKey], *, is_removable: RunFilter) -> int | None:
+        """Remove those of the partitions that hold a run which `is_removable` returns. Gives the new version.
 
-        There is a commit also when nothing is to go: no load that was planned, and asked about, before it can follow
-        it. None when there is no table.
+        Commits even when nothing is to be removed, so that loads which were planned earlier have to check
+        `is_publishable` again. Returns None when there is no table.
         """
-        table = self._table_of(keys)
-        with translated(table):
-            asked, ask = {(key.customer_id, key.logical_date) for key in keys}, callers(doomed)
-            return _rewrite(table, lambda snapshot: _stage_removal(spark, snapshot, asked, ask))
+        table = self._find_table(keys)
+        partitions = {(key.customer_id, key.logical_date) for key in keys}
+        with translate_errors(table):
+            select = without_translation(is_removable)
+            return _rewrite(table, lambda snapshot: _stage_removal(spark, snapshot, partitions, select))
 
     def optimize(self, spark: SparkSession, *, source: str, query_name: str) -> int | None:
-        """Pack the days that lie in several small files into as few as fit, by one commit that changes no row.
+        """Compact the days that have several small files, in one commit that changes no row. Gives the new version.
 
-        None when every day lies well. TableContended when loaders always came first; they lose nothing to it.
+        Returns None when there is nothing to compact. Raises TableContended after 20 lost races; loads go first.
         """
-        table = Table(root=self._root, source=source, query_name=query_name)
-        with translated(table):
-            return _rewrite(table, lambda snapshot: stage_packed(spark, snapshot))
+        table = WarehouseTable(root=self._root, source=source, query_name=query_name)
+        with translate_errors(table):
+            return _rewrite(table, lambda snapshot: stage_compaction(spark, snapshot))
 
-    def plan_vacuum(self, *, source: str, query_name: str, retention: timedelta = WEEK) -> tuple[str, ...]:
-        """What `vacuum` would remove now, as paths below the table."""
-        table = Table(root=self._root, source=source, query_name=query_name)
-        with translated(table):
-            return removable(table, retention)
+    def vacuum(self, *, source: str, query_name: str, retention: timedelta = DEFAULT_RETENTION) -> tuple[str, ...]:
+        """Remove files that no version within the retention refers to, leftovers of dead loads and old log entries.
 
-    def vacuum(self, *, source: str, query_name: str, retention: timedelta = WEEK) -> tuple[str, ...]:
-        """Remove the files that no version within the retention names, and what loads that died left behind.
-
-        A load that takes, or a reader that holds a version for, longer than the retention may lose its files; a
-        retention under one hour is a ValueError. Old log entries go as well, once a checkpoint stands for them.
+        Returns the removed paths. Loads and readers must finish within the retention. Raises ValueError for a
+        retention under one hour.
         """
-        table = Table(root=self._root, source=source, query_name=query_name)
-        with translated(table):
-            paths = removable(table, retention)
+        table = WarehouseTable(root=self._root, source=source, query_name=query_name)
+        with translate_errors(table):
+            paths = find_removable_paths(table, retention)
             remove_paths(table, paths)
-            shorten_log(table, retention)
+            snapshot = open_table(table)
+            if snapshot is not None:
+                delete_old_log_entries(snapshot, retention)
             return paths
 
-    def held(
+    def read_held_partitions(
         self, *, source: str, query_name: str, since: date | None = None, until: date | None = None
     ) -> dict[PartitionKey, HeldPartition]:
-        """What the table holds of each partition, read from the files of its newest version."""
-        table = Table(root=self._root, source=source, query_name=query_name)
-        days = since or date.min, until or date.max
-        with translated(table):
+        """What the newest version of the table holds of each partition, counted in its files."""
+        table = WarehouseTable(root=self._root, source=source, query_name=query_name)
+        first, last = since or date.min, until or date.max
+        with translate_errors(table):
             snapshot = open_table(table)
             if snapshot is None:
                 return {}
-            files = [table.absolute(file) for file in snapshot.files if days[0] <= file.day <= days[1]]
-            found = by_partition(read_contents(files, (), days=days))
-        return {table.key(*partition): _held(slices) for partition, slices in found.items()}
+            files = [table.absolute_path(file) for file in snapshot.files if first <= file.day <= last]
+            slices_by_partition = group_by_partition(read_contents(files, (), days=(first, last)))
+        return {table.partition_key(*key): _summarize(slices) for key, slices in slices_by_partition.items()}
 
-    def _table_of(self, keys: Sequence[PartitionKey]) -> Table:
+    def _find_table(self, keys: Sequence[PartitionKey]) -> WarehouseTable:
         names = {(key.source, key.query_name) for key in keys}
         if len(names) != 1:
-            raise ValueError("partitions of exactly one table are loaded or removed at a time")
+            raise ValueError("all partitions of one call must belong to one table")
         ((source, query_name),) = names
-        return Table(root=self._root, source=source, query_name=query_name)
+        return WarehouseTable(root=self._root, source=source, query_name=query_name)
 
 
 def _replace(
     spark: SparkSession,
-    table: Table,
+    table: WarehouseTable,
     rows: DataFrame,
-    offered: tuple[TableColumn, ...],
-    asked: list[Load],
-    still: Still,
+    columns: tuple[TableColumn, ...],
+    requested: Sequence[Load],
+    is_publishable: RunFilter,
 ) -> TableLoadResult:
-    """Plan on a version, stage, ask again, commit its successor; again on the next version when that was taken."""
+    """Stage on the newest version, check the runs, and commit. Repeat all of it when another commit came first."""
     outdated: list[Run] = []
-    for tried in range(MOST_TRIES):
-        snapshot = _with_columns(table, offered)
+    for attempt in range(MAX_COMMIT_ATTEMPTS):
+        snapshot = _open_with_columns(table, columns)
         if snapshot is None:
-            _pause(tried)
+            _pause(attempt)
             continue
-        wanted = [load for load in asked if load.run not in outdated]
-        due = _not_held(snapshot, wanted)
-        if not due:
-            return TableLoadResult(table_version=snapshot.version, loads=tuple(wanted), outdated=tuple(outdated))
-        partitions = _partitions(due)
-        staged = stage(
+        loads = tuple(load for load in requested if load.run not in outdated)
+        missing = _find_missing(snapshot, loads)
+        if not missing:
+            return TableLoadResult(table_version=snapshot.version, loads=loads, outdated=tuple(outdated))
+        partitions = {load.partition for load in missing}
+        staged = stage_files(
             spark,
             snapshot,
-            rows=_rows_of(spark, rows, due),
-            loads=due,
+            rows=_select_rows(spark, rows, missing),
+            loads=missing,
             partitions=partitions,
-            replaced=affected_files(snapshot, partitions),
+            replaced=find_affected_files(snapshot, partitions),
         )
-        named = set(still([load.run for load in due]))
-        lost = [load.run for load in due if load.run not in named]
-        if lost:
-            outdated += lost
+        publishable = set(is_publishable([load.run for load in missing]))
+        refused = [load.run for load in missing if load.run not in publishable]
+        if refused:
+            outdated += refused
         elif _commit(snapshot, staged):
-            return TableLoadResult(table_version=snapshot.version + 1, loads=tuple(wanted), outdated=tuple(outdated))
-        discard(table, staged)
-        _pause(tried)
-    raise TableContended(str(table), f"others committed first {MOST_TRIES} times; load again")
+            return TableLoadResult(table_version=snapshot.version + 1, loads=loads, outdated=tuple(outdated))
+        delete_staged_files(table, staged)
+        _pause(attempt)
+    raise TableContended(str(table), f"others committed first {MAX_COMMIT_ATTEMPTS} times; load again")
 
 
 def _stage_removal(
-    spark: SparkSession, snapshot: Snapshot, partitions: set[tuple[str, date]], doomed: Doomed
-) -> Staged:
-    held = [
-        Run(key=snapshot.table.key(*partition), run_id=each.run_id)
-        for partition, slices in _found(snapshot, partitions).items()
-        for each, _content in slices
+    spark: SparkSession, snapshot: TableSnapshot, partitions: set[tuple[str, date]], is_removable: RunFilter
+) -> StagedFiles:
+    runs = [
+        Run(key=snapshot.table.partition_key(*partition), run_id=part.run_id)
+        for partition, slices in _read_slices(snapshot, partitions).items()
+        for part, _content in slices
         if partition in partitions
     ]
-    going = {(run.key.customer_id, run.key.logical_date) for run in doomed(held)}
-    return stage(spark, snapshot, rows=None, loads=[], partitions=going, replaced=affected_files(snapshot, going))
+    removed = {(run.key.customer_id, run.key.logical_date) for run in is_removable(runs)}
+    replaced = find_affected_files(snapshot, removed)
+    return stage_files(spark, snapshot, rows=None, loads=[], partitions=removed, replaced=replaced)
 
 
-def _rewrite(table: Table, staged_on: Callable[[Snapshot], Staged | None]) -> int | None:
-    """Commit what is staged on a version as its successor; None when there is nothing to stage."""
-    for tried in range(MOST_TRIES):
+def _rewrite(table: WarehouseTable, stage: Callable[[TableSnapshot], StagedFiles | None]) -> int | None:
+    """Stage on the newest version and commit, again after a lost race. None when there is nothing to stage."""
+    for attempt in range(MAX_COMMIT_ATTEMPTS):
         snapshot = open_table(table)
-        staged = None if snapshot is None else staged_on(snapshot)
+        staged = None if snapshot is None else stage(snapshot)
         if snapshot is None or staged is None:
             return None
         if _commit(snapshot, staged):
             return snapshot.version + 1
-        discard(table, staged)
-        _pause(tried)
-    raise TableContended(str(table), f"others committed first {MOST_TRIES} times; try again")
+        delete_staged_files(table, staged)
+        _pause(attempt)
+    raise TableContended(str(table), f"others committed first {MAX_COMMIT_ATTEMPTS} times; try again")
 
 
-def _with_columns(table: Table, offered: tuple[TableColumn, ...]) -> Snapshot | None:
-    """The newest version with every offered column in it; None when it had to be made and is to be read anew."""
+def _open_with_columns(table: WarehouseTable, columns: tuple[TableColumn, ...]) -> TableSnapshot | None:
+    """The newest version with all these columns. None after the table or columns were created: then open it again."""
     snapshot = open_table(table)
     if snapshot is None:
-        create_table(table, offered)
+        create_table(table, columns)
         return None
-    fresh = columns_merged(table, held=snapshot.columns, offered=offered)[len(snapshot.columns) :]
-    if fresh:
-        commit_columns(snapshot, fresh=fresh, token=uuid.uuid4().hex)
+    new = find_new_columns(table, existing=snapshot.columns, incoming=columns)
+    if new:
+        commit_columns(snapshot, new=new, token=uuid.uuid4().hex)
         return None
     return snapshot
 
 
-def _commit(snapshot: Snapshot, staged: Staged) -> bool:
-    """Whether the next version is ours. While nobody can tell, the very same commit is tried: it can happen once."""
+def _commit(snapshot: TableSnapshot, staged: StagedFiles) -> bool:
+    """Whether this commit became the next version. Repeats the same commit while its outcome is unknown.
+
+    Repeating is safe, because only one commit can become the next version.
+    """
     token = uuid.uuid4().hex
-    for tried in range(MOST_TRIES):
+    for attempt in range(MAX_COMMIT_ATTEMPTS):
         outcome = commit_files(
             snapshot, removed=staged.replaced, added=staged.added, token=token, rewrite=staged.rewrite
         )
         if outcome is not CommitOutcome.UNKNOWN:
-            return outcome is CommitOutcome.OURS
-        _pause(tried)
-    raise TableContended(str(snapshot.table), "the log takes no commit; its storage may be read-only or full")
+            return outcome is CommitOutcome.COMMITTED
+        _pause(attempt)
+    raise TableContended(str(snapshot.table), "cannot write to the log; its storage may be read-only or full")
 
 
-def _rows_of(spark: SparkSession, rows: DataFrame, loads: Sequence[Load]) -> DataFrame:
-    """The rows of these loads alone; others may be in the frame that are held already or lost their authority."""
-    runs = [(load.run.key.customer_id, load.run.key.logical_date, load.run.run_id) for load in loads]
-    wanted = spark.createDataFrame(runs, f"customer_id string, {DATE} date, run_id string")
-    return rows.join(sf.broadcast(wanted), ["customer_id", DATE, "run_id"], "left_semi")
+def _select_rows(spark: SparkSession, rows: DataFrame, loads: Sequence[Load]) -> DataFrame:
+    """The rows of these loads. The frame may also have rows of runs that are held already or are outdated."""
+    runs = [(*load.partition, load.run.run_id) for load in loads]
+    selected = spark.createDataFrame(runs, f"customer_id string, {DATE_COLUMN} date, run_id string")
+    return rows.join(sf.broadcast(selected), ["customer_id", DATE_COLUMN, "run_id"], "left_semi")
 
 
-def _partitions(loads: Sequence[Load]) -> set[tuple[str, date]]:
-    return {(load.run.key.customer_id, load.run.key.logical_date) for load in loads}
+def _find_missing(snapshot: TableSnapshot, loads: Sequence[Load]) -> list[Load]:
+    """The loads that the table does not hold yet. A load without rows is held if its partition has no rows."""
+    slices_by_partition = _read_slices(snapshot, {load.partition for load in loads})
+    return [load for load in loads if not _is_held(load, slices_by_partition.get(load.partition, []))]
 
 
-def _not_held(snapshot: Snapshot, loads: Sequence[Load]) -> list[Load]:
-    """The loads that the table does not hold as they should be. One of no rows is held where nothing is."""
-    found = _found(snapshot, _partitions(loads))
-    return [load for load in loads if not _is_held(load, found)]
+def _is_held(load: Load, slices: Sequence[tuple[Slice, SliceContent]]) -> bool:
+    expected = [(load.run.run_id, load.schema_version, load.record_count)] if load.record_count else []
+    return [(part.run_id, part.schema_version, content.rows) for part, content in slices] == expected
 
 
-def _is_held(load: Load, found: dict[tuple[str, date], list[tuple[Slice, Content]]]) -> bool:
-    slices = found.get((load.run.key.customer_id, load.run.key.logical_date), [])
-    wanted = [(load.run.run_id, load.schema_version, load.record_count)] if load.record_count else []
-    return [(each.run_id, each.schema_version, content.rows) for each, content in slices] == wanted
+def _read_slices(
+    snapshot: TableSnapshot, partitions: Partitions
+) -> dict[tuple[str, date], list[tuple[Slice, SliceContent]]]:
+    files = find_affected_files(snapshot, partitions)
+    return group_by_partition(read_contents([snapshot.table.absolute_path(file) for file in files], ()))
 
 
-def _found(snapshot: Snapshot, partitions: Partitions) -> dict[tuple[str, date], list[tuple[Slice, Content]]]:
-    files = affected_files(snapshot, partitions)
-    return by_partition(read_contents([snapshot.table.absolute(file) for file in files], ()))
-
-
-def _held(slices: Sequence[tuple[Slice, Content]]) -> HeldPartition:
-    whole = len(slices) == 1
+def _summarize(slices: Sequence[tuple[Slice, SliceContent]]) -> HeldPartition:
+    only = slices[0][0] if len(slices) == 1 else None
     return HeldPartition(
-        run_id=slices[0][0].run_id if whole else None,
-        schema_version=slices[0][0].schema_version if whole else None,
+        run_id=only.run_id if only else None,
+        schema_version=only.schema_version if only else None,
         rows=sum(content.rows for _slice, content in slices),
     )
 
 
-def _pause(tried: int) -> None:
-    time.sleep(random.uniform(0, min(1.0, 0.01 * 2**tried)))  # noqa: S311 - spreads the waiting
+def _pause(attempt: int) -> None:
+    time.sleep(random.uniform(0, min(1.0, 0.01 * 2**attempt)))  # noqa: S311 - jitter between competing loaders

@@ -1,37 +1,39 @@
-"""Says what is loaded, what a table holds and which table that is: the words the rest of the room is written in.
-
-Plain frozen values. How a table's log is read and written is for `commits`.
-"""
+"""The values that the warehouse modules exchange: loads, partition contents, data files and tables."""
 
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import NamedTuple
 
-from ads_pipeline.domain.partition import PartitionKey, Run, checked_name
+from ads_pipeline.domain.partition import PartitionKey, Run, validate_name
 
-DATE = "logical_date"
-KEYS = ("customer_id", "run_id", "schema_version")
-STAGING = "_staging"
+DATE_COLUMN = "logical_date"
+KEY_COLUMNS = ("customer_id", "run_id", "schema_version")
+STAGING_DIRECTORY = "_staging"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """One run to publish, with what its seal says of it."""
+    """One run to publish, with the schema version and row count of its seal."""
 
     run: Run
     schema_version: str
     record_count: int
 
     def __post_init__(self) -> None:
-        checked_name("schema_version", self.schema_version)
+        validate_name("schema_version", self.schema_version)
         if self.record_count < 0:
-            raise ValueError(f"{self.run}: a load has no fewer than 0 rows")
+            raise ValueError(f"{self.run}: record_count must be at least 0")
+
+    @property
+    def partition(self) -> tuple[str, date]:
+        """The partition within its table: customer and day."""
+        return self.run.key.customer_id, self.run.key.logical_date
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLoadResult:
-    """What became of the loads: those the table holds at this version, and the runs that lost their authority."""
+    """The loads that the table holds at this version, and the runs that lost their authority before the commit."""
 
     table_version: int
     loads: tuple[Load, ...]
@@ -40,7 +42,7 @@ class TableLoadResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldPartition:
-    """What a table holds of one partition. No run is named where a foreign writer has mixed rows of several."""
+    """What a table holds of one partition. `run_id` is None if another application mixed rows of several runs."""
 
     run_id: str | None
     schema_version: str | None
@@ -48,7 +50,7 @@ class HeldPartition:
 
 
 class Slice(NamedTuple):
-    """The rows of one run in one partition of a known table; a tuple because there are very many."""
+    """The rows of one run in one partition of a known table. A tuple, because there are very many."""
 
     customer_id: str
     day: date
@@ -56,8 +58,8 @@ class Slice(NamedTuple):
     schema_version: str
 
 
-class Content(NamedTuple):
-    """How many rows a slice has, and a digest of them that does not depend on their order."""
+class SliceContent(NamedTuple):
+    """The number of rows in a slice, and a digest of them that does not depend on their order."""
 
     rows: int
     digest: int
@@ -65,27 +67,26 @@ class Content(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
-    """A file the log names, by its path below the table. A bound is None where the log does not tell it."""
+    """A file of one table version; `path` is relative to the table. A bound is None if the log does not record it."""
 
     path: str
     size: int
-    rows: int | None
     day: date
-    lowest: str | None
-    highest: str | None
+    min_customer_id: str | None
+    max_customer_id: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """The place of one query's table. BadName when its name would not be safe in a path."""
+class WarehouseTable:
+    """The location of one query's table. Raises BadName if a name is not safe in a path."""
 
     root: Path
     source: str
     query_name: str
 
     def __post_init__(self) -> None:
-        checked_name("source", self.source)
-        checked_name("query_name", self.query_name)
+        validate_name("source", self.source)
+        validate_name("query_name", self.query_name)
 
     def __str__(self) -> str:
         return f"{self.source}/{self.query_name}"
@@ -95,12 +96,11 @@ class Table:
         return self.root / self.source / self.query_name
 
     @property
-    def log(self) -> Path:
+    def log_directory(self) -> Path:
         return self.path / "_delta_log"
 
-    def key(self, customer_id: str, day: date) -> PartitionKey:
-        """The partition of this table that these two name."""
+    def partition_key(self, customer_id: str, day: date) -> PartitionKey:
         return PartitionKey(source=self.source, customer_id=customer_id, query_name=self.query_name, logical_date=day)
 
-    def absolute(self, file: DataFile) -> str:
+    def absolute_path(self, file: DataFile) -> str:
         return str(self.path / file.path)
