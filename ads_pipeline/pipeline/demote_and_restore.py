@@ -1,7 +1,7 @@
-"""Overrules verdicts by an operator's order: takes back what readers get, or gives them an earlier run again.
+"""Actions that override a verdict: `demote` rejects the run readers see, `restore` publishes an earlier run again.
 
-Both end as verdicts, with the operator's act in the first transaction that changes something. What a death in between
-leaves is a demotion that has begun, which every reconciliation finishes.
+Both are recorded as verdicts. The first transaction that changes something also logs the action. After a crash, an
+unfinished demotion remains, and `reconcile` finishes it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,14 +14,15 @@ from ads_pipeline.domain.transitions import Effect, Outcome, PartitionState, Sta
 from ads_pipeline.errors import LedgerError
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.values import ActionRequest, VerdictCause, VerdictResult
-from ads_pipeline.pipeline.pipeline import LoadResult, Pipeline
+from ads_pipeline.pipeline.loading import LoadResult
+from ads_pipeline.pipeline.pipeline import Pipeline
 
-NEWER: Final = "a newer run was accepted just before, and stays; look again"
+SUPERSEDED: Final = "a newer run was accepted in the meantime and stays current; preview the action again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverrideResult:
-    """What came of it: the verdicts that stand, why partitions were left alone, and what loading came to."""
+    """The recorded verdicts, the load that followed, and why other partitions were left unchanged."""
 
     recorded: Sequence[VerdictResult]
     loading: LoadResult = field(default_factory=LoadResult)
@@ -29,63 +30,62 @@ class OverrideResult:
     refusals: Sequence[LedgerError] = ()
 
 
-def earlier_accepted(ledger: LedgerReader, state: PartitionState) -> Run | None:
-    """The newest accepted run before the current one; of a partition that is no success, the newest of all.
+def find_earlier_accepted(ledger: LedgerReader, state: PartitionState) -> Run | None:
+    """The newest accepted run before the current one. Without a current success, the newest of all.
 
-    What counts is the last verdict on each run, so one that was demoted is never among them.
+    Only the last verdict on each run counts, so a demoted run is never returned.
     """
     outcomes = {attempt.run: attempt.outcome for attempt in ledger.attempts(state.key)}
-    registered = [each.run for each in ledger.runs(state.key)]
+    runs = [registered.run for registered in ledger.runs(state.key)]
     if state.status is Status.SUCCESS:
-        registered = registered[: registered.index(Run(key=state.key, run_id=str(state.current_run_id)))]
-    return next((run for run in reversed(registered) if outcomes.get(run) is Outcome.ACCEPTED), None)
+        runs = runs[: runs.index(Run(key=state.key, run_id=str(state.current_run_id)))]
+    return next((run for run in reversed(runs) if outcomes.get(run) is Outcome.ACCEPTED), None)
 
 
-def demote(pipeline: Pipeline, runs: Iterable[Run], order: ActionRequest) -> OverrideResult:
-    """Take runs back that readers get: hidden first, gone from the table, then recorded as rejected.
+def demote(pipeline: Pipeline, runs: Iterable[Run], request: ActionRequest) -> OverrideResult:
+    """Hide runs from readers, delete their rows from the table, and record them as rejected.
 
-    It counts as an attempt, as every verdict does. A run that is no longer its partition's current one is rejected
-    all the same, and the current one stays.
+    Each demotion counts as an attempt. A run that is no longer current is rejected too, and the current run stays.
     """
-    recorded, refusals = pipeline.record(
-        [_rejection(run, order) for run in runs], overruling=VerdictCause(act="demote", order=order)
+    recorded, refusals = pipeline.validation.record(
+        [_rejection(run, request) for run in runs], overruling=VerdictCause(action="demote", request=request)
     )
     return OverrideResult(recorded=recorded, refusals=refusals)
 
 
-def restore(pipeline: Pipeline, ledger: LedgerReader, runs: Sequence[Run], order: ActionRequest) -> OverrideResult:
-    """Give readers earlier runs again, one a partition, if the validator accepts them today as well.
+def restore(pipeline: Pipeline, ledger: LedgerReader, runs: Sequence[Run], request: ActionRequest) -> OverrideResult:
+    """Validate earlier runs again, one per partition, and publish those that the validator still accepts.
 
-    The current run is rejected and the earlier one accepted in one transaction; in between its rows are gone.
+    One transaction rejects the current run and accepts the earlier one. Until the load, readers see no rows.
     """
-    opinions = pipeline.opinions(runs, validation_id=f"restore-{order.act_id}")
+    judging = pipeline.validation.evaluate(runs, validation_id=f"restore-{request.action_id}")
     verdicts: list[Verdict] = []
-    problems = {run.key: str(error) for run, error in opinions.unjudged.items()}
+    problems = {run.key: str(error) for run, error in judging.unjudged.items()}
     states = ledger.states(run.key for run in runs)
-    for judgement in opinions.judgements:
+    for judgement in judging.judgements:
         verdict = judgement.verdict
         state = states[verdict.run.key]
         if verdict.outcome is Outcome.REJECTED:
-            problems[verdict.run.key] = f"it would be rejected today: {verdict.error_message}"
+            problems[verdict.run.key] = f"the validator rejects it now: {verdict.error_message}"
             continue
         if state.status is Status.SUCCESS and state.current_run_id != verdict.run.run_id:
-            verdicts.append(_rejection(Run(key=state.key, run_id=str(state.current_run_id)), order))
+            verdicts.append(_rejection(Run(key=state.key, run_id=str(state.current_run_id)), request))
         verdicts.append(verdict)
     if not verdicts:
         return OverrideResult(recorded=(), problems=problems)
-    recorded, refusals = pipeline.record(verdicts, overruling=VerdictCause(act="restore", order=order))
-    accepted = [each for each in recorded if each.verdict.outcome is Outcome.ACCEPTED]
-    promoted = [each for each in accepted if each.effect is Effect.PROMOTED]
-    problems |= {each.state.key: NEWER for each in accepted if each.effect is Effect.SUPERSEDED}
-    loading = pipeline.load(each.state.key for each in promoted)
+    recorded, refusals = pipeline.validation.record(verdicts, overruling=VerdictCause(action="restore", request=request))
+    accepted = [result for result in recorded if result.verdict.outcome is Outcome.ACCEPTED]
+    promoted = [result for result in accepted if result.effect is Effect.PROMOTED]
+    problems |= {result.state.key: SUPERSEDED for result in accepted if result.effect is Effect.SUPERSEDED}
+    loading = pipeline.loader.load(result.state.key for result in promoted)
     return OverrideResult(recorded=promoted, loading=loading, problems=problems, refusals=refusals)
 
 
-def _rejection(run: Run, order: ActionRequest) -> Verdict:
+def _rejection(run: Run, request: ActionRequest) -> Verdict:
     return Verdict(
         run=run,
         outcome=Outcome.REJECTED,
-        validation_id=f"overruled-{order.act_id}",
+        validation_id=f"overruled-{request.action_id}",
         error_class=DEMOTED,
-        error_message=f"{run}: taken back by {order.operator}: {order.reason}",
+        error_message=f"{run}: demoted by {request.operator}: {request.reason}",
     )

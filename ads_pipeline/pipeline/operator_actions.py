@@ -1,7 +1,7 @@
-"""Offers the acts that operators and the retry policy share: looked at first, then carried out on what was seen.
+"""Previews and executes control actions for the command line and for the retry sensor.
 
-A preview names every partition an act would touch, and why it leaves others out. What is carried out is that preview
-and nothing else: a partition that changed in between is left as it is. What overrules a verdict is in `overruling`.
+A preview lists every partition that an action would change, and why it skips others. Execution follows the preview:
+a partition that changed in between is refused. `demote_and_restore` holds the actions that override a verdict.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,18 +10,18 @@ from datetime import date
 from typing import Final
 
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.retry import Lane, RetryPolicy, Terminal, decide, shares
-from ads_pipeline.domain.transitions import Action, PartitionState, Status, move_for
+from ads_pipeline.domain.retry import Lane, RetryPolicy, Terminal, allocate_slots, decide_retry
+from ads_pipeline.domain.transitions import Action, PartitionState, Status, transition_for
 from ads_pipeline.errors import IllegalTransition, LedgerError, LedgerUnavailable
 from ads_pipeline.ledger.control.control_actions import ControlActions
 from ads_pipeline.ledger.control.retry_queue import OpenRequest
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.values import ActionRequest, ActionResult, StateFilter
-from ads_pipeline.progress import ProgressReporter, silence
+from ads_pipeline.progress import ProgressReporter, no_progress
 from ads_pipeline.raw.landing import RawRuns
 
-AT_ONCE: Final = 1_000  # partitions in one transaction: bounds how long their rows are locked
-# The states in which an act finds something to do.
+PARTITIONS_PER_TRANSACTION: Final = 1_000  # bounds how long their rows stay locked
+# The statuses in which an action can change something.
 CANDIDATES: Final[Mapping[Action, frozenset[Status]]] = {
     Action.ENQUEUE: frozenset({Status.PENDING}),
     Action.REQUEUE: frozenset({Status.FAILED}),
@@ -30,194 +30,220 @@ CANDIDATES: Final[Mapping[Action, frozenset[Status]]] = {
     Action.REPROCESS: frozenset({Status.SUCCESS}),
     Action.WITHDRAW: frozenset({Status.SUCCESS}),
 }
-KNOWN: Final = "it is recorded already"
-NOT_MARKED: Final = "it is not marked as terminal"
-MARKED: Final = "it is marked as terminal already"
-ASKED: Final = "it was asked for already, and no verdict has followed"
-NO_RAW: Final = "raw holds no run of it; look at the extractor first, or say --force"
+ALREADY_RECORDED: Final = "already recorded"
+NOT_MARKED: Final = "not marked as terminal"
+ALREADY_MARKED: Final = "already marked as terminal"
+ALREADY_REQUESTED: Final = "already requested; the next verdict closes the request"
+NO_SEALED_RUN: Final = "no sealed run on disk; check the extractor, or retry with --force"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionPreview:
-    """The partitions that an act would change, as they were seen, and why others that were meant are left out.
+    """The states that an action would change, and why it skips other partitions.
 
-    `cleared` are those of them whose terminal mark is to be cleared first.
+    A requeue first clears the terminal marks of `marks_to_clear`.
     """
 
-    act: Action
+    action: Action
     states: tuple[PartitionState, ...]
     skipped: Mapping[PartitionKey, str]
-    cleared: tuple[PartitionState, ...] = ()
+    marks_to_clear: tuple[PartitionState, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
 class ActionOutcome:
-    """What became of a preview. What is in `left` was not reached because of `problem`."""
+    """What became of each previewed partition. The `outage` stopped the action before those `not_reached`."""
 
     changed: list[PartitionState] = field(default_factory=list)
     unchanged: list[PartitionKey] = field(default_factory=list)
     refused: list[LedgerError] = field(default_factory=list)
-    left: list[PartitionKey] = field(default_factory=list)
-    problem: LedgerUnavailable | None = None
+    not_reached: list[PartitionKey] = field(default_factory=list)
+    outage: LedgerUnavailable | None = None
 
     @property
-    def is_whole(self) -> bool:
-        return not self.refused and not self.left
+    def is_complete(self) -> bool:
+        return not self.refused and not self.not_reached
 
 
 class OperatorActions:
-    """The acts under one policy, as of one day. It reads; what changes something takes the desk as well."""
+    """Previews and retries under one retry policy, as of one day.
+
+    It only reads the ledger. Methods that change something take a `ControlActions`.
+    """
 
     def __init__(self, *, ledger: LedgerReader, policy: RetryPolicy, today: date, raw: RawRuns | None = None) -> None:
         self._ledger, self._policy, self._today, self._raw = ledger, policy, today, raw
 
     def preview(
-        self, act: Action, wanted: StateFilter | Sequence[PartitionKey], *, even_terminal: bool = False
+        self, action: Action, selection: StateFilter | Sequence[PartitionKey], *, include_terminal: bool = False
     ) -> ActionPreview:
-        """What the act would do to the partitions that match, or to those that are named. Changes nothing.
+        """List what the action would change among the selected partitions. Nothing is written.
 
-        A terminal partition is requeued only if that is asked for. One of which raw holds no run is left out too, if
-        this control was given raw runs to look at.
+        A requeue skips terminal partitions unless `include_terminal`. Given raw runs, it also skips partitions that
+        have none.
         """
-        states, skipped = self._meant(act, wanted)
-        skipped |= self._held_back(act, states, even_terminal=even_terminal)
+        states, skipped = self._select(action, selection)
+        skipped |= self._find_skipped(action, states, include_terminal=include_terminal)
         kept = tuple(state for state in states if state.key not in skipped)
-        marked = self._marked(kept) if act is Action.REQUEUE else set()
+        marked = self._find_marked(kept) if action is Action.REQUEUE else set()
         return ActionPreview(
-            act=act, states=kept, skipped=skipped, cleared=tuple(state for state in kept if state.key in marked)
+            action=action,
+            states=kept,
+            skipped=skipped,
+            marks_to_clear=tuple(state for state in kept if state.key in marked),
         )
 
-    def terminal(self, states: Sequence[PartitionState]) -> dict[PartitionKey, Terminal]:
-        """Those of the states that policy or a mark gives no more attempts, and why."""
+    def find_terminal(self, states: Sequence[PartitionState]) -> dict[PartitionKey, Terminal]:
+        """The terminal partitions among `states`, each with its reason."""
         failed = [state for state in states if state.status is Status.FAILED]
-        failures = self._ledger.schedule.failures(state.key for state in failed)
-        marked, found = self._marked(failed), dict[PartitionKey, Terminal]()
+        failures = self._ledger.retry_queue.find_failures(state.key for state in failed)
+        marked, terminal = self._find_marked(failed), dict[PartitionKey, Terminal]()
         for key, failure in failures.items():
-            answer = decide(failure, self._policy, marked=key in marked, today=self._today)
-            if isinstance(answer, Terminal):
-                found[key] = answer
-        return found
+            decision = decide_retry(failure, self._policy, marked=key in marked, today=self._today)
+            if isinstance(decision, Terminal):
+                terminal[key] = decision
+        return terminal
 
-    def requeue_due(self, desk: ControlActions, order: ActionRequest, *, source: str, room: int) -> ActionResult:
-        """Plan what failed, and put back to pending what is due: in each lane as much as there could be room for.
+    def requeue_due(
+        self, control_actions: ControlActions, request: ActionRequest, *, source: str, slots: int
+    ) -> ActionResult:
+        """Schedule new failures, and requeue due ones until each lane has `slots` open requests.
 
-        The lanes are filled apart, so that a long queue in one keeps nothing out of the other.
+        The lanes are filled separately, so a long queue in one does not block the other.
         """
-        desk.schedule.plan(self._policy, today=self._today)
-        turn = list[PartitionKey]()
-        for lane, waiting in self._open(source, room).items():
-            if len(waiting) < room:
-                limit = room - len(waiting)
-                turn += desk.schedule.due(self._policy, lane, source=source, today=self._today, limit=limit)
-        planned = {key: plan.attempt_no for key, plan in desk.schedule.of(turn).items()}
-        states = [state for state in desk.states(turn).values() if state.status is Status.FAILED]
-        seen = [state for state in states if state.attempt_count == planned.get(state.key)]
-        if not seen:
+        queue = control_actions.retry_queue
+        queue.schedule_failures(self._policy, today=self._today)
+        due = list[PartitionKey]()
+        for lane, waiting in self._find_due_requests(source, slots).items():
+            if len(waiting) < slots:
+                limit = slots - len(waiting)
+                due += queue.find_due(self._policy, lane, source=source, today=self._today, limit=limit)
+        attempts = {key: retry.attempt_no for key, retry in queue.find_scheduled(due).items()}
+        failed = [state for state in control_actions.states(due).values() if state.status is Status.FAILED]
+        states = [state for state in failed if state.attempt_count == attempts.get(state.key)]
+        if not states:
             return ActionResult(changed=(), unchanged=(), refused=())
-        return desk.carry_out(Action.REQUEUE, [state.key for state in seen], order, seen=seen)
+        return control_actions.execute(Action.REQUEUE, [state.key for state in states], request, expected=states)
 
-    def wanted(self, *, source: str, room: int) -> list[OpenRequest]:
-        """The requests whose turn it is, at most as many as there is room: fresh days first, backfills their part."""
-        found = self._open(source, room)
-        keys = {lane: [each.key for each in listed] for lane, listed in found.items()}
-        turn = set(shares(keys, room, running=self._ledger.schedule.at_work(source, self._today)))
-        return [each for listed in found.values() for each in listed if each.key in turn]
+    def next_requests(self, *, source: str, slots: int) -> list[OpenRequest]:
+        """The next requests to run, at most `slots`: fresh days first, with a share for backfills."""
+        requests = self._find_due_requests(source, slots)
+        keys = {lane: [request.key for request in queued] for lane, queued in requests.items()}
+        running = self._ledger.retry_queue.count_claimed(source, self._today)
+        chosen = set(allocate_slots(keys, slots, running=running))
+        return [request for queued in requests.values() for request in queued if request.key in chosen]
 
-    def _open(self, source: str, room: int) -> dict[Lane, list[OpenRequest]]:
-        limit = max(room, 1)
+    def _find_due_requests(self, source: str, slots: int) -> dict[Lane, list[OpenRequest]]:
+        limit = max(slots, 1)
         return {
-            lane: self._ledger.schedule.wanted(self._policy, lane, source=source, today=self._today, limit=limit)
+            lane: self._ledger.retry_queue.find_due_requests(
+                self._policy, lane, source=source, today=self._today, limit=limit
+            )
             for lane in Lane
         }
 
-    def _meant(
-        self, act: Action, wanted: StateFilter | Sequence[PartitionKey]
+    def _select(
+        self, action: Action, selection: StateFilter | Sequence[PartitionKey]
     ) -> tuple[list[PartitionState], dict[PartitionKey, str]]:
-        """The states that are meant: of a filter those in which there is something to do, of names all of them."""
-        if isinstance(wanted, StateFilter):
-            statuses = CANDIDATES[act] & (wanted.statuses or CANDIDATES[act])
-            return list(self._ledger.pages(replace(wanted, statuses=statuses))), {}
-        states = list(self._ledger.states(wanted).values())
+        """The selected states that permit the action. Only partitions selected by name get a skip reason."""
+        if isinstance(selection, StateFilter):
+            statuses = CANDIDATES[action] & (selection.statuses or CANDIDATES[action])
+            return list(self._ledger.iter_states(replace(selection, statuses=statuses))), {}
+        states = list(self._ledger.states(selection).values())
         skipped = {}
         for state in states:
             try:
-                move_for(state.recorded, act, partition=state.key)
+                transition_for(state.recorded_status, action, partition=state.key)
             except IllegalTransition as error:
                 skipped[state.key] = str(error).removeprefix(f"{state.key}: ")
             else:
-                if state.status not in CANDIDATES[act]:
-                    skipped[state.key] = f"it is {state.recorded or 'absent'}"
+                if state.status not in CANDIDATES[action]:
+                    skipped[state.key] = f"status is {state.recorded_status or 'absent'}"
         return [state for state in states if state.key not in skipped], skipped
 
-    def _held_back(
-        self, act: Action, states: Sequence[PartitionState], *, even_terminal: bool
+    def _find_skipped(
+        self, action: Action, states: Sequence[PartitionState], *, include_terminal: bool
     ) -> Mapping[PartitionKey, str]:
-        """Why partitions that the act is legal for are left out of it."""
-        match act:
+        """Why the action skips partitions whose status permits it."""
+        match action:
             case Action.ENQUEUE:
-                return {state.key: KNOWN for state in states if state.recorded is not None}
+                return {state.key: ALREADY_RECORDED for state in states if state.recorded_status is not None}
             case Action.REQUEUE:
-                terminal = {} if even_terminal else self.terminal(states)
-                why = {key: f"terminal: {answer.why}" for key, answer in terminal.items()}
-                return why | {key: NO_RAW for key in self._rawless(states) if key not in why}
+                terminal = {} if include_terminal else self.find_terminal(states)
+                reasons = {
+                    key: f"terminal: {decision.explanation}; or use --clear-terminal"
+                    for key, decision in terminal.items()
+                }
+                return reasons | {key: NO_SEALED_RUN for key in self._find_without_runs(states) if key not in reasons}
             case Action.REPROCESS:
-                requested = self._ledger.schedule.requested(state.key for state in states)
+                requests = self._ledger.retry_queue.find_requests(state.key for state in states)
                 return {
-                    state.key: ASKED
+                    state.key: ALREADY_REQUESTED
                     for state in states
-                    if state.key in requested and requested[state.key].attempt_no == state.attempt_count
+                    if state.key in requests and requests[state.key].attempt_no == state.attempt_count
                 }
             case Action.MARK_TERMINAL:
-                return dict.fromkeys(self._marked(states), MARKED)
+                return dict.fromkeys(self._find_marked(states), ALREADY_MARKED)
             case Action.CLEAR_TERMINAL:
-                marked = self._marked(states)
+                marked = self._find_marked(states)
                 return {state.key: NOT_MARKED for state in states if state.key not in marked}
         return {}
 
-    def _marked(self, states: Iterable[PartitionState]) -> set[PartitionKey]:
-        return self._ledger.schedule.marked(state.key for state in states)
+    def _find_marked(self, states: Iterable[PartitionState]) -> set[PartitionKey]:
+        return self._ledger.retry_queue.find_marked(state.key for state in states)
 
-    def _rawless(self, states: Iterable[PartitionState]) -> Iterator[PartitionKey]:
+    def _find_without_runs(self, states: Iterable[PartitionState]) -> Iterator[PartitionKey]:
         if self._raw is not None:
             for state in states:
                 if next(iter(self._raw.runs(state.key)), None) is None:
                     yield state.key
 
 
-def carry_out(
-    desk: ControlActions, preview: ActionPreview, order: ActionRequest, *, tell: ProgressReporter = silence
+def execute_preview(
+    control_actions: ControlActions,
+    preview: ActionPreview,
+    request: ActionRequest,
+    *,
+    report_progress: ProgressReporter = no_progress,
 ) -> ActionOutcome:
-    """Do what was previewed, a portion a transaction; each leaves its row in the log of acts.
+    """Execute a preview in batches of one transaction each. Every batch is logged as a part of the action.
 
-    When the database fails on the way, what was done stands, and the answer says what is left.
+    When the database fails, finished batches stay. The outcome lists the partitions that were not reached.
     """
-    done = ActionOutcome()
-    with tell(preview.act.name.lower(), len(preview.states)) as told:
-        for number, some in enumerate(_portions(preview.states)):
-            part = order if len(preview.states) <= AT_ONCE else replace(order, act_id=f"{order.act_id}.{number + 1}")
+    outcome = ActionOutcome()
+    with report_progress(preview.action.name.lower(), len(preview.states)) as advance:
+        for number, states in enumerate(_batches(preview.states)):
+            part = request
+            if len(preview.states) > PARTITIONS_PER_TRANSACTION:
+                part = replace(request, action_id=f"{request.action_id}.{number + 1}")
             try:
-                acted = _act(desk, preview, some, part)
+                result = _execute_batch(control_actions, preview, states, part)
             except LedgerUnavailable as error:
-                done.problem = error
-                done.left += [state.key for state in preview.states[number * AT_ONCE :]]
+                outcome.outage = error
+                rest = preview.states[number * PARTITIONS_PER_TRANSACTION :]
+                outcome.not_reached += [state.key for state in rest]
                 break
-            done.changed += acted.changed
-            done.unchanged += acted.unchanged
-            done.refused += acted.refused
-            told(len(some))
-    return done
+            outcome.changed += result.changed
+            outcome.unchanged += result.unchanged
+            outcome.refused += result.refused
+            advance(len(states))
+    return outcome
 
 
-def _act(
-    desk: ControlActions, preview: ActionPreview, states: Sequence[PartitionState], order: ActionRequest
+def _execute_batch(
+    control_actions: ControlActions,
+    preview: ActionPreview,
+    states: Sequence[PartitionState],
+    request: ActionRequest,
 ) -> ActionResult:
-    marked = set(preview.cleared)
-    cleared = [state for state in states if state in marked]
-    if cleared:
-        first = replace(order, act_id=f"{order.act_id}.clear")
-        desk.carry_out(Action.CLEAR_TERMINAL, [state.key for state in cleared], first, seen=cleared)
-    return desk.carry_out(preview.act, [state.key for state in states], order, seen=states)
+    marked = set(preview.marks_to_clear)
+    to_clear = [state for state in states if state in marked]
+    if to_clear:
+        clearing = replace(request, action_id=f"{request.action_id}.clear")
+        control_actions.execute(Action.CLEAR_TERMINAL, [state.key for state in to_clear], clearing, expected=to_clear)
+    return control_actions.execute(preview.action, [state.key for state in states], request, expected=states)
 
 
-def _portions(states: Sequence[PartitionState]) -> Iterator[Sequence[PartitionState]]:
-    return (states[start : start + AT_ONCE] for start in range(0, len(states), AT_ONCE))
+def _batches(states: Sequence[PartitionState]) -> Iterator[Sequence[PartitionState]]:
+    size = PARTITIONS_PER_TRANSACTION
+    return (states[start : start + size] for start in range(0, len(states), size))

@@ -85,7 +85,7 @@ def test_what_is_parked_is_released(cli: CommandLine) -> None:
     assert cli.run("state", "release", *words).lines == ["nothing to release: query campaign_daily is not parked"]
     assert cli.run("audit", "parked").lines == ["0 parked"]
     acts = cli.run("audit", "acts", "--json").objects
-    assert [(each["act"], each["operator"], each["filters"]) for each in acts[:2]] == [
+    assert [(each["action"], each["operator"], each["filters"]) for each in acts[:2]] == [
         ("release", "ada", "--query campaign_daily"),
         ("park", "ada", "--query campaign_daily"),
     ]
@@ -123,7 +123,7 @@ def test_why_tells_when_it_is_tried_next(cli: CommandLine) -> None:
     cli.run("state", "retry", str(FAILED[0]), *BECAUSE)
     (known,) = cli.run("state", "why", str(FAILED[0]), "--json").objects
     assert (known["requested"], known["next_try_at"]) == ("retry", known["requested_at"])
-    assert known["requested_by_act"] == known["acts"][-1]["act_id"]
+    assert known["requested_by_act"] == known["acts"][-1]["action_id"]
     assert "it was asked for (retry), see ads-pipeline state due" in known["next"][-1]
 
 

@@ -22,7 +22,7 @@ from ads_pipeline.cli.options import (
     DryRun,
     ErrorClass,
     EvenTerminal,
-    Everything,
+    AllPartitions,
     Force,
     Limit,
     OneCustomer,
@@ -36,13 +36,13 @@ from ads_pipeline.cli.options import (
     Until,
     Yes,
 )
-from ads_pipeline.cli.parsing import window
-from ads_pipeline.cli.states import filter_of
+from ads_pipeline.cli.parsing import parse_window
+from ads_pipeline.cli.states import state_filter
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.settings import Settings, read_settings
 
-audits: Final = typer.Typer(no_args_is_help=True, help="Ask what was done, by whom, and what it came to.")
-TYPED: Final = "ads_pipeline.typed"
+audit_group: Final = typer.Typer(no_args_is_help=True, help="Ask what was done, by whom, and what it came to.")
+COMMAND_LINE: Final = "ads_pipeline.typed"
 DEMOTE: Final = """Take back what readers have, as if the validator had rejected it.
 
 It is gone for every reader before it shows as failed, and never comes back by itself; "state restore" gives readers
@@ -56,40 +56,40 @@ RELEASE: Final = """Let an account or a query that was parked be fetched again.
 
 What failed by the fault that parked it is not tried again by that alone: "state retry" has it tried.
 """
-ActId = Annotated[
+ActionId = Annotated[
     str | None, typer.Option("--act", metavar="ACT_ID", help="List the partitions that this act changed.")
 ]
 Work = Callable[[Settings, ActionArguments], int]
 
 
-class Typed(TyperCommand):
+class RecordedCommand(TyperCommand):
     """A command that remembers how it was typed, for the log of acts."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        ctx.meta[TYPED] = shlex.join([*ctx.command_path.split()[1:], *args])
+        ctx.meta[COMMAND_LINE] = shlex.join([*ctx.command_path.split()[1:], *args])
         return super().parse_args(ctx, args)
 
 
-def add_acts(state: typer.Typer) -> None:
+def add_action_commands(state: typer.Typer) -> None:
     """Put the acts, and what is due, below `state`."""
     _add(state, Action.REQUEUE, _retry)
     for act in (Action.ENQUEUE, Action.MARK_TERMINAL, Action.CLEAR_TERMINAL, Action.REPROCESS, Action.WITHDRAW):
         _add(state, act, _command(partial(_perform, act=act)))
-    state.command("demote", cls=Typed, help=DEMOTE)(_command(_demote))
-    state.command("restore", cls=Typed)(_restore)
+    state.command("demote", cls=RecordedCommand, help=DEMOTE)(_command(_demote))
+    state.command("restore", cls=RecordedCommand)(_restore)
 
     state.command("due")(_due)
-    state.command("park", cls=Typed, help=PARK)(_parking(due.park))
-    state.command("release", cls=Typed, help=RELEASE)(_parking(due.release))
+    state.command("park", cls=RecordedCommand, help=PARK)(_parking(due.park))
+    state.command("release", cls=RecordedCommand, help=RELEASE)(_parking(due.release))
 
 
 def _add(state: typer.Typer, act: Action, command: Callable[..., None]) -> None:
-    verb = control_actions.VERBS[act]
-    state.command(verb.name, cls=Typed, help=verb.help)(command)
+    verb = control_actions.ACTION_COMMANDS[act]
+    state.command(verb.name, cls=RecordedCommand, help=verb.help)(command)
 
 
 def _perform(settings: Settings, asked: ActionArguments, *, act: Action) -> int:
-    return control_actions.perform(settings, act, asked)
+    return control_actions.run_action(settings, act, asked)
 
 
 def _demote(settings: Settings, asked: ActionArguments) -> int:
@@ -110,7 +110,7 @@ def _command(work: Work) -> Callable[..., None]:
         query: Queries = None,
         since: Since = None,
         until: Until = None,
-        everything: Everything = False,
+        everything: AllPartitions = False,
         dry_run: DryRun = False,
         yes: Yes = False,
         operator: Operator = None,
@@ -145,7 +145,7 @@ def _retry(
     since: Since = None,
     until: Until = None,
     error_class: ErrorClass = None,
-    everything: Everything = False,
+    everything: AllPartitions = False,
     even_terminal: EvenTerminal = False,
     force: Force = False,
     dry_run: DryRun = False,
@@ -169,8 +169,8 @@ def _retry(
         as_json=as_json,
     )
     _end(
-        control_actions.perform(
-            read_settings(os.environ), Action.REQUEUE, asked, even_terminal=even_terminal, force=force
+        control_actions.run_action(
+            read_settings(os.environ), Action.REQUEUE, asked, include_terminal=even_terminal, force=force
         )
     )
 
@@ -185,7 +185,7 @@ def _restore(
     query: Queries = None,
     since: Since = None,
     until: Until = None,
-    everything: Everything = False,
+    everything: AllPartitions = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     operator: Operator = None,
@@ -231,7 +231,7 @@ def _due(
     may ask for it as often as they like: it changes nothing.
     """
     asked = {"customer": customer, "query": query, "since": since, "until": until}
-    due.show(read_settings(os.environ), asked, limit=limit, as_json=as_json)
+    due.print_due(read_settings(os.environ), asked, limit=limit, as_json=as_json)
 
 
 def _parking(work: Callable[[Settings, ActionArguments], None]) -> Callable[..., None]:
@@ -251,20 +251,20 @@ def _parking(work: Callable[[Settings, ActionArguments], None]) -> Callable[...,
     return command
 
 
-@audits.command("acts")
-def _acts(*, act: ActId = None, after: After = None, limit: Limit = 100, as_json: AsJson = False) -> None:
+@audit_group.command("acts")
+def _acts(*, act: ActionId = None, after: After = None, limit: Limit = 100, as_json: AsJson = False) -> None:
     """List what operators and the policy of retries did, newest first.
 
     Who, when, by which words, with which filters and why, and on how many partitions.
     """
     settings = read_settings(os.environ)
     if act is None:
-        audit.acts(settings, after=after, limit=limit, as_json=as_json)
+        audit.list_actions(settings, after=after, limit=limit, as_json=as_json)
     else:
-        audit.act(settings, act, after=after, limit=limit, as_json=as_json)
+        audit.list_action_partitions(settings, act, after=after, limit=limit, as_json=as_json)
 
 
-@audits.command("terminal")
+@audit_group.command("terminal")
 def _terminal(
     *,
     customer: Customers = None,
@@ -280,11 +280,11 @@ def _terminal(
     They are marked, too old, or have failed too often; "state retry --clear-terminal" has them tried all the same.
     """
     settings = read_settings(os.environ)
-    wanted = filter_of(settings, customer=customer, query=query, status=None, days=window(since, until))
-    audit.terminal(settings, wanted, after=after, limit=limit, as_json=as_json)
+    wanted = state_filter(settings, customer=customer, query=query, status=None, days=parse_window(since, until))
+    audit.list_terminal(settings, wanted, after=after, limit=limit, as_json=as_json)
 
 
-@audits.command("attempts")
+@audit_group.command("attempts")
 def _attempts(
     *,
     customer: Customers = None,
@@ -300,23 +300,23 @@ def _attempts(
     Each with its outcome, what it did to the partition, and where it rejected a run the class of error and the words.
     """
     settings = read_settings(os.environ)
-    wanted = filter_of(settings, customer=customer, query=query, status=None, days=window(since, until))
-    audit.attempts(settings, wanted, after=after, limit=limit, as_json=as_json)
+    wanted = state_filter(settings, customer=customer, query=query, status=None, days=parse_window(since, until))
+    audit.list_attempts(settings, wanted, after=after, limit=limit, as_json=as_json)
 
 
-@audits.command("parked")
+@audit_group.command("parked")
 def _parked(*, as_json: AsJson = False) -> None:
     """List the accounts and queries for which nothing is fetched, since when and why.
 
     "state release" lets one be fetched again.
     """
-    audit.parked(read_settings(os.environ), as_json=as_json)
+    audit.list_parked(read_settings(os.environ), as_json=as_json)
 
 
 def _asked(context: typer.Context, **typed: Any) -> ActionArguments:
     """The act as it was typed; what was left out stays as `Asked` has it."""
     return ActionArguments(
-        words=context.meta[TYPED], **{name: value for name, value in typed.items() if value is not None}
+        command_line=context.meta[COMMAND_LINE], **{name: value for name, value in typed.items() if value is not None}
     )
 
 

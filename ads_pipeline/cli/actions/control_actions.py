@@ -10,18 +10,18 @@ from datetime import UTC, datetime
 from typing import Final
 
 from ads_pipeline.cli.actions import confirmation
-from ads_pipeline.cli.actions.arguments import ActionArguments, expected, hint, meant, order_of
-from ads_pipeline.cli.actions.confirmation import End, Line, Plan
-from ads_pipeline.cli.output import counted
-from ads_pipeline.cli.parsing import desk_of, ledger_of
-from ads_pipeline.domain.partition import PartitionKey, checked_name
-from ads_pipeline.domain.retry import TREATMENTS
+from ads_pipeline.cli.actions.arguments import ActionArguments, list_partitions_to_enqueue, suggest, select_partitions, build_request
+from ads_pipeline.cli.actions.confirmation import ActionReport, PlannedChange, ActionPlan
+from ads_pipeline.cli.output import count_of
+from ads_pipeline.cli.parsing import open_control_actions, open_ledger
+from ads_pipeline.domain.partition import PartitionKey, validate_name
+from ads_pipeline.domain.retry import ERROR_POLICIES
 from ads_pipeline.domain.transitions import Action, PartitionState, Status
 from ads_pipeline.errors import BadName
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.values import StateFilter
-from ads_pipeline.pipeline.operator_actions import ActionOutcome, ActionPreview, OperatorActions, carry_out
-from ads_pipeline.progress import silence, telling
+from ads_pipeline.pipeline.operator_actions import ActionOutcome, ActionPreview, OperatorActions, execute_preview
+from ads_pipeline.progress import no_progress, progress_on
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.settings import Settings
 
@@ -35,7 +35,7 @@ class ActionCommand:
     help: str
 
 
-VERBS: Final[Mapping[Action, ActionCommand]] = {
+ACTION_COMMANDS: Final[Mapping[Action, ActionCommand]] = {
     Action.ENQUEUE: ActionCommand(
         name="enqueue",
         becomes="pending, requested",
@@ -89,24 +89,24 @@ VERBS: Final[Mapping[Action, ActionCommand]] = {
 }
 
 
-def perform(
-    settings: Settings, act: Action, asked: ActionArguments, *, even_terminal: bool = False, force: bool = False
+def run_action(
+    settings: Settings, action: Action, arguments: ActionArguments, *, include_terminal: bool = False, force: bool = False
 ) -> int:
     """Carry an act out on the partitions that are meant, if whoever is asked agrees; the code to end with."""
-    order = order_of(asked)
-    with ledger_of(settings) as ledger:
-        wanted = expected(asked, settings, ledger) if act is Action.ENQUEUE else meant(asked, settings, ledger)
-        looks = act is Action.REQUEUE and not force and settings.raw_root.is_dir()
+    order = build_request(arguments)
+    with open_ledger(settings) as ledger:
+        wanted = list_partitions_to_enqueue(arguments, settings, ledger) if action is Action.ENQUEUE else select_partitions(arguments, settings, ledger)
+        looks = action is Action.REQUEUE and not force and settings.raw_root.is_dir()
         raw = RawRuns(settings.raw_root) if looks else None
-        control = OperatorActions(ledger=ledger, policy=settings.retries, today=datetime.now(UTC).date(), raw=raw)
-        preview = _narrowed(control, ledger, act, wanted, asked.error_class, even_terminal=even_terminal)
+        control = OperatorActions(ledger=ledger, policy=settings.retry_policy, today=datetime.now(UTC).date(), raw=raw)
+        preview = _narrowed(control, ledger, action, wanted, arguments.error_class, even_terminal=include_terminal)
     plan = _plan(preview)
-    if not confirmation.agreed(plan, asked):
+    if not confirmation.confirm(plan, arguments):
         return 0
-    tell = telling(sys.stderr) if sys.stderr.isatty() else silence
-    with desk_of(settings) as desk:
-        done = carry_out(desk, preview, order, tell=tell)
-    return confirmation.end(plan, _end(preview, done, order.act_id), asked)
+    tell = progress_on(sys.stderr) if sys.stderr.isatty() else no_progress
+    with open_control_actions(settings) as desk:
+        done = execute_preview(desk, preview, order, report_progress=tell)
+    return confirmation.report_outcome(plan, _end(preview, done, order.action_id), arguments)
 
 
 def _narrowed(
@@ -119,27 +119,27 @@ def _narrowed(
     even_terminal: bool,
 ) -> ActionPreview:
     """The preview, of partitions whose last failure was of a class if one was named."""
-    preview = control.preview(act, wanted, even_terminal=even_terminal)
+    preview = control.preview(act, wanted, include_terminal=even_terminal)
     if error_class is None:
         return preview
-    checked_name("error_class", error_class)
-    failures = ledger.schedule.failures([*(state.key for state in preview.states), *preview.skipped])
+    validate_name("error_class", error_class)
+    failures = ledger.retry_queue.find_failures([*(state.key for state in preview.states), *preview.skipped])
     kept = {key for key, failure in failures.items() if failure.error_class == error_class}
-    if not kept and error_class not in TREATMENTS:
-        known = sorted({*TREATMENTS, *(each.error_class for each in failures.values() if each.error_class)})
-        raise BadName("error_class", error_class, f"no failure is of it; {hint(error_class, known)}")
+    if not kept and error_class not in ERROR_POLICIES:
+        known = sorted({*ERROR_POLICIES, *(each.error_class for each in failures.values() if each.error_class)})
+        raise BadName("error_class", error_class, f"no failure is of it; {suggest(error_class, known)}")
     return replace(
         preview,
         states=tuple(state for state in preview.states if state.key in kept),
-        cleared=tuple(state for state in preview.cleared if state.key in kept),
+        marks_to_clear=tuple(state for state in preview.marks_to_clear if state.key in kept),
         skipped={key: why for key, why in preview.skipped.items() if key in kept},
     )
 
 
-def _plan(preview: ActionPreview) -> Plan:
-    verb, cleared = VERBS[preview.act], set(preview.cleared)
+def _plan(preview: ActionPreview) -> ActionPlan:
+    verb, cleared = ACTION_COMMANDS[preview.action], set(preview.marks_to_clear)
     lines = [
-        Line(
+        PlannedChange(
             key=state.key,
             status=state.status,
             now=_now(state),
@@ -147,24 +147,24 @@ def _plan(preview: ActionPreview) -> Plan:
         )
         for state in preview.states
     ]
-    return Plan(verb=verb.name, lines=lines, skipped=preview.skipped)
+    return ActionPlan(verb=verb.name, changes=lines, skipped=preview.skipped)
 
 
 def _now(state: PartitionState) -> str:
     """A success goes by its rows, anything else by its number of attempts."""
     if state.status is Status.SUCCESS:
-        return f"{state.status}, {counted(state.record_count or 0, 'row')}"
-    return f"{state.status}, {counted(state.attempt_count, 'attempt')}"
+        return f"{state.status}, {count_of(state.record_count or 0, 'row')}"
+    return f"{state.status}, {count_of(state.attempt_count, 'attempt')}"
 
 
-def _end(preview: ActionPreview, done: ActionOutcome, act_id: str) -> End:
+def _end(preview: ActionPreview, done: ActionOutcome, action_id: str) -> ActionReport:
     changed = [state.key for state in done.changed]
     reached = {*changed, *done.unchanged}
     refusals = {str(getattr(error, "partition", "")): str(error) for error in done.refused}
-    problem = None if done.problem is None else str(done.problem)
-    return End(
-        act_id=act_id,
-        done=changed,
+    problem = None if done.outage is None else str(done.outage)
+    return ActionReport(
+        action_id=action_id,
+        changed=changed,
         unchanged=done.unchanged,
         remaining={
             state.key: refusals.get(str(state.key), problem or "it was not reached")

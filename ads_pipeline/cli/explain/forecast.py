@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from ads_pipeline.cli.output import instant_of, moment
+from ads_pipeline.cli.output import iso_instant, format_instant
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.retry import Failure, Parked, RetryAt, RetryDecision, RetryPolicy, Terminal, decide
+from ads_pipeline.domain.retry import Failure, Parked, RetryAt, RetryDecision, RetryPolicy, Terminal, decide_retry
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.ledger.control.retry_queue import OpenRequest, Parking, ScheduledRetry
 from ads_pipeline.ledger.reader import LedgerReader
@@ -17,10 +17,10 @@ from ads_pipeline.ledger.values import LeaseHolder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prospect:
+class RetryForecast:
     """What becomes of one partition: of its last failure, of what was asked for, and what holds it back."""
 
-    answer: RetryDecision | None = None
+    decision: RetryDecision | None = None
     request: OpenRequest | None = None
     parkings: tuple[Parking, ...] = ()
     marked: bool = False
@@ -28,72 +28,72 @@ class Prospect:
 
     @property
     def terminal(self) -> Terminal | None:
-        return self.answer if isinstance(self.answer, Terminal) else None
+        return self.decision if isinstance(self.decision, Terminal) else None
 
     @property
     def next_at(self) -> datetime | None:
         """The moment from which it is tried again; None where nothing brings a try until somebody acts."""
         if self.parkings or self.marked:
             return None
-        if isinstance(self.answer, RetryAt):
-            return self.answer.at
-        return self.request.requested_at if self.request and self.answer is None else None
+        if isinstance(self.decision, RetryAt):
+            return self.decision.at
+        return self.request.requested_at if self.request and self.decision is None else None
 
-    def told(self, now: datetime) -> dict[str, str]:
+    def describe(self, now: datetime) -> dict[str, str]:
         """In words, for people."""
         said = {} if self.holder is None else {"at work": str(self.holder)}
         if self.request:
             said["asked for"] = (
-                f"{self.request.kind} at {moment(self.request.requested_at)}, act {self.request.act_id}"
+                f"{self.request.kind} at {format_instant(self.request.requested_at)}, act {self.request.action_id}"
             )
         if self.parkings:
-            said["parked"] = "; ".join(map(parking_words, self.parkings))
+            said["parked"] = "; ".join(map(describe_parking, self.parkings))
         if self.terminal:
-            said["next try"] = f"none, it is terminal: {self.terminal.why}"
+            said["next try"] = f"none, it is terminal: {self.terminal.explanation}"
         elif self.marked:
             said["next try"] = "none, it is marked as terminal"
-        elif isinstance(self.answer, Parked):
-            said["next try"] = f"none: {self.answer.why}"
+        elif isinstance(self.decision, Parked):
+            said["next try"] = f"none: {self.decision.explanation}"
         elif self.next_at:
-            why = f" ({self.answer.why})" if self.answer else ""
+            why = f" ({self.decision.explanation})" if self.decision else ""
             said["next try"] = (
-                f"due since {moment(self.next_at)}" if self.next_at <= now else moment(self.next_at)
+                f"due since {format_instant(self.next_at)}" if self.next_at <= now else format_instant(self.next_at)
             ) + why
         return said
 
-    def fields(self) -> dict[str, object]:
+    def json_fields(self) -> dict[str, object]:
         """The same for programs."""
         request, terminal = self.request, self.terminal
         return {
-            "next_try_at": instant_of(self.next_at),
-            "next_try_why": None if self.answer is None else self.answer.why,
+            "next_try_at": iso_instant(self.next_at),
+            "next_try_why": None if self.decision is None else self.decision.explanation,
             "terminal": terminal and terminal.reason.value,
             "marked_terminal": self.marked,
             "requested": request and request.kind,
-            "requested_at": instant_of(request.requested_at if request else None),
-            "requested_by_act": request and request.act_id,
+            "requested_at": iso_instant(request.requested_at if request else None),
+            "requested_by_act": request and request.action_id,
             "held_by_run": self.holder and self.holder.run_id,
             "parked": [f"{each.scope} {each.name}" for each in self.parkings],
         }
 
 
-def prospects(
+def forecast_retries(
     ledger: LedgerReader, states: Sequence[PartitionState], policy: RetryPolicy, *, now: datetime
-) -> dict[PartitionKey, Prospect]:
+) -> dict[PartitionKey, RetryForecast]:
     """What becomes of each of these partitions, in the order given."""
-    keys, schedule = [state.key for state in states], ledger.schedule
-    failures, planned = schedule.failures(keys), schedule.of(keys)
-    requested, marked = schedule.requested(keys), schedule.marked(keys)
-    holders = ledger.holders(keys)
-    parkings = [each for source in {key.source for key in keys} for each in schedule.parkings(source)]
+    keys, schedule = [state.key for state in states], ledger.retry_queue
+    failures, planned = schedule.find_failures(keys), schedule.find_scheduled(keys)
+    requested, marked = schedule.find_requests(keys), schedule.find_marked(keys)
+    holders = ledger.lease_holders(keys)
+    parkings = [each for source in {key.source for key in keys} for each in schedule.list_parkings(source)]
     found = {}
     for state in states:
         key, request = state.key, requested.get(state.key)
         request = request if request and request.attempt_no == state.attempt_count else None
         failure = _that_counts(state, failures.get(key), request)
-        answer = None if failure is None else decide(failure, policy, marked=key in marked, today=now.date())
-        found[key] = Prospect(
-            answer=_as_planned(answer, planned.get(key), state),
+        answer = None if failure is None else decide_retry(failure, policy, marked=key in marked, today=now.date())
+        found[key] = RetryForecast(
+            decision=_as_planned(answer, planned.get(key), state),
             request=request,
             parkings=tuple(each for each in parkings if _holds(each, key)),
             marked=key in marked,
@@ -102,16 +102,16 @@ def prospects(
     return found
 
 
-def lines(told: Mapping[PartitionKey, Prospect], now: datetime) -> Iterable[tuple[PartitionKey, str]]:
+def describe_forecasts(told: Mapping[PartitionKey, RetryForecast], now: datetime) -> Iterable[tuple[PartitionKey, str]]:
     """Each partition of which there is something to say, on one line."""
     for key, prospect in told.items():
-        said = "; ".join(f"{name}: {words}" for name, words in prospect.told(now).items())
+        said = "; ".join(f"{name}: {words}" for name, words in prospect.describe(now).items())
         if said:
             yield key, said
 
 
-def parking_words(parking: Parking) -> str:
-    since = "" if parking.parked_at is None else f" since {moment(parking.parked_at)}"
+def describe_parking(parking: Parking) -> str:
+    since = "" if parking.parked_at is None else f" since {format_instant(parking.parked_at)}"
     what = "account" if parking.scope == "customer" else parking.scope
     return f"{what} {parking.name}{since}: {parking.error_class}: {parking.why}"
 
@@ -128,7 +128,7 @@ def _as_planned(
 ) -> RetryDecision | None:
     """The moment that was planned holds, also where the policy has changed since."""
     if isinstance(answer, RetryAt) and planned and planned.due_at and planned.attempt_no == state.attempt_count:
-        return RetryAt(at=planned.due_at, why=answer.why)
+        return RetryAt(at=planned.due_at, explanation=answer.explanation)
     return answer
 
 

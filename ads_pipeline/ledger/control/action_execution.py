@@ -1,6 +1,6 @@
-"""Carries out control acts: on every partition where one is legal, logged with who, how and why, and told as events.
+"""The transaction of one control action: decide per partition, write states, log and emit events.
 
-Verdicts and publications are `writer`'s own.
+`ControlActions` is the interface that opens the transaction and calls these functions.
 """
 
 from collections import Counter
@@ -11,22 +11,15 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.transitions import Action, PartitionState, carry_out
-from ads_pipeline.errors import (
-    ActionIdReused,
-    IllegalTransition,
-    LedgerError,
-    MarkedTerminal,
-    StateChanged,
-    printable,
-)
+from ads_pipeline.domain.transitions import Action, PartitionState, apply_control_action
+from ads_pipeline.errors import ActionIdReused, IllegalTransition, LedgerError, MarkedTerminal, StateChanged
 from ads_pipeline.ledger.row_mapping import key_fields, key_in, state_fields
 from ads_pipeline.ledger.tables import instant_text
 from ads_pipeline.ledger.values import ActionRequest, ActionResult
 from ads_pipeline.ledger.write_context import WriteContext
+from ads_pipeline.quoting import printable
 
-# What an act on a partition is told as.
-EVENTS: Final[Mapping[Action, str]] = {
+EVENT_TYPES: Final[Mapping[Action, str]] = {
     Action.ENQUEUE: "PartitionEnqueued",
     Action.REQUEUE: "PartitionRequeued",
     Action.WITHDRAW: "PartitionWithdrawn",
@@ -34,192 +27,195 @@ EVENTS: Final[Mapping[Action, str]] = {
     Action.MARK_TERMINAL: "TerminalMarked",
     Action.CLEAR_TERMINAL: "TerminalCleared",
 }
-# The acts by which a run is asked for, and what for.
-KINDS: Final[Mapping[Action, str]] = {
+# The actions that open a request for a new run, and the kind of that request.
+REQUEST_KINDS: Final[Mapping[Action, str]] = {
     Action.REQUEUE: "retry",
     Action.ENQUEUE: "backfill",
     Action.REPROCESS: "reprocess",
 }
 
 
-def act_on(
-    writing: WriteContext,
+def execute_action(
+    context: WriteContext,
     connection: sa.Connection,
-    act: Action,
+    action: Action,
     keys: Sequence[PartitionKey],
-    order: ActionRequest,
-    seen: Mapping[PartitionKey, PartitionState],
+    request: ActionRequest,
+    expected: Mapping[PartitionKey, PartitionState],
 ) -> ActionResult:
-    """What the act made of each partition; what it made before, when it is sent again.
+    """Execute the action on each partition, or return the first result when the request was executed before.
 
-    A partition that is no longer as it was `seen` is refused: whoever ordered the act did not mean what it is now.
+    A partition that differs from its `expected` state is refused.
     """
-    now = writing.now(connection)
-    before = writing.lock(connection, keys)
-    if is_logged(writing, connection, act.name, order):
-        return _done_before(writing, connection, order, keys, before)
+    now = context.now(connection)
+    before = context.lock(connection, keys)
+    if is_logged(context, connection, action.name, request):
+        return _read_earlier_result(context, connection, request, keys, before)
     states = [before.get(key) or PartitionState.absent(key) for key in keys]
-    acted = _decide(act, states, seen, _noted(writing, connection, act, keys), now)
-    log(writing, connection, act.name, order, acted.changed, before, now)
-    _write(writing, connection, act, order, acted, before, now)
-    _tell(writing, connection, act, order, acted, now)
-    return acted
+    result = _decide(action, states, expected, _find_recorded(context, connection, action, keys), now)
+    log_action(context, connection, action.name, request, result.changed, before, now)
+    _write_changes(context, connection, action, request, result.changed, before, now)
+    _emit_events(context, connection, action, request, result.changed, now)
+    return result
 
 
-def log(
-    writing: WriteContext,
+def log_action(
+    context: WriteContext,
     connection: sa.Connection,
-    act: str,
-    order: ActionRequest,
+    action: str,
+    request: ActionRequest,
     changed: Sequence[PartitionState],
     before: Mapping[PartitionKey, PartitionState],
     now: datetime,
 ) -> None:
-    """Keep who acted, how and why, what each partition was before it, and behind which attempt that was."""
-    words = {
-        "act_id": order.act_id,
-        "act": act.lower(),
-        "operator": printable(order.operator),
-        "command": printable(order.command),
-        "filters": printable(order.filters),
-        "reason": printable(order.reason),
+    """Log the request, and for each changed partition its earlier status and its attempt number."""
+    row = {
+        "action_id": request.action_id,
+        "action": action.lower(),
+        "operator": printable(request.operator),
+        "command": printable(request.command),
+        "filters": printable(request.filters),
+        "reason": printable(request.reason),
         "partitions_changed": len(changed),
-        "acted_at": now,
+        "performed_at": now,
     }
-    connection.execute(writing.sql.insert_act, words)
+    connection.execute(context.sql.insert_action, row)
     rows = (
         key_fields(state.key)
-        | {"act_id": order.act_id, "attempt_no": state.attempt_count}
+        | {"action_id": request.action_id, "attempt_no": state.attempt_count}
         | {"status_before": before[state.key].status if state.key in before else None}
         for state in changed
     )
-    writing.sql.insert_acted.run(connection, rows)
+    context.sql.insert_action_partitions.run(connection, rows)
 
 
-def is_logged(writing: WriteContext, connection: sa.Connection, act: str, order: ActionRequest) -> bool:
-    """Whether this very act is in the log; ActRepeated when another one is under its id."""
-    done = connection.execute(writing.sql.read_act, {"act_id": order.act_id}).one_or_none()
-    if done is not None and (done.act, done.operator) != (act.lower(), printable(order.operator)):
-        raise ActionIdReused(order.act_id)
-    return done is not None
+def is_logged(context: WriteContext, connection: sa.Connection, action: str, request: ActionRequest) -> bool:
+    """Whether this request was executed before. Raises ActionIdReused when its id names another action."""
+    row = connection.execute(context.sql.read_action, {"action_id": request.action_id}).one_or_none()
+    if row is not None and (row.action, row.operator) != (action.lower(), printable(request.operator)):
+        raise ActionIdReused(request.action_id)
+    return row is not None
 
 
-def _write(
-    writing: WriteContext,
+def _write_changes(
+    context: WriteContext,
     connection: sa.Connection,
-    act: Action,
-    order: ActionRequest,
-    acted: ActionResult,
+    action: Action,
+    request: ActionRequest,
+    changed: Sequence[PartitionState],
     before: Mapping[PartitionKey, PartitionState],
     now: datetime,
 ) -> None:
-    at = instant_text(now)
-    changed = [state.key for state in acted.changed]
-    moved = [state for state in acted.changed if state.key in before and state != before[state.key]]
-    writing.sql.update_states.run(connection, map(state_fields, moved))
-    writing.insert_pending(connection, [key for key in changed if key not in before], now)
-    if act is Action.WITHDRAW:
-        writing.withdraw_pointers(connection, changed)
-    if act in KINDS:
-        wanted = {"kind": KINDS[act], "act_id": order.act_id, "requested_at": at}
-        rows = (key_fields(each.key) | {"attempt_no": each.attempt_count} | wanted for each in acted.changed)
-        writing.sql.put_requests.run(connection, rows)
-    if act is Action.MARK_TERMINAL:
-        mark = {"act_id": order.act_id, "marked_at": at}
-        writing.sql.insert_marks.run(connection, (key_fields(key) | mark for key in changed))
-    if act is Action.CLEAR_TERMINAL:
-        writing.sql.clear_marks.run(connection, map(key_fields, changed))
+    at, keys = instant_text(now), [state.key for state in changed]
+    updated = [state for state in changed if state.key in before and state != before[state.key]]
+    context.sql.update_states.run(connection, map(state_fields, updated))
+    context.insert_pending(connection, [key for key in keys if key not in before], now)
+    if action is Action.WITHDRAW:
+        context.withdraw_pointers(connection, keys)
+    if action in REQUEST_KINDS:
+        opened = {"kind": REQUEST_KINDS[action], "action_id": request.action_id, "requested_at": at}
+        rows = (key_fields(state.key) | {"attempt_no": state.attempt_count} | opened for state in changed)
+        context.sql.upsert_requests.run(connection, rows)
+    if action is Action.MARK_TERMINAL:
+        mark = {"action_id": request.action_id, "marked_at": at}
+        context.sql.insert_terminal_marks.run(connection, (key_fields(key) | mark for key in keys))
+    if action is Action.CLEAR_TERMINAL:
+        context.sql.delete_terminal_marks.run(connection, map(key_fields, keys))
 
 
-def _tell(
-    writing: WriteContext,
+def _emit_events(
+    context: WriteContext,
     connection: sa.Connection,
-    act: Action,
-    order: ActionRequest,
-    acted: ActionResult,
+    action: Action,
+    request: ActionRequest,
+    changed: Sequence[PartitionState],
     now: datetime,
 ) -> None:
-    """The attempt that an event names is the next one, which is what the act is for; a mark's is its number."""
-    data = {"operator": printable(order.operator), "reason": printable(order.reason)}
-    numbers: Mapping[PartitionKey, int] = {state.key: state.attempt_count + 1 for state in acted.changed}
-    if act in {Action.MARK_TERMINAL, Action.CLEAR_TERMINAL}:
-        rows = writing.sql.acts_of.run(connection, map(key_fields, numbers))
+    """Emit one event per changed partition. Its attempt is the coming one.
+
+    A terminal mark belongs to no attempt, so its events are numbered by the partition's logged actions.
+    """
+    data = {"operator": printable(request.operator), "reason": printable(request.reason)}
+    numbers: Mapping[PartitionKey, int] = {state.key: state.attempt_count + 1 for state in changed}
+    if action in {Action.MARK_TERMINAL, Action.CLEAR_TERMINAL}:
+        rows = context.sql.actions_per_partition.run(connection, map(key_fields, numbers))
         numbers = Counter(map(key_in, rows))
     at = instant_text(now)
     events: list[dict[str, Any]] = [
-        writing.own.fields(EVENTS[act], str(key), number, data, at=at, signal=order.act_id)
+        context.own.encode(EVENT_TYPES[action], str(key), number, data, emitted_at=at, caused_by=request.action_id)
         for key, number in numbers.items()
     ]
-    writing.tell(connection, events, now)
+    context.tell(connection, events, now)
 
 
-def _done_before(
-    writing: WriteContext,
+def _read_earlier_result(
+    context: WriteContext,
     connection: sa.Connection,
-    order: ActionRequest,
+    request: ActionRequest,
     keys: Sequence[PartitionKey],
     states: Mapping[PartitionKey, PartitionState],
 ) -> ActionResult:
-    """The answer to an act that is sent again, as when its first answer was lost."""
-    acted = set(map(key_in, connection.execute(writing.sql.read_acted, {"act_id": order.act_id})))
+    rows = connection.execute(context.sql.read_action_partitions, {"action_id": request.action_id})
+    changed = set(map(key_in, rows))
     return ActionResult(
-        changed=tuple(states[key] for key in keys if key in acted),
-        unchanged=tuple(key for key in keys if key not in acted),
+        changed=tuple(states[key] for key in keys if key in changed),
+        unchanged=tuple(key for key in keys if key not in changed),
         refused=(),
     )
 
 
-def _noted(
-    writing: WriteContext, connection: sa.Connection, act: Action, keys: Sequence[PartitionKey]
+def _find_recorded(
+    context: WriteContext, connection: sa.Connection, action: Action, keys: Sequence[PartitionKey]
 ) -> Collection[PartitionKey]:
-    """The partitions of which the control plane has noted already what the act is about."""
-    if act is Action.REPROCESS:
-        return set(map(key_in, writing.sql.open_requests_of.run(connection, map(key_fields, keys))))
-    if act in {Action.REQUEUE, Action.MARK_TERMINAL, Action.CLEAR_TERMINAL}:
-        return set(map(key_in, writing.sql.marks_of.run(connection, map(key_fields, keys))))
+    """The partitions that already have the open request or the terminal mark that this action concerns."""
+    if action is Action.REPROCESS:
+        return set(map(key_in, context.sql.read_open_requests.run(connection, map(key_fields, keys))))
+    if action in {Action.REQUEUE, Action.MARK_TERMINAL, Action.CLEAR_TERMINAL}:
+        return set(map(key_in, context.sql.read_terminal_marks.run(connection, map(key_fields, keys))))
     return ()
 
 
 def _decide(
-    act: Action,
+    action: Action,
     states: Iterable[PartitionState],
-    seen: Mapping[PartitionKey, PartitionState],
-    noted: Collection[PartitionKey],
+    expected: Mapping[PartitionKey, PartitionState],
+    recorded: Collection[PartitionKey],
     now: datetime,
 ) -> ActionResult:
     changed: list[PartitionState] = []
     unchanged: list[PartitionKey] = []
     refused: list[LedgerError] = []
     for before in states:
+        key = before.key
         try:
-            after = _after(act, before, seen.get(before.key, before), is_noted=before.key in noted, now=now)
+            after = _apply(action, before, expected.get(key, before), is_recorded=key in recorded, now=now)
         except (IllegalTransition, MarkedTerminal, StateChanged) as error:
             refused.append(error)
         else:
             if after is None:
-                unchanged.append(before.key)
+                unchanged.append(key)
             else:
                 changed.append(after)
     return ActionResult(changed=tuple(changed), unchanged=tuple(unchanged), refused=tuple(refused))
 
 
-def _after(
-    act: Action, before: PartitionState, seen: PartitionState, *, is_noted: bool, now: datetime
+def _apply(
+    action: Action, before: PartitionState, expected: PartitionState, *, is_recorded: bool, now: datetime
 ) -> PartitionState | None:
-    """The state that the act leads to; None where there is nothing for it to do."""
-    if before != seen:
-        raise StateChanged(str(before.key), _told(seen), _told(before))
-    after = carry_out(before, act, now=now)
-    match act:
+    """The state after the action, or None when the action has nothing to change."""
+    if before != expected:
+        raise StateChanged(str(before.key), _describe(expected), _describe(before))
+    after = apply_control_action(before, action, now=now)
+    match action:
         case Action.REPROCESS | Action.MARK_TERMINAL:
-            return None if is_noted else after
+            return None if is_recorded else after
         case Action.CLEAR_TERMINAL:
-            return after if is_noted else None
-        case Action.REQUEUE if is_noted and after is not before:
+            return after if is_recorded else None
+        case Action.REQUEUE if is_recorded and after is not before:
             raise MarkedTerminal(str(before.key))
     return None if after is before else after
 
 
-def _told(state: PartitionState) -> str:
+def _describe(state: PartitionState) -> str:
     attempts = "1 attempt" if state.attempt_count == 1 else f"{state.attempt_count} attempts"
-    return f"{state.recorded or 'absent'} after {attempts}"
+    return f"{state.recorded_status or 'absent'} after {attempts}"

@@ -1,8 +1,8 @@
-"""Keeps who works on what: the lease of a run, renewed while it lives, and the partitions it has claimed under it.
+"""Leases and claims: which engine run may write which partitions, and until when.
 
-The store's clock alone decides what has expired. A claim's row is the lock of its holding: who claims takes it, and
-who writes of a partition under a lease shares it until the commit. So of a take-over and a late write the second sees
-the first.
+A run renews its lease in a thread and claims partitions under it. Only the database's clock decides whether a lease
+has expired. `Lease.claim` locks a claim's row exclusively; `Lease.require_claims` locks it in shared mode until the
+commit. A takeover and a late write therefore wait for each other, and the later one sees the earlier one's result.
 """
 
 import threading
@@ -31,153 +31,156 @@ from ads_pipeline.ledger.rowsets import Rowset, RowStatement
 from ads_pipeline.ledger.tables import KEY, Instant, instant_text
 from ads_pipeline.ledger.values import ClaimResult, LeaseHolder
 
-BEATS_IN_A_LEASE: Final = 4
-# Whoever chooses the time gives it with each row; else it is the store's when the row is looked at.
-_ASKED: Final = dict(KEY_TYPES) | {"run_id": sa.Text(), "now": Instant()}
+RENEWALS_PER_LEASE: Final = 4
+# `now` is set where a test chooses the time. NULL means the database's clock.
+_CLAIM_ROW: Final = dict(KEY_TYPES) | {"run_id": sa.Text(), "now": Instant()}
 
 
 class Lease:
-    """One run's lease. It is lost when nothing was heard of the run for as long as it lasts, and for good."""
+    """The lease of one run. It is lost for good when the run has not renewed it for `duration`."""
 
     def __init__(
-        self, engine: sa.Engine, run_id: str, *, lasts: timedelta, clock: Callable[[], datetime] | None = None
+        self, engine: sa.Engine, run_id: str, *, duration: timedelta, clock: Callable[[], datetime] | None = None
     ) -> None:
-        self.run_id, self.lasts = run_id, lasts
+        self.run_id, self.duration = run_id, duration
         self._engine, self._clock, self._dialect = engine, clock, engine.dialect.name
-        self._insert_claims = self._named("insert_claims", self._inserted)
-        self._lock_claims = self._named("lock_claims", _locked)
-        self._holdings = self._named("holdings", lambda rowset: holdings(rowset, self._dialect))
-        self._take = self._named("take_claims", self._taken)
-        self._lost = self._named("lost_claims", lambda rowset: _lost(rowset, self._dialect))
+        self._insert_claims = self._statement("insert_claims", self._insert_missing_claims)
+        self._lock_claims = self._statement("lock_claims", _select_claims_for_update)
+        self._read_claims = self._statement("claims_by_key", lambda rowset: select_claims(rowset, self._dialect))
+        self._take_claims = self._statement("take_claims", self._update_claims)
+        self._read_lost = self._statement("lost_claims", lambda rowset: _select_lost(rowset, self._dialect))
 
     @classmethod
     @contextmanager
-    def opened(cls, url: str, run_id: str, *, lasts: timedelta) -> Iterator[Self]:
-        """Open, renewed in a thread of its own while the block runs, and ended with it."""
+    def opened(cls, url: str, run_id: str, *, duration: timedelta) -> Iterator[Self]:
+        """Open a lease, renew it in a thread while the block runs, and end it afterwards."""
         with database.opened(url) as engine:
-            lease = cls(engine, run_id, lasts=lasts)
+            lease = cls(engine, run_id, duration=duration)
             lease.open()
             try:
-                with beating(lease):
+                with renewing(lease):
                     yield lease
             finally:
-                with suppress(LedgerUnavailable):  # it would hide how the block ended; the lease expires by itself
+                # An outage here must not hide how the block ended. The lease expires by itself.
+                with suppress(LedgerUnavailable):
                     lease.end()
 
     def open(self) -> None:
-        """Begin to hold; a run that is repeated while its lease lives goes on with it.
+        """Open the lease, or renew it where a repeated run finds it live.
 
-        LeaseLost when the lease of this very run has ended or expired: others may have worked on its partitions.
+        Raises LeaseLost when this run's lease has ended or expired: another run may have taken its partitions.
         """
         database.transact(self._engine, self._open)
 
     def claim(self, keys: Iterable[PartitionKey]) -> ClaimResult:
-        """Take each partition that no other run holds; by whom the others are held, and until when at least.
+        """Claim each partition that no other live run holds. The result names the holders of the others.
 
-        All that is granted stays so until the lease ends or expires. LeaseLost when it has.
+        A granted claim lasts until the lease ends or expires. Raises LeaseLost when it already has.
         """
-        wanted = sorted(set(keys))
-        return database.transact(self._engine, lambda connection: self._claim(connection, wanted))
+        requested = sorted(set(keys))
+        return database.transact(self._engine, lambda connection: self._claim(connection, requested))
 
-    def beat(self) -> bool:
-        """Say that the run lives. False when the lease is lost, which no beat brings back."""
-        return database.transact(self._engine, self._beat)
+    def renew(self) -> bool:
+        """Extend the lease by its duration. False when it is lost; renewing cannot bring it back."""
+        return database.transact(self._engine, self._renew)
 
     def end(self) -> None:
-        """Give all partitions free."""
-        database.transact(self._engine, lambda c: end_lease(c, self.run_id, self._times()[0]))
+        """End the lease and so release all its claims."""
+        database.transact(self._engine, lambda c: close_lease(c, self.run_id, self._times()[0]))
 
-    def check(self, connection: sa.Connection, keys: Iterable[PartitionKey]) -> None:
-        """LeaseLost unless every partition is claimed by this run and its lease lives.
+    def require_claims(self, connection: sa.Connection, keys: Iterable[PartitionKey]) -> None:
+        """Raise LeaseLost unless this run holds a live claim on every partition.
 
-        Nobody takes one over until the transaction ends. The caller holds the partitions' locks.
+        No run can take these claims over before the transaction ends. The caller holds the state rows' locks.
         """
-        lost = self._lost.run(connection, self._asked(keys)).all()
+        lost = self._read_lost.run(connection, self._claim_rows(keys)).all()
         if lost:
             first = min(lost, key=key_in)
-            raise LeaseLost(self.run_id, _why(self.run_id, first), str(key_in(first)))
+            raise LeaseLost(self.run_id, _describe_loss(self.run_id, first), str(key_in(first)))
 
-    def keep(self, stopped: threading.Event) -> None:
-        """Beat until stopped or lost. An outage of the database is waited for, not died of."""
-        wait = self.lasts / BEATS_IN_A_LEASE
+    def renew_until_stopped(self, stopped: threading.Event) -> None:
+        """Renew the lease until stopped or lost. During a database outage, try again every second at least."""
+        wait = self.duration / RENEWALS_PER_LEASE
         while not stopped.wait(wait.total_seconds()):
-            wait = self.lasts / BEATS_IN_A_LEASE
+            wait = self.duration / RENEWALS_PER_LEASE
             try:
-                if not self.beat():
+                if not self.renew():
                     return
             except LedgerUnavailable:
                 wait = min(wait, timedelta(seconds=1))
 
     def _open(self, connection: sa.Connection) -> None:
         now, until = self._times()
-        fresh = insert_into(self._dialect, leases).values(
-            run_id=self.run_id, opened_at=now, beat_at=now, expires_at=until
+        insert = insert_into(self._dialect, leases).values(
+            run_id=self.run_id, opened_at=now, heartbeat_at=now, expires_at=until
         )
-        if not connection.execute(fresh.on_conflict_do_nothing()).rowcount and not self._beat(connection):
-            raise LeaseLost(self.run_id, "its lease has ended or expired before")
+        if not connection.execute(insert.on_conflict_do_nothing()).rowcount and not self._renew(connection):
+            raise LeaseLost(self.run_id, "its lease has already ended or expired")
 
-    def _beat(self, connection: sa.Connection) -> bool:
+    def _renew(self, connection: sa.Connection) -> bool:
         now, until = self._times()
-        later = sa.func.greatest if self._dialect == "postgresql" else sa.func.max
-        lives = leases.c.run_id == self.run_id, leases.c.ended_at.is_(None), leases.c.expires_at > now
-        moved = {"beat_at": now, "expires_at": later(leases.c.expires_at, until)}  # also when the clock goes back
-        return bool(connection.execute(sa.update(leases).where(*lives).values(moved)).rowcount)
+        greatest = sa.func.greatest if self._dialect == "postgresql" else sa.func.max
+        live = leases.c.run_id == self.run_id, leases.c.ended_at.is_(None), leases.c.expires_at > now
+        # A clock that goes back must not shorten the lease.
+        values = {"heartbeat_at": now, "expires_at": greatest(leases.c.expires_at, until)}
+        return bool(connection.execute(sa.update(leases).where(*live).values(values)).rowcount)
 
     def _claim(self, connection: sa.Connection, keys: Sequence[PartitionKey]) -> ClaimResult:
-        """Each statement after the lock sees all that was committed while the lock was waited for."""
-        self._insert_claims.run(connection, self._asked(keys))
-        self._lock_claims.run(connection, self._asked(keys)).all()
-        found = {key_in(row): row for row in self._holdings.run(connection, self._asked(keys))}
-        free = {key for key in keys if not found[key].lives}
-        own = {key for key in keys if found[key].run_id == self.run_id}
-        if own & free or (free and not self._beat(connection)):
+        """Lock first, read in a later statement: it sees what other runs committed while this one waited."""
+        self._insert_claims.run(connection, self._claim_rows(keys))
+        self._lock_claims.run(connection, self._claim_rows(keys)).all()
+        rows = {key_in(row): row for row in self._read_claims.run(connection, self._claim_rows(keys))}
+        free = {key for key in keys if not rows[key].is_live}
+        own = {key for key in keys if rows[key].run_id == self.run_id}
+        if own & free or (free and not self._renew(connection)):
             raise LeaseLost(self.run_id, "its lease has ended or expired")
         if free:
-            self._take.run(connection, self._asked(sorted(free)))
-        granted = {key: found[key].fence + (key in free) for key in keys if key in own or key in free}
-        return ClaimResult(granted=granted, held={key: holder_of(found[key]) for key in keys if key not in granted})
+            self._take_claims.run(connection, self._claim_rows(sorted(free)))
+        granted = {key: rows[key].fence + (key in free) for key in keys if key in own or key in free}
+        held = {key: read_lease_holder(rows[key]) for key in keys if key not in granted}
+        return ClaimResult(granted=granted, held=held)
 
     def _times(self) -> tuple[Any, Any]:
-        """Now, and when a lease renewed now expires: by the store's clock unless somebody chooses the time."""
+        """Now, and the expiry of a lease that is renewed now."""
         if self._clock is not None:
             now = self._clock()
-            return sa.literal(now, Instant()), sa.literal(now + self.lasts, Instant())
-        return clock_of(self._dialect), clock_ahead(self._dialect, self.lasts)
+            return sa.literal(now, Instant()), sa.literal(now + self.duration, Instant())
+        return clock_of(self._dialect), clock_ahead(self._dialect, self.duration)
 
-    def _asked(self, keys: Iterable[PartitionKey]) -> Iterator[dict[str, Any]]:
+    def _claim_rows(self, keys: Iterable[PartitionKey]) -> Iterator[dict[str, Any]]:
         now = instant_text(self._clock()) if self._clock else None
         return (key_fields(key) | {"run_id": self.run_id, "now": now} for key in keys)
 
-    def _named(self, name: str, build: Callable[[Rowset], sa.Executable]) -> RowStatement:
+    def _statement(self, name: str, build: Callable[[Rowset], sa.Executable]) -> RowStatement:
         return RowStatement(name, self._dialect, build)
 
-    def _inserted(self, rowset: Rowset) -> sa.Insert:
-        """Claims on partitions that nobody ever claimed, so that there is something to lock."""
-        asked = rowset(_ASKED)
-        fresh: tuple[Any, ...] = (
-            asked.c.run_id,
+    def _insert_missing_claims(self, rowset: Rowset) -> sa.Insert:
+        """Insert claims for partitions that were never claimed, so that there is a row to lock."""
+        rows = rowset(_CLAIM_ROW)
+        columns: tuple[Any, ...] = (
+            rows.c.run_id,
             sa.literal_column("1").label("fence"),
-            _now(asked, self._dialect).label("claimed_at"),
+            _now(rows, self._dialect).label("claimed_at"),
         )
-        rows = sa.select(*key_of(asked), *fresh).where(sa.true()).order_by(*key_of(asked))
-        insert = insert_into(self._dialect, claims).from_select((*KEY, "run_id", "fence", "claimed_at"), rows)
+        select = sa.select(*key_of(rows), *columns).where(sa.true()).order_by(*key_of(rows))
+        insert = insert_into(self._dialect, claims).from_select((*KEY, "run_id", "fence", "claimed_at"), select)
         return insert.on_conflict_do_nothing()
 
-    def _taken(self, rowset: Rowset) -> sa.Update:
-        asked = rowset(_ASKED)
-        given = {
-            "run_id": asked.c.run_id,
+    def _update_claims(self, rowset: Rowset) -> sa.Update:
+        rows = rowset(_CLAIM_ROW)
+        values = {
+            "run_id": rows.c.run_id,
             "fence": claims.c.fence + sa.literal_column("1"),
-            "claimed_at": _now(asked, self._dialect),
+            "claimed_at": _now(rows, self._dialect),
         }
-        return sa.update(claims).values(given).where(same_key(claims, asked))
+        return sa.update(claims).values(values).where(same_key(claims, rows))
 
 
 @contextmanager
-def beating(lease: Lease) -> Iterator[None]:
-    """Renews the lease in a thread while the block runs."""
+def renewing(lease: Lease) -> Iterator[None]:
+    """Renew the lease in a thread while the block runs."""
     stopped = threading.Event()
-    thread = threading.Thread(target=lease.keep, args=(stopped,), name="lease", daemon=True)
+    thread = threading.Thread(target=lease.renew_until_stopped, args=(stopped,), name="lease", daemon=True)
     thread.start()
     try:
         yield
@@ -186,69 +189,69 @@ def beating(lease: Lease) -> Iterator[None]:
         thread.join()
 
 
-def end_lease(connection: sa.Connection, run_id: str, now: Any) -> None:
-    """Give free what a run has claimed; its late writes are refused from then on."""
-    lives = leases.c.run_id == run_id, leases.c.ended_at.is_(None)
-    connection.execute(sa.update(leases).where(*lives).values(ended_at=now))
+def close_lease(connection: sa.Connection, run_id: str, now: Any) -> None:
+    """End a run's lease. Its claims become free, and its later writes are refused."""
+    live = leases.c.run_id == run_id, leases.c.ended_at.is_(None)
+    connection.execute(sa.update(leases).where(*live).values(ended_at=now))
 
 
-def expired_leases(now: Any) -> sa.Select[Any]:
-    """The runs whose leases have expired and were not ended, the longest silent first."""
+def select_expired_leases(now: Any) -> sa.Select[Any]:
+    """Select the runs whose leases have expired and were not ended, the earliest expiry first."""
     expired = leases.c.ended_at.is_(None), leases.c.expires_at <= now
     return sa.select(leases.c.run_id).where(*expired).order_by(leases.c.expires_at, leases.c.run_id)
 
 
-def holdings(rowset: Rowset, dialect: str) -> sa.Select[Any]:
-    """The claim on each asked partition that was ever claimed, with its lease and whether that lives now."""
-    asked = rowset(_ASKED)
+def select_claims(rowset: Rowset, dialect: str) -> sa.Select[Any]:
+    """Select the claim on each partition that was ever claimed, with its lease and whether that is live now."""
+    rows = rowset(_CLAIM_ROW)
     return (
-        sa.select(claims, leases.c.expires_at, leases.c.ended_at, _lives(_now(asked, dialect)).label("lives"))
-        .join_from(asked, claims, same_key(claims, asked))
+        sa.select(claims, leases.c.expires_at, leases.c.ended_at, _is_live(_now(rows, dialect)).label("is_live"))
+        .join_from(rows, claims, same_key(claims, rows))
         .join(leases, leases.c.run_id == claims.c.run_id)
     )
 
 
-def holder_of(row: sa.Row[Any]) -> LeaseHolder:
+def read_lease_holder(row: sa.Row[Any]) -> LeaseHolder:
     return LeaseHolder(run_id=row.run_id, fence=row.fence, since=row.claimed_at, until=row.expires_at)
 
 
-def _lost(rowset: Rowset, dialect: str) -> sa.Select[Any]:
-    """Those of the asked partitions that the asking run does not hold; each claim is locked against take-overs."""
-    asked = rowset(_ASKED)
-    held = _claims_of(asked).with_for_update(read=True, of=claims).cte("held")
-    lives = sa.func.coalesce(_lives(_now(asked, dialect)), sa.false())
+def _select_lost(rowset: Rowset, dialect: str) -> sa.Select[Any]:
+    """Select the partitions that the run does not hold, and lock every claim against a takeover."""
+    rows = rowset(_CLAIM_ROW)
+    held = _select_claims_in_order(rows).with_for_update(read=True, of=claims).cte("held")
+    live = sa.func.coalesce(_is_live(_now(rows, dialect)), sa.false())
     return (
-        sa.select(*key_of(asked), held.c.run_id, held.c.claimed_at, leases.c.expires_at, leases.c.ended_at)
-        .select_from(asked)
-        .outerjoin(held, same_key(held, asked))
+        sa.select(*key_of(rows), held.c.run_id, held.c.claimed_at, leases.c.expires_at, leases.c.ended_at)
+        .select_from(rows)
+        .outerjoin(held, same_key(held, rows))
         .outerjoin(leases, leases.c.run_id == held.c.run_id)
-        .where(sa.or_(held.c.run_id.is_distinct_from(asked.c.run_id), sa.not_(lives)))
+        .where(sa.or_(held.c.run_id.is_distinct_from(rows.c.run_id), sa.not_(live)))
     )
 
 
-def _locked(rowset: Rowset) -> sa.Select[Any]:
-    return _claims_of(rowset(_ASKED)).with_for_update(of=claims)
+def _select_claims_for_update(rowset: Rowset) -> sa.Select[Any]:
+    return _select_claims_in_order(rowset(_CLAIM_ROW)).with_for_update(of=claims)
 
 
-def _claims_of(asked: sa.FromClause) -> sa.Select[Any]:
-    """In key order, which is the order in which everybody takes such locks."""
-    among = sa.tuple_(*key_of(claims)).in_(sa.select(*key_of(asked)))
-    return sa.select(claims).where(among).order_by(*key_of(claims))
+def _select_claims_in_order(rows: sa.FromClause) -> sa.Select[Any]:
+    """Select claims in key order. Every transaction locks them in this order, so none can deadlock."""
+    requested = sa.tuple_(*key_of(claims)).in_(sa.select(*key_of(rows)))
+    return sa.select(claims).where(requested).order_by(*key_of(claims))
 
 
-def _lives(now: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+def _is_live(now: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
     return sa.and_(leases.c.ended_at.is_(None), leases.c.expires_at > now)
 
 
-def _now(asked: sa.FromClause, dialect: str) -> sa.ColumnElement[Any]:
-    return sa.func.coalesce(asked.c.now, clock_of(dialect), type_=Instant())
+def _now(rows: sa.FromClause, dialect: str) -> sa.ColumnElement[Any]:
+    return sa.func.coalesce(rows.c.now, clock_of(dialect), type_=Instant())
 
 
-def _why(run_id: str, row: sa.Row[Any]) -> str:
+def _describe_loss(run_id: str, row: sa.Row[Any]) -> str:
     if row.run_id is None:
-        return "it has not claimed it"
+        return "it never claimed the partition"
     if row.run_id != run_id:
-        return f"run {row.run_id} has claimed it at {instant_text(row.claimed_at)}"
+        return f"run {row.run_id} claimed it at {instant_text(row.claimed_at)}"
     if row.ended_at is not None:
-        return f"its lease was ended at {instant_text(row.ended_at)}"
+        return f"its lease ended at {instant_text(row.ended_at)}"
     return f"its lease expired at {instant_text(row.expires_at)}"

@@ -1,7 +1,7 @@
-"""Plans what becomes of failures, and answers what is due: failed partitions, and runs that somebody asked for.
+"""The retry queue: schedules retries of failed partitions, and finds the retries and requests that are due.
 
-Derived from the logs of verdicts and failed fetches by `retry`, and planned anew whenever a partition fails again.
-Planning changes no state; who acts on what is due does so at the desk.
+`domain.retry` decides each retry from the logs of verdicts and failed fetches. A new failure is scheduled again.
+Scheduling changes no state; `ControlActions` requeues the partitions that are due.
 """
 
 from collections import defaultdict
@@ -20,12 +20,11 @@ from ads_pipeline.domain.retry import (
     RetryAt,
     RetryPolicy,
     Terminal,
-    decide,
-    delay,
-    failure_of,
+    decide_retry,
+    last_failure,
+    retry_delay,
 )
 from ads_pipeline.domain.transitions import Outcome
-from ads_pipeline.errors import printable
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control import retry_queue_queries
 from ads_pipeline.ledger.control.tables import failed_fetches, parkings, requests, retry_schedule, terminal_marks
@@ -41,19 +40,20 @@ from ads_pipeline.ledger.row_mapping import (
 )
 from ads_pipeline.ledger.rowsets import Rowset, RowStatement
 from ads_pipeline.ledger.tables import KEY, attempts, instant_text
+from ads_pipeline.quoting import printable
 
 T = TypeVar("T")
-AT_ONCE: Final = 1_000  # partitions planned in one transaction
-ASKED_AT_ONCE: Final = 10_000
-_PLANNED: Final[Mapping[str, Any]] = {column.name: column.type for column in retry_schedule.c}
-ANY_AGE: Final = timedelta(days=365_000)
+PARTITIONS_PER_TRANSACTION: Final = 1_000
+KEYS_PER_QUERY: Final = 10_000  # all keys of a query are one parameter, and callers may pass a million
+UNLIMITED_AGE: Final = timedelta(days=365_000)
+_SCHEDULE_ROW: Final[Mapping[str, Any]] = {column.name: column.type for column in retry_schedule.c}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduledRetry:
-    """What was made of a partition's last failure. Without `due_at` only an order brings another attempt.
+    """The retry that follows a partition's last failure. Without `due_at`, only a control action retries it.
 
-    `attempt_no` is how many attempts it had when it was planned: with more of them it no longer holds.
+    `attempt_no` is the partition's attempt count when it was scheduled. A later attempt makes the row obsolete.
     """
 
     key: PartitionKey
@@ -68,18 +68,18 @@ class ScheduledRetry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenRequest:
-    """A run that somebody asked for, and that no verdict has answered yet."""
+    """A request for a new run of a partition. The next verdict closes it."""
 
     key: PartitionKey
     kind: str
-    act_id: str
+    action_id: str
     attempt_no: int
     requested_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parking:
-    """An account or a query for which nothing is fetched until somebody has mended it."""
+    """An account or a query that is not fetched until an operator releases it."""
 
     source: str
     scope: str
@@ -90,134 +90,141 @@ class Parking:
 
 
 class RetryQueue:
-    """What is planned for the partitions of one ledger."""
+    """The scheduled retries, open requests, terminal marks and parkings of one ledger."""
 
     def __init__(self, engine: sa.Engine, *, clock: Callable[[], datetime] | None = None) -> None:
         self._engine, self._clock = engine, clock
         dialect = engine.dialect.name
         self._read_clock = sa.select(clock_of(dialect))
-        self._planned = _lookup(retry_schedule, dialect)
-        self._requested = _lookup(requests, dialect)
-        self._marked = _lookup(terminal_marks, dialect)
-        self._attempts = RowStatement("attempts_since", dialect, _attempts_since)
-        self._fetches = _lookup(failed_fetches, dialect)
-        self._put = RowStatement("put_schedule", dialect, lambda rowset: _put(dialect, rowset))
+        self._read_scheduled = _lookup(retry_schedule, dialect)
+        self._read_requests = _lookup(requests, dialect)
+        self._read_marked = _lookup(terminal_marks, dialect)
+        self._read_attempts = RowStatement("attempts_since_acceptance", dialect, _select_attempts_since_acceptance)
+        self._read_failed_fetches = _lookup(failed_fetches, dialect)
+        self._upsert = RowStatement("upsert_schedule", dialect, lambda rowset: _upsert_schedule(dialect, rowset))
 
-    def of(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, ScheduledRetry]:
-        """What is planned for those partitions that failed last."""
-        return {key_in(row): _planned_of(row) for row in self._read(self._planned, keys)}
+    def find_scheduled(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, ScheduledRetry]:
+        """The scheduled retry of each partition that has one."""
+        return {key_in(row): _read_scheduled_retry(row) for row in self._read(self._read_scheduled, keys)}
 
-    def requested(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, OpenRequest]:
-        """What was asked for last of those partitions of which a run was ever asked for; it may be answered."""
-        return {key_in(row): _wanted_of(row) for row in self._read(self._requested, keys)}
+    def find_requests(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, OpenRequest]:
+        """The last request for each partition that has one. It may be closed: compare its `attempt_no`."""
+        return {key_in(row): _read_request(row) for row in self._read(self._read_requests, keys)}
 
-    def marked(self, keys: Iterable[PartitionKey]) -> set[PartitionKey]:
-        """Those of the partitions that are marked as terminal."""
-        return set(map(key_in, self._read(self._marked, keys)))
+    def find_marked(self, keys: Iterable[PartitionKey]) -> set[PartitionKey]:
+        """The partitions among `keys` that are marked as terminal."""
+        return set(map(key_in, self._read(self._read_marked, keys)))
 
-    def parkings(self, source: str) -> list[Parking]:
-        """The accounts and queries that are parked, by scope and name."""
+    def list_parkings(self, source: str) -> list[Parking]:
+        """The parked accounts and queries of a source, by scope and name."""
         order = parkings.c.scope, parkings.c.name
         statement = sa.select(parkings).where(parkings.c.source == source).order_by(*order)
         rows = self._transact(lambda c: c.execute(statement).all())
         return [Parking(**fields_for(Parking, row)) for row in rows]
 
-    def due(
-        self, policy: RetryPolicy, lane: Lane, *, source: str, today: date, limit: int = AT_ONCE
+    def find_due(
+        self, policy: RetryPolicy, lane: Lane, *, source: str, today: date, limit: int = PARTITIONS_PER_TRANSACTION
     ) -> list[PartitionKey]:
-        """The failed partitions of a lane that may be tried again now, longest due first."""
-        statement = retry_queue_queries.due(policy, lane, source=source, today=today, limit=limit)
-        return [key_in(row) for row in self._asked_now(statement)]
+        """The failed partitions of a lane whose retry is due, the longest due first."""
+        statement = retry_queue_queries.select_due(policy, lane, source=source, today=today, limit=limit)
+        return [key_in(row) for row in self._execute_now(statement)]
 
-    def wanted(
-        self, policy: RetryPolicy, lane: Lane, *, source: str, today: date, limit: int = AT_ONCE
+    def find_due_requests(
+        self, policy: RetryPolicy, lane: Lane, *, source: str, today: date, limit: int = PARTITIONS_PER_TRANSACTION
     ) -> list[OpenRequest]:
-        """The open requests of a lane that nothing holds back now, oldest first."""
-        statement = retry_queue_queries.wanted(policy, lane, source=source, today=today, limit=limit)
-        return [_wanted_of(row) for row in self._asked_now(statement)]
+        """The open requests of a lane that can run now, the oldest first."""
+        statement = retry_queue_queries.select_due_requests(policy, lane, source=source, today=today, limit=limit)
+        return [_read_request(row) for row in self._execute_now(statement)]
 
-    def at_work(self, source: str, today: date) -> dict[Lane, int]:
-        """How many partitions live runs are working on, by lane."""
-        counted = {
-            Lane(row.lane): row.partitions for row in self._asked_now(retry_queue_queries.at_work(source, today))
-        }
-        return dict.fromkeys(Lane, 0) | counted
+    def count_claimed(self, source: str, today: date) -> dict[Lane, int]:
+        """The number of partitions in each lane that live runs have claimed."""
+        rows = self._execute_now(retry_queue_queries.count_claimed(source, today))
+        return dict.fromkeys(Lane, 0) | {Lane(row.lane): row.partitions for row in rows}
 
-    def failures(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, Failure]:
-        """The last failure of those partitions whose last attempt was one, with how many there were in a row."""
+    def find_failures(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, Failure]:
+        """The last failure of each partition whose last attempt failed, with the number of failures in a row."""
         found = dict[PartitionKey, Failure]()
-        for some in _portions(keys):
-            failures = self._transact(lambda connection, some=some: list(self._failures(connection, some)))  # type: ignore[misc]
-            found |= {failure.key: failure for failure, _number in failures}
+        for batch in _batches(keys):
+            failures = self._transact(
+                lambda connection, batch=batch: list(self._read_failures(connection, batch))  # type: ignore[misc]
+            )
+            found |= {failure.key: failure for failure, _attempt_no in failures}
         return found
 
-    def plan(self, policy: RetryPolicy, *, today: date) -> int:
-        """Plan the failures that nothing is planned for, and drop what was answered; how many were planned."""
-        self._transact(lambda connection: [connection.execute(drop) for drop in retry_queue_queries.answered()])
-        planned = 0
-        while some := self._transact(lambda connection: self._plan(connection, policy, today)):
-            planned += some
-            if some < AT_ONCE:
+    def schedule_failures(self, policy: RetryPolicy, *, today: date) -> int:
+        """Schedule every failure that has no retry yet, and delete finished rows. Returns the number scheduled."""
+        self._transact(
+            lambda connection: [connection.execute(delete) for delete in retry_queue_queries.delete_finished()]
+        )
+        total = 0
+        while scheduled := self._transact(lambda connection: self._schedule_batch(connection, policy, today)):
+            total += scheduled
+            if scheduled < PARTITIONS_PER_TRANSACTION:
                 break
-        return planned
+        return total
 
-    def plan_these(
+    def schedule_partitions(
         self, connection: sa.Connection, keys: Sequence[PartitionKey], policy: RetryPolicy, today: date
     ) -> list[ScheduledRetry]:
-        """The same for some partitions, in the caller's transaction. What never failed gets no plan."""
+        """Schedule these partitions in the caller's transaction. Partitions that did not fail are skipped."""
         at = instant_text(self._now(connection))
-        planned = [_plan_of(failure, number, policy, today) for failure, number in self._failures(connection, keys)]
-        self._put.run(connection, (_planned_fields(each) | {"planned_at": at} for each in planned))
-        return planned
+        scheduled = [
+            _schedule(failure, attempt_no, policy, today)
+            for failure, attempt_no in self._read_failures(connection, keys)
+        ]
+        self._upsert.run(connection, (_schedule_fields(retry) | {"planned_at": at} for retry in scheduled))
+        return scheduled
 
-    def _plan(self, connection: sa.Connection, policy: RetryPolicy, today: date) -> int:
-        keys = [key_in(row) for row in connection.execute(retry_queue_queries.unplanned(AT_ONCE))]
-        return len(self.plan_these(connection, keys, policy, today)) if keys else 0
+    def _schedule_batch(self, connection: sa.Connection, policy: RetryPolicy, today: date) -> int:
+        statement = retry_queue_queries.select_unscheduled(PARTITIONS_PER_TRANSACTION)
+        keys = [key_in(row) for row in connection.execute(statement)]
+        return len(self.schedule_partitions(connection, keys, policy, today)) if keys else 0
 
-    def _failures(self, connection: sa.Connection, keys: Sequence[PartitionKey]) -> Iterator[tuple[Failure, int]]:
-        """The last failure of each partition, with how many attempts there were."""
+    def _read_failures(
+        self, connection: sa.Connection, keys: Sequence[PartitionKey]
+    ) -> Iterator[tuple[Failure, int]]:
+        """The last failure of each partition that has one, with the partition's attempt count."""
         ends, numbers = defaultdict[PartitionKey, list[AttemptEnd]](list), dict.fromkeys(keys, 0)
-        for row in self._attempts.run(connection, map(key_fields, keys)):
+        for row in self._read_attempts.run(connection, map(key_fields, keys)):
             accepted = row.outcome == Outcome.ACCEPTED
             ends[key_in(row)].append(AttemptEnd(at=row.judged_at, accepted=accepted, error_class=row.error_class))
             numbers[key_in(row)] = max(numbers[key_in(row)], row.attempt_no)
-        for row in self._fetches.run(connection, map(key_fields, keys)):
+        for row in self._read_failed_fetches.run(connection, map(key_fields, keys)):
             end = AttemptEnd(at=row.failed_at, error_class=row.error_class, wait_until=row.wait_until)
             ends[key_in(row)].append(end)
         for key, number in numbers.items():
-            failure = failure_of(key, ends[key])
+            failure = last_failure(key, ends[key])
             if failure is not None:
                 yield failure, number
 
     def _now(self, connection: sa.Connection) -> datetime:
         return self._clock() if self._clock else connection.scalars(self._read_clock).one()
 
-    def _asked_now(self, statement: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
-        """The rows as of the store's own time: no other clock decides what is due, or whose lease has run out."""
+    def _execute_now(self, statement: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
+        """Execute at the database's time. Clocks of other machines must not decide what is due or expired."""
         return self._transact(lambda c: c.execute(statement, {"now": self._now(c)}).all())
 
     def _read(self, statement: RowStatement, keys: Iterable[PartitionKey]) -> Sequence[sa.Row[Any]]:
         rows = list[sa.Row[Any]]()
-        for some in _portions(keys):
-            rows += self._transact(lambda c, some=some: statement.run(c, map(key_fields, some)).all())  # type: ignore[misc]
+        for batch in _batches(keys):
+            rows += self._transact(lambda c, batch=batch: statement.run(c, map(key_fields, batch)).all())  # type: ignore[misc]
         return rows
 
     def _transact(self, work: Callable[[sa.Connection], T]) -> T:
         return database.transact(self._engine, work)
 
 
-def _portions(keys: Iterable[PartitionKey]) -> Iterator[Sequence[PartitionKey]]:
-    """Each key once, as many together as one parameter should carry: an act may be on a million."""
-    asked = list(dict.fromkeys(keys))
-    return (asked[start : start + ASKED_AT_ONCE] for start in range(0, len(asked), ASKED_AT_ONCE))
+def _batches(keys: Iterable[PartitionKey]) -> Iterator[Sequence[PartitionKey]]:
+    unique = list(dict.fromkeys(keys))
+    return (unique[start : start + KEYS_PER_QUERY] for start in range(0, len(unique), KEYS_PER_QUERY))
 
 
-def _plan_of(failure: Failure, attempt_no: int, policy: RetryPolicy, today: date) -> ScheduledRetry:
-    """Marks and ages are looked at when it is due, so what is planned here is what holds without them."""
-    answer = decide(failure, replace(policy, max_age=ANY_AGE), marked=False, today=today)
-    at = answer.at if isinstance(answer, RetryAt) else None
-    if isinstance(answer, Terminal):  # it comes back when the policy allows more attempts
-        at = failure.failed_at + delay(failure.failures, policy, key=failure.key)
+def _schedule(failure: Failure, attempt_no: int, policy: RetryPolicy, today: date) -> ScheduledRetry:
+    """The retry of a failure, regardless of marks and age: `find_due` checks those, because they change later."""
+    decision = decide_retry(failure, replace(policy, max_age=UNLIMITED_AGE), marked=False, today=today)
+    at = decision.at if isinstance(decision, RetryAt) else None
+    if isinstance(decision, Terminal):  # due again once the policy allows more attempts
+        at = failure.failed_at + retry_delay(failure.failures, policy, key=failure.key)
     return ScheduledRetry(
         key=failure.key,
         attempt_no=attempt_no,
@@ -226,22 +233,22 @@ def _plan_of(failure: Failure, attempt_no: int, policy: RetryPolicy, today: date
         failed_at=failure.failed_at,
         wait_until=failure.wait_until,
         due_at=at,
-        why=printable(answer.why, limit=500),
+        why=printable(decision.explanation, limit=500),
     )
 
 
-def _planned_of(row: sa.Row[Any]) -> ScheduledRetry:
+def _read_scheduled_retry(row: sa.Row[Any]) -> ScheduledRetry:
     return ScheduledRetry(key=key_in(row), **fields_for(ScheduledRetry, row, "key"))
 
 
-def _wanted_of(row: sa.Row[Any]) -> OpenRequest:
+def _read_request(row: sa.Row[Any]) -> OpenRequest:
     return OpenRequest(key=key_in(row), **fields_for(OpenRequest, row, "key"))
 
 
-def _planned_fields(planned: ScheduledRetry) -> dict[str, Any]:
-    row = key_fields(planned.key)
+def _schedule_fields(retry: ScheduledRetry) -> dict[str, Any]:
+    row = key_fields(retry.key)
     for field in fields(ScheduledRetry):
-        value = getattr(planned, field.name)
+        value = getattr(retry, field.name)
         if field.name != "key":
             row[field.name] = instant_text(value) if isinstance(value, datetime) else value
     return row
@@ -249,27 +256,28 @@ def _planned_fields(planned: ScheduledRetry) -> dict[str, Any]:
 
 def _lookup(table: sa.Table, dialect: str) -> RowStatement:
     def build(rowset: Rowset) -> sa.Select[Any]:
-        asked = rowset(KEY_TYPES)
-        return sa.select(table).join_from(asked, table, same_key(table, asked))
+        keys = rowset(KEY_TYPES)
+        return sa.select(table).join_from(keys, table, same_key(table, keys))
 
-    return RowStatement(f"{table.name}_planned", dialect, build)
+    return RowStatement(f"{table.name}_by_key", dialect, build)
 
 
-def _attempts_since(rowset: Rowset) -> sa.Select[Any]:
-    """The verdicts on each asked partition from the last acceptance on."""
-    asked, others = rowset(KEY_TYPES), attempts.alias("others")
+def _select_attempts_since_acceptance(rowset: Rowset) -> sa.Select[Any]:
+    """Select the verdicts on each partition, beginning with the last accepted one."""
+    keys, others = rowset(KEY_TYPES), attempts.alias("others")
     accepted = others.c.outcome == sa.literal_column(f"'{Outcome.ACCEPTED}'")
     last = sa.select(sa.func.max(others.c.attempt_no)).where(same_key(others, attempts), accepted).scalar_subquery()
     since = attempts.c.attempt_no >= sa.func.coalesce(last, sa.literal_column("0"))
-    return sa.select(attempts).join_from(asked, attempts, same_key(attempts, asked)).where(since)
+    return sa.select(attempts).join_from(keys, attempts, same_key(attempts, keys)).where(since)
 
 
-def _put(dialect: str, rowset: Rowset) -> sa.Insert:
-    """A plan that was made of more attempts stays: it was made by somebody who knew more."""
-    asked, names = rowset(_PLANNED), tuple(_PLANNED)
-    rows = sa.select(*(asked.c[name] for name in names)).where(sa.true())  # else SQLite takes ON for a join's
-    insert = insert_into(dialect, retry_schedule).from_select(names, rows.order_by(*key_of(asked)))
+def _upsert_schedule(dialect: str, rowset: Rowset) -> sa.Insert:
+    """Insert or replace schedule rows. A row based on more attempts is kept, because it is newer."""
+    rows, names = rowset(_SCHEDULE_ROW), tuple(_SCHEDULE_ROW)
+    # Without a WHERE, SQLite parses ON CONFLICT as the ON of a join.
+    select = sa.select(*(rows.c[name] for name in names)).where(sa.true())
+    insert = insert_into(dialect, retry_schedule).from_select(names, select.order_by(*key_of(rows)))
     new = insert.excluded
     changed = {name: new[name] for name in names if name not in KEY}
-    knew_less = retry_schedule.c.attempt_no <= new.attempt_no
-    return insert.on_conflict_do_update(index_elements=list(KEY), set_=changed, where=knew_less)
+    is_older = retry_schedule.c.attempt_no <= new.attempt_no
+    return insert.on_conflict_do_update(index_elements=list(KEY), set_=changed, where=is_older)

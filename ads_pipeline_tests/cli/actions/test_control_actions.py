@@ -49,7 +49,7 @@ def states(cli: CommandLine, *partitions: Any) -> list[PartitionState]:
         return list(ledger.states(partitions).values())
 
 
-def act_id(ended: CommandResult) -> str:
+def action_id(ended: CommandResult) -> str:
     (found,) = re.findall(r"^act ([0-9a-f-]{36})$", ended.out + ended.err, re.MULTILINE)
     return str(found)
 
@@ -91,10 +91,10 @@ def test_an_act_shows_what_it_does(
     assert rows == [[each.customer_id, "campaign_daily", str(DAY), now, becomes] for each in changed]
     many = "1 partition" if len(changed) == 1 else f"{len(changed)} partitions"
     assert f"{many} to {verb}: " in ended.out
-    assert ended.lines[-2:] == [f"{verb}: {many} changed", f"act {act_id(ended)}"]
+    assert ended.lines[-2:] == [f"{verb}: {many} changed", f"act {action_id(ended)}"]
     for key in changed:
         with ledger_at(cli) as ledger:
-            assert ledger.partition_actions(key)[-1].act_id == act_id(ended)
+            assert ledger.partition_actions(key)[-1].action_id == action_id(ended)
 
 
 @pytest.mark.invariant("S14")
@@ -140,10 +140,10 @@ def test_an_act_is_logged_as_it_was_typed(cli: CommandLine) -> None:
     with ledger_at(cli) as ledger:
         (act,) = ledger.partition_actions(FAILED[0])
         state = ledger.state(FAILED[0])
-    assert (act.act_id, act.act, act.operator) == (act_id(ended), "requeue", "ada")
+    assert (act.action_id, act.action, act.operator) == (action_id(ended), "requeue", "ada")
     assert (act.command, act.reason) == (shlex.join(words), "it's fixed")
-    assert (act.status_before, act.acted_at) == (Status.FAILED, state.updated_at)
-    logged = next(row for row in digest(cli)["operator_acts"] if act.act_id in row)
+    assert (act.status_before, act.performed_at) == (Status.FAILED, state.updated_at)
+    logged = next(row for row in digest(cli)["control_actions"] if act.action_id in row)
     assert f"--customer 101 --since {DAY}" in logged
 
 
@@ -237,7 +237,7 @@ def test_only_what_was_previewed_is_touched(cli: CommandLine, monkeypatch: pytes
     assert f"left: {mended}: it was failed after 1 attempt when it was looked at and is success after 2" in ended.err
     assert ended.lines[-5:] == [
         "retry: 25 partitions changed, 2 left",
-        f"act {act_id(ended)}",
+        f"act {action_id(ended)}",
         "what is left, to look at again:",
         f"  {again} \\",
         f"  {mended}",
@@ -283,7 +283,7 @@ def test_terminal_ones_need_a_word(cli: CommandLine) -> None:
     assert states(cli, MARKED)[0].status is Status.PENDING
     with ledger_at(cli) as ledger:
         assert ledger.retry_queue.find_marked([MARKED]) == set()
-        assert [act.act for act in ledger.partition_actions(MARKED)[1:]] == ["clear_terminal", "requeue"]
+        assert [act.action for act in ledger.partition_actions(MARKED)[1:]] == ["clear_terminal", "requeue"]
 
 
 def test_what_raw_knows_nothing_of_needs_a_word(cli: CommandLine) -> None:
@@ -315,20 +315,20 @@ def test_a_program_gets_a_line_for_each_partition(cli: CommandLine) -> None:
     dry, done = cli.run(*words, "--dry-run"), cli.run(*words)
     assert [each["result"] for each in dry.objects] == ["planned", "left out"]
     assert [each["result"] for each in done.objects] == ["done", "left out"]
-    assert done.objects[0] | {"act_id": None} == {
+    assert done.objects[0] | {"action_id": None} == {
         "source": "google_ads",
         "customer_id": "101",
         "query_name": "campaign_daily",
         "logical_date": str(DAY),
-        "act": "retry",
-        "act_id": None,
+        "action": "retry",
+        "action_id": None,
         "now": "failed, 1 attempt",
         "becomes": "pending",
         "result": "done",
         "why": None,
     }
     assert done.objects[1]["why"].startswith("terminal: ")
-    assert {each["act_id"] for each in done.objects} == {act_id(done)}
+    assert {each["action_id"] for each in done.objects} == {action_id(done)}
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -46,8 +46,8 @@ def test_a_run_is_demoted_and_an_earlier_one_restored(empty_cli: CommandLine, ho
     assert readable(empty_cli) == [("2", 5)]
     assert house.ledger.state(ONE).status is Status.FAILED
     (act,) = house.ledger.partition_actions(ONE)
-    assert (act.act, act.operator, act.reason) == ("demote", "ada", "wrong currency")
-    assert demoted.lines[-1] == f"act {act.act_id}"
+    assert (act.action, act.operator, act.reason) == ("demote", "ada", "wrong currency")
+    assert demoted.lines[-1] == f"act {act.action_id}"
     assert empty_cli.run("reconcile").lines == ["nothing differs"]
     house.pipeline.judge_and_load([house.ledger.runs(ONE)[1].run])  # judged before: it gives nothing back
     assert readable(empty_cli) == [("2", 5)]

@@ -9,7 +9,7 @@ from ads_pipeline.cli.explain.advice import PartitionFacts, next_steps
 from ads_pipeline.cli.explain.why import SENSOR_WINDOW
 from ads_pipeline.domain.freshness import StaleReason
 from ads_pipeline.domain.transitions import Status
-from ads_pipeline.orchestration.sensors import WINDOW
+from ads_pipeline.orchestration.sensors import LOOKBACK
 
 PENDING, SUCCESS, FAILED = Status.PENDING, Status.SUCCESS, Status.FAILED
 READ = {"status": SUCCESS, "current": "r1", "shown": "r1"}
@@ -157,5 +157,5 @@ def test_every_status_is_a_case() -> None:
 
 def test_the_sensors_look_as_far_back_as_is_said() -> None:
     """What is called too old for them to find is what they do not look at."""
-    assert SENSOR_WINDOW == WINDOW
-    assert timedelta(days=92) == WINDOW
+    assert SENSOR_WINDOW == LOOKBACK
+    assert timedelta(days=92) == LOOKBACK

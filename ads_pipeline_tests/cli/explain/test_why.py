@@ -248,7 +248,7 @@ def test_a_program_gets_all_of_it(empty_cli: CommandLine, ledger: Ledger) -> Non
         ("r2", "rejected", "set_aside", "row_contract"),
     ]
     assert found["not_registered"] == ["r3"]
-    assert [(act["act"], act["operator"], act["status_before"]) for act in found["acts"]] == [
+    assert [(act["action"], act["operator"], act["status_before"]) for act in found["acts"]] == [
         ("withdraw", "ada", "success")
     ]
     assert found["events"][-1]["event_type"] == "PartitionWithdrawn"

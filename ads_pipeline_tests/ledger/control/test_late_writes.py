@@ -26,7 +26,7 @@ from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.control.tables import claims, leases
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
-from ads_pipeline_tests.ledger.builders import accept, key, keys, load, run
+from ads_pipeline_tests.ledger.builders import acceptance, key, keys, publish_runs, run
 from ads_pipeline_tests.ledger.control.test_leases import WRITES
 from ads_pipeline_tests.ledger.test_database_constraints import everything
 
@@ -49,7 +49,7 @@ from ads_pipeline_tests.ledger.builders import key, run, sealed
 
 url = sys.argv[1]
 with (
-    Lease.opened(url, "zombie", lasts=timedelta(seconds=4)) as lease,
+    Lease.opened(url, "zombie", duration=timedelta(seconds=4)) as lease,
     Ledger.opened(url, origin=Origin(run_id="zombie", plan_version="p1"), lease=lease) as ledger,
 ):
     lease.claim([key()])
@@ -94,7 +94,7 @@ def go_on(child: "subprocess.Popen[str]") -> None:
 
 
 def heir_of(engine: sa.Engine, run_id: str = "heir") -> Lease:
-    lease = Lease(engine, run_id, lasts=timedelta(hours=1))
+    lease = Lease(engine, run_id, duration=timedelta(hours=1))
     lease.open()
     return lease
 
@@ -125,13 +125,13 @@ def test_who_wakes_up_after_its_lease_changes_nothing(url: str, backdoor: sa.Eng
         zombie.send_signal(signal.SIGSTOP)
         assert until(lambda: granted(heir)) == 2
         ledger = Ledger(backdoor, lease=heir)
-        ledger.record_verdict(accept(run(key(), "r1")))
-        assert load(ledger, run(key(), "r1")).published
+        ledger.record_verdict(acceptance(run(key(), "r1")))
+        assert publish_runs(ledger, run(key(), "r1")).published
         before = everything(backdoor)
         zombie.send_signal(signal.SIGCONT)
         go_on(zombie)
         answers = [said(zombie) for _ in WRITES]
-        assert [answer.partition(": run heir has claimed it at")[0] for answer in answers] == [
+        assert [answer.partition(": run heir claimed it at")[0] for answer in answers] == [
             f"{name}: {key()}: run zombie may not write of it" for name in WRITES
         ]
         assert said(zombie) == "lost"
@@ -145,13 +145,13 @@ def test_what_a_killed_process_held_is_free_when_its_lease_has_expired(url: str,
         heir = heir_of(backdoor)
         victim.kill()
         victim.wait()
-        holder = reader.holders([key()])[key()]
+        holder = reader.lease_holders([key()])[key()]
         assert (holder.run_id, heir.claim([key()]).held) == ("zombie", {key(): holder})
         assert until(lambda: granted(heir)) == 2
         taken = database.transact(backdoor, lambda c: c.execute(sa.select(claims)).one())
         assert taken.claimed_at >= holder.until
         assert taken.claimed_at < holder.until + timedelta(seconds=10), "nobody would have waited for it"
-        assert reader.holders([key()])[key()].run_id == "heir"
+        assert reader.lease_holders([key()])[key()].run_id == "heir"
 
 
 def race(url: str, number: int, record: Path) -> None:
@@ -172,7 +172,7 @@ def race(url: str, number: int, record: Path) -> None:
 
 def _hold(engine: sa.Engine, run_id: str, chance: random.Random) -> str:
     """One run's life: it claims twice, holds, and ends or simply stops."""
-    lease, held = Lease(engine, run_id, lasts=SHORT), dict[PartitionKey, tuple[int, datetime]]()
+    lease, held = Lease(engine, run_id, duration=SHORT), dict[PartitionKey, tuple[int, datetime]]()
     lease.open()
     with suppress(LeaseLost):  # a slow machine may take longer than its lease lasts
         for _ in range(2):

@@ -8,27 +8,27 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 
-from ads_pipeline.domain.run_events import Origin
+from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.domain.run_snapshots import RunStatus
 from ads_pipeline.errors import LeaseLost, LedgerRefused, LedgerUnavailable
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.control.leases import Lease, beating
+from ads_pipeline.ledger.control.leases import Lease, renewing
 from ads_pipeline.ledger.control.tables import claims, leases
 from ads_pipeline.ledger.events.run_completion import RunCompletionLog
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline_tests.ledger.builders import (
     FakeClock,
-    accept,
-    accepted,
+    acceptance,
+    accepted_runs,
     key,
     keys,
-    landed,
-    load,
-    reject,
+    registered_runs,
+    publish_runs,
+    rejection,
     run,
-    sealed,
-    set_at_last,
+    sealed_runs,
+    set_on_exit,
 )
 from ads_pipeline_tests.ledger.state.test_concurrency import wait_for_a_lock
 from ads_pipeline_tests.ledger.test_database_constraints import everything, refused
@@ -42,7 +42,7 @@ def lease(backdoor: sa.Engine, clock: FakeClock) -> Opening:
     """Opens leases in the test's time."""
 
     def open_one(run_id: str = "engine-1", *, lasts: timedelta = LASTS) -> Lease:
-        opened = Lease(backdoor, run_id, lasts=lasts, clock=clock)
+        opened = Lease(backdoor, run_id, duration=lasts, clock=clock)
         opened.open()
         return opened
 
@@ -58,7 +58,7 @@ def reader(url: str) -> Iterator[LedgerReader]:
 def guarded(lease: Lease) -> Ledger:
     """The ledger as the run with this lease writes it."""
     return Ledger(
-        lease._engine, clock=lease._clock, origin=Origin(run_id=lease.run_id, plan_version="p1"), lease=lease
+        lease._engine, clock=lease._clock, origin=EventOrigin(run_id=lease.run_id, plan_version="p1"), lease=lease
     )
 
 
@@ -99,9 +99,9 @@ def test_a_beat_renews_and_brings_nothing_back(lease: Opening, clock: FakeClock)
     ended.end()
     for _ in range(3):
         clock.tick(LASTS / 2)
-        assert kept.beat()
-    assert not silent.beat()
-    assert not ended.beat()
+        assert kept.renew()
+    assert not silent.renew()
+    assert not ended.renew()
     for lost in (silent, ended):
         with pytest.raises(LeaseLost, match=f"run {lost.run_id} may write of nothing: .*; start a new run"):
             lost.open()
@@ -115,9 +115,9 @@ def test_a_clock_that_goes_back_shortens_no_lease(lease: Opening, clock: FakeClo
     """What was promised to a run stays promised."""
     held = lease()
     clock.tick(-timedelta(hours=1))
-    assert held.beat()
+    assert held.renew()
     clock.tick(timedelta(hours=1) + LASTS - timedelta(seconds=1))
-    assert held.beat()
+    assert held.renew()
 
 
 @pytest.mark.invariant("O3")
@@ -151,37 +151,37 @@ def test_readers_are_told_who_holds(lease: Opening, reader: LedgerReader, backdo
 
     It goes by the store's clock.
     """
-    held = Lease(backdoor, "engine-1", lasts=timedelta(hours=1))
+    held = Lease(backdoor, "engine-1", duration=timedelta(hours=1))
     held.open()
     held.claim([key(day=1)])
-    past = Lease(backdoor, "engine-2", lasts=timedelta(seconds=0))
+    past = Lease(backdoor, "engine-2", duration=timedelta(seconds=0))
     past.open()
     with pytest.raises(LeaseLost):
         past.claim([key(day=2)])
-    found = reader.holders([key(day=1), key(day=2), key(day=3)])
+    found = reader.lease_holders([key(day=1), key(day=2), key(day=3)])
     assert list(found) == [key(day=1)]
     holder = found[key(day=1)]
     assert holder.run_id == "engine-1"
     assert holder.since < holder.until
     held.end()
-    assert reader.holders([key(day=1)]) == {}
+    assert reader.lease_holders([key(day=1)]) == {}
 
 
 WRITES: dict[str, Callable[[Ledger], object]] = {
-    "register": lambda ledger: ledger.register(sealed(run(key(), "late"))),
-    "verdict": lambda ledger: ledger.record_verdict(accept(run(key(), "r2"))),
-    "rejection": lambda ledger: ledger.record_verdict(reject(run(key(), "r1"), validation_id="again")),
-    "demotion": lambda ledger: ledger.begin_demotions([reject(run(key(), "r1"), validation_id="again")]),
-    "publication": lambda ledger: load(ledger, run(key(), "r1")),
+    "register": lambda ledger: ledger.register(sealed_runs(run(key(), "late"))),
+    "verdict": lambda ledger: ledger.record_verdict(acceptance(run(key(), "r2"))),
+    "rejection": lambda ledger: ledger.record_verdict(rejection(run(key(), "r1"), validation_id="again")),
+    "demotion": lambda ledger: ledger.begin_demotions([rejection(run(key(), "r1"), validation_id="again")]),
+    "publication": lambda ledger: publish_runs(ledger, run(key(), "r1")),
     "failed load": lambda ledger: ledger.record_failed_loads({run(key(), "r1"): "no disk"}),
-    "last look": lambda ledger: ledger.publishable([run(key(), "r1")]),
+    "last look": lambda ledger: ledger.publishable_runs([run(key(), "r1")]),
 }
 
 
 def prepared(ledger: Ledger) -> None:
     """A partition of which each of the writes would change something, or at least find something."""
-    accepted(ledger, [key()])
-    landed(ledger, key(), "r2")
+    accepted_runs(ledger, [key()])
+    registered_runs(ledger, key(), "r2")
 
 
 @pytest.mark.invariant("O3")
@@ -225,12 +225,12 @@ def test_one_lost_partition_refuses_the_whole_call(lease: Opening, backdoor: sa.
     mine = lease()
     mine.claim([key(day=1)])
     runs = [run(key(day=day), "r1") for day in (1, 2)]
-    Ledger(backdoor).register(sealed(*runs))
+    Ledger(backdoor).register(sealed_runs(*runs))
     before = everything(backdoor)
     with pytest.raises(LeaseLost, match=str(key(day=2))):
-        guarded(mine).record_verdicts([accept(each) for each in runs])
+        guarded(mine).record_verdicts([acceptance(each) for each in runs])
     assert everything(backdoor) == before
-    guarded(mine).record_verdicts([accept(runs[0])])
+    guarded(mine).record_verdicts([acceptance(runs[0])])
 
 
 def test_a_guarded_write_costs_one_statement_more(lease: Opening, backdoor: sa.Engine) -> None:
@@ -240,12 +240,12 @@ def test_a_guarded_write_costs_one_statement_more(lease: Opening, backdoor: sa.E
     mine = lease()
     mine.claim(many)
     runs = [[run(each, f"r{n}") for each in many] for n in range(2)]
-    Ledger(backdoor).register(sealed(*runs[0], *runs[1]))
+    Ledger(backdoor).register(sealed_runs(*runs[0], *runs[1]))
     sa.event.listen(backdoor, "before_cursor_execute", lambda *_: counted.append(1))
     numbers = []
     for ledger, some in ((Ledger(backdoor), runs[0]), (guarded(mine), runs[1])):
         counted.clear()
-        ledger.record_verdicts([accept(each) for each in some])
+        ledger.record_verdicts([acceptance(each) for each in some])
         numbers.append(len(counted))
     assert numbers[1] == numbers[0] + 1
 
@@ -255,8 +255,8 @@ def test_a_guarded_write_costs_one_statement_more(lease: Opening, backdoor: sa.E
 def test_a_take_over_and_a_late_write_see_each_other(postgres_url: str, first: str) -> None:
     """Whoever comes second waits for the first: a claim finds the verdict, a verdict finds the claim."""
     with Ledger.opened(postgres_url) as plain, database.opened(postgres_url) as slow:
-        (r1,) = landed(plain, key(), "r1")
-        old, new = (Lease(engine, name, lasts=LASTS) for engine, name in ((slow, "engine-1"), (slow, "engine-2")))
+        (r1,) = registered_runs(plain, key(), "r1")
+        old, new = (Lease(engine, name, duration=LASTS) for engine, name in ((slow, "engine-1"), (slow, "engine-2")))
         for each in (old, new):
             each.open()
         old.claim([key()])
@@ -266,15 +266,15 @@ def test_a_take_over_and_a_late_write_see_each_other(postgres_url: str, first: s
             held.set()
             hold.wait(20)
 
-        with database.opened(postgres_url) as quick, ThreadPoolExecutor(2) as pool, set_at_last(hold):
+        with database.opened(postgres_url) as quick, ThreadPoolExecutor(2) as pool, set_on_exit(hold):
             late = Ledger(slow if first == "write" else quick, lease=old)
-            taking = Lease(quick if first == "write" else slow, "engine-2", lasts=LASTS)
+            taking = Lease(quick if first == "write" else slow, "engine-2", duration=LASTS)
             if first == "claim":
                 old.end()
             sa.event.listen(slow, "commit", pause)
 
             def write() -> object:
-                return late.record_verdict(accept(r1))
+                return late.record_verdict(acceptance(r1))
 
             def claim() -> object:
                 if first == "write":
@@ -291,10 +291,10 @@ def test_a_take_over_and_a_late_write_see_each_other(postgres_url: str, first: s
             if first == "write":
                 waiting.result()
             else:
-                with pytest.raises(LeaseLost, match="run engine-2 has claimed it"):
+                with pytest.raises(LeaseLost, match="run engine-2 claimed it"):
                     waiting.result()
         assert plain.state(key()).attempt_count == (first == "write")
-        assert plain.holders([key()])[key()].run_id == "engine-2"
+        assert plain.lease_holders([key()])[key()].run_id == "engine-2"
 
 
 def expire(engine: sa.Engine, run_id: str) -> None:
@@ -308,11 +308,11 @@ def expire(engine: sa.Engine, run_id: str) -> None:
 def test_who_waited_for_a_claim_finds_the_lease_of_its_holder(postgres_url: str) -> None:
     """Of two that find a partition free, the second sees the first's lease, though it was opened after it began."""
     with database.opened(postgres_url) as slow, database.opened(postgres_url) as quick:
-        dead = Lease(quick, "engine-0", lasts=LASTS)
+        dead = Lease(quick, "engine-0", duration=LASTS)
         dead.open()
         dead.claim([key()])
         dead.end()
-        first, second = Lease(slow, "engine-1", lasts=LASTS), Lease(quick, "engine-2", lasts=LASTS)
+        first, second = Lease(slow, "engine-1", duration=LASTS), Lease(quick, "engine-2", duration=LASTS)
         first.open()
         second.open()
         hold, held = threading.Event(), threading.Event()
@@ -322,7 +322,7 @@ def test_who_waited_for_a_claim_finds_the_lease_of_its_holder(postgres_url: str)
             hold.wait(20)
 
         sa.event.listen(slow, "commit", pause)
-        with ThreadPoolExecutor(2) as pool, set_at_last(hold):
+        with ThreadPoolExecutor(2) as pool, set_on_exit(hold):
             taking = pool.submit(first.claim, [key()])
             assert held.wait(20)
             waiting = pool.submit(second.claim, [key()])
@@ -345,8 +345,8 @@ def test_an_outage_is_waited_for(backdoor: sa.Engine, monkeypatch: pytest.Monkey
             asked.set()
         return answer == "kept"
 
-    monkeypatch.setattr(Lease, "beat", beat)
-    with beating(Lease(backdoor, "engine-1", lasts=timedelta(milliseconds=40))):
+    monkeypatch.setattr(Lease, "renew", beat)
+    with renewing(Lease(backdoor, "engine-1", duration=timedelta(milliseconds=40))):
         assert asked.wait(20)
 
 
@@ -359,11 +359,11 @@ def test_an_outage_at_the_close_is_not_how_the_run_ended(
         raise LedgerUnavailable("the ledger's database is busy or out of reach: no connection")
 
     monkeypatch.setattr(Lease, "end", out_of_reach)
-    with Lease.opened(url, "engine-1", lasts=LASTS) as lease:
+    with Lease.opened(url, "engine-1", duration=LASTS) as lease:
         lease.claim([key()])
-    with pytest.raises(ZeroDivisionError), Lease.opened(url, "engine-2", lasts=LASTS):
+    with pytest.raises(ZeroDivisionError), Lease.opened(url, "engine-2", duration=LASTS):
         raise ZeroDivisionError
-    assert reader.holders([key()])[key()].run_id == "engine-1"
+    assert reader.lease_holders([key()])[key()].run_id == "engine-1"
 
 
 @pytest.mark.invariant("O3")
@@ -373,13 +373,13 @@ def test_a_run_that_is_ended_loses_its_lease(lease: Opening, timed_ledger: Ledge
     living, silent = lease("engine-1", lasts=LASTS * 3), lease("engine-2")
     living.claim([key(day=1)])
     silent.claim([key(day=2)])
-    assert log.overdue() == []
+    assert log.list_expired_runs() == []
     clock.tick(LASTS)
-    assert log.overdue() == ["engine-2"]
+    assert log.list_expired_runs() == ["engine-2"]
     for each in (living, silent):
-        log.end(Origin(run_id=each.run_id, plan_version="p1"), RunStatus.FAILED, why="it is gone")
-        assert not each.beat()
-    assert log.overdue() == []
+        log.complete_run(EventOrigin(run_id=each.run_id, plan_version="p1"), RunStatus.FAILED, reason="it is gone")
+        assert not each.renew()
+    assert log.list_expired_runs() == []
     heir = lease("engine-3")
     assert dict(heir.claim([key(day=1), key(day=2)]).granted) == {key(day=1): 2, key(day=2): 2}
 
@@ -398,5 +398,5 @@ def test_the_database_refuses_what_no_lease_does(lease: Opening, backdoor: sa.En
     other.end()
     refused(backdoor, "UPDATE leases SET ended_at = NULL WHERE run_id = 'engine-2'")
     with pytest.raises(LedgerRefused):
-        Lease(backdoor, "engine-3", lasts=LASTS).claim([key("7")])
+        Lease(backdoor, "engine-3", duration=LASTS).claim([key("7")])
     assert claims.c.keys()[-3:] == ["run_id", "fence", "claimed_at"]

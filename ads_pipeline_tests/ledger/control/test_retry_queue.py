@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.retry import AttemptEnd, Lane, RetryAt, RetryPolicy, decide, failure_of, lane_of
+from ads_pipeline.domain.retry import AttemptEnd, Lane, RetryAt, RetryPolicy, decide_retry, last_failure, lane_for
 from ads_pipeline.domain.transitions import Action, Outcome, Status, Verdict
 from ads_pipeline.errors import ActionIdReused, MarkedTerminal
 from ads_pipeline.ledger import database
@@ -18,7 +18,7 @@ from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.values import FailedFetch
 from ads_pipeline_tests.example_counts import examples
-from ads_pipeline_tests.ledger.builders import FakeClock, accept, accepted, key, landed, order, reject, run, sealed
+from ads_pipeline_tests.ledger.builders import FakeClock, acceptance, accepted_runs, key, registered_runs, action_request, rejection, run, sealed_runs
 
 POLICY = RetryPolicy()
 TODAY = date(2026, 3, 1)
@@ -29,12 +29,12 @@ GONE = replace(FRESH, customer_id="3", logical_date=date(2025, 11, 1))
 
 
 def mend(ledger: Ledger, partition: PartitionKey, run_id: str) -> None:
-    (good,) = landed(ledger, partition, run_id)
-    ledger.record_verdict(accept(good))
+    (good,) = registered_runs(ledger, partition, run_id)
+    ledger.record_verdict(acceptance(good))
 
 
 def fail(ledger: Ledger, partition: PartitionKey, run_id: str = "r1", error_class: str = "contract") -> None:
-    (bad,) = landed(ledger, partition, run_id)
+    (bad,) = registered_runs(ledger, partition, run_id)
     message = f"{run_id} is bad"
     ledger.record_verdict(
         Verdict(run=bad, outcome=Outcome.REJECTED, error_class=error_class, error_message=message, rows_read=3)
@@ -43,17 +43,17 @@ def fail(ledger: Ledger, partition: PartitionKey, run_id: str = "r1", error_clas
 
 def due(ledger: Ledger, *, today: date = TODAY, policy: RetryPolicy = POLICY) -> list[PartitionKey]:
     """Everything that is due, once it was planned."""
-    ledger.schedule.plan(policy, today=today)
-    return [each for lane in Lane for each in ledger.schedule.due(policy, lane, source=SOURCE, today=today)]
+    ledger.retry_queue.schedule_failures(policy, today=today)
+    return [each for lane in Lane for each in ledger.retry_queue.find_due(policy, lane, source=SOURCE, today=today)]
 
 
 def wanted(ledger: Ledger, *, today: date = TODAY) -> list[PartitionKey]:
-    return [each.key for lane in Lane for each in ledger.schedule.wanted(POLICY, lane, source=SOURCE, today=today)]
+    return [each.key for lane in Lane for each in ledger.retry_queue.find_due_requests(POLICY, lane, source=SOURCE, today=today)]
 
 
 def test_a_failure_is_due_after_its_delay(timed_ledger: Ledger, clock: FakeClock) -> None:
     """Five minutes and a bit after the first failure, half an hour and a bit after the second; a success never."""
-    accepted(timed_ledger, [key("9")])
+    accepted_runs(timed_ledger, [key("9")])
     fail(timed_ledger, OLD)
     assert due(timed_ledger) == []
     clock.tick(timedelta(minutes=6))
@@ -64,23 +64,23 @@ def test_a_failure_is_due_after_its_delay(timed_ledger: Ledger, clock: FakeClock
     assert due(timed_ledger) == []
     clock.tick(timedelta(minutes=8))
     assert due(timed_ledger) == [OLD]
-    assert timed_ledger.schedule.of([OLD])[OLD].why == "contract: failure 2 of 6"
+    assert timed_ledger.retry_queue.find_scheduled([OLD])[OLD].why == "contract: failure 2 of 6"
     mend(timed_ledger, OLD, "r3")
     assert due(timed_ledger) == []
-    assert timed_ledger.schedule.of([OLD]) == {}
+    assert timed_ledger.retry_queue.find_scheduled([OLD]) == {}
 
 
 def test_failures_are_counted_from_the_last_acceptance(timed_ledger: Ledger, clock: FakeClock) -> None:
     """A month of restatements does not use up the tries of the first failure after it."""
     for number in range(1, 31):
-        accepted(timed_ledger, [OLD], f"r{number}")
+        accepted_runs(timed_ledger, [OLD], f"r{number}")
     fail(timed_ledger, OLD, "r31")  # set aside: the success stands, and nothing is due
     clock.tick(timedelta(days=1))
     assert due(timed_ledger) == []
-    timed_ledger.record_verdict(reject(run(OLD, "r30"), validation_id="again"))
+    timed_ledger.record_verdict(rejection(run(OLD, "r30"), validation_id="again"))
     clock.tick(timedelta(days=1))
     assert due(timed_ledger) == [OLD]
-    assert (timed_ledger.state(OLD).attempt_count, timed_ledger.schedule.of([OLD])[OLD].failures) == (32, 2)
+    assert (timed_ledger.state(OLD).attempt_count, timed_ledger.retry_queue.find_scheduled([OLD])[OLD].failures) == (32, 2)
 
 
 @pytest.mark.invariant("S17")
@@ -90,12 +90,12 @@ def test_what_is_terminal_is_not_due(timed_ledger: Ledger, clock: FakeClock) -> 
         fail(timed_ledger, OLD, f"r{number}")
     fail(timed_ledger, GONE)
     fail(timed_ledger, FRESH)
-    timed_ledger.carry_out(Action.MARK_TERMINAL, [FRESH], order("mark"))
+    timed_ledger.execute(Action.MARK_TERMINAL, [FRESH], action_request("mark"))
     clock.tick(timedelta(days=1))
     assert due(timed_ledger) == []
     patient = RetryPolicy(max_attempts=7, max_age=timedelta(days=900))
     assert due(timed_ledger, policy=patient) == [GONE, OLD]
-    timed_ledger.carry_out(Action.CLEAR_TERMINAL, [FRESH], order("clear"))
+    timed_ledger.execute(Action.CLEAR_TERMINAL, [FRESH], action_request("clear"))
     assert due(timed_ledger) == [FRESH]
 
 
@@ -106,18 +106,18 @@ def test_the_longest_due_come_first_in_each_lane(timed_ledger: Ledger, clock: Fa
         clock.tick()
     fail(timed_ledger, FRESH)
     clock.tick(timedelta(hours=1))
-    timed_ledger.schedule.plan(POLICY, today=TODAY)
+    timed_ledger.retry_queue.schedule_failures(POLICY, today=TODAY)
     asked = {"source": SOURCE, "today": TODAY, "limit": 1}
-    assert timed_ledger.schedule.due(POLICY, Lane.FRESH, **asked) == [FRESH]  # type: ignore[arg-type]
-    backfill = timed_ledger.schedule.due(POLICY, Lane.BACKFILL, **asked)  # type: ignore[arg-type]
-    planned = timed_ledger.schedule.of([key("4"), key("5")])
+    assert timed_ledger.retry_queue.find_due(POLICY, Lane.FRESH, **asked) == [FRESH]  # type: ignore[arg-type]
+    backfill = timed_ledger.retry_queue.find_due(POLICY, Lane.BACKFILL, **asked)  # type: ignore[arg-type]
+    planned = timed_ledger.retry_queue.find_scheduled([key("4"), key("5")])
     assert backfill == [min(planned, key=lambda each: planned[each].due_at or datetime.max.replace(tzinfo=UTC))]
-    assert timed_ledger.schedule.due(POLICY, Lane.FRESH, source="other", today=TODAY) == []
+    assert timed_ledger.retry_queue.find_due(POLICY, Lane.FRESH, source="other", today=TODAY) == []
 
 
 def test_what_an_operator_took_back_is_not_fetched_again_by_itself(timed_ledger: Ledger, clock: FakeClock) -> None:
     """The same data would come again and be accepted again; only an order brings another attempt."""
-    accepted(timed_ledger, [OLD])
+    accepted_runs(timed_ledger, [OLD])
     taken_back = Verdict(
         run=run(OLD, "r1"),
         outcome=Outcome.REJECTED,
@@ -129,8 +129,8 @@ def test_what_an_operator_took_back_is_not_fetched_again_by_itself(timed_ledger:
     timed_ledger.record_verdict(taken_back)
     clock.tick(timedelta(days=2))
     assert due(timed_ledger) == []
-    assert timed_ledger.schedule.of([OLD])[OLD].due_at is None
-    timed_ledger.carry_out(Action.REQUEUE, [OLD], order())
+    assert timed_ledger.retry_queue.find_scheduled([OLD])[OLD].due_at is None
+    timed_ledger.execute(Action.REQUEUE, [OLD], action_request())
     assert wanted(timed_ledger) == [OLD]
 
 
@@ -138,28 +138,28 @@ def test_a_request_is_open_until_a_verdict_answers_it(timed_ledger: Ledger, cloc
     """Requeued, enqueued and to be reprocessed: each is wanted until it has one more attempt, accepted or not."""
     again, new, better = key("4"), key("5"), key("6")
     fail(timed_ledger, again)
-    accepted(timed_ledger, [better])
-    timed_ledger.carry_out(Action.REQUEUE, [again], order("a"))
+    accepted_runs(timed_ledger, [better])
+    timed_ledger.execute(Action.REQUEUE, [again], action_request("a"))
     clock.tick()
-    timed_ledger.carry_out(Action.ENQUEUE, [new], order("b"))
+    timed_ledger.execute(Action.ENQUEUE, [new], action_request("b"))
     clock.tick()
-    assert timed_ledger.carry_out(Action.REPROCESS, [better], order("c")).changed
-    assert timed_ledger.carry_out(Action.REPROCESS, [better], order("d")).unchanged == (better,)
+    assert timed_ledger.execute(Action.REPROCESS, [better], action_request("c")).changed
+    assert timed_ledger.execute(Action.REPROCESS, [better], action_request("d")).unchanged == (better,)
     assert wanted(timed_ledger) == [again, new, better]
-    kinds = {partition: asked.kind for partition, asked in timed_ledger.schedule.requested([again, better]).items()}
+    kinds = {partition: asked.kind for partition, asked in timed_ledger.retry_queue.find_requests([again, better]).items()}
     assert kinds == {again: "retry", better: "reprocess"}
     fail(timed_ledger, better, "r2")
     assert timed_ledger.state(better).status is Status.SUCCESS
     mend(timed_ledger, again, "r2")
     assert wanted(timed_ledger) == [new]
     due(timed_ledger)
-    assert list(timed_ledger.schedule.requested([again, new, better])) == [new]
+    assert list(timed_ledger.retry_queue.find_requests([again, new, better])) == [new]
 
 
 def test_a_quota_costs_no_try_and_names_its_own_moment(timed_ledger: Ledger, clock: FakeClock) -> None:
     """However often the quota was used up, the partition comes back when the source said, and has all its tries."""
     until = clock.now + timedelta(hours=9)
-    timed_ledger.carry_out(Action.ENQUEUE, [FRESH], order())
+    timed_ledger.execute(Action.ENQUEUE, [FRESH], action_request())
     for _ in range(20):
         clock.tick()
         (planned,) = timed_ledger.record_failed_fetches(
@@ -181,13 +181,13 @@ def test_failed_fetches_and_rejections_are_counted_together(timed_ledger: Ledger
         fail(timed_ledger, OLD, f"r{number}")
         clock.tick()
         fetch(timed_ledger, OLD, "timeout")
-    assert timed_ledger.schedule.of([OLD])[OLD].failures == 6
+    assert timed_ledger.retry_queue.find_scheduled([OLD])[OLD].failures == 6
     clock.tick(timedelta(days=1))
     assert due(timed_ledger) == []
     mend(timed_ledger, OLD, "r9")
     clock.tick()
     fetch(timed_ledger, OLD, "timeout")
-    assert timed_ledger.schedule.of([OLD])[OLD].failures == 1
+    assert timed_ledger.retry_queue.find_scheduled([OLD])[OLD].failures == 1
 
 
 @pytest.mark.parametrize(
@@ -206,14 +206,14 @@ def test_a_fault_of_account_or_query_parks_it(
     clock.tick(timedelta(hours=1))
     fetch(timed_ledger, FRESH, error_class)
     assert due(timed_ledger) == [stranger]
-    (parking,) = timed_ledger.schedule.parkings(SOURCE)
+    (parking,) = timed_ledger.retry_queue.list_parkings(SOURCE)
     assert (parking.scope, parking.name, parking.error_class) == (scope, name, error_class)
-    assert timed_ledger.release(parking, order("release-1"))
-    assert timed_ledger.release(parking, order("release-1"))  # the same act, sent again
-    assert not timed_ledger.release(parking, order("release-2"))
+    assert timed_ledger.release(parking, action_request("release-1"))
+    assert timed_ledger.release(parking, action_request("release-1"))  # the same act, sent again
+    assert not timed_ledger.release(parking, action_request("release-2"))
     assert set(due(timed_ledger)) == {neighbour, stranger}
     with pytest.raises(ActionIdReused):
-        timed_ledger.park(parking, order("release-1"))
+        timed_ledger.park(parking, action_request("release-1"))
 
 
 def test_an_operator_parks_and_releases(timed_ledger: Ledger, clock: FakeClock) -> None:
@@ -221,30 +221,30 @@ def test_an_operator_parks_and_releases(timed_ledger: Ledger, clock: FakeClock) 
     fail(timed_ledger, OLD)
     clock.tick(timedelta(hours=1))
     parking = Parking(source=SOURCE, scope="customer", name="2", error_class="by_operator", why="moves to us in May")
-    assert timed_ledger.park(parking, order("park-1"))
-    assert not timed_ledger.park(parking, order("park-2"))
+    assert timed_ledger.park(parking, action_request("park-1"))
+    assert not timed_ledger.park(parking, action_request("park-2"))
     assert due(timed_ledger) == []
-    assert timed_ledger.release(parking, order("release-1"))
+    assert timed_ledger.release(parking, action_request("release-1"))
     assert due(timed_ledger) == [OLD]
 
 
 def test_a_marked_partition_is_not_requeued(ledger: Ledger) -> None:
     """Marking is for failed ones, once; a requeue is refused until the mark is cleared, and each act is told."""
     fail(ledger, OLD)
-    accepted(ledger, [key("9")])
-    marked = ledger.carry_out(Action.MARK_TERMINAL, [OLD, key("9")], order("mark"))
+    accepted_runs(ledger, [key("9")])
+    marked = ledger.execute(Action.MARK_TERMINAL, [OLD, key("9")], action_request("mark"))
     assert ([state.key for state in marked.changed], len(marked.refused)) == ([OLD], 1)
-    assert ledger.carry_out(Action.MARK_TERMINAL, [OLD], order("mark-2")).unchanged == (OLD,)
-    assert ledger.schedule.marked([OLD, key("9")]) == {OLD}
-    (refusal,) = ledger.carry_out(Action.REQUEUE, [OLD], order("retry")).refused
+    assert ledger.execute(Action.MARK_TERMINAL, [OLD], action_request("mark-2")).unchanged == (OLD,)
+    assert ledger.retry_queue.find_marked([OLD, key("9")]) == {OLD}
+    (refusal,) = ledger.execute(Action.REQUEUE, [OLD], action_request("retry")).refused
     assert isinstance(refusal, MarkedTerminal)
     assert ledger.state(OLD).status is Status.FAILED
-    assert ledger.carry_out(Action.CLEAR_TERMINAL, [OLD], order("clear")).changed
-    assert ledger.carry_out(Action.CLEAR_TERMINAL, [OLD], order("clear-2")).unchanged == (OLD,)
-    assert ledger.carry_out(Action.MARK_TERMINAL, [OLD], order("mark-3")).changed
-    assert ledger.carry_out(Action.CLEAR_TERMINAL, [OLD], order("clear-3")).changed
-    assert ledger.carry_out(Action.REQUEUE, [OLD], order("retry-2")).changed
-    assert [act.act for act in ledger.acts(OLD)] == [
+    assert ledger.execute(Action.CLEAR_TERMINAL, [OLD], action_request("clear")).changed
+    assert ledger.execute(Action.CLEAR_TERMINAL, [OLD], action_request("clear-2")).unchanged == (OLD,)
+    assert ledger.execute(Action.MARK_TERMINAL, [OLD], action_request("mark-3")).changed
+    assert ledger.execute(Action.CLEAR_TERMINAL, [OLD], action_request("clear-3")).changed
+    assert ledger.execute(Action.REQUEUE, [OLD], action_request("retry-2")).changed
+    assert [act.action for act in ledger.partition_actions(OLD)] == [
         *("mark_terminal", "clear_terminal", "mark_terminal", "clear_terminal", "requeue")
     ]
 
@@ -252,12 +252,12 @@ def test_a_marked_partition_is_not_requeued(ledger: Ledger) -> None:
 def test_acts_beside_the_state_are_told(ledger: Ledger, log: EventLog) -> None:
     """Marks, requests and failed fetches are events too; a mark that is set again is told again."""
     fail(ledger, OLD)
-    accepted(ledger, [key("9")])
+    accepted_runs(ledger, [key("9")])
     for number in range(2):
-        ledger.carry_out(Action.MARK_TERMINAL, [OLD], order(f"mark-{number}"))
-        ledger.carry_out(Action.CLEAR_TERMINAL, [OLD], order(f"clear-{number}"))
+        ledger.execute(Action.MARK_TERMINAL, [OLD], action_request(f"mark-{number}"))
+        ledger.execute(Action.CLEAR_TERMINAL, [OLD], action_request(f"clear-{number}"))
         fetch(ledger, OLD, "timeout")
-    ledger.carry_out(Action.REPROCESS, [key("9")], order("reprocess"))
+    ledger.execute(Action.REPROCESS, [key("9")], action_request("reprocess"))
     told = [each.event.event_type for each in log.fetch(ledger.origin.run_id)]
     assert told[-7:] == [*(["TerminalMarked", "TerminalCleared", "FetchFailed"] * 2), "ReprocessRequested"]
 
@@ -266,12 +266,12 @@ def test_a_plan_of_more_attempts_stays(timed_ledger: Ledger, clock: FakeClock, b
     """Whoever planned from an earlier look does not undo what was planned from a later one."""
     fail(timed_ledger, OLD)
     fail(timed_ledger, OLD, "r2")
-    timed_ledger.schedule.plan(POLICY, today=TODAY)
+    timed_ledger.retry_queue.schedule_failures(POLICY, today=TODAY)
     later = "UPDATE retry_schedule SET attempt_no = 7, why = 'from a later look'"
     database.transact(backdoor, lambda c: c.exec_driver_sql(later))
     clock.tick()
     fetch(timed_ledger, OLD, "timeout")
-    assert timed_ledger.schedule.of([OLD])[OLD].why == "from a later look"
+    assert timed_ledger.retry_queue.find_scheduled([OLD])[OLD].why == "from a later look"
 
 
 def fetch(ledger: Ledger, partition: PartitionKey, error_class: str) -> None:
@@ -306,25 +306,25 @@ def test_what_the_database_finds_due_is_what_the_policy_says(
             ends[partition].append(_happens(ledger, partition, what, f"r{number}", policy))
         failed = [each for each in partitions if ledger.state(each).status is Status.FAILED]
         marked = {partitions[place] for place in marks} & set(failed)
-        ledger.carry_out(Action.MARK_TERMINAL, marked, order(f"mark-{partitions[0].customer_id}"))
-        parked = {parking.name for parking in ledger.schedule.parkings(SOURCE)}
+        ledger.execute(Action.MARK_TERMINAL, marked, action_request(f"mark-{partitions[0].customer_id}"))
+        parked = {parking.name for parking in ledger.retry_queue.list_parkings(SOURCE)}
         expected = set[PartitionKey]()
         for each in failed:
-            failure = failure_of(each, ends[each])
+            failure = last_failure(each, ends[each])
             assert failure is not None
-            answer = decide(failure, policy, marked=each in marked, today=TODAY)
+            answer = decide_retry(failure, policy, marked=each in marked, today=TODAY)
             if isinstance(answer, RetryAt) and answer.at <= clock.now and each.customer_id not in parked:
                 expected.add(each)
         assert set(due(ledger, policy=policy)) & set(partitions) == expected
         for lane in Lane:
-            found = ledger.schedule.due(policy, lane, source=SOURCE, today=TODAY)
-            assert all(lane_of(each, TODAY) is lane for each in found)
+            found = ledger.retry_queue.find_due(policy, lane, source=SOURCE, today=TODAY)
+            assert all(lane_for(each, TODAY) is lane for each in found)
 
 
 def _happens(ledger: Ledger, partition: PartitionKey, what: str, run_id: str, policy: RetryPolicy) -> AttemptEnd:
     if what in {"accept", "contract", "demoted"}:
-        ledger.register(sealed(run(partition, run_id)))
-        verdict = accept(run(partition, run_id))
+        ledger.register(sealed_runs(run(partition, run_id)))
+        verdict = acceptance(run(partition, run_id))
         if what != "accept":
             verdict = Verdict(
                 run=run(partition, run_id),
