@@ -1,7 +1,4 @@
-"""Keeps the snapshots of runs up to their events, and deletes the events of runs that have ended.
-
-What the events say is shown by `events`.
-"""
+"""Implements `ads-pipeline events follow` and `events retire`. `events` prints runs and events."""
 
 import signal
 import sys
@@ -14,94 +11,101 @@ from typing import Final
 
 import typer
 
-from ads_pipeline.cli.events import seconds
-from ads_pipeline.cli.output import Paper, counted
-from ads_pipeline.cli.parsing import event_log_of, run_named
-from ads_pipeline.domain.run_snapshots import Lag
+from ads_pipeline.cli.events import format_seconds
+from ads_pipeline.cli.output import OutputConsole, count_of
+from ads_pipeline.cli.parsing import find_run, open_event_log
+from ads_pipeline.domain.run_snapshots import LagLevel
 from ads_pipeline.errors import BadCommand, RunOpen
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import RunHead
 from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.settings import Settings
 
-ALARMS: Final = {
-    Lag.HIGH: "the snapshots are {behind} behind the events",
-    Lag.RESYNC: "the snapshots are {behind} behind the events, and are made whole again",
-    Lag.NORMAL: "the alarm is over, the snapshots are {behind} behind the events",
+ALARM_MESSAGES: Final = {
+    LagLevel.HIGH: "the snapshots are {behind} behind the events",
+    LagLevel.RESYNC: "the snapshots are {behind} behind the events and are resynchronized",
+    LagLevel.NORMAL: "the alarm is over: the snapshots are {behind} behind the events",
 }
 
 
 def follow(settings: Settings, *, once: bool) -> None:
-    """Project what is appended until told to stop, or what is there now; say how much that was."""
-    with event_log_of(settings) as log:
+    """Fold new events into the snapshots until Ctrl-C or SIGTERM, or with `once` the present events."""
+    with open_event_log(settings) as log:
         follower = Follower(log)
-        projected = follower.catch_up(_alarm) if once else _until_stopped(follower)
-    Paper().print(f"projected {counted(projected, 'event')}")
+        folded = follower.catch_up(_print_alarm) if once else _follow_until_stopped(follower)
+    OutputConsole().print(f"folded {count_of(folded, 'event')} into snapshots")
 
 
-def retire(settings: Settings, word: str | None, *, ended_before: date | None, asks: bool, only_says: bool) -> None:
-    """Delete the events of a run, or of all that ended before a day, if whoever is asked agrees."""
-    if (word is None) is (ended_before is None):
-        raise BadCommand("name either a run or --ended-before, and not both")
-    if asks and not only_says and not sys.stdin.isatty():
-        raise BadCommand("nobody can be asked here; --yes deletes, --dry-run says what would be deleted")
-    with event_log_of(settings) as log:
-        Follower(log).catch_up()  # only snapshots that are up to their events say which runs have ended
-        heads = _meant(log, word, ended_before)
-        what = _counted(heads)
-        if only_says:
-            said = f"would delete {what}"
+def retire(
+    settings: Settings, run_prefix: str | None, *, ended_before: date | None, needs_confirmation: bool, dry_run: bool
+) -> None:
+    """Delete the events of one run, or of all runs that ended before a day, after a confirmation.
+
+    Raises RunOpen for a run that has not ended, and BadCommand if there is no terminal for the confirmation.
+    """
+    if (run_prefix is None) is (ended_before is None):
+        raise BadCommand("give either a run or --ended-before, not both")
+    if needs_confirmation and not dry_run and not sys.stdin.isatty():
+        raise BadCommand(
+            "standard input is not a terminal: use --yes to delete, or --dry-run to see what would be deleted"
+        )
+    with open_event_log(settings) as log:
+        Follower(log).catch_up()  # a run counts as ended once its last events are folded
+        heads = _find_retirable_runs(log, run_prefix, ended_before)
+        description = _describe(heads)
+        if dry_run:
+            message = f"would delete {description}"
         else:
-            if asks and heads:
-                typer.confirm(f"Delete {what} for ever?", abort=True, err=True)
+            if needs_confirmation and heads:
+                typer.confirm(f"Delete {description} for good?", abort=True, err=True)
             for head in heads:
                 log.retire(head.run_id)
-            said = f"deleted {what}"
-    Paper().print(said, soft_wrap=True)
+            message = f"deleted {description}"
+    OutputConsole().print(message, soft_wrap=True)
 
 
-def _until_stopped(follower: Follower) -> int:
-    """Follow in a thread, so that Ctrl-C does not break into a transaction; SIGTERM does the same."""
+def _follow_until_stopped(follower: Follower) -> int:
+    """Follow in a thread, so that Ctrl-C and SIGTERM do not interrupt a transaction."""
     stopped = threading.Event()
-    with _terminable(), ThreadPoolExecutor(max_workers=1) as pool:
+    with _sigterm_as_interrupt(), ThreadPoolExecutor(max_workers=1) as pool:
         try:
-            followed = pool.submit(follower.follow, stopped, _alarm)
+            future = pool.submit(follower.follow, stopped, _print_alarm)
             with suppress(KeyboardInterrupt):
-                followed.result()
+                future.result()
         finally:
             stopped.set()
-        return followed.result()
+        return future.result()
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+def _sigterm_as_interrupt() -> Iterator[None]:
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous)
 
 
-def _alarm(lag: Lag, behind: timedelta) -> None:
-    told = ALARMS[lag].format(behind=seconds(behind))
-    print(f"{lag}: {told}", file=sys.stderr, flush=True)  # noqa: T201 - standard output is the program's
+def _print_alarm(level: LagLevel, lag: timedelta) -> None:
+    message = ALARM_MESSAGES[level].format(behind=format_seconds(lag))
+    print(f"{level}: {message}", file=sys.stderr, flush=True)  # noqa: T201 - standard output is the program's
 
 
-def _meant(log: EventLog, word: str | None, day: date | None) -> list[RunHead]:
-    """The runs whose events are to go; RunOpen for one that was named and has not ended."""
+def _find_retirable_runs(log: EventLog, run_prefix: str | None, day: date | None) -> list[RunHead]:
+    """Return the runs to retire. Raises RunOpen if the named run has not ended."""
     if day is not None:
-        return log.ended_before(datetime(day.year, day.month, day.day, tzinfo=UTC))
-    head = run_named(log, word or "")
+        return log.list_retirable_runs(datetime(day.year, day.month, day.day, tzinfo=UTC))
+    head = find_run(log, run_prefix or "")
     if head.retired_at is not None:
         return []
-    status = log.open_snapshot(head.run_id).status
-    if not status.terminal:
+    status = log.get_current_snapshot(head.run_id).status
+    if not status.is_terminal:
         raise RunOpen(head.run_id, str(status))
     return [head]
 
 
-def _counted(heads: Sequence[RunHead]) -> str:
+def _describe(heads: Sequence[RunHead]) -> str:
     if not heads:
-        return "nothing: no such run has ended and still has its events"
-    events = counted(sum(head.last_seq for head in heads), "event")
-    return f"{events} of " + (counted(len(heads), "run") if len(heads) > 1 else f"run {heads[0].run_id}")
+        return "nothing: no such run has ended and still has events"
+    events = count_of(sum(head.last_seq for head in heads), "event")
+    return f"{events} of " + (count_of(len(heads), "run") if len(heads) > 1 else f"run {heads[0].run_id}")

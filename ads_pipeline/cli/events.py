@@ -1,6 +1,6 @@
-"""Shows what happened in runs: which there are, what their events say, and what the snapshots make of them.
+"""Prints runs, their events and their snapshots for `ads-pipeline events`.
 
-What writes, keeping snapshots up and retiring events, is in `upkeep`. It loads neither Dagster, Spark nor DuckDB.
+`event_maintenance` has the commands that write. Neither module imports Dagster, Spark or DuckDB.
 """
 
 import json
@@ -15,21 +15,31 @@ from typing import Any, Final
 from rich.table import Table
 from rich.text import Text
 
-from ads_pipeline.cli.output import GAP, Paper, cell, counted, instant_of, listing, moment, write_json
-from ads_pipeline.cli.parsing import events_of, run_named
+from ads_pipeline.cli.output import (
+    CELL_PADDING,
+    OutputConsole,
+    cell,
+    count_of,
+    format_instant,
+    iso_instant,
+    new_table,
+    write_json,
+)
+from ads_pipeline.cli.parsing import find_run, open_event_reader
 from ads_pipeline.domain.run_events import LoggedEvent
 from ads_pipeline.domain.run_snapshots import (
-    FIRST_PAGE,
-    STEP_MOVES,
-    Lag,
+    DEFAULT_PAGE_SIZE,
+    STEP_STATUS_AFTER,
+    LagLevel,
     RunSnapshot,
     RunStatus,
     StepStatus,
-    fold,
-    lag_of,
+    fold_events,
+    lag_level,
 )
-from ads_pipeline.errors import BadCommand, EventsNotFound, printable
+from ads_pipeline.errors import BadCommand, EventsNotFound
 from ads_pipeline.ledger.events.event_reader import EventReader, RunHead
+from ads_pipeline.quoting import printable
 from ads_pipeline.settings import Settings
 
 FIELDS: Final = (
@@ -50,14 +60,14 @@ FIELDS: Final = (
     "parent_event_id",
     "plan_version",
 )
-WIDE: Final = 120  # columns; below, runs go by the first letters of their names
-SHORT: Final = 8  # letters, as in Dagster's UI
-LONGEST: Final = 160  # letters of what an event says; --json has all of it
-MOST_STEPS: Final = 50
-AT_ONCE: Final = 500  # steps whose last words are looked for together
-LOOKS_EVERY: Final = timedelta(milliseconds=500)
-UNDONE: Final = (StepStatus.FAILED, StepStatus.RUNNING)
-# A run and a step that failed or are running are called alike.
+MIN_WIDTH_FOR_FULL_IDS: Final = 120  # columns; narrower terminals get shortened run ids
+MIN_SHORT_ID_LENGTH: Final = 8  # characters, as in Dagster's UI
+MAX_DATA_LENGTH: Final = 160  # characters of an event's data; --json prints all of it
+MAX_STEPS: Final = 50
+STEPS_PER_QUERY: Final = 500
+POLL_INTERVAL: Final = timedelta(milliseconds=500)
+UNFINISHED: Final = (StepStatus.FAILED, StepStatus.RUNNING)
+# FAILED and RUNNING have the same text for runs and steps.
 COLOURS: Final[Mapping[str, str]] = {
     RunStatus.COMPLETED: "green",
     StepStatus.SUCCEEDED: "green",
@@ -68,199 +78,206 @@ COLOURS: Final[Mapping[str, str]] = {
 }
 
 
-def runs(settings: Settings, *, limit: int, as_json: bool) -> None:
-    """Write the runs that were opened last, then how far the snapshots are behind when they are."""
-    with events_of(settings) as reader:
-        found, lag = reader.newest(limit + 1), reader.lag()
-    shown, notes = found[:limit], [] if found else ["no run has events yet"]
-    if len(found) > limit:
-        notes.append("older runs follow; --limit shows more")
-    if lag_of(lag) is not Lag.NORMAL:
-        behind = f"the snapshots are {seconds(lag)} behind the events"
-        notes.append(f'{behind}; "ads-pipeline events follow" keeps them up')
+def print_runs(settings: Settings, *, limit: int, as_json: bool) -> None:
+    """Print the newest runs, and the lag of the snapshots if it is not normal."""
+    with open_event_reader(settings) as reader:
+        runs, lag = reader.list_newest_runs(limit + 1), reader.get_lag()
+    shown, notes = runs[:limit], [] if runs else ["no run has events yet"]
+    if len(runs) > limit:
+        notes.append("there are older runs; --limit shows more")
+    if lag_level(lag) is not LagLevel.NORMAL:
+        behind = f"the snapshots are {format_seconds(lag)} behind the events"
+        notes.append(f'{behind}; "ads-pipeline events follow" keeps them up to date')
     if as_json:
-        write_json(_run_fields(head, snapshot) for head, snapshot in shown)
-        _remark(notes)
+        write_json(_run_to_json(head, snapshot) for head, snapshot in shown)
+        _print_to_stderr(notes)
         return
-    paper = Paper()
+    paper = OutputConsole()
     if shown:
-        paper.print(_runs_table(shown, is_wide=paper.width >= WIDE))
+        paper.print(_runs_table(shown, full_ids=paper.width >= MIN_WIDTH_FOR_FULL_IDS))
     _print_notes(paper, notes)
 
 
-def tail(settings: Settings, word: str, *, after: int, limit: int | None, follow: bool, as_json: bool) -> None:
-    """Write the events of a run behind a place, in order: a page of them, or all until the run has ended."""
-    with events_of(settings) as reader:
-        head = run_named(reader, word)
-        _check_kept(head)
+def print_events(
+    settings: Settings, run_prefix: str, *, after: int, limit: int | None, follow: bool, as_json: bool
+) -> None:
+    """Print the events of a run after a sequence number: one page, or with `follow` all until the run ends.
+
+    Raises EventsNotFound for an unknown or retired run.
+    """
+    with open_event_reader(settings) as reader:
+        head = find_run(reader, run_prefix)
+        _check_not_retired(head)
         if after > head.last_seq:
-            raise BadCommand(f"--after {after} is behind the last event of run {head.run_id}, {head.last_seq}")
+            raise BadCommand(
+                f"--after {after} is beyond the last event of run {head.run_id}, which is number {head.last_seq}"
+            )
         if follow:
-            pages = _followed(reader, head.run_id, after)
-            _write_pages(pages if limit is None else _first(pages, limit), as_json=as_json)
+            pages = _follow_events(reader, head.run_id, after)
+            _print_pages(pages if limit is None else _limit_events(pages, limit), as_json=as_json)
             return
-        page = reader.fetch(head.run_id, after_seq=after, limit=limit or FIRST_PAGE)
-    _write_pages([page], as_json=as_json)
+        page = reader.fetch(head.run_id, after_seq=after, limit=limit or DEFAULT_PAGE_SIZE)
+    _print_pages([page], as_json=as_json)
     last = page[-1].run_seq if page else after
-    notes = [] if page else [f"no event stands behind place {after}, which is the last"]
+    notes = [] if page else [f"no events after number {after}, which is the last"]
     if page and last < head.last_seq:
-        notes = [f"{head.last_seq - last:,} more follow; go on with", f"  --after {last}"]
+        notes = [f"{head.last_seq - last:,} more events; continue with", f"  --after {last}"]
     if as_json:
-        _remark(notes)
+        _print_to_stderr(notes)
     else:
-        _print_notes(Paper(), notes)
+        _print_notes(OutputConsole(), notes)
 
 
-def snapshot(settings: Settings, word: str, *, all_steps: bool, as_json: bool) -> None:
-    """Write what the events of a run make of it now, and the steps that failed or are not done, or all of them."""
-    with events_of(settings) as reader:
-        head = run_named(reader, word)
-        found, steps = reader.open_run(head.run_id, tuple(StepStatus) if all_steps else UNDONE)
+def print_snapshot(settings: Settings, run_prefix: str, *, all_steps: bool, as_json: bool) -> None:
+    """Print the current snapshot of a run, and its failed and running steps or all steps."""
+    with open_event_reader(settings) as reader:
+        head = find_run(reader, run_prefix)
+        current, steps = reader.get_current_run(head.run_id, tuple(StepStatus) if all_steps else UNFINISHED)
         if as_json:
-            listed = [_step_fields(*each) for each in _last_words(reader, head.run_id, steps)]
-            write_json([_run_fields(head, found) | {"listed_steps": listed}])
+            listed = [_step_to_json(*step) for step in _read_last_events(reader, head.run_id, steps)]
+            write_json([_run_to_json(head, current) | {"listed_steps": listed}])
             return
-        failed_first = sorted(steps.items(), key=lambda each: each[1] is not StepStatus.FAILED)
-        shown = steps if all_steps else dict(failed_first[:MOST_STEPS])
-        paper = Paper()
-        paper.print(_facts(head, found))
+        failed_first = sorted(steps.items(), key=lambda item: item[1] is not StepStatus.FAILED)
+        shown = steps if all_steps else dict(failed_first[:MAX_STEPS])
+        paper = OutputConsole()
+        paper.print(_summary_table(head, current))
         if steps:
-            what = "" if all_steps else ", failed or still running"
-            paper.print("", f"{counted(len(steps), 'step')}{what}, and the last that was said of each:", sep="\n")
-            paper.print(_steps_table(_last_words(reader, head.run_id, shown)))
+            which = "" if all_steps else ", failed or still running"
+            paper.print("", f"{count_of(len(steps), 'step')}{which}, each with its last event:", sep="\n")
+            paper.print(_steps_table(_read_last_events(reader, head.run_id, shown)))
     if len(shown) < len(steps):
-        _print_notes(paper, [f"{len(steps) - len(shown):,} more follow; --steps lists all"])
+        _print_notes(paper, [f"{len(steps) - len(shown):,} more steps; --steps lists all"])
 
 
-def seconds(lag: timedelta) -> str:
+def format_seconds(lag: timedelta) -> str:
     return f"{lag.total_seconds():,.1f} s"
 
 
-def telling(event_data: Any) -> str:
-    """What an event says, on one line: an object's fields, else the value itself; cut where it is long."""
+def format_event_data(event_data: Any) -> str:
+    """Return an event's data on one line, cut to MAX_DATA_LENGTH. An object becomes name=value pairs."""
     match event_data:
         case None:
-            said = ""
+            text = ""
         case dict():
-            said = "  ".join(f"{name}={_said(value)}" for name, value in event_data.items())
+            text = "  ".join(f"{name}={_format_value(value)}" for name, value in event_data.items())
         case _:
-            said = _said(event_data)
-    return printable(said, limit=LONGEST)
+            text = _format_value(event_data)
+    return printable(text, limit=MAX_DATA_LENGTH)
 
 
-def _said(value: Any) -> str:
+def _format_value(value: Any) -> str:
     is_word = isinstance(value, str) and value and not set(value) & set(' "=')
     return value if is_word else json.dumps(value, ensure_ascii=False)
 
 
-def _followed(reader: EventReader, run_id: str, after: int) -> Iterator[Sequence[LoggedEvent]]:
-    """The run's events behind a place, as they come, until it has ended and there is nothing left to read."""
-    now, place = reader.open_snapshot(run_id), after
+def _follow_events(reader: EventReader, run_id: str, after: int) -> Iterator[Sequence[LoggedEvent]]:
+    """Yield the run's events after a sequence number as they are appended, until the run has ended."""
+    current, last_seq = reader.get_current_snapshot(run_id), after
     while True:
-        page = reader.fetch(run_id, after_seq=place)
+        page = reader.fetch(run_id, after_seq=last_seq)
         if page:
             yield page
-            place = page[-1].run_seq
-            now, _steps = fold(now, {}, page)  # only the status is wanted, and for that no step need be known
-        elif now.status.terminal:
+            last_seq = page[-1].run_seq
+            current, _steps = fold_events(current, {}, page)  # the run's status does not depend on known steps
+        elif current.status.is_terminal:
             return
         else:
-            _check_kept(reader.head(run_id))
-            time.sleep(LOOKS_EVERY.total_seconds())
+            _check_not_retired(reader.get_head(run_id))
+            time.sleep(POLL_INTERVAL.total_seconds())
 
 
-def _check_kept(head: RunHead | None) -> None:
-    """A run that is followed may be retired as well, between two looks."""
+def _check_not_retired(head: RunHead | None) -> None:
+    """Raise EventsNotFound for a retired run. A run may be retired while it is followed."""
     if head is not None and head.retired_at is not None:
-        why = f'its events were retired at {moment(head.retired_at)}; "ads-pipeline events snapshot" sums them up'
+        why = f'its events were retired at {format_instant(head.retired_at)}; see "ads-pipeline events snapshot"'
         raise EventsNotFound(head.run_id, why)
 
 
-def _first(pages: Iterable[Sequence[LoggedEvent]], limit: int) -> Iterator[Sequence[LoggedEvent]]:
-    left = limit
+def _limit_events(pages: Iterable[Sequence[LoggedEvent]], limit: int) -> Iterator[Sequence[LoggedEvent]]:
+    remaining = limit
     for page in pages:
-        yield page[:left]
-        left -= len(page)
-        if left <= 0:
+        yield page[:remaining]
+        remaining -= len(page)
+        if remaining <= 0:
             return
 
 
-def _write_pages(pages: Iterable[Sequence[LoggedEvent]], *, as_json: bool) -> None:
-    """Each page at once, for somebody may be watching."""
-    paper = Paper()
+def _print_pages(pages: Iterable[Sequence[LoggedEvent]], *, as_json: bool) -> None:
+    """Print each page as soon as it arrives."""
+    paper = OutputConsole()
     for page in pages:
         if as_json:
-            write_json(map(event_fields, page))
+            write_json(map(event_to_json, page))
             sys.stdout.flush()
         elif page:
             paper.print(_events_table(page))
 
 
-def event_fields(logged: LoggedEvent) -> dict[str, Any]:
-    own = {
+def event_to_json(logged: LoggedEvent) -> dict[str, Any]:
+    assigned = {
         "run_seq": logged.run_seq,
         "idempotency_key": logged.idempotency_key,
-        "persisted_at": instant_of(logged.persisted_at),
+        "persisted_at": iso_instant(logged.persisted_at),
     }
-    return {name: own[name] if name in own else getattr(logged.event, name) for name in FIELDS}
+    return {name: assigned[name] if name in assigned else getattr(logged.event, name) for name in FIELDS}
 
 
-def _run_fields(head: RunHead, snapshot: RunSnapshot | None) -> dict[str, Any]:
-    """What the log and the snapshot say of a run, flat; of a run that was not projected the latter is null."""
-    summed = dict.fromkeys(asdict(RunSnapshot(run_id=head.run_id))) if snapshot is None else asdict(snapshot)
-    fields = {"run_id": head.run_id, "status": None, "events": head.last_seq} | summed | asdict(head)
+def _run_to_json(head: RunHead, snapshot: RunSnapshot | None) -> dict[str, Any]:
+    """Merge the head and the snapshot of a run. Without a snapshot its fields are null."""
+    values = dict.fromkeys(asdict(RunSnapshot(run_id=head.run_id))) if snapshot is None else asdict(snapshot)
+    fields = {"run_id": head.run_id, "status": None, "events": head.last_seq} | values | asdict(head)
     del fields["last_seq"]
-    return {name: instant_of(value) if isinstance(value, datetime) else value for name, value in fields.items()}
+    return {name: iso_instant(value) if isinstance(value, datetime) else value for name, value in fields.items()}
 
 
-def _step_fields(step: str, status: StepStatus, last: LoggedEvent | None) -> dict[str, Any]:
-    return {"step_id": step, "status": status, "last_event": last and event_fields(last)}
+def _step_to_json(step: str, status: StepStatus, last: LoggedEvent | None) -> dict[str, Any]:
+    return {"step_id": step, "status": status, "last_event": last and event_to_json(last)}
 
 
-def _last_words(
+def _read_last_events(
     reader: EventReader, run_id: str, steps: Mapping[str, StepStatus]
 ) -> Iterator[tuple[str, StepStatus, LoggedEvent | None]]:
-    names = list(steps)
-    for start in range(0, len(names), AT_ONCE):
-        part = names[start : start + AT_ONCE]
-        said = reader.last_words(run_id, part)
-        yield from ((name, steps[name], said.get(name)) for name in part)
+    step_ids = list(steps)
+    for start in range(0, len(step_ids), STEPS_PER_QUERY):
+        batch = step_ids[start : start + STEPS_PER_QUERY]
+        last_events = reader.get_last_step_events(run_id, batch)
+        yield from ((step_id, steps[step_id], last_events.get(step_id)) for step_id in batch)
 
 
-def _runs_table(found: Sequence[tuple[RunHead, RunSnapshot | None]], *, is_wide: bool) -> Table:
-    table = listing(run="fold", status="left", events="right", steps="fold", begun="left", ended="left")
-    names = [head.run_id for head, _snapshot in found]
-    shown = dict(zip(names, names, strict=True)) if is_wide else shortened(names)
-    for head, snapshot in found:
+def _runs_table(runs: Sequence[tuple[RunHead, RunSnapshot | None]], *, full_ids: bool) -> Table:
+    table = new_table(run="fold", status="left", events="right", steps="fold", started="left", ended="left")
+    run_ids = [head.run_id for head, _snapshot in runs]
+    shown = dict(zip(run_ids, run_ids, strict=True)) if full_ids else shorten_names(run_ids)
+    for head, snapshot in runs:
         marks = _marks(head, snapshot)
         status = [] if snapshot is None else [cell(snapshot.status, style=COLOURS.get(snapshot.status, ""))]
         table.add_row(
             cell(shown[head.run_id]),
             Text("\n").join([*status, *(cell(mark, style="yellow") for mark in marks)]),
             cell(f"{head.last_seq:,}"),
-            cell(None if snapshot is None else _tallied(snapshot)),
+            cell(None if snapshot is None else _format_step_counts(snapshot)),
             cell(snapshot and snapshot.started_at and f"{snapshot.started_at:%Y-%m-%d %H:%M}Z"),
-            cell(snapshot and _ended(snapshot)),
+            cell(snapshot and _format_end(snapshot)),
         )
     return table
 
 
-def _ended(snapshot: RunSnapshot) -> str | None:
-    """Without the day where that is the one on which the run began."""
-    begun, ended = snapshot.started_at, snapshot.ended_at
-    if begun is None or ended is None:
+def _format_end(snapshot: RunSnapshot) -> str | None:
+    """Return the end of the run, without the day if the run started on the same day."""
+    started, ended = snapshot.started_at, snapshot.ended_at
+    if started is None or ended is None:
         return None
-    return f"{ended:%H:%M}Z" if begun.date() == ended.date() else f"{ended:%Y-%m-%d %H:%M}Z"
+    return f"{ended:%H:%M}Z" if started.date() == ended.date() else f"{ended:%Y-%m-%d %H:%M}Z"
 
 
-def shortened(names: Sequence[str]) -> dict[str, str]:
-    """Each name by its first letters: as many as tell it from the others, and not too few to be looked for."""
-    shared, ordered = dict.fromkeys(names, 0), sorted(names)
-    for one, next_one in pairwise(ordered):
-        both = zip(one, next_one, strict=False)
-        alike = next((place for place, (a, b) in enumerate(both) if a != b), len(one))
-        shared[one], shared[next_one] = max(shared[one], alike), alike
-    return {name: name[: max(SHORT, shared[name] + 1)] for name in names}
+def shorten_names(names: Sequence[str]) -> dict[str, str]:
+    """Map each name to its shortest unique prefix of at least MIN_SHORT_ID_LENGTH characters."""
+    shared = dict.fromkeys(names, 0)  # the length of the longest prefix shared with another name
+    for one, following in pairwise(sorted(names)):
+        pairs = zip(one, following, strict=False)
+        length = next((index for index, (a, b) in enumerate(pairs) if a != b), len(one))
+        shared[one], shared[following] = max(shared[one], length), length
+    return {name: name[: max(MIN_SHORT_ID_LENGTH, shared[name] + 1)] for name in names}
 
 
 def _marks(head: RunHead, snapshot: RunSnapshot | None) -> list[str]:
@@ -273,46 +290,47 @@ def _marks(head: RunHead, snapshot: RunSnapshot | None) -> list[str]:
 
 
 def _events_table(page: Sequence[LoggedEvent]) -> Table:
-    table = _grid()
+    table = _events_grid()
     for logged in page:
-        table.add_row(cell(logged.run_seq), cell(moment(logged.persisted_at)), _words(logged))
+        table.add_row(cell(logged.run_seq), cell(format_instant(logged.persisted_at)), _format_event(logged))
     return table
 
 
-def _grid() -> Table:
-    """Columns that stand in the same place on every page: a place, a time, and all the rest."""
-    table = Table.grid(padding=GAP)
+def _events_grid() -> Table:
+    """Return an empty table whose column widths are the same on every page."""
+    table = Table.grid(padding=CELL_PADDING)
     table.add_column(justify="right", min_width=5, no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     return table
 
 
-def _words(logged: LoggedEvent) -> Text:
+def _format_event(logged: LoggedEvent) -> Text:
     event = logged.event
-    colour = COLOURS.get(STEP_MOVES.get(event.event_type) or event.event_type, "")
-    said = (cell(event.step_id), cell(event.event_type, style=colour), cell(telling(event.event_data)))
-    return Text("  ").join(each for each in said if each)
+    colour = COLOURS.get(STEP_STATUS_AFTER.get(event.event_type) or event.event_type, "")
+    cells = (cell(event.step_id), cell(event.event_type, style=colour), cell(format_event_data(event.event_data)))
+    return Text("  ").join(filled for filled in cells if filled)
 
 
-def _facts(head: RunHead, snapshot: RunSnapshot) -> Table:
-    """What there is to say of a run; what does not apply is left out."""
-    conflicts, odd = head.payload_conflicts, snapshot.inconsistencies
+def _summary_table(head: RunHead, snapshot: RunSnapshot) -> Table:
+    """Build the summary of a run. Rows without a value are left out."""
+    conflicts, inconsistent = head.payload_conflicts, snapshot.inconsistencies
     facts = {
         "run": head.run_id,
         "status": cell(snapshot.status, style=COLOURS.get(snapshot.status, "")),
         "plan": head.plan_version,
-        "begun": snapshot.started_at and moment(snapshot.started_at),
-        "ended": snapshot.ended_at and moment(snapshot.ended_at),
-        "last place": f"{snapshot.last_event_seq:,}",
-        "steps": _tallied(snapshot) or "none",
-        "inconsistent": odd and f"{counted(odd, 'event')} that could not be, and changed nothing",
+        "started": snapshot.started_at and format_instant(snapshot.started_at),
+        "ended": snapshot.ended_at and format_instant(snapshot.ended_at),
+        "last event": f"{snapshot.last_event_seq:,}",
+        "steps": _format_step_counts(snapshot) or "none",
+        "inconsistent": inconsistent
+        and f"{count_of(inconsistent, 'event')} did not fit the run's status and changed nothing",
         "conflicts": conflicts
-        and f"{counted(conflicts, 'event')} told again with another payload; the first is kept",
-        "stale since": snapshot.stale_since and f"{moment(snapshot.stale_since)}; events are known to be missing",
-        "retired": head.retired_at and f"{moment(head.retired_at)}; the events are deleted",
+        and f"{count_of(conflicts, 'event')} sent again with another payload; the first payload is kept",
+        "stale since": snapshot.stale_since and f"{format_instant(snapshot.stale_since)}; events are missing",
+        "retired": head.retired_at and f"{format_instant(head.retired_at)}; the events are deleted",
     }
-    table = Table.grid(padding=GAP)
+    table = Table.grid(padding=CELL_PADDING)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, fact in facts.items():
@@ -322,28 +340,30 @@ def _facts(head: RunHead, snapshot: RunSnapshot) -> Table:
 
 
 def _steps_table(steps: Iterable[tuple[str, StepStatus, LoggedEvent | None]]) -> Table:
-    table = Table.grid(padding=GAP)
+    table = Table.grid(padding=CELL_PADDING)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for step, status, last in steps:
-        said = (
-            cell(step) if last is None else Text("  ").join([_words(last), cell(f"at {moment(last.persisted_at)}")])
+        text = (
+            cell(step)
+            if last is None
+            else Text("  ").join([_format_event(last), cell(f"at {format_instant(last.persisted_at)}")])
         )
-        table.add_row(cell(status, style=COLOURS.get(status, "")), said)
+        table.add_row(cell(status, style=COLOURS.get(status, "")), text)
     return table
 
 
-def _tallied(snapshot: RunSnapshot) -> str:
+def _format_step_counts(snapshot: RunSnapshot) -> str:
     return ", ".join(f"{count:,} {status.lower()}" for status, count in snapshot.steps.items() if count)
 
 
-def _remark(notes: Sequence[str]) -> None:
+def _print_to_stderr(notes: Sequence[str]) -> None:
     for note in notes:
         print(note, file=sys.stderr)  # noqa: T201 - standard output is the program's
 
 
-def _print_notes(paper: Paper, notes: Sequence[str]) -> None:
-    """Below the table, after an empty line."""
+def _print_notes(paper: OutputConsole, notes: Sequence[str]) -> None:
+    """Print the notes below a table, after an empty line."""
     if notes:
         paper.print("")
     for note in notes:

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from ads_pipeline.domain.run_events import Event, LoggedEvent
-from ads_pipeline.domain.run_snapshots import RunSnapshot, StepStatus, fold
+from ads_pipeline.domain.run_snapshots import RunSnapshot, StepStatus, fold_events
 
 PLAN = "plan-1"
 EMITTED_AT = "2026-03-01T10:00:00+05:45"
@@ -80,7 +80,7 @@ def folded(run_id: str, parts: Iterable[Sequence[LoggedEvent]]) -> RunSnapshot:
     snapshot, known = RunSnapshot(run_id=run_id), dict[str, StepStatus]()
     for part in parts:
         named = {each.event.step_id for each in part}
-        snapshot, changed = fold(snapshot, {step: known[step] for step in known if step in named}, part)
+        snapshot, changed = fold_events(snapshot, {step: known[step] for step in known if step in named}, part)
         known |= changed
     return snapshot
 

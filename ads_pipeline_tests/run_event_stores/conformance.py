@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ads_pipeline.domain.run_events import LONGEST, AppendResult, Event, idempotency_key
+from ads_pipeline.domain.run_events import MAX_DATA_LENGTH, AppendResult, Event, idempotency_key
 from ads_pipeline.domain.run_snapshots import RunEventStore, RunStatus, StepStatus
 from ads_pipeline.errors import EventsNotFound, RunClosed
 from ads_pipeline_tests.example_counts import examples
@@ -173,7 +173,7 @@ class RunEventStoreConformance:
         appended = store.append_many([one, one, two, replace(one, event_data="other"), two])
         assert [each.persisted for each in appended] == [True, False, True, False, False]
         assert [each.payload_conflict for each in appended] == [False, False, False, True, False]
-        assert kept(store, run_id) == [one.numbered(1), two.numbered(2)]
+        assert kept(store, run_id) == [one.with_occurrence(1), two.with_occurrence(2)]
 
     @pytest.mark.invariant("E4")
     @PROPERTY
@@ -186,7 +186,7 @@ class RunEventStoreConformance:
             store.append(pool[index])
         heard = [pool[index] for index in dict.fromkeys(order)]
         of_type = {each: [event for event in heard if event.event_type == each.event_type] for each in heard}
-        assert kept(store, run_id) == [each.numbered(of_type[each].index(each) + 1) for each in heard]
+        assert kept(store, run_id) == [each.with_occurrence(of_type[each].index(each) + 1) for each in heard]
 
     @pytest.mark.invariant("E4")
     def test_a_number_that_is_taken_swallows_no_event(self, store: RunEventStore) -> None:
@@ -305,7 +305,7 @@ class RunEventStoreConformance:
     @pytest.mark.invariant("E18")
     def test_the_longest_payload_is_kept(self, store: RunEventStore) -> None:
         """The bound counts characters, and characters of four bytes are characters."""
-        event = told(run_id := fresh_run(), "RunStarted", event_data="😀" * (LONGEST - 2))
+        event = told(run_id := fresh_run(), "RunStarted", event_data="😀" * (MAX_DATA_LENGTH - 2))
         store.append(event)
         assert kept(store, run_id) == [event]
 
@@ -354,7 +354,7 @@ class RunEventStoreConformance:
             logged = store.fetch(run_id)
             assert projected == store.project_snapshot(run_id) == builders.folded(run_id, [logged])
             assert ended in {None, projected.status}
-            ended = projected.status if projected.status.terminal else None
+            ended = projected.status if projected.status.is_terminal else None
             held = store.get_snapshot(run_id)
             if held is not None:
                 assert last <= held.last_event_seq <= logged[-1].run_seq
@@ -393,7 +393,7 @@ class RunEventStoreConformance:
         run_id = fresh_run()
         store.append_many([told(run_id, "RunStarted"), told(run_id, "StepCompleted", "s1"), told(run_id, end)])
         ended = store.project_snapshot(run_id)
-        assert ended.status.terminal
+        assert ended.status.is_terminal
         assert ended.steps == {StepStatus.SUCCEEDED: 1}
         late = [told(run_id, each, logical_attempt_id=2) for each in builders.OF_RUNS]
         late += [told(run_id, each, "s1", logical_attempt_id=2) for each in builders.OF_STEPS]

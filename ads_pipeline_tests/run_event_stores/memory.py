@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from ads_pipeline.domain.run_events import AppendResult, Event, LoggedEvent
-from ads_pipeline.domain.run_snapshots import FIRST_PAGE, RunSnapshot, StepStatus, fold
+from ads_pipeline.domain.run_snapshots import DEFAULT_PAGE_SIZE, RunSnapshot, StepStatus, fold_events
 from ads_pipeline.errors import EventsNotFound, RunClosed
 
 LARGEST_PAGE: Final = 10_000
@@ -31,7 +31,7 @@ class MemoryEventStore:
         self._logs |= drafts  # only now, so that one refusal leaves all as it was
         return appended
 
-    def fetch(self, run_id: str, *, after_seq: int = 0, limit: int = FIRST_PAGE) -> list[LoggedEvent]:
+    def fetch(self, run_id: str, *, after_seq: int = 0, limit: int = DEFAULT_PAGE_SIZE) -> list[LoggedEvent]:
         if after_seq < 0:
             raise ValueError(f"after_seq: {after_seq} must not be negative")
         if not 1 <= limit <= LARGEST_PAGE:
@@ -44,17 +44,17 @@ class MemoryEventStore:
 
     def project_snapshot(self, run_id: str) -> RunSnapshot:
         if run_id not in self._logs:
-            raise EventsNotFound(run_id, "no event of it was ever appended")
+            raise EventsNotFound(run_id, "it has no events")
         before, steps = self._projected.get(run_id, (RunSnapshot(run_id=run_id), {}))
-        after, changed = fold(before, steps, self._logs[run_id])
+        after, changed = fold_events(before, steps, self._logs[run_id])
         self._projected[run_id] = after, steps | changed
         return after
 
 
 def _put(log: list[LoggedEvent], event: Event) -> AppendResult:
     if log and log[0].event.plan_version != event.plan_version:
-        raise RunClosed(event.run_id, f"it follows plan {log[0].event.plan_version}, not {event.plan_version}")
-    whole = event if event.logical_attempt_id is not None else event.numbered(_occurrence(log, event))
+        raise RunClosed(event.run_id, f"the run has plan {log[0].event.plan_version}, the event has plan {event.plan_version}")
+    whole = event if event.logical_attempt_id is not None else event.with_occurrence(_occurrence(log, event))
     key = whole.idempotency_key
     first = next((each for each in log if each.idempotency_key == key), None)
     if first is not None:

@@ -1,7 +1,7 @@
-"""Keeps the events of runs, append-only and in one order a run: the adapter of `RunEventStore` for both databases.
+"""Appends run events and retires runs; implements `RunEventStore` on Postgres and SQLite.
 
-What the ledger itself changes is told by `writer`, in the transaction of the change. Snapshots are kept up by
-`projection`.
+The ledger emits its own events through `ledger.write_context`, in the transaction of each change. `snapshots` folds
+events into snapshots.
 """
 
 import uuid
@@ -14,20 +14,20 @@ from typing import Any, Final, Self
 
 import sqlalchemy as sa
 
-from ads_pipeline.domain.run_events import LEDGER_TYPES, REPEATABLE, AppendResult, Event, Origin
+from ads_pipeline.domain.run_events import LEDGER_TYPES, REPEATABLE, AppendResult, Event, EventOrigin
 from ads_pipeline.domain.run_snapshots import RunSnapshot
 from ads_pipeline.errors import BadEvent, EventsNotFound, LedgerRefused, LedgerUnavailable, RunClosed, RunOpen
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.events.append_statements import EventStatements
 from ads_pipeline.ledger.events.event_reader import EventReader
-from ads_pipeline.ledger.events.event_rows import event_fields, placed, snapshot_of
+from ads_pipeline.ledger.events.event_rows import add_positions, decode_snapshot, encode_event
 from ads_pipeline.ledger.tables import instant_text, run_events, run_head, run_snapshots
 
 PLAN_VERSION: Final = f"ads_pipeline-{version('ads_pipeline')}"
 
 
 class EventLog(EventReader):
-    """Read and append. It has no way to write what the ledger says of partitions."""
+    """Reads and appends run events. It cannot change the state of a partition."""
 
     def __init__(self, engine: sa.Engine, *, clock: Callable[[], datetime] | None = None) -> None:
         super().__init__(engine, clock=clock)
@@ -40,91 +40,103 @@ class EventLog(EventReader):
             yield cls(engine, clock=clock)
 
     def append(self, event: Event) -> AppendResult:
-        """Keep an event that is not kept yet; say where it is. Safe to send again, also when the answer was lost."""
+        """Append an event, unless it exists already, and return its position.
+
+        A caller that lost the result may send the event again.
+        """
         return self.append_many([event])[0]
 
     def append_many(self, events: Sequence[Event]) -> list[AppendResult]:
-        """Keep those of the events that are not kept yet, in the order given, in one transaction."""
+        """Append the events that do not exist yet, in the given order, in one transaction.
+
+        Raises BadEvent for an event type that only the ledger emits, and RunClosed for a retired run or another plan.
+        """
         for event in events:
             if event.event_type in LEDGER_TYPES:
-                raise BadEvent("event_type", f"{event.event_type} is told by the ledger itself, with its change")
+                raise BadEvent("event_type", f"only the ledger emits {event.event_type}, when it makes the change")
         if all(event.logical_attempt_id is not None for event in events):
-            with suppress(LedgerRefused):  # by a key that is there, or a run that is closed: looking tells which
+            with suppress(LedgerRefused):  # an event exists or a run is closed: _append_many finds out which
                 return database.transact(self.engine, lambda connection: self._append_new(connection, events))
         return database.transact(self.engine, lambda connection: self._append_many(connection, events))
 
     def retire(self, run_id: str) -> int:
-        """Delete all events of a run that has ended, and leave a tombstone; how many they were."""
+        """Delete all events of an ended run and return their number. The head and the snapshot stay.
+
+        Raises EventsNotFound for an unknown run, and RunOpen for a run that is open or not folded to its end.
+        """
 
         def work(connection: sa.Connection) -> int:
             head = connection.execute(
                 sa.select(run_head).where(run_head.c.run_id == run_id).with_for_update()
             ).one_or_none()
             if head is None:
-                raise EventsNotFound(run_id, "no event of it was ever appended")
+                raise EventsNotFound(run_id, "it has no events")
             if head.retired_at is not None:
                 return 0
-            kept = connection.execute(sa.select(run_snapshots).where(run_snapshots.c.run_id == run_id)).one_or_none()
-            snapshot = snapshot_of(kept) if kept else RunSnapshot(run_id=run_id)
-            if head.projected_seq < head.last_seq or not snapshot.status.terminal:
-                raise RunOpen(run_id, str(snapshot.status) if kept else "not projected yet")
+            row = connection.execute(sa.select(run_snapshots).where(run_snapshots.c.run_id == run_id)).one_or_none()
+            snapshot = decode_snapshot(row) if row else RunSnapshot(run_id=run_id)
+            if head.projected_seq < head.last_seq or not snapshot.status.is_terminal:
+                raise RunOpen(run_id, str(snapshot.status) if row else "not folded into a snapshot yet")
             retired = sa.update(run_head).where(run_head.c.run_id == run_id).values(retired_at=self.now(connection))
             connection.execute(retired)
-            return int(head.last_seq - kept.holes) if kept else 0
+            return int(head.last_seq - row.missing_events) if row else 0
 
         return database.transact(self.engine, work)
 
     def retire_before(self, moment: datetime) -> list[str]:
-        """Retire the runs that ended before a moment; which they were. One of which more is told just now stays."""
+        """Retire the runs that ended before `moment` and return their ids.
+
+        A run that gets another event meanwhile is skipped.
+        """
         retired = []
-        for head in self.ended_before(moment):
+        for head in self.list_retirable_runs(moment):
             with suppress(RunOpen):
                 self.retire(head.run_id)
                 retired.append(head.run_id)
         return retired
 
     def _append_new(self, connection: sa.Connection, events: Sequence[Event]) -> list[AppendResult]:
-        """As if none of the events were there: one statement, which the database refuses where one is."""
-        places = self._insert(connection, map(event_fields, events), self._clock and self._clock())
-        return [AppendResult(run_seq=places[_key(event)], idempotent=False) for event in events]
+        """Insert the events without looking for existing ones. The database refuses the insert if one exists."""
+        positions = self._insert(connection, map(encode_event, events), self._clock and self._clock())
+        return [AppendResult(run_seq=positions[_event_key(event)], idempotent=False) for event in events]
 
     def _append_many(self, connection: sa.Connection, events: Sequence[Event]) -> list[AppendResult]:
         now = self.now(connection)
-        numbered = self._numbered(connection, events, now)
-        rows = self._look(connection, numbered, now)
-        first: dict[tuple[str, str], int] = {}  # which of the call's events is kept under a key that is new
-        for number, (event, row) in enumerate(zip(numbered, rows, strict=True)):
+        numbered = self._number_repeatable(connection, events, now)
+        rows = self._find_existing(connection, numbered, now)
+        first: dict[tuple[str, str], int] = {}  # for each new key, the index of the first event with it
+        for index, (event, row) in enumerate(zip(numbered, rows, strict=True)):
             _check_open(event, row)
             if row.run_seq is None:
-                first.setdefault(_key(event), number)
-        places = self._insert(connection, (event_fields(numbered[number]) for number in first.values()), now)
-        answers = []
-        for number, (event, row) in enumerate(zip(numbered, rows, strict=True)):
-            kept = first.get(_key(event), number)
-            payload = row.event_data if row.run_seq else numbered[kept].payload
-            answers.append(
+                first.setdefault(_event_key(event), index)
+        positions = self._insert(connection, (encode_event(numbered[index]) for index in first.values()), now)
+        results = []
+        for index, (event, row) in enumerate(zip(numbered, rows, strict=True)):
+            stored = first.get(_event_key(event), index)
+            payload = row.event_data if row.run_seq else numbered[stored].payload
+            results.append(
                 AppendResult(
-                    run_seq=row.run_seq or places[_key(event)],
-                    idempotent=row.run_seq is not None or kept != number,
+                    run_seq=row.run_seq or positions[_event_key(event)],
+                    idempotent=row.run_seq is not None or stored != index,
                     payload_conflict=payload != event.payload,
                 )
             )
-        self._count_conflicts(connection, numbered, answers)
-        return answers
+        self._count_conflicts(connection, numbered, results)
+        return results
 
     def _count_conflicts(
-        self, connection: sa.Connection, events: Sequence[Event], answers: Sequence[AppendResult]
+        self, connection: sa.Connection, events: Sequence[Event], results: Sequence[AppendResult]
     ) -> None:
-        both = zip(events, answers, strict=True)
-        conflicts = Counter(event.run_id for event, answer in both if answer.payload_conflict)
+        pairs = zip(events, results, strict=True)
+        conflicts = Counter(event.run_id for event, result in pairs if result.payload_conflict)
         if conflicts:
-            counted = ({"run_id": run_id, "number": number} for run_id, number in conflicts.items())
-            self._sql.count_conflicts.run(connection, counted)
+            rows = ({"run_id": run_id, "conflicts": count} for run_id, count in conflicts.items())
+            self._sql.count_conflicts.run(connection, rows)
 
     def _insert(
         self, connection: sa.Connection, rows: Iterable[dict[str, Any]], now: datetime | None
     ) -> dict[tuple[str, str], int]:
-        listed = placed(rows, now)
+        listed = add_positions(rows, now)
         if not listed:
             return {}
         *before, last = self._sql.append
@@ -132,33 +144,37 @@ class EventLog(EventReader):
             statement.run(connection, listed)
         return {(row.run_id, row.idempotency_key): row.run_seq for row in last.run(connection, listed)}
 
-    def _look(self, connection: sa.Connection, events: Sequence[Event], now: datetime) -> Sequence[sa.Row[Any]]:
-        """What is there of these events, holding their runs' locks."""
-        asked = [
-            {"place": place, "run_id": event.run_id, "idempotency_key": event.idempotency_key}
-            for place, event in enumerate(events)
+    def _find_existing(
+        self, connection: sa.Connection, events: Sequence[Event], now: datetime
+    ) -> Sequence[sa.Row[Any]]:
+        """Lock the heads of the runs, and return one row per event with its run's head and the existing event."""
+        keys = [
+            {"position": position, "run_id": event.run_id, "idempotency_key": event.idempotency_key}
+            for position, event in enumerate(events)
         ]
-        rows = self._sql.look.run(connection, asked).all()
+        rows = self._sql.find_existing.run(connection, keys).all()
         if any(row.last_seq is None for row in rows):
-            self._open(connection, events, now)
-            rows = self._sql.look.run(connection, asked).all()
+            self._insert_missing_heads(connection, events, now)
+            rows = self._sql.find_existing.run(connection, keys).all()
         if any(row.last_seq != row.seen_seq for row in rows):
-            rows = self._sql.look.run(connection, asked).all()  # others appended while their locks were waited for
+            rows = self._sql.find_existing.run(
+                connection, keys
+            ).all()  # others appended while this waited for the locks
         return rows
 
-    def _open(self, connection: sa.Connection, events: Sequence[Event], now: datetime) -> None:
+    def _insert_missing_heads(self, connection: sa.Connection, events: Sequence[Event], now: datetime) -> None:
         plans = {event.run_id: event.plan_version for event in reversed(events)}
-        at = instant_text(now)
-        rows = ({"run_id": run, "plan_version": plan, "appended_at": at} for run, plan in plans.items())
-        self._sql.open_heads.run(connection, rows)
+        appended_at = instant_text(now)
+        rows = ({"run_id": run, "plan_version": plan, "appended_at": appended_at} for run, plan in plans.items())
+        self._sql.insert_missing_heads.run(connection, rows)
 
-    def _numbered(self, connection: sa.Connection, events: Sequence[Event], now: datetime) -> list[Event]:
-        """Numbers what may come again: an event that is there already has its number, a new one gets the next."""
-        waiting = [event for event in events if event.logical_attempt_id is None]
-        if not waiting:
+    def _number_repeatable(self, connection: sa.Connection, events: Sequence[Event], now: datetime) -> list[Event]:
+        """Number the repeatable events that have no number: a known event keeps its own, a new one gets the next."""
+        unnumbered = [event for event in events if event.logical_attempt_id is None]
+        if not unnumbered:
             return list(events)
-        self._open(connection, events, now)
-        runs = sorted({event.run_id for event in events})  # all of the call, for locks are taken in one order
+        self._insert_missing_heads(connection, events, now)
+        runs = sorted({event.run_id for event in events})  # every run of the call: locks are taken in one order
         locked = sa.select(run_head.c.run_id).where(run_head.c.run_id.in_(runs)).order_by(run_head.c.run_id)
         connection.execute(locked.with_for_update()).all()
         earlier = connection.execute(
@@ -168,47 +184,49 @@ class EventLog(EventReader):
         last = Counter[tuple[str, str]]()
         for row in earlier:
             last[row.run_id, row.event_type] = max(last[row.run_id, row.event_type], row.logical_attempt_id)
-        for event in events:  # a number that the call itself brings is taken as well
+        for event in events:  # numbers that the caller assigned are taken as well
             if event.logical_attempt_id is not None and event.event_type in REPEATABLE:
                 number.setdefault((event.run_id, event.event_id), event.logical_attempt_id)
                 last[event.run_id, event.event_type] = max(
                     last[event.run_id, event.event_type], event.logical_attempt_id
                 )
-        for event in waiting:
+        for event in unnumbered:
             if (event.run_id, event.event_id) not in number:
                 last[event.run_id, event.event_type] += 1
                 number[event.run_id, event.event_id] = last[event.run_id, event.event_type]
         return [
-            event if event.logical_attempt_id is not None else event.numbered(number[event.run_id, event.event_id])
+            event
+            if event.logical_attempt_id is not None
+            else event.with_occurrence(number[event.run_id, event.event_id])
             for event in events
         ]
 
 
-def own_origin() -> Origin:
-    """The run of whoever writes without being one of an engine's."""
-    return Origin(run_id=str(uuid.uuid4()), plan_version=PLAN_VERSION)
+def new_origin() -> EventOrigin:
+    """Return an origin with a random run id, for a process that is not a Dagster run."""
+    return EventOrigin(run_id=str(uuid.uuid4()), plan_version=PLAN_VERSION)
 
 
 @contextmanager
-def closing_run(log: EventLog, origin: Origin) -> Iterator[None]:
-    """Ends the origin's run as the block ends, if anything was told of it."""
-    ended = "RunFailed"
+def completing_run(log: EventLog, origin: EventOrigin) -> Iterator[None]:
+    """Append RunCompleted or RunFailed when the block ends, if the run has any event."""
+    event_type = "RunFailed"
     try:
         yield
-        ended = "RunCompleted"
+        event_type = "RunCompleted"
     finally:
-        # An outage now would hide how the block itself ended; the run then only stays open.
+        # An outage must not hide the block's own exception. The run then stays open.
         with suppress(LedgerUnavailable):
-            if log.head(origin.run_id) is not None:
-                log.append(origin.event(ended, at=datetime.now(UTC)))
+            if log.get_head(origin.run_id) is not None:
+                log.append(origin.make_event(event_type, at=datetime.now(UTC)))
 
 
 def _check_open(event: Event, row: sa.Row[Any]) -> None:
     if row.retired_at is not None:
         raise RunClosed(event.run_id, "its events were retired")
     if row.plan_version != event.plan_version:
-        raise RunClosed(event.run_id, f"it follows plan {row.plan_version}, the event plan {event.plan_version}")
+        raise RunClosed(event.run_id, f"the run has plan {row.plan_version}, the event has plan {event.plan_version}")
 
 
-def _key(event: Event) -> tuple[str, str]:
+def _event_key(event: Event) -> tuple[str, str]:
     return event.run_id, event.idempotency_key

@@ -1,7 +1,4 @@
-"""Answers what happened in runs, and can append nothing.
-
-What is appended, and by whom, is in `event_log`.
-"""
+"""Reads run events, run heads and snapshots. `event_log` appends events."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,20 +9,20 @@ from typing import Any, Final, Self
 import sqlalchemy as sa
 
 from ads_pipeline.domain.run_events import LoggedEvent
-from ads_pipeline.domain.run_snapshots import FIRST_PAGE, RunSnapshot, StepStatus, fold
+from ads_pipeline.domain.run_snapshots import DEFAULT_PAGE_SIZE, RunSnapshot, StepStatus, fold_events
 from ads_pipeline.errors import EventsNotFound
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.events.event_rows import logged_of, snapshot_of
+from ads_pipeline.ledger.events.event_rows import decode_event, decode_snapshot
 from ads_pipeline.ledger.row_mapping import clock_of
 from ads_pipeline.ledger.tables import run_events, run_head, run_snapshots, run_steps
 
 LARGEST_PAGE: Final = 10_000
-_REPLAYED: Final = 5_000
+_EVENTS_PER_PAGE: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunHead:
-    """A run as its log stands: how many events it took, and how many were refused for another payload."""
+    """The head row of a run: its last `run_seq`, and how many duplicates came with another payload."""
 
     run_id: str
     plan_version: str
@@ -50,130 +47,126 @@ class EventReader:
         with database.opened(url, read_only=True) as engine:
             yield cls(engine)
 
-    def fetch(self, run_id: str, *, after_seq: int = 0, limit: int = FIRST_PAGE) -> list[LoggedEvent]:
-        """The next events of a run behind a place, in order; none when there are none."""
+    def fetch(self, run_id: str, *, after_seq: int = 0, limit: int = DEFAULT_PAGE_SIZE) -> list[LoggedEvent]:
+        """Return the next events of a run after `after_seq`, in order. Raises ValueError for a bad limit."""
         if not 1 <= limit <= LARGEST_PAGE:
             raise ValueError(f"limit must be 1 to {LARGEST_PAGE}, not {limit}")
         if after_seq < 0:
-            raise ValueError(f"after_seq must not be negative, and is {after_seq}")
-        return database.transact(self.engine, lambda connection: fetch(connection, run_id, after_seq, limit))
+            raise ValueError(f"after_seq must be 0 or more, not {after_seq}")
+        return database.transact(self.engine, lambda connection: fetch_events(connection, run_id, after_seq, limit))
 
     def get_snapshot(self, run_id: str) -> RunSnapshot | None:
-        """The snapshot that is kept of a run; None when nothing of it was projected yet."""
+        """Return the stored snapshot of a run, or None if no event of the run is folded yet."""
         rows = self._execute(sa.select(run_snapshots).where(run_snapshots.c.run_id == run_id))
-        return snapshot_of(rows[0]) if rows else None
+        return decode_snapshot(rows[0]) if rows else None
 
-    def open_snapshot(self, run_id: str) -> RunSnapshot:
-        """The snapshot with what was appended since, which is folded in and not kept; NoSuchEvents for no run."""
-        return self.open_run(run_id, ())[0]
+    def get_current_snapshot(self, run_id: str) -> RunSnapshot:
+        """Return the stored snapshot with all later events folded in. Nothing is stored.
 
-    def open_run(
+        Raises EventsNotFound for an unknown run.
+        """
+        return self.get_current_run(run_id, ())[0]
+
+    def get_current_run(
         self, run_id: str, statuses: Iterable[StepStatus] = tuple(StepStatus)
     ) -> tuple[RunSnapshot, dict[str, StepStatus]]:
-        """The same with the steps that are so, by name; all of it as of one moment."""
-        wanted = sorted(statuses)
+        """Return the current snapshot and the steps with these statuses, by step id, as of one moment.
+
+        Raises EventsNotFound for an unknown run.
+        """
+        requested = sorted(statuses)
 
         def read(connection: sa.Connection) -> tuple[RunSnapshot, dict[str, StepStatus]]:
             database.hold_still(connection)
-            snapshot, since = _opened(connection, run_id)
-            kept = sa.select(run_steps).where(run_steps.c.run_id == run_id, run_steps.c.status.in_(wanted))
-            steps = {row.step_id: StepStatus(row.status) for row in connection.execute(kept)} | since
-            return snapshot, {step: status for step, status in sorted(steps.items()) if status in wanted}
+            snapshot, changed = _fold_current(connection, run_id)
+            stored = sa.select(run_steps).where(run_steps.c.run_id == run_id, run_steps.c.status.in_(requested))
+            steps = {row.step_id: StepStatus(row.status) for row in connection.execute(stored)} | changed
+            return snapshot, {step: status for step, status in sorted(steps.items()) if status in requested}
 
         snapshot, steps = database.transact(self.engine, read)
         if not snapshot.last_event_seq:
-            raise EventsNotFound(run_id, "no event of it was ever appended")
+            raise EventsNotFound(run_id, "it has no events")
         return snapshot, steps
 
-    def last_words(self, run_id: str, steps: Sequence[str]) -> dict[str, LoggedEvent]:
-        """The last event about each of these steps that has one."""
+    def get_last_step_events(self, run_id: str, steps: Sequence[str]) -> dict[str, LoggedEvent]:
+        """Return the last event of each of these steps. Steps without events are left out."""
         latest = (
             sa.select(sa.func.max(run_events.c.run_seq))
             .where(run_events.c.run_id == run_id, run_events.c.step_id.in_(steps))
             .group_by(run_events.c.step_id)
         )
-        found = map(logged_of, self._execute(_events_of(run_id).where(run_events.c.run_seq.in_(latest))))
-        return {logged.event.step_id: logged for logged in found if logged.event.step_id}
+        rows = self._execute(_select_events(run_id).where(run_events.c.run_seq.in_(latest)))
+        return {logged.event.step_id: logged for logged in map(decode_event, rows) if logged.event.step_id}
 
-    def about(self, step_id: str, limit: int = 20) -> list[LoggedEvent]:
-        """The last events about a step in whatever run, oldest first; those of retired runs are gone.
+    def find_step_events(self, step_id: str, limit: int = 20) -> list[LoggedEvent]:
+        """Return the last events of a step in all runs, oldest first.
 
-        Events are not indexed by step, which would slow every append. The runs are found by their projected steps,
-        and of those that are not projected yet the newest are looked through.
+        There is no index on `step_id`, because it would slow every append. The stored steps name the runs to search.
+        The newest runs with unfolded events are searched too.
         """
 
         def read(connection: sa.Connection) -> list[LoggedEvent]:
             database.hold_still(connection)
-            names = {row.run_id for runs in _runs_about(step_id, limit) for row in connection.execute(runs)}
-            told = (
+            runs = {row.run_id for select in _select_step_runs(step_id, limit) for row in connection.execute(select)}
+            events = (
                 sa.select(run_events, run_head.c.plan_version)
                 .join(run_head, run_head.c.run_id == run_events.c.run_id)
-                .where(run_events.c.run_id.in_(sorted(names)), run_events.c.step_id == step_id)
+                .where(run_events.c.run_id.in_(sorted(runs)), run_events.c.step_id == step_id)
                 .order_by(run_events.c.persisted_at.desc(), run_events.c.run_id.desc(), run_events.c.run_seq.desc())
                 .limit(limit)
             )
-            return [logged_of(row) for row in connection.execute(told)][::-1]
+            return [decode_event(row) for row in connection.execute(events)][::-1]
 
         return database.transact(self.engine, read)
 
     def find_runs(self, prefix: str, limit: int = 10) -> list[str]:
-        """The runs whose names begin so, by name; one whose whole name it is comes first."""
-        # A range of the primary key: the tilde stands behind every letter that a name may have.
-        begun = sa.and_(run_head.c.run_id >= prefix, run_head.c.run_id < prefix + "~")
-        statement = sa.select(run_head.c.run_id).where(begun).order_by(run_head.c.run_id).limit(limit)
+        """Return the ids of the runs that start with the prefix, sorted. An exact match comes first."""
+        # A range scan of the primary key: "~" sorts after every character that a run id may contain.
+        matches = sa.and_(run_head.c.run_id >= prefix, run_head.c.run_id < prefix + "~")
+        statement = sa.select(run_head.c.run_id).where(matches).order_by(run_head.c.run_id).limit(limit)
         return [row.run_id for row in self._execute(statement)]
 
     def project_snapshot(self, run_id: str) -> RunSnapshot:
-        """The snapshot that all events of a run give, made anew from the first one."""
+        """Fold all events of a run, from the first one, into a new snapshot. Nothing is stored.
+
+        Raises EventsNotFound for an unknown run and for a retired one.
+        """
 
         def read(connection: sa.Connection) -> RunSnapshot:
             database.hold_still(connection)
-            return replayed(connection, RunSnapshot(run_id=run_id), {})
+            return fold_later_events(connection, RunSnapshot(run_id=run_id), {})
 
-        found = database.transact(self.engine, read)
-        if not found.last_event_seq:
-            head = self.head(run_id)
+        snapshot = database.transact(self.engine, read)
+        if not snapshot.last_event_seq:
+            head = self.get_head(run_id)
             raise EventsNotFound(
-                run_id, "its events were retired" if head and head.retired_at else "no event of it was ever appended"
+                run_id, "its events were retired" if head and head.retired_at else "it has no events"
             )
-        return found
+        return snapshot
 
-    def head(self, run_id: str) -> RunHead | None:
-        """How a run's log stands; None for a run without one."""
+    def get_head(self, run_id: str) -> RunHead | None:
+        """Return the head of a run, or None for an unknown run."""
         rows = self._execute(sa.select(run_head).where(run_head.c.run_id == run_id))
         return RunHead(**rows[0]._mapping) if rows else None
 
-    def newest(self, limit: int = 20) -> list[tuple[RunHead, RunSnapshot | None]]:
-        """The runs that were opened last, with their snapshots."""
+    def list_newest_runs(self, limit: int = 20) -> list[tuple[RunHead, RunSnapshot | None]]:
+        """Return the newest runs with their stored snapshots, newest first."""
         heads = self._execute(
             sa.select(run_head).order_by(run_head.c.opened_at.desc(), run_head.c.run_id).limit(limit)
         )
-        names = [row.run_id for row in heads]
-        rows = self._execute(sa.select(run_snapshots).where(run_snapshots.c.run_id.in_(names)))
-        snapshots = {row.run_id: snapshot_of(row) for row in rows}
+        run_ids = [row.run_id for row in heads]
+        rows = self._execute(sa.select(run_snapshots).where(run_snapshots.c.run_id.in_(run_ids)))
+        snapshots = {row.run_id: decode_snapshot(row) for row in rows}
         return [(RunHead(**row._mapping), snapshots.get(row.run_id)) for row in heads]
 
-    def steps(
-        self, run_id: str, statuses: Iterable[StepStatus] = tuple(StepStatus), *, after: str = "", limit: int = 1_000
-    ) -> list[tuple[str, StepStatus]]:
-        """The projected steps of a run that are so, by name, from just behind one."""
-        rows = self._execute(
-            sa.select(run_steps)
-            .where(run_steps.c.run_id == run_id, run_steps.c.step_id > after)
-            .where(run_steps.c.status.in_([str(status) for status in statuses]))
-            .order_by(run_steps.c.step_id)
-            .limit(limit)
-        )
-        return [(row.step_id, StepStatus(row.status)) for row in rows]
-
-    def behind(self, limit: int = 100, *, after: str = "") -> list[str]:
-        """Runs with events that are not in their snapshot yet, by name, from just behind one."""
-        late = run_head.c.last_seq > run_head.c.projected_seq
-        statement = sa.select(run_head.c.run_id).where(late, run_head.c.run_id > after)
+    def list_lagging_runs(self, limit: int = 100, *, after: str = "") -> list[str]:
+        """Return the ids of runs with unfolded events, sorted, after the id `after`."""
+        lagging = run_head.c.last_seq > run_head.c.projected_seq
+        statement = sa.select(run_head.c.run_id).where(lagging, run_head.c.run_id > after)
         return [row.run_id for row in self._execute(statement.order_by(run_head.c.run_id).limit(limit))]
 
-    def ended_before(self, moment: datetime) -> list[RunHead]:
-        """The runs whose events may be retired because they ended before a moment, by name."""
+    def list_retirable_runs(self, moment: datetime) -> list[RunHead]:
+        """Return the runs that ended before `moment`, are folded to the end and still have events, by id."""
         rows = self._execute(
             sa.select(run_head)
             .join(run_snapshots, run_head.c.run_id == run_snapshots.c.run_id)
@@ -186,8 +179,8 @@ class EventReader:
         )
         return [RunHead(**row._mapping) for row in rows]
 
-    def lag(self) -> timedelta:
-        """For how long the oldest event that is in no snapshot has been waiting; nothing when there is none."""
+    def get_lag(self) -> timedelta:
+        """Return the age of the oldest unfolded event, or zero if every event is folded."""
         oldest = (
             sa.select(run_events.c.persisted_at)
             .where(run_events.c.run_id == run_head.c.run_id, run_events.c.run_seq > run_head.c.projected_seq)
@@ -197,60 +190,62 @@ class EventReader:
         )
 
         def read(connection: sa.Connection) -> timedelta:
-            waiting = connection.execute(
+            lagging = connection.execute(
                 sa.select(oldest.label("since")).where(run_head.c.last_seq > run_head.c.projected_seq)
             )
-            since = min((row.since for row in waiting if row.since), default=None)
+            since = min((row.since for row in lagging if row.since), default=None)
             return timedelta(0) if since is None else max(timedelta(0), self.now(connection) - since)
 
         return database.transact(self.engine, read)
 
     def now(self, connection: sa.Connection) -> datetime:
-        """The store's clock, which stamps every event and by which the lag is measured."""
+        """Return the time of the store's clock, which dates every event and measures the lag."""
         return self._clock() if self._clock else connection.scalars(self._read_clock).one()
 
     def _execute(self, statement: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
         return database.transact(self.engine, lambda connection: connection.execute(statement).all())
 
 
-def fetch(connection: sa.Connection, run_id: str, after_seq: int, limit: int) -> list[LoggedEvent]:
-    statement = _events_of(run_id).where(run_events.c.run_seq > after_seq).order_by(run_events.c.run_seq).limit(limit)
-    return [logged_of(row) for row in connection.execute(statement)]
+def fetch_events(connection: sa.Connection, run_id: str, after_seq: int, limit: int) -> list[LoggedEvent]:
+    statement = (
+        _select_events(run_id).where(run_events.c.run_seq > after_seq).order_by(run_events.c.run_seq).limit(limit)
+    )
+    return [decode_event(row) for row in connection.execute(statement)]
 
 
-def replayed(connection: sa.Connection, snapshot: RunSnapshot, steps: dict[str, StepStatus]) -> RunSnapshot:
-    """The snapshot with what was told since folded in, page by page; `steps`, all of the run's, go along with it."""
-    while events := fetch(connection, snapshot.run_id, snapshot.last_event_seq, _REPLAYED):
-        snapshot, changed = fold(snapshot, steps, events)
+def fold_later_events(connection: sa.Connection, snapshot: RunSnapshot, steps: dict[str, StepStatus]) -> RunSnapshot:
+    """Return the snapshot with all later events folded in. Updates `steps`, which holds all steps of the run."""
+    while events := fetch_events(connection, snapshot.run_id, snapshot.last_event_seq, _EVENTS_PER_PAGE):
+        snapshot, changed = fold_events(snapshot, steps, events)
         steps |= changed
     return snapshot
 
 
-def _events_of(run_id: str) -> sa.Select[Any]:
+def _select_events(run_id: str) -> sa.Select[Any]:
     with_plan = sa.select(run_events, run_head.c.plan_version)
     return with_plan.join(run_head, run_head.c.run_id == run_events.c.run_id).where(run_events.c.run_id == run_id)
 
 
-def _runs_about(step_id: str, limit: int) -> list[sa.Select[Any]]:
-    """The newest runs that have this step, and the newest whose steps are not known yet."""
+def _select_step_runs(step_id: str, limit: int) -> list[sa.Select[Any]]:
+    """Build two queries: the newest runs with this step, and the newest runs with unfolded events."""
     newest = sa.select(run_head.c.run_id).order_by(run_head.c.opened_at.desc()).limit(limit)
-    named = sa.exists().where(run_steps.c.run_id == run_head.c.run_id, run_steps.c.step_id == step_id)
-    return [newest.where(named), newest.where(run_head.c.last_seq > run_head.c.projected_seq)]
+    has_step = sa.exists().where(run_steps.c.run_id == run_head.c.run_id, run_steps.c.step_id == step_id)
+    return [newest.where(has_step), newest.where(run_head.c.last_seq > run_head.c.projected_seq)]
 
 
-def _opened(connection: sa.Connection, run_id: str) -> tuple[RunSnapshot, dict[str, StepStatus]]:
-    """The kept snapshot with what was appended since folded in, and the steps which that names."""
-    kept = connection.execute(sa.select(run_snapshots).where(run_snapshots.c.run_id == run_id)).one_or_none()
-    snapshot, steps = snapshot_of(kept) if kept else RunSnapshot(run_id=run_id), dict[str, StepStatus]()
-    while events := fetch(connection, run_id, snapshot.last_event_seq, _REPLAYED):
-        steps = steps_of(connection, run_id, events) | steps
-        snapshot, changed = fold(snapshot, steps, events)
+def _fold_current(connection: sa.Connection, run_id: str) -> tuple[RunSnapshot, dict[str, StepStatus]]:
+    """Return the stored snapshot with all later events folded in, and the steps that these events name."""
+    row = connection.execute(sa.select(run_snapshots).where(run_snapshots.c.run_id == run_id)).one_or_none()
+    snapshot, steps = decode_snapshot(row) if row else RunSnapshot(run_id=run_id), dict[str, StepStatus]()
+    while events := fetch_events(connection, run_id, snapshot.last_event_seq, _EVENTS_PER_PAGE):
+        steps = read_steps(connection, run_id, events) | steps
+        snapshot, changed = fold_events(snapshot, steps, events)
         steps |= changed
     return snapshot, steps
 
 
-def steps_of(connection: sa.Connection, run_id: str, events: Sequence[LoggedEvent]) -> dict[str, StepStatus]:
-    """What the steps that these events name were when the run was last projected."""
-    named = sorted({logged.event.step_id for logged in events if logged.event.step_id})
-    statement = sa.select(run_steps).where(run_steps.c.run_id == run_id, run_steps.c.step_id.in_(named))
+def read_steps(connection: sa.Connection, run_id: str, events: Sequence[LoggedEvent]) -> dict[str, StepStatus]:
+    """Return the stored statuses of the steps that these events name."""
+    step_ids = sorted({logged.event.step_id for logged in events if logged.event.step_id})
+    statement = sa.select(run_steps).where(run_steps.c.run_id == run_id, run_steps.c.step_id.in_(step_ids))
     return {row.step_id: StepStatus(row.status) for row in connection.execute(statement)}

@@ -1,4 +1,4 @@
-"""Turns events and snapshots into rows and back."""
+"""Converts run events and snapshots to database rows and back."""
 
 import json
 import uuid
@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from ads_pipeline.domain.run_events import Event, LoggedEvent, Origin, canonical_json, idempotency_key
+from ads_pipeline.domain.run_events import Event, EventOrigin, LoggedEvent, canonical_json, idempotency_key
 from ads_pipeline.domain.run_snapshots import RunSnapshot, RunStatus, StepStatus
 from ads_pipeline.ledger.tables import instant_text
 
-_SAME: Final = (
+_EVENT_COLUMNS: Final = (
     "run_id",
     "event_id",
     "event_type",
@@ -27,29 +27,32 @@ _SAME: Final = (
     "parent_event_id",
     "plan_version",
 )
+# All events of an origin have the same values in these columns.
+_ORIGIN_COLUMNS: Final = ("run_id", "plan_version", "engine_attempt_id", "engine_run_ref", "adapter_version")
 
 
-def event_fields(event: Event) -> dict[str, Any]:
-    """The row of an event from outside, but for what `placed` adds."""
-    return {name: getattr(event, name) for name in _SAME} | {
+def encode_event(event: Event) -> dict[str, Any]:
+    """Return the row of an event, without the columns that `add_positions` adds."""
+    return {name: getattr(event, name) for name in _EVENT_COLUMNS} | {
         "event_data": event.payload,
-        "engine_run_ref": event.engine_run,
+        "engine_run_ref": event.engine_run_json,
     }
 
 
 class EventEncoder:
-    """Makes rows of what the ledger itself tells for one origin, by thousands.
+    """Builds the rows of events that the ledger emits for one origin.
 
-    They are made of values that were checked when they came in, so what `Event` would check is not checked again.
+    The ledger emits thousands of events per transaction from values that it has already checked. So the encoder
+    skips the checks of `Event`.
     """
 
-    def __init__(self, origin: Origin) -> None:
-        sample = event_fields(origin.event("Sample", at=datetime.fromisoformat("2000-01-01T00:00:00+00:00")))
-        self.same = {f"engine_{name.removeprefix('engine_')}": sample[name] for name in _SHARED}
-        self._shared = {name: sample[name] for name in _SHARED}
+    def __init__(self, origin: EventOrigin) -> None:
+        sample = encode_event(origin.make_event("Sample", at=datetime.fromisoformat("2000-01-01T00:00:00+00:00")))
+        self.origin_columns = {f"engine_{name.removeprefix('engine_')}": sample[name] for name in _ORIGIN_COLUMNS}
+        self._shared = {name: sample[name] for name in _ORIGIN_COLUMNS}
         self._run_id, self._plan_version = origin.run_id, origin.plan_version
 
-    def key(self, event_type: str, step_id: str, attempt: int) -> str:
+    def make_key(self, event_type: str, step_id: str, attempt: int) -> str:
         return idempotency_key(
             run_id=self._run_id,
             step_id=step_id,
@@ -58,53 +61,52 @@ class EventEncoder:
             plan_version=self._plan_version,
         )
 
-    def fields(
+    def encode(
         self,
         event_type: str,
         step_id: str,
         attempt: int,
         data: Mapping[str, Any],
         *,
-        at: str,
-        signal: str | None = None,
+        emitted_at: str,
+        caused_by: str | None = None,
     ) -> dict[str, Any]:
         return self._shared | {
             "event_id": str(uuid.uuid4()),
             "event_type": event_type,
             "step_id": step_id,
             "logical_attempt_id": attempt,
-            "idempotency_key": self.key(event_type, step_id, attempt),
-            "event_data": event_text(data),
-            "emitted_at": at,
-            "caused_by_signal_id": signal,
+            "idempotency_key": self.make_key(event_type, step_id, attempt),
+            "event_data": encode_event_data(data),
+            "emitted_at": emitted_at,
+            "caused_by_signal_id": caused_by,
         }
 
 
-# What all events of an origin have in common.
-_SHARED: Final = ("run_id", "plan_version", "engine_attempt_id", "engine_run_ref", "adapter_version")
-event_text = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
+encode_event_data = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
 
 
-def placed(rows: Iterable[dict[str, Any]], now: datetime | None) -> list[dict[str, Any]]:
-    """The rows of a call, each with its place among those of its run and their number."""
+def add_positions(rows: Iterable[dict[str, Any]], now: datetime | None) -> list[dict[str, Any]]:
+    """Add to each event row its position among the rows of its run, the number of these rows, and the time."""
     listed = list(rows)
-    number, place = Counter(row["run_id"] for row in listed), Counter[str]()
+    counts, positions = Counter(row["run_id"] for row in listed), Counter[str]()
     appended_at = now and instant_text(now)
     for row in listed:
-        place[row["run_id"]] += 1
-        row |= {"place": place[row["run_id"]], "number": number[row["run_id"]], "appended_at": appended_at}
+        run_id = row["run_id"]
+        positions[run_id] += 1
+        row |= {"position": positions[run_id], "event_count": counts[run_id], "appended_at": appended_at}
     return listed
 
 
-def logged_of(row: sa.Row[Any]) -> LoggedEvent:
-    same = {name: getattr(row, name) for name in _SAME if name != "idempotency_key"}
-    event = Event(**same, event_data=json.loads(row.event_data), engine_run_ref=json.loads(row.engine_run_ref))
+def decode_event(row: sa.Row[Any]) -> LoggedEvent:
+    values = {name: getattr(row, name) for name in _EVENT_COLUMNS if name != "idempotency_key"}
+    event = Event(**values, event_data=json.loads(row.event_data), engine_run_ref=json.loads(row.engine_run_ref))
     return LoggedEvent(
         event=event, run_seq=row.run_seq, persisted_at=row.persisted_at, idempotency_key=row.idempotency_key
     )
 
 
-def snapshot_of(row: sa.Row[Any]) -> RunSnapshot:
+def decode_snapshot(row: sa.Row[Any]) -> RunSnapshot:
     return RunSnapshot(
         run_id=row.run_id,
         status=RunStatus(row.status),
@@ -117,7 +119,7 @@ def snapshot_of(row: sa.Row[Any]) -> RunSnapshot:
     )
 
 
-def snapshot_fields(snapshot: RunSnapshot) -> dict[str, Any]:
+def encode_snapshot(snapshot: RunSnapshot) -> dict[str, Any]:
     return {
         "run_id": snapshot.run_id,
         "status": snapshot.status,

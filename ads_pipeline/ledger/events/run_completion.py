@@ -1,7 +1,7 @@
-"""Ends a run of the engine: what it left unfinished is told as ended, and counts as an attempt without a verdict.
+"""Completes Dagster runs: emits their last events, closes their leases and records attempts without a verdict.
 
-For those who see how runs end, such as sensors: they can tell of it, and cannot write what is safe to read. A run may
-be ended any number of times, by many at once; only the first counts.
+Sensors call it when Dagster reports that a run has ended. It cannot record a verdict. Completing a run is
+idempotent, also for several processes at once.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,23 +14,23 @@ import sqlalchemy as sa
 
 from ads_pipeline.domain.freshness import RAW, AttemptOutcome, Tenancy
 from ads_pipeline.domain.partition import PartitionKey, Run, parse_key
-from ads_pipeline.domain.run_events import Event, Origin
+from ads_pipeline.domain.run_events import Event, EventOrigin
 from ads_pipeline.domain.run_snapshots import RunSnapshot, RunStatus, StepStatus
 from ads_pipeline.errors import BadName
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.control.leases import end_lease, expired_leases
+from ads_pipeline.ledger.control.leases import close_lease, select_expired_leases
 from ads_pipeline.ledger.events.event_log import EventLog
-from ads_pipeline.ledger.events.event_reader import replayed
-from ads_pipeline.ledger.reader import HERE
+from ads_pipeline.ledger.events.event_reader import fold_later_events
+from ads_pipeline.ledger.reader import DEFAULT_TENANCY
 from ads_pipeline.ledger.row_mapping import KEY_TYPES, key_fields, run_in
 from ads_pipeline.ledger.rowsets import RowStatement
 from ads_pipeline.ledger.state import visibility_queries
 from ads_pipeline.ledger.state.verdict_statements import locked_states
-from ads_pipeline.ledger.status.partition_status import AttemptFinish, Statuses
+from ads_pipeline.ledger.status.partition_status import AttemptResult, PartitionStatuses
 from ads_pipeline.ledger.tables import run_head, run_snapshots
 
-# How a run can end: what is told of it, and of the steps that it left with work to do.
-ENDINGS: Final = {
+# For each final status: the event of the run, the event of its unjudged steps, and the outcome of their attempts.
+COMPLETION_EVENTS: Final = {
     RunStatus.COMPLETED: ("RunCompleted", "StepFailed", AttemptOutcome.FAILED),
     RunStatus.FAILED: ("RunFailed", "StepFailed", AttemptOutcome.FAILED),
     RunStatus.CANCELLED: ("RunCancelled", "StepCancelled", AttemptOutcome.CANCELLED),
@@ -38,98 +38,106 @@ ENDINGS: Final = {
 
 
 class RunCompletionLog(EventLog):
-    """The log of events for those who watch runs: it also ends them."""
+    """An event log that also completes runs."""
 
     def __init__(
-        self, engine: sa.Engine, *, clock: Callable[[], datetime] | None = None, space: Tenancy = HERE
+        self, engine: sa.Engine, *, clock: Callable[[], datetime] | None = None, tenancy: Tenancy = DEFAULT_TENANCY
     ) -> None:
         super().__init__(engine, clock=clock)
-        self._statuses = Statuses(engine.dialect.name, space)
-        self._known = RowStatement("known_runs", engine.dialect.name, visibility_queries.known_runs)
-        self._lock = RowStatement("lock_states", engine.dialect.name, lambda rowset: locked_states(rowset(KEY_TYPES)))
+        self._statuses = PartitionStatuses(engine.dialect.name, tenancy)
+        self._known_runs = RowStatement("known_runs", engine.dialect.name, visibility_queries.runs_with_judged_flag)
+        self._lock_states = RowStatement(
+            "lock_states", engine.dialect.name, lambda rowset: locked_states(rowset(KEY_TYPES))
+        )
 
     @classmethod
     @contextmanager
-    def watching(cls, url: str, *, space: Tenancy = HERE) -> Iterator[Self]:
+    def opened(
+        cls, url: str, *, clock: Callable[[], datetime] | None = None, tenancy: Tenancy = DEFAULT_TENANCY
+    ) -> Iterator[Self]:
         with database.opened(url) as engine:
-            yield cls(engine, space=space)
+            yield cls(engine, clock=clock, tenancy=tenancy)
 
-    def unended(self, limit: int = 1_000) -> list[str]:
-        """The runs that have not ended, as far as they are projected, oldest name first."""
+    def list_open_runs(self, limit: int = 1_000) -> list[str]:
+        """Return the ids of runs whose stored snapshot has not ended, sorted."""
         statement = sa.select(run_snapshots.c.run_id).where(run_snapshots.c.ended_at.is_(None))
         return [row.run_id for row in self._execute(statement.order_by(run_snapshots.c.run_id).limit(limit))]
 
-    def overdue(self, limit: int = 1_000) -> list[str]:
-        """The runs that were silent for longer than their leases, and did not say that they ended."""
+    def list_expired_runs(self, limit: int = 1_000) -> list[str]:
+        """Return the ids of runs whose lease has expired."""
 
-        def silent(connection: sa.Connection) -> list[str]:
-            return [row.run_id for row in connection.execute(expired_leases(self.now(connection)).limit(limit))]
+        def read(connection: sa.Connection) -> list[str]:
+            leases = connection.execute(select_expired_leases(self.now(connection)).limit(limit))
+            return [lease.run_id for lease in leases]
 
-        return database.transact(self.engine, silent)
+        return database.transact(self.engine, read)
 
-    def end(self, origin: Origin, ended: RunStatus, *, why: str | None = None) -> list[PartitionKey]:
-        """Tell that a run ended and so; the partitions whose sealed runs it left without a verdict.
+    def complete_run(
+        self, origin: EventOrigin, status: RunStatus, *, reason: str | None = None
+    ) -> list[PartitionKey]:
+        """Append the last events of a run. Return the partitions whose sealed runs it left without a verdict.
 
-        Its lease ends with it: should it be at work after all, what it writes is refused.
+        The call also closes the run's lease. If the run still works, the ledger then refuses its writes.
         """
-        return database.transact(self.engine, lambda connection: self._end(connection, origin, ended, why))
+        return database.transact(self.engine, lambda connection: self._complete(connection, origin, status, reason))
 
-    def _end(
-        self, connection: sa.Connection, origin: Origin, ended: RunStatus, why: str | None
+    def _complete(
+        self, connection: sa.Connection, origin: EventOrigin, status: RunStatus, reason: str | None
     ) -> list[PartitionKey]:
         now = self.now(connection)
         head = connection.execute(sa.select(run_head).where(run_head.c.run_id == origin.run_id)).one_or_none()
-        if head is not None:  # it is ended by the plan that it began with, whichever release looks after it now
+        if head is not None:  # the run may have started under an earlier release
             origin = replace(origin, plan_version=head.plan_version)
-        run_event, step_event, outcome = ENDINGS[ended]
-        reason = {"why": why} if why else None
-        last = origin.event(run_event, at=now, event_data=reason)
-        running = self._held(connection, last, now)
-        end_lease(connection, origin.run_id, now)
+        run_event, step_event, outcome = COMPLETION_EVENTS[status]
+        event_data = {"why": reason} if reason else None
+        last = origin.make_event(run_event, at=now, event_data=event_data)
+        running = self._lock_running_steps(connection, last, now)
+        close_lease(connection, origin.run_id, now)
         if running is None:
             return []
-        left = self._unjudged(connection, running)
+        unjudged = self._find_unjudged_runs(connection, running)
+        skipped = ("StepSkipped", {"why": "no run of this partition awaits a verdict"})
         events: list[Event] = []
         for key in running:
-            told = (step_event, reason) if key in left else ("StepSkipped", {"why": "nothing of it awaits a verdict"})
-            events.append(origin.event(told[0], at=now, step_id=str(key), event_data=told[1]))
-        answers = self._append_many(connection, [*events, last])
-        fresh = [key for key, answer in zip(running, answers, strict=False) if answer.persisted and key in left]
-        finished = [AttemptFinish(key=key, run_id=left[key].run_id, outcome=outcome) for key in fresh]
-        self._statuses.finish(connection, RAW, finished, now)
-        return fresh
+            event_type, data = (step_event, event_data) if key in unjudged else skipped
+            events.append(origin.make_event(event_type, at=now, step_id=str(key), event_data=data))
+        results = self._append_many(connection, [*events, last])
+        left = [key for key, result in zip(running, results, strict=False) if result.persisted and key in unjudged]
+        attempts = [AttemptResult(key=key, run_id=unjudged[key].run_id, outcome=outcome) for key in left]
+        self._statuses.record_attempts(connection, RAW, attempts, now)
+        return left
 
-    def _held(self, connection: sa.Connection, last: Event, now: datetime) -> list[PartitionKey] | None:
-        """The partitions that the run began and did not finish, locked as its head is; None when it ended before.
+    def _lock_running_steps(self, connection: sa.Connection, last: Event, now: datetime) -> list[PartitionKey] | None:
+        """Lock the partitions of the run's running steps and its head. Return None if the run has already ended.
 
-        Which rows to lock is known only from the events, so these are read once more, now that none can be added.
+        Only the events name the rows to lock. So this reads the events again once it holds the locks.
         """
         steps = dict[str, StepStatus]()
-        seen = replayed(connection, RunSnapshot(run_id=last.run_id), steps)
-        if seen.status.terminal:
+        snapshot = fold_later_events(connection, RunSnapshot(run_id=last.run_id), steps)
+        if snapshot.status.is_terminal:
             return None
-        locked = _running(steps)
-        self._lock.run(connection, map(key_fields, locked)).all()
-        self._open(connection, [last], now)
+        locked = _find_running_partitions(steps)
+        self._lock_states.run(connection, map(key_fields, locked)).all()
+        self._insert_missing_heads(connection, [last], now)
         connection.execute(sa.select(run_head.c.run_id).where(run_head.c.run_id == last.run_id).with_for_update())
-        if replayed(connection, seen, steps).status.terminal:
+        if fold_later_events(connection, snapshot, steps).status.is_terminal:
             return None
-        running = _running(steps)
+        running = _find_running_partitions(steps)
         if not set(running) <= set(locked):
-            raise database.Overtaken("a step was begun while its run was being ended")
+            raise database.Overtaken("a step started while its run was being completed")
         return running
 
-    def _unjudged(self, connection: sa.Connection, keys: Sequence[PartitionKey]) -> dict[PartitionKey, Run]:
-        """The newest registered run of each partition that awaits its verdict."""
-        rows = self._known.run(connection, map(key_fields, keys))
+    def _find_unjudged_runs(self, connection: sa.Connection, keys: Sequence[PartitionKey]) -> dict[PartitionKey, Run]:
+        """Return the newest registered run of each partition that awaits a verdict."""
+        rows = self._known_runs.run(connection, map(key_fields, keys))
         return {run.key: run for run in (run_in(row) for row in rows if not row.judged)}
 
 
-def _running(steps: Mapping[str, StepStatus]) -> list[PartitionKey]:
-    """The partitions among the steps that go on; other engines' steps may be anything."""
-    found = []
+def _find_running_partitions(steps: Mapping[str, StepStatus]) -> list[PartitionKey]:
+    """Return the running steps that are partitions. Other engines may use any step id."""
+    keys = []
     for step, status in steps.items():
         if status is StepStatus.RUNNING:
             with suppress(BadName):
-                found.append(parse_key(step))
-    return sorted(found)
+                keys.append(parse_key(step))
+    return sorted(keys)

@@ -1,8 +1,8 @@
-"""Keeps one ADR-026 row an asset partition, folded from every finished attempt in the transaction that records it.
+"""Reads and writes ADR-026 status rows, one per asset partition, folded from its finished attempts.
 
-Whoever writes here holds the partition's lock, which is its state row. A row's version tells the instant of its last
-write, and each write is later than the one before whatever the clock says; so versions, like the rows, can be made
-anew from the logs of attempts and finishes.
+The caller holds the partition's lock, which is its `partition_state` row. A row version encodes the instant of the
+last write. Each write gets a later instant than the one before, even if the clock goes back. So the logs of attempts
+are enough to rebuild the rows and their versions.
 """
 
 import hashlib
@@ -23,173 +23,173 @@ from ads_pipeline.domain.freshness import (
     PartitionStatus,
     StaleReason,
     Tenancy,
-    asset_partition,
-    fold,
-    mint,
+    fold_attempt,
+    make_asset_partition,
+    new_row_version,
     partition_values,
-    version_number,
+    row_version_to_int,
 )
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.transitions import Effect, Outcome, later
+from ads_pipeline.domain.transitions import Effect, Outcome, next_timestamp
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.row_mapping import KEY_TYPES, insert_into, key_fields
 from ads_pipeline.ledger.rowsets import Rowset, RowStatement
-from ads_pipeline.ledger.tables import KEY, code_versions, finishes, instant_text, partition_status
+from ads_pipeline.ledger.tables import KEY, code_versions, finished_attempts, instant_text, partition_status
 
-PLACE: Final = ("tenant_id", "workspace_id", "asset_key", "partition_key")
-STATUS_ROW: Final[Mapping[str, Any]] = {column.name: column.type for column in partition_status.c}
-# The effects by which a run becomes what a partition is made of. A run that is confirmed is as old as it was, and the
-# warehouse has it already.
-MATERIALIZING: Final = frozenset({Effect.PROMOTED})
-# A verdict is a finish; what it says is how the attempt ended.
-OUTCOMES: Final[Mapping[Outcome, AttemptOutcome]] = {
+STATUS_KEY: Final = ("tenant_id", "workspace_id", "asset_key", "partition_key")
+STATUS_COLUMNS: Final[Mapping[str, Any]] = {column.name: column.type for column in partition_status.c}
+# The verdict effects that materialize a partition. Confirming the current run is not one: its data does not change.
+MATERIALIZING_EFFECTS: Final = frozenset({Effect.PROMOTED})
+ATTEMPT_OUTCOMES: Final[Mapping[Outcome, AttemptOutcome]] = {
     Outcome.ACCEPTED: AttemptOutcome.SUCCEEDED,
     Outcome.REJECTED: AttemptOutcome.FAILED,
 }
 _INSTANTS: Final = ("last_materialization_at", "last_attempt_at", "stale_since")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
-# A version's 80 random bits begin with the microseconds within its millisecond, and end with what tells rows apart.
+# A row version is a ULID. Of its 80 random bits, the first 10 hold the microseconds, the other 70 a hash of the key.
 _RANDOM_BITS, _ROW_BITS = 80, 70
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptFinish:
-    """How an attempt at a partition's asset ended. A code version is given exactly when something was made.
+class AttemptResult:
+    """How an attempt at an asset partition ended, other than by a verdict.
 
-    `after` is when that of which it was made was there: it ended later, also when the clock went back.
+    `code_version` is set if the attempt materialized the partition. The recorded instant is later than `not_before`,
+    even if the clock went back. For a load this is the instant when the loaded run was materialized.
     """
 
     key: PartitionKey
     run_id: str
     outcome: AttemptOutcome
     code_version: str | None = None
-    after: datetime | None = None
+    not_before: datetime | None = None
 
 
-class Statuses:
-    """Reads and writes the rows of one space, in the caller's transaction."""
+class PartitionStatuses:
+    """Reads and writes the rows of one tenancy, in the caller's transaction."""
 
-    def __init__(self, dialect: str, space: Tenancy) -> None:
-        self._space = space
+    def __init__(self, dialect: str, tenancy: Tenancy) -> None:
+        self._tenancy = tenancy
         self._read = RowStatement("read_statuses", dialect, _read)
-        self._insert_finishes = RowStatement("insert_finishes", dialect, _insert_finishes)
-        self._upsert = RowStatement("upsert_statuses", dialect, lambda rowset: upsert(dialect, rowset(STATUS_ROW)))
+        self._insert_attempts = RowStatement("insert_finished_attempts", dialect, _insert_attempts)
+        self._upsert = RowStatement("upsert_statuses", dialect, lambda rowset: _upsert(dialect, rowset))
 
-    def place(self, asset: str, key: PartitionKey) -> AssetPartition:
-        return asset_partition(asset, key, self._space)
+    def asset_partition(self, asset: str, key: PartitionKey) -> AssetPartition:
+        return make_asset_partition(asset, key, self._tenancy)
 
     def read(
         self, connection: sa.Connection, asset: str, keys: Sequence[PartitionKey]
     ) -> dict[PartitionKey, tuple[PartitionStatus | None, int]]:
-        """The row of each partition in an asset, if it has one, and how many finishes beside verdicts it counts."""
-        asked = [
-            key_fields(key) | place_fields(self.place(asset, key)) | {"place": number, "asset": asset}
-            for number, key in enumerate(keys)
+        """Return each partition's status row, or None, and the number of its attempts without a verdict."""
+        requested = [
+            key_fields(key)
+            | encode_asset_partition(self.asset_partition(asset, key))
+            | {"position": position, "asset": asset}
+            for position, key in enumerate(keys)
         ]
-        rows = self._read.run(connection, asked)
-        return {key: (status_of(row), row.finishes) for key, row in zip(keys, rows, strict=True)}
+        rows = self._read.run(connection, requested)
+        return {key: (decode_status(row), row.attempt_count) for key, row in zip(keys, rows, strict=True)}
 
-    def finish(
-        self, connection: sa.Connection, asset: str, finished: Sequence[AttemptFinish], now: datetime
+    def record_attempts(
+        self, connection: sa.Connection, asset: str, results: Sequence[AttemptResult], now: datetime
     ) -> dict[PartitionKey, int]:
-        """Record finishes that are no verdicts, one a partition, and fold them in; the number of each."""
-        if not finished:
+        """Record attempts that ended without a verdict, one per partition, and fold them into the status rows.
+
+        Returns the number of each attempt within its asset partition.
+        """
+        if not results:
             return {}
-        before = self.read(connection, asset, [each.key for each in finished])
-        logged, folded = list[dict[str, Any]](), list[PartitionStatus]()
-        for each in finished:
-            status, _count = before[each.key]
-            at = next_instant(status.row_version if status else None, later(each.after, now))
-            folded.append(self.folded(status, asset, each, at))
+        before = self.read(connection, asset, [result.key for result in results])
+        logged, statuses = list[dict[str, Any]](), list[PartitionStatus]()
+        for result in results:
+            status, _count = before[result.key]
+            at = next_write_instant(status.row_version if status else None, next_timestamp(result.not_before, now))
+            statuses.append(self._fold(status, asset, result, at))
             logged.append(
-                key_fields(each.key)
+                key_fields(result.key)
                 | {
                     "asset": asset,
                     "finished_at": instant_text(at),
-                    "run_id": each.run_id,
-                    "outcome": each.outcome,
-                    "code_version": each.code_version,
+                    "run_id": result.run_id,
+                    "outcome": result.outcome,
+                    "code_version": result.code_version,
                 }
             )
-        self._insert_finishes.run(connection, logged)
-        if self.keep(connection, folded) < len(folded):  # a sweep holds no partition's lock
+        self._insert_attempts.run(connection, logged)
+        if self.upsert(connection, statuses) < len(statuses):  # a staleness sweep holds no partition lock
             raise database.Overtaken("a status was written while an attempt was being folded into it")
-        return {each.key: before[each.key][1] + 1 for each in finished}
+        return {result.key: before[result.key][1] + 1 for result in results}
 
-    def folded(
-        self, status: PartitionStatus | None, asset: str, each: AttemptFinish, at: datetime
+    def upsert(self, connection: sa.Connection, statuses: Iterable[PartitionStatus]) -> int:
+        """Write the rows that are newer than the stored ones, and return how many were written."""
+        return self._upsert.run(connection, map(encode_status, statuses)).rowcount
+
+    def _fold(
+        self, status: PartitionStatus | None, asset: str, result: AttemptResult, at: datetime
     ) -> PartitionStatus:
-        """The row after a finish at that instant."""
-        place = self.place(asset, each.key)
-        finish = FinishedAttempt(
-            run_id=each.run_id,
+        partition = self.asset_partition(asset, result.key)
+        attempt = FinishedAttempt(
+            run_id=result.run_id,
             at=at,
-            outcome=each.outcome,
-            version=version_at(at, place),
-            code_version=each.code_version,
+            outcome=result.outcome,
+            version=make_row_version(at, partition),
+            code_version=result.code_version,
         )
-        return fold(status, finish, place=place, values=partition_values(each.key))
-
-    def keep(self, connection: sa.Connection, statuses: Iterable[PartitionStatus]) -> int:
-        """Write rows where they are newer than what stands there; how many were."""
-        return self._upsert.run(connection, map(status_fields, statuses)).rowcount
+        return fold_attempt(status, attempt, asset_partition=partition, values=partition_values(result.key))
 
 
-def read_code_versions(connection: sa.Connection, space: Tenancy, source: str) -> dict[str, CodeVersion]:
-    """The version of each asset's definition that runs now, by the asset's key."""
-    here = {"tenant_id": space.tenant_id, "workspace_id": space.workspace_of(source)}
-    rows = connection.execute(sa.select(code_versions).where(*(code_versions.c[name] == here[name] for name in here)))
+def read_code_versions(connection: sa.Connection, tenancy: Tenancy, source: str) -> dict[str, CodeVersion]:
+    """Return the current code version of each asset, by asset key."""
+    workspace = {"tenant_id": tenancy.tenant_id, "workspace_id": tenancy.workspace_for(source)}
+    rows = connection.execute(
+        sa.select(code_versions).where(*(code_versions.c[name] == value for name, value in workspace.items()))
+    )
     return {row.asset_key: CodeVersion(version=row.code_version, since=row.seen_since) for row in rows}
 
 
-def next_instant(row_version: str | None, now: datetime) -> datetime:
-    """Now, or the instant after the row's last write where the clock went back."""
-    return now if row_version is None else max(now, instant_of(row_version) + _MICROSECOND)
+def next_write_instant(row_version: str | None, now: datetime) -> datetime:
+    """Return `now`, or the instant after the row's last write if the clock went back."""
+    return now if row_version is None else max(now, get_last_write_instant(row_version) + _MICROSECOND)
 
 
-def version_at(at: datetime, place: AssetPartition) -> str:
-    """The version of a row that was last written then."""
+def make_row_version(at: datetime, partition: AssetPartition) -> str:
+    """Return the version of a row that was last written at this instant."""
     micros = (at - _EPOCH) // _MICROSECOND % 1000
-    name = f"{place.workspace_id}|{place.asset_key}|{place.partition_key}"
+    name = f"{partition.workspace_id}|{partition.asset_key}|{partition.partition_key}"
     row = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=9).digest()) >> 2
-    return mint(at, after=None, randomness=micros << _ROW_BITS | row)
+    return new_row_version(at, after=None, randomness=micros << _ROW_BITS | row)
 
 
-def instant_of(version: str) -> datetime:
-    """When a row of that version was last written; no earlier, for one that was minted in another way."""
-    number = version_number(version)
+def get_last_write_instant(version: str) -> datetime:
+    """Return the instant of the row's last write. It is no earlier for a version that another program made."""
+    number = row_version_to_int(version)
     micros = min(number >> _ROW_BITS & 1023, 999)
     return _EPOCH + timedelta(milliseconds=number >> _RANDOM_BITS, microseconds=micros)
 
 
-def values_text(key: PartitionKey) -> str:
-    """The dimensions as JSON: digits and a date, which need no escaping."""
+def encode_partition_values(key: PartitionKey) -> str:
+    """Return the two dimensions as JSON. Digits and a date need no escaping."""
     return f'{{"customer":"{key.customer_id}","date":"{key.logical_date.isoformat()}"}}'
 
 
-def place_fields(place: AssetPartition) -> dict[str, Any]:
-    return {
-        "tenant_id": place.tenant_id,
-        "workspace_id": place.workspace_id,
-        "asset_key": place.asset_key,
-        "partition_key": place.partition_key,
-    }
+def encode_asset_partition(partition: AssetPartition) -> dict[str, Any]:
+    return {name: getattr(partition, name) for name in STATUS_KEY}
 
 
-def status_fields(status: PartitionStatus) -> dict[str, Any]:
-    row: dict[str, Any] = {name: getattr(status, name) for name in STATUS_ROW}
+def encode_status(status: PartitionStatus) -> dict[str, Any]:
+    row: dict[str, Any] = {name: getattr(status, name) for name in STATUS_COLUMNS}
     row |= {name: instant_text(row[name]) for name in _INSTANTS if row[name] is not None}
     return row | {"partition_values": json.dumps(dict(status.partition_values), separators=(",", ":"))}
 
 
-def status_of(row: sa.Row[Any]) -> PartitionStatus | None:
-    """The status in a row, which may stand beside nothing."""
+def decode_status(row: sa.Row[Any]) -> PartitionStatus | None:
+    """Return the status in a row, or None for the empty side of an outer join."""
     if row.row_version is None:
         return None
-    told = {name: getattr(row, name) for name in STATUS_ROW}
+    values = {name: getattr(row, name) for name in STATUS_COLUMNS}
     return PartitionStatus(
-        **told
+        **values
         | {
             "last_attempt_outcome": AttemptOutcome(row.last_attempt_outcome),
             "stale_reason_code": row.stale_reason_code and StaleReason(row.stale_reason_code),
@@ -198,39 +198,38 @@ def status_of(row: sa.Row[Any]) -> PartitionStatus | None:
     )
 
 
-def upsert(dialect: str, asked: sa.FromClause) -> postgresql.Insert | sqlite.Insert:
-    """Puts rows of statuses in, or in the place of those of an earlier version."""
-    names = tuple(STATUS_ROW)
-    rows = sa.select(*(asked.c[name] for name in names)).where(sa.true())  # else SQLite takes ON for a join's
-    insert = insert_into(dialect, partition_status)
-    insert = insert.from_select(names, rows)
-    changed = {name: insert.excluded[name] for name in names if name not in PLACE}
+def match_status_key(rows: sa.FromClause) -> sa.ColumnElement[bool]:
+    """Return the join condition between `partition_status` and rows with its key columns."""
+    return sa.and_(*(partition_status.c[name] == rows.c[name] for name in STATUS_KEY))
+
+
+def _upsert(dialect: str, rowset: Rowset) -> postgresql.Insert | sqlite.Insert:
+    """Insert status rows, or replace rows of an earlier version."""
+    names, statuses = tuple(STATUS_COLUMNS), rowset(STATUS_COLUMNS)
+    rows = sa.select(*(statuses.c[name] for name in names)).where(sa.true())  # else SQLite parses ON as a join's
+    insert = insert_into(dialect, partition_status).from_select(names, rows)
+    changed = {name: insert.excluded[name] for name in names if name not in STATUS_KEY}
     return insert.on_conflict_do_update(
-        index_elements=list(PLACE),
+        index_elements=list(STATUS_KEY),
         set_=changed,
         where=partition_status.c.row_version < insert.excluded.row_version,
     )
 
 
-def joined(asked: sa.FromClause) -> sa.ColumnElement[bool]:
-    """Where a status is of what is asked for."""
-    return sa.and_(*(partition_status.c[name] == asked.c[name] for name in PLACE))
-
-
 def _read(rowset: Rowset) -> sa.Select[Any]:
-    words: dict[str, Any] = dict.fromkeys((*PLACE, "asset"), sa.Text()) | {"place": sa.Integer()}
-    asked = rowset(dict(KEY_TYPES) | words)
-    same = [finishes.c[name] == asked.c[name] for name in (*KEY, "asset")]
-    count = sa.select(sa.func.count()).select_from(finishes).where(*same).scalar_subquery()
+    columns: dict[str, Any] = dict.fromkeys((*STATUS_KEY, "asset"), sa.Text()) | {"position": sa.Integer()}
+    requested = rowset(dict(KEY_TYPES) | columns)
+    same_partition = [finished_attempts.c[name] == requested.c[name] for name in (*KEY, "asset")]
+    count = sa.select(sa.func.count()).select_from(finished_attempts).where(*same_partition).scalar_subquery()
     return (
-        sa.select(partition_status, count.label("finishes"))
-        .select_from(asked)
-        .outerjoin(partition_status, joined(asked))
-        .order_by(asked.c.place)
+        sa.select(partition_status, count.label("attempt_count"))
+        .select_from(requested)
+        .outerjoin(partition_status, match_status_key(requested))
+        .order_by(requested.c.position)
     )
 
 
-def _insert_finishes(rowset: Rowset) -> sa.Insert:
-    columns = {column.name: column.type for column in finishes.c}
-    asked = rowset(columns)
-    return sa.insert(finishes).from_select(tuple(columns), sa.select(*(asked.c[name] for name in columns)))
+def _insert_attempts(rowset: Rowset) -> sa.Insert:
+    columns = {column.name: column.type for column in finished_attempts.c}
+    rows = rowset(columns)
+    return sa.insert(finished_attempts).from_select(tuple(columns), sa.select(*(rows.c[name] for name in columns)))

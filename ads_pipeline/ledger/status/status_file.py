@@ -1,9 +1,6 @@
-"""Publishes the rows of `partition_status` as one Parquet file that any tool can read; old or new, never half.
+"""Writes the `partition_status` rows to a Parquet file for other tools."""
 
-Where the rows come from is the caller's business.
-"""
-
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -13,7 +10,7 @@ import pyarrow.parquet as pq
 
 from ads_pipeline.domain.freshness import PartitionStatus
 from ads_pipeline.errors import StatusFileUnavailable
-from ads_pipeline.storage.atomic_files import written_whole
+from ads_pipeline.storage.atomic_files import atomic_write
 
 _TEXT, _INSTANT = pa.string(), pa.timestamp("us", tz="UTC")
 SCHEMA: Final = pa.schema(
@@ -34,34 +31,29 @@ SCHEMA: Final = pa.schema(
         pa.field("row_version", _TEXT, nullable=False),
     ]
 )
-AT_ONCE: Final = 20_000
+ROWS_PER_BATCH: Final = 20_000
 
 
-def publish(statuses: Iterable[PartitionStatus], path: Path) -> int:
-    """Write the rows beside the file and put them in its place in one step; how many they are."""
+def write_status_file(statuses: Iterable[PartitionStatus], path: Path) -> int:
+    """Replace the file atomically and return the number of rows. Raises StatusFileUnavailable for an OSError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with written_whole(path) as file:
+        with atomic_write(path) as file:
             return _write(statuses, file)
     except OSError as error:
-        raise StatusFileUnavailable(path.name, error.strerror or type(error).__name__) from error
+        raise StatusFileUnavailable(f"{path.name}: {error.strerror or type(error).__name__}") from error
 
 
 def _write(statuses: Iterable[PartitionStatus], file: object) -> int:
     written = 0
     with pq.ParquetWriter(file, SCHEMA, compression="zstd") as writer:
-        for some in _portions(statuses):
-            writer.write_table(pa.Table.from_pylist([_row(each) for each in some], schema=SCHEMA))
-            written += len(some)
+        rows = map(_encode_row, statuses)
+        while batch := list(islice(rows, ROWS_PER_BATCH)):
+            writer.write_table(pa.Table.from_pylist(batch, schema=SCHEMA))
+            written += len(batch)
     return written
 
 
-def _row(status: PartitionStatus) -> dict[str, object]:
+def _encode_row(status: PartitionStatus) -> dict[str, object]:
     row = {name: getattr(status, name) for name in SCHEMA.names}
     return row | {"partition_values": list(status.partition_values.items())}
-
-
-def _portions(statuses: Iterable[PartitionStatus]) -> Iterator[list[PartitionStatus]]:
-    rest = iter(statuses)
-    while some := list(islice(rest, AT_ONCE)):
-        yield some

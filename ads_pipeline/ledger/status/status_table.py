@@ -1,10 +1,10 @@
-"""Looks after the ADR-026 rows as a whole: lists them, keeps what a sweep found, and makes them anew from the logs.
+"""Lists all ADR-026 status rows, stores the staleness that a sweep found, and rebuilds the rows from the logs.
 
-The rows of single partitions are written by whoever finishes an attempt, through `statuses`. Nothing here can change
-what the ledger says is safe to read.
+`partition_status` writes the row of one partition when an attempt finishes. This module cannot change the state of a
+partition.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from itertools import groupby, islice
@@ -20,71 +20,71 @@ from ads_pipeline.domain.freshness import (
     PartitionStatus,
     Staleness,
     Tenancy,
-    fold,
+    fold_attempt,
     partition_values,
 )
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.reader import HERE
+from ads_pipeline.ledger.reader import DEFAULT_TENANCY
 from ads_pipeline.ledger.row_mapping import clock_of, insert_into, key_in, key_of, same_key
 from ads_pipeline.ledger.rowsets import Rowset, RowStatement
 from ads_pipeline.ledger.status.partition_status import (
-    MATERIALIZING,
-    OUTCOMES,
-    PLACE,
-    STATUS_ROW,
-    Statuses,
-    joined,
-    next_instant,
-    place_fields,
+    ATTEMPT_OUTCOMES,
+    MATERIALIZING_EFFECTS,
+    STATUS_COLUMNS,
+    STATUS_KEY,
+    PartitionStatuses,
+    decode_status,
+    encode_asset_partition,
+    make_row_version,
+    match_status_key,
+    next_write_instant,
     read_code_versions,
-    status_of,
-    version_at,
 )
-from ads_pipeline.ledger.tables import KEY, attempts, code_versions, finishes, instant_text, partition_status, runs
+from ads_pipeline.ledger.tables import KEY, attempts, code_versions, finished_attempts, instant_text, partition_status, runs
 
-AT_ONCE: Final = 5_000
+ROWS_PER_BATCH: Final = 5_000
 
 
 class StatusTable:
-    """All rows of one space."""
+    """The status rows of one tenancy."""
 
-    def __init__(self, engine: sa.Engine, *, space: Tenancy = HERE) -> None:
-        self._engine, self._space = engine, space
-        self._statuses = Statuses(engine.dialect.name, space)
-        self._mark = RowStatement(
-            "mark_stale", engine.dialect.name, lambda rowset: _mark(engine.dialect.name, rowset)
+    def __init__(self, engine: sa.Engine, *, tenancy: Tenancy = DEFAULT_TENANCY) -> None:
+        self._engine, self._tenancy = engine, tenancy
+        self._statuses = PartitionStatuses(engine.dialect.name, tenancy)
+        self._update_staleness = RowStatement(
+            "update_staleness", engine.dialect.name, lambda rowset: _update_staleness(engine.dialect.name, rowset)
         )
         self._read_clock = sa.select(clock_of(engine.dialect.name))
 
     @classmethod
     @contextmanager
-    def opened(cls, url: str, *, space: Tenancy = HERE) -> Iterator[Self]:
+    def opened(cls, url: str, *, tenancy: Tenancy = DEFAULT_TENANCY) -> Iterator[Self]:
         with database.opened(url) as engine:
-            yield cls(engine, space=space)
+            yield cls(engine, tenancy=tenancy)
 
-    def every(self) -> Iterator[PartitionStatus]:
-        """Every row as of one moment, in the order of its key, however many there are."""
-        order = [partition_status.c[name] for name in PLACE]
+    def read_all(self) -> Iterator[PartitionStatus]:
+        """Yield every row in the order of its key, as of one moment. The rows are streamed from the database."""
+        order = [partition_status.c[name] for name in STATUS_KEY]
         try:
-            reading = {database.ONLY_READS: True, "yield_per": AT_ONCE}
-            with self._engine.connect().execution_options(**reading) as connection:
+            options = {database.ONLY_READS: True, "yield_per": ROWS_PER_BATCH}
+            with self._engine.connect().execution_options(**options) as connection:
                 for row in connection.execute(sa.select(partition_status).order_by(*order)):
-                    status = status_of(row)
+                    status = decode_status(row)
                     if status is not None:
                         yield status
         except sa.exc.DBAPIError as error:
             raise database.translated(error) from error
 
-    def code_versions(self, source: str) -> dict[str, CodeVersion]:
-        """The version of each asset's definition that runs now, by the asset's key."""
-        return database.transact(self._engine, lambda c: read_code_versions(c, self._space, source))
+    def get_code_versions(self, source: str) -> dict[str, CodeVersion]:
+        """Return the current code version of each asset, by asset key."""
+        return database.transact(self._engine, lambda c: read_code_versions(c, self._tenancy, source))
 
-    def see_code(self, source: str, versions: Mapping[str, str]) -> None:
-        """Say which version of each asset's definition runs now; one that is new is dated by this."""
-        here = {"tenant_id": self._space.tenant_id, "workspace_id": self._space.workspace_of(source)}
+    def record_code_versions(self, source: str, versions: Mapping[str, str]) -> None:
+        """Record the current code version of each asset. A changed version is dated with the present time."""
+        workspace = {"tenant_id": self._tenancy.tenant_id, "workspace_id": self._tenancy.workspace_for(source)}
         insert = insert_into(self._engine.dialect.name, code_versions)
-        put = insert.on_conflict_do_update(
+        upsert = insert.on_conflict_do_update(
             index_elements=["tenant_id", "workspace_id", "asset_key"],
             set_={"code_version": insert.excluded.code_version, "seen_since": insert.excluded.seen_since},
             where=code_versions.c.code_version != insert.excluded.code_version,
@@ -93,106 +93,110 @@ class StatusTable:
         def work(connection: sa.Connection) -> None:
             now = connection.scalars(self._read_clock).one()
             for asset_key, version in sorted(versions.items()):
-                connection.execute(put, here | {"asset_key": asset_key, "code_version": version, "seen_since": now})
+                row = workspace | {"asset_key": asset_key, "code_version": version, "seen_since": now}
+                connection.execute(upsert, row)
 
-        known = {asset_key: each.version for asset_key, each in self.code_versions(source).items()}
+        known = {asset_key: code.version for asset_key, code in self.get_code_versions(source).items()}
         if any(known.get(asset_key) != version for asset_key, version in versions.items()):
             database.transact(self._engine, work)
 
-    def keep_staleness(self, found: Sequence[tuple[PartitionStatus, Staleness | None]]) -> int:
-        """Write what a sweep found to rows that are as the sweep saw them; how many were."""
+    def store_staleness(self, found: Sequence[tuple[PartitionStatus, Staleness | None]]) -> int:
+        """Store the staleness that a sweep found, and return the number of written rows.
+
+        Rows that changed since the sweep read them, or that are locked, are skipped.
+        """
 
         def work(connection: sa.Connection) -> int:
             now = connection.scalars(self._read_clock).one()
-            return self._mark.run(connection, (_mark_fields(status, stale, now) for status, stale in found)).rowcount
+            rows = (_encode_staleness(status, stale, now) for status, stale in found)
+            return self._update_staleness.run(connection, rows).rowcount
 
         return database.transact(self._engine, work)
 
     def rebuild(self) -> int:
-        """Make every row anew from the attempts and the other finishes; how many there are then.
+        """Rebuild every row from the logs of attempts, and return the number of rows.
 
-        What a sweep had kept is gone until the next one. Nobody else writes statuses meanwhile.
+        Other writers wait. Stored staleness is lost until the next sweep.
         """
-        return database.transact(self._engine, self.rebuild_within)
+        return database.transact(self._engine, self._rebuild)
 
-    def rebuild_within(self, connection: sa.Connection) -> int:
-        """The same, in the caller's transaction."""
-        self._lock(connection)
+    def _rebuild(self, connection: sa.Connection) -> int:
+        self._lock_table(connection)
         connection.execute(sa.delete(partition_status))
-        finished = groupby(self._finishes(connection), key=lambda each: (each[0], each[1]))
-        folded = (self._folded(*of, [finish for *_, finish in members]) for of, members in finished)
-        kept = 0
-        while some := list(islice(folded, AT_ONCE)):
-            kept += self._statuses.keep(connection, some)
-        return kept
+        groups = groupby(self._read_attempts(connection), key=lambda entry: (entry[0], entry[1]))
+        statuses = (self._fold(asset, key, (attempt for *_, attempt in group)) for (asset, key), group in groups)
+        written = 0
+        while batch := list(islice(statuses, ROWS_PER_BATCH)):
+            written += self._statuses.upsert(connection, batch)
+        return written
 
-    def _lock(self, connection: sa.Connection) -> None:
-        """Everybody who finishes an attempt waits; SQLite's transaction holds the whole database anyway."""
+    def _lock_table(self, connection: sa.Connection) -> None:
+        """Block other writers on Postgres. On SQLite the transaction already locks the whole database."""
         if connection.dialect.name == "postgresql":
             connection.exec_driver_sql("LOCK TABLE partition_status IN EXCLUSIVE MODE")
 
-    def _folded(self, asset: str, key: PartitionKey, finished: list[FinishedAttempt]) -> PartitionStatus:
-        status, place = None, self._statuses.place(asset, key)
-        for finish in finished:
-            status = fold(status, finish, place=place, values=partition_values(key))
+    def _fold(self, asset: str, key: PartitionKey, finished: Iterable[FinishedAttempt]) -> PartitionStatus:
+        status, partition = None, self._statuses.asset_partition(asset, key)
+        for attempt in finished:
+            status = fold_attempt(status, attempt, asset_partition=partition, values=partition_values(key))
         if status is None:
-            raise ValueError(f"{key}: nothing was finished")
+            raise ValueError(f"{key}: no finished attempts")
         return status
 
-    def _finishes(self, connection: sa.Connection) -> Iterator[tuple[str, PartitionKey, FinishedAttempt]]:
-        """Every finish there was, by asset and partition, a portion at a time: there may be millions."""
-        made = attempts.c.effect.in_([str(effect) for effect in MATERIALIZING])
+    def _read_attempts(self, connection: sa.Connection) -> Iterator[tuple[str, PartitionKey, FinishedAttempt]]:
+        """Yield all finished attempts by asset and partition. They are streamed: there may be millions."""
+        materialized = attempts.c.effect.in_([str(effect) for effect in MATERIALIZING_EFFECTS])
         judged = sa.select(
             sa.literal(RAW).label("asset"),
             *key_of(attempts),
             attempts.c.judged_at.label("at"),
             attempts.c.run_id,
             attempts.c.outcome,
-            sa.case((made, runs.c.schema_version)).label("code_version"),
+            sa.case((materialized, runs.c.schema_version)).label("code_version"),
         ).join(runs, sa.and_(same_key(runs, attempts), runs.c.run_id == attempts.c.run_id))
-        others = sa.select(
-            finishes.c.asset,
-            *key_of(finishes),
-            finishes.c.finished_at.label("at"),
-            finishes.c.run_id,
-            finishes.c.outcome,
-            finishes.c.code_version,
+        unjudged = sa.select(
+            finished_attempts.c.asset,
+            *key_of(finished_attempts),
+            finished_attempts.c.finished_at.label("at"),
+            finished_attempts.c.run_id,
+            finished_attempts.c.outcome,
+            finished_attempts.c.code_version,
         )
-        both = sa.union_all(judged, others).order_by("asset", *KEY)
-        for row in connection.execute(both, execution_options={"yield_per": AT_ONCE}):
-            yield row.asset, key_in(row), self._finish(row)
+        logs = sa.union_all(judged, unjudged).order_by("asset", *KEY)
+        for row in connection.execute(logs, execution_options={"yield_per": ROWS_PER_BATCH}):
+            yield row.asset, key_in(row), self._decode_attempt(row)
 
-    def _finish(self, row: sa.Row[Any]) -> FinishedAttempt:
+    def _decode_attempt(self, row: sa.Row[Any]) -> FinishedAttempt:
         return FinishedAttempt(
             run_id=row.run_id,
             at=row.at,
-            outcome=OUTCOMES.get(row.outcome) or AttemptOutcome(row.outcome),
-            version=version_at(row.at, self._statuses.place(row.asset, key_in(row))),
+            outcome=ATTEMPT_OUTCOMES.get(row.outcome) or AttemptOutcome(row.outcome),
+            version=make_row_version(row.at, self._statuses.asset_partition(row.asset, key_in(row))),
             code_version=row.code_version,
         )
 
 
-def _mark_fields(status: PartitionStatus, stale: Staleness | None, now: datetime) -> dict[str, Any]:
-    return place_fields(status.place) | {
+def _encode_staleness(status: PartitionStatus, stale: Staleness | None, now: datetime) -> dict[str, Any]:
+    return encode_asset_partition(status.asset_partition) | {
         "seen_version": status.row_version,
         "stale_since": stale and instant_text(stale.since),
         "stale_reason_code": stale and stale.reason,
-        "row_version": version_at(next_instant(status.row_version, now), status.place),
+        "row_version": make_row_version(next_write_instant(status.row_version, now), status.asset_partition),
     }
 
 
-def _mark(dialect: str, rowset: Rowset) -> sa.Update:
-    """Rows that are as they were seen. One that somebody holds is about to change, so it is not waited for.
+def _update_staleness(dialect: str, rowset: Rowset) -> sa.Update:
+    """Update the rows whose version is still the one that the sweep read.
 
-    Whoever finishes attempts takes these rows in an order of their own; a sweep that waited could wait in a circle.
-    SQLite's transaction holds the whole database anyway.
+    On Postgres the statement skips locked rows. They are about to change, and other writers lock rows in a different
+    order, so waiting could deadlock. On SQLite the transaction already locks the whole database.
     """
     changed = ("stale_since", "stale_reason_code", "row_version")
-    asked = rowset({name: STATUS_ROW[name] for name in (*PLACE, *changed)} | {"seen_version": sa.Text()})
-    unchanged = sa.and_(joined(asked), partition_status.c.row_version == asked.c.seen_version)
-    marked = sa.update(partition_status).values({name: asked.c[name] for name in changed}).where(unchanged)
+    found = rowset({name: STATUS_COLUMNS[name] for name in (*STATUS_KEY, *changed)} | {"seen_version": sa.Text()})
+    unchanged = sa.and_(match_status_key(found), partition_status.c.row_version == found.c.seen_version)
+    update = sa.update(partition_status).values({name: found.c[name] for name in changed}).where(unchanged)
     if dialect == "sqlite":
-        return marked
-    place = [partition_status.c[name] for name in PLACE]
-    free = sa.select(*place).join_from(asked, partition_status, unchanged)
-    return marked.where(sa.tuple_(*place).in_(free.with_for_update(of=partition_status, skip_locked=True)))
+        return update
+    key = [partition_status.c[name] for name in STATUS_KEY]
+    unlocked = sa.select(*key).join_from(found, partition_status, unchanged)
+    return update.where(sa.tuple_(*key).in_(unlocked.with_for_update(of=partition_status, skip_locked=True)))

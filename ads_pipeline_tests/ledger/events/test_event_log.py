@@ -21,7 +21,8 @@ from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.tables import run_events
 from ads_pipeline.ledger.values import Publication
-from ads_pipeline_tests.ledger.builders import FakeClock, accepted, key, run
+from ads_pipeline_tests.ledger.builders import FakeClock, accepted_runs, key, run
+from ads_pipeline_tests.ledger.events.builders import stored_steps
 from ads_pipeline_tests.ledger.state.test_concurrency import count_tries, wait_for_a_lock
 from ads_pipeline_tests.ledger.state.test_crashes import lose_one_commit
 from ads_pipeline_tests.ledger.test_database_constraints import everything, refused
@@ -60,11 +61,11 @@ def test_no_place_and_no_key_is_given_twice(log: EventLog, backdoor: sa.Engine, 
 
 
 @pytest.mark.invariant("E6")
-@pytest.mark.parametrize("table", ["run_events", "finishes", "run_head"])
+@pytest.mark.parametrize("table", ["run_events", "finished_attempts", "run_head"])
 def test_what_was_told_is_append_only(url: str, backdoor: sa.Engine, table: str) -> None:
     """Events and finishes are neither changed nor removed, and heads never removed, by whatever connection."""
     with Ledger.opened(url) as ledger:
-        accepted(ledger, [key()])
+        accepted_runs(ledger, [key()])
         ledger.publish([Publication(run=run(key(), "r1"), table_version=0)])
     assert everything(backdoor)[table]
     column = "last_seq = last_seq - 1" if table == "run_head" else "run_id = run_id"
@@ -129,10 +130,10 @@ def test_retiring_leaves_head_and_snapshot(log: EventLog, backdoor: sa.Engine) -
     for table in ("run_events", "run_steps"):
         assert after[table] == [row for row in before[table] if row.run_id == "other"]
         assert after[table]
-    assert (log.fetch("over"), log.get_snapshot("over"), log.open_snapshot("over")) == ([], snapshot, snapshot)
-    assert (log.steps("over"), len(log.steps("other"))) == ([], 3)
+    assert (log.fetch("over"), log.get_snapshot("over"), log.get_current_snapshot("over")) == ([], snapshot, snapshot)
+    assert (stored_steps(log, "over"), len(stored_steps(log, "other"))) == ({}, 3)
     assert log.project_snapshot("other") == other
-    head = log.head("over")
+    head = log.get_head("over")
     assert head is not None
     assert (head.last_seq, head.projected_seq, head.retired_at is not None) == (5, 5, True)
 
@@ -142,19 +143,19 @@ def test_a_retired_run_takes_nothing_more(log: EventLog) -> None:
     """What it had and what is new are refused, alone and among others; it is not projected, and retired once."""
     snapshot = ended(log)
     log.retire("over")
-    head = log.head("over")
+    head = log.get_head("over")
     known, new = told("over", "RunStarted"), told("over", "RunPaused")
     for events in ([known], [new], [told("other", "RunStarted"), known]):
         with pytest.raises(RunClosed) as closed:
             log.append_many(events)
         assert closed.value.run_id == "over"
-    assert log.head("other") is None
+    assert log.get_head("other") is None
     with pytest.raises(EventsNotFound, match="retired"):
         log.project_snapshot("over")
     follower = Follower(log)
-    assert (follower.catch_up(), follower.project("over"), follower.resync("over")) == (0, 0, 0)
+    assert (follower.catch_up(), follower.fold_next_events("over").folded, follower.fold_next_events("over", resync=True).folded) == (0, 0, 0)
     assert log.retire("over") == 0
-    assert (log.head("over"), log.get_snapshot("over")) == (head, snapshot)
+    assert (log.get_head("over"), log.get_snapshot("over")) == (head, snapshot)
 
 
 @pytest.mark.invariant("E6")
@@ -164,7 +165,7 @@ def test_only_a_run_that_has_ended_and_was_projected_is_retired(log: EventLog) -
         log.retire("never")
     follower = Follower(log)
     log.append(told("r", "RunStarted"))
-    for late, status in ((None, "not projected"), ("StepStarted", "RUNNING"), ("RunFailed", "RUNNING")):
+    for late, status in ((None, "not folded"), ("StepStarted", "RUNNING"), ("RunFailed", "RUNNING")):
         if late:
             follower.catch_up()
             log.append(told("r", late, "s1" if late.startswith("Step") else None))
@@ -193,7 +194,7 @@ def test_runs_are_retired_by_their_age(timed_log: EventLog, clock: FakeClock) ->
     assert timed_log.retire_before(moment) == []
     assert timed_log.retire_before(clock.now) == []
     assert timed_log.retire_before(clock.now + timedelta(microseconds=1)) == ["later"]
-    head = timed_log.head("first")
+    head = timed_log.get_head("first")
     assert head is not None
     assert head.retired_at == moment + timedelta(0)
 
@@ -223,10 +224,10 @@ def test_the_ledgers_own_events_share_the_order_of_times(timed_ledger: Ledger, c
     """Whoever appends to a run, and with whatever clock: times only grow along its order."""
     log = EventLog(timed_ledger._engine)  # with the database's clock, which is years or months away
     origin = timed_ledger.origin
-    accepted(timed_ledger, [key("1")])
-    log.append(origin.event("StepStarted", at=clock.now, step_id="s"))
+    accepted_runs(timed_ledger, [key("1")])
+    log.append(origin.make_event("StepStarted", at=clock.now, step_id="s"))
     clock.tick()
-    accepted(timed_ledger, [key("2")])
+    accepted_runs(timed_ledger, [key("2")])
     logged = log.fetch(origin.run_id)
     assert len(logged) == 5
     assert all(earlier.persisted_at <= later.persisted_at for earlier, later in pairwise(logged))
@@ -240,7 +241,7 @@ def test_nobody_else_tells_what_the_ledger_did(log: EventLog, event_type: str) -
     """An event of the ledger's own types is refused from outside, and the rest of its call with it."""
     with pytest.raises(BadEvent, match=event_type):
         log.append_many([told("r", "RunStarted"), told("r", event_type, "s1")])
-    assert log.head("r") is None
+    assert log.get_head("r") is None
 
 
 @pytest.mark.invariant("E4")
@@ -292,7 +293,7 @@ def test_calls_over_the_same_runs_in_any_order_do_not_deadlock(log: EventLog, un
     assert all(answer.persisted for each in answers for answer in each)
     seqs = {run_id: [each.run_seq for each in log.fetch(run_id)] for run_id in runs[::20]}
     assert all(places == list(range(1, len(places) + 1)) for places in seqs.values())
-    heads = [head.last_seq for head, _snapshot in log.newest(RUNS)]
+    heads = [head.last_seq for head, _snapshot in log.list_newest_runs(RUNS)]
     assert sum(heads) == 4 * (RUNS + numbered) + (0 if unborn else RUNS)
 
 
@@ -368,7 +369,7 @@ def test_conflicts_are_counted_by_run(log: EventLog) -> None:
     log.append_many([first, told("s", "RunStarted")])
     other = told("r", "RunStarted", event_data=2)
     log.append_many([other, told("s", "RunStarted"), other])
-    assert [head.payload_conflicts for head in map(log.head, "rs") if head] == [2, 0]
+    assert [head.payload_conflicts for head in map(log.get_head, "rs") if head] == [2, 0]
 
 
 # Reading several things that belong together.
@@ -383,7 +384,7 @@ def test_an_open_snapshot_is_of_one_moment(url: str, log: EventLog, monkeypatch:
     log.append(told("r", "StepCompleted", "s1"))
     with EventReader.opened(url) as reader:
         _meanwhile(reader, "run_snapshots", follower.catch_up)
-        seen = reader.open_snapshot("r")
+        seen = reader.get_current_snapshot("r")
     assert seen == log.project_snapshot("r") == log.get_snapshot("r")
     assert seen.steps == {StepStatus.RUNNING: 1, StepStatus.SUCCEEDED: 1}
 
@@ -441,8 +442,8 @@ def test_the_last_events_of_a_step_are_found_in_every_run(timed_log: EventLog, c
         if number < 3:
             Follower(timed_log).catch_up()
     timed_log.retire("r0")
-    places = [(each.event.run_id, each.run_seq) for each in timed_log.about("s1")]
+    places = [(each.event.run_id, each.run_seq) for each in timed_log.find_step_events("s1")]
     assert places == [(f"r{number}", seq) for number in (1, 2, 3) for seq in (2, 4)]
-    assert [(each.event.run_id, each.run_seq) for each in timed_log.about("s1", limit=3)] == places[-3:]
-    assert timed_log.about("s3") == []
-    assert timed_log.about("s1")[0] == timed_log.fetch("r1")[1]
+    assert [(each.event.run_id, each.run_seq) for each in timed_log.find_step_events("s1", limit=3)] == places[-3:]
+    assert timed_log.find_step_events("s3") == []
+    assert timed_log.find_step_events("s1")[0] == timed_log.fetch("r1")[1]

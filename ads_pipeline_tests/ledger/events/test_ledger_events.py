@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from ads_pipeline.domain.freshness import RAW, WAREHOUSE, AttemptOutcome
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.run_events import LoggedEvent, Origin
+from ads_pipeline.domain.run_events import EventOrigin, LoggedEvent
 from ads_pipeline.domain.run_snapshots import RunStatus, StepStatus
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.errors import LedgerRefused, RunChanged, VerdictsRefused
@@ -22,22 +22,23 @@ from ads_pipeline.ledger.values import ActionResult, Publication
 from ads_pipeline_tests.ledger.builders import (
     ROWS,
     FakeClock,
-    accept,
-    accepted,
+    acceptance,
+    accepted_runs,
+    action_request,
     key,
     keys,
-    landed,
-    order,
-    reject,
+    registered_runs,
+    rejection,
     run,
-    sealed,
+    sealed_runs,
 )
+from ads_pipeline_tests.ledger.events.builders import stored_steps
 from ads_pipeline_tests.ledger.state.test_crashes import lose_one_commit
 from ads_pipeline_tests.ledger.test_database_constraints import everything
 
 K: Final = key()
 R1: Final = run(K, "r1")
-ORIGIN: Final = Origin(
+ORIGIN: Final = EventOrigin(
     run_id="dagster-run-1",
     plan_version="plan-1",
     engine_attempt_id=2,
@@ -74,8 +75,8 @@ def silent(ledger: Ledger, act: Callable[[], object]) -> None:
 def test_sealed_runs_are_told_by_their_ordinal(ledger: Ledger) -> None:
     """Each run that is registered is told once; those that are known, or refused, are not."""
     first, second, other = run(K, "r1"), run(K, "r2"), run(key("2"), "r1")
-    ledger.register(sealed(first, other))
-    ledger.register(sealed(first, second, second, other))
+    ledger.register(sealed_runs(first, other))
+    ledger.register(sealed_runs(first, second, second, other))
     assert heard(ledger) == [
         ("RawSealed", str(K), 1),
         ("RawSealed", str(key("2")), 1),
@@ -85,17 +86,17 @@ def test_sealed_runs_are_told_by_their_ordinal(ledger: Ledger) -> None:
 
     def change() -> None:
         with pytest.raises(RunChanged):
-            ledger.register(sealed(run(K, "r3"), first, schema_version="9"))
+            ledger.register(sealed_runs(run(K, "r3"), first, schema_version="9"))
 
     silent(ledger, change)
-    silent(ledger, lambda: ledger.register(sealed(first, other)))
+    silent(ledger, lambda: ledger.register(sealed_runs(first, other)))
     silent(ledger, lambda: ledger.insert_pending([key("3")]))
 
 
 def test_verdicts_are_told_by_their_attempt(url: str, ledger: Ledger) -> None:
     """Each recorded verdict is told with its effect; heard again, by whomever, it is not."""
-    first, second = landed(ledger, K, "r1", "r2")
-    verdicts = [accept(first), reject(second, "torn"), accept(first, "v2")]
+    first, second = registered_runs(ledger, K, "r1", "r2")
+    verdicts = [acceptance(first), rejection(second, "torn"), acceptance(first, "v2")]
     ledger.record_verdicts(verdicts)
     assert heard(ledger, after=2) == [
         ("VerdictAccepted", str(K), 1),
@@ -122,16 +123,16 @@ def test_verdicts_are_told_by_their_attempt(url: str, ledger: Ledger) -> None:
 
 def test_of_verdicts_that_are_refused_nothing_is_told(ledger: Ledger) -> None:
     """Beside one that cannot stand, the others are recorded and told."""
-    (first,) = landed(ledger, K, "r1")
+    (first,) = registered_runs(ledger, K, "r1")
     with pytest.raises(VerdictsRefused):
-        ledger.record_verdicts([accept(run(key("9"), "unknown")), accept(first), reject(first)])
+        ledger.record_verdicts([acceptance(run(key("9"), "unknown")), acceptance(first), rejection(first)])
     assert heard(ledger, after=1) == [("VerdictAccepted", str(K), 1)]
 
 
 def test_a_demotion_is_told_when_it_begins_and_when_it_is_recorded(ledger: Ledger) -> None:
     """Begun again, within a call or later, it is not told again; each by the attempt that it is going to be."""
-    accepted(ledger, [K])
-    verdict = reject(R1, validation_id="v2")
+    accepted_runs(ledger, [K])
+    verdict = rejection(R1, validation_id="v2")
     ledger.begin_demotions([verdict, verdict])
     silent(ledger, lambda: ledger.begin_demotions([verdict]))
     ledger.record_verdict(verdict)
@@ -142,7 +143,7 @@ def test_a_demotion_is_told_when_it_begins_and_when_it_is_recorded(ledger: Ledge
 
 def test_loads_are_told_by_their_number(ledger: Ledger) -> None:
     """Every load that failed is told, and the one that succeeded once; published again, or too late, it is not."""
-    accepted(ledger, [K, key("2")])
+    accepted_runs(ledger, [K, key("2")])
     other = run(key("2"), "r1")
     ledger.record_failed_loads({R1: "disk\nfull", other: "disk full"})
     ledger.record_failed_loads({R1: "disk full"})
@@ -173,12 +174,12 @@ def test_loads_are_told_by_their_number(ledger: Ledger) -> None:
 )
 def test_acts_are_told_of_each_partition_they_changed(ledger: Ledger, act: Action, event_type: str) -> None:
     """With who and why, caused by the act, by the attempt that it asks for; sent again it is not told again."""
-    accepted(ledger, [key("1")])
-    (failed,) = landed(ledger, key("2"), "r1")
-    ledger.record_verdict(reject(failed))
+    accepted_runs(ledger, [key("1")])
+    (failed,) = registered_runs(ledger, key("2"), "r1")
+    ledger.record_verdict(rejection(failed))
     before = len(told(ledger))
     partitions = [key("1"), key("2"), key("3")]
-    acted = ledger.carry_out(act, partitions, order("act-7", reason="wrong\taccount"))
+    acted = ledger.execute(act, partitions, action_request("act-7", reason="wrong\taccount"))
     assert acted.changed
     assert heard(ledger, after=before) == [
         (event_type, str(state.key), state.attempt_count + 1) for state in acted.changed
@@ -186,18 +187,18 @@ def test_acts_are_told_of_each_partition_they_changed(ledger: Ledger, act: Actio
     for each in told(ledger, after=before):
         assert each.event.caused_by_signal_id == "act-7"
         assert each.event.event_data == {"operator": "ada", "reason": r"wrong\taccount"}
-    silent(ledger, lambda: ledger.carry_out(act, partitions, order("act-7")))
-    silent(ledger, lambda: ledger.carry_out(act, partitions, order("act-8")))
+    silent(ledger, lambda: ledger.execute(act, partitions, action_request("act-7")))
+    silent(ledger, lambda: ledger.execute(act, partitions, action_request("act-8")))
 
 
 def test_a_request_that_is_open_is_not_told_again(ledger: Ledger) -> None:
     """Asking twice for a success to be made again is one request, until a verdict answers it."""
-    accepted(ledger, [K])
-    ledger.carry_out(Action.REPROCESS, [K], order("act-1"))
-    silent(ledger, lambda: ledger.carry_out(Action.REPROCESS, [K], order("act-2")))
-    (bad,) = landed(ledger, K, "r2")
-    ledger.record_verdict(reject(bad))
-    assert ledger.carry_out(Action.REPROCESS, [K], order("act-3")).changed
+    accepted_runs(ledger, [K])
+    ledger.execute(Action.REPROCESS, [K], action_request("act-1"))
+    silent(ledger, lambda: ledger.execute(Action.REPROCESS, [K], action_request("act-2")))
+    (bad,) = registered_runs(ledger, K, "r2")
+    ledger.record_verdict(rejection(bad))
+    assert ledger.execute(Action.REPROCESS, [K], action_request("act-3")).changed
 
 
 # All of them.
@@ -205,16 +206,16 @@ def test_a_request_that_is_open_is_not_told_again(ledger: Ledger) -> None:
 
 def live_through_everything(ledger: Ledger) -> list[str]:
     """Makes every change that is told, of one partition and another; the types in their order."""
-    landed(ledger, K, "r1")
-    ledger.record_verdict(accept(R1))
+    registered_runs(ledger, K, "r1")
+    ledger.record_verdict(acceptance(R1))
     ledger.record_failed_loads({R1: "x" * 3_000})
     ledger.publish([Publication(run=R1, table_version=0)])
-    ledger.begin_demotions([reject(R1, "ungültig", validation_id="v2")])
-    ledger.record_verdict(reject(R1, "ungültig", validation_id="v2"))
-    ledger.carry_out(Action.REQUEUE, [K], order("act-1"))
-    ledger.carry_out(Action.ENQUEUE, [key("2")], order("act-2"))
-    ledger.record_verdict(accept(R1, "v3"))
-    ledger.carry_out(Action.WITHDRAW, [K], order("act-3"))
+    ledger.begin_demotions([rejection(R1, "ungültig", validation_id="v2")])
+    ledger.record_verdict(rejection(R1, "ungültig", validation_id="v2"))
+    ledger.execute(Action.REQUEUE, [K], action_request("act-1"))
+    ledger.execute(Action.ENQUEUE, [key("2")], action_request("act-2"))
+    ledger.record_verdict(acceptance(R1, "v3"))
+    ledger.execute(Action.WITHDRAW, [K], action_request("act-3"))
     return [
         "RawSealed",
         "VerdictAccepted",
@@ -244,32 +245,32 @@ def test_what_the_ledger_tells_are_events_like_any_others(url: str, backdoor: sa
         assert (event.adapter_version, event.engine_run_ref) == ("dagster-1", {"job": "daily"})
         assert event.step_id in {str(K), str(key("2"))}
         assert each.idempotency_key == event.idempotency_key
-        assert texts[each.run_seq] == (event.payload, event.engine_run)
+        assert texts[each.run_seq] == (event.payload, event.engine_run_json)
 
 
 def test_a_snapshot_of_the_ledgers_run_tells_how_far_its_partitions_are(url: str) -> None:
     """Each partition is a step, whose status is what last came of it, and no event of the ledger is inconsistent."""
     with Ledger.opened(url, origin=ORIGIN) as ledger:
         live_through_everything(ledger)
-        accepted(ledger, [key("3")])
-        landed(ledger, key("4"), "r1")
+        accepted_runs(ledger, [key("3")])
+        registered_runs(ledger, key("4"), "r1")
     with EventLog.opened(url) as log:
         Follower(log).catch_up()
         snapshot = log.get_snapshot(ORIGIN.run_id)
         assert snapshot == log.project_snapshot(ORIGIN.run_id)
         assert (snapshot.status, snapshot.inconsistencies) == (RunStatus.RUNNING, 0)
-        assert log.steps(ORIGIN.run_id) == [
-            (str(K), StepStatus.SUCCEEDED),
-            (str(key("3")), StepStatus.SUCCEEDED),
-            (str(key("4")), StepStatus.RUNNING),
-        ]
+        assert stored_steps(log, ORIGIN.run_id) == {
+            str(K): StepStatus.SUCCEEDED,
+            str(key("3")): StepStatus.SUCCEEDED,
+            str(key("4")): StepStatus.RUNNING,
+        }
 
 
 def test_events_are_dated_with_their_change(timed_ledger: Ledger, clock: FakeClock) -> None:
     """The ledger's clock dates both, and what it emitted is when the verdict was recorded."""
-    (first,) = landed(timed_ledger, K, "r1")
+    (first,) = registered_runs(timed_ledger, K, "r1")
     clock.tick()
-    timed_ledger.record_verdict(accept(first))
+    timed_ledger.record_verdict(acceptance(first))
     (event,) = told(timed_ledger, after=1)
     judged_at = timed_ledger.attempts(K)[0].judged_at
     assert event.persisted_at == judged_at == clock.now
@@ -279,23 +280,23 @@ def test_events_are_dated_with_their_change(timed_ledger: Ledger, clock: FakeClo
 def test_a_change_that_cannot_be_told_does_not_happen(url: str, backdoor: sa.Engine) -> None:
     """Where the origin's run follows another plan, or was retired, the log refuses, and every verb with it."""
     with Ledger.opened(url) as ledger:
-        accepted(ledger, [K])
-        landed(ledger, K, "r2")
+        accepted_runs(ledger, [K])
+        registered_runs(ledger, K, "r2")
     with EventLog.opened(url) as log:
-        log.append(Origin(run_id="other-plan", plan_version="p1").event("RunStarted", at=FakeClock()()))
-        log.append(Origin(run_id="retired", plan_version="p2").event("RunFailed", at=FakeClock()()))
+        log.append(EventOrigin(run_id="other-plan", plan_version="p1").make_event("RunStarted", at=FakeClock()()))
+        log.append(EventOrigin(run_id="retired", plan_version="p2").make_event("RunFailed", at=FakeClock()()))
         Follower(log).catch_up()
         log.retire("retired")
     before = everything(backdoor)
     for run_id in ("other-plan", "retired"):
-        with Ledger.opened(url, origin=Origin(run_id=run_id, plan_version="p2")) as ledger:
+        with Ledger.opened(url, origin=EventOrigin(run_id=run_id, plan_version="p2")) as ledger:
             for change in (
-                lambda ledger: ledger.register(sealed(run(K, "r3"))),
-                lambda ledger: ledger.record_verdict(accept(run(K, "r2"))),
-                lambda ledger: ledger.begin_demotions([reject(R1, validation_id="v2")]),
+                lambda ledger: ledger.register(sealed_runs(run(K, "r3"))),
+                lambda ledger: ledger.record_verdict(acceptance(run(K, "r2"))),
+                lambda ledger: ledger.begin_demotions([rejection(R1, validation_id="v2")]),
                 lambda ledger: ledger.publish([Publication(run=R1, table_version=0)]),
                 lambda ledger: ledger.record_failed_loads({R1: "disk full"}),
-                lambda ledger: ledger.carry_out(Action.WITHDRAW, [K], order()),
+                lambda ledger: ledger.carry_out(Action.WITHDRAW, [K], action_request()),
             ):
                 with pytest.raises(LedgerRefused):
                     change(ledger)  # type: ignore[no-untyped-call]
@@ -322,7 +323,7 @@ def test_a_change_whose_answer_was_lost_is_told_once(ledger: Ledger, monkeypatch
 def test_a_ledger_of_its_own_run_ends_it(url: str) -> None:
     """Without an origin, what was told belongs to a run of its own, which is complete when the block ends."""
     with Ledger.opened(url) as ledger:
-        accepted(ledger, [K])
+        accepted_runs(ledger, [K])
         run_id = ledger.origin.run_id
     with Ledger.opened(url) as other:
         assert other.origin.run_id != run_id
@@ -334,7 +335,7 @@ def test_a_ledger_of_its_own_run_ends_it(url: str) -> None:
         ]
         assert {each.event.plan_version for each in reader.fetch(run_id)} == {PLAN_VERSION}
         assert reader.project_snapshot(run_id).status is RunStatus.COMPLETED
-        assert [head.run_id for head, _snapshot in reader.newest()] == [run_id]
+        assert [head.run_id for head, _snapshot in reader.list_newest_runs()] == [run_id]
 
 
 def test_a_block_that_raises_fails_its_run(url: str) -> None:
@@ -344,7 +345,7 @@ def test_a_block_that_raises_fails_its_run(url: str) -> None:
     def fail() -> None:
         with Ledger.opened(url) as ledger:
             opened.append(ledger)
-            accepted(ledger, [K])
+            accepted_runs(ledger, [K])
             raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):
@@ -357,19 +358,19 @@ def test_a_block_that_raises_fails_its_run(url: str) -> None:
 def test_where_nothing_was_done_nothing_is_told(url: str, backdoor: sa.Engine) -> None:
     """A block that only read, or did what was done already, leaves no run, whether it ends or raises."""
     with Ledger.opened(url, origin=ORIGIN) as ledger:
-        accepted(ledger, [K])
+        accepted_runs(ledger, [K])
     before = everything(backdoor)
 
     def fail() -> None:
         with Ledger.opened(url) as ledger:
-            accepted(ledger, [K])
+            accepted_runs(ledger, [K])
             raise KeyError("mine")
 
     with pytest.raises(KeyError):
         fail()
     with Ledger.opened(url) as ledger:
         assert ledger.state(K).attempt_count == 1
-        accepted(ledger, [K])
+        accepted_runs(ledger, [K])
     assert everything(backdoor) == before
 
 
@@ -378,13 +379,13 @@ def test_a_run_of_somebody_else_is_not_ended(url: str) -> None:
 
     def fail() -> None:
         with Ledger.opened(url, origin=ORIGIN) as ledger:
-            accepted(ledger, [K])
+            accepted_runs(ledger, [K])
             raise KeyError("mine")
 
     with pytest.raises(KeyError):
         fail()
     with Ledger.opened(url, origin=ORIGIN) as ledger:
-        accepted(ledger, [key("2")])
+        accepted_runs(ledger, [key("2")])
         assert [each.event.event_type for each in told(ledger)] == ["RawSealed", "VerdictAccepted"] * 2
 
 
@@ -402,11 +403,11 @@ class Telling:
 
 
 def _accept_all(ledger: Ledger) -> object:
-    return ledger.record_verdicts([accept(each) for each in RUNS])
+    return ledger.record_verdicts([acceptance(each) for each in RUNS])
 
 
 def _withdraw(ledger: Ledger) -> ActionResult:
-    return ledger.carry_out(Action.WITHDRAW, PARTITIONS, order("act-1"))
+    return ledger.execute(Action.WITHDRAW, PARTITIONS, action_request("act-1"))
 
 
 def _publish(ledger: Ledger) -> object:
@@ -414,9 +415,9 @@ def _publish(ledger: Ledger) -> object:
 
 
 ACTS: Final[Mapping[str, Telling]] = {
-    "record_verdicts": Telling(lambda ledger: ledger.register(sealed(*RUNS)), _accept_all),
-    "publish": Telling(lambda ledger: accepted(ledger, PARTITIONS), _publish),
-    "carry_out": Telling(lambda ledger: (accepted(ledger, PARTITIONS), _publish(ledger)), _withdraw),
+    "record_verdicts": Telling(lambda ledger: ledger.register(sealed_runs(*RUNS)), _accept_all),
+    "publish": Telling(lambda ledger: accepted_runs(ledger, PARTITIONS), _publish),
+    "execute": Telling(lambda ledger: (accepted_runs(ledger, PARTITIONS), _publish(ledger)), _withdraw),
 }
 
 # Does it, and kills itself at the n-th moment: before each statement, before the commit, and at the end.
@@ -489,16 +490,16 @@ def check_agreement(engine: sa.Engine) -> None:
     attempts = sorted((step, row.attempt_no) for step, row in rows("attempts"))
     assert events("VerdictAccepted", "VerdictRejected") == attempts
     assert {step: row.attempt_count for step, row in rows("partition_state")} == dict(attempts)
-    finishes = [step for step, row in rows("finishes") if row.asset == WAREHOUSE]
+    finishes = [step for step, row in rows("finished_attempts") if row.asset == WAREHOUSE]
     assert [step for step, _number in events("PartitionLoaded", "LoadFailed")] == sorted(finishes)
     assert len(tables["load_records"]) == len(events("PartitionLoaded"))
-    acted = [step for step, _row in rows("acted_partitions")]
+    acted = [step for step, _row in rows("control_action_partitions")]
     assert [step for step, _number in events("PartitionWithdrawn", "PartitionRequeued")] == sorted(acted)
     heads = {row.run_id: row.last_seq for row in tables["run_head"]}
     assert heads == {run_id: len([row for row in tables["run_events"] if row.run_id == run_id]) for run_id in heads}
     ledger = Ledger(engine)
     for asset, known in ((RAW, {step for step, _row in rows("attempts")}), (WAREHOUSE, set(finishes))):
-        for partition, status in ledger.statuses(asset, PARTITIONS).items():
+        for partition, status in ledger.partition_statuses(asset, PARTITIONS).items():
             assert (status is not None) == (str(partition) in known)
             assert status is None or status.last_attempt_outcome is AttemptOutcome.SUCCEEDED
 

@@ -35,11 +35,11 @@ def test_steps_are_as_their_last_events_say(log: EventLog, reader: EventReader) 
         "c": StepStatus.SUCCEEDED,
         "d": StepStatus.RUNNING,
     }
-    snapshot, found = reader.open_run(RUN)
+    snapshot, found = reader.get_current_run(RUN)
     assert list(found.items()) == list(steps.items())
-    assert snapshot == reader.open_snapshot(RUN) == reader.project_snapshot(RUN)
+    assert snapshot == reader.get_current_snapshot(RUN) == reader.project_snapshot(RUN)
     for status in StepStatus:
-        assert reader.open_run(RUN, [status])[1] == {step: each for step, each in steps.items() if each is status}
+        assert reader.get_current_run(RUN, [status])[1] == {step: each for step, each in steps.items() if each is status}
 
 
 def test_a_run_is_seen_as_of_one_moment(log: EventLog, reader: EventReader) -> None:
@@ -49,9 +49,9 @@ def test_a_run_is_seen_as_of_one_moment(log: EventLog, reader: EventReader) -> N
     log.append_many([told(RUN, "StepCompleted", "a"), told(RUN, "RunCompleted")])
     meanwhile = once(lambda: Follower(log).catch_up())
     sa.event.listen(reader.engine, "after_cursor_execute", meanwhile)
-    snapshot, steps = reader.open_run(RUN)
+    snapshot, steps = reader.get_current_run(RUN)
     sa.event.remove(reader.engine, "after_cursor_execute", meanwhile)
-    assert reader.behind() == []
+    assert reader.list_lagging_runs() == []
     assert snapshot.status is RunStatus.COMPLETED
     assert snapshot.steps == {StepStatus.RUNNING: 1, StepStatus.SUCCEEDED: 1}
     assert steps == {"a": StepStatus.SUCCEEDED, "b": StepStatus.RUNNING}
@@ -71,7 +71,7 @@ def once(happens: Callable[[], object]) -> Callable[..., None]:
 def test_a_run_without_events_cannot_be_opened(reader: EventReader) -> None:
     """It is told apart from one in which nothing happened to steps."""
     with pytest.raises(EventsNotFound):
-        reader.open_run("nobody")
+        reader.get_current_run("nobody")
 
 
 def test_the_last_words_about_a_step_are_its_last_event(log: EventLog, reader: EventReader) -> None:
@@ -80,13 +80,13 @@ def test_the_last_words_about_a_step_are_its_last_event(log: EventLog, reader: E
         [told(RUN, "StepStarted", "a"), told(RUN, "StepStarted", "b"), told(RUN, "NoteTaken", "a", event_data="last")]
     )
     log.append(told("run-2", "StepFailed", "b"))
-    words = reader.last_words(RUN, ["a", "b", "c"])
+    words = reader.get_last_step_events(RUN, ["a", "b", "c"])
     assert {step: (each.run_seq, each.event.event_type) for step, each in words.items()} == {
         "a": (3, "NoteTaken"),
         "b": (2, "StepStarted"),
     }
     assert words["a"].event.event_data == "last"
-    assert reader.last_words(RUN, []) == {}
+    assert reader.get_last_step_events(RUN, []) == {}
 
 
 def test_a_prefix_finds_the_runs_that_begin_so(log: EventLog, reader: EventReader) -> None:
@@ -110,7 +110,7 @@ def test_only_what_may_be_retired_is_counted(url: str, clock: FakeClock) -> None
         Follower(log).catch_up()
         log.retire("gone")
         log.append(told("late", "NoteTaken"))
-        assert [(head.run_id, head.last_seq) for head in log.ended_before(clock.now)] == [("old", 1)]
+        assert [(head.run_id, head.last_seq) for head in log.list_retirable_runs(clock.now)] == [("old", 1)]
         later = clock.now + timedelta(microseconds=1)
         assert log.retire_before(later) == ["new", "old"]
-        assert log.ended_before(later) == []
+        assert log.list_retirable_runs(later) == []

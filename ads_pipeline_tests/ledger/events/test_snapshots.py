@@ -16,14 +16,15 @@ import pytest
 import sqlalchemy as sa
 
 from ads_pipeline.domain.run_events import Event
-from ads_pipeline.domain.run_snapshots import Lag, RunSnapshot, RunStatus, StepStatus
+from ads_pipeline.domain.run_snapshots import LagLevel, RunSnapshot, RunStatus, StepStatus
 from ads_pipeline.errors import LedgerUnavailable
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader
-from ads_pipeline.ledger.events.snapshots import AT_ONCE, Follower, following
+from ads_pipeline.ledger.events.snapshots import EVENTS_PER_TRANSACTION, Follower, follow_in_background
 from ads_pipeline.ledger.tables import run_events, run_head, run_snapshots
 from ads_pipeline_tests.ledger.builders import FakeClock
+from ads_pipeline_tests.ledger.events.builders import stored_steps
 from ads_pipeline_tests.run_event_stores.builders import OF_STEPS, completions, told
 
 RUNS = tuple(f"run-{number}" for number in range(3))
@@ -45,19 +46,19 @@ def kept(log: EventReader, run_id: str = "r") -> RunSnapshot:
 
 
 def last_seq(log: EventReader, run_id: str) -> int:
-    head = log.head(run_id)
+    head = log.get_head(run_id)
     return head.last_seq if head else 0
 
 
 def check_caught_up(log: EventLog, run_id: str = "r") -> None:
     """The kept snapshot is the fold of all events, and so is each of the kept steps."""
-    assert kept(log, run_id) == log.project_snapshot(run_id) == log.open_snapshot(run_id)
+    assert kept(log, run_id) == log.project_snapshot(run_id) == log.get_current_snapshot(run_id)
     last = {each.event.step_id: each.event.event_type for each in log.fetch(run_id, limit=10_000)}
     names = dict(zip(OF_STEPS, ("RUNNING", "SUCCEEDED", "FAILED", "CANCELLED", "SKIPPED"), strict=True))
     steps = {step: StepStatus(names[event_type]) for step, event_type in last.items() if step and event_type in names}
-    assert dict(log.steps(run_id)) == steps
+    assert stored_steps(log, run_id) == steps
     assert Counter(steps.values()) == dict(kept(log, run_id).steps)
-    head = log.head(run_id)
+    head = log.get_head(run_id)
     assert head is not None
     assert head.projected_seq == head.last_seq
 
@@ -124,21 +125,21 @@ def _watch(url: str, done: threading.Event) -> int:
 @pytest.mark.invariant("E9")
 def test_a_long_run_is_projected_in_pieces(log: EventLog) -> None:
     """More events than fit one transaction, and more runs than one look finds, are all caught up with at once."""
-    log.append_many(busy_events("r", AT_ONCE + 1))
+    log.append_many(busy_events("r", EVENTS_PER_TRANSACTION + 1))
     log.append_many([told(f"r{number}", "RunStarted") for number in range(120)])
     follower = Follower(log)
-    assert follower.project("r") == AT_ONCE
-    assert kept(log).last_event_seq == AT_ONCE
+    assert follower.fold_next_events("r").folded == EVENTS_PER_TRANSACTION
+    assert kept(log).last_event_seq == EVENTS_PER_TRANSACTION
     assert log.get_snapshot("r7") is None
     assert follower.catch_up() == 121
-    assert log.behind() == []
+    assert log.list_lagging_runs() == []
     check_caught_up(log)
 
 
 def test_catching_up_ends_though_events_keep_coming(url: str, log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that grows while it is projected does not hold the follower, nor keep it from the runs behind it."""
     monkeypatch.setattr(
-        "ads_pipeline.ledger.events.snapshots.AT_ONCE", 1
+        "ads_pipeline.ledger.events.snapshots.EVENTS_PER_TRANSACTION", 1
     )  # so that it grows as fast as it is projected
     grown = iter(busy_events("r", 100))
     log.append_many([next(grown), told("s", "RunStarted")])
@@ -183,7 +184,7 @@ def _arrive(log: EventLog, backdoor: sa.Engine, event: Event, run_seq: int) -> N
 
 
 def holes(engine: sa.Engine) -> list[int]:
-    statement = sa.select(run_snapshots.c.holes).order_by(run_snapshots.c.run_id)
+    statement = sa.select(run_snapshots.c.missing_events).order_by(run_snapshots.c.run_id)
     return list(database.transact(engine, lambda connection: connection.scalars(statement).all()))
 
 
@@ -194,10 +195,10 @@ def test_an_event_that_comes_late_is_read_from_before_the_gap(
     """A gap marks the snapshot and stops it; once the event is there, nothing is missing and nothing marked."""
     missing = tell_with_a_gap(timed_log, backdoor)
     follower = Follower(timed_log)
-    assert follower.project("r") == 3
+    assert follower.fold_next_events("r").folded == 3
     assert (kept(timed_log).last_event_seq, kept(timed_log).stale_since) == (3, clock.now)
     _arrive(timed_log, backdoor, missing, 4)
-    assert follower.project("r") == 4
+    assert follower.fold_next_events("r").folded == 4
     assert (kept(timed_log).last_event_seq, kept(timed_log).stale_since) == (7, None)
     check_caught_up(timed_log)
     assert holes(backdoor) == [0]
@@ -208,8 +209,8 @@ def test_a_hole_that_stays_is_crossed_and_counted(log: EventLog, backdoor: sa.En
     """Under the run's lock nothing can be on its way: the hole is known then, and the snapshot whole without it."""
     tell_with_a_gap(log, backdoor)
     follower = Follower(log)
-    assert (follower.project("r"), kept(log).stale_since is None) == (3, False)
-    assert follower.project("r") == 3
+    assert (follower.fold_next_events("r").folded, kept(log).stale_since is None) == (3, False)
+    assert follower.fold_next_events("r").folded == 3
     assert (kept(log).last_event_seq, kept(log).stale_since, holes(backdoor)) == (7, None, [1])
     check_caught_up(log)
     log.append_many([told("r", "RunPaused"), *completions("r", 2)])
@@ -228,12 +229,12 @@ def test_a_hole_at_the_end_is_crossed_too(log: EventLog, backdoor: sa.Engine, pr
     _skip(backdoor, "r")
     _skip(backdoor, "r")
     if project_first:
-        assert log.lag() == timedelta(0)
-        assert follower.project("r") == 0
+        assert log.get_lag() == timedelta(0)
+        assert follower.fold_next_events("r").folded == 0
         assert kept(log).stale_since is not None
     follower.catch_up()
     assert (kept(log).last_event_seq, kept(log).stale_since, holes(backdoor)) == (4, None, [2])
-    assert (log.behind(), log.lag()) == ([], timedelta(0))
+    assert (log.list_lagging_runs(), log.get_lag()) == ([], timedelta(0))
     log.append(told("r", "RunCompleted"))
     follower.catch_up()
     assert (kept(log).last_event_seq, kept(log).status) == (5, RunStatus.COMPLETED)
@@ -245,13 +246,13 @@ def test_holes_among_the_first_events_of_many_runs_clear(log: EventLog, backdoor
     """One pass crosses every hole, at the very first place and behind whole pages, and ends."""
     for run_id in RUNS:
         log.append(told(run_id, "RunStarted"))
-        Follower(log).project(run_id)
+        Follower(log).fold_next_events(run_id)
         _skip(backdoor, run_id)
-        log.append_many(busy_events(run_id, AT_ONCE + 3))
+        log.append_many(busy_events(run_id, EVENTS_PER_TRANSACTION + 3))
         _skip(backdoor, run_id)
     follower = Follower(log)
-    assert follower.catch_up() == 3 * (AT_ONCE + 3)
-    assert (follower.catch_up(), log.behind(), holes(backdoor)) == (0, [], [2, 2, 2])
+    assert follower.catch_up() == 3 * (EVENTS_PER_TRANSACTION + 3)
+    assert (follower.catch_up(), log.list_lagging_runs(), holes(backdoor)) == (0, [], [2, 2, 2])
     assert {kept(log, run_id).stale_since for run_id in RUNS} == {None}
 
 
@@ -262,36 +263,36 @@ def test_holes_among_the_first_events_of_many_runs_clear(log: EventLog, backdoor
 def test_lag_is_the_age_of_the_oldest_event_that_is_in_no_snapshot(timed_log: EventLog, clock: FakeClock) -> None:
     """Nothing unprojected is no lag, whatever its age; else the oldest counts, in whichever run, by one clock."""
     follower = Follower(timed_log)
-    assert timed_log.lag() == timedelta(0)
+    assert timed_log.get_lag() == timedelta(0)
     timed_log.append(told("b", "RunStarted"))
     follower.catch_up()
     clock.tick(timedelta(days=1))
-    assert timed_log.lag() == timedelta(0)
+    assert timed_log.get_lag() == timedelta(0)
     timed_log.append(told("b", "RunPaused"))
     clock.tick()
     timed_log.append_many([told("a", "RunStarted"), told("b", "RunResumed")])
     clock.tick()
-    assert timed_log.lag() == timedelta(seconds=2)
-    follower.project("b")
-    assert timed_log.lag() == timedelta(seconds=1)
+    assert timed_log.get_lag() == timedelta(seconds=2)
+    follower.fold_next_events("b").folded
+    assert timed_log.get_lag() == timedelta(seconds=1)
     clock.tick(timedelta(seconds=-30))
-    assert timed_log.lag() == timedelta(0)
+    assert timed_log.get_lag() == timedelta(0)
     clock.tick(timedelta(seconds=30))
-    follower.project("a")
-    assert timed_log.lag() == timedelta(0)
+    follower.fold_next_events("a").folded
+    assert timed_log.get_lag() == timedelta(0)
 
 
 @pytest.mark.invariant("E14")
 def test_alarms_are_raised_once_an_episode(timed_log: EventLog, clock: FakeClock) -> None:
     """Above five seconds, and above ten, each once while events wait; once more when it is over, then anew."""
-    raised = list[tuple[Lag, float]]()
+    raised = list[tuple[LagLevel, float]]()
 
-    def hear(lag: Lag, behind: timedelta) -> None:
+    def hear(lag: LagLevel, behind: timedelta) -> None:
         raised.append((lag, behind.total_seconds()))
 
     follower, number = Follower(timed_log), 0
 
-    def look(seconds: float) -> list[tuple[Lag, float]]:
+    def look(seconds: float) -> list[tuple[LagLevel, float]]:
         """A look at the log when its oldest unprojected event is so old."""
         nonlocal number
         number += 1
@@ -302,13 +303,13 @@ def test_alarms_are_raised_once_an_episode(timed_log: EventLog, clock: FakeClock
         return list(raised)
 
     assert [look(seconds) for seconds in (0, 1, 1.000001, 5)] == [[], [], [], []]
-    assert look(5.000001) == [(Lag.HIGH, 5.000001)]
+    assert look(5.000001) == [(LagLevel.HIGH, 5.000001)]
     assert [look(seconds) for seconds in (9, 10, 2)] == [[], [], []]
-    assert look(10.000001) == [(Lag.RESYNC, 10.000001)]
+    assert look(10.000001) == [(LagLevel.RESYNC, 10.000001)]
     assert [look(seconds) for seconds in (60, 7)] == [[], []]
-    assert look(1) == [(Lag.NORMAL, 1)]
+    assert look(1) == [(LagLevel.NORMAL, 1)]
     assert look(1) == []
-    assert look(60) == [(Lag.HIGH, 60), (Lag.RESYNC, 60)]
+    assert look(60) == [(LagLevel.HIGH, 60), (LagLevel.RESYNC, 60)]
     check_caught_up(timed_log)
 
 
@@ -325,13 +326,13 @@ def test_what_is_too_far_behind_is_made_whole_at_once(
         """Between the follower's transactions."""
         stale.append(getattr(reader.get_snapshot("r"), "stale_since", None))
 
-    raised = list[Lag]()
+    raised = list[LagLevel]()
     with EventReader.opened(url) as reader:
         sa.event.listen(timed_log.engine, "checkin", look)
         assert Follower(timed_log).catch_up(lambda lag, _behind: raised.append(lag)) == 6
     sa.event.remove(timed_log.engine, "checkin", look)
     assert set(stale) == {None}
-    assert raised == [Lag.HIGH, Lag.RESYNC]
+    assert raised == [LagLevel.HIGH, LagLevel.RESYNC]
     assert (kept(timed_log).stale_since, holes(backdoor)) == (None, [1])
 
 
@@ -340,7 +341,7 @@ def test_what_is_too_far_behind_is_made_whole_at_once(
 
 def test_a_block_is_followed_and_caught_up_with_at_its_end(log: EventLog) -> None:
     """While the block runs snapshots follow by themselves, and when it ends nothing is missing in them."""
-    with following(log):
+    with follow_in_background(log):
         log.append_many(busy_events("r", 3))
         _wait_until(lambda: log.get_snapshot("r") is not None and kept(log).last_event_seq == 3)
         log.append_many([*busy_events("r", 9), *completions("other", 2)])
@@ -351,7 +352,7 @@ def test_a_block_is_followed_and_caught_up_with_at_its_end(log: EventLog) -> Non
 def test_a_block_that_fails_is_caught_up_with_too(log: EventLog) -> None:
     """The block's own failure is what is raised, and its events are projected."""
     log.append(told("r", "RunStarted"))
-    with pytest.raises(KeyError, match="mine"), following(log):
+    with pytest.raises(KeyError, match="mine"), follow_in_background(log):
         raise KeyError("mine")
     check_caught_up(log)
 
@@ -366,7 +367,7 @@ def test_an_outage_is_waited_for(log: EventLog, monkeypatch: pytest.MonkeyPatch)
             raise LedgerUnavailable("the ledger's database is busy or out of reach: planned")
 
     sa.event.listen(log.engine, "begin", begin)
-    with following(log):
+    with follow_in_background(log):
         outage.set()
         log.append_many(busy_events("r", 3))
         _wait_until(lambda: len(refusals) > 0)
@@ -415,10 +416,10 @@ def test_a_follower_that_dies_loses_nothing(url: str, log: EventLog) -> None:
         child = subprocess.run([sys.executable, "-c", DYING, url, str(deaths + 1)], check=False, timeout=60)
         after = log.get_snapshot("r")
         if after is not None:
-            head = log.head("r")
+            head = log.get_head("r")
             assert head is not None
             assert head.projected_seq == after.last_event_seq >= (before.last_event_seq if before else 0)
-            assert sum(after.steps.values()) == len(log.steps("r"))
+            assert sum(after.steps.values()) == len(stored_steps(log, "r"))
         if child.returncode == 0:
             break
         assert child.returncode == -signal.SIGKILL

@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline_tests.ledger.builders import FakeClock, accept, key, landed, load, reject, run
+from ads_pipeline_tests.ledger.builders import FakeClock, acceptance, key, registered_runs, publish_runs, rejection, run
 
 DAY = timedelta(days=1)
 DAYS = [key(day=day) for day in range(1, 6)]
@@ -12,10 +12,10 @@ DAYS = [key(day=day) for day in range(1, 6)]
 def lived_in(ledger: Ledger, clock: FakeClock) -> None:
     """Partitions in every condition: loaded, not loaded, loaded and accepted again, failed only, failed since."""
     for partition in DAYS:
-        landed(ledger, partition, "r1", "r2")
-    verdicts = [accept(run(partition, "r1")) for partition in DAYS[:4]] + [reject(run(DAYS[4], "r1"))]
+        registered_runs(ledger, partition, "r1", "r2")
+    verdicts = [acceptance(run(partition, "r1")) for partition in DAYS[:4]] + [rejection(run(DAYS[4], "r1"))]
     ledger.record_verdicts(verdicts)
     clock.tick(DAY)
-    load(ledger, run(DAYS[0], "r1"), run(DAYS[2], "r1"), run(DAYS[3], "r1"))
+    publish_runs(ledger, run(DAYS[0], "r1"), run(DAYS[2], "r1"), run(DAYS[3], "r1"))
     clock.tick(DAY)
-    ledger.record_verdicts([accept(run(DAYS[2], "r2")), reject(run(DAYS[3], "r2"))])
+    ledger.record_verdicts([acceptance(run(DAYS[2], "r2")), rejection(run(DAYS[3], "r2"))])

@@ -10,15 +10,15 @@ from ads_pipeline.domain.freshness import (
     AttemptOutcome,
     FinishedAttempt,
     PartitionStatus,
-    asset_partition,
-    fold,
+    make_asset_partition,
+    fold_attempt,
     partition_values,
 )
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.row_mapping import key_in
-from ads_pipeline.ledger.status.partition_status import version_at
+from ads_pipeline.ledger.status.partition_status import make_row_version
 from ads_pipeline.ledger.status.status_table import StatusTable
 from ads_pipeline.ledger.tables import Day, Instant
 
@@ -33,7 +33,7 @@ VERDICTS = """
 """
 OTHERS = """
     SELECT asset, source, customer_id, query_name, logical_date, run_id, finished_at AS at, outcome, code_version
-    FROM finishes ORDER BY finished_at
+    FROM finished_attempts ORDER BY finished_at
 """
 
 
@@ -46,7 +46,7 @@ def all_finishes(engine: sa.Engine) -> Finishes:
             run_id=row.run_id,
             at=row.at,
             outcome=AttemptOutcome(row.outcome),
-            version=version_at(row.at, asset_partition(row.asset, key)),
+            version=make_row_version(row.at, make_asset_partition(row.asset, key)),
             code_version=row.code_version,
         )
         found[row.asset, key].append(finish)
@@ -56,21 +56,21 @@ def all_finishes(engine: sa.Engine) -> Finishes:
 def folded(asset: str, key: PartitionKey, finishes: list[FinishedAttempt]) -> PartitionStatus:
     status = None
     for finish in finishes:
-        status = fold(status, finish, place=asset_partition(asset, key), values=partition_values(key))
+        status = fold_attempt(status, finish, asset_partition=make_asset_partition(asset, key), values=partition_values(key))
     assert status is not None
     return status
 
 
 def listed(book: StatusTable) -> dict[AssetPartition, PartitionStatus]:
-    return {status.place: status for status in book.every()}
+    return {status.asset_partition: status for status in book.read_all()}
 
 
 def raw_rows(book: StatusTable) -> list[PartitionStatus]:
-    return [status for status in book.every() if status.asset_key.startswith(RAW)]
+    return [status for status in book.read_all() if status.asset_key.startswith(RAW)]
 
 
 def status(ledger: LedgerReader, partition: PartitionKey, asset: str = RAW) -> PartitionStatus:
-    found = ledger.statuses(asset, [partition])[partition]
+    found = ledger.partition_statuses(asset, [partition])[partition]
     assert found is not None
     return found
 

@@ -13,17 +13,17 @@ from ads_pipeline.domain.freshness import (
     DisplayStatus,
     PartitionStatus,
     Tenancy,
-    display,
+    display_status,
 )
-from ads_pipeline.domain.run_events import Origin
+from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.domain.run_snapshots import RunStatus
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.events.run_completion import RunCompletionLog
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
-from ads_pipeline.ledger.status.partition_status import instant_of
+from ads_pipeline.ledger.status.partition_status import get_last_write_instant
 from ads_pipeline.ledger.status.status_table import StatusTable
-from ads_pipeline_tests.ledger.builders import FakeClock, accept, accepted, key, landed, load, reject, run, sealed
+from ads_pipeline_tests.ledger.builders import FakeClock, acceptance, accepted_runs, key, registered_runs, publish_runs, rejection, run, sealed_runs
 from ads_pipeline_tests.ledger.status.finishes import listed, made, status, tried
 
 COLUMNS = [
@@ -54,18 +54,18 @@ def test_partition_status_has_the_decisions_columns(backdoor: sa.Engine) -> None
 def test_what_nobody_tried_has_no_row(ledger: Ledger) -> None:
     """Neither being known nor being registered is an attempt."""
     ledger.insert_pending([key(day=2)])
-    landed(ledger, key(), "r1")
+    registered_runs(ledger, key(), "r1")
     for asset in (RAW, WAREHOUSE):
-        assert ledger.statuses(asset, [key(), key(day=2)]) == {key(): None, key(day=2): None}
+        assert ledger.partition_statuses(asset, [key(), key(day=2)]) == {key(): None, key(day=2): None}
 
 
 @pytest.mark.invariant("P1", "P2")
 def test_an_accepted_run_is_made_and_tried(timed_ledger: Ledger, clock: FakeClock) -> None:
     """An acceptance that takes the authority is the raw asset's materialization, with the version of its rows."""
     clock.now = datetime(2026, 3, 1, 4, 5, 6, 789, tzinfo=UTC)
-    timed_ledger.register(sealed(run(key(), "r1"), schema_version="7"))
+    timed_ledger.register(sealed_runs(run(key(), "r1"), schema_version="7"))
     clock.tick()
-    timed_ledger.record_verdict(accept(run(key(), "r1")))
+    timed_ledger.record_verdict(acceptance(run(key(), "r1")))
     row = status(timed_ledger, key())
     assert row == PartitionStatus(
         tenant_id="default",
@@ -81,26 +81,26 @@ def test_an_accepted_run_is_made_and_tried(timed_ledger: Ledger, clock: FakeCloc
         partition_values={"customer": "1234567890", "date": "2026-02-01"},
         row_version=row.row_version,
     )
-    assert instant_of(row.row_version) == clock.now
+    assert get_last_write_instant(row.row_version) == clock.now
 
 
 @pytest.mark.invariant("P1", "P2")
 def test_only_what_takes_the_authority_is_made(timed_ledger: Ledger, clock: FakeClock) -> None:
     """Rejections, older acceptances and confirmations are attempts; the materialization stays as old as it was."""
-    r1, r2, r3 = landed(timed_ledger, key(), "r1", "r2", "r3")
+    r1, r2, r3 = registered_runs(timed_ledger, key(), "r1", "r2", "r3")
     expected = [
-        (reject(r1), (None, None), ("r1", FAILED)),
-        (accept(r2), ("r2", "1"), ("r2", SUCCEEDED)),
-        (reject(r3), ("r2", "1"), ("r3", FAILED)),
-        (accept(r1, "again"), ("r2", "1"), ("r1", SUCCEEDED)),  # superseded
-        (accept(r2, "again"), ("r2", "1"), ("r2", SUCCEEDED)),  # confirmed: it is as old as it was
-        (accept(r3, "again"), ("r3", "1"), ("r3", SUCCEEDED)),
-        (reject(r3, validation_id="third"), ("r3", "1"), ("r3", FAILED)),  # demoted
-        (accept(r3, "fourth"), ("r3", "1"), ("r3", SUCCEEDED)),  # promoted again
+        (rejection(r1), (None, None), ("r1", FAILED)),
+        (acceptance(r2), ("r2", "1"), ("r2", SUCCEEDED)),
+        (rejection(r3), ("r2", "1"), ("r3", FAILED)),
+        (acceptance(r1, "again"), ("r2", "1"), ("r1", SUCCEEDED)),  # superseded
+        (acceptance(r2, "again"), ("r2", "1"), ("r2", SUCCEEDED)),  # confirmed: it is as old as it was
+        (acceptance(r3, "again"), ("r3", "1"), ("r3", SUCCEEDED)),
+        (rejection(r3, validation_id="third"), ("r3", "1"), ("r3", FAILED)),  # demoted
+        (acceptance(r3, "fourth"), ("r3", "1"), ("r3", SUCCEEDED)),  # promoted again
     ]
     for verdict, made_of, tried_with in expected:
         clock.tick()
-        before = timed_ledger.statuses(RAW, [key()])[key()]
+        before = timed_ledger.partition_statuses(RAW, [key()])[key()]
         timed_ledger.record_verdict(verdict)
         row = status(timed_ledger, key())
         assert (made(row), tried(row)) == (made_of, tried_with)
@@ -113,38 +113,38 @@ def test_only_what_takes_the_authority_is_made(timed_ledger: Ledger, clock: Fake
 @pytest.mark.invariant("P1", "P2")
 def test_verdicts_of_one_call_count_one_after_the_other(timed_ledger: Ledger) -> None:
     """What an earlier verdict of the same call made is kept under what a later one only tried."""
-    r1, r2, r3 = landed(timed_ledger, key(), "r1", "r2", "r3")
-    timed_ledger.record_verdicts([accept(r1), reject(r2)])
+    r1, r2, r3 = registered_runs(timed_ledger, key(), "r1", "r2", "r3")
+    timed_ledger.record_verdicts([acceptance(r1), rejection(r2)])
     row = status(timed_ledger, key())
     assert (made(row), tried(row)) == (("r1", "1"), ("r2", FAILED))
     assert row.last_materialization_at is not None
     assert row.last_attempt_at == row.last_materialization_at + timedelta(microseconds=1)
-    timed_ledger.record_verdicts([accept(r3), accept(r2, "again"), reject(r1, validation_id="again")])
+    timed_ledger.record_verdicts([acceptance(r3), acceptance(r2, "again"), rejection(r1, validation_id="again")])
     assert (made(status(timed_ledger, key())), tried(status(timed_ledger, key()))) == (("r3", "1"), ("r1", FAILED))
 
 
 @pytest.mark.invariant("P1", "P2")
 def test_loads_are_finishes_of_the_warehouse(ledger: Ledger) -> None:
     """A publication is made and tried; a load that failed is tried, and what was loaded before stands."""
-    r1, r2 = landed(ledger, key(), "r1", "r2")
+    r1, r2 = registered_runs(ledger, key(), "r1", "r2")
     ledger.record_failed_loads({r1: "the disk is full"})
     assert (made(status(ledger, key(), WAREHOUSE)), tried(status(ledger, key(), WAREHOUSE))) == (
         (None, None),
         ("r1", FAILED),
     )
-    ledger.record_verdict(accept(r1))
-    load(ledger, r1)
+    ledger.record_verdict(acceptance(r1))
+    publish_runs(ledger, r1)
     loaded = status(ledger, key(), WAREHOUSE)
     assert (made(loaded), tried(loaded)) == (("r1", "1"), ("r1", SUCCEEDED))
     assert loaded.asset_key == "warehouse/campaign_daily"
-    load(ledger, r1)
+    publish_runs(ledger, r1)
     assert status(ledger, key(), WAREHOUSE) == loaded
-    ledger.record_verdict(accept(r2))
+    ledger.record_verdict(acceptance(r2))
     ledger.record_failed_loads({r2: "the disk is full"})
     row = status(ledger, key(), WAREHOUSE)
     assert (made(row), tried(row)) == (("r1", "1"), ("r2", FAILED))
     assert row.last_materialization_at == loaded.last_materialization_at
-    assert display(row, None) is DisplayStatus.LAST_ATTEMPT_FAILED
+    assert display_status(row, None) is DisplayStatus.LAST_ATTEMPT_FAILED
 
 
 @pytest.mark.invariant("P1", "P2", "P12")
@@ -160,29 +160,29 @@ def test_a_rerun_that_ends_unjudged_takes_nothing_away(
     url: str, ended: RunStatus, outcome: AttemptOutcome, shown: DisplayStatus
 ) -> None:
     """A success stays one when a rerun fails or is cancelled; only a failure shows, and the data stay."""
-    origin = Origin(run_id="engine-1", plan_version="p1")
+    origin = EventOrigin(run_id="engine-1", plan_version="p1")
     with Ledger.opened(url, origin=origin) as ledger:
-        accepted(ledger, [key()])
+        accepted_runs(ledger, [key()])
         before = status(ledger, key())
-        landed(ledger, key(), "r2")
-        assert RunCompletionLog(ledger._engine).end(origin, ended) == [key()]
+        registered_runs(ledger, key(), "r2")
+        assert RunCompletionLog(ledger._engine).complete_run(origin, ended) == [key()]
         row = status(ledger, key())
         assert (made(row), row.last_materialization_at) == (made(before), before.last_materialization_at)
         assert tried(row) == ("r2", outcome)
-        assert display(row, None) is shown
+        assert display_status(row, None) is shown
         assert (ledger.state(key()).status, ledger.state(key()).current_run_id) == (Status.SUCCESS, "r1")
 
 
 def test_another_spaces_rows_are_its_own(url: str) -> None:
     """Tenant and workspace are part of a row's key, in every verb that writes one."""
-    space = Tenancy(tenant_id="acme", workspace_id="ads")
-    origin = Origin(run_id="engine-1", plan_version="p1")
-    with Ledger.opened(url, space=space, origin=origin) as ledger:
-        accepted(ledger, [key()])
-        load(ledger, run(key(), "r1"))
-        landed(ledger, key(day=2), "r1")
-        RunCompletionLog(ledger._engine, space=space).end(origin, RunStatus.FAILED)
-        book = StatusTable(ledger._engine, space=space)
+    tenancy = Tenancy(tenant_id="acme", workspace_id="ads")
+    origin = EventOrigin(run_id="engine-1", plan_version="p1")
+    with Ledger.opened(url, tenancy=tenancy, origin=origin) as ledger:
+        accepted_runs(ledger, [key()])
+        publish_runs(ledger, run(key(), "r1"))
+        registered_runs(ledger, key(day=2), "r1")
+        RunCompletionLog(ledger._engine, tenancy=tenancy).complete_run(origin, RunStatus.FAILED)
+        book = StatusTable(ledger._engine, tenancy=tenancy)
         assert {(place.tenant_id, place.workspace_id) for place in listed(book)} == {("acme", "ads")}
         assert len(listed(book)) == 3
         before = listed(book)
@@ -190,19 +190,19 @@ def test_another_spaces_rows_are_its_own(url: str) -> None:
         assert listed(book) == before
         assert tried(status(ledger, key(), WAREHOUSE)) == ("r1", SUCCEEDED)
     with LedgerReader.opened(url) as elsewhere:
-        assert elsewhere.statuses(RAW, [key()]) == {key(): None}
+        assert elsewhere.partition_statuses(RAW, [key()]) == {key(): None}
 
 
 @pytest.mark.invariant("P8")
 def test_versions_grow_whatever_the_clock_says(url: str, clock: FakeClock) -> None:
     """Whoever writes a row next, also when the clock stands still or goes back, dates it later."""
     with Ledger.opened(url, clock=clock) as one, Ledger.opened(url, clock=clock) as other:
-        runs = landed(one, key(), *(f"r{number}" for number in range(9)))
+        runs = registered_runs(one, key(), *(f"r{number}" for number in range(9)))
         rows = []
         for number, each in enumerate(runs):
             clock.tick(timedelta(seconds=(number % 3 - 1) * 5))
             ledger = (one, other)[number % 2]
-            ledger.record_verdict(reject(each) if number % 3 == 1 else accept(each))
+            ledger.record_verdict(rejection(each) if number % 3 == 1 else acceptance(each))
             rows.append(status(ledger, key()))
         for earlier, later in pairwise(rows):
             assert earlier.last_attempt_at is not None

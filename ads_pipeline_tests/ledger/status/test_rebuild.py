@@ -17,14 +17,14 @@ from ads_pipeline.ledger.status.status_table import StatusTable
 from ads_pipeline.pipeline.staleness import StalenessCalculator
 from ads_pipeline_tests.ledger.builders import (
     FakeClock,
-    accept,
-    accepted,
+    acceptance,
+    accepted_runs,
     keys,
-    load,
-    reject,
+    publish_runs,
+    rejection,
     run,
-    sealed,
-    set_at_last,
+    sealed_runs,
+    set_on_exit,
 )
 from ads_pipeline_tests.ledger.status.builders import lived_in
 from ads_pipeline_tests.ledger.status.finishes import listed
@@ -61,15 +61,15 @@ def test_an_empty_ledger_has_no_rows_to_make(ledger: Ledger) -> None:
 
 def test_rows_are_made_in_portions(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many rows there are, each is made once."""
-    monkeypatch.setattr("ads_pipeline.ledger.status.status_table.AT_ONCE", 3)
-    monkeypatch.setattr("ads_pipeline.pipeline.staleness.AT_ONCE", 2)
-    accepted(ledger, keys(7))
+    monkeypatch.setattr("ads_pipeline.ledger.status.status_table.ROWS_PER_BATCH", 3)
+    monkeypatch.setattr("ads_pipeline.pipeline.staleness.ROWS_PER_UPDATE", 2)
+    accepted_runs(ledger, keys(7))
     book = book_of(ledger)
     before = listed(book)
     assert len(before) == 7
     code = StalenessCalculator({}, {"raw/campaign_daily": CodeVersion(version="2", since=STALE.since)})
-    assert code.sweep(book, now=datetime.now(UTC)) == 7
-    assert all(row.stale_since for row in book.every())
+    assert code.store_changes(book, now=datetime.now(UTC)) == 7
+    assert all(row.stale_since for row in book.read_all())
     assert book.rebuild() == 7
     assert listed(book) == before
 
@@ -101,7 +101,7 @@ def test_a_crash_while_rows_are_made_leaves_the_old_ones(timed_ledger: Ledger, c
     lived_in(timed_ledger, clock)
     book = book_of(timed_ledger)
     bare = listed(book)
-    book.keep_staleness([(row, STALE) for row in book.every() if row.last_materialization_at])
+    book.store_staleness([(row, STALE) for row in book.read_all() if row.last_materialization_at])
     marked = listed(book)
     outcomes = [listed(book) for moment in (1, 3, 4, 6, 8, 9, 10, 11, 12, 13) if _die_at(url, moment)]
     assert len(outcomes) >= 6, "the making was hardly interrupted"
@@ -132,13 +132,13 @@ def test_rows_are_made_while_others_write(url: str) -> None:
                 rebuilt.append(book.rebuild())
 
     with Ledger.opened(url) as ledger, ThreadPoolExecutor(1) as pool:
-        ledger.register(sealed(*(run(each, f"r{number}") for each in contested for number in range(most))))
+        ledger.register(sealed_runs(*(run(each, f"r{number}") for each in contested for number in range(most))))
         rebuilding = pool.submit(rebuild)
-        with set_at_last(done):
+        with set_on_exit(done):
             for number in range(most):
                 runs = [run(each, f"r{number}") for each in contested]
-                ledger.record_verdicts([reject(each) if number % 3 == 1 else accept(each) for each in runs])
-                load(ledger, *runs)
+                ledger.record_verdicts([rejection(each) if number % 3 == 1 else acceptance(each) for each in runs])
+                publish_runs(ledger, *runs)
                 if number >= 10 and len(rebuilt) > 1:
                     break
                 time.sleep(0.12 if number % 2 else 0)  # SQLite's waiters look each 0.1 s

@@ -18,9 +18,9 @@ from ads_pipeline.domain.freshness import AttemptOutcome, PartitionStatus, Stale
 from ads_pipeline.errors import LedgerUnavailable, StatusFileUnavailable
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.status import status_file
-from ads_pipeline.ledger.status.status_file import publish
+from ads_pipeline.ledger.status.status_file import write_status_file
 from ads_pipeline.ledger.status.status_table import StatusTable
-from ads_pipeline_tests.ledger.builders import accept, accepted, key, keys, landed, load, reject, run, set_at_last
+from ads_pipeline_tests.ledger.builders import acceptance, accepted_runs, key, keys, registered_runs, publish_runs, rejection, run, set_on_exit
 
 COLUMNS = {
     "tenant_id": "VARCHAR",
@@ -93,15 +93,15 @@ def some_rows(generation: str, count: int) -> Iterator[PartitionStatus]:
 
 def test_the_file_holds_what_the_table_holds(ledger: Ledger, path: Path) -> None:
     """Fourteen columns of the decision's types in its order, and each row's every value."""
-    accepted(ledger, keys(3))
-    load(ledger, run(keys(3)[0], "r1"))
-    (failed,) = landed(ledger, key("9"), "r1")
-    ledger.record_verdict(reject(failed))
+    accepted_runs(ledger, keys(3))
+    publish_runs(ledger, run(keys(3)[0], "r1"))
+    (failed,) = registered_runs(ledger, key("9"), "r1")
+    ledger.record_verdict(rejection(failed))
     book = StatusTable(ledger._engine)
     stale = Staleness(since=datetime(2026, 3, 1, 1, 2, 3, 4, tzinfo=UTC), reason=StaleReason.CODE_CHANGED, reasons=())
-    book.keep_staleness([(next(iter(book.every())), stale)])
-    rows = list(book.every())
-    assert publish(rows, path) == 5
+    book.store_staleness([(next(iter(book.read_all())), stale)])
+    rows = list(book.read_all())
+    assert write_status_file(rows, path) == 5
     assert list(types_of(path).items()) == list(COLUMNS.items())
     assert rows_of(path) == [expected_row(row) for row in rows]
     assert rows_of(path)[0]["stale_reason_code"] == "CODE_CHANGED"
@@ -110,23 +110,23 @@ def test_the_file_holds_what_the_table_holds(ledger: Ledger, path: Path) -> None
 
 def test_values_of_partitions_can_be_asked_for(ledger: Ledger, path: Path) -> None:
     """The dimensions are a map, and instants compare with other instants."""
-    accepted(ledger, [key(day=1), key(day=2)])
-    publish(StatusTable(ledger._engine).every(), path)
+    accepted_runs(ledger, [key(day=1), key(day=2)])
+    write_status_file(StatusTable(ledger._engine).read_all(), path)
     question = "SELECT partition_values['customer'] FROM {file} WHERE partition_values['date'] = '2026-02-02'"
     assert asked(path, f"{question} AND last_attempt_at <= now()") == [("1234567890",)]
 
 
 def test_a_table_without_rows_is_a_file_with_columns(ledger: Ledger, path: Path) -> None:
     """Whoever reads it first finds no rows, and the columns to come."""
-    assert publish(StatusTable(ledger._engine).every(), path) == 0
+    assert write_status_file(StatusTable(ledger._engine).read_all(), path) == 0
     assert types_of(path) == COLUMNS
     assert rows_of(path) == []
 
 
 def test_many_rows_are_written_in_portions(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many rows there are, each stands in the file once and in order."""
-    monkeypatch.setattr(status_file, "AT_ONCE", 7)
-    assert publish(some_rows("one", 50), path) == 50
+    monkeypatch.setattr(status_file, "ROWS_PER_BATCH", 7)
+    assert write_status_file(some_rows("one", 50), path) == 50
     assert [row["partition_key"] for row in rows_of(path)] == [f"{number}|2026-02-01" for number in range(50)]
 
 
@@ -138,7 +138,7 @@ def test_values_of_any_content_are_kept(path: Path) -> None:
         last_attempt_at=datetime(1, 1, 1, tzinfo=UTC),
         partition_values={"customer": "", "date": "'; --", "ü": "\x1b"},
     )
-    publish([odd], path)
+    write_status_file([odd], path)
     assert rows_of(path) == [expected_row(odd)]
 
 
@@ -146,19 +146,19 @@ def test_values_of_any_content_are_kept(path: Path) -> None:
 def test_a_reader_always_finds_a_whole_file(path: Path) -> None:
     """While it is published again and again, by two at once, each look finds all rows of one publication."""
     done = threading.Event()
-    publish(some_rows("first", 3_000), path)
+    write_status_file(some_rows("first", 3_000), path)
 
     def keep_publishing(name: str) -> int:
         number = 0
         while not done.is_set():
             number += 1
-            publish(some_rows(f"{name}-{number}", 3_000), path)
+            write_status_file(some_rows(f"{name}-{number}", 3_000), path)
         return number
 
     seen = set()
     with ThreadPoolExecutor(2) as pool:
         publishing = [pool.submit(keep_publishing, name) for name in ("a", "b")]
-        with set_at_last(done):
+        with set_on_exit(done):
             for _ in range(60):
                 question = (
                     "SELECT count(*), count(DISTINCT last_attempt_run_id), min(last_attempt_run_id) FROM {file}"
@@ -200,7 +200,7 @@ status_file.publish(rows(), path)
 @pytest.mark.parametrize("moment", [0, 25, 39, 99, 100])
 def test_a_death_leaves_the_old_file(path: Path, moment: int) -> None:
     """Killed while rows are written or put in place, the file is the earlier one; beside it lies one more."""
-    publish(some_rows("first", 20), path)
+    write_status_file(some_rows("first", 20), path)
     child = subprocess.run(
         [sys.executable, "-c", DYING, str(path), str(moment)], capture_output=True, text=True, check=False, timeout=60
     )
@@ -210,7 +210,7 @@ def test_a_death_leaves_the_old_file(path: Path, moment: int) -> None:
     beside = [each.name for each in path.parent.iterdir() if each != path]
     assert len(beside) == died
     assert all(name.startswith("_tmp.partition_status.parquet.") for name in beside)
-    publish(some_rows("third", 20), path)
+    write_status_file(some_rows("third", 20), path)
     assert {row["last_attempt_run_id"] for row in rows_of(path)} == {"third"}
 
 
@@ -234,7 +234,7 @@ except StatusFileUnavailable as error:
 @pytest.mark.parametrize("room", [0, 100, 4096])
 def test_a_full_disk_leaves_the_old_file(path: Path, room: int) -> None:
     """The failure names the file and the reason, waiting may cure it, and nothing unfinished stays behind."""
-    publish(some_rows("first", 20), path)
+    write_status_file(some_rows("first", 20), path)
     child = subprocess.run(
         [sys.executable, "-c", ON_A_FULL_DISK, str(path), str(room)],
         capture_output=True,
@@ -255,7 +255,7 @@ def test_a_place_that_cannot_be_written_is_an_outage(path: Path, tmp_path: Path)
     (path / "something").touch()
     for place in (tmp_path / "in-the-way" / "status.parquet", path):
         with pytest.raises(StatusFileUnavailable, match=place.name) as caught:
-            publish(some_rows("one", 3), place)
+            write_status_file(some_rows("one", 3), place)
         assert caught.value.is_transient
         assert str(tmp_path) not in str(caught.value)
     assert list(path.parent.iterdir()) == [path]
@@ -269,24 +269,24 @@ def test_a_ledger_that_fails_meanwhile_leaves_the_old_file(path: Path) -> None:
         yield from some_rows("second", 5)
         raise LedgerUnavailable("gone")
 
-    publish(some_rows("first", 3), path)
+    write_status_file(some_rows("first", 3), path)
     with pytest.raises(LedgerUnavailable, match="gone"):
-        publish(failing(), path)
+        write_status_file(failing(), path)
     assert {row["last_attempt_run_id"] for row in rows_of(path)} == {"first"}
     assert list(path.parent.iterdir()) == [path]
 
 
 def test_the_file_is_as_of_one_moment(ledger: Ledger, path: Path) -> None:
     """What is recorded while the rows are written is not in it."""
-    accepted(ledger, keys(3))
+    accepted_runs(ledger, keys(3))
     book = StatusTable(ledger._engine)
 
     def meanwhile() -> Iterator[PartitionStatus]:
-        for number, row in enumerate(book.every()):
+        for number, row in enumerate(book.read_all()):
             if number == 0:
-                (r2,) = landed(ledger, keys(3)[2], "r2")
-                ledger.record_verdict(accept(r2))
+                (r2,) = registered_runs(ledger, keys(3)[2], "r2")
+                ledger.record_verdict(acceptance(r2))
             yield row
 
-    publish(meanwhile(), path)
+    write_status_file(meanwhile(), path)
     assert {row["last_attempt_run_id"] for row in rows_of(path)} == {"r1"}

@@ -24,7 +24,7 @@ from ads_pipeline.domain.freshness import (
     StaleReason,
 )
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.domain.run_events import Origin
+from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.domain.run_snapshots import RunStatus
 from ads_pipeline.domain.transitions import Action, Status
 from ads_pipeline.ledger.events.run_completion import RunCompletionLog
@@ -33,15 +33,15 @@ from ads_pipeline.ledger.status.status_table import StatusTable
 from ads_pipeline_tests.example_counts import examples
 from ads_pipeline_tests.ledger.builders import (
     FakeClock,
-    accept,
-    accepted,
+    acceptance,
+    accepted_runs,
     key,
     keys,
-    load,
-    order,
-    reject,
+    publish_runs,
+    action_request,
+    rejection,
     run,
-    sealed,
+    sealed_runs,
 )
 from ads_pipeline_tests.ledger.status.finishes import all_finishes, folded, listed, made, status, tried
 
@@ -68,7 +68,7 @@ class History:
         self.ledger, self.clock = ledger, clock
         self.keys = [key(customer) for customer in customers]
         self.runs: list[list[Run]] = [[], []]
-        self.origins = [Origin(run_id=f"engine-{customer}", plan_version="p1") for customer in customers]
+        self.origins = [EventOrigin(run_id=f"engine-{customer}", plan_version="p1") for customer in customers]
         self.pointed: dict[PartitionKey, str | None] = {}
         self.made: dict[tuple[str, PartitionKey], str] = {}
         self.tried: dict[tuple[str, PartitionKey], tuple[str, AttemptOutcome]] = {}
@@ -101,13 +101,13 @@ class History:
         landed_run = run(self.keys[place], f"r{len(self.runs[place])}")
         self.runs[place].append(landed_run)
         with_origin = Ledger(self.ledger._engine, clock=self.clock, origin=self.origins[place])
-        with_origin.register(sealed(landed_run, schema_version=str(len(self.runs[place]) % 2)))
+        with_origin.register(sealed_runs(landed_run, schema_version=str(len(self.runs[place]) % 2)))
 
     def _judge(self, judged: Run, *, good: bool, validation: str) -> None:
         if self.heard.setdefault((judged, validation), good) is not good:
             return
         before = self.ledger.state(judged.key)
-        verdict = accept(judged, validation) if good else reject(judged, validation_id=validation)
+        verdict = acceptance(judged, validation) if good else rejection(judged, validation_id=validation)
         recorded = self.ledger.record_verdict(verdict)
         if recorded.redelivered:
             return
@@ -119,27 +119,27 @@ class History:
             self.pointed[judged.key] = None
 
     def _load(self, loaded: Run) -> None:
-        if load(self.ledger, loaded).published and self.pointed.get(loaded.key) != loaded.run_id:
+        if publish_runs(self.ledger, loaded).published and self.pointed.get(loaded.key) != loaded.run_id:
             self.pointed[loaded.key] = loaded.run_id
             self.made[WAREHOUSE, loaded.key] = loaded.run_id
             self.tried[WAREHOUSE, loaded.key] = (loaded.run_id, SUCCEEDED)
 
     def _end(self, place: int, ended: RunStatus) -> None:
         unjudged = [each for each in self.runs[place] if not any(judged == each for judged, _ in self.heard)]
-        if RunCompletionLog(self.ledger._engine, clock=self.clock).end(self.origins[place], ended):
+        if RunCompletionLog(self.ledger._engine, clock=self.clock).complete_run(self.origins[place], ended):
             outcome = FAILED if ended is RunStatus.FAILED else CANCELLED
             self.tried[RAW, self.keys[place]] = (unjudged[-1].run_id, outcome)
 
     def _withdraw(self, place: int) -> None:
-        act_id = f"act-{next(_customers)}"
-        if self.ledger.carry_out(Action.WITHDRAW, [self.keys[place]], order(act_id)).changed:
+        action_id = f"act-{next(_customers)}"
+        if self.ledger.execute(Action.WITHDRAW, [self.keys[place]], action_request(action_id)).changed:
             self.pointed[self.keys[place]] = None
 
     def rows(self) -> dict[tuple[str, PartitionKey], PartitionStatus]:
         return {
             (asset, partition): row
             for asset in (RAW, WAREHOUSE)
-            for partition, row in self.ledger.statuses(asset, self.keys).items()
+            for partition, row in self.ledger.partition_statuses(asset, self.keys).items()
             if row is not None
         }
 
@@ -148,8 +148,8 @@ class History:
         assert {of: tried(row) for of, row in rows.items()} == self.tried
         assert {of: row.last_materialization_run_id for of, row in rows.items() if made(row)[0]} == self.made
         for row in rows.values():
-            assert row.row_version >= self.versions.get(row.place, ""), "a version went back"
-            self.versions[row.place] = row.row_version
+            assert row.row_version >= self.versions.get(row.asset_partition, ""), "a version went back"
+            self.versions[row.asset_partition] = row.row_version
 
 
 @pytest.mark.invariant("P1", "P2", "P3", "P8", "P10", "S22")
@@ -208,13 +208,13 @@ def hammer(url: str, writer: int) -> None:
         book = StatusTable(ledger._engine)
         for number, partition in itertools.product(range(RUNS_EACH), CONTESTED):
             mine = run(partition, f"w{writer}-{number}")
-            ledger.record_verdict(reject(mine) if chance.random() < 0.3 else accept(mine))
+            ledger.record_verdict(rejection(mine) if chance.random() < 0.3 else acceptance(mine))
             if chance.random() < 0.5:
-                load(ledger, mine)
+                publish_runs(ledger, mine)
             else:
                 ledger.record_failed_loads({mine: "no"})
             if number % 4 == 0:
-                book.keep_staleness([(row, STALE) for row in book.every() if row.last_materialization_at])
+                book.store_staleness([(row, STALE) for row in book.read_all() if row.last_materialization_at])
 
 
 @pytest.mark.invariant("P2", "P8", "P10")
@@ -223,15 +223,15 @@ def test_versions_grow_in_many_processes(url: str) -> None:
     runs = [run(partition, f"w{w}-{n}") for w in range(WRITERS) for n in range(RUNS_EACH) for partition in CONTESTED]
     context = multiprocessing.get_context("spawn")
     with Ledger.opened(url) as ledger:
-        ledger.register(sealed(*runs))
+        ledger.register(sealed_runs(*runs))
         writers = [context.Process(target=hammer, args=(url, writer)) for writer in range(WRITERS)]
         for writer in writers:
             writer.start()
         seen: dict[AssetPartition, list[PartitionStatus]] = {}
         book = StatusTable(ledger._engine)
         while any(writer.is_alive() for writer in writers):
-            for row in book.every():
-                seen.setdefault(row.place, []).append(row)
+            for row in book.read_all():
+                seen.setdefault(row.asset_partition, []).append(row)
             time.sleep(0.005)
         assert [writer.exitcode for writer in writers] == [0] * WRITERS
         for rows in seen.values():
@@ -263,9 +263,9 @@ def _check_finishes(ledger: Ledger) -> None:
 def test_a_sweep_amid_a_finish_loses_neither(postgres_url: str, asset: str, clock: FakeClock) -> None:
     """A row that a sweep wrote after an attempt had read it is read again: the attempt is in log and row."""
     with Ledger.opened(postgres_url, clock=clock) as ledger:
-        accepted(ledger, [key()])
-        load(ledger, run(key(), "r1"))
-        ledger.register(sealed(run(key(), "r2")))
+        accepted_runs(ledger, [key()])
+        publish_runs(ledger, run(key(), "r1"))
+        ledger.register(sealed_runs(run(key(), "r2")))
         book = StatusTable(ledger._engine)  # its clock is the database's, far ahead of the ledger's
         row = status(ledger, key(), asset)
         swept: list[int] = []
@@ -273,11 +273,11 @@ def test_a_sweep_amid_a_finish_loses_neither(postgres_url: str, asset: str, cloc
         def sweep_before_writing(_c: Any, _cursor: Any, _statement: str, parameters: Any, _x: Any, _m: Any) -> None:
             if '"row_version"' in str(parameters) and not swept:
                 swept.append(-1)
-                swept[0] = book.keep_staleness([(row, STALE)])
+                swept[0] = book.store_staleness([(row, STALE)])
 
         sa.event.listen(ledger._engine, "before_cursor_execute", sweep_before_writing)
         if asset == RAW:
-            ledger.record_verdict(reject(run(key(), "r2")))
+            ledger.record_verdict(rejection(run(key(), "r2")))
         else:
             ledger.record_failed_loads({run(key(), "r2"): "no"})
         assert swept == [1]
