@@ -16,9 +16,10 @@ import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from ads_pipeline.domain.freshness import FreshnessPolicy, Tenancy
-from ads_pipeline.domain.partition import NAME_RULES, checked_name, parse_date
+from ads_pipeline.domain.partition import NAME_RULES, parse_date, validate_name
 from ads_pipeline.domain.retry import RetryPolicy
-from ads_pipeline.errors import BadName, BadSettings, Mistake, printable, quoted
+from ads_pipeline.errors import BadName, BadSettings, Mistake
+from ads_pipeline.quoting import printable, quoted
 
 PREFIX = "ADS_PIPELINE_"
 VARIABLES: Mapping[str, str] = {
@@ -30,12 +31,12 @@ VARIABLES: Mapping[str, str] = {
     "ADS_PIPELINE_TENANT": "tenant_id in partition_status: whose partitions these are (default)",
     "ADS_PIPELINE_WORKSPACE": "workspace_id in partition_status, one for each source (the source's name)",
 }
-SHIPPED_QUERIES = Path(__file__).parent / "config" / "google_apis.yaml"
-DEEPEST = 100
-POSTGRES = "postgresql+psycopg2://"
-LOCAL_SPARK = "local[*]"
+DEFAULT_QUERIES_FILE = Path(__file__).parent / "config" / "google_apis.yaml"
+MAX_YAML_DEPTH = 100
+POSTGRES_PREFIX = "postgresql+psycopg2://"
+DEFAULT_SPARK = "local[*]"
 ONE_MINUTE = timedelta(minutes=1)
-LEASE, SHORTEST_LEASE, LONGEST_LEASE = timedelta(seconds=120), timedelta(seconds=5), timedelta(days=1)
+DEFAULT_LEASE, MIN_LEASE, MAX_LEASE = timedelta(seconds=120), timedelta(seconds=5), timedelta(days=1)
 
 _SELECT = re.compile(r"SELECT (?P<fields>[a-z0-9_., ]+) FROM (?P<resource>[a-z_]+)", re.ASCII)
 _SPARK = re.compile(r"local|local\[[0-9*, ]+\]|yarn|(spark|k8s|sc)://[!-~]+", re.ASCII)
@@ -75,7 +76,7 @@ def _minutes(value: object) -> object:
 
 
 def _named(field_name: str) -> Callable[[str], str]:
-    return lambda value: checked_name(field_name, value)
+    return lambda value: validate_name(field_name, value)
 
 
 class _Loader(yaml.SafeLoader):
@@ -99,11 +100,11 @@ class Query(_Document):
     reread_after_days: Annotated[tuple[int, ...], BeforeValidator(_days)] = ()
 
     @property
-    def freshness(self) -> FreshnessPolicy:
+    def freshness_policy(self) -> FreshnessPolicy:
         return FreshnessPolicy(reread_after_days=self.reread_after_days)
 
 
-class Retries(_Document):
+class RetrySettings(_Document):
     """How long to wait after each failure in a row, and when to stop. Parts that are left out are as shipped."""
 
     delays_minutes: Annotated[tuple[int, ...], BeforeValidator(_minutes)] = (5, 30, 120)
@@ -125,7 +126,7 @@ class GoogleApis(_Document):
     source: Annotated[str, AfterValidator(_named("source"))]
     api_version: Annotated[str, Field(pattern=r"^v[0-9]{1,3}\z")]
     start_date: Annotated[date, BeforeValidator(parse_date)]
-    retries: Retries = Field(default_factory=Retries)
+    retries: RetrySettings = Field(default_factory=RetrySettings)
     queries: Annotated[
         Mapping[Annotated[str, AfterValidator(_named("query_name"))], Query],
         Field(min_length=1),
@@ -140,22 +141,22 @@ class Settings:
     home: Path
     queries_file: Path
     google_apis: GoogleApis
-    spark: str = LOCAL_SPARK
+    spark: str = DEFAULT_SPARK
     postgres_url: str | None = field(default=None, repr=False)  # it may hold a password
-    space: Tenancy = field(default_factory=Tenancy)
-    lease: timedelta = LEASE
+    tenancy: Tenancy = field(default_factory=Tenancy)
+    lease: timedelta = DEFAULT_LEASE
 
     @property
     def database_url(self) -> str:
         return self.postgres_url or f"sqlite:///{self.home / 'ledger.db'}"
 
     @property
-    def policies(self) -> dict[str, FreshnessPolicy]:
+    def freshness_policies(self) -> dict[str, FreshnessPolicy]:
         """How fresh the partitions of each query should be."""
-        return {name: query.freshness for name, query in self.google_apis.queries.items()}
+        return {name: query.freshness_policy for name, query in self.google_apis.queries.items()}
 
     @property
-    def retries(self) -> RetryPolicy:
+    def retry_policy(self) -> RetryPolicy:
         """When failures are tried again."""
         return self.google_apis.retries.policy
 
@@ -173,7 +174,7 @@ class Settings:
 
     def query(self, name: str) -> Query:
         """The query of that name; BadName says which names there are."""
-        checked_name("query_name", name)
+        validate_name("query_name", name)
         try:
             return self.google_apis.queries[name]
         except KeyError:
@@ -194,7 +195,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         tenant_id=_label("ADS_PIPELINE_TENANT", environ, mistakes) or Tenancy().tenant_id,
         workspace_id=_label("ADS_PIPELINE_WORKSPACE", environ, mistakes),
     )
-    queries_file = _expanded(environ.get("ADS_PIPELINE_QUERIES") or str(SHIPPED_QUERIES))
+    queries_file = _expanded(environ.get("ADS_PIPELINE_QUERIES") or str(DEFAULT_QUERIES_FILE))
     google_apis = _google_apis(queries_file, mistakes)
     if mistakes or google_apis is None:
         raise BadSettings(tuple(mistakes))
@@ -204,7 +205,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         google_apis=google_apis,
         spark=spark,
         postgres_url=postgres_url,
-        space=space,
+        tenancy=space,
         lease=lease,
     )
 
@@ -216,7 +217,7 @@ def _unknown_variables(environ: Mapping[str, str]) -> list[Mistake]:
         if name.startswith(PREFIX) and name not in VARIABLES:
             near = difflib.get_close_matches(name, VARIABLES, n=1)
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(VARIABLES)}"
-            mistakes.append(Mistake(place=printable(name), problem=f"no such setting; {hint}"))
+            mistakes.append(Mistake(location=printable(name), problem=f"no such setting; {hint}"))
     return mistakes
 
 
@@ -227,7 +228,7 @@ def _home(environ: Mapping[str, str], mistakes: list[Mistake]) -> Path:
     home = _expanded(text)
     if not home.is_absolute() or not text.isprintable():
         problem = f"{quoted(text)} must be an absolute path, or it would mean another folder from each directory"
-        mistakes.append(Mistake(place="ADS_PIPELINE_HOME", problem=problem))
+        mistakes.append(Mistake(location="ADS_PIPELINE_HOME", problem=problem))
     return home
 
 
@@ -242,16 +243,16 @@ def _expanded(text: str) -> Path:
 def _postgres_url(environ: Mapping[str, str], mistakes: list[Mistake]) -> str | None:
     """SQLAlchemy would pick another driver for a bare postgresql://, one that Dagster's notifications fail under."""
     url = environ.get("ADS_PIPELINE_DATABASE_URL") or None
-    if url is not None and not url.startswith(POSTGRES):
-        mistakes.append(Mistake(place="ADS_PIPELINE_DATABASE_URL", problem=f"must start with {POSTGRES}"))
+    if url is not None and not url.startswith(POSTGRES_PREFIX):
+        mistakes.append(Mistake(location="ADS_PIPELINE_DATABASE_URL", problem=f"must start with {POSTGRES_PREFIX}"))
     return url
 
 
 def _spark(environ: Mapping[str, str], mistakes: list[Mistake]) -> str:
-    place = environ.get("ADS_PIPELINE_SPARK") or LOCAL_SPARK
+    place = environ.get("ADS_PIPELINE_SPARK") or DEFAULT_SPARK
     if _SPARK.fullmatch(place) is None:
         problem = f"{quoted(place)} must be local, local[…], yarn, spark://…, k8s://… or sc://…"
-        mistakes.append(Mistake(place="ADS_PIPELINE_SPARK", problem=problem))
+        mistakes.append(Mistake(location="ADS_PIPELINE_SPARK", problem=problem))
     return place
 
 
@@ -259,20 +260,20 @@ def _lease(environ: Mapping[str, str], mistakes: list[Mistake]) -> timedelta:
     """Shorter than the shortest, a busy database would take the lease of a run that lives."""
     text = environ.get("ADS_PIPELINE_LEASE_SECONDS")
     if not text:
-        return LEASE
+        return DEFAULT_LEASE
     lease = timedelta(seconds=int(text)) if re.fullmatch(r"[0-9]{1,6}", text, re.ASCII) else timedelta()
-    if SHORTEST_LEASE <= lease <= LONGEST_LEASE:
+    if MIN_LEASE <= lease <= MAX_LEASE:
         return lease
     problem = f"{quoted(text)} must be whole seconds, from 5 to 86400"
-    mistakes.append(Mistake(place="ADS_PIPELINE_LEASE_SECONDS", problem=problem))
-    return LEASE
+    mistakes.append(Mistake(location="ADS_PIPELINE_LEASE_SECONDS", problem=problem))
+    return DEFAULT_LEASE
 
 
 def _label(variable: str, environ: Mapping[str, str], mistakes: list[Mistake]) -> str | None:
     text = environ.get(variable) or None
     pattern, rule = NAME_RULES["label"]
     if text is not None and pattern.fullmatch(text) is None:
-        mistakes.append(Mistake(place=variable, problem=f"{quoted(text)} is refused: {rule}"))
+        mistakes.append(Mistake(location=variable, problem=f"{quoted(text)} is refused: {rule}"))
     return text
 
 
@@ -281,7 +282,7 @@ def _google_apis(path: Path, mistakes: list[Mistake]) -> GoogleApis | None:
         text = path.read_bytes().decode("utf-8")
         document, lines = _yaml_with_lines(text, path, mistakes)
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
-        mistakes.append(Mistake(place=printable(str(path)), problem=f"cannot be read: {printable(str(error))}"))
+        mistakes.append(Mistake(location=printable(str(path)), problem=f"cannot be read: {printable(str(error))}"))
         return None
     try:
         return GoogleApis.model_validate(document)
@@ -298,7 +299,7 @@ def _mistake_at(path: Path, lines: Mapping[tuple[str, ...], int], problem: Any) 
     said = f"{quoted(cause.value)} is refused: {cause.rule}" if isinstance(cause, BadName) else problem["msg"]
     said = said.removeprefix("Value error, ")
     return Mistake(
-        place=printable(f"{path}:{lines.get(near, 1)} {'.'.join(where)}".rstrip()), problem=printable(said)
+        location=printable(f"{path}:{lines.get(near, 1)} {'.'.join(where)}".rstrip()), problem=printable(said)
     )
 
 
@@ -310,8 +311,8 @@ def _bomb(text: str) -> str | None:
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if isinstance(event, yaml.AliasEvent):
             return f"line {line} holds an alias; write out what it stands for"
-        if depth > DEEPEST:
-            return f"line {line} is nested deeper than {DEEPEST}"
+        if depth > MAX_YAML_DEPTH:
+            return f"line {line} is nested deeper than {MAX_YAML_DEPTH}"
     return None
 
 
@@ -348,6 +349,6 @@ def _note_lines(
         inner = (*where, str(key.value))
         if inner in lines:
             place = printable(f"{path}:{key.start_mark.line + 1} {'.'.join(inner)}")
-            mistakes.append(Mistake(place=place, problem=f"stands already on line {lines[inner]}"))
+            mistakes.append(Mistake(location=place, problem=f"stands already on line {lines[inner]}"))
         lines.setdefault(inner, key.start_mark.line + 1)
         _note_lines(value, inner, lines, path, mistakes)

@@ -6,15 +6,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 PACKAGE = "ads_pipeline"
-PURE = frozenset({"errors", "domain"})
+PURE = frozenset({"errors", "quoting", "domain"})
 FOLDERS = PURE | {"storage"}
 # The seal is what raw promises to whoever reads a payload: plain values, standard library only.
 SEAL = frozenset({"raw.seal", "raw.strict_json"})
 
 # folder or module -> (libraries it may use, folders and modules it may use). What is not listed may not exist.
 LAW: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
-    "errors": (frozenset(), frozenset()),
-    "domain": (frozenset(), frozenset({"errors"})),
+    "quoting": (frozenset(), frozenset()),
+    "errors": (frozenset(), frozenset({"quoting"})),
+    "domain": (frozenset(), frozenset({"errors", "quoting"})),
     "storage": (frozenset(), frozenset({"errors"})),
     "settings": (frozenset({"pydantic", "yaml"}), PURE),
     "progress": (frozenset({"rich"}), frozenset()),

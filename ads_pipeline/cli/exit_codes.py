@@ -23,8 +23,8 @@ from ads_pipeline.errors import (
     LedgerRefused,
     RunOpen,
     TargetNotEmpty,
-    printable,
 )
+from ads_pipeline.quoting import printable
 
 # The codes of sysexits.h.
 INCONSISTENT_DATA: Final = 65

@@ -18,7 +18,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from ads_pipeline.errors import printable
+from ads_pipeline.quoting import printable
 
 CELL_PADDING: Final = (0, 2, 0, 0)
 

@@ -7,12 +7,13 @@ from datetime import date
 from typing import Final
 
 from ads_pipeline.domain.partition import PartitionKey, parse_date, parse_key, validate_name
-from ads_pipeline.errors import BadCommand, BadSettings, EventsNotFound, Mistake, printable
+from ads_pipeline.errors import BadCommand, BadSettings, EventsNotFound, Mistake
 from ads_pipeline.ledger.control.control_actions import ControlActions
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader, RunHead
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.quoting import printable
 from ads_pipeline.settings import Settings
 
 SHORT_PARTITION_FIELDS: Final = ("customer_id", "query_name", "logical_date")  # the source may be left out
@@ -58,7 +59,7 @@ def parse_queries(given: Sequence[str] | None, settings: Settings) -> list[str]:
 def open_ledger(settings: Settings) -> Iterator[LedgerReader]:
     """Open the ledger read-only. Raises BadSettings when there is none."""
     _check_ledger(settings)
-    with LedgerReader.opened(settings.database_url, space=settings.tenancy) as ledger:
+    with LedgerReader.opened(settings.database_url, tenancy=settings.tenancy) as ledger:
         yield ledger
 
 
@@ -67,7 +68,7 @@ def open_ledger_for_writing(settings: Settings) -> Iterator[Ledger]:
     """Open an existing ledger for writing; its events get a run of their own."""
     with open_ledger(settings):  # opening a missing ledger for writing would create it
         pass
-    with Ledger.opened(settings.database_url, space=settings.tenancy) as ledger:
+    with Ledger.opened(settings.database_url, tenancy=settings.tenancy) as ledger:
         yield ledger
 
 
@@ -76,7 +77,7 @@ def open_control_actions(settings: Settings) -> Iterator[ControlActions]:
     """Open an existing ledger for control actions; verdicts cannot be recorded through it."""
     with open_ledger(settings):
         pass
-    with ControlActions.opened(settings.database_url, space=settings.tenancy) as actions:
+    with ControlActions.opened(settings.database_url, tenancy=settings.tenancy) as actions:
         yield actions
 
 

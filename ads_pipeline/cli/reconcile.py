@@ -13,12 +13,12 @@ from rich.text import Text
 
 from ads_pipeline.cli.output import OutputConsole, cell, count_of, new_table, write_json
 from ads_pipeline.cli.parsing import open_ledger, open_ledger_for_writing, parse_queries
-from ads_pipeline.errors import printable
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.pipeline.pipeline import Pipeline
 from ads_pipeline.pipeline.reconciliation import ReconcilePlanner, Reconciliation, Repair, RepairKind
 from ads_pipeline.progress import no_progress, progress_on
+from ads_pipeline.quoting import printable
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.settings import Settings
 from ads_pipeline.spark_session import spark_session

@@ -16,9 +16,10 @@ from rich.text import Text
 
 from ads_pipeline.cli.output import OutputConsole, cell, count_of, new_table, write_csv, write_json, write_rows
 from ads_pipeline.cli.parsing import DateWindow, open_ledger, parse_customers, parse_queries
-from ads_pipeline.errors import BadCommand, WarehouseUnavailable, printable
+from ads_pipeline.errors import BadCommand, WarehouseUnavailable
 from ads_pipeline.pipeline.gaps import Gap
 from ads_pipeline.pipeline.readers import Readers
+from ads_pipeline.quoting import printable
 from ads_pipeline.settings import Settings
 
 DEFAULT_LIMIT: Final = 100

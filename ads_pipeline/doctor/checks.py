@@ -16,10 +16,10 @@ from typing import Final
 from ads_pipeline.doctor import dagster_records
 from ads_pipeline.doctor.examination import Deployment, DeploymentCheck, Finding, bad, look
 from ads_pipeline.domain.transitions import Outcome, Status
-from ads_pipeline.errors import printable
 from ads_pipeline.ledger.consistency.inspection import KnownRun, MisplacedPointer, OpenRun
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.pipeline.seal_comparison import RAW_DATA_MISSING, check_seal, compare_with_seal
+from ads_pipeline.quoting import printable
 from ads_pipeline.raw.landing import TEMPORARY, DamagedRun
 from ads_pipeline.raw.seal import Seal
 
@@ -109,9 +109,9 @@ def tables(site: Deployment) -> Iterator[Finding]:
 
 def demotions(site: Deployment) -> Iterator[Finding]:
     """No demotion is left half-way: readers lack the rows already, and the failure does not show."""
-    for run, begun_at in site.ledger.unfinished():
-        weight = bad if site.now - begun_at > HOUR else look
-        problem = f"its demotion began at {_at(begun_at)} and is not finished"
+    for run, started_at in site.ledger.unfinished():
+        weight = bad if site.now - started_at > HOUR else look
+        problem = f"its demotion began at {_at(started_at)} and is not finished"
         yield weight(run, problem, _reconcile(run.key.query_name))
 
 

@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
 
-from ads_pipeline.errors import AdsPipelineError, BadSettings, LedgerOutdated, Mistake, printable
+from ads_pipeline.errors import AdsPipelineError, BadSettings, LedgerOutdated, Mistake
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.consistency.inspection import LedgerInspection
+from ads_pipeline.quoting import printable
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.settings import Settings, read_settings
 
@@ -157,7 +158,7 @@ def _ledger_of(settings: Settings) -> CheckReport:
         with database.opened(settings.database_url, read_only=True):
             return _examined(name, promise, [])
     except LedgerOutdated as error:
-        problem = f"it is at revision {error.found or 'none'}, this release needs {error.wanted}"
+        problem = f"it is at revision {error.found or 'none'}, this release needs {error.expected}"
         step = "ads-pipeline migrate, or run the release that wrote it"
         return _examined(name, promise, [bad("the ledger", problem, step)])
     except AdsPipelineError as error:

@@ -1,1 +1,1 @@
-"""The rules of the product as plain values. Imports the standard library only."""
+"""The rules of the product as plain values. Imports only the standard library and `errors`."""

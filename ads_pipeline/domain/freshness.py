@@ -1,7 +1,7 @@
-"""Folds finished attempts into ADR-026's rows, and says from a row what is stale and what to show.
+"""Materialization and attempt status after ADR-026: folding attempts into rows, staleness, the status to display.
 
-Plain values in, plain values out; nothing here reads a clock. Who mints versions under the row's lock and stores the
-rows is `ledger`'s business; whether a partition is safe to read is `transitions`', and nothing here changes that.
+Pure functions; nothing here reads a clock. `ledger.status` locks and stores the rows. Whether a partition is safe to
+read is decided in `transitions`, independently of this module.
 """
 
 import re
@@ -19,7 +19,7 @@ RAW, WAREHOUSE = "raw", "warehouse"  # the two assets of a query
 
 
 class AttemptOutcome(StrEnum):
-    """How an attempt ended. One that was skipped is no attempt, so it has no word here."""
+    """How an attempt ended. A skipped step is not an attempt."""
 
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
@@ -27,7 +27,7 @@ class AttemptOutcome(StrEnum):
 
 
 class StaleReason(StrEnum):
-    """Why a partition is stale. Where several hold, the one that stands first here decides."""
+    """Why a partition is stale. When several reasons hold, the first in this order is shown."""
 
     FRESHNESS_POLICY = "FRESHNESS_POLICY"
     UPSTREAM_CHANGED = "UPSTREAM_CHANGED"
@@ -35,7 +35,7 @@ class StaleReason(StrEnum):
 
 
 class DisplayStatus(StrEnum):
-    """What a person is shown of a partition. It tells how current the data are, not whether they may be read."""
+    """The status to display for an asset partition: how current the data are, not whether they are safe to read."""
 
     NEVER_MATERIALIZED = "NeverMaterialized"
     MATERIALIZED = "Materialized"
@@ -45,22 +45,22 @@ class DisplayStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenancy:
-    """Whose rows these are, where several installations or sources keep theirs together."""
+    """The tenant and workspace of status rows, for databases that several installations share."""
 
     tenant_id: str = "default"
     workspace_id: str | None = None
 
-    def workspace_of(self, source: str) -> str:
-        """The workspace, or the source where none is named: queries of two sources may have the same name."""
+    def workspace_for(self, source: str) -> str:
+        """The workspace, by default the source: two sources may have queries of the same name."""
         return self.workspace_id or source
 
 
-_HERE = Tenancy()
+_DEFAULT_TENANCY = Tenancy()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class AssetPartition:
-    """What one row is about."""
+    """The key of one status row."""
 
     tenant_id: str
     workspace_id: str
@@ -70,9 +70,9 @@ class AssetPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedAttempt:
-    """One finished attempt at one asset partition, as the store stamped it.
+    """One finished attempt at one asset partition, with the time and version that the store gave it.
 
-    A code version is given exactly when something was materialized: a success may have found nothing to make.
+    `code_version` is set exactly when the attempt materialized data; a success may have had nothing to do.
     """
 
     run_id: str
@@ -83,17 +83,17 @@ class FinishedAttempt:
 
     def __post_init__(self) -> None:
         if self.at.tzinfo is None:
-            raise ValueError(f"run {self.run_id}: an attempt finishes at an instant; this time has no zone")
+            raise ValueError(f"run {self.run_id}: the time of an attempt needs a time zone")
         if self.code_version is not None and self.outcome is not AttemptOutcome.SUCCEEDED:
-            raise ValueError(f"run {self.run_id}: {self.outcome} materializes nothing, so it has no code version")
-        version_number(self.version)
-        # Two times of one zone are compared by their wall clocks, which repeat an hour each autumn.
+            raise ValueError(f"run {self.run_id}: an attempt that ended as {self.outcome} has no code version")
+        row_version_to_int(self.version)
+        # Python compares two times of one zone by wall clock, and the wall clock repeats an hour each autumn.
         object.__setattr__(self, "at", self.at.astimezone(UTC))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStatus:
-    """ADR-026's columns in its order: what was last made, what was last tried, and what a sweep found stale."""
+    """One row of `partition_status`, in ADR-026's column order."""
 
     tenant_id: str
     workspace_id: str
@@ -111,7 +111,7 @@ class PartitionStatus:
     row_version: str
 
     @property
-    def place(self) -> AssetPartition:
+    def asset_partition(self) -> AssetPartition:
         return AssetPartition(
             tenant_id=self.tenant_id,
             workspace_id=self.workspace_id,
@@ -122,34 +122,34 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreshnessPolicy:
-    """How many days after a day has ended it should be reported again: Google restates days for weeks.
+    """After how many days a day's report should be fetched again, because Google restates reports for weeks.
 
-    A day ends at midnight UTC, the same moment for every account; the days that policies count in do not need better.
+    A day ends at midnight UTC for every account. Policies count in days, so account time zones do not matter.
     """
 
     reread_after_days: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         days = self.reread_after_days
-        whole = all(type(each) is int for each in days)
-        if not whole or any(earlier >= later for earlier, later in pairwise((0, *days))):
-            raise ValueError(f"reread_after_days: {days} is refused: whole days, each more than the one before")
+        all_int = all(type(number) is int for number in days)
+        if not all_int or any(earlier >= later for earlier, later in pairwise((0, *days))):
+            raise ValueError(f"reread_after_days: {days} must be whole days in ascending order, each at least 1")
 
     def deadline(self, day: date, materialized_at: datetime) -> datetime | None:
-        """The first of its moments that what was materialized then does not satisfy; None when all are past."""
+        """The first deadline after the materialization; None when there is none left."""
         start = datetime.combine(day, time.min, UTC)
         for days in self.reread_after_days:
-            if days >= (date.max - day).days:  # the calendar ends before the deadline
+            if days >= (date.max - day).days:  # the deadline would exceed date.max
                 return None
-            moment = start + timedelta(days=1 + days)
-            if moment > materialized_at:
-                return moment
+            deadline = start + timedelta(days=1 + days)
+            if deadline > materialized_at:
+                return deadline
         return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeVersion:
-    """The version of the definitions, and when it was first seen: a stored time, so that it stands still."""
+    """The version of an asset's definition, and when the ledger first saw it."""
 
     version: str
     since: datetime
@@ -157,65 +157,75 @@ class CodeVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staleness:
-    """Every reason that holds, in the order that decides; `reason` is the first, and `since` is when it began."""
+    """Why and since when a partition is stale. `reason` is the first of `reasons`; `since` is when it began."""
 
     since: datetime
     reason: StaleReason
     reasons: tuple[StaleReason, ...]
 
 
-def asset_partition(asset: str, key: PartitionKey, space: Tenancy = _HERE) -> AssetPartition:
-    """What the row of a partition in one of its query's assets is about, in Dagster's spelling."""
+def make_asset_partition(asset: str, key: PartitionKey, tenancy: Tenancy = _DEFAULT_TENANCY) -> AssetPartition:
+    """The status key of a partition in the `raw` or `warehouse` asset of its query."""
     return AssetPartition(
-        tenant_id=space.tenant_id,
-        workspace_id=space.workspace_of(key.source),
+        tenant_id=tenancy.tenant_id,
+        workspace_id=tenancy.workspace_for(key.source),
         asset_key=f"{asset}/{key.query_name}",
         partition_key=key.dagster_key,
     )
 
 
 def partition_values(key: PartitionKey) -> dict[str, str]:
-    """The key's two dimensions by Dagster's names for them."""
+    """The key's values by Dagster dimension name."""
     return {"customer": key.customer_id, "date": key.logical_date.isoformat()}
 
 
-def fold(
-    before: PartitionStatus | None, finish: FinishedAttempt, *, place: AssetPartition, values: Mapping[str, str]
+def fold_attempt(
+    before: PartitionStatus | None,
+    attempt: FinishedAttempt,
+    *,
+    asset_partition: AssetPartition,
+    values: Mapping[str, str],
 ) -> PartitionStatus:
-    """The row after a finish, whichever finishes were heard before it and how often.
+    """The row after this attempt. The result does not depend on the order of attempts or on repetitions.
 
-    What was made and what was tried have a guard each. One guard for both would lose a success that is heard after a
-    newer failure: the row would say for ever that the data are older than they are.
+    The columns of the last materialization and of the last attempt are compared and replaced separately. With one
+    comparison for both, a success that arrives after a newer failure would be lost.
 
-    A guard is what the row shows of its group, the time first, so no column needs to be hidden. The store stamps the
-    times of a row in the order of its versions, so the newest finish wins; the rest of a guard only makes the order
-    total, so that whatever finishes arrive leave one row, in whatever order they do.
+    Each group is compared by its own columns, time first. The other columns only break ties, which makes the order
+    total.
     """
-    row = before or _blank(place, values, finish.version)
-    if row.place != place:
-        raise ValueError(f"a finish at {place} does not belong to the row of {row.place}")
-    changes: dict[str, Any] = {"row_version": max(row.row_version, finish.version)}
-    tried = (row.last_attempt_at, row.last_attempt_run_id, row.last_attempt_outcome)
-    if tried[0] is None or (finish.at, finish.run_id, finish.outcome) > tried:
+    row = before or _new_row(asset_partition, values, attempt.version)
+    if row.asset_partition != asset_partition:
+        raise ValueError(f"an attempt at {asset_partition} cannot change the row of {row.asset_partition}")
+    changes: dict[str, Any] = {"row_version": max(row.row_version, attempt.version)}
+    last_attempt = (row.last_attempt_at, row.last_attempt_run_id, row.last_attempt_outcome)
+    if last_attempt[0] is None or (attempt.at, attempt.run_id, attempt.outcome) > last_attempt:
         changes |= {
-            "last_attempt_at": finish.at,
-            "last_attempt_run_id": finish.run_id,
-            "last_attempt_outcome": finish.outcome,
+            "last_attempt_at": attempt.at,
+            "last_attempt_run_id": attempt.run_id,
+            "last_attempt_outcome": attempt.outcome,
         }
-    if finish.code_version is not None:
-        made = (row.last_materialization_at, row.last_materialization_run_id, row.last_materialization_code_version)
-        if made[0] is None or (finish.at, finish.run_id, finish.code_version) > made:
+    if attempt.code_version is not None:
+        last_materialization = (
+            row.last_materialization_at,
+            row.last_materialization_run_id,
+            row.last_materialization_code_version,
+        )
+        if (
+            last_materialization[0] is None
+            or (attempt.at, attempt.run_id, attempt.code_version) > last_materialization
+        ):
             changes |= {
-                "last_materialization_at": finish.at,
-                "last_materialization_run_id": finish.run_id,
-                "last_materialization_code_version": finish.code_version,
-                "stale_since": None,  # what a sweep wrote was about the older data
+                "last_materialization_at": attempt.at,
+                "last_materialization_run_id": attempt.run_id,
+                "last_materialization_code_version": attempt.code_version,
+                "stale_since": None,  # the sweep looked at the older data
                 "stale_reason_code": None,
             }
     return replace(row, **changes)
 
 
-def staleness(
+def find_staleness(
     status: PartitionStatus | None,
     *,
     day: date,
@@ -224,42 +234,42 @@ def staleness(
     code: CodeVersion | None,
     now: datetime,
 ) -> Staleness | None:
-    """Why and since when a partition is stale; None when it is current, or was never made and so cannot age.
+    """Why and since when a partition is stale; None when it is current or was never materialized.
 
-    The row's own two columns have no say: they are where a sweep keeps an earlier answer.
+    The row's `stale_since` and `stale_reason_code` are ignored: they hold the result of an earlier sweep.
     """
-    made_at = status.last_materialization_at if status else None
-    if status is None or made_at is None:
+    materialized_at = status.last_materialization_at if status else None
+    if status is None or materialized_at is None:
         return None
     since: dict[StaleReason, datetime] = {}
-    deadline = policy.deadline(day, made_at)
+    deadline = policy.deadline(day, materialized_at)
     if deadline is not None and now > deadline:
         since[StaleReason.FRESHNESS_POLICY] = deadline
-    if upstream_at is not None and upstream_at > made_at:
+    if upstream_at is not None and upstream_at > materialized_at:
         since[StaleReason.UPSTREAM_CHANGED] = upstream_at
     if code is not None and code.version != status.last_materialization_code_version:
-        since[StaleReason.CODE_CHANGED] = max(code.since, made_at)
+        since[StaleReason.CODE_CHANGED] = max(code.since, materialized_at)
     if not since:
         return None
     reason = next(iter(since))
     return Staleness(since=since[reason], reason=reason, reasons=tuple(since))
 
 
-def display(status: PartitionStatus | None, stale: Staleness | None) -> DisplayStatus:
-    """The one word to show. A last attempt that failed since the data were made hides that they are stale."""
+def display_status(status: PartitionStatus | None, stale: Staleness | None) -> DisplayStatus:
+    """The status to display. A failed attempt after the last materialization takes precedence over staleness."""
     if status is None or status.last_materialization_at is None:
         return DisplayStatus.NEVER_MATERIALIZED
-    tried_since = status.last_attempt_at is not None and status.last_attempt_at > status.last_materialization_at
-    if tried_since and status.last_attempt_outcome is AttemptOutcome.FAILED:
+    attempted_since = status.last_attempt_at is not None and status.last_attempt_at > status.last_materialization_at
+    if attempted_since and status.last_attempt_outcome is AttemptOutcome.FAILED:
         return DisplayStatus.LAST_ATTEMPT_FAILED
     return DisplayStatus.STALE if stale else DisplayStatus.MATERIALIZED
 
 
-# A version is a ULID: 48 bits of milliseconds, then 80 random ones, as 26 characters that sort as their number does.
+# A row version is a ULID: 48 bits of milliseconds and 80 random bits, as 26 characters that sort in numeric order.
 _DIGITS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-_PAIRS = tuple(one + other for one in _DIGITS for other in _DIGITS)  # thousands are minted in a transaction
+_PAIRS = tuple(one + other for one in _DIGITS for other in _DIGITS)  # for speed: thousands per transaction
 _SHIFTS = tuple(range(120, -1, -10))
-_TO_PYTHONS_DIGITS = str.maketrans(_DIGITS, "0123456789ABCDEFGHIJKLMNOPQRSTUV")
+_TO_PYTHON_DIGITS = str.maketrans(_DIGITS, "0123456789ABCDEFGHIJKLMNOPQRSTUV")
 _VERSION = re.compile(rf"[0-7][{_DIGITS}]{{25}}")
 _VERSION_RULE = f"a ULID: 26 of {_DIGITS}, the first at most 7"
 _RANDOM_BITS, _ALL_BITS = 80, 128
@@ -267,34 +277,34 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
 
-def mint(now: datetime, *, after: str | None, randomness: int) -> str:
-    """The version of a write that is made now, greater than the version before it whatever the clock says.
+def new_row_version(now: datetime, *, after: str | None, randomness: int) -> str:
+    """A version for a write made now. It is greater than `after`, even when the clock went back.
 
-    Only who holds the row's lock knows the version before; between rows and machines the order is the clocks'.
+    The caller must hold the row's lock to know `after`. Versions of different rows are ordered only by the clock.
     """
     if not 0 <= randomness < 1 << _RANDOM_BITS:
-        raise ValueError(f"a version has {_RANDOM_BITS} random bits; {randomness:#x} does not fit")
+        raise ValueError(f"randomness {randomness:#x} does not fit {_RANDOM_BITS} bits")
     number = max((now - _EPOCH) // _MILLISECOND, 0) << _RANDOM_BITS | randomness
     if after is not None:
-        number = max(number, version_number(after) + 1)
+        number = max(number, row_version_to_int(after) + 1)
     if number >> _ALL_BITS:
-        raise OverflowError(f"row_version: {after} is the last ULID there is; no write can come after it")
+        raise OverflowError(f"row_version: no ULID is greater than {after}")
     return "".join([_PAIRS[number >> shift & 1023] for shift in _SHIFTS])
 
 
-def version_number(text: str) -> int:
-    """The number that a version spells; any other spelling of it is refused."""
+def row_version_to_int(text: str) -> int:
+    """The number that a version encodes; BadName unless it is the canonical ULID text."""
     if _VERSION.fullmatch(text) is None:
         raise BadName("row_version", text, _VERSION_RULE)
-    return int(text.translate(_TO_PYTHONS_DIGITS), 32)
+    return int(text.translate(_TO_PYTHON_DIGITS), 32)
 
 
-def _blank(place: AssetPartition, values: Mapping[str, str], version: str) -> PartitionStatus:
+def _new_row(asset_partition: AssetPartition, values: Mapping[str, str], version: str) -> PartitionStatus:
     return PartitionStatus(
-        tenant_id=place.tenant_id,
-        workspace_id=place.workspace_id,
-        asset_key=place.asset_key,
-        partition_key=place.partition_key,
+        tenant_id=asset_partition.tenant_id,
+        workspace_id=asset_partition.workspace_id,
+        asset_key=asset_partition.asset_key,
+        partition_key=asset_partition.partition_key,
         partition_values=values,
         row_version=version,
     )

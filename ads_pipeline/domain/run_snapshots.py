@@ -1,7 +1,6 @@
-"""Folds the events of a run into a snapshot, and says when snapshots are too far behind.
+"""Snapshots of a run: folding events into a snapshot, the interface of an event store, alarms about snapshot lag.
 
-Plain values in, plain values out: who keeps events and snapshots, and reads them at the right moment, is `ledger`'s
-business. What an event is stands in `run_events`.
+Pure values and functions; `ledger.events` stores events and snapshots. Events are defined in `run_events`.
 """
 
 from collections import Counter
@@ -13,11 +12,11 @@ from typing import Final, Protocol
 
 from ads_pipeline.domain.run_events import RUN_TYPES, AppendResult, Event, LoggedEvent
 
-FIRST_PAGE: Final = 1_000
+DEFAULT_PAGE_SIZE: Final = 1_000
 
 
 class RunStatus(StrEnum):
-    """How far a run is. The last three are for ever."""
+    """The status of a run. The last three are terminal."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -27,12 +26,12 @@ class RunStatus(StrEnum):
     CANCELLED = "CANCELLED"
 
     @property
-    def terminal(self) -> bool:
-        return self in TERMINAL
+    def is_terminal(self) -> bool:
+        return self in TERMINAL_STATUSES
 
 
 class StepStatus(StrEnum):
-    """What came last of a step."""
+    """The status of a step after its last event."""
 
     RUNNING = "RUNNING"
     SUCCEEDED = "SUCCEEDED"
@@ -41,13 +40,13 @@ class StepStatus(StrEnum):
     SKIPPED = "SKIPPED"
 
 
-TERMINAL: Final = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED})
-_OPEN: Final = tuple(status for status in RunStatus if status not in TERMINAL)
+TERMINAL_STATUSES: Final = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED})
+_OPEN: Final = tuple(status for status in RunStatus if status not in TERMINAL_STATUSES)
 
-# What an event of the run itself makes of its status. A pair that is not listed changes nothing and is inconsistent.
-RUN_MOVES: Final[Mapping[tuple[RunStatus, str], RunStatus]] = {
+# (status, run-level event) -> next status. A pair that is not listed changes nothing and counts as inconsistent.
+RUN_TRANSITIONS: Final[Mapping[tuple[RunStatus, str], RunStatus]] = {
     (RunStatus.PENDING, "RunStarted"): RunStatus.RUNNING,
-    (RunStatus.RUNNING, "RunStarted"): RunStatus.RUNNING,  # a step may have spoken first
+    (RunStatus.RUNNING, "RunStarted"): RunStatus.RUNNING,  # the first event may be of a step
     (RunStatus.RUNNING, "RunPaused"): RunStatus.PAUSED,
     (RunStatus.PAUSED, "RunResumed"): RunStatus.RUNNING,
     **{(status, "RunCompleted"): RunStatus.COMPLETED for status in (RunStatus.PENDING, RunStatus.RUNNING)},
@@ -55,8 +54,8 @@ RUN_MOVES: Final[Mapping[tuple[RunStatus, str], RunStatus]] = {
     **{(status, "RunCancelled"): RunStatus.CANCELLED for status in _OPEN},
 }
 
-# What an event of a step makes of it; None: it says nothing of how far the step is.
-STEP_MOVES: Final[Mapping[str, StepStatus | None]] = {
+# Step event -> status of the step. None: the event leaves the status as it is.
+STEP_STATUS_AFTER: Final[Mapping[str, StepStatus | None]] = {
     "StepStarted": StepStatus.RUNNING,
     "StepCompleted": StepStatus.SUCCEEDED,
     "StepFailed": StepStatus.FAILED,
@@ -80,10 +79,10 @@ STEP_MOVES: Final[Mapping[str, StepStatus | None]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSnapshot:
-    """A run as its events up to `last_event_seq` tell it.
+    """The state of a run after its events up to `last_event_seq`.
 
-    `inconsistencies` counts events that could not be: they changed nothing. `stale_since` says that events are known
-    to be missing in it.
+    `inconsistencies` counts events that no transition allows; they changed nothing. `stale_since` is set when events
+    are known to be missing from the snapshot.
     """
 
     run_id: str
@@ -97,83 +96,85 @@ class RunSnapshot:
 
 
 class RunEventStore(Protocol):
-    """What a store of run events must do; `ads_pipeline_tests.run_event_stores` holds any of them to it."""
+    """The interface of a store of run events. The tests in `ads_pipeline_tests.run_event_stores` check any store."""
 
     def append(self, event: Event) -> AppendResult:
-        """Keep an event that is not kept yet, behind all that are visible of its run; say where it is."""
+        """Append an event after all visible events of its run. A known event is not stored again."""
         ...
 
     def append_many(self, events: Sequence[Event]) -> list[AppendResult]:
-        """The same for many, all or none of them, in the order given."""
+        """Append many events in the order given, all or none."""
         ...
 
-    def fetch(self, run_id: str, *, after_seq: int = 0, limit: int = FIRST_PAGE) -> list[LoggedEvent]:
-        """The next events of a run behind a place, in order."""
+    def fetch(self, run_id: str, *, after_seq: int = 0, limit: int = DEFAULT_PAGE_SIZE) -> list[LoggedEvent]:
+        """The next events of a run after a sequence number, in order."""
         ...
 
     def get_snapshot(self, run_id: str) -> RunSnapshot | None:
-        """The snapshot that is kept of a run, which may be behind its events; None when there is none yet."""
+        """The stored snapshot of a run, which may lag behind its events; None when there is none yet."""
         ...
 
     def project_snapshot(self, run_id: str) -> RunSnapshot:
-        """The snapshot that all events of a run give now."""
+        """Fold all events of a run, store the snapshot and return it."""
         ...
 
 
-def fold(
+def fold_events(
     before: RunSnapshot, steps: Mapping[str, StepStatus], events: Iterable[LoggedEvent]
 ) -> tuple[RunSnapshot, dict[str, StepStatus]]:
-    """The snapshot after these events, and the steps they changed. What was folded in before is passed over.
+    """The snapshot after these events, and the steps they changed. Events that were folded before are skipped.
 
-    `steps` holds what those steps were that the events name; a step that is not in it is new.
+    `steps` holds the previous status of the steps that the events name; a step that is not in it is new.
     """
-    status, last, wrong = before.status, before.last_event_seq, before.inconsistencies
+    status, last_seq, inconsistencies = before.status, before.last_event_seq, before.inconsistencies
     started_at, ended_at = before.started_at, before.ended_at
     counts, changed = Counter(before.steps), dict[str, StepStatus]()
     for logged in events:
         event = logged.event
-        if logged.run_seq <= last:
+        if logged.run_seq <= last_seq:
             continue
-        last = logged.run_seq
-        is_step = event.event_type in STEP_MOVES
+        last_seq = logged.run_seq
+        is_step = event.event_type in STEP_STATUS_AFTER
         if not is_step and event.event_type not in RUN_TYPES:
             continue
-        after = status if is_step and not status.terminal else RUN_MOVES.get((status, event.event_type))
-        if after is None:
-            wrong += 1
+        next_status = (
+            status if is_step and not status.is_terminal else RUN_TRANSITIONS.get((status, event.event_type))
+        )
+        if next_status is None:
+            inconsistencies += 1
             continue
-        status = RunStatus.RUNNING if is_step and after is RunStatus.PENDING else after
+        status = RunStatus.RUNNING if is_step and next_status is RunStatus.PENDING else next_status
         started_at = started_at or logged.persisted_at
-        ended_at = logged.persisted_at if status.terminal else None
-        move = STEP_MOVES.get(event.event_type)
-        if move is not None and event.step_id is not None:
-            earlier = changed.get(event.step_id) or steps.get(event.step_id)
-            if earlier is not None:
-                counts[earlier] -= 1
-            counts[move] += 1
-            changed[event.step_id] = move
+        ended_at = logged.persisted_at if status.is_terminal else None
+        step_status = STEP_STATUS_AFTER.get(event.event_type)
+        if step_status is not None and event.step_id is not None:
+            previous = changed.get(event.step_id) or steps.get(event.step_id)
+            if previous is not None:
+                counts[previous] -= 1
+            counts[step_status] += 1
+            changed[event.step_id] = step_status
     snapshot = replace(
         before,
         status=status,
-        last_event_seq=last,
+        last_event_seq=last_seq,
         steps={each: counts[each] for each in StepStatus if counts[each]},
         started_at=started_at,
         ended_at=ended_at,
-        inconsistencies=wrong,
+        inconsistencies=inconsistencies,
     )
     return snapshot, changed
 
 
-def contiguous(after_seq: int, events: Sequence[LoggedEvent]) -> Sequence[LoggedEvent]:
-    """As many of the events as follow on a place without a gap."""
-    for number, logged in enumerate(events):
-        if logged.run_seq != after_seq + 1 + number:
-            return events[:number]
+def contiguous_prefix(after_seq: int, events: Sequence[LoggedEvent]) -> Sequence[LoggedEvent]:
+    """The events up to the first gap in the sequence after `after_seq`."""
+    for index, logged in enumerate(events):
+        if logged.run_seq != after_seq + 1 + index:
+            return events[:index]
     return events
 
 
-class Lag(StrEnum):
-    """How far the snapshots are behind the events."""
+class LagLevel(StrEnum):
+    """How far snapshots lag behind events."""
 
     NORMAL = "NORMAL"
     DEGRADED = "DEGRADED"
@@ -181,30 +182,30 @@ class Lag(StrEnum):
     RESYNC = "RESYNC"
 
 
-# The most of each; what is above the last asks for a resync.
-_LAGS: Final = (
-    (timedelta(seconds=1), Lag.NORMAL),
-    (timedelta(seconds=5), Lag.DEGRADED),
-    (timedelta(seconds=10), Lag.HIGH),
+# The upper bound of each level, inclusive. A lag above the last bound needs a resync.
+_LAG_BOUNDS: Final = (
+    (timedelta(seconds=1), LagLevel.NORMAL),
+    (timedelta(seconds=5), LagLevel.DEGRADED),
+    (timedelta(seconds=10), LagLevel.HIGH),
 )
 
 
-def lag_of(behind: timedelta) -> Lag:
-    return next((lag for most, lag in _LAGS if behind <= most), Lag.RESYNC)
+def lag_level(lag: timedelta) -> LagLevel:
+    return next((level for bound, level in _LAG_BOUNDS if lag <= bound), LagLevel.RESYNC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LagWatch:
-    """Follows the lag, so that each episode raises its alarms once; it ends when the lag is normal again."""
+class LagMonitor:
+    """Raises each alarm once per episode. An episode ends when the lag is NORMAL again."""
 
-    worst: Lag = Lag.NORMAL
+    worst: LagLevel = LagLevel.NORMAL
 
-    def after(self, behind: timedelta) -> tuple["LagWatch", tuple[Lag, ...]]:
-        """The watch from now on, and what is to be raised: HIGH, RESYNC, or NORMAL when an alarm is over."""
-        now, order = lag_of(behind), tuple(Lag)
-        if now is Lag.NORMAL:
-            return LagWatch(), (Lag.NORMAL,) if self.worst in (Lag.HIGH, Lag.RESYNC) else ()
-        if order.index(now) <= order.index(self.worst):
+    def observe(self, lag: timedelta) -> tuple["LagMonitor", tuple[LagLevel, ...]]:
+        """The next monitor, and the alarms to raise: HIGH, RESYNC, or NORMAL when an alarm is over."""
+        level, order = lag_level(lag), tuple(LagLevel)
+        if level is LagLevel.NORMAL:
+            return LagMonitor(), (LagLevel.NORMAL,) if self.worst in (LagLevel.HIGH, LagLevel.RESYNC) else ()
+        if order.index(level) <= order.index(self.worst):
             return self, ()
-        passed = order[order.index(self.worst) + 1 : order.index(now) + 1]
-        return LagWatch(worst=now), tuple(each for each in passed if each is not Lag.DEGRADED)
+        passed = order[order.index(self.worst) + 1 : order.index(level) + 1]
+        return LagMonitor(worst=level), tuple(each for each in passed if each is not LagLevel.DEGRADED)

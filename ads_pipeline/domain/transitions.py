@@ -1,7 +1,6 @@
-"""Says what a verdict or a control act makes of a PartitionState: the only legal moves, as one table.
+"""The state machine of a partition: PartitionState and the table of every legal transition.
 
-Plain values in, plain values out. Who locks the row and writes the answer is `ledger`'s business; whether a failed
-partition deserves another attempt is `retry`'s.
+Pure functions; `ledger` locks the rows and writes them. Whether a failed partition is retried is decided in `retry`.
 """
 
 from collections.abc import Mapping
@@ -10,8 +9,9 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Self
 
-from ads_pipeline.domain.partition import PartitionKey, Run, checked_name
-from ads_pipeline.errors import IllegalTransition, printable
+from ads_pipeline.domain.partition import PartitionKey, Run, validate_name
+from ads_pipeline.errors import IllegalTransition
+from ads_pipeline.quoting import printable
 
 
 class Status(StrEnum):
@@ -23,32 +23,32 @@ class Status(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What the validator says of one run."""
+    """The validator's decision about one run."""
 
     ACCEPTED = "accepted"
     REJECTED = "rejected"
 
 
 class Effect(StrEnum):
-    """What a verdict did to the partition; kept with the attempt, so that history reads without replaying it."""
+    """What a verdict did to the partition; stored with the attempt, so that history needs no replay."""
 
-    PROMOTED = "promoted"  # the run took the authority
-    CONFIRMED = "confirmed"  # the run had the authority and keeps it
-    SUPERSEDED = "superseded"  # accepted, but a newer run already had the authority
-    SET_ASIDE = "set_aside"  # rejected, and an earlier success stands
+    PROMOTED = "promoted"  # the run got authority
+    CONFIRMED = "confirmed"  # the run had authority and keeps it
+    SUPERSEDED = "superseded"  # accepted, but a newer run has authority
+    SET_ASIDE = "set_aside"  # rejected, and another run keeps its authority
     FAILED = "failed"  # rejected, and nothing is safe to read
-    DEMOTED = "demoted"  # rejected although it had the authority: its rows must go
+    DEMOTED = "demoted"  # the run had authority and is now rejected: its rows must be removed
 
 
 class Action(StrEnum):
-    """Everything that can happen to a partition. The values complete the sentence "cannot …"."""
+    """Everything that can happen to a partition. The values complete the message "cannot …"."""
 
     ACCEPT_NEWER = "accept a run newer than the current one"
     ACCEPT_CURRENT = "accept the current run again"
     ACCEPT_OLDER = "accept a run older than the current one"
     REJECT_CURRENT = "reject the current run"
     REJECT_OTHER = "reject a run that is not the current one"
-    REDELIVER = "hear a recorded verdict again"
+    REDELIVER = "record the same verdict again"
     END_UNJUDGED = "end a run without a verdict"
     ENQUEUE = "enqueue a backfill"
     REQUEUE = "requeue"
@@ -59,34 +59,34 @@ class Action(StrEnum):
 
 
 class MessageRule(StrEnum):
-    """What becomes of the error message."""
+    """How a transition changes the error message."""
 
     KEEP = "keep"
     CLEAR = "clear"
     SET = "set"
-    NEWEST = "newest"  # the rejection of the newest run speaks, whichever verdict arrives last
+    NEWEST = "newest"  # keep the message of the newest rejected run, in whatever order verdicts arrive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """One cell of the table. A move with an effect is a verdict's, and counts as an attempt; others never do."""
+    """One entry of the table. Transitions with an effect are verdicts and count as attempts; others do not."""
 
-    to: Status | None
+    target: Status | None
     effect: Effect | None = None
     takes_authority: bool = False
     message: MessageRule = MessageRule.KEEP
 
 
-_PROMOTE = Transition(to=Status.SUCCESS, effect=Effect.PROMOTED, takes_authority=True, message=MessageRule.CLEAR)
-_CONFIRM = Transition(to=Status.SUCCESS, effect=Effect.CONFIRMED)
-_SUPERSEDE = Transition(to=Status.SUCCESS, effect=Effect.SUPERSEDED)
-_SET_ASIDE = Transition(to=Status.SUCCESS, effect=Effect.SET_ASIDE)
-_FAIL = Transition(to=Status.FAILED, effect=Effect.FAILED, message=MessageRule.NEWEST)
-_DEMOTE = Transition(to=Status.FAILED, effect=Effect.DEMOTED, message=MessageRule.SET)
-_TO_PENDING = Transition(to=Status.PENDING)
-_STAY = {status: Transition(to=status) for status in (None, *Status)}
+_PROMOTE = Transition(target=Status.SUCCESS, effect=Effect.PROMOTED, takes_authority=True, message=MessageRule.CLEAR)
+_CONFIRM = Transition(target=Status.SUCCESS, effect=Effect.CONFIRMED)
+_SUPERSEDE = Transition(target=Status.SUCCESS, effect=Effect.SUPERSEDED)
+_SET_ASIDE = Transition(target=Status.SUCCESS, effect=Effect.SET_ASIDE)
+_FAIL = Transition(target=Status.FAILED, effect=Effect.FAILED, message=MessageRule.NEWEST)
+_DEMOTE = Transition(target=Status.FAILED, effect=Effect.DEMOTED, message=MessageRule.SET)
+_TO_PENDING = Transition(target=Status.PENDING)
+_STAY = {status: Transition(target=status) for status in (None, *Status)}
 
-# None is the absent row: it reads as pending, and only a write makes it one. A pair that is not listed is refused.
+# The status None is a partition without a row, which reads as pending. A pair that is not listed is illegal.
 TRANSITIONS: Mapping[tuple[Status | None, Action], Transition] = {
     (None, Action.ACCEPT_NEWER): _PROMOTE,
     (None, Action.REJECT_OTHER): _FAIL,
@@ -127,19 +127,19 @@ TRANSITIONS: Mapping[tuple[Status | None, Action], Transition] = {
     (Status.SUCCESS, Action.CLEAR_TERMINAL): _STAY[Status.SUCCESS],
 }
 
-# What to do instead, for the acts an operator may ask for in the wrong state.
-_INSTEAD = {
-    Action.REQUEUE: "a success is reprocessed or withdrawn, not requeued",
-    Action.REPROCESS: "only a success is reprocessed; requeue a failed partition, wait for a pending one",
-    Action.WITHDRAW: "there is nothing to withdraw; only a success is served",
+# Advice for operators who request an action in a status that does not allow it.
+_ADVICE = {
+    Action.REQUEUE: "reprocess or withdraw a success instead",
+    Action.REPROCESS: "only a success can be reprocessed; requeue a failed partition, wait for a pending one",
+    Action.WITHDRAW: "only a success can be withdrawn",
     Action.MARK_TERMINAL: "only a failed partition can be terminal",
-    Action.CLEAR_TERMINAL: "nobody has heard of it, so nobody has marked it",
+    Action.CLEAR_TERMINAL: "the partition has no row, so it has no terminal mark",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionState:
-    """The ledger's row for one partition. A partition without a row reads as `absent(key)`."""
+    """The ledger's row of one partition. A partition without a row reads as `absent(key)`."""
 
     key: PartitionKey
     status: Status
@@ -155,16 +155,16 @@ class PartitionState:
         return cls(key=key, status=Status.PENDING)
 
     @property
-    def recorded(self) -> Status | None:
-        """The status as the table's row names it: None until a row exists."""
+    def recorded_status(self) -> Status | None:
+        """The status in the partition's row; None when there is no row."""
         return None if self.updated_at is None else self.status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteredRun:
-    """A run the ledger was told of. The ordinal orders the runs of a partition; no clock and no name does.
+    """A run that the ledger registered. Only the ordinal orders the runs of a partition.
 
-    The last three fields are the seal's; all three are None for a run that was found damaged.
+    The last three fields come from the seal. They are None when the run was damaged at registration.
     """
 
     run: Run
@@ -176,7 +176,7 @@ class RegisteredRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the validator says of one run. A re-validation carries a validation_id of its own."""
+    """The validator's decision about one run, with its reason. A re-validation has its own validation_id."""
 
     run: Run
     outcome: Outcome
@@ -188,39 +188,39 @@ class Verdict:
 
     def __post_init__(self) -> None:
         if self.validation_id:
-            checked_name("validation_id", self.validation_id)
+            validate_name("validation_id", self.validation_id)
         if self.error_class is not None:
-            checked_name("error_class", self.error_class)
-        told = self.error_class is not None and bool(self.error_message)
-        silent = self.error_class is None and self.error_message is None
-        if not (told if self.outcome is Outcome.REJECTED else silent):
-            raise ValueError(f"{self.run}: a rejection has an error class and a message, an acceptance neither")
+            validate_name("error_class", self.error_class)
+        has_error = self.error_class is not None and bool(self.error_message)
+        has_no_error = self.error_class is None and self.error_message is None
+        if not (has_error if self.outcome is Outcome.REJECTED else has_no_error):
+            raise ValueError(f"{self.run}: a rejection needs an error class and a message, an acceptance has neither")
         if self.outcome is Outcome.ACCEPTED and self.rows_read is None:
-            raise ValueError(f"{self.run}: an acceptance says how many rows were read")
+            raise ValueError(f"{self.run}: an acceptance needs the number of rows read")
         if self.error_message is not None:
             object.__setattr__(self, "error_message", printable(self.error_message))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictEffect:
-    """The state after a verdict, what the verdict did, and the run whose rejection the message tells."""
+    """The state after a verdict, the verdict's effect, and the ordinal of the run that the message is about."""
 
     state: PartitionState
     effect: Effect
     message_ordinal: int | None
 
 
-def move_for(recorded: Status | None, act: Action, *, partition: object) -> Transition:
-    """The cell of the table, or IllegalMove."""
-    move = TRANSITIONS.get((recorded, act))
-    if move is None:
-        hint = _INSTEAD.get(act, "the transition table has no such move")
-        raise IllegalTransition(str(partition), recorded or "absent", act.value, hint)
-    return move
+def transition_for(status: Status | None, action: Action, *, partition: object) -> Transition:
+    """The table's entry for this status and action, or IllegalTransition."""
+    transition = TRANSITIONS.get((status, action))
+    if transition is None:
+        advice = _ADVICE.get(action, "the transition table has no such entry")
+        raise IllegalTransition(str(partition), status or "absent", action.value, advice)
+    return transition
 
 
-def act_of(outcome: Outcome, *, ordinal: int, current_ordinal: int | None) -> Action:
-    """Which act a verdict is, from where its run stands beside the current one."""
+def action_for(outcome: Outcome, *, ordinal: int, current_ordinal: int | None) -> Action:
+    """The action that a verdict on this run is, given the run that has authority."""
     if outcome is Outcome.REJECTED:
         return Action.REJECT_CURRENT if ordinal == current_ordinal else Action.REJECT_OTHER
     if current_ordinal is None or ordinal > current_ordinal:
@@ -228,7 +228,7 @@ def act_of(outcome: Outcome, *, ordinal: int, current_ordinal: int | None) -> Ac
     return Action.ACCEPT_CURRENT if ordinal == current_ordinal else Action.ACCEPT_OLDER
 
 
-def rule_on(
+def apply_verdict(
     state: PartitionState,
     verdict: Verdict,
     *,
@@ -237,51 +237,52 @@ def rule_on(
     message_ordinal: int | None,
     now: datetime,
 ) -> VerdictEffect:
-    """What a verdict that was not heard before makes of the partition."""
-    act = act_of(verdict.outcome, ordinal=registered.ordinal, current_ordinal=current_ordinal)
-    move = move_for(state.recorded, act, partition=state.key)
-    if move.to is None or move.effect is None:
-        raise IllegalTransition(str(state.key), state.recorded or "absent", act.value, "a verdict always counts")
-    message, message_ordinal = _message(state, verdict, move, registered.ordinal, message_ordinal)
-    taken = move.takes_authority
-    ruled = PartitionState(
+    """The effect of a verdict that was not recorded before."""
+    action = action_for(verdict.outcome, ordinal=registered.ordinal, current_ordinal=current_ordinal)
+    transition = transition_for(state.recorded_status, action, partition=state.key)
+    if transition.target is None or transition.effect is None:
+        status = state.recorded_status or "absent"
+        raise IllegalTransition(str(state.key), status, action.value, "a verdict must have an effect")
+    message, message_ordinal = _message_after(state, verdict, transition, registered.ordinal, message_ordinal)
+    takes_authority = transition.takes_authority
+    new_state = PartitionState(
         key=state.key,
-        status=move.to,
-        current_run_id=registered.run.run_id if taken else state.current_run_id,
-        schema_version=registered.schema_version if taken else state.schema_version,
-        record_count=registered.record_count if taken else state.record_count,
-        updated_at=later(state.updated_at, now),
+        status=transition.target,
+        current_run_id=registered.run.run_id if takes_authority else state.current_run_id,
+        schema_version=registered.schema_version if takes_authority else state.schema_version,
+        record_count=registered.record_count if takes_authority else state.record_count,
+        updated_at=next_timestamp(state.updated_at, now),
         error_message=message,
         attempt_count=state.attempt_count + 1,
     )
-    return VerdictEffect(state=ruled, effect=move.effect, message_ordinal=message_ordinal)
+    return VerdictEffect(state=new_state, effect=transition.effect, message_ordinal=message_ordinal)
 
 
-def carry_out(state: PartitionState, act: Action, *, now: datetime) -> PartitionState:
-    """What a control act makes of the partition: the same value where nothing changes."""
-    move = move_for(state.recorded, act, partition=state.key)
-    if move.effect is not None:
-        raise IllegalTransition(
-            str(state.key), state.recorded or "absent", act.value, "a verdict is recorded, not ordered"
-        )
-    if move.to is state.recorded or move.to is None:
+def apply_control_action(state: PartitionState, action: Action, *, now: datetime) -> PartitionState:
+    """The state after a control action; the same object when nothing changes."""
+    transition = transition_for(state.recorded_status, action, partition=state.key)
+    if transition.effect is not None:
+        status = state.recorded_status or "absent"
+        raise IllegalTransition(str(state.key), status, action.value, "a verdict is not a control action")
+    if transition.target is state.recorded_status or transition.target is None:
         return state
-    return replace(state, status=move.to, updated_at=later(state.updated_at, now))
+    return replace(state, status=transition.target, updated_at=next_timestamp(state.updated_at, now))
 
 
-def later(previous: datetime | None, now: datetime) -> datetime:
-    """Now, or the next instant after the previous one when the clock stands still or goes back."""
+def next_timestamp(previous: datetime | None, now: datetime) -> datetime:
+    """Now, or one microsecond after the previous time when the clock stands still or goes back."""
     return now if previous is None else max(now, previous + timedelta(microseconds=1))
 
 
-def _message(
-    state: PartitionState, verdict: Verdict, move: Transition, ordinal: int, told_by: int | None
+def _message_after(
+    state: PartitionState, verdict: Verdict, transition: Transition, ordinal: int, message_ordinal: int | None
 ) -> tuple[str | None, int | None]:
-    match move.message:
+    """The error message after the transition, and the ordinal of the run that it is about."""
+    match transition.message:
         case MessageRule.CLEAR:
             return None, None
         case MessageRule.KEEP:
-            return state.error_message, told_by
-        case MessageRule.NEWEST if told_by is not None and told_by > ordinal:
-            return state.error_message, told_by
+            return state.error_message, message_ordinal
+        case MessageRule.NEWEST if message_ordinal is not None and message_ordinal > ordinal:
+            return state.error_message, message_ordinal
     return verdict.error_message, ordinal

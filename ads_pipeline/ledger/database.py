@@ -17,8 +17,9 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 
-from ads_pipeline.errors import LedgerOutdated, LedgerRefused, LedgerUnavailable, printable
+from ads_pipeline.errors import LedgerOutdated, LedgerRefused, LedgerUnavailable
 from ads_pipeline.ledger.control import tables
+from ads_pipeline.quoting import printable
 
 T = TypeVar("T")
 

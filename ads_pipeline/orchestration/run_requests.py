@@ -1,34 +1,38 @@
-"""Decides which runs to ask Dagster for: ranges that hold exactly what is due, under keys that grow when a run died.
+"""Builds the run requests of sensors: ranges of due partitions that no unfinished run covers.
 
-Dagster answers a run key once and for ever. So a key tells what it is for and how often that was tried, and the next
-try waits longer than the one before.
+Dagster ignores a repeated run key for ever. The key therefore counts the earlier runs of the same request, and each
+further run waits longer.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
 import dagster as dg
 from dagster._core.definitions.partitions.context import partition_loading_context
 
-from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.retry import Lane
+from ads_pipeline.domain.partition import NAME_RULES, PartitionKey
+from ads_pipeline.domain.retry import Lane, lane_for
+from ads_pipeline.orchestration.partitions import CUSTOMERS, DAY
+from ads_pipeline.quoting import quoted
 
-FOR_TAG: Final = "ads_pipeline/for"
+REQUEST_TAG: Final = "ads_pipeline/request"
 PRIORITY_TAG: Final = "dagster/priority"
-# What waits in Dagster's queue: fresh days first. That backfills get their turn is seen to where turns are given.
+# Dagster starts queued runs of fresh days first; `retry.shares` reserves slots for backfills.
 PRIORITIES: Final = {Lane.FRESH: "1", Lane.BACKFILL: "0"}
 QUERY_TAG: Final = "ads_pipeline/query"
 START, END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
-LONGEST_WAIT: Final = timedelta(hours=1)
+MAX_BACKOFF: Final = timedelta(hours=1)
+AssetKeyBuilder = Callable[[str], dg.AssetKey]
+Clock = Callable[[], datetime]
 _FINISHED: Final = frozenset({"SUCCESS", "FAILURE", "CANCELED"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedPartitions:
-    """Partitions of one query that a run is wanted for. The word of each changes when there is a new reason."""
+    """Partitions of one query to run, each with a reason. A new reason allows a new run."""
 
     query_name: str
     assets: tuple[dg.AssetKey, ...]
@@ -36,74 +40,147 @@ class RequestedPartitions:
     lane: Lane = Lane.BACKFILL
 
 
+def build_sensor_result(
+    context: dg.SensorEvaluationContext,
+    partitions: dg.MultiPartitionsDefinition,
+    reasons: Mapping[PartitionKey, str],
+    query_names: Sequence[str],
+    asset_keys: Sequence[AssetKeyBuilder],
+    now: datetime,
+) -> dg.SensorResult:
+    """Request runs of these partitions, or first add the customers that Dagster does not know yet.
+
+    A range needs both its ends in Dagster, so the runs of new customers follow on the next tick.
+    """
+    due = _select_known(context, partitions, reasons, query_names, now.date())
+    customers = context.instance.get_dynamic_partitions(CUSTOMERS)
+    _warn_of_invalid_customers(context, customers)
+    new = sorted({key.customer_id for key in due} - set(customers))
+    if new:
+        add = dg.DynamicPartitionsDefinition(name=CUSTOMERS).build_add_request(new)
+        reason = f"added {len(new)} new customers; their runs follow on the next tick"
+        return dg.SensorResult(dynamic_partitions_requests=[add], skip_reason=reason)
+    requests: list[dg.RunRequest] = []
+    for name in query_names:
+        assets = tuple(build_key(name) for build_key in asset_keys)
+        for lane in Lane:
+            group = (name, lane)
+            selected = {key: why for key, why in due.items() if (key.query_name, lane_for(key, now.date())) == group}
+            if selected:
+                requested = RequestedPartitions(query_name=name, assets=assets, reasons=selected, lane=lane)
+                requests += run_requests(context.instance, partitions, requested, now=now)
+    if requests:
+        return dg.SensorResult(run_requests=requests)
+    waiting = f"; {len(due)} partitions are in unfinished runs or wait for their next run" if due else ""
+    return dg.SensorResult(skip_reason=f"no partition is due{waiting}")
+
+
 def run_requests(
-    instance: dg.DagsterInstance, partitions: dg.MultiPartitionsDefinition, due: RequestedPartitions, *, now: datetime
+    instance: dg.DagsterInstance,
+    partitions: dg.MultiPartitionsDefinition,
+    requested: RequestedPartitions,
+    *,
+    now: datetime,
 ) -> list[dg.RunRequest]:
-    """Requests for what no unfinished run is at, each a range without a partition that is not due."""
+    """Build one request per range of requested partitions. Partitions in unfinished runs are left out."""
     with partition_loading_context(dynamic_partitions_store=instance):
-        busy = _at_work(instance, partitions, due.assets)
-        named = {key.dagster_key: reason for key, reason in due.reasons.items()}
-        wanted = {name: reason for name, reason in named.items() if name not in busy}
-        subset = partitions.subset_with_partition_keys(wanted)
+        in_progress = _find_in_progress(instance, partitions, requested.assets)
+        named = {key.dagster_key: reason for key, reason in requested.reasons.items()}
+        due = {name: reason for name, reason in named.items() if name not in in_progress}
+        subset = partitions.subset_with_partition_keys(due)
         ranges = [
             (each.start, each.end, [str(name) for name in partitions.get_partition_keys_in_range(each)])
             for each in subset.get_partition_key_ranges(partitions)
         ]
     requests = (
-        _request(instance, due, start, end, [(name, wanted[name]) for name in names], now)
+        _build_request(instance, requested, start, end, [(name, due[name]) for name in names], now)
         for start, end, names in sorted(ranges)
     )
     return [request for request in requests if request is not None]
 
 
 def range_tags(query_name: str, start: str, end: str) -> dict[str, str]:
-    """What makes a run one over a range of a query's partitions."""
+    """The tags of a run over a range of partitions of one query."""
     return {START: start, END: end, QUERY_TAG: query_name}
 
 
-def _request(
+def _select_known(
+    context: dg.SensorEvaluationContext,
+    partitions: dg.MultiPartitionsDefinition,
+    reasons: Mapping[PartitionKey, str],
+    query_names: Sequence[str],
+    today: date,
+) -> dict[PartitionKey, str]:
+    """Select the partitions that Dagster has. Today becomes a partition only tomorrow."""
+    days = partitions.get_partitions_def_for_dimension(DAY)
+    first = date.fromisoformat(str(days.get_first_partition_key()))
+    unknown = [key for key in reasons if key.query_name not in query_names or key.logical_date < first]
+    if unknown:
+        message = (
+            "%d partitions have sealed runs but no asset: their query is not in the query file, or their day is "
+            "before the start date %s. Their data is kept. First: %s"
+        )
+        context.log.warning(message, len(unknown), first, min(unknown))
+    return {
+        key: why
+        for key, why in reasons.items()
+        if key.query_name in query_names and first <= key.logical_date < today
+    }
+
+
+def _warn_of_invalid_customers(context: dg.SensorEvaluationContext, customers: Sequence[str]) -> None:
+    """Warn of customers that someone added in the UI, which accepts any text."""
+    rule, description = NAME_RULES["customer_id"]
+    for name in customers:
+        if rule.fullmatch(name) is None:
+            message = "%s in %s is not a valid customer (%s); delete it in the Dagster UI"
+            context.log.warning(message, quoted(name), CUSTOMERS, description)
+
+
+def _build_request(
     instance: dg.DagsterInstance,
-    due: RequestedPartitions,
+    requested: RequestedPartitions,
     start: str,
     end: str,
     reasons: Sequence[tuple[str, str]],
     now: datetime,
 ) -> dg.RunRequest | None:
-    told = repr((due.query_name, [str(asset) for asset in due.assets], sorted(reasons)))
-    digest = hashlib.sha256(told.encode()).hexdigest()[:32]
-    tried = instance.get_run_records(filters=dg.RunsFilter(tags={FOR_TAG: digest}), limit=20)
-    if tried and now < _ended(tried) + min(LONGEST_WAIT, timedelta(minutes=2 ** len(tried))):
+    content = repr((requested.query_name, [str(asset) for asset in requested.assets], sorted(reasons)))
+    digest = hashlib.sha256(content.encode()).hexdigest()[:32]
+    earlier = instance.get_run_records(filters=dg.RunsFilter(tags={REQUEST_TAG: digest}), limit=20)
+    if earlier and now < _last_end(earlier) + min(MAX_BACKOFF, timedelta(minutes=2 ** len(earlier))):
         return None
     return dg.RunRequest(
-        run_key=f"{due.query_name}:{digest}#{len(tried)}",
-        asset_selection=list(due.assets),
-        tags=range_tags(due.query_name, start, end) | {FOR_TAG: digest, PRIORITY_TAG: PRIORITIES[due.lane]},
+        run_key=f"{requested.query_name}:{digest}#{len(earlier)}",
+        asset_selection=list(requested.assets),
+        tags=range_tags(requested.query_name, start, end)
+        | {REQUEST_TAG: digest, PRIORITY_TAG: PRIORITIES[requested.lane]},
     )
 
 
-def _ended(tried: Sequence[Any]) -> datetime:
-    """When the last try ended; one that has not ended stands for the end of time, because it may yet succeed."""
-    ends = [record.end_time or 0.0 for record in tried if record.dagster_run.is_finished]
-    if len(ends) < len(tried):
-        return datetime.max.replace(tzinfo=UTC) - LONGEST_WAIT
+def _last_end(runs: Sequence[Any]) -> datetime:
+    """The time when the last run ended, or the far future while one is unfinished."""
+    ends = [record.end_time or 0.0 for record in runs if record.dagster_run.is_finished]
+    if len(ends) < len(runs):
+        return datetime.max.replace(tzinfo=UTC) - MAX_BACKOFF
     return datetime.fromtimestamp(max(ends), UTC)
 
 
-def _at_work(
+def _find_in_progress(
     instance: dg.DagsterInstance, partitions: dg.MultiPartitionsDefinition, assets: Sequence[dg.AssetKey]
 ) -> set[str]:
-    """The names of the partitions that unfinished runs are for, whoever asked for them."""
+    """Find the names of the partitions that unfinished runs cover, including runs started by operators."""
     unfinished = [status for status in dg.DagsterRunStatus if status.value not in _FINISHED]
-    busy: set[str] = set()
+    names: set[str] = set()
     for run in instance.get_runs(filters=dg.RunsFilter(statuses=unfinished)):
         if not run.asset_selection or not run.asset_selection.isdisjoint(assets):
-            busy.update(names_of(run.tags, partitions))
-    return busy
+            names.update(partition_names(run.tags, partitions))
+    return names
 
 
-def names_of(tags: Mapping[str, str], partitions: dg.MultiPartitionsDefinition) -> Iterable[str]:
-    """The partitions that a run with these tags is for. The caller has opened the loading context."""
+def partition_names(tags: Mapping[str, str], partitions: dg.MultiPartitionsDefinition) -> Iterable[str]:
+    """The partitions of a run with these tags. The caller must have opened a partition loading context."""
     if START in tags:
-        wanted = dg.PartitionKeyRange(tags[START], tags[END])
-        return [str(name) for name in partitions.get_partition_keys_in_range(wanted)]
+        key_range = dg.PartitionKeyRange(tags[START], tags[END])
+        return [str(name) for name in partitions.get_partition_keys_in_range(key_range)]
     return [tags["dagster/partition"]] if "dagster/partition" in tags else []

@@ -6,10 +6,10 @@ from datetime import date, datetime
 import dagster as dg
 
 from ads_pipeline.domain.partition import NAME_RULES, PartitionKey
-from ads_pipeline.domain.retry import Lane, lane_of
-from ads_pipeline.errors import quoted
+from ads_pipeline.domain.retry import Lane, lane_for
 from ads_pipeline.orchestration.partitions import CUSTOMERS, DAY
 from ads_pipeline.orchestration.run_requests import RequestedPartitions, run_requests
+from ads_pipeline.quoting import quoted
 
 AssetOf = Callable[[str], dg.AssetKey]
 Clock = Callable[[], datetime]
@@ -41,7 +41,7 @@ def answer(
         assets = tuple(asset(name) for asset in assets_of)
         for lane in Lane:
             here = (name, lane)
-            of_lane = {key: why for key, why in known.items() if (key.query_name, lane_of(key, today)) == here}
+            of_lane = {key: why for key, why in known.items() if (key.query_name, lane_for(key, today)) == here}
             due = RequestedPartitions(query_name=name, assets=assets, reasons=of_lane, lane=lane)
             requests += run_requests(context.instance, partitions, due, now=now) if of_lane else []
     if requests:

@@ -18,7 +18,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from ads_pipeline.domain.partition import PartitionKey, Run, checked_name, parse_date, parse_run_path
+from ads_pipeline.domain.partition import PartitionKey, Run, parse_date, parse_run_path, validate_name
 from ads_pipeline.errors import (
     BadJson,
     BadName,
@@ -28,9 +28,9 @@ from ads_pipeline.errors import (
     RunExists,
     RunNotSealed,
     UnsafePath,
-    printable,
 )
-from ads_pipeline.raw.seal import MAX_SEAL_BYTES, Seal, SealFacts, parse_seal, seal_text
+from ads_pipeline.quoting import printable
+from ads_pipeline.raw.seal import MAX_SEAL_BYTES, Seal, SealFacts, encode_seal, parse_seal
 from ads_pipeline.raw.strict_json import parse_object
 
 PAYLOAD: Final = "payload.jsonl"
@@ -121,7 +121,7 @@ class RawRuns:
         whose name breaks the rules is reported as damage at whatever level it stands: an account in a misspelt
         directory must not drop out in silence.
         """
-        checked_name("source", source)
+        validate_name("source", source)
         window = f"logical_date={since.isoformat()}", f"logical_date={until.isoformat()}"
         with _translated(source), ExitStack() as opened:
             try:
@@ -180,7 +180,7 @@ def _write(run: Run, rows: Iterable[Mapping[str, Any]], facts: SealFacts, day: i
                 size += len(line)
         seal = Seal(run=run, facts=facts, record_count=count, payload_bytes=size, payload_sha256=digest.hexdigest())
         with _new_file(METADATA, directory) as metadata:
-            metadata.write(seal_text(seal))
+            metadata.write(encode_seal(seal))
         os.fsync(directory)
     return seal
 

@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from ads_pipeline.domain.partition import Run, checked_name
-from ads_pipeline.errors import BadJson, BadName, RunDamaged, quoted
+from ads_pipeline.domain.partition import Run, validate_name
+from ads_pipeline.errors import BadJson, BadName, RunDamaged
+from ads_pipeline.quoting import quoted
 from ads_pipeline.raw.strict_json import parse_object
 
 MAX_SEAL_BYTES: Final = 1 << 16
@@ -56,12 +57,12 @@ class Seal:
     payload_sha256: str | None
 
 
-def gaql_hash(gaql: str) -> str:
+def hash_gaql(gaql: str) -> str:
     """The digest by which a run names the exact query it was made with."""
     return hashlib.sha256(gaql.encode("utf-8")).hexdigest()
 
 
-def seal_text(seal: Seal) -> bytes:
+def encode_seal(seal: Seal) -> bytes:
     """The content of metadata.json."""
     document = {
         "source": seal.run.key.source,
@@ -150,7 +151,7 @@ _FIELDS: Mapping[str, tuple[str, Callable[[object], Any], bool]] = {
     "extracted_at": ("an ISO 8601 instant with its UTC offset", _instant, True),
     "schema_version": (
         "1 to 32 of letters, digits, '.', '_', '-'",
-        lambda v: checked_name("schema_version", v),
+        lambda v: validate_name("schema_version", v),
         True,
     ),
     "api_version": ("1 to 32 of letters, digits, '.', '_', '-'", _matching(r"[0-9A-Za-z._-]{1,32}"), True),

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from ads_pipeline.contracts.models import PARTITION_CUSTOMER, PARTITION_DAY
 from ads_pipeline.contracts.rules import CheckRule, Rules
-from ads_pipeline.errors import quoted
+from ads_pipeline.quoting import quoted
 from ads_pipeline.validator.payload import MAX_SAMPLES, Violation
 
 Mask = Any  # a boolean column; pyarrow has no type annotations

@@ -21,7 +21,8 @@ from pyspark.sql import DataFrame, SparkSession
 from ads_pipeline.contracts.rules import Rules
 from ads_pipeline.domain.partition import Run
 from ads_pipeline.domain.transitions import Outcome, Verdict
-from ads_pipeline.errors import JudgingFailed, RunDamaged, cause_of
+from ads_pipeline.errors import JudgingFailed, RunDamaged
+from ads_pipeline.quoting import root_cause
 from ads_pipeline.raw.seal import Seal
 from ads_pipeline.validator.contract_checks import check_rows
 from ads_pipeline.validator.payload import (
@@ -64,7 +65,7 @@ class SealedPayload:
     """A sealed run and the absolute path of its payload, as every machine of the cluster sees it."""
 
     seal: Seal
-    payload: str
+    payload_path: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +110,7 @@ def _translate_errors(failure: str) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError, OSError) as error:
-        raise JudgingFailed(f"{failure}: {cause_of(error)}") from error
+        raise JudgingFailed(f"{failure}: {root_cause(error)}") from error
 
 
 def _create_run_frame(spark: SparkSession, runs: Sequence[SealedPayload]) -> DataFrame:
@@ -117,7 +118,7 @@ def _create_run_frame(spark: SparkSession, runs: Sequence[SealedPayload]) -> Dat
     rows = [
         (
             position,
-            run.payload,
+            run.payload_path,
             run.seal.payload_bytes,
             run.seal.payload_sha256,
             run.seal.record_count,

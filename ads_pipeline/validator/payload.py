@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
 from ads_pipeline.contracts.rules import ColumnRule, Rules
-from ads_pipeline.errors import BadJson, printable
+from ads_pipeline.errors import BadJson
+from ads_pipeline.quoting import printable
 from ads_pipeline.raw.strict_json import parse_object
 
 MAX_LINE_BYTES: Final = 16 << 20

@@ -12,7 +12,8 @@ from deltalake import Field
 from deltalake import Schema as DeltaSchema
 from pyspark.sql.types import StructType
 
-from ads_pipeline.errors import SchemaConflict, WarehouseError, printable
+from ads_pipeline.errors import SchemaConflict, WarehouseError
+from ads_pipeline.quoting import printable
 from ads_pipeline.warehouse.values import DATE_COLUMN, KEY_COLUMNS
 
 _FORBIDDEN_CHARACTERS = frozenset(" ,;{}()\n\t=")
@@ -49,7 +50,7 @@ def read_spark_columns(table: object, schema: StructType) -> tuple[TableColumn, 
     for column in columns.values():
         if not _is_storable(json.loads(column.type)):
             problem = (
-                f"column {printable(column.name)} has type {column.type}, which not every Delta reader reads"
+                f"column {printable(column.name)} has type {column.type}, which some Delta readers lack"
             )
             raise WarehouseError(str(table), problem)
     *keys, day = _REQUIRED.values()

@@ -9,7 +9,8 @@ from typing import ParamSpec, TypeVar
 
 from pyspark.errors import AnalysisException
 
-from ads_pipeline.errors import AdsPipelineError, WarehouseUnavailable, printable, root_cause
+from ads_pipeline.errors import AdsPipelineError, WarehouseUnavailable
+from ads_pipeline.quoting import printable, root_cause
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

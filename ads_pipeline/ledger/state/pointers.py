@@ -1,0 +1,109 @@
+"""Publishes loaded runs: moves warehouse pointers, and records loads and failed loads."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from ads_pipeline.domain.freshness import WAREHOUSE, AttemptOutcome
+from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.transitions import PartitionState, Status
+from ads_pipeline.ledger.row_mapping import key_fields, key_in, pointer_fields, run_in, run_name
+from ads_pipeline.ledger.status.partition_status import AttemptResult
+from ads_pipeline.ledger.tables import instant_text
+from ads_pipeline.ledger.values import Publication, PublishResult
+from ads_pipeline.ledger.write_context import WriteContext
+from ads_pipeline.quoting import printable
+
+_LOAD_EVENT_FIELDS = ("run_id", "schema_version", "record_count", "table_version")
+
+
+def publish_runs(
+    context: WriteContext, connection: sa.Connection, publications: Sequence[Publication]
+) -> PublishResult:
+    """Point readers at the runs that still have authority, and record each load.
+
+    A run without authority, or with an open demotion, is returned as outdated and changes nothing.
+    """
+    now = context.now(connection)
+    keys = sorted({publication.run.key for publication in publications})
+    states = context.lock(connection, keys)
+    context.guard(connection, keys)
+    pointers = {
+        key_in(row): row.run_id
+        for row in context.sql.read_pointers.run(connection, map(key_fields, keys))
+        if row.availability == "published"
+    }
+    runs = [run_name(publication.run) for publication in publications]
+    demoted = set(map(run_in, context.sql.read_open_demotions.run(connection, runs)))
+    published: list[Run] = []
+    outdated: list[Run] = []
+    changes: dict[PartitionKey, dict[str, Any]] = {}
+    for publication in publications:
+        run, state = publication.run, states.get(publication.run.key)
+        if state is None or run in demoted or not _has_authority(run, state):
+            outdated.append(run)
+            continue
+        published.append(run)
+        if pointers.get(run.key) != run.run_id:
+            changes[run.key] = pointer_fields(publication, state)
+    _move_pointers(context, connection, changes, states, now)
+    return PublishResult(published=tuple(published), outdated=tuple(outdated))
+
+
+def record_failed_loads(context: WriteContext, connection: sa.Connection, errors: Mapping[Run, str]) -> None:
+    """Record, for one run per partition, why it could not be loaded. No state changes."""
+    now = context.now(connection)
+    keys = {run.key for run in errors}
+    context.lock(connection, keys)
+    context.guard(connection, keys)
+    failed = [AttemptResult(key=run.key, run_id=run.run_id, outcome=AttemptOutcome.FAILED) for run in sorted(errors)]
+    event_data = {run.key: {"run_id": run.run_id, "error_message": printable(errors[run])} for run in errors}
+    _record_loads(context, connection, "LoadFailed", failed, event_data, now)
+
+
+def _move_pointers(
+    context: WriteContext,
+    connection: sa.Connection,
+    changes: Mapping[PartitionKey, dict[str, Any]],
+    states: Mapping[PartitionKey, PartitionState],
+    now: datetime,
+) -> None:
+    at = instant_text(now)
+    context.sql.upsert_pointers.run(connection, (row | {"changed_at": at} for row in changes.values()))
+    context.sql.insert_load_records.run(connection, (row | {"loaded_at": at} for row in changes.values()))
+    loads = [
+        AttemptResult(
+            key=key,
+            run_id=row["run_id"],
+            outcome=AttemptOutcome.SUCCEEDED,
+            code_version=row["schema_version"],
+            not_before=states[key].updated_at,
+        )
+        for key, row in changes.items()
+    ]
+    event_data = {key: {name: row[name] for name in _LOAD_EVENT_FIELDS} for key, row in changes.items()}
+    _record_loads(context, connection, "PartitionLoaded", loads, event_data, now)
+
+
+def _record_loads(
+    context: WriteContext,
+    connection: sa.Connection,
+    event_type: str,
+    loads: Sequence[AttemptResult],
+    event_data: Mapping[PartitionKey, Mapping[str, Any]],
+    now: datetime,
+) -> None:
+    """Record each load as a finished attempt of the warehouse asset, and emit an event with its number."""
+    attempt_numbers = context.statuses.record_attempts(connection, WAREHOUSE, loads, now)
+    at = instant_text(now)
+    events = [
+        context.own.encode(event_type, str(key), number, event_data[key], emitted_at=at)
+        for key, number in attempt_numbers.items()
+    ]
+    context.tell(connection, events, now)
+
+
+def _has_authority(run: Run, state: PartitionState) -> bool:
+    return state.status is Status.SUCCESS and state.current_run_id == run.run_id
