@@ -64,7 +64,7 @@ def read_delta_columns(schema: DeltaSchema) -> tuple[TableColumn, ...]:
 def find_new_columns(
     table: object, *, existing: tuple[TableColumn, ...], incoming: tuple[TableColumn, ...]
 ) -> tuple[TableColumn, ...]:
-    """The incoming columns that the table lacks. Raises SchemaConflict if an existing column would change its type."""
+    """The incoming columns that the table lacks. Raises SchemaConflict if a column would change its type."""
     known = {column.name: column for column in existing}
     for column in incoming:
         if column.name in known:

@@ -1,1 +1,1 @@
-"""The validator: every run judged as pandera would judge it alone, and no hostile line believed."""
+"""Tests of ads_pipeline/validator."""

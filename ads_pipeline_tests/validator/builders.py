@@ -1,11 +1,12 @@
-"""Rows of campaign_daily, good and bad, and runs made of them."""
+"""Builds valid and invalid rows of campaign_daily, and sealed runs of them."""
 
 import json
+import os
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
-from ads_pipeline.contracts.catalogue import rules_for
+from ads_pipeline.contracts.registry import rules_for
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.raw.landing import PAYLOAD, RawRuns
 from ads_pipeline.raw.seal import Seal, SealFacts
@@ -21,7 +22,7 @@ FACTS = SealFacts(
 
 
 def row(campaign_id: Any = 1, **changes: Any) -> dict[str, Any]:
-    """A good row, with some of its columns changed."""
+    """A valid row, with some columns changed."""
     return {
         "date": DAY.isoformat(),
         "customer_id": CUSTOMER,
@@ -38,29 +39,38 @@ def row(campaign_id: Any = 1, **changes: Any) -> dict[str, Any]:
     }
 
 
-def without(column: str) -> dict[str, Any]:
+def row_without(column: str) -> dict[str, Any]:
     return {name: value for name, value in row().items() if name != column}
 
 
-def payload_of(*rows: Any) -> bytes:
+def make_payload(*rows: Any) -> bytes:
     return b"".join(json.dumps(each).encode() + b"\n" for each in rows)
 
 
-def run(run_id: str, customer_id: str = CUSTOMER) -> Run:
+def make_run(run_id: str, customer_id: str = CUSTOMER) -> Run:
     key = PartitionKey(source="google_ads", customer_id=customer_id, query_name="campaign_daily", logical_date=DAY)
     return Run(key=key, run_id=run_id)
 
 
-def landed(root: Path, run_id: str, *rows: dict[str, Any], customer_id: str = CUSTOMER) -> SealedPayload:
-    """A run of these rows, sealed by us."""
-    return _sealed(root, RawRuns(root).land(run(run_id, customer_id), rows, FACTS))
+def create_run(root: Path, run_id: str, *rows: dict[str, Any], customer_id: str = CUSTOMER) -> SealedPayload:
+    """A run of these rows, sealed by RawRuns."""
+    return _describe_payload(root, RawRuns(root).land(make_run(run_id, customer_id), rows, FACTS))
 
 
-def by_hand(root: Path, run_id: str, payload: bytes, **seal: Any) -> SealedPayload:
-    """A run of these bytes that somebody else sealed, with what its seal says changed."""
-    seal_by_hand(root, run(run_id), payload, **seal)
-    return _sealed(root, RawRuns(root).seal(run(run_id)))
+def create_outside_run(root: Path, run_id: str, payload: bytes, **seal: Any) -> SealedPayload:
+    """A run of these bytes, sealed by an outside extractor, with changed fields in its seal."""
+    seal_by_hand(root, make_run(run_id), payload, **seal)
+    return _describe_payload(root, RawRuns(root).seal(make_run(run_id)))
 
 
-def _sealed(root: Path, seal: Seal) -> SealedPayload:
-    return SealedPayload(seal=seal, payload=str(root / seal.run.path / PAYLOAD))
+class KillOnUnpickle(str):
+    """A string that ends the process that unpickles it."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> Any:
+        return os._exit, (9,)
+
+
+def _describe_payload(root: Path, seal: Seal) -> SealedPayload:
+    return SealedPayload(seal=seal, payload_path=str(root / seal.run.path / PAYLOAD))
