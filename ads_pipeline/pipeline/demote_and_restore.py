@@ -47,9 +47,8 @@ def demote(pipeline: Pipeline, runs: Iterable[Run], request: ActionRequest) -> O
 
     Each demotion counts as an attempt. A run that is no longer current is rejected too, and the current run stays.
     """
-    recorded, refusals = pipeline.validation.record(
-        [_rejection(run, request) for run in runs], overruling=VerdictCause(action="demote", request=request)
-    )
+    cause = VerdictCause(action="demote", request=request)
+    recorded, refusals = pipeline.validation.record([_rejection(run, request) for run in runs], overruling=cause)
     return OverrideResult(recorded=recorded, refusals=refusals)
 
 
@@ -73,7 +72,8 @@ def restore(pipeline: Pipeline, ledger: LedgerReader, runs: Sequence[Run], reque
         verdicts.append(verdict)
     if not verdicts:
         return OverrideResult(recorded=(), problems=problems)
-    recorded, refusals = pipeline.validation.record(verdicts, overruling=VerdictCause(action="restore", request=request))
+    cause = VerdictCause(action="restore", request=request)
+    recorded, refusals = pipeline.validation.record(verdicts, overruling=cause)
     accepted = [result for result in recorded if result.verdict.outcome is Outcome.ACCEPTED]
     promoted = [result for result in accepted if result.effect is Effect.PROMOTED]
     problems |= {result.state.key: SUPERSEDED for result in accepted if result.effect is Effect.SUPERSEDED}

@@ -195,7 +195,7 @@ class OperatorActions:
     def _find_without_runs(self, states: Iterable[PartitionState]) -> Iterator[PartitionKey]:
         if self._raw is not None:
             for state in states:
-                if next(iter(self._raw.runs(state.key)), None) is None:
+                if next(iter(self._raw.list_runs(state.key)), None) is None:
                     yield state.key
 
 

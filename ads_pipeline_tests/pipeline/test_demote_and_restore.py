@@ -14,8 +14,8 @@ from ads_pipeline_tests.pipeline.builders import (
     LocalDeployment,
     corrupt_payload,
     key,
-    land_invalid_run,
-    land_run,
+    seal_invalid_run,
+    seal_run,
     visible_runs,
 )
 from ads_pipeline_tests.warehouse.builders import read_with_duckdb
@@ -29,7 +29,7 @@ def demoting(action_id: str = "act-1") -> ActionRequest:
 def test_what_is_demoted_is_gone_for_every_reader(each_house: LocalDeployment) -> None:
     """Nobody reads it any more, its neighbour stays, the verdict counts, and the act stands in the log once."""
     house = each_house
-    bad, good = land_run(house, key(1)), land_run(house, key(2))
+    bad, good = seal_run(house, key(1)), seal_run(house, key(2))
     house.pipeline.judge_and_load([bad, good])
     done = demote(house.pipeline, [bad], demoting())
     assert ([each.effect for each in done.recorded], done.refusals) == ([Effect.DEMOTED], ())
@@ -52,7 +52,7 @@ def test_a_demotion_that_died_is_finished_by_the_next_reconciliation(
     house: LocalDeployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hidden in the transaction that logged the act; what is left to remove and to record is a difference."""
-    bad = land_run(house, key(1))
+    bad = seal_run(house, key(1))
     house.pipeline.judge_and_load([bad])
     pipeline = house.pipeline
 
@@ -75,9 +75,9 @@ def test_a_demotion_that_died_is_finished_by_the_next_reconciliation(
 def test_an_earlier_run_is_given_back(each_house: LocalDeployment) -> None:
     """The newest accepted run before the current one; the one that was taken back never comes again by itself."""
     house = each_house
-    first, second = land_run(house, key(1), "r1", count=1), land_run(house, key(1), "r2", count=2)
-    third = land_invalid_run(house, key(1), "r3")
-    last = land_run(house, key(1), "r4", count=4)
+    first, second = seal_run(house, key(1), "r1", count=1), seal_run(house, key(1), "r2", count=2)
+    third = seal_invalid_run(house, key(1), "r3")
+    last = seal_run(house, key(1), "r4", count=4)
     house.pipeline.judge_and_load([first])
     house.pipeline.judge_and_load([second])
     house.pipeline.validation.judge([third])
@@ -98,7 +98,7 @@ def test_an_earlier_run_is_given_back(each_house: LocalDeployment) -> None:
 
 def test_what_would_be_rejected_today_is_not_given_back(house: LocalDeployment) -> None:
     """The earlier run is judged again first; if it does not pass, readers keep what they have."""
-    first, second = land_run(house, key(1), "r1"), land_run(house, key(1), "r2")
+    first, second = seal_run(house, key(1), "r1"), seal_run(house, key(1), "r2")
     house.pipeline.judge_and_load([first])
     house.pipeline.judge_and_load([second])
     corrupt_payload(house, first)
@@ -115,7 +115,7 @@ def test_what_would_be_rejected_today_is_not_given_back(house: LocalDeployment) 
 @pytest.mark.parametrize("lost_by", ["demote", "withdraw"])
 def test_what_was_taken_back_can_be_given_back_by_order(house: LocalDeployment, lost_by: str) -> None:
     """A withdrawn run needs no other; one that was demoted was rejected, so only one before it comes by itself."""
-    first, second = land_run(house, key(1), "r1"), land_run(house, key(1), "r2")
+    first, second = seal_run(house, key(1), "r1"), seal_run(house, key(1), "r2")
     house.pipeline.judge_and_load([first])
     house.pipeline.judge_and_load([second])
     if lost_by == "demote":
@@ -134,11 +134,11 @@ def test_what_was_taken_back_can_be_given_back_by_order(house: LocalDeployment, 
 def test_a_newer_run_that_comes_in_between_stays(house: LocalDeployment, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was not what the operator took back: readers get it, and the operator is told to look again."""
     for run_id in ("r1", "r2"):
-        house.pipeline.judge_and_load([land_run(house, key(1), run_id)])
+        house.pipeline.judge_and_load([seal_run(house, key(1), run_id)])
     pipeline, validation = house.pipeline, house.pipeline.validation
 
     def late(*words: Any, **how: Any) -> Any:
-        house.pipeline.judge_and_load([land_run(house, key(1), "r3")])
+        house.pipeline.judge_and_load([seal_run(house, key(1), "r3")])
         return validation.record(*words, **how)
 
     monkeypatch.setattr(pipeline, "validation", SimpleNamespace(evaluate=validation.evaluate, record=late))

@@ -1,7 +1,6 @@
-"""Takes an act as it was typed: which partitions are meant, who orders it, why, and in which words.
+"""Checks the arguments of a control action: the request, the selected partitions, customers and queries.
 
-A word that means nothing is refused here, with what was meant to be there, before anything is changed. What the act
-does is `acts`' and `overrule`'s.
+Every mistake is reported before anything changes. `confirmation` shows and confirms what the action will change.
 """
 
 import difflib
@@ -20,12 +19,13 @@ from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.values import ActionRequest, StateFilter
 from ads_pipeline.settings import Settings
 
-SUGGESTIONS_SHOWN: Final = 5  # of what is known, where nothing known is near a wrong word
+SUGGESTIONS_SHOWN: Final = 5  # known names, listed when none is similar to the given one
+PARTITIONS_AND_OPTIONS: Final = "give either partitions or the options that select them, not both"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionArguments:
-    """An act as it was typed. `words` are the verb and what stood behind it, to the letter."""
+    """The arguments of an action command. `command_line` is the command exactly as typed, for the log."""
 
     command_line: str
     reason: str
@@ -43,74 +43,83 @@ class ActionArguments:
 
     @property
     def filters(self) -> str:
-        """The options that narrow, as a shell takes them."""
-        typed = [("--customer", each) for each in self.customer] + [("--query", each) for each in self.query]
-        ends = ("--since", self.since), ("--until", self.until), ("--error-class", self.error_class)
-        typed += [(option, value) for option, value in ends if value is not None]
-        return shlex.join(word for pair in typed for word in pair)
+        """The filtering options, quoted for a shell."""
+        pairs = [("--customer", value) for value in self.customer] + [("--query", value) for value in self.query]
+        single = ("--since", self.since), ("--until", self.until), ("--error-class", self.error_class)
+        pairs += [(option, value) for option, value in single if value is not None]
+        return shlex.join(word for pair in pairs for word in pair)
 
 
-def build_request(asked: ActionArguments) -> ActionRequest:
-    """The order under an id of its own; BadCommand where nobody orders it or nothing is given as the reason."""
-    if not asked.reason.strip():
-        raise BadCommand("--reason is empty: say why, for whoever reads the log of acts")
+def build_request(arguments: ActionArguments) -> ActionRequest:
+    """Build the request with a new id. Raises BadCommand when the reason or the operator is empty."""
+    if not arguments.reason.strip():
+        raise BadCommand("--reason is empty: give the reason; it is logged with the action")
     return ActionRequest(
         action_id=str(uuid.uuid4()),
-        operator=_operator(asked.operator),
-        command=asked.command_line,
-        reason=asked.reason,
-        filters=asked.filters,
+        operator=_operator_name(arguments.operator),
+        command=arguments.command_line,
+        reason=arguments.reason,
+        filters=arguments.filters,
     )
 
 
-def select_partitions(asked: ActionArguments, settings: Settings, ledger: LedgerReader) -> StateFilter | list[PartitionKey]:
-    """The partitions that are named, or the filter that says which; an act on every one is said by --all."""
-    narrows = bool(asked.filters)
-    if asked.partitions and (narrows or asked.all_partitions):
-        raise BadCommand("name partitions, or say by options which are meant, and not both")
-    if asked.all_partitions and narrows:
-        raise BadCommand("--all means every partition: leave it out, or the options that narrow")
-    if asked.partitions:
-        return find_recorded_partitions(asked.partitions, settings, ledger)
-    if not narrows and not asked.all_partitions:
+def select_partitions(
+    arguments: ActionArguments, settings: Settings, ledger: LedgerReader
+) -> StateFilter | list[PartitionKey]:
+    """The given partitions, or the filter that selects them. Raises BadCommand unless exactly one way is used."""
+    has_filters = bool(arguments.filters)
+    if arguments.partitions and (has_filters or arguments.all_partitions):
+        raise BadCommand(PARTITIONS_AND_OPTIONS)
+    if arguments.all_partitions and has_filters:
+        raise BadCommand("--all selects every partition: give either --all or filters, not both")
+    if arguments.partitions:
+        return find_recorded_partitions(arguments.partitions, settings, ledger)
+    if not has_filters and not arguments.all_partitions:
         raise BadCommand(
-            "name partitions, or narrow by --customer, --query, --since or --until; --all if every one is meant"
+            "no partition is selected: give partitions, or --customer, --query, --since or --until, or --all"
         )
     return build_filter(
-        settings, ledger, customer=asked.customer, query=asked.query, since=asked.since, until=asked.until
+        settings,
+        ledger,
+        customer=arguments.customer,
+        query=arguments.query,
+        since=arguments.since,
+        until=arguments.until,
     )
 
 
-def list_partitions_to_enqueue(asked: ActionArguments, settings: Settings, ledger: LedgerReader) -> list[PartitionKey]:
-    """The partitions that are named, or every day of every query and customer that is meant, recorded or not."""
-    if asked.partitions:
-        if asked.filters or asked.all_partitions:
-            raise BadCommand("name partitions, or say by options which are meant, and not both")
-        return [_of_source(word, settings) for word in dict.fromkeys(asked.partitions)]
-    days = parse_window(asked.since, asked.until)
+def list_partitions_to_enqueue(
+    arguments: ActionArguments, settings: Settings, ledger: LedgerReader
+) -> list[PartitionKey]:
+    """The given partitions, or each day of each selected query and customer. They need not be recorded."""
+    if arguments.partitions:
+        if arguments.filters or arguments.all_partitions:
+            raise BadCommand(PARTITIONS_AND_OPTIONS)
+        return [_parse_partition_of_source(word, settings) for word in dict.fromkeys(arguments.partitions)]
+    days = parse_window(arguments.since, arguments.until)
     if days.since is None or days.until is None:
-        raise BadCommand("say which days are meant, by --since and --until")
+        raise BadCommand("the days are missing: give --since and --until")
     if days.until > datetime.now(UTC).date():
-        raise BadCommand(f"--until {days.until} has not begun yet: there is nothing to report of it")
+        raise BadCommand(f"--until {days.until} is in the future: there is no data for that day yet")
     apis, source = settings.google_apis, settings.google_apis.source
     first = max(days.since, apis.start_date)
     return [
         PartitionKey(source=source, customer_id=customer, query_name=name, logical_date=first + timedelta(days=day))
-        for customer in parse_customers(asked.customer) or ledger.customers(source)
-        for name in parse_queries(asked.query, settings)
+        for customer in parse_customers(arguments.customer) or ledger.customers(source)
+        for name in parse_queries(arguments.query, settings)
         for day in range((days.until - first).days + 1)
     ]
 
 
 def find_recorded_partitions(given: Iterable[str], settings: Settings, ledger: LedgerReader) -> list[PartitionKey]:
-    """The partitions of these names, each once; BadName for one that is another source's or not recorded."""
-    found = [_of_source(word, settings) for word in dict.fromkeys(given)]
-    for key, state in ledger.states(found).items():
+    """Parse partitions, each once. Raises BadName for one of another source or without a state row."""
+    keys = [_parse_partition_of_source(word, settings) for word in dict.fromkeys(given)]
+    for key, state in ledger.states(keys).items():
         if state.recorded_status is None:
             raise BadName(
-                "partition", str(key), 'the ledger holds no such one; "ads-pipeline state inspect" lists them'
+                "partition", str(key), 'the ledger does not record it; "ads-pipeline state inspect" lists partitions'
             )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(keys))
 
 
 def build_filter(
@@ -122,16 +131,16 @@ def build_filter(
     since: str | None,
     until: str | None,
 ) -> StateFilter:
-    """The filter; BadName for a customer of whom nothing is recorded, or a query that the query file lacks."""
+    """Build the filter. Raises BadName for a customer without partitions or a query that is not defined."""
     days = parse_window(since, until)
-    named_customers = parse_customers(customer)
-    for each in query or ():
-        settings.query(each)
-    if named_customers:
-        check_customers(named_customers, settings, ledger)
+    customer_ids = parse_customers(customer)
+    for name in query or ():
+        settings.query(name)
+    if customer_ids:
+        check_customers(customer_ids, settings, ledger)
     return StateFilter(
         source=settings.google_apis.source,
-        customer_ids=frozenset(named_customers) if named_customers else None,
+        customer_ids=frozenset(customer_ids) if customer_ids else None,
         query_names=frozenset(query) if query else None,
         since=days.since,
         until=days.until,
@@ -139,37 +148,38 @@ def build_filter(
 
 
 def check_customers(given: Iterable[str], settings: Settings, ledger: LedgerReader) -> None:
-    """BadName for a customer of whom nothing is recorded: an act on it would do nothing without a word."""
+    """Raise BadName for a customer without any partition, so that a mistyped id does not silently match nothing."""
     known = ledger.customers(settings.google_apis.source)
-    for each in given:
-        validate_name("customer_id", each)
-        if each not in known:
-            raise BadName("customer_id", each, f"the ledger holds no partition of it; {suggest(each, known)}")
+    for customer in given:
+        validate_name("customer_id", customer)
+        if customer not in known:
+            raise BadName(
+                "customer_id", customer, f"the ledger records no partition of it; {suggest(customer, known)}"
+            )
 
 
 def suggest(word: str, known: Sequence[str]) -> str:
-    """What may have been meant."""
-    near = difflib.get_close_matches(word, known, n=1)
-    if near:
-        return f"did you mean {near[0]}?"
+    """The most similar known name, or else the first few."""
+    similar = difflib.get_close_matches(word, known, n=1)
+    if similar:
+        return f"did you mean {similar[0]}?"
     more = f" and {len(known) - SUGGESTIONS_SHOWN:,} more" if len(known) > SUGGESTIONS_SHOWN else ""
     return f"known are {', '.join(known[:SUGGESTIONS_SHOWN])}{more}" if known else "none is known"
 
 
-def _of_source(word: str, settings: Settings) -> PartitionKey:
-    """The partition of that name; BadName for one that is another source's."""
+def _parse_partition_of_source(word: str, settings: Settings) -> PartitionKey:
     key, source = parse_partition(word, settings), settings.google_apis.source
     if key.source != source:
-        raise BadName("partition", word, f"{settings.queries_file} is for the source {source}")
+        raise BadName("partition", word, f"{settings.queries_file} defines the source {source}")
     return key
 
 
-def _operator(given: str | None) -> str:
+def _operator_name(given: str | None) -> str:
     if given is not None:
         if not given.strip():
-            raise BadCommand("--operator is empty: say who orders the act")
+            raise BadCommand("--operator is empty: give the name of the person who requests the action")
         return given
     try:
         return getpass.getuser()
-    except (OSError, KeyError) as error:  # a container may run under a number that has no name
-        raise BadCommand("nobody is logged in here by name: say who you are by --operator") from error
+    except (OSError, KeyError) as error:  # a container may run under a user id without a name
+        raise BadCommand("the login name is unknown: give your name by --operator") from error

@@ -1,6 +1,6 @@
-"""The operators' commands: the acts of `state` and what is due, and the group `audit`.
+"""Declares the operators' commands: the control actions of `state`, `state due`, and the group `audit`.
 
-Their options are `options`', what they do is in a module of its own for each kind; here the two are put together.
+`options` declares the options. The other modules of this folder, `due` and `audit` execute the commands.
 """
 
 import os
@@ -17,13 +17,13 @@ from ads_pipeline.cli.actions import control_actions
 from ads_pipeline.cli.actions.arguments import ActionArguments
 from ads_pipeline.cli.options import (
     After,
+    AllPartitions,
     AsJson,
     Customers,
     DryRun,
     ErrorClass,
-    EvenTerminal,
-    AllPartitions,
     Force,
+    IncludeTerminal,
     Limit,
     OneCustomer,
     OneQuery,
@@ -41,29 +41,29 @@ from ads_pipeline.cli.states import state_filter
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.settings import Settings, read_settings
 
-audit_group: Final = typer.Typer(no_args_is_help=True, help="Ask what was done, by whom, and what it came to.")
-COMMAND_LINE: Final = "ads_pipeline.typed"
-DEMOTE: Final = """Take back what readers have, as if the validator had rejected it.
+audit_group: Final = typer.Typer(no_args_is_help=True, help="List control actions, verdicts and their results.")
+COMMAND_LINE: Final = "ads_pipeline.command_line"
+DEMOTE: Final = """Reject the runs that readers see, as if the validator had rejected them.
 
-It is gone for every reader before it shows as failed, and never comes back by itself; "state restore" gives readers
-an earlier run again. Spark is started.
+The rows disappear for every reader before the status becomes failed. "state restore" publishes an earlier run again.
+Starts Spark.
 """
-PARK: Final = """Have nothing fetched for an account or a query, until it is released.
+PARK: Final = """Stop fetching an account or a query until it is released.
 
-What is sealed all the same is judged as always. Faults of an account or of a query park it by themselves.
+Sealed runs are judged as usual. Errors of an account or of a query park it automatically.
 """
-RELEASE: Final = """Let an account or a query that was parked be fetched again.
+RELEASE: Final = """Resume fetching a parked account or query.
 
-What failed by the fault that parked it is not tried again by that alone: "state retry" has it tried.
+Partitions that failed because of it are not retried automatically; use "state retry".
 """
 ActionId = Annotated[
-    str | None, typer.Option("--act", metavar="ACT_ID", help="List the partitions that this act changed.")
+    str | None, typer.Option("--action", metavar="ACTION_ID", help="List the partitions that this action changed.")
 ]
-Work = Callable[[Settings, ActionArguments], int]
+ActionFunction = Callable[[Settings, ActionArguments], int]
 
 
 class RecordedCommand(TyperCommand):
-    """A command that remembers how it was typed, for the log of acts."""
+    """A command that keeps its command line for the log of actions."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta[COMMAND_LINE] = shlex.join([*ctx.command_path.split()[1:], *args])
@@ -71,35 +71,35 @@ class RecordedCommand(TyperCommand):
 
 
 def add_action_commands(state: typer.Typer) -> None:
-    """Put the acts, and what is due, below `state`."""
+    """Add the control actions and `due` to the group `state`."""
     _add(state, Action.REQUEUE, _retry)
-    for act in (Action.ENQUEUE, Action.MARK_TERMINAL, Action.CLEAR_TERMINAL, Action.REPROCESS, Action.WITHDRAW):
-        _add(state, act, _command(partial(_perform, act=act)))
-    state.command("demote", cls=RecordedCommand, help=DEMOTE)(_command(_demote))
+    for action in (Action.ENQUEUE, Action.MARK_TERMINAL, Action.CLEAR_TERMINAL, Action.REPROCESS, Action.WITHDRAW):
+        _add(state, action, _build_command(partial(_run_action, action=action)))
+    state.command("demote", cls=RecordedCommand, help=DEMOTE)(_build_command(_demote))
     state.command("restore", cls=RecordedCommand)(_restore)
 
     state.command("due")(_due)
-    state.command("park", cls=RecordedCommand, help=PARK)(_parking(due.park))
-    state.command("release", cls=RecordedCommand, help=RELEASE)(_parking(due.release))
+    state.command("park", cls=RecordedCommand, help=PARK)(_build_parking_command(due.park))
+    state.command("release", cls=RecordedCommand, help=RELEASE)(_build_parking_command(due.release))
 
 
-def _add(state: typer.Typer, act: Action, command: Callable[..., None]) -> None:
-    verb = control_actions.ACTION_COMMANDS[act]
-    state.command(verb.name, cls=RecordedCommand, help=verb.help)(command)
+def _add(state: typer.Typer, action: Action, command: Callable[..., None]) -> None:
+    declared = control_actions.ACTION_COMMANDS[action]
+    state.command(declared.name, cls=RecordedCommand, help=declared.help)(command)
 
 
-def _perform(settings: Settings, asked: ActionArguments, *, act: Action) -> int:
-    return control_actions.run_action(settings, act, asked)
+def _run_action(settings: Settings, arguments: ActionArguments, *, action: Action) -> int:
+    return control_actions.run_action(settings, action, arguments)
 
 
-def _demote(settings: Settings, asked: ActionArguments) -> int:
+def _demote(settings: Settings, arguments: ActionArguments) -> int:
     from ads_pipeline.cli.actions import demote_and_restore  # noqa: PLC0415
 
-    return demote_and_restore.demote(settings, asked)
+    return demote_and_restore.demote(settings, arguments)
 
 
-def _command(work: Work) -> Callable[..., None]:
-    """A command with the options that all acts share."""
+def _build_command(function: ActionFunction) -> Callable[..., None]:
+    """A command with the options that all actions share."""
 
     def command(
         context: typer.Context,
@@ -110,13 +110,13 @@ def _command(work: Work) -> Callable[..., None]:
         query: Queries = None,
         since: Since = None,
         until: Until = None,
-        everything: AllPartitions = False,
+        all_partitions: AllPartitions = False,
         dry_run: DryRun = False,
         yes: Yes = False,
         operator: Operator = None,
         as_json: AsJson = False,
     ) -> None:
-        asked = _asked(
+        arguments = _build_arguments(
             context,
             reason=reason,
             operator=operator,
@@ -125,12 +125,12 @@ def _command(work: Work) -> Callable[..., None]:
             query=query,
             since=since,
             until=until,
-            everything=everything,
+            all_partitions=all_partitions,
             yes=yes,
             dry_run=dry_run,
             as_json=as_json,
         )
-        _end(work(read_settings(os.environ), asked))
+        _exit(function(read_settings(os.environ), arguments))
 
     return command
 
@@ -145,15 +145,15 @@ def _retry(
     since: Since = None,
     until: Until = None,
     error_class: ErrorClass = None,
-    everything: AllPartitions = False,
-    even_terminal: EvenTerminal = False,
+    all_partitions: AllPartitions = False,
+    include_terminal: IncludeTerminal = False,
     force: Force = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     operator: Operator = None,
     as_json: AsJson = False,
 ) -> None:
-    asked = _asked(
+    arguments = _build_arguments(
         context,
         reason=reason,
         operator=operator,
@@ -163,14 +163,15 @@ def _retry(
         since=since,
         until=until,
         error_class=error_class,
-        everything=everything,
+        all_partitions=all_partitions,
         yes=yes,
         dry_run=dry_run,
         as_json=as_json,
     )
-    _end(
+    settings = read_settings(os.environ)
+    _exit(
         control_actions.run_action(
-            read_settings(os.environ), Action.REQUEUE, asked, include_terminal=even_terminal, force=force
+            settings, Action.REQUEUE, arguments, include_terminal=include_terminal, force=force
         )
     )
 
@@ -185,21 +186,20 @@ def _restore(
     query: Queries = None,
     since: Since = None,
     until: Until = None,
-    everything: AllPartitions = False,
+    all_partitions: AllPartitions = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     operator: Operator = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give readers an earlier run again: the newest that was accepted before the one they have.
+    """Publish an earlier run again: the newest accepted run before the current one.
 
-    It is judged once more first, by today's rules; what would be rejected today is left as it is. The run that
-    readers have is rejected with it. Where readers have none, the newest accepted run is given back. Spark is
-    started.
+    The validator judges that run again first. If it rejects the run now, the partition stays unchanged. Otherwise
+    the current run is rejected. Without a current run, the newest accepted run is published. Starts Spark.
     """
     from ads_pipeline.cli.actions import demote_and_restore  # noqa: PLC0415
 
-    asked = _asked(
+    arguments = _build_arguments(
         context,
         reason=reason,
         operator=operator,
@@ -208,12 +208,12 @@ def _restore(
         query=query,
         since=since,
         until=until,
-        everything=everything,
+        all_partitions=all_partitions,
         yes=yes,
         dry_run=dry_run,
         as_json=as_json,
     )
-    _end(demote_and_restore.restore(read_settings(os.environ), asked, run_id=run))
+    _exit(demote_and_restore.restore(read_settings(os.environ), arguments, run_id=run))
 
 
 def _due(
@@ -225,18 +225,16 @@ def _due(
     limit: Limit = 100,
     as_json: AsJson = False,
 ) -> None:
-    """List the partitions that are wanted now: those asked for, and failures whose time has come.
+    """List the partitions that need a new run now: open requests, and failures whose retry is due.
 
-    Fresh days come first, then older ones; in each the longest wanted first. Below stands what is parked. Extractors
-    may ask for it as often as they like: it changes nothing.
+    Fresh days come first, then backfills; within each, the longest due first. Parked accounts and queries follow.
+    The command changes nothing, so extractors may poll it.
     """
-    asked = {"customer": customer, "query": query, "since": since, "until": until}
-    due.print_due(read_settings(os.environ), asked, limit=limit, as_json=as_json)
+    filters = {"customer": customer, "query": query, "since": since, "until": until}
+    due.print_due(read_settings(os.environ), filters, limit=limit, as_json=as_json)
 
 
-def _parking(work: Callable[[Settings, ActionArguments], None]) -> Callable[..., None]:
-    """A command with the options that parking and releasing share."""
-
+def _build_parking_command(function: Callable[[Settings, ActionArguments], None]) -> Callable[..., None]:
     def command(
         context: typer.Context,
         *,
@@ -245,23 +243,24 @@ def _parking(work: Callable[[Settings, ActionArguments], None]) -> Callable[...,
         query: OneQuery = None,
         operator: Operator = None,
     ) -> None:
-        named = {"customer": customer and [customer], "query": query and [query]}
-        work(read_settings(os.environ), _asked(context, reason=reason, operator=operator, **named))
+        options = {"customer": customer and [customer], "query": query and [query]}
+        arguments = _build_arguments(context, reason=reason, operator=operator, **options)
+        function(read_settings(os.environ), arguments)
 
     return command
 
 
-@audit_group.command("acts")
-def _acts(*, act: ActionId = None, after: After = None, limit: Limit = 100, as_json: AsJson = False) -> None:
-    """List what operators and the policy of retries did, newest first.
+@audit_group.command("actions")
+def _actions(*, action: ActionId = None, after: After = None, limit: Limit = 100, as_json: AsJson = False) -> None:
+    """List the control actions of operators and of the retry policy, newest first.
 
-    Who, when, by which words, with which filters and why, and on how many partitions.
+    Each with its time, operator, command, filters, reason and number of changed partitions.
     """
     settings = read_settings(os.environ)
-    if act is None:
+    if action is None:
         audit.list_actions(settings, after=after, limit=limit, as_json=as_json)
     else:
-        audit.list_action_partitions(settings, act, after=after, limit=limit, as_json=as_json)
+        audit.list_action_partitions(settings, action, after=after, limit=limit, as_json=as_json)
 
 
 @audit_group.command("terminal")
@@ -275,13 +274,13 @@ def _terminal(
     limit: Limit = 100,
     as_json: AsJson = False,
 ) -> None:
-    """List the failed partitions that are not tried again, and why.
+    """List the failed partitions that are terminal, with the reason.
 
-    They are marked, too old, or have failed too often; "state retry --clear-terminal" has them tried all the same.
+    They are marked, too old, or have failed too often. "state retry --clear-terminal" retries them.
     """
     settings = read_settings(os.environ)
-    wanted = state_filter(settings, customer=customer, query=query, status=None, days=parse_window(since, until))
-    audit.list_terminal(settings, wanted, after=after, limit=limit, as_json=as_json)
+    selection = state_filter(settings, customer=customer, query=query, status=None, days=parse_window(since, until))
+    audit.list_terminal(settings, selection, after=after, limit=limit, as_json=as_json)
 
 
 @audit_group.command("attempts")
@@ -295,31 +294,30 @@ def _attempts(
     limit: Limit = 100,
     as_json: AsJson = False,
 ) -> None:
-    """List the verdicts on the partitions that match, in the order recorded.
+    """List the verdicts on the matching partitions, in the order recorded.
 
-    Each with its outcome, what it did to the partition, and where it rejected a run the class of error and the words.
+    Each with its outcome and its effect on the partition; a rejection also with its error class and message.
     """
     settings = read_settings(os.environ)
-    wanted = state_filter(settings, customer=customer, query=query, status=None, days=parse_window(since, until))
-    audit.list_attempts(settings, wanted, after=after, limit=limit, as_json=as_json)
+    selection = state_filter(settings, customer=customer, query=query, status=None, days=parse_window(since, until))
+    audit.list_attempts(settings, selection, after=after, limit=limit, as_json=as_json)
 
 
 @audit_group.command("parked")
 def _parked(*, as_json: AsJson = False) -> None:
-    """List the accounts and queries for which nothing is fetched, since when and why.
+    """List the parked accounts and queries, with time and reason.
 
-    "state release" lets one be fetched again.
+    "state release" resumes fetching.
     """
     audit.list_parked(read_settings(os.environ), as_json=as_json)
 
 
-def _asked(context: typer.Context, **typed: Any) -> ActionArguments:
-    """The act as it was typed; what was left out stays as `Asked` has it."""
-    return ActionArguments(
-        command_line=context.meta[COMMAND_LINE], **{name: value for name, value in typed.items() if value is not None}
-    )
+def _build_arguments(context: typer.Context, **options: Any) -> ActionArguments:
+    """Build the arguments; an option that was not given keeps its default."""
+    given = {name: value for name, value in options.items() if value is not None}
+    return ActionArguments(command_line=context.meta[COMMAND_LINE], **given)
 
 
-def _end(code: int) -> None:
+def _exit(code: int) -> None:
     if code:
         raise typer.Exit(code)

@@ -1,6 +1,6 @@
-"""Shows what an act would do, asks where it is much, and tells what came of it and what remains.
+"""Shows what an action will change, asks for confirmation, and reports the outcome.
 
-Every act on partitions runs on these rails, whatever it does. Which partitions are meant is `asked`'s to say.
+Every action on partitions uses it. `arguments` selects the partitions.
 """
 
 import sys
@@ -20,14 +20,14 @@ from ads_pipeline.domain.transitions import Status
 from ads_pipeline.errors import BadCommand
 from ads_pipeline.quoting import printable
 
-CHANGES_WITHOUT_CONFIRMATION: Final = 20  # partitions that an act changes without asking, and that a preview lists
-SKIP_REASONS_SHOWN: Final = 10  # why partitions are left out, at most so many
+CHANGES_WITHOUT_CONFIRMATION: Final = 20  # also the number of changes that a preview lists
+SKIP_REASONS_SHOWN: Final = 10
 PARTIAL_EXIT_CODE: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedChange:
-    """A partition that an act would change: what it is now, and what it becomes."""
+    """The current and the future description of a partition that an action will change."""
 
     key: PartitionKey
     status: Status
@@ -37,7 +37,7 @@ class PlannedChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionPlan:
-    """What an act would change, and why it leaves out others that were meant."""
+    """The changes an action will make, and why it skips other selected partitions."""
 
     verb: str
     changes: Sequence[PlannedChange]
@@ -46,7 +46,10 @@ class ActionPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionReport:
-    """What came of it. What remains was planned and not done, what is unfinished is done in part; each with why."""
+    """The outcome of a plan.
+
+    `remaining` partitions were planned and not changed, `unfinished` ones are changed in part; each has its reason.
+    """
 
     action_id: str
     changed: Sequence[PartitionKey]
@@ -55,111 +58,112 @@ class ActionReport:
     unfinished: Mapping[PartitionKey, str] = field(default_factory=dict)
 
 
-def confirm(plan: ActionPlan, asked: ActionArguments) -> bool:
-    """Show the plan, and say whether to go ahead: not on a dry run, and not where there is nothing to do.
+def confirm(plan: ActionPlan, arguments: ActionArguments) -> bool:
+    """Show the plan and return whether to execute it: not on a dry run, and not when there is nothing to change.
 
-    Somebody who answers no ends the command; BadCommand where nobody can be asked.
+    Answering "no" aborts the command. Raises BadCommand when confirmation is needed and no terminal is attached.
     """
-    asks = not (asked.yes or asked.dry_run) and len(plan.changes) > CHANGES_WITHOUT_CONFIRMATION
-    if asks and not is_interactive():
+    must_ask = not (arguments.yes or arguments.dry_run) and len(plan.changes) > CHANGES_WITHOUT_CONFIRMATION
+    if must_ask and not is_interactive():
         raise BadCommand(
-            f"{count_of(len(plan.changes), 'partition')} would change and nobody can be asked here; "
-            "--dry-run shows them, --yes changes them"
+            f"{count_of(len(plan.changes), 'partition')} would change, and there is no terminal to ask for "
+            "confirmation; --dry-run shows them, --yes changes them"
         )
-    goes_ahead = bool(plan.changes) and not asked.dry_run
-    notes = list(_notes(plan, asked))
-    if not asked.as_json:
-        _write(plan, notes)
+    will_execute = bool(plan.changes) and not arguments.dry_run
+    notes = list(_notes(plan, arguments))
+    if not arguments.as_json:
+        _write_preview(plan, notes)
     else:
-        if not goes_ahead:
-            write_json(_lines(plan, None))
-        print(*map(printable, notes), sep="\n", file=sys.stderr)  # noqa: T201 - standard output is the program's
-    if asks:
+        if not will_execute:
+            write_json(_json_lines(plan, None))
+        print(*map(printable, notes), sep="\n", file=sys.stderr)  # noqa: T201 - standard output is for the JSON
+    if must_ask:
         typer.confirm(f"{plan.verb} {count_of(len(plan.changes), 'partition')}?", abort=True, err=True)
-    return goes_ahead
+    return will_execute
 
 
-def report_outcome(plan: ActionPlan, ended: ActionReport, asked: ActionArguments) -> int:
-    """Tell what came of a plan, and last what remains as arguments to paste; the code to end with."""
-    for kind, listed in (("left", ended.remaining), ("unfinished", ended.unfinished)):
-        for key, why in listed.items():
-            print(f"{kind}: {printable(_named(key, why))}", file=sys.stderr)  # noqa: T201 - a person reads it
-    told = [f"{plan.verb}: {count_of(len(ended.changed), 'partition')} changed"]
-    told[0] += f", {len(ended.unchanged):,} found as wanted" if ended.unchanged else ""
-    told[0] += f", {len(ended.remaining):,} left" if ended.remaining else ""
-    told += [f"act {ended.action_id}"]
-    if ended.remaining:
-        told += ["what is left, to look at again:", *_pasted(ended.remaining)]
-    if asked.as_json:
-        write_json(_lines(plan, ended))
-        print(*told, sep="\n", file=sys.stderr)  # noqa: T201 - standard output is the program's
+def report_outcome(plan: ActionPlan, report: ActionReport, arguments: ActionArguments) -> int:
+    """Print the outcome, ending with the remaining partitions as arguments. Returns the exit code."""
+    for label, reasons in (("remaining", report.remaining), ("unfinished", report.unfinished)):
+        for key, reason in reasons.items():
+            print(f"{label}: {printable(_with_key(key, reason))}", file=sys.stderr)  # noqa: T201 - for people
+    counts = [f"{plan.verb}: {count_of(len(report.changed), 'partition')} changed"]
+    counts += [f"{len(report.unchanged):,} already as requested"] if report.unchanged else []
+    counts += [f"{len(report.remaining):,} remaining"] if report.remaining else []
+    lines = [", ".join(counts), f"action {report.action_id}"]
+    if report.remaining:
+        lines += ["remaining, to preview again:", *_as_arguments(report.remaining)]
+    if arguments.as_json:
+        write_json(_json_lines(plan, report))
+        print(*lines, sep="\n", file=sys.stderr)  # noqa: T201 - standard output is for the JSON
     else:
-        paper = OutputConsole()
-        for line in told:
-            paper.print(cell(line), soft_wrap=True)
-    return PARTIAL_EXIT_CODE if ended.remaining or ended.unfinished else 0
+        console = OutputConsole()
+        for line in lines:
+            console.print(cell(line), soft_wrap=True)
+    return PARTIAL_EXIT_CODE if report.remaining or report.unfinished else 0
 
 
 def is_interactive() -> bool:
-    """Whether a question would reach anybody."""
     return sys.stdin.isatty()
 
 
-def _notes(plan: ActionPlan, asked: ActionArguments) -> Iterator[str]:
+def _notes(plan: ActionPlan, arguments: ActionArguments) -> Iterator[str]:
     if plan.changes:
-        counts = Counter(line.status for line in plan.changes)
+        counts = Counter(change.status for change in plan.changes)
         parts = ", ".join(f"{counts[status]:,} {status}" for status in COLOURS if counts[status])
         yield f"{count_of(len(plan.changes), 'partition')} to {plan.verb}: {parts}"
     else:
         yield f"nothing to {plan.verb}"
-    reasons: dict[str, list[PartitionKey]] = {}
-    for key, why in plan.skipped.items():
-        reasons.setdefault(why, []).append(key)
-    for why, keys in sorted(reasons.items(), key=lambda each: -len(each[1]))[:SKIP_REASONS_SHOWN]:
-        such = str(keys[0]) if len(keys) == 1 else f"{len(keys):,}, such as {keys[0]}"
-        yield f"left out: {such}: {why}"
-    if len(reasons) > SKIP_REASONS_SHOWN:
-        yield f"left out: more, for {len(reasons) - SKIP_REASONS_SHOWN:,} other reasons"
-    if asked.dry_run:
+    keys_by_reason: dict[str, list[PartitionKey]] = {}
+    for key, reason in plan.skipped.items():
+        keys_by_reason.setdefault(reason, []).append(key)
+    most_common = sorted(keys_by_reason.items(), key=lambda item: -len(item[1]))
+    for reason, keys in most_common[:SKIP_REASONS_SHOWN]:
+        example = str(keys[0]) if len(keys) == 1 else f"{len(keys):,} partitions, such as {keys[0]}"
+        yield f"skipped: {example}: {reason}"
+    if len(most_common) > SKIP_REASONS_SHOWN:
+        yield f"skipped: more, for {len(most_common) - SKIP_REASONS_SHOWN:,} other reasons"
+    if arguments.dry_run:
         yield "nothing was changed"
 
 
-def _write(plan: ActionPlan, notes: Iterable[str]) -> None:
-    paper = OutputConsole()
+def _write_preview(plan: ActionPlan, notes: Iterable[str]) -> None:
+    console = OutputConsole()
     table = new_table(customer="left", query="fold", day="left", now="fold", becomes="fold")
-    for line in plan.changes[:CHANGES_WITHOUT_CONFIRMATION]:
-        place = line.key.customer_id, line.key.query_name, line.key.logical_date
-        table.add_row(*map(cell, place), cell(line.now, style=COLOURS[line.status]), cell(line.becomes))
+    for change in plan.changes[:CHANGES_WITHOUT_CONFIRMATION]:
+        key = change.key
+        cells = map(cell, (key.customer_id, key.query_name, key.logical_date))
+        table.add_row(*cells, cell(change.now, style=COLOURS[change.status]), cell(change.becomes))
     if plan.changes:
-        paper.print(table)
+        console.print(table)
         if len(plan.changes) > CHANGES_WITHOUT_CONFIRMATION:
-            paper.print(cell(f"and {len(plan.changes) - CHANGES_WITHOUT_CONFIRMATION:,} more"))
-        paper.print(Text(""))
+            console.print(cell(f"and {len(plan.changes) - CHANGES_WITHOUT_CONFIRMATION:,} more"))
+        console.print(Text(""))
     for note in notes:
-        paper.print(cell(note))
+        console.print(cell(note))
 
 
-def _lines(plan: ActionPlan, ended: ActionReport | None) -> Iterator[dict[str, object]]:
-    """One object for each partition that was meant, with what became of it."""
-    known: dict[PartitionKey, str] = {}
-    if ended is not None:
-        known = dict.fromkeys(ended.changed, "done") | dict.fromkeys(ended.unchanged, "unchanged")
-        known |= dict.fromkeys(ended.remaining, "left")
-    action_id, why = (None, {}) if ended is None else (ended.action_id, ended.remaining)
-    for line in plan.changes:
-        told = {"now": line.now, "becomes": line.becomes, "result": known.get(line.key, "planned")}
-        yield asdict(line.key) | {"action": plan.verb, "action_id": action_id} | told | {"why": why.get(line.key)}
+def _json_lines(plan: ActionPlan, report: ActionReport | None) -> Iterator[dict[str, object]]:
+    """One object per selected partition, with its result."""
+    results: dict[PartitionKey, str] = {}
+    if report is not None:
+        results = dict.fromkeys(report.changed, "done") | dict.fromkeys(report.unchanged, "unchanged")
+        results |= dict.fromkeys(report.remaining, "remaining")
+    action_id, reasons = (None, {}) if report is None else (report.action_id, report.remaining)
+    action = {"action": plan.verb, "action_id": action_id}
+    for change in plan.changes:
+        result = {"now": change.now, "becomes": change.becomes, "result": results.get(change.key, "planned")}
+        yield asdict(change.key) | action | result | {"why": reasons.get(change.key)}
     for key, reason in plan.skipped.items():
-        left_out = {"now": None, "becomes": None, "result": "left out", "why": reason}
-        yield asdict(key) | {"action": plan.verb, "action_id": action_id} | left_out
+        yield asdict(key) | action | {"now": None, "becomes": None, "result": "skipped", "why": reason}
 
 
-def _named(key: PartitionKey, why: str) -> str:
-    return why if why.startswith(str(key)) else f"{key}: {why}"
+def _with_key(key: PartitionKey, reason: str) -> str:
+    return reason if reason.startswith(str(key)) else f"{key}: {reason}"
 
 
-def _pasted(keys: Iterable[PartitionKey]) -> Iterator[str]:
-    """One a line, so that they can be read, and still one command for a shell."""
+def _as_arguments(keys: Iterable[PartitionKey]) -> Iterator[str]:
+    """One partition per line, joined by backslashes so that a shell reads them as one command."""
     *others, last = map(str, keys)
-    yield from (f"  {each} \\" for each in others)
+    yield from (f"  {key} \\" for key in others)
     yield f"  {last}"

@@ -1,6 +1,7 @@
-"""Carries out operators' acts on partitions: enqueue, retry, mark and clear terminal, reprocess, withdraw.
+"""Executes the control actions of the command line: enqueue, retry, mark and clear terminal, reprocess, withdraw.
 
-What each act does is `control`'s; what overrules a verdict is `overrule`'s. It loads neither Spark nor DuckDB.
+`pipeline.operator_actions` previews and executes them. This module loads neither Spark nor DuckDB; the actions that
+override a verdict are in `demote_and_restore`.
 """
 
 import sys
@@ -10,16 +11,21 @@ from datetime import UTC, datetime
 from typing import Final
 
 from ads_pipeline.cli.actions import confirmation
-from ads_pipeline.cli.actions.arguments import ActionArguments, list_partitions_to_enqueue, suggest, select_partitions, build_request
-from ads_pipeline.cli.actions.confirmation import ActionReport, PlannedChange, ActionPlan
+from ads_pipeline.cli.actions.arguments import (
+    ActionArguments,
+    build_request,
+    list_partitions_to_enqueue,
+    select_partitions,
+    suggest,
+)
+from ads_pipeline.cli.actions.confirmation import ActionPlan, ActionReport, PlannedChange
 from ads_pipeline.cli.output import count_of
 from ads_pipeline.cli.parsing import open_control_actions, open_ledger
-from ads_pipeline.domain.partition import PartitionKey, validate_name
+from ads_pipeline.domain.partition import validate_name
 from ads_pipeline.domain.retry import ERROR_POLICIES
 from ads_pipeline.domain.transitions import Action, PartitionState, Status
 from ads_pipeline.errors import BadName
 from ads_pipeline.ledger.reader import LedgerReader
-from ads_pipeline.ledger.values import StateFilter
 from ads_pipeline.pipeline.operator_actions import ActionOutcome, ActionPreview, OperatorActions, execute_preview
 from ads_pipeline.progress import no_progress, progress_on
 from ads_pipeline.raw.landing import RawRuns
@@ -28,7 +34,7 @@ from ads_pipeline.settings import Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionCommand:
-    """An act as it is typed, what a partition becomes by it, and its help."""
+    """The command name of an action, the description of a partition after it, and the help text."""
 
     name: str
     becomes: str
@@ -39,136 +45,134 @@ ACTION_COMMANDS: Final[Mapping[Action, ActionCommand]] = {
     Action.ENQUEUE: ActionCommand(
         name="enqueue",
         becomes="pending, requested",
-        help="""Ask for partitions that nobody has heard of, as for a backfill.
+        help="""Request runs of partitions that are not recorded yet, as for a backfill.
 
-        Each day from --since to --until, for each query and each customer: those named, else all that the query file
-        and the ledger know. What is recorded already is left out, whatever became of it.
+        Selects each day from --since to --until, for the given queries and customers. The default is all queries of
+        the query file and all customers in the ledger. Recorded partitions are skipped.
         """,
     ),
     Action.REQUEUE: ActionCommand(
         name="retry",
         becomes="pending",
-        help="""Put failed partitions back to pending, so that they are fetched and judged again.
+        help="""Requeue failed partitions, so that they are fetched and judged again.
 
-        Terminal ones are left out, and those of which raw holds no run; see --clear-terminal and --force. Attempts
-        stay counted.
+        Skips terminal partitions and partitions without a raw run; see --clear-terminal and --force. The attempt
+        count stays.
         """,
     ),
     Action.MARK_TERMINAL: ActionCommand(
         name="mark-terminal",
         becomes="{status}, terminal",
-        help="""Mark failed partitions as terminal, so that they are not tried again.
+        help="""Mark failed partitions as terminal, so that they are not retried.
 
-        A run that is sealed all the same is judged as always. "state clear-terminal" takes the marks away.
+        New sealed runs are judged as usual. "state clear-terminal" removes the marks.
         """,
     ),
     Action.CLEAR_TERMINAL: ActionCommand(
         name="clear-terminal",
         becomes="{status}, not marked",
-        help="""Take marks as terminal away.
+        help="""Remove terminal marks.
 
-        Whether a failed partition is tried again is then for its age and its number of failures to say.
+        The retry policy then decides by age and number of failures whether a failed partition is retried.
         """,
     ),
     Action.REPROCESS: ActionCommand(
         name="reprocess",
         becomes="{status}, requested",
-        help="""Ask for successes to be fetched and judged again.
+        help="""Request new runs of successful partitions.
 
-        They stay safe to read meanwhile, and also where the new run is rejected.
+        They stay safe to read in the meantime, and also when the new run is rejected.
         """,
     ),
     Action.WITHDRAW: ActionCommand(
         name="withdraw",
         becomes="pending, hidden",
-        help="""Hide successes from readers at once, and put them back to pending.
+        help="""Hide successful partitions from readers at once, and set them to pending.
 
-        It is no verdict on the run: "state restore" gives it back, and "state demote" rejects it for good.
+        The verdict on the run stays: "state restore" publishes it again, and "state demote" rejects it.
         """,
     ),
 }
 
 
 def run_action(
-    settings: Settings, action: Action, arguments: ActionArguments, *, include_terminal: bool = False, force: bool = False
+    settings: Settings,
+    action: Action,
+    arguments: ActionArguments,
+    *,
+    include_terminal: bool = False,
+    force: bool = False,
 ) -> int:
-    """Carry an act out on the partitions that are meant, if whoever is asked agrees; the code to end with."""
-    order = build_request(arguments)
+    """Preview, confirm and execute an action on the selected partitions. Returns the exit code."""
+    request = build_request(arguments)
+    select = list_partitions_to_enqueue if action is Action.ENQUEUE else select_partitions
     with open_ledger(settings) as ledger:
-        wanted = list_partitions_to_enqueue(arguments, settings, ledger) if action is Action.ENQUEUE else select_partitions(arguments, settings, ledger)
-        looks = action is Action.REQUEUE and not force and settings.raw_root.is_dir()
-        raw = RawRuns(settings.raw_root) if looks else None
-        control = OperatorActions(ledger=ledger, policy=settings.retry_policy, today=datetime.now(UTC).date(), raw=raw)
-        preview = _narrowed(control, ledger, action, wanted, arguments.error_class, even_terminal=include_terminal)
-    plan = _plan(preview)
+        selection = select(arguments, settings, ledger)
+        needs_runs = action is Action.REQUEUE and not force and settings.raw_root.is_dir()
+        raw = RawRuns(settings.raw_root) if needs_runs else None
+        actions = OperatorActions(
+            ledger=ledger, policy=settings.retry_policy, today=datetime.now(UTC).date(), raw=raw
+        )
+        preview = actions.preview(action, selection, include_terminal=include_terminal)
+        if arguments.error_class is not None:
+            preview = _filter_by_error_class(preview, ledger, arguments.error_class)
+    plan = _build_plan(preview)
     if not confirmation.confirm(plan, arguments):
         return 0
-    tell = progress_on(sys.stderr) if sys.stderr.isatty() else no_progress
-    with open_control_actions(settings) as desk:
-        done = execute_preview(desk, preview, order, report_progress=tell)
-    return confirmation.report_outcome(plan, _end(preview, done, order.action_id), arguments)
+    report_progress = progress_on(sys.stderr) if sys.stderr.isatty() else no_progress
+    with open_control_actions(settings) as ledger_actions:
+        outcome = execute_preview(ledger_actions, preview, request, report_progress=report_progress)
+    return confirmation.report_outcome(plan, _build_report(preview, outcome, request.action_id), arguments)
 
 
-def _narrowed(
-    control: OperatorActions,
-    ledger: LedgerReader,
-    act: Action,
-    wanted: StateFilter | list[PartitionKey],
-    error_class: str | None,
-    *,
-    even_terminal: bool,
-) -> ActionPreview:
-    """The preview, of partitions whose last failure was of a class if one was named."""
-    preview = control.preview(act, wanted, include_terminal=even_terminal)
-    if error_class is None:
-        return preview
+def _filter_by_error_class(preview: ActionPreview, ledger: LedgerReader, error_class: str) -> ActionPreview:
+    """Keep the partitions whose last failure has this class. Raises BadName for an unknown class."""
     validate_name("error_class", error_class)
     failures = ledger.retry_queue.find_failures([*(state.key for state in preview.states), *preview.skipped])
     kept = {key for key, failure in failures.items() if failure.error_class == error_class}
     if not kept and error_class not in ERROR_POLICIES:
-        known = sorted({*ERROR_POLICIES, *(each.error_class for each in failures.values() if each.error_class)})
-        raise BadName("error_class", error_class, f"no failure is of it; {suggest(error_class, known)}")
+        seen = {failure.error_class for failure in failures.values() if failure.error_class}
+        known = sorted({*ERROR_POLICIES, *seen})
+        raise BadName("error_class", error_class, f"no failure has this class; {suggest(error_class, known)}")
     return replace(
         preview,
         states=tuple(state for state in preview.states if state.key in kept),
         marks_to_clear=tuple(state for state in preview.marks_to_clear if state.key in kept),
-        skipped={key: why for key, why in preview.skipped.items() if key in kept},
+        skipped={key: reason for key, reason in preview.skipped.items() if key in kept},
     )
 
 
-def _plan(preview: ActionPreview) -> ActionPlan:
-    verb, cleared = ACTION_COMMANDS[preview.action], set(preview.marks_to_clear)
-    lines = [
+def _build_plan(preview: ActionPreview) -> ActionPlan:
+    command, to_clear = ACTION_COMMANDS[preview.action], set(preview.marks_to_clear)
+    changes = [
         PlannedChange(
             key=state.key,
             status=state.status,
-            now=_now(state),
-            becomes=verb.becomes.format(status=state.status) + (", mark cleared" if state in cleared else ""),
+            now=_describe(state),
+            becomes=command.becomes.format(status=state.status) + (", mark cleared" if state in to_clear else ""),
         )
         for state in preview.states
     ]
-    return ActionPlan(verb=verb.name, changes=lines, skipped=preview.skipped)
+    return ActionPlan(verb=command.name, changes=changes, skipped=preview.skipped)
 
 
-def _now(state: PartitionState) -> str:
-    """A success goes by its rows, anything else by its number of attempts."""
+def _describe(state: PartitionState) -> str:
+    """The status, with the number of rows of a success and else the number of attempts."""
     if state.status is Status.SUCCESS:
         return f"{state.status}, {count_of(state.record_count or 0, 'row')}"
     return f"{state.status}, {count_of(state.attempt_count, 'attempt')}"
 
 
-def _end(preview: ActionPreview, done: ActionOutcome, action_id: str) -> ActionReport:
-    changed = [state.key for state in done.changed]
-    reached = {*changed, *done.unchanged}
-    refusals = {str(getattr(error, "partition", "")): str(error) for error in done.refused}
-    problem = None if done.outage is None else str(done.outage)
+def _build_report(preview: ActionPreview, outcome: ActionOutcome, action_id: str) -> ActionReport:
+    changed = [state.key for state in outcome.changed]
+    reached = {*changed, *outcome.unchanged}
+    refusals = {str(getattr(error, "partition", "")): str(error) for error in outcome.refused}
+    default = "not reached" if outcome.outage is None else str(outcome.outage)
     return ActionReport(
         action_id=action_id,
         changed=changed,
-        unchanged=done.unchanged,
+        unchanged=outcome.unchanged,
         remaining={
-            state.key: refusals.get(str(state.key), problem or "it was not reached")
-            for state in preview.states
-            if state.key not in reached
+            state.key: refusals.get(str(state.key), default) for state in preview.states if state.key not in reached
         },
     )

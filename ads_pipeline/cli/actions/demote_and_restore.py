@@ -1,7 +1,6 @@
-"""Takes runs back from readers, or gives them earlier ones again, after showing from which run to which.
+"""Executes `state demote` and `state restore`: preview, confirm, start Spark, override the verdicts.
 
-What either does is `overruling`'s. It loads Spark's client, so nothing that starts at once imports it; Spark itself
-is started only when there is something to do and nobody said no.
+Only their commands import this module, because it loads Spark's client. Spark itself starts after the confirmation.
 """
 
 import sys
@@ -9,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ads_pipeline.cli.actions import confirmation
-from ads_pipeline.cli.actions.arguments import ActionArguments, suggest, select_partitions, build_request
-from ads_pipeline.cli.actions.confirmation import ActionReport, PlannedChange, ActionPlan
+from ads_pipeline.cli.actions.arguments import ActionArguments, build_request, select_partitions, suggest
+from ads_pipeline.cli.actions.confirmation import ActionPlan, ActionReport, PlannedChange
 from ads_pipeline.cli.parsing import open_ledger, open_ledger_for_writing
 from ads_pipeline.domain.partition import PartitionKey, Run, validate_name
 from ads_pipeline.domain.transitions import PartitionState, Status
@@ -26,127 +25,139 @@ from ads_pipeline.settings import Settings
 from ads_pipeline.spark_session import spark_session
 from ads_pipeline.warehouse.publication import Warehouse
 
-NO_EARLIER_RUN = "no run of it was accepted before"
-ALREADY_CURRENT = "readers have that run"
-STATE_CHANGED = "it changed since it was looked at; look again"
-Work = Callable[[Pipeline, LedgerReader, Sequence[Run], ActionRequest], OverrideResult]
+NO_EARLIER_RUN = "no earlier run was accepted"
+ALREADY_CURRENT = "that run is current already"
+STATE_CHANGED = "it changed since the preview; preview the action again"
+OverrideFunction = Callable[[Pipeline, LedgerReader, Sequence[Run], ActionRequest], OverrideResult]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOverride:
-    """A partition as it was seen, and the run that the act is about."""
+    """A state as previewed, and the run to demote or restore."""
 
     state: PartitionState
     run: Run
 
 
 def demote(settings: Settings, arguments: ActionArguments) -> int:
-    """Reject what readers have of the partitions that are meant; the code to end with."""
-    order = build_request(arguments)
+    """Reject the current runs of the selected partitions. Returns the exit code."""
+    request = build_request(arguments)
     with open_ledger(settings) as ledger:
-        states = _states(ledger, select_partitions(arguments, settings, ledger), only=Status.SUCCESS)
-    steps = [
+        states = _read_states(ledger, select_partitions(arguments, settings, ledger), only=Status.SUCCESS)
+    overrides = [
         RunOverride(state=state, run=Run(key=state.key, run_id=str(state.current_run_id)))
         for state in states
         if state.status is Status.SUCCESS
     ]
     skipped = {
-        state.key: f"it is {state.status}: readers have nothing of it"
+        state.key: f"status is {state.status}: no run is current"
         for state in states
         if state.status is not Status.SUCCESS
     }
-    lines = [_line(step, "failed, nothing to read") for step in steps]
-    plan = ActionPlan(verb="demote", changes=lines, skipped=skipped)
-    return _carry_out(settings, plan, steps, arguments, order, _demote)
+    changes = [_planned_change(override, "failed, nothing to read") for override in overrides]
+    plan = ActionPlan(verb="demote", changes=changes, skipped=skipped)
+    return _execute(settings, plan, overrides, arguments, request, _demote)
 
 
 def restore(settings: Settings, arguments: ActionArguments, *, run_id: str | None) -> int:
-    """Give readers earlier runs of the partitions that are meant; the code to end with."""
+    """Publish earlier runs of the selected partitions again. Returns the exit code."""
     if run_id is not None and len(set(arguments.partitions)) != 1:
-        raise BadCommand("--run is a run of one partition: name that partition, and no other")
-    order = build_request(arguments)
-    steps, skipped = list[RunOverride](), dict[PartitionKey, str]()
+        raise BadCommand("--run needs exactly one partition: the one that the run belongs to")
+    request = build_request(arguments)
+    overrides, skipped = list[RunOverride](), dict[PartitionKey, str]()
     with open_ledger(settings) as ledger:
-        for state in _states(ledger, select_partitions(arguments, settings, ledger)):
-            run = find_earlier_accepted(ledger, state) if run_id is None else _named(ledger, state, run_id)
+        for state in _read_states(ledger, select_partitions(arguments, settings, ledger)):
+            run = find_earlier_accepted(ledger, state) if run_id is None else _find_run(ledger, state, run_id)
             if run is None:
                 skipped[state.key] = NO_EARLIER_RUN
             elif state.status is Status.SUCCESS and run.run_id == state.current_run_id:
                 skipped[state.key] = ALREADY_CURRENT
             else:
-                steps.append(RunOverride(state=state, run=run))
-    lines = [_line(step, f"success from {step.run.run_id}") for step in steps]
-    plan = ActionPlan(verb="restore", changes=lines, skipped=skipped)
-    return _carry_out(settings, plan, steps, arguments, order, demote_and_restore.restore)
+                overrides.append(RunOverride(state=state, run=run))
+    changes = [_planned_change(override, f"success from {override.run.run_id}") for override in overrides]
+    plan = ActionPlan(verb="restore", changes=changes, skipped=skipped)
+    return _execute(settings, plan, overrides, arguments, request, demote_and_restore.restore)
 
 
-def _demote(pipeline: Pipeline, _ledger: LedgerReader, runs: Sequence[Run], order: ActionRequest) -> OverrideResult:
-    return demote_and_restore.demote(pipeline, runs, order)
+def _demote(pipeline: Pipeline, _ledger: LedgerReader, runs: Sequence[Run], request: ActionRequest) -> OverrideResult:
+    return demote_and_restore.demote(pipeline, runs, request)
 
 
-def _states(
-    ledger: LedgerReader, wanted: StateFilter | Sequence[PartitionKey], *, only: Status | None = None
+def _read_states(
+    ledger: LedgerReader, selection: StateFilter | Sequence[PartitionKey], *, only: Status | None = None
 ) -> list[PartitionState]:
-    """The states that are meant: of a filter those of the status, of names all of them."""
-    if isinstance(wanted, StateFilter):
-        return list(ledger.iter_states(wanted if only is None else replace(wanted, statuses=frozenset({only}))))
-    return list(ledger.states(wanted).values())
+    """The selected states. `only` restricts a filter to one status; named partitions are all returned."""
+    if isinstance(selection, StateFilter):
+        narrowed = selection if only is None else replace(selection, statuses=frozenset({only}))
+        return list(ledger.iter_states(narrowed))
+    return list(ledger.states(selection).values())
 
 
-def _named(ledger: LedgerReader, state: PartitionState, run_id: str) -> Run:
-    known = [each.run.run_id for each in ledger.runs(state.key)]
+def _find_run(ledger: LedgerReader, state: PartitionState, run_id: str) -> Run:
+    known = [registered.run.run_id for registered in ledger.runs(state.key)]
     if validate_name("run_id", run_id) not in known:
         raise BadName("run_id", run_id, f"{state.key} has no such run; {suggest(run_id, known)}")
     return Run(key=state.key, run_id=run_id)
 
 
-def _line(step: RunOverride, becomes: str) -> PlannedChange:
-    state = step.state
+def _planned_change(override: RunOverride, becomes: str) -> PlannedChange:
+    state = override.state
     now = f"success from {state.current_run_id}" if state.status is Status.SUCCESS else str(state.status)
     return PlannedChange(key=state.key, status=state.status, now=now, becomes=becomes)
 
 
-def _carry_out(
-    settings: Settings, plan: ActionPlan, steps: Sequence[RunOverride], asked: ActionArguments, order: ActionRequest, work: Work
+def _execute(
+    settings: Settings,
+    plan: ActionPlan,
+    overrides: Sequence[RunOverride],
+    arguments: ActionArguments,
+    request: ActionRequest,
+    function: OverrideFunction,
 ) -> int:
-    if not confirmation.confirm(plan, asked):
+    if not confirmation.confirm(plan, arguments):
         return 0
-    tell = progress_on(sys.stderr) if sys.stderr.isatty() else no_progress
+    report_progress = progress_on(sys.stderr) if sys.stderr.isatty() else no_progress
     with spark_session(settings) as spark, open_ledger_for_writing(settings) as ledger:
         pipeline = Pipeline(
             spark=spark,
             raw=RawRuns(settings.raw_root),
             ledger=ledger,
             warehouse=Warehouse(settings.warehouse_root),
-            report_progress=tell,
+            report_progress=report_progress,
         )
-        seen = ledger.states(step.state.key for step in steps)  # Spark took its time to start
-        runs = [step.run for step in steps if seen[step.state.key] == step.state]
-        changed = {step.state.key: STATE_CHANGED for step in steps if seen[step.state.key] != step.state}
+        # Starting Spark takes seconds, so the states are compared with the preview again.
+        current = ledger.states(override.state.key for override in overrides)
+        changed = {each.state.key: STATE_CHANGED for each in overrides if current[each.state.key] != each.state}
+        runs = [each.run for each in overrides if each.state.key not in changed]
         try:
-            done = work(pipeline, ledger, runs, order) if runs else OverrideResult(recorded=())
+            result = function(pipeline, ledger, runs, request) if runs else OverrideResult(recorded=())
         except AdsPipelineError:
-            told = f'act {order.action_id} has stopped half-way; "ads-pipeline reconcile" finishes what it began'
-            print(told, file=sys.stderr)  # noqa: T201 - a person reads it
+            message = f'action {request.action_id} was interrupted; "ads-pipeline reconcile" finishes what it started'
+            print(message, file=sys.stderr)  # noqa: T201 - for people
             raise
-    return confirmation.report_outcome(plan, _end(plan, done, changed, order.action_id), asked)
+    return confirmation.report_outcome(plan, _build_report(plan, result, changed, request.action_id), arguments)
 
 
-def _end(plan: ActionPlan, done: OverrideResult, changed: Mapping[PartitionKey, str], action_id: str) -> ActionReport:
-    recorded = [each.state.key for each in done.recorded]
-    refused = {line.key: str(error) for error in done.refusals for line in plan.changes if str(line.key) in str(error)}
-    why = {**refused, **done.problems, **changed}
+def _build_report(
+    plan: ActionPlan, result: OverrideResult, changed: Mapping[PartitionKey, str], action_id: str
+) -> ActionReport:
+    recorded = [verdict.state.key for verdict in result.recorded]
+    refused = {
+        change.key: str(error)
+        for error in result.refusals
+        for change in plan.changes
+        if str(change.key) in str(error)
+    }
+    reasons = {**refused, **result.problems, **changed}
+    remaining = [change.key for change in plan.changes if change.key not in set(recorded)]
     return ActionReport(
         action_id=action_id,
         changed=recorded,
-        remaining={
-            line.key: why.get(line.key, "it was not reached") for line in plan.changes if line.key not in set(recorded)
-        },
-        unfinished=dict(_unloaded(done)),
+        remaining={key: reasons.get(key, "not reached") for key in remaining},
+        unfinished=dict(_not_loaded(result)),
     )
 
 
-def _unloaded(done: OverrideResult) -> Iterator[tuple[PartitionKey, str]]:
-    """What is accepted again and not with its readers yet."""
-    for run, error in done.loading.unreadable.items():
-        yield run.key, f'{run} is accepted and not loaded, "ads-pipeline reconcile" tries again: {error}'
+def _not_loaded(result: OverrideResult) -> Iterator[tuple[PartitionKey, str]]:
+    for run, error in result.loading.unreadable.items():
+        yield run.key, f'{run} is accepted but not loaded; "ads-pipeline reconcile" tries again: {error}'

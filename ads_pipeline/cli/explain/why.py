@@ -11,10 +11,18 @@ from typing import Any, Final
 from rich.table import Table
 from rich.text import Text
 
-from ads_pipeline.cli.events import event_to_json, shorten_names, format_event_data
+from ads_pipeline.cli.events import event_to_json, format_event_data, shorten_names
 from ads_pipeline.cli.explain.advice import PartitionFacts, next_steps
 from ads_pipeline.cli.explain.forecast import RetryForecast, forecast_retries
-from ads_pipeline.cli.output import CELL_PADDING, OutputConsole, cell, count_of, iso_instant, format_instant, write_json
+from ads_pipeline.cli.output import (
+    CELL_PADDING,
+    OutputConsole,
+    cell,
+    count_of,
+    format_instant,
+    iso_instant,
+    write_json,
+)
 from ads_pipeline.cli.parsing import open_event_reader, open_ledger, parse_partition
 from ads_pipeline.cli.states import COLOURS, DATA_LABELS, STALE_LABELS, state_fields
 from ads_pipeline.domain.freshness import AttemptOutcome, DisplayStatus
@@ -25,7 +33,8 @@ from ads_pipeline.domain.transitions import Outcome, PartitionState, RegisteredR
 from ads_pipeline.ledger.values import Attempt, PartitionAction, Pointer, PublicationStatus
 from ads_pipeline.pipeline.gaps import Gap, find_gap
 from ads_pipeline.pipeline.staleness import AssetStatus, PartitionStaleness, StalenessCalculator
-from ads_pipeline.raw.landing import DamagedRun, RawRuns
+from ads_pipeline.raw.discovery import DamagedRun
+from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import Seal
 from ads_pipeline.settings import Settings
 
@@ -136,7 +145,7 @@ def _sealed(settings: Settings, key: PartitionKey) -> dict[str, Seal | DamagedRu
     """What raw holds of the partition, by run_id; what has no run's name, by the name that it has."""
     if not settings.raw_root.is_dir():
         return None
-    found = RawRuns(settings.raw_root).runs(key)
+    found = RawRuns(settings.raw_root).list_runs(key)
     return {_name_of(each): each for each in found}
 
 

@@ -10,7 +10,14 @@ import sqlalchemy as sa
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger.row_mapping import KEY_TYPES, key_of, same_key
-from ads_pipeline.ledger.tables import KEY, Instant, control_action_partitions, attempts, control_actions, partition_state
+from ads_pipeline.ledger.tables import (
+    KEY,
+    Instant,
+    attempts,
+    control_action_partitions,
+    control_actions,
+    partition_state,
+)
 from ads_pipeline.ledger.values import LoggedAction
 
 

@@ -169,7 +169,7 @@ class ControlActions(LedgerReader):
         if is_logged(self._context, connection, "release", request):
             return True
         log_action(self._context, connection, "release", request, (), {}, now)
-        row = {"its_source": parking.source, "its_scope": parking.scope, "its_name": parking.name}
+        row = {"parked_source": parking.source, "parked_scope": parking.scope, "parked_name": parking.name}
         return bool(connection.execute(self._sql.delete_parking, row).rowcount)
 
     def _transact(self, work: Callable[[sa.Connection], T]) -> T:

@@ -14,7 +14,7 @@ from ads_pipeline.settings import Settings
 from ads_pipeline_tests.cli.actions.builders import BECAUSE, GOOD, MARKED, digest, ledger_at, stock
 from ads_pipeline_tests.cli.running import CommandLine
 from ads_pipeline_tests.ledger.builders import acceptance, accepted_runs, keys, registered_runs
-from ads_pipeline_tests.pipeline.builders import LocalDeployment, open_deployment, key, land_run, corrupt_payload, visible_runs
+from ads_pipeline_tests.pipeline.builders import LocalDeployment, open_deployment, key, seal_run, corrupt_payload, visible_runs
 
 NOWHERE = {"ADS_PIPELINE_SPARK": "spark://127.0.0.1:1"}
 ONE, OTHER = key(1), key(2)
@@ -26,8 +26,8 @@ def house(empty_cli: CommandLine, spark: SparkSession) -> Iterator[LocalDeployme
     """All rooms in the home that the command is run for: two runs of one partition, one of another."""
     with open_deployment(empty_cli.home, spark, f"sqlite:///{empty_cli.home / 'ledger.db'}") as opened:
         for run_id, count in (("r1", 1), ("r2", 2)):
-            opened.pipeline.judge_and_load([land_run(opened, ONE, run_id, count=count)])
-        opened.pipeline.judge_and_load([land_run(opened, OTHER, "r1", count=5)])
+            opened.pipeline.judge_and_load([seal_run(opened, ONE, run_id, count=count)])
+        opened.pipeline.judge_and_load([seal_run(opened, OTHER, "r1", count=5)])
         yield opened
 
 
@@ -70,7 +70,7 @@ def test_a_run_is_demoted_and_an_earlier_one_restored(empty_cli: CommandLine, ho
 @pytest.mark.invariant("S14")
 def test_what_cannot_be_restored_remains(empty_cli: CommandLine, house: LocalDeployment, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that would be rejected today, and a partition that changed after it was demo_cli, stay as they are."""
-    house.pipeline.judge_and_load([land_run(house, OTHER, "r2")])
+    house.pipeline.judge_and_load([seal_run(house, OTHER, "r2")])
     corrupt_payload(house, house.ledger.runs(ONE)[0].run)
     began = spark_session.spark_session
 

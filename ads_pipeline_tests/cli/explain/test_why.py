@@ -9,7 +9,8 @@ from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.values import RunRegistration
-from ads_pipeline.raw.landing import PAYLOAD, RawRuns
+from ads_pipeline.raw.landing import RawRuns
+from ads_pipeline.raw.seal import PAYLOAD
 from ads_pipeline_tests.builders import ROWS, facts, seal_by_hand
 from ads_pipeline_tests.cli.running import CommandResult, CommandLine, DemoCommandLine
 from ads_pipeline_tests.ledger.builders import acceptance, key, publish_runs, action_request, rejection, run
@@ -252,7 +253,7 @@ def test_a_program_gets_all_of_it(empty_cli: CommandLine, ledger: Ledger) -> Non
         ("withdraw", "ada", "success")
     ]
     assert found["events"][-1]["event_type"] == "PartitionWithdrawn"
-    assert found["next"][0] == "it was withdrawn by ada: asked to"
+    assert found["next"][0] == "it was withdrawn by ada: on request"
 
 
 @pytest.mark.parametrize("word", ["q", "1/q/2026-02-30", "a/b/c/d/e", "google_ads/1/q/2026-2-1", "1-2/q/2026-02-01"])
