@@ -1,4 +1,4 @@
-"""Assembles the code location that `workspace.yaml` points Dagster to."""
+"""Defines the Dagster code location that `workspace.yaml` loads."""
 
 import os
 import sys
@@ -10,14 +10,22 @@ import dagster as dg
 from dagster_pyspark import PySparkResource
 
 from ads_pipeline.ledger.control.control_actions import ControlActions
+from ads_pipeline.ledger.write_context import Clock
 from ads_pipeline.orchestration import demo_run
-from ads_pipeline.orchestration.assets import build_query
+from ads_pipeline.orchestration.asset_checks import build_check
+from ads_pipeline.orchestration.assets import build_assets
 from ads_pipeline.orchestration.io_manager import PartitionStateIOManager
-from ads_pipeline.orchestration.partitions import partitions_from
-from ads_pipeline.orchestration.resources import Extractor, RunResources, SensorResources, opened, outside, watching
-from ads_pipeline.orchestration.run_completion import origin_of
+from ads_pipeline.orchestration.partitions import define_partitions
+from ads_pipeline.orchestration.resources import (
+    RunResources,
+    SensorResources,
+    SourceFactory,
+    external_runs,
+    open_run_resources,
+    open_sensor_resources,
+)
+from ads_pipeline.orchestration.run_completion import event_origin
 from ads_pipeline.orchestration.schedules import build_schedules
-from ads_pipeline.orchestration.sensor_results import Clock
 from ads_pipeline.orchestration.sensors import build_sensors
 from ads_pipeline.settings import Settings, read_settings
 from ads_pipeline.spark_session import spark_config
@@ -28,76 +36,81 @@ def _now() -> datetime:
 
 
 def build_definitions(
-    settings: Settings | None = None, *, now: Clock = _now, extractor: Extractor = outside
+    settings: Settings | None = None, *, now: Clock = _now, source_factory: SourceFactory = external_runs
 ) -> dg.Definitions:
-    """Everything Dagster is to know of the product, from these settings or the environment's."""
-    known = settings or read_settings(os.environ)
-    apis = known.google_apis
-    partitions = partitions_from(apis.start_date)
+    """Build all definitions from the given settings, or from the environment."""
+    resolved = settings or read_settings(os.environ)
+    apis = resolved.google_apis
+    partitions = define_partitions(apis.start_date)
     with warnings.catch_warnings():
-        # Partitioned checks and backfill policies are what the product rests on, and Dagster is pinned.
+        # Partitioned checks and backfill policies are beta features; the pinned Dagster version has them.
         warnings.simplefilter("ignore", dg.BetaWarning)
         warnings.simplefilter("ignore", dg.PreviewWarning)
-        built = [
-            build_query(name, query, source=apis.source, partitions=partitions)
+        assets = [
+            asset
             for name, query in apis.queries.items()
+            for asset in build_assets(name, query, source=apis.source, partitions=partitions)
         ]
+        checks = [build_check(name, source=apis.source, partitions=partitions) for name in apis.queries]
         sensors = build_sensors(partitions, list(apis.queries), now=now)
         schedules = build_schedules(list(apis.queries))
     return dg.Definitions(
-        assets=[asset for assets, _check in built for asset in assets],
-        asset_checks=[check for _assets, check in built],
+        assets=assets,
+        asset_checks=checks,
         sensors=sensors,
         schedules=schedules,
         resources={
-            "rooms": _rooms(known, extractor),
-            "watch": _watch(known, extractor),
-            "desk": _desk(known),
+            "run_resources": _build_run_resources(resolved, source_factory),
+            "sensor_resources": _build_sensor_resources(resolved, source_factory),
+            "control_actions": _build_control_actions(resolved),
             "partition_state": _partition_state,
-            "pyspark": PySparkResource(spark_config=spark_config(known)),
+            "pyspark": PySparkResource(spark_config=spark_config(resolved)),
         },
-        # One process a run, so that its steps share one Spark session.
+        # The steps of a run share one process and thereby one Spark session.
         executor=dg.in_process_executor,
     )
 
 
-# Neither is a configurable resource: the address of the ledger may hold a password, which Dagster would show.
-def _rooms(settings: Settings, extractor: Extractor) -> dg.ResourceDefinition:
-    @dg.resource(description="The ledger, the raw runs and the warehouse of this deployment.")
-    def rooms(context: dg.InitResourceContext) -> Iterator[RunResources]:
+# They are not configurable resources, because Dagster would show the password in the database URL.
+def _build_run_resources(settings: Settings, source_factory: SourceFactory) -> dg.ResourceDefinition:
+    @dg.resource(description="Ledger, raw runs and warehouse for runs, with write access under the lease of the run.")
+    def run_resources(context: dg.InitResourceContext) -> Iterator[RunResources]:
         if context.run is None:
-            raise dg.DagsterInvariantViolationError("rooms are opened for a run")
-        with opened(settings, origin_of(context.run), extractor) as found:
-            yield found
+            raise dg.DagsterInvariantViolationError("run_resources can be opened only in a run")
+        with open_run_resources(settings, event_origin(context.run), source_factory) as resources:
+            yield resources
 
-    return rooms
-
-
-def _watch(settings: Settings, extractor: Extractor) -> dg.ResourceDefinition:
-    @dg.resource(description="The same places for sensors, which look, and tell how runs end.")
-    def watch(_context: dg.InitResourceContext) -> Iterator[SensorResources]:
-        with watching(settings, extractor) as found:
-            yield found
-
-    return watch
+    return run_resources
 
 
-def _desk(settings: Settings) -> dg.ResourceDefinition:
-    @dg.resource(description="The desk of the control plane: acts and plans, and no way to record a verdict.")
-    def desk(_context: dg.InitResourceContext) -> Iterator[ControlActions]:
+def _build_sensor_resources(settings: Settings, source_factory: SourceFactory) -> dg.ResourceDefinition:
+    @dg.resource(description="Ledger and raw runs for sensors: read access, and the log of completed runs.")
+    def sensor_resources(_context: dg.InitResourceContext) -> Iterator[SensorResources]:
+        with open_sensor_resources(settings, source_factory) as resources:
+            yield resources
+
+    return sensor_resources
+
+
+def _build_control_actions(settings: Settings) -> dg.ResourceDefinition:
+    @dg.resource(description="Control actions on partitions, such as requeue. They cannot record a verdict.")
+    def control_actions(_context: dg.InitResourceContext) -> Iterator[ControlActions]:
         settings.home.mkdir(parents=True, exist_ok=True)
-        with ControlActions.opened(settings.database_url, space=settings.space) as found:
-            yield found
+        with ControlActions.opened(settings.database_url, tenancy=settings.tenancy) as actions:
+            yield actions
 
-    return desk
+    return control_actions
 
 
-@dg.io_manager(required_resource_keys={"rooms"}, description="The door to the ledger.")
+@dg.io_manager(
+    required_resource_keys={"run_resources"},
+    description="Registers sealed runs in the ledger and passes on only partitions whose status is success.",
+)
 def _partition_state(context: dg.InitResourceContext) -> PartitionStateIOManager:
-    return PartitionStateIOManager(context.resources.rooms)
+    return PartitionStateIOManager(context.resources.run_resources)
 
 
 defs = build_definitions()
 
 if __name__ == "__main__":
-    demo_run.run(defs, read_settings(os.environ), sys.argv[1:])
+    demo_run.run_demo(defs, read_settings(os.environ), sys.argv[1:])

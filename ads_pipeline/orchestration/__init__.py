@@ -1,4 +1,1 @@
-"""Presents the product to Dagster: assets, checks, the IO manager, sensors, schedules, resources.
-
-It is the only room that knows Dagster; what it decides nothing of is decided elsewhere.
-"""
+"""The Dagster code location: assets, checks, the IO manager, sensors, schedules and resources."""

@@ -1,157 +1,106 @@
-"""Builds the assets of a query: `raw/<query>`, its check `valid`, and `warehouse/<query>`.
+"""Builds the assets `raw/<query>` and `warehouse/<query>` of each query.
 
-All three share partitions and backfill policy, because Dagster would otherwise run them as if they had nothing to do
-with one another. The work is `pipeline`'s.
+The check `valid` between them is in `orchestration.asset_checks`.
 """
 
-import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import dagster as dg
-
-# It has no public name in this release.
-from dagster._core.definitions.asset_checks.asset_check_evaluation import (
-    AssetCheckEvaluationTargetMaterializationData as Target,
-)
 from dagster_pyspark import PySparkResource
 
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.transitions import Outcome
-from ads_pipeline.ledger.values import ClaimResult
-from ads_pipeline.orchestration import metadata
-from ads_pipeline.orchestration.io_manager import LoadedPartitions, SealedPartitions, told_already
-from ads_pipeline.orchestration.partitions import parsed, raw_asset, warehouse_asset
-from ads_pipeline.orchestration.resources import RunResources
+from ads_pipeline.orchestration.io_manager import LoadedPartitions, SealedPartitions, suppress_materialization
+from ads_pipeline.orchestration.metadata import load_metadata, status_metadata
+from ads_pipeline.orchestration.partitions import parse_partition_names, raw_asset_key, warehouse_asset_key
+from ads_pipeline.orchestration.resources import RunResources, claim_partitions
 from ads_pipeline.orchestration.run_requests import QUERY_TAG
-from ads_pipeline.pipeline.pipeline import JudgingResult
+from ads_pipeline.pipeline.loading import Loader
 from ads_pipeline.settings import Query
 
-MOST_IN_A_RUN: Final = 1_000
+MAX_PARTITIONS_PER_RUN: Final = 1_000
 OWNERS: Final = ["team:ads-data"]
-_CHECKED = "valid"
 
 
-def build_query(
+def build_assets(
     name: str, query: Query, *, source: str, partitions: dg.MultiPartitionsDefinition
-) -> tuple[list[dg.AssetsDefinition], dg.AssetChecksDefinition]:
-    """The assets and the check of one query."""
+) -> list[dg.AssetsDefinition]:
+    # Dagster puts assets into one run only if they share partitions and backfill policy.
     shared: dict[str, Any] = {
         "partitions_def": partitions,
-        "backfill_policy": dg.BackfillPolicy.multi_run(max_partitions_per_run=MOST_IN_A_RUN),
+        "backfill_policy": dg.BackfillPolicy.multi_run(max_partitions_per_run=MAX_PARTITIONS_PER_RUN),
         "group_name": name,
         "owners": OWNERS,
         "code_version": query.schema_version,
         "io_manager_key": "partition_state",
         "tags": {QUERY_TAG: name},
     }
+    return [_build_raw(name, query, source, shared), _build_warehouse(name, query, source, shared)]
 
-    @dg.asset(  # type: ignore[untyped-decorator] # what is shared hides the overload
-        key=raw_asset(name),
-        description=f"Sealed runs of `{name}`, registered with the ledger.\n\n```sql\n{query.gaql}\n```",
+
+def _build_raw(name: str, query: Query, source: str, shared: dict[str, Any]) -> dg.AssetsDefinition:
+    @dg.asset(  # type: ignore[untyped-decorator] # the shared options hide the overload
+        key=raw_asset_key(name),
+        description=f"Sealed runs of `{name}`. Each run is registered in the ledger.\n\n```sql\n{query.gaql}\n```",
         kinds={"googleads"},
         **shared,
     )
-    def raw(context: dg.AssetExecutionContext, rooms: dg.ResourceParam[RunResources]) -> dg.Output[SealedPartitions]:
-        keys = parsed(context.partition_keys, source=source, query_name=name)
-        claimed = _begin(context, rooms, keys)
-        runs = tuple(rooms.source.land(list(claimed.granted)))
-        return told_already(SealedPartitions(runs=runs, held=claimed.held, code_version=query.schema_version))
+    def raw(
+        context: dg.AssetExecutionContext, run_resources: dg.ResourceParam[RunResources]
+    ) -> dg.Output[SealedPartitions]:
+        keys = parse_partition_names(context.partition_keys, source=source, query_name=name)
+        claim = claim_partitions(context, run_resources, keys)
+        runs = tuple(run_resources.source.collect(list(claim.granted)))
+        sealed = SealedPartitions(runs=runs, held=claim.held, code_version=query.schema_version)
+        return suppress_materialization(sealed)
 
-    @dg.asset_check(  # type: ignore[arg-type] # its type does not know of evaluations that name their partition
-        asset=raw,
-        name=_CHECKED,
-        description=f"The contract of `{name}`, run by run; the verdict is the ledger's from then on.",
-        blocking=True,  # for the order of the steps; a bad partition alone is kept back, by the ledger
-        partitions_def=partitions,
-    )
-    def valid(
-        context: dg.AssetCheckExecutionContext, rooms: dg.ResourceParam[RunResources], pyspark: PySparkResource
-    ) -> Iterator[Any]:
-        keys = parsed(context.partition_keys, source=source, query_name=name)
-        claimed = _begin(context, rooms, keys)
-        judged = rooms.pipeline(pyspark.spark_session).judge(rooms.ledger.unjudged(claimed.granted))
-        yield from _evaluations(context, rooms, name, list(claimed.granted), judged)
-        yield dg.Output(None)
+    definition: dg.AssetsDefinition = raw
+    return definition
 
+
+def _build_warehouse(name: str, query: Query, source: str, shared: dict[str, Any]) -> dg.AssetsDefinition:
     @dg.asset(  # type: ignore[untyped-decorator] # the same
-        key=warehouse_asset(name),
-        ins={"loadable": dg.AssetIn(key=raw_asset(name))},
-        description=f"`{name}` as readers see it: only partitions whose current run was accepted.",
+        key=warehouse_asset_key(name),
+        ins={"loadable": dg.AssetIn(key=raw_asset_key(name))},
+        description=f"Rows of `{name}` that readers see. Only partitions whose current run was accepted are loaded.",
         kinds={"deltalake", "pyspark"},
-        pool=f"warehouse_{name}",  # two loaders of one table would only make each other try again
+        pool=f"warehouse_{name}",  # concurrent loads of one table would conflict and retry
         **shared,
     )
     def warehouse(
         context: dg.AssetExecutionContext,
         loadable: list[PartitionKey],
-        rooms: dg.ResourceParam[RunResources],
+        run_resources: dg.ResourceParam[RunResources],
         pyspark: PySparkResource,
     ) -> dg.Output[LoadedPartitions]:
-        claimed = _begin(context, rooms, parsed(context.partition_keys, source=source, query_name=name))
-        own = [key for key in loadable if key in claimed.granted]
-        before, cost_before = rooms.ledger.pointers(own), _cost(rooms, own)
-        loading = rooms.pipeline(pyspark.spark_session).load(own)
-        shown, cost = rooms.ledger.pointers(run.key for run in loading.published), _cost(rooms, own)
-        current = rooms.currencies.of(rooms.ledger, shown, now=datetime.now(UTC))
-        told = {
-            key: metadata.of_load(pointer, before.get(key), cost=cost.get(key), cost_before=cost_before.get(key))
-            | metadata.of_look(current[key].warehouse)
-            for key, pointer in shown.items()
-        }
-        return told_already(LoadedPartitions(told=told, held=claimed.held, code_version=query.schema_version))
+        keys = parse_partition_names(context.partition_keys, source=source, query_name=name)
+        claim = claim_partitions(context, run_resources, keys)
+        granted = [key for key in loadable if key in claim.granted]
+        metadata = _load(run_resources, run_resources.pipeline(pyspark.spark_session).loader, granted)
+        loaded = LoadedPartitions(metadata=metadata, held=claim.held, code_version=query.schema_version)
+        return suppress_materialization(loaded)
 
-    return [raw, warehouse], valid
+    definition: dg.AssetsDefinition = warehouse
+    return definition
 
 
-def _begin(
-    context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, rooms: RunResources, keys: list[PartitionKey]
-) -> ClaimResult:
-    """Claim the run's partitions. Those that another run is at work on are left to it, and told of."""
-    claimed = rooms.begin(keys)
-    if claimed.held:
-        key, holder = next(iter(claimed.held.items()))
-        told = "%d of %d partitions are left to other runs. First: %s, %s"
-        context.log.warning(told, len(claimed.held), len(keys), key, holder)
-    return claimed
+def _load(resources: RunResources, loader: Loader, keys: list[PartitionKey]) -> dict[PartitionKey, dict[str, Any]]:
+    """Load partitions and return the metadata of each published one."""
+    ledger = resources.ledger
+    before, cost_before = ledger.pointers(keys), _sum_cost(resources, keys)
+    result = loader.load(keys)
+    after, cost_after = ledger.pointers(run.key for run in result.published), _sum_cost(resources, keys)
+    staleness = resources.staleness.calculate(ledger, after, now=datetime.now(UTC))
+    return {
+        key: load_metadata(pointer, before.get(key), cost=cost_after.get(key), cost_before=cost_before.get(key))
+        | status_metadata(staleness[key].warehouse)
+        for key, pointer in after.items()
+    }
 
 
-def _cost(rooms: RunResources, keys: list[PartitionKey]) -> dict[PartitionKey, int]:
-    """What the partitions cost as readers see them, so that a restatement tells by how much money it is one."""
+def _sum_cost(resources: RunResources, keys: list[PartitionKey]) -> dict[PartitionKey, int]:
+    """Sum the visible cost per partition, so that the metadata can show by how much a restatement changed it."""
     if not keys:
         return {}
     days = [key.logical_date for key in keys]
-    return rooms.readers.sums(keys[0].query_name, "cost_micros", since=min(days), until=max(days))
-
-
-def _evaluations(
-    context: dg.AssetCheckExecutionContext,
-    rooms: RunResources,
-    name: str,
-    keys: list[PartitionKey],
-    judged: JudgingResult,
-) -> Iterator[dg.AssetCheckEvaluation]:
-    """One evaluation for each partition that has a run: what the ledger holds of its newest one."""
-    asset = raw_asset(name)
-    names = {key.dagster_key for key in keys}
-    landed = context.instance.event_log_storage.get_latest_storage_id_by_partition(
-        asset, dg.DagsterEventType.ASSET_MATERIALIZATION, names
-    )
-    current = rooms.currencies.of(rooms.ledger, keys, now=datetime.now(UTC))
-    judgements = {each.verdict.run: each for each in judged.judgements}
-    for key, (registered, outcome) in rooms.ledger.newest(keys).items():
-        judgement, unjudged = judgements.get(registered.run), judged.unjudged.get(registered.run)
-        place = landed.get(key.dagster_key)
-        yield dg.AssetCheckEvaluation(
-            asset_key=asset,
-            check_name=_CHECKED,
-            partition=key.dagster_key,
-            passed=outcome is Outcome.ACCEPTED,
-            blocking=False,  # else one bad partition would stop its neighbours
-            severity=dg.AssetCheckSeverity.ERROR,
-            metadata=metadata.of_verdict(registered.run.run_id, outcome, judgement, unjudged)
-            | metadata.of_look(current[key].raw),
-            target_materialization_data=place
-            and Target(storage_id=place, run_id=context.run.run_id, timestamp=time.time()),
-        )
+    return resources.readers.sum_per_partition(keys[0].query_name, "cost_micros", since=min(days), until=max(days))

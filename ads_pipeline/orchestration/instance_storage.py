@@ -1,7 +1,6 @@
-"""Keeps Dagster's own records below the home, or in the Postgres that the settings name.
+"""Dagster storage classes that keep Dagster's records below ADS_PIPELINE_HOME or in Postgres.
 
-`dagster.yaml` names these classes: it can require a variable, but cannot say what holds when one is not set. What
-the product itself remembers is kept by `ledger`.
+`dagster.yaml` names these classes, because its own environment variables have no default values.
 """
 
 import os
@@ -21,7 +20,7 @@ SCHEMA: Final = "dagster_records"  # the ledger and Dagster both have a table na
 
 
 class InstanceStorage(DagsterSqliteStorage):
-    """Runs, events and ticks: in SQLite, or in Postgres when there is one."""
+    """Storage of runs, events and ticks in SQLite, or in Postgres when ADS_PIPELINE_DATABASE_URL is set."""
 
     @classmethod
     def config_type(cls) -> UserConfigSchema:
@@ -29,16 +28,16 @@ class InstanceStorage(DagsterSqliteStorage):
 
     @classmethod
     def from_config_value(cls, inst_data: ConfigurableClassData, _config_value: Any) -> Any:
-        """The storage that the settings ask for, Postgres's class included; BadSettings lists their mistakes."""
+        """Return SQLite or Postgres storage. Raises BadSettings with all mistakes in the settings."""
         settings = read_settings(os.environ)
         if settings.postgres_url is None:
             return cls.from_local(_directory(settings), inst_data=inst_data)
-        url = _prepared(settings.postgres_url)
+        url = _prepare_database(settings.postgres_url)
         return DagsterPostgresStorage(url, should_autocreate_tables=True, inst_data=inst_data)
 
 
 class ArtifactStorage(LocalArtifactStorage):
-    """The folder for whatever Dagster keeps as files."""
+    """Storage of Dagster's artifact files."""
 
     @classmethod
     def config_type(cls) -> UserConfigSchema:
@@ -50,7 +49,7 @@ class ArtifactStorage(LocalArtifactStorage):
 
 
 class ComputeLogs(LocalComputeLogManager):
-    """What steps print."""
+    """Storage of the output of steps."""
 
     @classmethod
     def config_type(cls) -> UserConfigSchema:
@@ -65,20 +64,20 @@ def _directory(settings: Settings) -> str:
     return str(settings.home / "dagster")
 
 
-def _prepared(url: str) -> str:
-    """The same database's address, with Dagster's schema as the only one that is looked into. The schema exists."""
+def _prepare_database(url: str) -> str:
+    """Create Dagster's schema if needed, and return a URL whose search path is this schema only."""
     engine = create_pg_engine(url, isolation_level="AUTOCOMMIT")
 
     def create_schema() -> None:
         with create_pg_connection(engine) as connection:
-            # Looked for first: IF NOT EXISTS needs the right to create even where there is nothing to create.
+            # Check first: IF NOT EXISTS requires the CREATE privilege even when the schema exists.
             if connection.exec_driver_sql(f"SELECT to_regnamespace('{SCHEMA}')").scalar() is None:
                 connection.exec_driver_sql(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
 
     try:
-        retry_pg_creation_fn(create_schema)  # of two that create it at once, Postgres lets one fail
+        retry_pg_creation_fn(create_schema)  # concurrent CREATE SCHEMA IF NOT EXISTS can fail on Postgres
     finally:
         engine.dispose()
-    # In the address, because the webserver makes engines of its own from it.
+    # The option is part of the URL, because the webserver creates its own engines from the URL.
     options = f"{engine.url.query.get('options', '')} -c search_path={SCHEMA}".strip()
     return engine.url.update_query_dict({"options": options}).render_as_string(hide_password=False)

@@ -1,4 +1,4 @@
-"""Opens the rooms for one execution, from settings; Spark comes from `dagster-pyspark` where it is needed."""
+"""Opens the resources of runs and of sensors from the settings. Spark comes from `dagster-pyspark`."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -6,13 +6,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import dagster as dg
 from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.run_events import Origin
+from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.events.run_completion import RunCompletionLog
-from ads_pipeline.ledger.events.snapshots import following
+from ads_pipeline.ledger.events.snapshots import follow_in_background
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.status.status_table import StatusTable
@@ -21,28 +22,28 @@ from ads_pipeline.pipeline.arrivals import SealedRuns, Source
 from ads_pipeline.pipeline.pipeline import Pipeline
 from ads_pipeline.pipeline.readers import Readers
 from ads_pipeline.pipeline.reconciliation import Reconciliation
-from ads_pipeline.pipeline.staleness import StalenessCalculator, versions_of
-from ads_pipeline.progress import telling
+from ads_pipeline.pipeline.staleness import StalenessCalculator, asset_code_versions
+from ads_pipeline.progress import progress_on
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.settings import Settings
 from ads_pipeline.warehouse.publication import Warehouse
 
-Extractor = Callable[[RawRuns, LedgerReader], Source]
+SourceFactory = Callable[[RawRuns, LedgerReader], Source]
 
 
-def outside(raw: RawRuns, ledger: LedgerReader) -> Source:
-    """Extractors of others, which seal runs by themselves."""
+def external_runs(raw: RawRuns, ledger: LedgerReader) -> Source:
+    """Create the source of a deployment whose extractors run outside Dagster."""
     return SealedRuns(raw=raw, ledger=ledger)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensorResources:
-    """One deployment's places, for those who may look and tell how runs end, as sensors do."""
+    """What sensors get: read access, and the log in which they close finished runs."""
 
     settings: Settings
     ledger: LedgerReader
     events: RunCompletionLog
-    extractor: Extractor
+    source_factory: SourceFactory
 
     @property
     def source_name(self) -> str:
@@ -53,21 +54,20 @@ class SensorResources:
         return RawRuns(self.settings.raw_root)
 
     @property
-    def sealed(self) -> SealedRuns:
+    def sealed_runs(self) -> SealedRuns:
         return SealedRuns(raw=self.raw, ledger=self.ledger)
 
     @property
     def source(self) -> Source:
-        """Where raw runs come from."""
-        return self.extractor(self.raw, self.ledger)
+        return self.source_factory(self.raw, self.ledger)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResources(SensorResources):
-    """The same places, for those who may write."""
+    """What a run gets: write access under its lease."""
 
     ledger: Ledger
-    book: StatusTable
+    status_table: StatusTable
     lease: Lease
 
     @property
@@ -79,22 +79,26 @@ class RunResources(SensorResources):
         return Readers(ledger=self.ledger, warehouse_root=self.settings.warehouse_root, source=self.source_name)
 
     @property
-    def currencies(self) -> StalenessCalculator:
-        return StalenessCalculator(self.settings.policies, self.ledger.code_versions(self.source_name))
+    def staleness(self) -> StalenessCalculator:
+        return StalenessCalculator(self.settings.freshness_policies, self.ledger.code_versions(self.source_name))
 
-    def begin(self, keys: Sequence[PartitionKey]) -> ClaimResult:
-        """Claim partitions, and tell that this run is for those that no other is at work on.
+    def claim(self, keys: Sequence[PartitionKey]) -> ClaimResult:
+        """Claim partitions that no other run holds, and emit StepStarted for each.
 
-        A step that is tried again is granted what it was, and tells nothing new.
+        A retried step is granted the same partitions and emits nothing new.
         """
-        claimed, now = self.lease.claim(keys), datetime.now(UTC)
-        begun = [self.ledger.origin.event("StepStarted", at=now, step_id=str(key)) for key in claimed.granted]
-        self.events.append_many(begun)
-        return claimed
+        claim, now = self.lease.claim(keys), datetime.now(UTC)
+        started = [self.ledger.origin.make_event("StepStarted", at=now, step_id=str(key)) for key in claim.granted]
+        self.events.append_many(started)
+        return claim
 
     def pipeline(self, spark: SparkSession) -> Pipeline:
         return Pipeline(
-            spark=spark, raw=self.raw, ledger=self.ledger, warehouse=self.warehouse, tell=telling(sys.stderr)
+            spark=spark,
+            raw=self.raw,
+            ledger=self.ledger,
+            warehouse=self.warehouse,
+            report_progress=progress_on(sys.stderr),
         )
 
     def reconciliation(self, spark: SparkSession) -> Reconciliation:
@@ -107,28 +111,51 @@ class RunResources(SensorResources):
 
 
 @contextmanager
-def watching(settings: Settings, extractor: Extractor = outside) -> Iterator[SensorResources]:
+def open_sensor_resources(
+    settings: Settings, source_factory: SourceFactory = external_runs
+) -> Iterator[SensorResources]:
     settings.home.mkdir(parents=True, exist_ok=True)
-    url, space = settings.database_url, settings.space
-    with RunCompletionLog.watching(url, space=space) as events, LedgerReader.opened(url, space=space) as ledger:
-        yield SensorResources(settings=settings, ledger=ledger, events=events, extractor=extractor)
+    url, tenancy = settings.database_url, settings.tenancy
+    with RunCompletionLog.opened(url, tenancy=tenancy) as events, LedgerReader.opened(url, tenancy=tenancy) as ledger:
+        yield SensorResources(settings=settings, ledger=ledger, events=events, source_factory=source_factory)
 
 
 @contextmanager
-def opened(settings: Settings, origin: Origin, extractor: Extractor = outside) -> Iterator[RunResources]:
-    """The rooms for one run of the engine, which holds a lease and whose events are projected while it lasts."""
-    url, space = settings.database_url, settings.space
+def open_run_resources(
+    settings: Settings, origin: EventOrigin, source_factory: SourceFactory = external_runs
+) -> Iterator[RunResources]:
+    """Open the resources of one Dagster run: take its lease, emit RunStarted and project its events until it ends."""
+    url, tenancy = settings.database_url, settings.tenancy
     with (
-        Lease.opened(url, origin.run_id, lasts=settings.lease) as lease,
-        Ledger.opened(url, origin=origin, space=space, lease=lease) as ledger,
-        RunCompletionLog.watching(url, space=space) as events,
-        StatusTable.opened(url, space=space) as book,
-        following(events),
+        Lease.opened(url, origin.run_id, duration=settings.lease) as lease,
+        Ledger.opened(url, origin=origin, tenancy=tenancy, lease=lease) as ledger,
+        RunCompletionLog.opened(url, tenancy=tenancy) as events,
+        StatusTable.opened(url, tenancy=tenancy) as status_table,
+        follow_in_background(events),
     ):
-        events.append(origin.event("RunStarted", at=datetime.now(UTC)))
+        events.append(origin.make_event("RunStarted", at=datetime.now(UTC)))
         apis = settings.google_apis
         versions = {name: query.schema_version for name, query in apis.queries.items()}
-        book.see_code(apis.source, versions_of(versions))
+        status_table.record_code_versions(apis.source, asset_code_versions(versions))
         yield RunResources(
-            settings=settings, ledger=ledger, events=events, book=book, lease=lease, extractor=extractor
+            settings=settings,
+            ledger=ledger,
+            events=events,
+            status_table=status_table,
+            lease=lease,
+            source_factory=source_factory,
         )
+
+
+def claim_partitions(
+    context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext,
+    resources: RunResources,
+    keys: Sequence[PartitionKey],
+) -> ClaimResult:
+    """Claim the partitions of a step, and log a warning when other runs hold some of them."""
+    claim = resources.claim(keys)
+    if claim.held:
+        key, holder = next(iter(claim.held.items()))
+        message = "skipped %d of %d partitions because other runs hold them. First: %s, %s"
+        context.log.warning(message, len(claim.held), len(keys), key, holder)
+    return claim

@@ -1,7 +1,6 @@
-"""Asks Dagster for runs of what failed and is due again, and of what somebody asked for.
+"""Builds the sensor `retries_due`: it schedules retries, requeues due partitions and requests their runs.
 
-The only sensor that changes anything: it holds the desk, at which failed goes back to pending. A verdict it cannot
-record.
+It may requeue a failed partition and cannot record a verdict.
 """
 
 import uuid
@@ -13,55 +12,62 @@ import dagster as dg
 from ads_pipeline.ledger.control.control_actions import ControlActions
 from ads_pipeline.ledger.control.retry_queue import OpenRequest
 from ads_pipeline.ledger.values import ActionRequest
-from ads_pipeline.orchestration.partitions import assets_of, raw_asset, warehouse_asset
+from ads_pipeline.ledger.write_context import Clock
+from ads_pipeline.orchestration.partitions import asset_keys, raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.resources import SensorResources
-from ads_pipeline.orchestration.sensor_results import Clock, answer
+from ads_pipeline.orchestration.run_requests import build_sensor_result
 from ads_pipeline.pipeline.operator_actions import OperatorActions
 
-MOST_AT_WORK: Final = 2_000  # partitions that this sensor has in runs at one time
+MAX_PARTITIONS_IN_PROGRESS: Final = 2_000  # partitions that this sensor has in unfinished runs
 OPERATOR: Final = "retry policy"
-NOT_HERE: Final = (
-    "%d failures were planned. Runs come from extractors of others here: ads-pipeline state due tells them what to "
-    "seal, ads-pipeline state retry puts a failed partition back to pending"
+EXTERNAL_SOURCE: Final = (
+    "scheduled %d failures and requested no runs, because the extractors run outside Dagster. They can list the due "
+    "partitions with: ads-pipeline state due. To set failed partitions back to pending: ads-pipeline state retry"
 )
 
 
-def build_retries(
+def build_retry_sensor(
     partitions: dg.MultiPartitionsDefinition, query_names: list[str], *, now: Clock
 ) -> dg.SensorDefinition:
     @dg.sensor(
-        target=dg.AssetSelection.assets(*assets_of(query_names)),
+        target=dg.AssetSelection.assets(*asset_keys(query_names)),
         minimum_interval_seconds=60,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Plans what becomes of failures, and asks for runs of what is due again or was asked for.",
+        description="Schedules retries of failed partitions. Requests runs of those due and of operators' requests.",
     )
     def retries_due(
         context: dg.SensorEvaluationContext,
-        watch: dg.ResourceParam[SensorResources],
-        desk: dg.ResourceParam[ControlActions],
+        sensor_resources: dg.ResourceParam[SensorResources],
+        control_actions: dg.ResourceParam[ControlActions],
     ) -> dg.SensorResult:
-        policy, source, today = watch.settings.retries, watch.source_name, now().date()
-        if not watch.source.fetches:
-            return dg.SensorResult(skip_reason=NOT_HERE % desk.schedule.plan(policy, today=today))
-        control = OperatorActions(ledger=desk, policy=policy, today=today)
-        room = MOST_AT_WORK - sum(desk.schedule.at_work(source, today).values())
-        acted = control.requeue_due(desk, _order(now()), source=source, room=room)
-        if acted.changed:
-            context.log.info("%d failed partitions are due again: first %s", len(acted.changed), acted.changed[0].key)
-        reasons = {each.key: _reason(each) for each in control.wanted(source=source, room=room)}
-        return answer(context, partitions, reasons, query_names, [raw_asset, warehouse_asset], now())
+        policy, source, today = sensor_resources.settings.retry_policy, sensor_resources.source_name, now().date()
+        if not sensor_resources.source.can_fetch:
+            return dg.SensorResult(
+                skip_reason=EXTERNAL_SOURCE % control_actions.retry_queue.schedule_failures(policy, today=today)
+            )
+        actions = OperatorActions(ledger=control_actions, policy=policy, today=today)
+        slots = MAX_PARTITIONS_IN_PROGRESS - sum(control_actions.retry_queue.count_claimed(source, today).values())
+        requeued = actions.requeue_due(control_actions, _build_request(now()), source=source, slots=slots)
+        if requeued.changed:
+            context.log.info(
+                "requeued %d failed partitions. First: %s", len(requeued.changed), requeued.changed[0].key
+            )
+        reasons = {each.key: _describe(each) for each in actions.next_requests(source=source, slots=slots)}
+        return build_sensor_result(
+            context, partitions, reasons, query_names, [raw_asset_key, warehouse_asset_key], now()
+        )
 
     return retries_due
 
 
-def _order(now: datetime) -> ActionRequest:
+def _build_request(now: datetime) -> ActionRequest:
     return ActionRequest(
-        act_id=f"retry-{uuid.uuid4()}",
+        action_id=f"retry-{uuid.uuid4()}",
         operator=OPERATOR,
         command="sensor retries_due",
-        reason=f"due by {now:%Y-%m-%d %H:%M}Z after the delay that the policy gives",
+        reason=f"the delay of the retry policy ended before {now:%Y-%m-%d %H:%M}Z",
     )
 
 
-def _reason(wanted: OpenRequest) -> str:
-    return f"{wanted.kind} {wanted.act_id} after attempt {wanted.attempt_no}"
+def _describe(request: OpenRequest) -> str:
+    return f"{request.kind} {request.action_id} after attempt {request.attempt_no}"

@@ -1,7 +1,7 @@
-"""Tells the log of events which of its runs are Dagster's, and how those ended that have.
+"""Closes runs in the event log after Dagster finished them or their lease expired.
 
-A run that died tells nothing any more, so what is open in our log is looked up among Dagster's runs, again and again.
-Where everything died at once Dagster knows nothing either: then the lease tells.
+A crashed process emits no last event, so the sensor `run_completion` compares open runs with Dagster's on each tick.
+When daemon and worker are lost together, only the expired lease shows that the run is over.
 """
 
 from collections.abc import Iterator
@@ -11,64 +11,65 @@ from typing import Final
 import dagster as dg
 
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.run_events import Origin
+from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.domain.run_snapshots import RunStatus
 from ads_pipeline.ledger.events.event_log import PLAN_VERSION
 from ads_pipeline.ledger.events.run_completion import RunCompletionLog
 
-ENDINGS: Final = {
+FINAL_STATUSES: Final = {
     dg.DagsterRunStatus.SUCCESS: RunStatus.COMPLETED,
     dg.DagsterRunStatus.FAILURE: RunStatus.FAILED,
     dg.DagsterRunStatus.CANCELED: RunStatus.CANCELLED,
 }
-SILENT: Final = "nothing was heard of the run for as long as its lease lasts"
-_RETRY: Final = "dagster/retry_number"
+LEASE_EXPIRED: Final = "the run did not renew its lease"
+_RETRY_TAG: Final = "dagster/retry_number"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletedRun:
-    """A run that was found to have ended, and the partitions whose sealed runs it left without a verdict."""
+    """A run that was closed. `unjudged` are partitions whose sealed runs it left without a verdict."""
 
     run_id: str
     status: RunStatus
-    left: tuple[PartitionKey, ...]
+    unjudged: tuple[PartitionKey, ...]
 
 
-def origin_of(run: dg.DagsterRun) -> Origin:
-    """The origin of what happens in a run of Dagster: its id is the run of all its events."""
-    told = {"job": run.job_name, "parent_run_id": run.parent_run_id, "root_run_id": run.root_run_id}
-    return Origin(
+def event_origin(run: dg.DagsterRun) -> EventOrigin:
+    """The origin of the events of a Dagster run. Its events carry the id of the run."""
+    reference = {"job": run.job_name, "parent_run_id": run.parent_run_id, "root_run_id": run.root_run_id}
+    return EventOrigin(
         run_id=run.run_id,
         plan_version=PLAN_VERSION,
-        engine_attempt_id=int(run.tags.get(_RETRY, "0")) + 1,
+        engine_attempt_id=int(run.tags.get(_RETRY_TAG, "0")) + 1,
         adapter_version=f"dagster-{dg.__version__}",
-        engine_run_ref={name: value for name, value in told.items() if value},
+        engine_run_ref={name: value for name, value in reference.items() if value},
     )
 
 
-def end_runs(instance: dg.DagsterInstance, events: RunCompletionLog) -> Iterator[CompletedRun]:
-    """End each run of our log that Dagster knows to have ended, or that let its lease expire.
+def close_finished_runs(instance: dg.DagsterInstance, events: RunCompletionLog) -> Iterator[CompletedRun]:
+    """Close each open run that Dagster finished or whose lease has expired, and yield it.
 
-    What is no run of Dagster's is left alone.
+    Runs that Dagster does not know stay open.
     """
-    silent = set(events.overdue())
-    for run_id in dict.fromkeys([*events.unended(), *sorted(silent)]):
-        run, why = instance.get_run_by_id(run_id), None
-        if run is not None and not run.is_finished and run_id in silent:
-            run, why = _given_up(instance, run), SILENT
-        ended = ENDINGS.get(run.status) if run else None
-        if run is not None and ended is not None:
-            left = events.end(origin_of(run), ended, why=why or f"the run ended as {run.status.value}")
-            yield CompletedRun(run_id=run_id, status=ended, left=tuple(left))
+    expired = set(events.list_expired_runs())
+    for run_id in dict.fromkeys([*events.list_open_runs(), *sorted(expired)]):
+        run, reason = instance.get_run_by_id(run_id), None
+        if run is not None and not run.is_finished and run_id in expired:
+            run, reason = _report_lost_run(instance, run), LEASE_EXPIRED
+        status = FINAL_STATUSES.get(run.status) if run else None
+        if run is not None and status is not None:
+            reason = reason or f"Dagster reports the run as {run.status.value}"
+            unjudged = events.complete_run(event_origin(run), status, reason=reason)
+            yield CompletedRun(run_id=run_id, status=status, unjudged=tuple(unjudged))
 
 
-def _given_up(instance: dg.DagsterInstance, run: dg.DagsterRun) -> dg.DagsterRun | None:
-    """Tell Dagster of a run that died with all who could have told: it would take it to be at work for ever.
+def _report_lost_run(instance: dg.DagsterInstance, run: dg.DagsterRun) -> dg.DagsterRun | None:
+    """Report a lost run to Dagster, which would otherwise show it as started for ever.
 
-    Dagster is told first. Whoever dies before the log is told as well leaves a run that ended, which is found again.
+    Dagster gets the report before the event log: after a crash in between, the next tick closes the run.
     """
     if run.status is dg.DagsterRunStatus.CANCELING:
-        instance.report_run_canceled(run, message=SILENT)
+        instance.report_run_canceled(run, message=LEASE_EXPIRED)
     else:
-        instance.report_run_failed(run, message=SILENT)
+        instance.report_run_failed(run, message=LEASE_EXPIRED)
     return instance.get_run_by_id(run.run_id)

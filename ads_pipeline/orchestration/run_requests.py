@@ -15,7 +15,7 @@ from dagster._core.definitions.partitions.context import partition_loading_conte
 
 from ads_pipeline.domain.partition import NAME_RULES, PartitionKey
 from ads_pipeline.domain.retry import Lane, lane_for
-from ads_pipeline.orchestration.partitions import CUSTOMERS, DAY
+from ads_pipeline.orchestration.partitions import CUSTOMERS, DATE
 from ads_pipeline.quoting import quoted
 
 REQUEST_TAG: Final = "ads_pipeline/request"
@@ -26,7 +26,6 @@ QUERY_TAG: Final = "ads_pipeline/query"
 START, END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 MAX_BACKOFF: Final = timedelta(hours=1)
 AssetKeyBuilder = Callable[[str], dg.AssetKey]
-Clock = Callable[[], datetime]
 _FINISHED: Final = frozenset({"SUCCESS", "FAILURE", "CANCELED"})
 
 
@@ -112,7 +111,7 @@ def _select_known(
     today: date,
 ) -> dict[PartitionKey, str]:
     """Select the partitions that Dagster has. Today becomes a partition only tomorrow."""
-    days = partitions.get_partitions_def_for_dimension(DAY)
+    days = partitions.get_partitions_def_for_dimension(DATE)
     first = date.fromisoformat(str(days.get_first_partition_key()))
     unknown = [key for key in reasons if key.query_name not in query_names or key.logical_date < first]
     if unknown:

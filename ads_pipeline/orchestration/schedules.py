@@ -1,4 +1,4 @@
-"""Does what is due by the clock: yesterday's partitions, reconciliation, and the upkeep of the tables."""
+"""Builds the schedules `daily_load`, `reconcile` and `maintenance`."""
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -7,35 +7,35 @@ from typing import Final
 import dagster as dg
 from dagster_pyspark import PySparkResource
 
-from ads_pipeline.ledger.status.status_file import publish
-from ads_pipeline.orchestration.assets import MOST_IN_A_RUN
-from ads_pipeline.orchestration.partitions import CUSTOMERS, assets_of
+from ads_pipeline.ledger.status.status_file import write_status_file
+from ads_pipeline.orchestration.assets import MAX_PARTITIONS_PER_RUN
+from ads_pipeline.orchestration.partitions import CUSTOMERS, asset_keys
 from ads_pipeline.orchestration.resources import RunResources
 from ads_pipeline.orchestration.run_requests import range_tags
 
-EVENTS_KEPT: Final = timedelta(days=400)  # a year and the month that is compared with it
+EVENTS_KEPT: Final = timedelta(days=400)  # covers a comparison with the same month of last year
 ON: Final = dg.DefaultScheduleStatus.RUNNING
 
 
 def build_schedules(query_names: Sequence[str]) -> list[dg.ScheduleDefinition]:
     @dg.schedule(
         cron_schedule="0 6 * * *",
-        target=dg.AssetSelection.assets(*assets_of(query_names)),
+        target=dg.AssetSelection.assets(*asset_keys(query_names)),
         default_status=ON,
-        description="Asks for yesterday of every known customer, so that what did not arrive is seen to be missing.",
+        description="Requests yesterday's partition of every customer, so that missing partitions are visible.",
     )
     def daily_load(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
         customers = context.instance.get_dynamic_partitions(CUSTOMERS)
         day = (context.scheduled_execution_time - timedelta(days=1)).date().isoformat()
         if not customers:
-            yield dg.SkipReason("no customer is known yet; they are added as their first runs are sealed")
+            yield dg.SkipReason("no customers yet; raw_arrivals adds a customer when its first run is sealed")
         for name in query_names:
-            for start in range(0, len(customers), MOST_IN_A_RUN):
-                some = customers[start : start + MOST_IN_A_RUN]
+            for start in range(0, len(customers), MAX_PARTITIONS_PER_RUN):
+                batch = customers[start : start + MAX_PARTITIONS_PER_RUN]
                 yield dg.RunRequest(
                     run_key=f"{name}:{day}:{start}",
-                    asset_selection=assets_of([name]),
-                    tags=range_tags(name, f"{some[0]}|{day}", f"{some[-1]}|{day}"),
+                    asset_selection=asset_keys([name]),
+                    tags=range_tags(name, f"{batch[0]}|{day}", f"{batch[-1]}|{day}"),
                 )
 
     return [
@@ -46,41 +46,49 @@ def build_schedules(query_names: Sequence[str]) -> list[dg.ScheduleDefinition]:
 
 
 def _reconcile(query_names: Sequence[str]) -> dg.JobDefinition:
-    @dg.op(description="Compares ledger, pointers and tables, and mends the difference.")
-    def mend(context: dg.OpExecutionContext, rooms: dg.ResourceParam[RunResources], pyspark: PySparkResource) -> None:
+    @dg.op(description="Compares the ledger, the pointers and the Delta tables, and repairs the differences.")
+    def repair_differences(
+        context: dg.OpExecutionContext, run_resources: dg.ResourceParam[RunResources], pyspark: PySparkResource
+    ) -> None:
         for name in query_names:
-            done = rooms.reconciliation(pyspark.spark_session).mend(source=rooms.source_name, query_name=name)
-            for repair in done.repairs:
+            result = run_resources.reconciliation(pyspark.spark_session).repair(
+                source=run_resources.source_name, query_name=name
+            )
+            for repair in result.repairs:
                 context.log.info("%s", repair)
-            for run, error in done.loading.damaged.items():
-                context.log.error("%s is accepted and cannot be loaded: %s", run, error)
+            for run, error in result.loading.unreadable.items():
+                context.log.error("accepted run %s cannot be loaded: %s", run, error)
 
-    @dg.op(description="Writes down which partitions are stale, and publishes partition_status.parquet.")
-    def tell_status(context: dg.OpExecutionContext, rooms: dg.ResourceParam[RunResources]) -> None:
-        changed = rooms.currencies.sweep(rooms.book, now=datetime.now(UTC))
-        published = publish(rooms.book.every(), rooms.settings.status_file)
-        context.log.info("%d rows of %d became stale or current", changed, published)
+    @dg.op(description="Updates the stored staleness of all partitions and writes partition_status.parquet.")
+    def publish_status(context: dg.OpExecutionContext, run_resources: dg.ResourceParam[RunResources]) -> None:
+        changed = run_resources.staleness.store_changes(run_resources.status_table, now=datetime.now(UTC))
+        total = write_status_file(run_resources.status_table.read_all(), run_resources.settings.status_file)
+        context.log.info("staleness changed in %d of %d rows", changed, total)
 
-    @dg.job(description="Mends what a run that died left unfinished. Safe beside running loads.")
+    @dg.job(description="Finishes what crashed runs left incomplete. Loads may run at the same time.")
     def reconcile() -> None:
-        mend()
-        tell_status()
+        repair_differences()
+        publish_status()
 
     return reconcile
 
 
 def _maintenance(query_names: Sequence[str]) -> dg.JobDefinition:
-    @dg.op(description="Packs small files, and removes those no reader can need.")
-    def tidy(context: dg.OpExecutionContext, rooms: dg.ResourceParam[RunResources], pyspark: PySparkResource) -> None:
+    @dg.op(description="Compacts small files, deletes files that no reader can need, and retires old events.")
+    def compact_and_vacuum(
+        context: dg.OpExecutionContext, run_resources: dg.ResourceParam[RunResources], pyspark: PySparkResource
+    ) -> None:
         for name in query_names:
-            version = rooms.warehouse.optimize(pyspark.spark_session, source=rooms.source_name, query_name=name)
-            removed = rooms.warehouse.vacuum(source=rooms.source_name, query_name=name)
-            context.log.info("%s: packed by version %s, %d files removed", name, version, len(removed))
-        retired = rooms.events.retire_before(datetime.now(UTC) - EVENTS_KEPT)
-        context.log.info("the events of %d runs were retired", len(retired))
+            version = run_resources.warehouse.optimize(
+                pyspark.spark_session, source=run_resources.source_name, query_name=name
+            )
+            removed = run_resources.warehouse.vacuum(source=run_resources.source_name, query_name=name)
+            context.log.info("%s: compacted in table version %s, deleted %d files", name, version, len(removed))
+        retired = run_resources.events.retire_before(datetime.now(UTC) - EVENTS_KEPT)
+        context.log.info("retired the events of %d runs", len(retired))
 
-    @dg.job(description="Keeps the tables fast and their folders small.")
+    @dg.job(description="Compacts and vacuums the Delta tables, and retires old events.")
     def maintenance() -> None:
-        tidy()
+        compact_and_vacuum()
 
     return maintenance

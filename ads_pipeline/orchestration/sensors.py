@@ -1,6 +1,6 @@
-"""Watches for what was sealed and for what was accepted and not loaded, and asks Dagster for runs.
+"""Builds the sensors `raw_arrivals`, `states_to_load` and `run_completion`; `retries_due` is in `retry_sensor`.
 
-Sensors read and never write. An outage is an error of the tick, never a reason to skip.
+When the ledger is out of reach a tick fails; it never skips.
 """
 
 from collections import defaultdict
@@ -10,101 +10,111 @@ from typing import Final
 import dagster as dg
 
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.run_snapshots import Lag
+from ads_pipeline.domain.run_snapshots import LagLevel
 from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.ledger.values import PublicationStatus
-from ads_pipeline.orchestration.partitions import assets_of, raw_asset, warehouse_asset
+from ads_pipeline.ledger.write_context import Clock
+from ads_pipeline.orchestration.partitions import asset_keys, raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.resources import SensorResources
-from ads_pipeline.orchestration.retry_sensor import build_retries
-from ads_pipeline.orchestration.run_completion import end_runs
-from ads_pipeline.orchestration.sensor_results import Clock, answer
+from ads_pipeline.orchestration.retry_sensor import build_retry_sensor
+from ads_pipeline.orchestration.run_completion import close_finished_runs
+from ads_pipeline.orchestration.run_requests import build_sensor_result
 
-WINDOW: Final = timedelta(days=92)  # how far back is looked for what was sealed late
-SETTLING: Final = timedelta(minutes=10)  # a run that has just judged is about to load
-SECONDS_BETWEEN_LOOKS: Final = 60
+LOOKBACK: Final = timedelta(days=92)  # days older than this are not searched for late runs
+LOAD_GRACE_PERIOD: Final = timedelta(minutes=10)  # a run that has just judged a partition loads it next
+INTERVAL_SECONDS: Final = 60
 
 
 def build_sensors(
     partitions: dg.MultiPartitionsDefinition, query_names: list[str], *, now: Clock
 ) -> list[dg.SensorDefinition]:
-    """One sensor for arrivals, one for loads that are missing, one for runs that failed; all over all queries."""
+    """Build the sensors. Each of them covers all queries."""
 
     @dg.sensor(
-        target=dg.AssetSelection.assets(*assets_of(query_names)),
-        minimum_interval_seconds=SECONDS_BETWEEN_LOOKS,
+        target=dg.AssetSelection.assets(*asset_keys(query_names)),
+        minimum_interval_seconds=INTERVAL_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Judges and loads what was sealed and has no verdict; adds customers that were never seen.",
+        description="Requests runs for partitions with sealed runs that have no verdict. Adds new customers first.",
     )
     def raw_arrivals(
-        context: dg.SensorEvaluationContext, watch: dg.ResourceParam[SensorResources]
+        context: dg.SensorEvaluationContext, sensor_resources: dg.ResourceParam[SensorResources]
     ) -> dg.SensorResult:
         since, until = _window(now())
-        found = watch.sealed.arrived(source=watch.source_name, since=since, until=until)
-        for damage in found.nameless:
-            context.log.warning("%s: %s", damage.path, damage.problem)
+        unjudged = sensor_resources.sealed_runs.find_unjudged(
+            source=sensor_resources.source_name, since=since, until=until
+        )
+        for damaged in unjudged.misnamed:
+            context.log.warning("%s: %s", damaged.path, damaged.problem)
         reasons: dict[PartitionKey, str] = defaultdict(str)
-        for run in found.runs:
+        for run in unjudged.runs:
             reasons[run.key] += f"{run.run_id} "
-        return answer(context, partitions, reasons, query_names, [raw_asset, warehouse_asset], now())
+        return build_sensor_result(
+            context, partitions, reasons, query_names, [raw_asset_key, warehouse_asset_key], now()
+        )
 
     @dg.sensor(
-        target=dg.AssetSelection.assets(*assets_of(query_names)),
-        minimum_interval_seconds=5 * SECONDS_BETWEEN_LOOKS,
+        target=dg.AssetSelection.assets(*asset_keys(query_names)),
+        minimum_interval_seconds=5 * INTERVAL_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Loads partitions whose accepted run is not the one that readers are pointed at.",
+        description="Requests loads of successful partitions whose current run is not yet published.",
     )
     def states_to_load(
-        context: dg.SensorEvaluationContext, watch: dg.ResourceParam[SensorResources]
+        context: dg.SensorEvaluationContext, sensor_resources: dg.ResourceParam[SensorResources]
     ) -> dg.SensorResult:
         since, until = _window(now())
         reasons = {
-            standing.state.key: str(standing.state.current_run_id)
+            publication.state.key: str(publication.state.current_run_id)
             for name in query_names
-            for standing in watch.ledger.standings(
-                source=watch.source_name, query_name=name, since=since, until=until
+            for publication in sensor_resources.ledger.publication_statuses_of_query(
+                source=sensor_resources.source_name, query_name=name, since=since, until=until
             )
-            if _is_unloaded(standing, now())
+            if _is_load_due(publication, now())
         }
-        return answer(context, partitions, reasons, query_names, [warehouse_asset], now())
+        return build_sensor_result(context, partitions, reasons, query_names, [warehouse_asset_key], now())
 
-    return [raw_arrivals, states_to_load, build_retries(partitions, query_names, now=now), _run_endings()]
+    return [
+        raw_arrivals,
+        states_to_load,
+        build_retry_sensor(partitions, query_names, now=now),
+        _build_run_completion(),
+    ]
 
 
-def _run_endings() -> dg.SensorDefinition:
+def _build_run_completion() -> dg.SensorDefinition:
     @dg.sensor(
-        minimum_interval_seconds=SECONDS_BETWEEN_LOOKS,
+        minimum_interval_seconds=INTERVAL_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Tells the log of events how runs ended, also of those that died, and Dagster of those that only "
-        "their lease tells of; keeps the snapshots up.",
+        description="Closes finished runs in the event log, fails runs with an expired lease, updates run snapshots.",
     )
-    def run_endings(context: dg.SensorEvaluationContext, watch: dg.ResourceParam[SensorResources]) -> dg.SensorResult:
-        def raised(alarm: Lag, behind: timedelta) -> None:
-            context.log.error("%s: the snapshots of runs are %.1f s behind", alarm, behind.total_seconds())
+    def run_completion(
+        context: dg.SensorEvaluationContext, sensor_resources: dg.ResourceParam[SensorResources]
+    ) -> dg.SensorResult:
+        def report_lag(level: LagLevel, lag: timedelta) -> None:
+            context.log.error("%s: run snapshots are %.1f s behind the events", level, lag.total_seconds())
 
-        follower = Follower(watch.events)
-        follower.catch_up(raised)
-        ended = list(end_runs(context.instance, watch.events))
+        follower = Follower(sensor_resources.events)
+        follower.catch_up(report_lag)
+        closed = list(close_finished_runs(context.instance, sensor_resources.events))
         follower.catch_up()
-        for run in ended:
-            if run.left:
+        for run in closed:
+            if run.unjudged:
                 context.log.error(
-                    "%s ended as %s and left %d sealed runs unjudged: %s",
+                    "run %s ended as %s and left %d sealed runs without a verdict. First: %s",
                     run.run_id,
                     run.status,
-                    len(run.left),
-                    run.left[0],
+                    len(run.unjudged),
+                    run.unjudged[0],
                 )
-        told = f"{len(ended)} runs have ended since the last look; this sensor starts none"
-        return dg.SensorResult(skip_reason=told)
+        return dg.SensorResult(skip_reason=f"closed {len(closed)} finished runs; this sensor requests no runs")
 
-    return run_endings
+    return run_completion
 
 
 def _window(now: datetime) -> tuple[date, date]:
-    return now.date() - WINDOW, now.date()
+    return now.date() - LOOKBACK, now.date()
 
 
-def _is_unloaded(standing: PublicationStatus, now: datetime) -> bool:
-    updated_at = standing.state.updated_at
-    settled = updated_at is not None and updated_at < now - SETTLING
-    return standing.publishable and settled and not standing.pointed_at_current
+def _is_load_due(publication: PublicationStatus, now: datetime) -> bool:
+    updated_at = publication.state.updated_at
+    is_settled = updated_at is not None and updated_at < now - LOAD_GRACE_PERIOD
+    return publication.publishable and is_settled and not publication.pointed_at_current

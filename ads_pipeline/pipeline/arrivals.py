@@ -1,7 +1,7 @@
-"""Finds what was sealed and awaits its verdict: in partitions that are asked for, or in a window of days.
+"""Finds sealed runs that have no verdict, in given partitions or in a range of days.
 
-Sealed runs are found by set difference, never by a watermark: a run that began earlier may be sealed later. What is
-to be done with them is for `pipeline`.
+The search compares all sealed runs with the ledger and uses no watermark, because a run that started earlier may be
+sealed later.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,60 +11,61 @@ from typing import Protocol
 
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.ledger.reader import LedgerReader
-from ads_pipeline.raw.landing import DamagedRun, RawRuns
+from ads_pipeline.raw.discovery import DamagedRun
+from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import Seal
 
 
 class Source(Protocol):
-    """Where the runs of partitions come from. An extractor lands new ones; what outsiders seal is only found."""
+    """Supplies sealed runs of partitions, either by extracting them or by finding what other extractors sealed."""
 
     @property
-    def fetches(self) -> bool:
-        """Whether it lands runs itself, so that asking for a partition again may bring another."""
+    def can_fetch(self) -> bool:
+        """Whether the source extracts runs itself, so that a repeated request can produce a new run."""
         ...
 
-    def land(self, partitions: Sequence[PartitionKey]) -> list[Run]:
-        """The sealed runs of these partitions that await their verdict, oldest first in each."""
+    def collect(self, partitions: Sequence[PartitionKey]) -> list[Run]:
+        """Return the sealed runs of these partitions that have no verdict, oldest first in each partition."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnjudgedRuns:
-    """Sealed runs without a verdict, and what lies in the raw folders under names that are no run's."""
+    """Sealed runs without a verdict, and paths below raw whose names are invalid."""
 
     runs: tuple[Run, ...]
-    nameless: tuple[DamagedRun, ...]
+    misnamed: tuple[DamagedRun, ...]
 
 
 class SealedRuns:
-    """The source of a deployment whose extractors seal runs by themselves."""
+    """The source of a deployment whose extractors run outside Dagster."""
 
-    fetches = False
+    can_fetch = False
 
     def __init__(self, *, raw: RawRuns, ledger: LedgerReader) -> None:
         self._raw, self._ledger = raw, ledger
 
-    def land(self, partitions: Sequence[PartitionKey]) -> list[Run]:
-        """Runs the ledger knows come first, in its order; then the new ones, by when they were extracted."""
-        known = self._ledger.known_runs(partitions)
-        awaiting = [run for run, is_judged in known.items() if not is_judged]
-        found = [each for key in partitions for each in self._raw.runs(key)]
-        return awaiting + [run for run in _by_extraction(found) if run not in known]
+    def collect(self, partitions: Sequence[PartitionKey]) -> list[Run]:
+        """Return registered runs in ledger order, then unregistered runs in the order of their extraction."""
+        known = self._ledger.judged_by_run(partitions)
+        registered = [run for run, is_judged in known.items() if not is_judged]
+        sealed = [each for key in partitions for each in self._raw.list_runs(key)]
+        return registered + [run for run in _sort_by_extraction(sealed) if run not in known]
 
-    def arrived(self, *, source: str, since: date, until: date) -> UnjudgedRuns:
-        """What was sealed in these days, by whomever and whenever, and was never judged."""
-        known = self._ledger.runs_by_day(source=source, since=since, until=until)
+    def find_unjudged(self, *, source: str, since: date, until: date) -> UnjudgedRuns:
+        """Find the sealed runs of these days that have no verdict."""
+        known = self._ledger.judged_by_run_between(source=source, since=since, until=until)
         judged = {run for run, is_judged in known.items() if is_judged}
-        found = list(self._raw.find(source=source, since=since, until=until, known=judged))
-        nameless = tuple(each for each in found if isinstance(each, DamagedRun) and each.run is None)
-        return UnjudgedRuns(runs=tuple(_by_extraction(found)), nameless=nameless)
+        sealed = list(self._raw.find_runs(source=source, since=since, until=until, known=judged))
+        misnamed = tuple(each for each in sealed if isinstance(each, DamagedRun) and each.run is None)
+        return UnjudgedRuns(runs=tuple(_sort_by_extraction(sealed)), misnamed=misnamed)
 
 
-def _by_extraction(found: Iterable[Seal | DamagedRun]) -> list[Run]:
-    """As good a guess at their order as any, and always the same. Damaged runs tell no time and come first."""
+def _sort_by_extraction(sealed: Iterable[Seal | DamagedRun]) -> list[Run]:
+    """Sort by extraction time, then by name. Damaged runs have no readable time and come first."""
     timed = [
         (each.facts.extracted_at.isoformat() if isinstance(each, Seal) else "", str(each.run), each.run)
-        for each in found
+        for each in sealed
         if each.run is not None
     ]
     return [run for _time, _name, run in sorted(timed, key=lambda each: each[:2])]

@@ -1,6 +1,6 @@
-"""Says why readers do not see a partition, from where it stands between its verdict and them.
+"""Explains why readers do not see an expected partition.
 
-Which partitions are expected, and what readers see of the others, is `reading`'s.
+The list of expected partitions is in `pipeline.readers`.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class GapReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """An expected partition that readers do not see. `detail` is what the validator said."""
+    """An expected partition that readers do not see. `detail` is the validator's message."""
 
     key: PartitionKey
     reason: GapReason
@@ -34,23 +34,27 @@ class Gap:
         return f"{self.key}: {self.reason}" + (f": {self.detail}" if self.detail else "")
 
 
-def gap_of(key: PartitionKey, standing: PublicationStatus | None) -> Gap | None:
-    """Why readers do not see this partition; None when they do."""
-    if standing is None:
+def find_gap(key: PartitionKey, publication: PublicationStatus | None) -> Gap | None:
+    """Return why readers do not see this partition, or None when they see it."""
+    if publication is None:
         return Gap(key=key, reason=GapReason.NOTHING_SEALED)
-    reason = _unread(standing) if standing.state.status is Status.SUCCESS else _unfinished(standing)
-    return None if reason is None else Gap(key=key, reason=reason, detail=standing.state.error_message)
+    reason = (
+        _find_publishing_reason(publication)
+        if publication.state.status is Status.SUCCESS
+        else _find_judging_reason(publication)
+    )
+    return None if reason is None else Gap(key=key, reason=reason, detail=publication.state.error_message)
 
 
-def _unfinished(standing: PublicationStatus) -> GapReason:
-    if standing.state.status is Status.FAILED:
+def _find_judging_reason(publication: PublicationStatus) -> GapReason:
+    if publication.state.status is Status.FAILED:
         return GapReason.REJECTED
-    if standing.unjudged:
+    if publication.unjudged:
         return GapReason.UNJUDGED
-    return GapReason.WAITING if standing.state.attempt_count else GapReason.NOTHING_SEALED
+    return GapReason.WAITING if publication.state.attempt_count else GapReason.NOTHING_SEALED
 
 
-def _unread(standing: PublicationStatus) -> GapReason | None:
-    if standing.demoting:
+def _find_publishing_reason(publication: PublicationStatus) -> GapReason | None:
+    if publication.demoting:
         return GapReason.DEMOTING
-    return None if standing.pointed else GapReason.UNLOADED
+    return None if publication.pointed else GapReason.UNLOADED

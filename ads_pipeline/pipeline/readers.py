@@ -1,7 +1,6 @@
-"""Shows readers what is safe: the rows of a query through Spark or DuckDB, and the days that are missing.
+"""Reads the visible rows of the warehouse through Spark or DuckDB, and lists the missing days.
 
-It reads the ledger and the tables and changes neither. Why a day is missing is said by `gaps`; what is amiss is
-mended by `reconciliation`.
+Nothing here writes. Repair is in `pipeline.reconciliation`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,80 +13,84 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ads_pipeline.domain.partition import PartitionKey, days_between
 from ads_pipeline.ledger.reader import LedgerReader
-from ads_pipeline.pipeline.gaps import Gap, gap_of
-from ads_pipeline.warehouse.values import Table
-from ads_pipeline.warehouse.visible_rows import TableVersion, connect, newest_version, spark_rows
+from ads_pipeline.pipeline.gaps import Gap, find_gap
+from ads_pipeline.warehouse.values import WarehouseTable
+from ads_pipeline.warehouse.visible_rows import TableVersion, connect_duckdb, read_newest_version, read_with_spark
 
-MOST_LOOKS: Final = 5
+MAX_ATTEMPTS: Final = 5
 
 
 class Readers:
-    """What readers may see, asked of one ledger and one warehouse. Nothing of it goes stale: each call asks anew."""
+    """Read access to one warehouse. Every call reads the ledger again, so results are never stale."""
 
     def __init__(self, *, ledger: LedgerReader, warehouse_root: Path, source: str) -> None:
         self._ledger, self._root, self._source = ledger, warehouse_root, source
 
     def rows(self, spark: SparkSession, query_name: str) -> DataFrame | None:
-        """The visible rows; None when the query has no table yet.
+        """Return the visible rows, or None when the query has no table yet.
 
-        `is_current` is false for rows of an accepted run whose newer, accepted successor is not loaded yet; filter by
-        it to read strictly.
+        `is_current` is false for the rows of a run while a newer accepted run waits to be loaded.
         """
-        opened = self._opened(query_name)
-        return None if opened is None else spark_rows(spark, opened)
+        version = self._open_version(query_name)
+        return None if version is None else read_with_spark(spark, version)
 
     def connect(self, query_names: Iterable[str]) -> duckdb.DuckDBPyConnection:
-        """A DuckDB session with a view for each query that has a table, and `<query>_current` to read strictly."""
-        opened = [self._opened(query_name) for query_name in query_names]
-        return connect((each for each in opened if each is not None), root=self._root)
+        """Open a DuckDB session with the views `<query>` and `<query>_current` for each query that has a table.
 
-    def sums(self, query_name: str, column: str, *, since: date, until: date) -> dict[PartitionKey, int]:
-        """A column added up for each visible partition; nothing where there is no table or no such column."""
-        opened = self._opened(query_name, since=since, until=until)
-        if opened is None:
+        `<query>_current` shows only the rows where `is_current` is true.
+        """
+        versions = [self._open_version(query_name) for query_name in query_names]
+        return connect_duckdb((version for version in versions if version is not None), root=self._root)
+
+    def sum_per_partition(self, query_name: str, column: str, *, since: date, until: date) -> dict[PartitionKey, int]:
+        """Sum a column per visible partition. Without the table or the column the result is empty."""
+        version = self._open_version(query_name, since=since, until=until)
+        if version is None:
             return {}
-        with connect([opened], root=self._root) as connection:
+        with connect_duckdb([version], root=self._root) as connection:
             if column not in connection.table(query_name).columns:
                 return {}
-            found = connection.execute(
+            rows = connection.execute(
                 f"SELECT customer_id, logical_date, sum({column})::BIGINT FROM {query_name} "  # noqa: S608 - known names
                 "WHERE logical_date BETWEEN ? AND ? GROUP BY ALL",
                 [since, until],
             ).fetchall()
-        return {opened.table.key(customer, day): total for customer, day, total in found}
+        return {version.table.partition_key(customer, day): total for customer, day, total in rows}
 
     def gaps(self, query_name: str, *, since: date, until: date, customers: Sequence[str] | None = None) -> list[Gap]:
-        """The days that are expected and not visible, by day and customer.
+        """List expected days that are not visible, ordered by day and customer.
 
-        Expected is every day for each of these customers; unless they are named, for all the ledger knows.
+        Every day is expected for each of the customers; by default for all customers in the ledger.
         """
-        wanted = self._ledger.customers(self._source) if customers is None else sorted(set(customers))
-        found = self._ledger.standings(source=self._source, query_name=query_name, since=since, until=until)
-        standings = {standing.state.key: standing for standing in found}
+        expected = self._ledger.customers(self._source) if customers is None else sorted(set(customers))
+        found = self._ledger.publication_statuses_of_query(
+            source=self._source, query_name=query_name, since=since, until=until
+        )
+        publications = {publication.state.key: publication for publication in found}
         gaps = (
-            gap_of(key, standings.get(key))
+            find_gap(key, publications.get(key))
             for day in days_between(since, until)
             for key in (
                 PartitionKey(source=self._source, customer_id=customer, query_name=query_name, logical_date=day)
-                for customer in wanted
+                for customer in expected
             )
         )
         return [gap for gap in gaps if gap is not None]
 
-    def _opened(
+    def _open_version(
         self, query_name: str, *, since: date | None = None, until: date | None = None
     ) -> TableVersion | None:
-        """A version of the table that is no older than any pointer, in these days, that was read after it.
+        """Pair a table version with visible runs that were published no later than it.
 
-        Were it older, a partition that was loaded in between would show neither its old nor its new rows.
+        A partition that is loaded between the two reads would otherwise show neither its old nor its new rows.
         """
-        table = Table(root=self._root, source=self._source, query_name=query_name)
-        for _look in range(MOST_LOOKS):
-            version = newest_version(table)
-            if version is None:
+        table = WarehouseTable(root=self._root, source=self._source, query_name=query_name)
+        for _attempt in range(MAX_ATTEMPTS):
+            number = read_newest_version(table)
+            if number is None:
                 return None
-            showing = self._ledger.showing(source=self._source, query_name=query_name, since=since, until=until)
-            opened = TableVersion(table=table, version=version, passes=showing.runs)
-            if showing.table_version <= version:
+            visible = self._ledger.visible_runs(source=self._source, query_name=query_name, since=since, until=until)
+            version = TableVersion(table=table, version=number, visible_runs=visible.runs)
+            if visible.table_version <= number:
                 break
-        return opened  # also of a table that was put back from a copy: `reconciliation` finds what it lacks
+        return version  # a table restored from a backup may stay older; `reconcile` reports what it lacks

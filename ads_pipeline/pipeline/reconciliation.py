@@ -1,7 +1,6 @@
-"""Compares what the ledger says, what readers are pointed at and what the tables hold, and mends the difference.
+"""Compares the ledger, the pointers and the Delta tables, and repairs the differences.
 
-A plan is a pure function of the three and always in the same order, demotions first. Carried out, it leaves nothing
-for a second pass but what cannot be mended here: an accepted run whose raw data is gone.
+A second pass finds nothing, except accepted runs whose raw data is gone: those cannot be repaired.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -14,104 +13,116 @@ from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Verdict
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.values import ExpectedContent, PublicationStatus
-from ads_pipeline.pipeline.pipeline import LoadResult, Pipeline
+from ads_pipeline.pipeline.loading import LoadResult
+from ads_pipeline.pipeline.pipeline import Pipeline
 from ads_pipeline.warehouse.publication import Warehouse
 from ads_pipeline.warehouse.values import HeldPartition
 
-Claim = Callable[[Collection[PartitionKey]], Collection[PartitionKey]]
-AT_ONCE: Final = 10_000
+ClaimPartitions = Callable[[Collection[PartitionKey]], Collection[PartitionKey]]
+PARTITIONS_PER_QUERY: Final = 10_000
 
 
 class RepairKind(IntEnum):
-    """What is to be done, in the order in which it is done: first nothing wrong is served, then nothing lacks."""
+    """Kinds of repair, in the order of execution: wrong rows are removed before missing rows are loaded."""
 
-    DEMOTE = 1  # a demotion stopped half-way: remove the rows, record the verdict
-    REMOVE = 2  # the table holds rows that may not be read
+    DEMOTE = 1  # finish an interrupted demotion: remove the rows, record the verdict
+    REMOVE = 2  # the table holds rows that readers may not see
     LOAD = 3  # the table does not hold the current run of a success
-    POINT = 4  # it does, but readers are not pointed at it
+    POINT = 4  # the table holds it, but the pointer does not name it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Repair:
-    """One thing to mend, and why."""
+    """One difference and how to repair it."""
 
-    mend: RepairKind
+    kind: RepairKind
     key: PartitionKey
-    why: str
+    reason: str
 
     def __str__(self) -> str:
-        return f"{self.mend.name.lower()} {self.key}: {self.why}"
+        return f"{self.kind.name.lower()} {self.key}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconcileResult:
-    """What was to be mended and nobody else is at work on, and what loading came to."""
+    """The repairs that were carried out, and the result of loading."""
 
     repairs: tuple[Repair, ...]
     loading: LoadResult
 
 
-def plan(
-    standings: Iterable[PublicationStatus],
+def plan_repairs(
+    publications: Iterable[PublicationStatus],
     held: Mapping[PartitionKey, HeldPartition],
     *,
     demotions: Iterable[Verdict],
     readable: Collection[Run],
 ) -> list[Repair]:
-    """What is to be mended. `readable` names those held runs, other than current ones, that may be read."""
+    """Compare publications with the partitions that the table holds. This is a pure function.
+
+    `readable` lists the held runs, other than current ones, that readers may see.
+    """
     repairs = [
         Repair(
-            mend=RepairKind.DEMOTE, key=verdict.run.key, why=f"the demotion of {verdict.run.run_id} is not finished"
+            kind=RepairKind.DEMOTE,
+            key=verdict.run.key,
+            reason=f"the demotion of {verdict.run.run_id} is not finished",
         )
         for verdict in demotions
     ]
     known: set[PartitionKey] = set()
-    for standing in standings:
-        known.add(standing.state.key)
-        repairs += _mend(standing, held.get(standing.state.key), readable)
-    repairs += [_removal(key, each, "the ledger does not know it") for key, each in held.items() if key not in known]
+    for publication in publications:
+        known.add(publication.state.key)
+        repairs += _compare(publication, held.get(publication.state.key), readable)
+    repairs += [_remove(key, each, "the ledger does not know it") for key, each in held.items() if key not in known]
     return sorted(repairs)
 
 
-def _mend(standing: PublicationStatus, held: HeldPartition | None, readable: Collection[Run]) -> list[Repair]:
-    state = standing.state
+def _compare(publication: PublicationStatus, held: HeldPartition | None, readable: Collection[Run]) -> list[Repair]:
+    state = publication.state
     key, repairs = state.key, list[Repair]()
-    if not standing.publishable:
-        if held is not None and not standing.demoting:
-            repairs.append(_removal(key, held, f"the partition is {state.status}"))
+    if not publication.publishable:
+        if held is not None and not publication.demoting:
+            repairs.append(_remove(key, held, f"the partition is {state.status}"))
         return repairs
-    wanted = (state.current_run_id, state.schema_version, state.record_count)
+    expected = (state.current_run_id, state.schema_version, state.record_count)
     found = (held.run_id, held.schema_version, held.rows) if held else (state.current_run_id, state.schema_version, 0)
-    if found != wanted:
-        if held and held.run_id != state.current_run_id and not _may_be_read(key, held, readable):
-            repairs.append(_removal(key, held, "that run is not accepted"))
-        why = f"the table holds {held.run_id or 'a mixture'}" if held else "the table holds nothing"
-        repairs.append(Repair(mend=RepairKind.LOAD, key=key, why=f"{why}, current is {state.current_run_id}"))
-    elif not standing.pointed_at_current:
+    if found != expected:
+        if held and held.run_id != state.current_run_id and not _is_readable(key, held, readable):
+            repairs.append(_remove(key, held, "that run is not accepted"))
+        why = f"the table holds {held.run_id or 'rows of several runs'}" if held else "the table holds nothing"
+        repairs.append(Repair(kind=RepairKind.LOAD, key=key, reason=f"{why}, current is {state.current_run_id}"))
+    elif not publication.pointed_at_current:
         repairs.append(
-            Repair(mend=RepairKind.POINT, key=key, why=f"{state.current_run_id} is loaded and not pointed at")
+            Repair(
+                kind=RepairKind.POINT,
+                key=key,
+                reason=f"{state.current_run_id} is loaded, but the pointer does not name it",
+            )
         )
     return repairs
 
 
-def _may_be_read(key: PartitionKey, held: HeldPartition, readable: Collection[Run]) -> bool:
+def _is_readable(key: PartitionKey, held: HeldPartition, readable: Collection[Run]) -> bool:
     return held.run_id is not None and Run(key=key, run_id=held.run_id) in readable
 
 
-def _removal(key: PartitionKey, held: HeldPartition, why: str) -> Repair:
-    return Repair(mend=RepairKind.REMOVE, key=key, why=f"the table holds {held.run_id or 'a mixture'}: {why}")
+def _remove(key: PartitionKey, held: HeldPartition, why: str) -> Repair:
+    return Repair(
+        kind=RepairKind.REMOVE, key=key, reason=f"the table holds {held.run_id or 'rows of several runs'}: {why}"
+    )
 
 
-def _suspects(
-    source: str, query_name: str, outlines: Iterable[ExpectedContent], held: Mapping[PartitionKey, HeldPartition]
+def _find_candidates(
+    source: str, query_name: str, expected: Iterable[ExpectedContent], held: Mapping[PartitionKey, HeldPartition]
 ) -> list[PartitionKey]:
-    """The partitions that may need mending. Of a million few do, and only those are looked at closely."""
-    places = {(key.customer_id, key.logical_date): key for key in held}
-    suspects = []
-    for each in outlines:
-        key = places.pop((each.customer_id, each.logical_date), None)
-        if not _settled(each, None if key is None else held[key]):
-            suspects.append(
+    """Find partitions that may need repair. Few of a million do, and only those are read in full."""
+    unmatched = {(key.customer_id, key.logical_date): key for key in held}
+    candidates = []
+    for each in expected:
+        key = unmatched.pop((each.customer_id, each.logical_date), None)
+        if not _matches(each, None if key is None else held[key]):
+            candidates.append(
                 key
                 or PartitionKey(
                     source=source,
@@ -120,20 +131,20 @@ def _suspects(
                     logical_date=each.logical_date,
                 )
             )
-    return [*suspects, *places.values()]
+    return [*candidates, *unmatched.values()]
 
 
-def _settled(outline: ExpectedContent, held: HeldPartition | None) -> bool:
-    """Whether there is nothing to mend: nothing is there where nothing may be read, else just what should be."""
-    if not outline.publishable:
+def _matches(content: ExpectedContent, held: HeldPartition | None) -> bool:
+    """Whether the table and the pointer agree with the expected content."""
+    if not content.publishable:
         return held is None
-    wanted = (outline.run_id, outline.schema_version, outline.record_count)
-    found = (held.run_id, held.schema_version, held.rows) if held else (outline.run_id, outline.schema_version, 0)
-    return found == wanted and bool(outline.pointed_at_current)
+    expected = (content.run_id, content.schema_version, content.record_count)
+    found = (held.run_id, held.schema_version, held.rows) if held else (content.run_id, content.schema_version, 0)
+    return found == expected and bool(content.pointed_at_current)
 
 
 class ReconcilePlanner:
-    """Plans one query at a time, which takes neither Spark nor the right to write."""
+    """Plans repairs of one query at a time, without Spark and without write access."""
 
     def __init__(self, *, ledger: LedgerReader, warehouse: Warehouse) -> None:
         self._ledger, self._warehouse = ledger, warehouse
@@ -141,59 +152,61 @@ class ReconcilePlanner:
     def plan(
         self, *, source: str, query_name: str, since: date | None = None, until: date | None = None
     ) -> list[Repair]:
-        """What differs now, in days from since to until. Changes nothing.
+        """List the differences of the days from `since` to `until`, in the order of their repair.
 
-        The ledger is asked after the table, so that a load that ends meanwhile is not taken for a difference.
+        The table is read before the ledger, so that a load that ends in between is not reported as a difference.
         """
-        held = self._warehouse.held(source=source, query_name=query_name, since=since, until=until)
-        outlines = self._ledger.outlines(source=source, query_name=query_name, since=since, until=until)
-        suspects = _suspects(source, query_name, outlines, held)
-        standings = [
-            standing
-            for first in range(0, len(suspects), AT_ONCE)
-            for standing in self._ledger.standings_of(suspects[first : first + AT_ONCE])
+        held = self._warehouse.read_held_partitions(source=source, query_name=query_name, since=since, until=until)
+        expected = self._ledger.expected_contents(source=source, query_name=query_name, since=since, until=until)
+        candidates = _find_candidates(source, query_name, expected, held)
+        publications = [
+            publication
+            for first in range(0, len(candidates), PARTITIONS_PER_QUERY)
+            for publication in self._ledger.publication_statuses(candidates[first : first + PARTITIONS_PER_QUERY])
         ]
-        current = {standing.state.key: standing.state.current_run_id for standing in standings}
-        found = {key: held[key] for key in suspects if key in held}
+        current = {publication.state.key: publication.state.current_run_id for publication in publications}
+        found = {key: held[key] for key in candidates if key in held}
         others = [
             Run(key=key, run_id=each.run_id)
             for key, each in found.items()
             if each.run_id is not None and current.get(key) != each.run_id
         ]
-        return plan(
-            standings,
+        return plan_repairs(
+            publications,
             found,
-            demotions=self._unfinished(source, query_name, since, until),
-            readable=self._ledger.readable(others),
+            demotions=self._open_demotions(source, query_name, since, until),
+            readable=self._ledger.readable_runs(others),
         )
 
-    def _unfinished(self, source: str, query_name: str, since: date | None, until: date | None) -> Sequence[Verdict]:
-        days = since or date.min, until or date.max
-        found = self._ledger.demotions(source=source, query_name=query_name)
-        return [verdict for verdict in found if days[0] <= verdict.run.key.logical_date <= days[1]]
+    def _open_demotions(
+        self, source: str, query_name: str, since: date | None, until: date | None
+    ) -> Sequence[Verdict]:
+        first, last = since or date.min, until or date.max
+        demotions = self._ledger.open_demotions(source=source, query_name=query_name)
+        return [verdict for verdict in demotions if first <= verdict.run.key.logical_date <= last]
 
 
 class Reconciliation(ReconcilePlanner):
-    """Plans and mends one query at a time. Whoever must `claim` partitions mends those that are granted."""
+    """Plans and repairs one query at a time. With `claim`, it repairs only the partitions that are granted."""
 
     def __init__(
-        self, *, ledger: LedgerReader, warehouse: Warehouse, pipeline: Pipeline, claim: Claim | None = None
+        self, *, ledger: LedgerReader, warehouse: Warehouse, pipeline: Pipeline, claim: ClaimPartitions | None = None
     ) -> None:
         super().__init__(ledger=ledger, warehouse=warehouse)
         self._pipeline, self._claim = pipeline, claim
 
-    def mend(
+    def repair(
         self, *, source: str, query_name: str, since: date | None = None, until: date | None = None
     ) -> ReconcileResult:
-        """Carry out what `plan` finds. Safe beside loaders and other reconciliations, and may be repeated."""
+        """Carry out the plan. Loads and other reconciliations may run at the same time."""
         repairs = self.plan(source=source, query_name=query_name, since=since, until=until)
         if self._claim is not None:
             granted = self._claim({repair.key for repair in repairs})
             repairs = [repair for repair in repairs if repair.key in granted]
-        keys = {mend: [repair.key for repair in repairs if repair.mend is mend] for mend in RepairKind}
+        keys = {kind: [repair.key for repair in repairs if repair.kind is kind] for kind in RepairKind}
         if keys[RepairKind.DEMOTE]:
-            begun, own = self._unfinished(source, query_name, since, until), set(keys[RepairKind.DEMOTE])
-            self._pipeline.record([verdict for verdict in begun if verdict.run.key in own])
-        self._pipeline.take_out(keys[RepairKind.REMOVE])
-        loading = self._pipeline.load([*keys[RepairKind.LOAD], *keys[RepairKind.POINT]])
+            demotions, own = self._open_demotions(source, query_name, since, until), set(keys[RepairKind.DEMOTE])
+            self._pipeline.validation.record([verdict for verdict in demotions if verdict.run.key in own])
+        self._pipeline.loader.remove_unreadable(keys[RepairKind.REMOVE])
+        loading = self._pipeline.loader.load([*keys[RepairKind.LOAD], *keys[RepairKind.POINT]])
         return ReconcileResult(repairs=tuple(repairs), loading=loading)

@@ -1,6 +1,6 @@
-"""Tells the ledger of sealed runs, by what their seals say; which of them are damaged is found here first.
+"""Registers sealed runs in the ledger, which gives each run its ordinal.
 
-Registering is what gives runs their order. Whether they are any good is for the validator to say.
+It reads seals and not payloads. Judging is in `pipeline.judging`.
 """
 
 from collections.abc import Iterable
@@ -18,44 +18,47 @@ DAMAGED = (RunDamaged, UnsafePath)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrationResult:
-    """Runs the ledger knows now, sound or damaged, and those that it was not told of because there is no seal."""
+    """Registered runs, either intact or damaged, and runs that were not registered because they have no seal."""
 
     seals: tuple[Seal, ...]
     damaged: dict[Run, str]
     unsealed: dict[Run, RunNotSealed]
 
 
-def register(runs: Iterable[Run], *, raw: RawRuns, ledger: Ledger) -> RegistrationResult:
-    """Register what is sealed, in the order given; may be repeated. One that is known by another seal is damaged."""
+def register_runs(runs: Iterable[Run], *, raw: RawRuns, ledger: Ledger) -> RegistrationResult:
+    """Register sealed runs in the order given; a repeated call changes nothing.
+
+    A run is damaged when its seal is invalid or differs from the seal it was registered with.
+    """
     seals: dict[Run, Seal] = {}
     damaged: dict[Run, str] = {}
     unsealed: dict[Run, RunNotSealed] = {}
     for run in dict.fromkeys(runs):
         try:
-            seals[run] = raw.seal(run)
+            seals[run] = raw.read_seal(run)
         except RunNotSealed as error:
             unsealed[run] = error
         except DAMAGED as error:
             damaged[run] = error.problem
-    landings = [_landing(seal) for seal in seals.values()] + [RunRegistration(run=run) for run in damaged]
-    changed = _known_by_another_seal(landings, ledger)
+    registrations = [_describe(seal) for seal in seals.values()] + [RunRegistration(run=run) for run in damaged]
+    changed = _register_unchanged(registrations, ledger)
     damaged |= {run: "its seal is not the one it was registered with" for run in changed if run in seals}
-    sound = tuple(seal for run, seal in seals.items() if run not in changed)
-    return RegistrationResult(seals=sound, damaged=damaged, unsealed=unsealed)
+    intact = tuple(seal for run, seal in seals.items() if run not in changed)
+    return RegistrationResult(seals=intact, damaged=damaged, unsealed=unsealed)
 
 
-def _known_by_another_seal(landings: list[RunRegistration], ledger: Ledger) -> set[Run]:
-    """Registers all the others."""
+def _register_unchanged(registrations: list[RunRegistration], ledger: Ledger) -> set[Run]:
+    """Register all runs but those that are registered with another seal; return those."""
     try:
-        ledger.register(landings)
+        ledger.register(registrations)
     except RunChanged as error:
-        changed = {landing.run for landing in landings if str(landing.run) in error.runs}
-        ledger.register([landing for landing in landings if landing.run not in changed])
+        changed = {each.run for each in registrations if str(each.run) in error.runs}
+        ledger.register([each for each in registrations if each.run not in changed])
         return changed
     return set()
 
 
-def _landing(seal: Seal) -> RunRegistration:
+def _describe(seal: Seal) -> RunRegistration:
     return RunRegistration(
         run=seal.run,
         schema_version=seal.facts.schema_version,

@@ -4,7 +4,8 @@ from typing import Final
 
 from ads_pipeline.domain.transitions import RegisteredRun
 from ads_pipeline.errors import RunDamaged, RunNotSealed, UnsafePath
-from ads_pipeline.raw.landing import DamagedRun, RawRuns
+from ads_pipeline.raw.discovery import DamagedRun
+from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import Seal
 
 RAW_DATA_MISSING: Final = "its raw data is gone"
@@ -15,7 +16,7 @@ def check_seal(registered: RegisteredRun, raw: RawRuns) -> str | None:
     """Read the run's seal and compare it with the registration; the problem, or None when they agree."""
     run = registered.run
     try:
-        found: Seal | DamagedRun | None = raw.seal(run)
+        found: Seal | DamagedRun | None = raw.read_seal(run)
     except RunNotSealed:
         found = None
     except (RunDamaged, UnsafePath) as error:

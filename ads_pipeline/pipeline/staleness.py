@@ -1,7 +1,6 @@
-"""Says how current partitions are: what to show for each asset and, where it is stale, why; computed when asked.
+"""Computes the staleness of both assets of a partition from their status rows and the query file's policies.
 
-The rules are `freshness`'s and the rows are the ledger's; here they meet the query file's policies. Whether a
-partition is safe to read is another question, which only its state answers.
+The rules are in `domain.freshness`. Whether a partition is safe to read depends on its state and not on its staleness.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,27 +20,27 @@ from ads_pipeline.domain.freshness import (
     PartitionStatus,
     Staleness,
     StaleReason,
-    display,
-    staleness,
+    display_status,
+    find_staleness,
 )
 from ads_pipeline.domain.partition import PartitionKey, parse_date
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.status.status_table import StatusTable
 
-AT_ONCE: Final = 2_000
+ROWS_PER_UPDATE: Final = 2_000
 _NO_POLICY: Final = FreshnessPolicy()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssetStatus:
-    """One asset's partition as it is shown, beside what was last tried."""
+    """The status row of one asset's partition and its staleness."""
 
     status: PartitionStatus | None
     stale: Staleness | None
 
     @property
     def display(self) -> DisplayStatus:
-        return display(self.status, self.stale)
+        return display_status(self.status, self.stale)
 
     @property
     def last_attempt(self) -> AttemptOutcome | None:
@@ -54,61 +53,66 @@ class AssetStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStaleness:
-    """A partition in both assets of its query: what was judged, and what readers get."""
+    """The status of a partition in both assets of its query."""
 
     raw: AssetStatus
     warehouse: AssetStatus
 
     @property
-    def telling(self) -> AssetStatus:
-        """The one to show where there is room for one: the first of the two that is not simply current."""
-        return next((look for look in (self.raw, self.warehouse) if look.display != _GOOD), self.warehouse)
-
-
-_GOOD: Final = DisplayStatus.MATERIALIZED
+    def summary(self) -> AssetStatus:
+        """The status to show alone: the raw asset's unless it is plainly materialized, else the warehouse's."""
+        return self.warehouse if self.raw.display is DisplayStatus.MATERIALIZED else self.raw
 
 
 class StalenessCalculator:
-    """Answers for the queries of one query file, as of a moment."""
+    """Computes staleness by the policies and the code versions of one query file."""
 
     def __init__(self, policies: Mapping[str, FreshnessPolicy], versions: Mapping[str, CodeVersion]) -> None:
         self._policies, self._versions = policies, versions
 
-    def of(
+    def calculate(
         self, ledger: LedgerReader, keys: Iterable[PartitionKey], *, now: datetime
     ) -> dict[PartitionKey, PartitionStaleness]:
-        """How current each of the partitions is, in the order asked."""
-        asked = list(dict.fromkeys(keys))
-        raw, loaded = ledger.statuses(RAW, asked), ledger.statuses(WAREHOUSE, asked)
+        """Compute the staleness of each partition, in the order of the keys."""
+        distinct = list(dict.fromkeys(keys))
+        raw = ledger.partition_statuses(RAW, distinct)
+        warehouse = ledger.partition_statuses(WAREHOUSE, distinct)
         return {
             key: PartitionStaleness(
-                raw=AssetStatus(status=raw[key], stale=self._stale(raw[key], None, now)),
-                warehouse=AssetStatus(status=loaded[key], stale=self._stale(loaded[key], _made_at(raw[key]), now)),
+                raw=self._describe(raw[key], None, now),
+                warehouse=self._describe(warehouse[key], _materialized_at(raw[key]), now),
             )
-            for key in asked
+            for key in distinct
         }
 
-    def sweep(self, book: StatusTable, *, now: datetime) -> int:
-        """Keep the answers in the rows where they differ from what is kept; how many rows that were.
+    def store_changes(self, table: StatusTable, *, now: datetime) -> int:
+        """Update the stored staleness of rows where it has changed; return the number of updated rows.
 
-        It is for readers of the table alone: whoever asks here gets the answer of the moment.
+        Stored values serve readers of the table. `calculate` does not use them.
         """
-        made = {each.place: _made_at(each) for each in book.every() if each.asset_key.startswith(f"{RAW}/")}
-        seen = ((each, self._stale(each, made.get(_upstream(each)), now)) for each in book.every())
-        changes = ((each, stale) for each, stale in seen if _kept(each) != _answer(stale))
-        kept = 0
-        while some := list(islice(changes, AT_ONCE)):
-            kept += book.keep_staleness(some)
-        return kept
+        materialized_at = {
+            row.asset_partition: _materialized_at(row)
+            for row in table.read_all()
+            if row.asset_key.startswith(f"{RAW}/")
+        }
+        computed = ((row, self._find(row, materialized_at.get(_upstream(row)), now)) for row in table.read_all())
+        changes = ((row, stale) for row, stale in computed if _stored(row) != _to_stored(stale))
+        updated = 0
+        while batch := list(islice(changes, ROWS_PER_UPDATE)):
+            updated += table.store_staleness(batch)
+        return updated
 
-    def _stale(self, status: PartitionStatus | None, upstream_at: datetime | None, now: datetime) -> Staleness | None:
+    def _describe(self, status: PartitionStatus | None, upstream_at: datetime | None, now: datetime) -> AssetStatus:
+        return AssetStatus(status=status, stale=self._find(status, upstream_at, now))
+
+    def _find(self, status: PartitionStatus | None, upstream_at: datetime | None, now: datetime) -> Staleness | None:
         if status is None:
             return None
         asset, _, query_name = status.asset_key.partition("/")
-        return staleness(
+        return find_staleness(
             status,
             day=parse_date(status.partition_values["date"]),
-            # Reporting again is what makes the raw asset fresh; the warehouse follows what was reported.
+            # Freshness policies apply to the raw asset; the warehouse is stale when its raw asset is newer.
             policy=self._policies.get(query_name, _NO_POLICY) if asset == RAW else _NO_POLICY,
             upstream_at=upstream_at,
             code=self._versions.get(status.asset_key),
@@ -116,25 +120,25 @@ class StalenessCalculator:
         )
 
 
-def _made_at(status: PartitionStatus | None) -> datetime | None:
+def _materialized_at(status: PartitionStatus | None) -> datetime | None:
     return status.last_materialization_at if status else None
 
 
 def _upstream(status: PartitionStatus) -> AssetPartition:
-    """What a row is made from: the warehouse's from the raw one, which is made from nothing of ours but itself."""
-    return replace(status.place, asset_key=f"{RAW}/{status.asset_key.partition('/')[2]}")
+    """The raw asset's partition; of a raw row this is the row itself."""
+    return replace(status.asset_partition, asset_key=f"{RAW}/{status.asset_key.partition('/')[2]}")
 
 
-def _kept(status: PartitionStatus) -> tuple[datetime, StaleReason] | None:
+def _stored(status: PartitionStatus) -> tuple[datetime, StaleReason] | None:
     if status.stale_since is None or status.stale_reason_code is None:
         return None
     return status.stale_since, status.stale_reason_code
 
 
-def _answer(stale: Staleness | None) -> tuple[datetime, StaleReason] | None:
+def _to_stored(stale: Staleness | None) -> tuple[datetime, StaleReason] | None:
     return None if stale is None else (stale.since, stale.reason)
 
 
-def versions_of(queries: Mapping[str, str]) -> dict[str, str]:
-    """The version of each asset's definition, from each query's."""
+def asset_code_versions(queries: Mapping[str, str]) -> dict[str, str]:
+    """Map each asset key to the version of its query."""
     return {f"{asset}/{name}": version for name, version in queries.items() for asset in (RAW, WAREHOUSE)}

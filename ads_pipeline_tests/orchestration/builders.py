@@ -16,25 +16,25 @@ from pyspark.sql import SparkSession
 from ads_pipeline.definitions import build_definitions
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.orchestration.partitions import CUSTOMERS, partitions_from, raw_asset, warehouse_asset
-from ads_pipeline.orchestration.resources import Extractor, outside
+from ads_pipeline.orchestration.partitions import CUSTOMERS, define_partitions, raw_asset_key, warehouse_asset_key
+from ads_pipeline.orchestration.resources import SourceFactory, external_runs
 from ads_pipeline.settings import Settings, read_settings
 from ads_pipeline_tests.ledger.builders import FakeClock
-from ads_pipeline_tests.pipeline.builders import QUERY, House
+from ads_pipeline_tests.pipeline.builders import QUERY, LocalDeployment
 
-RAW, WAREHOUSE = raw_asset(QUERY), warehouse_asset(QUERY)
+RAW, WAREHOUSE = raw_asset_key(QUERY), warehouse_asset_key(QUERY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
     """A house, the definitions over it, and Dagster's own records."""
 
-    house: House
+    deployment: LocalDeployment
     settings: Settings
     defs: dg.Definitions
     instance: dg.DagsterInstance
 
-    def add(self, *customers: int) -> None:
+    def add_customers(self, *customers: int) -> None:
         self.instance.add_dynamic_partitions(CUSTOMERS, [str(customer) for customer in customers])
 
     def run(
@@ -56,9 +56,9 @@ class Location:
                 instance=self.instance, asset_selection=list(assets), tags=told, raise_on_error=False
             )
 
-    def shown(self, asset: dg.AssetKey) -> tuple[set[str], set[str]]:
+    def materialized_and_failed(self, asset: dg.AssetKey) -> tuple[set[str], set[str]]:
         """The partitions Dagster shows as materialized, and as failed."""
-        partitions = partitions_from(self.settings.google_apis.start_date)
+        partitions = define_partitions(self.settings.google_apis.start_date)
         with partition_loading_context(dynamic_partitions_store=self.instance):
             found = get_and_update_asset_status_cache_value(self.instance, asset, partitions)
             assert found is not None
@@ -66,9 +66,9 @@ class Location:
             failed = found.deserialize_failed_partition_subsets(partitions).get_partition_keys()
         return set(map(str, done)), set(map(str, failed))
 
-    def checked(self) -> dict[str, bool]:
+    def check_results(self) -> dict[str, bool]:
         """Whether the last check of each partition passed."""
-        partitions = partitions_from(self.settings.google_apis.start_date)
+        partitions = define_partitions(self.settings.google_apis.start_date)
         check = dg.AssetCheckKey(RAW, "valid")
         with partition_loading_context(dynamic_partitions_store=self.instance):
             state = self.instance.event_log_storage.get_asset_check_state([(check, partitions)])[check]
@@ -80,25 +80,25 @@ class Location:
             }
 
 
-def names(*keys: PartitionKey) -> set[str]:
+def dagster_keys(*keys: PartitionKey) -> set[str]:
     return {key.dagster_key for key in keys}
 
 
 @contextmanager
-def location_at(
+def open_location(
     home: Path,
     spark: SparkSession,
     *,
     clock: FakeClock | None = None,
     start_date: date | None = None,
-    extractor: Extractor = outside,
+    source_factory: SourceFactory = external_runs,
 ) -> Iterator[Location]:
     settings = read_settings({"ADS_PIPELINE_HOME": str(home), "ADS_PIPELINE_SPARK": "local[2]"})
     if start_date is not None:
         settings = replace(settings, google_apis=settings.google_apis.model_copy(update={"start_date": start_date}))
     home.mkdir(parents=True, exist_ok=True)
     with Ledger.opened(settings.database_url) as ledger, dg.instance_for_test(temp_dir=str(home)) as instance:
-        house = House(home=home, spark=spark, ledger=ledger)
+        house = LocalDeployment(home=home, spark=spark, ledger=ledger)
         timed: dict[str, Any] = {"now": clock} if clock else {}
-        defs = build_definitions(settings, extractor=extractor, **timed)
-        yield Location(house=house, settings=settings, defs=defs, instance=instance)
+        defs = build_definitions(settings, source_factory=source_factory, **timed)
+        yield Location(deployment=house, settings=settings, defs=defs, instance=instance)

@@ -228,7 +228,7 @@ def test_a_wrong_setting_is_refused_by_name(checkout: Path, tmp_path: Path, name
     """No record is kept anywhere while a variable is wrong or misspelt, and the message names it without secrets."""
     with pytest.raises(BadSettings) as caught, instance_in(checkout, clean(tmp_path, **{name: value})):
         pass
-    assert [mistake.place for mistake in caught.value.mistakes] == [name]
+    assert [mistake.location for mistake in caught.value.mistakes] == [name]
     assert SECRET not in str(caught.value)
     assert files(tmp_path) == {"checkout/dagster.yaml", "checkout/workspace.yaml"}
 

@@ -21,30 +21,37 @@ from ads_pipeline.domain.run_snapshots import RunStatus
 from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.control.tables import leases
 from ads_pipeline.ledger.events.event_reader import EventReader
-from ads_pipeline.orchestration.partitions import partitions_from
-from ads_pipeline.orchestration.resources import opened as rooms_for
-from ads_pipeline.orchestration.run_completion import SILENT, origin_of
+from ads_pipeline.orchestration.partitions import define_partitions
+from ads_pipeline.orchestration.resources import open_run_resources as rooms_for
+from ads_pipeline.orchestration.run_completion import LEASE_EXPIRED, event_origin
 from ads_pipeline.orchestration.run_requests import RequestedPartitions, run_requests
-from ads_pipeline.pipeline.pipeline import Pipeline
-from ads_pipeline.pipeline.registration import register
+from ads_pipeline.pipeline.judging import Validation
+from ads_pipeline.pipeline.registration import register_runs
 from ads_pipeline_tests.ledger.control.test_late_writes import until
 from ads_pipeline_tests.ledger.test_database_constraints import everything
-from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, location_at, names
+from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, dagster_keys, open_location
 from ads_pipeline_tests.orchestration.test_assets import refusal
 from ads_pipeline_tests.orchestration.test_sensors import created, tick
-from ads_pipeline_tests.pipeline.builders import QUERY, key, land, land_bad, table_versions, visible
+from ads_pipeline_tests.pipeline.builders import (
+    QUERY,
+    key,
+    seal_invalid_run,
+    seal_run,
+    table_version_count,
+    visible_runs,
+)
 
 
 @pytest.fixture
 def location(tmp_path: Path, spark: SparkSession) -> Iterator[Location]:
-    with location_at(tmp_path / "home", spark) as opened:
+    with open_location(tmp_path / "home", spark) as opened:
         yield opened
 
 
 @pytest.fixture
 def other(location: Location) -> Iterator[Lease]:
     """The lease of a run that is at work elsewhere."""
-    lease = Lease(location.house.ledger._engine, "elsewhere", lasts=timedelta(hours=1))
+    lease = Lease(location.deployment.ledger._engine, "elsewhere", duration=timedelta(hours=1))
     lease.open()
     yield lease
     lease.end()
@@ -56,56 +63,58 @@ def test_a_run_leaves_alone_what_another_is_at_work_on(
 ) -> None:
     """The partition in the middle is held: it is neither sealed in the ledger nor judged nor loaded, the failure says
     who holds it and until when, and its neighbours are loaded. Once it is free the same run over it succeeds."""
-    location.add(1, 2, 3)
+    location.add_customers(1, 2, 3)
     for customer in (1, 2, 3):
-        land(location.house, key(customer))
+        seal_run(location.deployment, key(customer))
     other.claim([key(2)])
     result = location.run([key(1), key(3)])
     assert not result.success
-    assert location.shown(RAW) == (names(key(1), key(3)), names(key(2)))
-    assert location.shown(WAREHOUSE) == (names(key(1), key(3)), names(key(2)))
-    assert set(location.checked()) == names(key(1), key(3))
-    assert visible(location.house) == {key(1): "r1", key(3): "r1"}
-    ledger = location.house.ledger
+    assert location.materialized_and_failed(RAW) == (dagster_keys(key(1), key(3)), dagster_keys(key(2)))
+    assert location.materialized_and_failed(WAREHOUSE) == (dagster_keys(key(1), key(3)), dagster_keys(key(2)))
+    assert set(location.check_results()) == dagster_keys(key(1), key(3))
+    assert visible_runs(location.deployment) == {key(1): "r1", key(3): "r1"}
+    ledger = location.deployment.ledger
     assert (ledger.runs(key(2)), ledger.state(key(2)).attempt_count) == ([], 0)
-    told = f"run elsewhere holds it, at least until {ledger.holders([key(2)])[key(2)].until:%Y-%m-%d %H:%M:%S} UTC"
+    told = (
+        f"run elsewhere holds it, at least until {ledger.lease_holders([key(2)])[key(2)].until:%Y-%m-%d %H:%M:%S} UTC"
+    )
     assert told in refusal(result)
     logged = capfd.readouterr().err
-    assert f"1 of 3 partitions are left to other runs. First: {key(2)}, {told}" in logged
-    assert "nothing is sealed" not in logged
+    assert f"skipped 1 of 3 partitions because other runs hold them. First: {key(2)}, {told}" in logged
+    assert "no sealed run" not in logged
     other.end()
     assert location.run([key(2)]).success
-    assert visible(location.house)[key(2)] == "r1"
+    assert visible_runs(location.deployment)[key(2)] == "r1"
 
 
 @pytest.mark.invariant("O4")
 def test_a_run_of_which_all_is_held_does_nothing(location: Location, other: Lease) -> None:
     """Nothing is granted: the run fails with the reason, and changes nothing of what is there."""
-    location.add(1)
-    land(location.house, key(1))
+    location.add_customers(1)
+    seal_run(location.deployment, key(1))
     assert location.run([key(1)]).success
-    land(location.house, key(1), "r2")
+    seal_run(location.deployment, key(1), "r2")
     other.claim([key(1)])
-    before = location.house.ledger.state(key(1))
+    before = location.deployment.ledger.state(key(1))
     for assets in ([RAW, WAREHOUSE], [WAREHOUSE], [RAW]):
         result = location.run([key(1)], assets)
         assert result.success == (WAREHOUSE not in assets)
-        assert location.house.ledger.state(key(1)) == before
-    assert visible(location.house) == {key(1): "r1"}
+        assert location.deployment.ledger.state(key(1)) == before
+    assert visible_runs(location.deployment) == {key(1): "r1"}
 
 
 def test_reconciliation_leaves_alone_what_a_run_is_at_work_on(location: Location, other: Lease) -> None:
     """Of two differences the one that nobody is at work on is mended, under a claim of its own."""
-    location.add(1, 2)
-    runs = [land(location.house, key(1)), land(location.house, key(2))]
-    location.house.pipeline.judge(runs)
+    location.add_customers(1, 2)
+    runs = [seal_run(location.deployment, key(1)), seal_run(location.deployment, key(2))]
+    location.deployment.pipeline.validation.judge(runs)
     other.claim([key(2)])
-    with rooms_for(location.settings, origin_of(created(location, key(1)))) as rooms:
-        done = rooms.reconciliation(location.house.spark).mend(source=rooms.source_name, query_name=QUERY)
+    with rooms_for(location.settings, event_origin(created(location, key(1)))) as rooms:
+        done = rooms.reconciliation(location.deployment.spark).repair(source=rooms.source_name, query_name=QUERY)
         assert [repair.key for repair in done.repairs] == [key(1)]
-        holders = rooms.ledger.holders([key(1), key(2)])
+        holders = rooms.ledger.lease_holders([key(1), key(2)])
         assert (holders[key(1)].run_id, holders[key(2)].run_id) == (rooms.lease.run_id, "elsewhere")
-    assert visible(location.house) == {key(1): "r1"}
+    assert visible_runs(location.deployment) == {key(1): "r1"}
 
 
 def vanish(location: Location, *keys: PartitionKey) -> dg.DagsterRun:
@@ -113,9 +122,9 @@ def vanish(location: Location, *keys: PartitionKey) -> dg.DagsterRun:
     dead = created(location, *keys)
     started = dg.DagsterEvent(event_type_value=dg.DagsterEventType.RUN_START.value, job_name=dead.job_name)
     location.instance.report_dagster_event(started, dead.run_id)
-    with rooms_for(location.settings, origin_of(dead)) as rooms:
-        rooms.begin(keys)
-        register(rooms.source.land(keys), raw=rooms.raw, ledger=rooms.ledger)
+    with rooms_for(location.settings, event_origin(dead)) as rooms:
+        rooms.claim(keys)
+        register_runs(rooms.source.collect(keys), raw=rooms.raw, ledger=rooms.ledger)
         _mislay(rooms.lease)
     return dead
 
@@ -127,10 +136,12 @@ def _mislay(lease: Lease) -> None:
 
 def expire(location: Location, run_id: str) -> None:
     """Let the lease have run out a moment ago, past the rule that leases are not shortened."""
-    engine = location.house.ledger._engine
+    engine = location.deployment.ledger._engine
     with engine.begin() as connection:
         connection.exec_driver_sql("DROP TRIGGER leases_move")
-        connection.execute(sa.update(leases).where(leases.c.run_id == run_id).values(expires_at=sa.text("beat_at")))
+        connection.execute(
+            sa.update(leases).where(leases.c.run_id == run_id).values(expires_at=sa.text("heartbeat_at"))
+        )
 
 
 @pytest.mark.invariant("O3", "P12")
@@ -140,17 +151,17 @@ def test_a_run_of_which_nothing_is_heard_is_ended(
 ) -> None:
     """Dagster calls it at work, and while its lease holds it is left alone. Then it is over in Dagster and in the
     log, its sealed run counts once as tried, and its partitions may be asked for again."""
-    location.add(1, 2)
-    run = land(location.house, key(1))
+    location.add_customers(1, 2)
+    run = seal_run(location.deployment, key(1))
     dead = vanish(location, key(1), key(2))
     if cancelling:
         location.instance.report_run_canceling(dead)
-    tick(location, "run_endings")
-    assert [*location.house.ledger.holders([key(1)])] == [key(1)]
+    tick(location, "run_completion")
+    assert [*location.deployment.ledger.lease_holders([key(1)])] == [key(1)]
     assert requested(location) == []
     expire(location, dead.run_id)
-    tick(location, "run_endings")
-    assert f"left 1 sealed runs unjudged: {run.key}" in capfd.readouterr().err
+    tick(location, "run_completion")
+    assert f"left 1 sealed runs without a verdict. First: {run.key}" in capfd.readouterr().err
     known = location.instance.get_run_by_id(dead.run_id)
     assert known is not None
     ended = (
@@ -160,37 +171,37 @@ def test_a_run_of_which_nothing_is_heard_is_ended(
     )
     with EventReader.opened(location.settings.database_url) as events:
         last = events.fetch(dead.run_id)[-1].event
-        assert (known.status, events.open_snapshot(dead.run_id).status) == ended
-        assert last.event_data == {"why": SILENT}
+        assert (known.status, events.get_current_snapshot(dead.run_id).status) == ended
+        assert last.event_data == {"why": LEASE_EXPIRED}
         told = len(events.fetch(dead.run_id))
-        tick(location, "run_endings")
+        tick(location, "run_completion")
         assert len(events.fetch(dead.run_id)) == told
-    tried = location.house.ledger.statuses(RAW_STATUS, [key(1)])[key(1)]
+    tried = location.deployment.ledger.partition_statuses(RAW_STATUS, [key(1)])[key(1)]
     assert tried is not None
     outcome = AttemptOutcome.CANCELLED if cancelling else AttemptOutcome.FAILED
     assert (tried.last_attempt_run_id, tried.last_attempt_outcome) == (run.run_id, outcome)
-    assert location.house.ledger.state(key(1)).attempt_count == 0
+    assert location.deployment.ledger.state(key(1)).attempt_count == 0
     assert len(requested(location)) == 1
     assert location.run([key(1)]).success
 
 
 def requested(location: Location) -> list[Any]:
     """What would be asked of Dagster now."""
-    partitions = partitions_from(location.settings.google_apis.start_date)
+    partitions = define_partitions(location.settings.google_apis.start_date)
     due = RequestedPartitions(query_name=QUERY, assets=(RAW, WAREHOUSE), reasons={key(1): "r1"})
-    with_now = location.house.ledger._writing.now
-    with location.house.ledger._engine.begin() as connection:
+    with_now = location.deployment.ledger._context.now
+    with location.deployment.ledger._engine.begin() as connection:
         return run_requests(location.instance, partitions, due, now=with_now(connection))
 
 
 @pytest.mark.invariant("O3")
 def test_a_run_that_died_before_it_told_of_anything_is_ended_too(location: Location) -> None:
     """All there is of it is a lease that has expired: Dagster and the log are told of its end."""
-    location.add(1)
+    location.add_customers(1)
     dead = created(location, key(1))
-    lease = Lease(location.house.ledger._engine, dead.run_id, lasts=timedelta(0))
+    lease = Lease(location.deployment.ledger._engine, dead.run_id, duration=timedelta(0))
     lease.open()
-    tick(location, "run_endings")
+    tick(location, "run_completion")
     known = location.instance.get_run_by_id(dead.run_id)
     assert known is not None
     assert known.status is dg.DagsterRunStatus.FAILURE
@@ -205,7 +216,7 @@ import dagster as dg
 from ads_pipeline.definitions import build_definitions
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.orchestration.run_requests import range_tags
-from ads_pipeline.orchestration.partitions import assets_of
+from ads_pipeline.orchestration.partitions import asset_keys
 from ads_pipeline.settings import read_settings
 
 home, verb, query, partition = sys.argv[1:]
@@ -223,7 +234,7 @@ settings = read_settings({f"ADS_PIPELINE_{name}": value for name, value in varia
 with dg.DagsterInstance.from_config(home) as instance:
     result = build_definitions(settings).resolve_implicit_global_asset_job_def().execute_in_process(
         instance=instance,
-        asset_selection=assets_of([query]),
+        asset_selection=asset_keys([query]),
         tags=range_tags(query, partition, partition),
         raise_on_error=False,
     )
@@ -234,35 +245,35 @@ for event in result.all_events:
 
 
 @pytest.mark.invariant("O3", "W2")
-@pytest.mark.parametrize("verb", ["record_verdicts", "publishable", "publish"])
+@pytest.mark.parametrize("verb", ["record_verdicts", "publishable_runs", "publish"])
 def test_a_run_worker_that_wakes_up_late_changes_nothing(location: Location, verb: str) -> None:
     """It is stopped just before its verdict, before its last look ahead of the commit, or before readers are pointed
     at what it committed. Its run is ended, another one loads a newer run; then it goes on, is refused, and neither
     ledger nor table nor what readers see is touched."""
-    location.add(1)
-    land(location.house, key(1))
-    words = [str(location.house.home), verb, QUERY, key(1).dagster_key]
+    location.add_customers(1)
+    seal_run(location.deployment, key(1))
+    words = [str(location.deployment.home), verb, QUERY, key(1).dagster_key]
     worker = subprocess.Popen(
         [sys.executable, "-c", WORKER, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
     try:
         assert os.WIFSTOPPED(os.waitpid(worker.pid, os.WUNTRACED)[1])
-        ledger = location.house.ledger
-        run_id = ledger.holders([key(1)])[key(1)].run_id
-        until(lambda: True if not ledger.holders([key(1)]) else None)
-        tick(location, "run_endings")
-        land(location.house, key(1), "r2")
+        ledger = location.deployment.ledger
+        run_id = ledger.lease_holders([key(1)])[key(1)].run_id
+        until(lambda: True if not ledger.lease_holders([key(1)]) else None)
+        tick(location, "run_completion")
+        seal_run(location.deployment, key(1), "r2")
         assert location.run([key(1)]).success
-        tick(location, "run_endings")
-        before = everything(ledger._engine), table_versions(location.house)
+        tick(location, "run_completion")
+        before = everything(ledger._engine), table_version_count(location.deployment)
         worker.send_signal(signal.SIGCONT)
         refusals = worker.communicate()[0].decode()
     finally:
         worker.kill()
     assert "LeaseLost" in refusals
     assert f"{key(1)}: run {run_id} may not write of it: run " in refusals
-    assert (everything(ledger._engine), table_versions(location.house)) == before
-    assert visible(location.house) == {key(1): "r2"}
+    assert (everything(ledger._engine), table_version_count(location.deployment)) == before
+    assert visible_runs(location.deployment) == {key(1): "r2"}
     known = location.instance.get_run_by_id(run_id)
     assert known is not None
     assert known.status is dg.DagsterRunStatus.FAILURE
@@ -274,15 +285,15 @@ def test_a_run_that_is_cancelled_half_way_leaves_what_is_finished(
 ) -> None:
     """Cancelled between the verdicts of its first partitions and those of its last: the verdicts stand, one each,
     what was loaded before is served as before, nothing else changes, and everything is free for the next run."""
-    location.add(1, 2, 3, 4)
-    land(location.house, key(4))
+    location.add_customers(1, 2, 3, 4)
+    seal_run(location.deployment, key(4))
     assert location.run([key(4)]).success
     for customer in (1, 3, 4):
-        land(location.house, key(customer), "r2")
-    land_bad(location.house, key(2), "r2")
-    record = Pipeline.record
+        seal_run(location.deployment, key(customer), "r2")
+    seal_invalid_run(location.deployment, key(2), "r2")
+    record = Validation.record
 
-    def cancelled_after_two(self: Pipeline, verdicts: Any) -> Any:
+    def cancelled_after_two(self: Validation, verdicts: Any) -> Any:
         some = [each for each in verdicts if each.run.key in (key(1), key(2))]
         record(self, some)
         (running,) = location.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))
@@ -290,11 +301,11 @@ def test_a_run_that_is_cancelled_half_way_leaves_what_is_finished(
         raise KeyboardInterrupt  # which is what the signal makes of it
 
     with monkeypatch.context() as patch:
-        patch.setattr(Pipeline, "record", cancelled_after_two)
+        patch.setattr(Validation, "record", cancelled_after_two)
         cancelled = location.instance.get_run_by_id(location.run([key(1), key(4)]).run_id)
     assert cancelled is not None
     assert cancelled.status is dg.DagsterRunStatus.CANCELED
-    ledger = location.house.ledger
+    ledger = location.deployment.ledger
     before = ledger.states([key(n) for n in range(1, 5)])
     assert [(str(each.status), each.attempt_count) for each in before.values()] == [
         ("success", 1),
@@ -302,10 +313,10 @@ def test_a_run_that_is_cancelled_half_way_leaves_what_is_finished(
         ("pending", 0),
         ("success", 1),
     ]
-    assert visible(location.house) == {key(4): "r1"}
-    assert ledger.holders(before) == {}
-    tick(location, "run_endings")
+    assert visible_runs(location.deployment) == {key(4): "r1"}
+    assert ledger.lease_holders(before) == {}
+    tick(location, "run_completion")
     assert ledger.states(before) == before
     location.run([key(1), key(4)])
-    assert visible(location.house) == {key(1): "r2", key(3): "r2", key(4): "r2"}
+    assert visible_runs(location.deployment) == {key(1): "r2", key(3): "r2", key(4): "r2"}
     assert [each.attempt_count for each in ledger.states(before).values()] == [1, 1, 1, 2]

@@ -19,26 +19,26 @@ from ads_pipeline.orchestration.retry_sensor import OPERATOR
 from ads_pipeline.orchestration.run_requests import END, PRIORITY_TAG, START
 from ads_pipeline.pipeline.arrivals import SealedRuns
 from ads_pipeline.raw.landing import RawRuns
-from ads_pipeline_tests.ledger.builders import FakeClock, order
-from ads_pipeline_tests.orchestration.builders import Location, location_at, names
-from ads_pipeline_tests.pipeline.builders import FACTS, key, land_bad, rows_for, visible
+from ads_pipeline_tests.ledger.builders import FakeClock, action_request
+from ads_pipeline_tests.orchestration.builders import Location, dagster_keys, open_location
+from ads_pipeline_tests.pipeline.builders import FACTS, key, rows_for, seal_invalid_run, visible_runs
 
 
 class Fetching:
     """An extractor whose first report of each day is bad, and whose next ones are good."""
 
-    fetches = True
+    can_fetch = True
 
     def __init__(self, raw: RawRuns, ledger: LedgerReader, fetched: Counter[PartitionKey]) -> None:
         self._raw, self._sealed, self._fetched = raw, SealedRuns(raw=raw, ledger=ledger), fetched
 
-    def land(self, partitions: Sequence[PartitionKey]) -> list[Run]:
+    def collect(self, partitions: Sequence[PartitionKey]) -> list[Run]:
         for partition in partitions:
             self._fetched[partition] += 1
             run = Run(key=partition, run_id=f"f{self._fetched[partition]}")
             wrong = {"cost_micros": -1} if self._fetched[partition] == 1 else {}
             self._raw.land(run, rows_for(partition, 2, **wrong), FACTS)
-        return self._sealed.land(partitions)
+        return self._sealed.collect(partitions)
 
 
 @pytest.fixture
@@ -51,21 +51,23 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def location(tmp_path: Path, spark: SparkSession, clock: FakeClock) -> Iterator[Location]:
-    extractor = partial(Fetching, fetched=Counter())
-    with location_at(tmp_path / "home", spark, clock=clock, extractor=extractor) as opened:
-        opened.add(1, 2)
+    source_factory = partial(Fetching, fetched=Counter())
+    with open_location(tmp_path / "home", spark, clock=clock, source_factory=source_factory) as opened:
+        opened.add_customers(1, 2)
         yield opened
 
 
 def tick(location: Location) -> dg.SensorResult:
     sensor = location.defs.resolve_sensor_def("retries_due")
     defined: Any = location.defs.resources
-    wanted = {name: defined[name] for name in ("watch", "desk")}
+    wanted = {name: defined[name] for name in ("sensor_resources", "control_actions")}
     with (
         dg.build_resources(wanted) as resources,
         dg.build_sensor_context(instance=location.instance, definitions=location.defs) as context,
     ):
-        result = sensor(context, watch=resources.watch, desk=resources.desk)
+        result = sensor(
+            context, sensor_resources=resources.sensor_resources, control_actions=resources.control_actions
+        )
     assert isinstance(result, dg.SensorResult)
     return result
 
@@ -89,20 +91,24 @@ def test_what_failed_is_fetched_again_when_it_is_due(location: Location) -> None
     old, fresh = key(1, 5), key(2, 30)
     for partition in (old, fresh):
         location.run([partition])
-    ledger = location.house.ledger
+    ledger = location.deployment.ledger
     assert [state.status for state in ledger.states([old, fresh]).values()] == [Status.FAILED] * 2
     assert asked(tick(location)) == []
     assert ledger.state(old).status is Status.FAILED
     make_due(location)
     first, second = tick(location), tick(location)
-    assert asked(first) == asked(second) == [(*names(fresh), *names(fresh), "1"), (*names(old), *names(old), "0")]
+    assert (
+        asked(first)
+        == asked(second)
+        == [(*dagster_keys(fresh), *dagster_keys(fresh), "1"), (*dagster_keys(old), *dagster_keys(old), "0")]
+    )
     assert [each.run_key for each in first.run_requests or []] == [each.run_key for each in second.run_requests or []]
-    (act,) = ledger.acts(old)
-    assert (act.act, act.operator, ledger.state(old).status) == ("requeue", OPERATOR, Status.PENDING)
+    (act,) = ledger.partition_actions(old)
+    assert (act.action, act.operator, ledger.state(old).status) == ("requeue", OPERATOR, Status.PENDING)
     for request in first.run_requests or []:
         partition = fresh if request.tags[START] == fresh.dagster_key else old
         location.run([partition], request.asset_selection or (), tags=request.tags)
-    assert visible(location.house) == {old: "f2", fresh: "f2"}
+    assert visible_runs(location.deployment) == {old: "f2", fresh: "f2"}
     assert ledger.state(old).attempt_count == 2
     assert asked(tick(location)) == []
 
@@ -111,13 +117,13 @@ def test_what_an_operator_asks_for_is_fetched(location: Location) -> None:
     """A success that is to be reprocessed is asked for at once, and readers keep what they have until it came."""
     location.run([key(1, 5)])
     location.run([key(1, 5)])
-    assert visible(location.house) == {key(1, 5): "f2"}
-    ledger = location.house.ledger
-    ledger.carry_out(Action.REPROCESS, [key(1, 5)], order())
+    assert visible_runs(location.deployment) == {key(1, 5): "f2"}
+    ledger = location.deployment.ledger
+    ledger.execute(Action.REPROCESS, [key(1, 5)], action_request())
     (request,) = tick(location).run_requests or []
     assert ledger.state(key(1, 5)).status is Status.SUCCESS
     location.run([key(1, 5)], request.asset_selection or (), tags=request.tags)
-    assert visible(location.house) == {key(1, 5): "f3"}
+    assert visible_runs(location.deployment) == {key(1, 5): "f3"}
     assert asked(tick(location)) == []
 
 
@@ -125,16 +131,16 @@ def test_where_nothing_is_fetched_the_failures_are_only_planned(
     tmp_path: Path, spark: SparkSession, clock: FakeClock
 ) -> None:
     """Runs that others seal cannot be asked of Dagster: nothing is requeued, and the tick says whose turn it is."""
-    with location_at(tmp_path / "home", spark, clock=clock) as location:
-        location.add(1)
-        land_bad(location.house, key(1, 5))
+    with open_location(tmp_path / "home", spark, clock=clock) as location:
+        location.add_customers(1)
+        seal_invalid_run(location.deployment, key(1, 5))
         location.run([key(1, 5)])
         told = tick(location)
-        assert "1 failures were planned" in str(told.skip_reason)
+        assert "scheduled 1 failures" in str(told.skip_reason)
         assert "ads-pipeline state due" in str(told.skip_reason)
         make_due(location)
         assert asked(tick(location)) == []
-        assert location.house.ledger.state(key(1, 5)).status is Status.FAILED
-        (planned,) = location.house.ledger.schedule.of([key(1, 5)]).values()
+        assert location.deployment.ledger.state(key(1, 5)).status is Status.FAILED
+        (planned,) = location.deployment.ledger.retry_queue.find_scheduled([key(1, 5)]).values()
         assert planned.due_at is not None
         assert planned.due_at - planned.failed_at < timedelta(minutes=1)

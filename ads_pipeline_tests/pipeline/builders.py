@@ -16,9 +16,9 @@ from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.pipeline.pipeline import Pipeline
 from ads_pipeline.pipeline.readers import Readers
 from ads_pipeline.pipeline.reconciliation import Reconciliation, Repair
-from ads_pipeline.progress import ProgressReporter, silence
-from ads_pipeline.raw.landing import PAYLOAD, RawRuns
-from ads_pipeline.raw.seal import SealFacts
+from ads_pipeline.progress import ProgressReporter, no_progress
+from ads_pipeline.raw.landing import RawRuns
+from ads_pipeline.raw.seal import PAYLOAD, SealFacts
 from ads_pipeline.warehouse.publication import Warehouse
 from ads_pipeline_tests.validator.builders import row
 
@@ -30,13 +30,13 @@ V2: dict[str, Any] = {"all_conversions": 2.0, "search_impression_share": 0.5}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class House:
+class LocalDeployment:
     """Raw runs, a ledger and a warehouse in one home, and what works on them."""
 
     home: Path
     spark: SparkSession
     ledger: Ledger
-    tell: ProgressReporter = silence
+    tell: ProgressReporter = no_progress
 
     @property
     def raw(self) -> RawRuns:
@@ -48,7 +48,9 @@ class House:
 
     @property
     def pipeline(self) -> Pipeline:
-        return Pipeline(spark=self.spark, raw=self.raw, ledger=self.ledger, warehouse=self.warehouse, tell=self.tell)
+        return Pipeline(
+            spark=self.spark, raw=self.raw, ledger=self.ledger, warehouse=self.warehouse, report_progress=self.tell
+        )
 
     @property
     def readers(self) -> Readers:
@@ -63,9 +65,9 @@ class House:
 
 
 @contextmanager
-def house_at(home: Path, spark: SparkSession, url: str) -> Iterator[House]:
+def open_deployment(home: Path, spark: SparkSession, url: str) -> Iterator[LocalDeployment]:
     with Ledger.opened(url) as ledger:
-        yield House(home=home, spark=spark, ledger=ledger)
+        yield LocalDeployment(home=home, spark=spark, ledger=ledger)
 
 
 def key(customer: int = 1, day: int = 1, query_name: str = QUERY) -> PartitionKey:
@@ -79,7 +81,9 @@ def rows_for(partition: PartitionKey, count: int, **changes: Any) -> list[dict[s
     return [row(number, **(own | changes)) for number in range(1, count + 1)]
 
 
-def land(house: House, partition: PartitionKey, run_id: str = "r1", *, count: int = 2, **changes: Any) -> Run:
+def seal_run(
+    house: LocalDeployment, partition: PartitionKey, run_id: str = "r1", *, count: int = 2, **changes: Any
+) -> Run:
     """A sealed run of so many good rows, unless a column is changed into something bad."""
     run = Run(key=partition, run_id=run_id)
     facts = replace(FACTS, schema_version="2") if changes.keys() & V2.keys() else FACTS
@@ -87,11 +91,11 @@ def land(house: House, partition: PartitionKey, run_id: str = "r1", *, count: in
     return run
 
 
-def land_bad(house: House, partition: PartitionKey, run_id: str = "r1") -> Run:
-    return land(house, partition, run_id, cost_micros=-1)
+def seal_invalid_run(house: LocalDeployment, partition: PartitionKey, run_id: str = "r1") -> Run:
+    return seal_run(house, partition, run_id, cost_micros=-1)
 
 
-def tamper(house: House, run: Run) -> None:
+def corrupt_payload(house: LocalDeployment, run: Run) -> None:
     """Change a sealed payload without changing its size."""
     payload = house.home / "raw" / run.path / PAYLOAD
     content = payload.read_bytes()
@@ -99,11 +103,11 @@ def tamper(house: House, run: Run) -> None:
     payload.write_bytes(content.replace(b"Spring", b"Autumn"))
 
 
-def table_versions(house: House) -> int:
+def table_version_count(house: LocalDeployment) -> int:
     return len(list((house.home / "warehouse" / SOURCE / QUERY / "_delta_log").glob("*.json")))
 
 
-def visible(house: House, view: str = QUERY) -> dict[PartitionKey, str]:
+def visible_runs(house: LocalDeployment, view: str = QUERY) -> dict[PartitionKey, str]:
     """Which run readers see of each partition, asked through DuckDB."""
     with house.readers.connect([QUERY]) as connection:
         if not connection.execute("SHOW TABLES").fetchall():
@@ -111,7 +115,7 @@ def visible(house: House, view: str = QUERY) -> dict[PartitionKey, str]:
         return _runs(connection, f"SELECT DISTINCT customer_id, logical_date, run_id FROM {view}")
 
 
-def visible_in_spark(house: House) -> dict[PartitionKey, str]:
+def visible_runs_in_spark(house: LocalDeployment) -> dict[PartitionKey, str]:
     frame = house.readers.rows(house.spark, QUERY)
     assert frame is not None
     rows = frame.select("customer_id", "logical_date", "run_id").distinct().collect()
@@ -123,12 +127,12 @@ def key_of(customer_id: str, day: date) -> PartitionKey:
     return PartitionKey(source=SOURCE, customer_id=customer_id, query_name=QUERY, logical_date=day)
 
 
-def reasons(judged: Any) -> dict[Run, str | None]:
+def error_classes(judged: Any) -> dict[Run, str | None]:
     """The error class of each verdict; None for an acceptance."""
     return {each.verdict.run: each.verdict.error_class for each in judged.judgements}
 
 
-def bombs(partition: PartitionKey) -> dict[str, bytes]:
+def hostile_payloads(partition: PartitionKey) -> dict[str, bytes]:
     """Payloads that would hurt a careless reader."""
     (good,) = rows_for(partition, 1)
     line = json.dumps(good).encode() + b"\n"

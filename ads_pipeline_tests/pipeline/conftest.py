@@ -7,15 +7,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline_tests.pipeline.builders import House, house_at
+from ads_pipeline_tests.pipeline.builders import LocalDeployment, open_deployment
 
 
 @pytest.fixture
-def each_house(tmp_path: Path, spark: SparkSession, ledger: Ledger) -> House:
-    return House(home=tmp_path / "home", spark=spark, ledger=ledger)
+def each_house(tmp_path: Path, spark: SparkSession, ledger: Ledger) -> LocalDeployment:
+    return LocalDeployment(home=tmp_path / "home", spark=spark, ledger=ledger)
 
 
 @pytest.fixture
-def house(tmp_path: Path, spark: SparkSession, sqlite_url: str) -> Iterator[House]:
-    with house_at(tmp_path / "home", spark, sqlite_url) as opened:
+def house(tmp_path: Path, spark: SparkSession, sqlite_url: str) -> Iterator[LocalDeployment]:
+    with open_deployment(tmp_path / "home", spark, sqlite_url) as opened:
         yield opened

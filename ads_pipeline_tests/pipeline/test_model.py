@@ -16,10 +16,18 @@ from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Action, Status
 from ads_pipeline.pipeline.pipeline import Pipeline
 from ads_pipeline_tests.example_counts import examples
-from ads_pipeline_tests.ledger.builders import order
-from ads_pipeline_tests.pipeline.builders import House, house_at, key, land, land_bad, tamper, visible
+from ads_pipeline_tests.ledger.builders import action_request
+from ads_pipeline_tests.pipeline.builders import (
+    LocalDeployment,
+    corrupt_payload,
+    key,
+    open_deployment,
+    seal_invalid_run,
+    seal_run,
+    visible_runs,
+)
 from ads_pipeline_tests.pipeline.test_crashes import Deadline, Killed, Mortal
-from ads_pipeline_tests.warehouse.builders import by_duckdb, versions
+from ads_pipeline_tests.warehouse.builders import read_all_versions, read_with_duckdb
 
 customers = st.integers(1, 3).map(key)
 
@@ -35,7 +43,9 @@ class Days(RuleBasedStateMachine):
         self._opened = ExitStack()
         home = Path(self._opened.enter_context(tempfile.TemporaryDirectory()))
         shutil.copy(self.template, home / "ledger.db")
-        self.house: House = self._opened.enter_context(house_at(home, self.spark, f"sqlite:///{home / 'ledger.db'}"))
+        self.house: LocalDeployment = self._opened.enter_context(
+            open_deployment(home, self.spark, f"sqlite:///{home / 'ledger.db'}")
+        )
         self.landed = 0
         self.acts = 0
         self.current: dict[PartitionKey, str] = {}
@@ -43,13 +53,13 @@ class Days(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         try:
-            self.house.reconciliation.mend(source="google_ads", query_name="campaign_daily")
+            self.house.reconciliation.repair(source="google_ads", query_name="campaign_daily")
             assert self.house.differences() == []
             self.nothing_wrong_is_seen()
             states = self.house.ledger.states(map(key, range(1, 4))).values()
             wanted = {state.key: state.current_run_id for state in states if state.status is Status.SUCCESS}
             lost = {run.key for run in self.spoilt}
-            seen = visible(self.house)
+            seen = visible_runs(self.house)
             assert {each: run_id for each, run_id in wanted.items() if each not in lost}.items() <= seen.items()
             assert seen.keys() <= wanted.keys()
         finally:
@@ -57,7 +67,7 @@ class Days(RuleBasedStateMachine):
 
     @rule(good=st.lists(customers, unique=True, max_size=2), bad=st.lists(customers, unique=True, max_size=1))
     def carry(self, good: list[PartitionKey], bad: list[PartitionKey]) -> None:
-        self.house.pipeline.carry(self._land(good, bad))
+        self.house.pipeline.judge_and_load(self._land(good, bad))
 
     @rule(good=st.lists(customers, unique=True, min_size=1, max_size=3), at=st.integers(1, 12))
     def carry_and_die(self, good: list[PartitionKey], at: int) -> None:
@@ -66,30 +76,30 @@ class Days(RuleBasedStateMachine):
         warehouse: Any = Mortal(self.house.warehouse, deadline)
         dying = Pipeline(spark=self.spark, raw=self.house.raw, ledger=ledger, warehouse=warehouse)
         with suppress(Killed):
-            dying.carry(self._land(good, []))
+            dying.judge_and_load(self._land(good, []))
 
     @rule(partition=customers)
     def judge_only(self, partition: PartitionKey) -> None:
-        self.house.pipeline.judge(self._land([partition], []))
+        self.house.pipeline.validation.judge(self._land([partition], []))
 
     @rule(partition=customers)
     def spoil_and_judge_again(self, partition: PartitionKey) -> None:
         current = self.house.ledger.state(partition).current_run_id
         if current is not None:
             run = Run(key=partition, run_id=current)
-            tamper(self.house, run)
+            corrupt_payload(self.house, run)
             self.spoilt.add(run)
             self.acts += 1
-            self.house.pipeline.judge([run], validation_id=f"v{self.acts}")
+            self.house.pipeline.validation.judge([run], validation_id=f"v{self.acts}")
 
     @rule(partition=customers)
     def withdraw(self, partition: PartitionKey) -> None:
         self.acts += 1
-        self.house.ledger.carry_out(Action.WITHDRAW, [partition], order(f"act-{self.acts}"))
+        self.house.ledger.execute(Action.WITHDRAW, [partition], action_request(f"act-{self.acts}"))
 
     @rule()
     def mend(self) -> None:
-        self.house.reconciliation.mend(source="google_ads", query_name="campaign_daily")
+        self.house.reconciliation.repair(source="google_ads", query_name="campaign_daily")
 
     @rule()
     def optimize(self) -> None:
@@ -98,11 +108,15 @@ class Days(RuleBasedStateMachine):
     @invariant()
     def nothing_wrong_is_seen(self) -> None:
         """W1, W3: one run a partition at every version; what is visible is readable; no failed row in the table."""
-        for version in versions(self.house.home / "warehouse"):
+        for version in read_all_versions(self.house.home / "warehouse"):
             assert all(len(runs) == 1 for runs, _rows in version.values())
-        seen = {Run(key=partition, run_id=run_id) for partition, run_id in visible(self.house).items()}
-        assert self.house.ledger.readable(seen) == seen
-        held = by_duckdb(self.house.home / "warehouse") if versions(self.house.home / "warehouse") else {}
+        seen = {Run(key=partition, run_id=run_id) for partition, run_id in visible_runs(self.house).items()}
+        assert self.house.ledger.readable_runs(seen) == seen
+        held = (
+            read_with_duckdb(self.house.home / "warehouse")
+            if read_all_versions(self.house.home / "warehouse")
+            else {}
+        )
         states = self.house.ledger.states(held)
         assert Status.FAILED not in {state.status for state in states.values()}
 
@@ -110,10 +124,10 @@ class Days(RuleBasedStateMachine):
         runs = []
         for partition in good:
             self.landed += 1
-            runs.append(land(self.house, partition, f"r{self.landed}"))
+            runs.append(seal_run(self.house, partition, f"r{self.landed}"))
         for partition in bad:
             self.landed += 1
-            runs.append(land_bad(self.house, partition, f"r{self.landed}"))
+            runs.append(seal_invalid_run(self.house, partition, f"r{self.landed}"))
         return runs
 
 

@@ -280,7 +280,11 @@ def test_clearing_comes_before_the_requeue(ledger: Ledger) -> None:
     assert [state.key for state in preview.marks_to_clear] == [key("1")]
     done = execute_preview(ledger, preview, action_request("retry"))
     assert ([state.key for state in done.changed], done.is_complete) == ([key("1"), key("2")], True)
-    assert [act.action for act in ledger.partition_actions(key("1"))] == ["mark_terminal", "clear_terminal", "requeue"]
+    assert [act.action for act in ledger.partition_actions(key("1"))] == [
+        "mark_terminal",
+        "clear_terminal",
+        "requeue",
+    ]
     assert ledger.retry_queue.find_marked([key("1")]) == set()
 
 

@@ -11,19 +11,27 @@ from hypothesis import strategies as st
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Action, Outcome, PartitionState, Status, Verdict
 from ads_pipeline.ledger.values import ExpectedContent, Pointer, PublicationStatus
-from ads_pipeline.pipeline.reconciliation import Repair, RepairKind, _settled, plan
+from ads_pipeline.pipeline.reconciliation import Repair, RepairKind, _matches, plan_repairs
 from ads_pipeline.warehouse.values import HeldPartition
-from ads_pipeline_tests.ledger.builders import order, reject
-from ads_pipeline_tests.pipeline.builders import QUERY, SOURCE, House, key, land, tamper, visible
-from ads_pipeline_tests.warehouse.builders import by_duckdb, everyone, load, rows_of
+from ads_pipeline_tests.ledger.builders import action_request, rejection
+from ads_pipeline_tests.pipeline.builders import (
+    QUERY,
+    SOURCE,
+    LocalDeployment,
+    corrupt_payload,
+    key,
+    seal_run,
+    visible_runs,
+)
+from ads_pipeline_tests.warehouse.builders import keep_all_runs, make_load, make_rows, read_with_duckdb
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 RUN_IDS = ("r1", "r2", "r3")
 
 
-def mended(house: House) -> list[str]:
-    repairs = house.reconciliation.mend(source=SOURCE, query_name=QUERY).repairs
-    return [f"{repair.mend.name} {repair.key.customer_id}" for repair in repairs]
+def mended(house: LocalDeployment) -> list[str]:
+    repairs = house.reconciliation.repair(source=SOURCE, query_name=QUERY).repairs
+    return [f"{repair.kind.name} {repair.key.customer_id}" for repair in repairs]
 
 
 @st.composite
@@ -86,8 +94,8 @@ def test_what_is_settled_needs_no_mending(
     )
     readable = {Run(key=state.key, run_id=run_id) for run_id in accepted}
     found = {} if held is None else {state.key: held}
-    if _settled(outline, held):
-        assert plan([standing], found, demotions=[], readable=readable) == []
+    if _matches(outline, held):
+        assert plan_repairs([standing], found, demotions=[], readable=readable) == []
 
 
 @pytest.mark.invariant("W9")
@@ -98,11 +106,16 @@ def test_a_plan_carried_out_leaves_nothing(
     """For any ledger and any table: carried out to the letter, the next plan is empty; and order does not matter."""
     readable = {Run(key=partition, run_id=run_id) for partition in map(key, range(1, 7)) for run_id in accepted}
     demotions = [_demotion(each) for each in found if each.demoting]
-    repairs = plan(found, held, demotions=demotions, readable=readable)
-    assert repairs == plan(found[::-1], dict(reversed(held.items())), demotions=demotions[::-1], readable=readable)
-    assert [repair.mend for repair in repairs] == sorted(repair.mend for repair in repairs)
+    repairs = plan_repairs(found, held, demotions=demotions, readable=readable)
+    assert repairs == plan_repairs(
+        found[::-1], dict(reversed(held.items())), demotions=demotions[::-1], readable=readable
+    )
+    assert [repair.kind for repair in repairs] == sorted(repair.kind for repair in repairs)
     after, table = _carried_out(repairs, found, held)
-    assert plan(after, table, demotions=[_demotion(each) for each in after if each.demoting], readable=readable) == []
+    assert (
+        plan_repairs(after, table, demotions=[_demotion(each) for each in after if each.demoting], readable=readable)
+        == []
+    )
 
 
 def _demotion(standing: PublicationStatus) -> Verdict:
@@ -116,14 +129,14 @@ def _carried_out(
     """What each word of a plan means, on plain values."""
     after, table = {each.state.key: each for each in found}, dict(held)
     for repair in repairs:
-        if repair.mend in (RepairKind.DEMOTE, RepairKind.REMOVE):
+        if repair.kind in (RepairKind.DEMOTE, RepairKind.REMOVE):
             table.pop(repair.key, None)
-        if repair.mend is RepairKind.DEMOTE:
+        if repair.kind is RepairKind.DEMOTE:
             standing = after[repair.key]
             failed = replace(standing.state, status=Status.FAILED)
             hidden = standing.pointer and replace(standing.pointer, available=False)
             after[repair.key] = replace(standing, state=failed, pointer=hidden, demoting=False)
-        if repair.mend in (RepairKind.LOAD, RepairKind.POINT):
+        if repair.kind in (RepairKind.LOAD, RepairKind.POINT):
             after[repair.key], loaded = _loaded(after[repair.key])
             table.pop(repair.key, None)
             table |= loaded
@@ -145,82 +158,85 @@ def _loaded(standing: PublicationStatus) -> tuple[PublicationStatus, dict[Partit
     return replace(standing, pointer=pointer), held
 
 
-def test_every_kind_of_difference_is_mended(house: House) -> None:
+def test_every_kind_of_difference_is_mended(house: LocalDeployment) -> None:
     """Unloaded, unpointed, withdrawn, foreign and half-demoted: one pass, demotions first, then nothing."""
-    unpointed, withdrawn, demoting, unloaded = (land(house, key(customer)) for customer in (1, 2, 3, 4))
-    house.pipeline.carry([withdrawn, demoting])
-    house.pipeline.judge([unloaded, unpointed])
+    unpointed, withdrawn, demoting, unloaded = (seal_run(house, key(customer)) for customer in (1, 2, 3, 4))
+    house.pipeline.judge_and_load([withdrawn, demoting])
+    house.pipeline.validation.judge([unloaded, unpointed])
     house.warehouse.replace(
         house.spark,
-        rows_of(house.spark, [load("r1", unpointed.key, 2), load("x", key(5), 2)]),
-        [load("r1", unpointed.key, 2), load("x", key(5), 2)],
-        still=everyone,
+        make_rows(house.spark, [make_load("r1", unpointed.key, 2), make_load("x", key(5), 2)]),
+        [make_load("r1", unpointed.key, 2), make_load("x", key(5), 2)],
+        is_publishable=keep_all_runs,
     )
-    house.ledger.carry_out(Action.WITHDRAW, [withdrawn.key], order())
-    tamper(house, demoting)
+    house.ledger.execute(Action.WITHDRAW, [withdrawn.key], action_request())
+    corrupt_payload(house, demoting)
     bad = Verdict(
         run=demoting, outcome=Outcome.REJECTED, validation_id="v2", error_class="damaged", error_message="bad"
     )
     house.ledger.begin_demotions([bad])
     assert mended(house) == ["DEMOTE 3", "REMOVE 2", "REMOVE 5", "LOAD 4", "POINT 1"]
     assert mended(house) == []
-    assert visible(house) == {unpointed.key: "r1", unloaded.key: "r1"}
-    assert set(by_duckdb(house.home / "warehouse")) == {unpointed.key, unloaded.key}
+    assert visible_runs(house) == {unpointed.key: "r1", unloaded.key: "r1"}
+    assert set(read_with_duckdb(house.home / "warehouse")) == {unpointed.key, unloaded.key}
     assert house.ledger.state(demoting.key).status is Status.FAILED
 
 
 @pytest.mark.invariant("W8")
-def test_a_lost_table_is_loaded_again(house: House) -> None:
+def test_a_lost_table_is_loaded_again(house: LocalDeployment) -> None:
     """A table that was lost altogether is made anew from raw; readers then see what they saw."""
-    house.pipeline.carry([land(house, key(1)), land(house, key(2))])
-    before = visible(house)
+    house.pipeline.judge_and_load([seal_run(house, key(1)), seal_run(house, key(2))])
+    before = visible_runs(house)
     shutil.rmtree(house.home / "warehouse")
     assert mended(house) == ["LOAD 1", "LOAD 2"]
-    assert visible(house) == before
+    assert visible_runs(house) == before
     assert mended(house) == []
 
 
 @pytest.mark.invariant("W10")
-def test_rows_of_another_schema_version_are_loaded_again(house: House) -> None:
+def test_rows_of_another_schema_version_are_loaded_again(house: LocalDeployment) -> None:
     """The table holds the right run under the wrong schema version: that is a difference."""
-    run = land(house, key())
-    house.pipeline.judge([run])
-    other = replace(load("r1", key(), 2), schema_version="0")
+    run = seal_run(house, key())
+    house.pipeline.validation.judge([run])
+    other = replace(make_load("r1", key(), 2), schema_version="0")
     house.warehouse.replace(
-        house.spark, rows_of(house.spark, [other]).drop("cost", "campaign_id"), [other], still=everyone
+        house.spark,
+        make_rows(house.spark, [other]).drop("cost", "campaign_id"),
+        [other],
+        is_publishable=keep_all_runs,
     )
     assert mended(house) == ["LOAD 1"]
     assert mended(house) == []
 
 
-def test_a_rejected_run_leaves_the_table_before_its_successor_is_loaded(house: House) -> None:
+def test_a_rejected_run_leaves_the_table_before_its_successor_is_loaded(house: LocalDeployment) -> None:
     """The table still holds a run that was rejected; even if loading the next one fails, its rows are gone first."""
-    first = land(house, key())
-    house.pipeline.carry([first])
-    house.ledger.record_verdict(reject(first, validation_id="again"))
-    house.pipeline.judge([land(house, key(), "r2")])
+    first = seal_run(house, key())
+    house.pipeline.judge_and_load([first])
+    house.ledger.record_verdict(rejection(first, validation_id="again"))
+    house.pipeline.validation.judge([seal_run(house, key(), "r2")])
     assert mended(house) == ["REMOVE 1", "LOAD 1"]
-    assert visible(house) == {key(): "r2"}
+    assert visible_runs(house) == {key(): "r2"}
 
 
-def test_what_cannot_be_mended_is_told_every_time(house: House) -> None:
+def test_what_cannot_be_mended_is_told_every_time(house: LocalDeployment) -> None:
     """An accepted run whose raw data is gone cannot be loaded: the pass says so, and mends the rest."""
-    lost, good = land(house, key(1)), land(house, key(2))
-    house.pipeline.judge([lost, good])
+    lost, good = seal_run(house, key(1)), seal_run(house, key(2))
+    house.pipeline.validation.judge([lost, good])
     shutil.rmtree(house.home / "raw" / lost.path)
-    done = house.reconciliation.mend(source=SOURCE, query_name=QUERY)
-    assert set(done.loading.damaged) == {lost}
-    assert visible(house) == {good.key: "r1"}
+    done = house.reconciliation.repair(source=SOURCE, query_name=QUERY)
+    assert set(done.loading.unreadable) == {lost}
+    assert visible_runs(house) == {good.key: "r1"}
     assert [str(repair) for repair in house.differences()] == [
         f"load {lost.key}: the table holds nothing, current is r1"
     ]
 
 
-def test_a_window_of_days_is_mended_alone(house: House) -> None:
+def test_a_window_of_days_is_mended_alone(house: LocalDeployment) -> None:
     """Days outside are left as they are, whatever they lack."""
-    runs = [land(house, key(1, day)) for day in (1, 2, 3)]
-    house.pipeline.judge(runs)
+    runs = [seal_run(house, key(1, day)) for day in (1, 2, 3)]
+    house.pipeline.validation.judge(runs)
     day = runs[1].key.logical_date
-    house.reconciliation.mend(source=SOURCE, query_name=QUERY, since=day, until=day)
-    assert visible(house) == {runs[1].key: "r1"}
+    house.reconciliation.repair(source=SOURCE, query_name=QUERY, since=day, until=day)
+    assert visible_runs(house) == {runs[1].key: "r1"}
     assert [repair.key for repair in house.differences()] == [runs[0].key, runs[2].key]

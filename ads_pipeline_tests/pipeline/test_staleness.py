@@ -16,8 +16,17 @@ from ads_pipeline.domain.freshness import (
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.status.status_table import StatusTable
-from ads_pipeline.pipeline.staleness import AssetStatus, PartitionStaleness, StalenessCalculator, versions_of
-from ads_pipeline_tests.ledger.builders import FakeClock, accept, accepted, key, landed, load, reject, run
+from ads_pipeline.pipeline.staleness import AssetStatus, PartitionStaleness, StalenessCalculator, asset_code_versions
+from ads_pipeline_tests.ledger.builders import (
+    FakeClock,
+    acceptance,
+    accepted_runs,
+    key,
+    publish_runs,
+    registered_runs,
+    rejection,
+    run,
+)
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 TICK = timedelta(microseconds=1)
@@ -37,7 +46,7 @@ def ask(
     ledger: Ledger, clock: FakeClock, currencies: StalenessCalculator = PLAIN, partition: PartitionKey | None = None
 ) -> PartitionStaleness:
     asked = partition or key()
-    return currencies.of(ledger, [asked], now=clock.now)[asked]
+    return currencies.calculate(ledger, [asked], now=clock.now)[asked]
 
 
 def shown(currency: PartitionStaleness) -> tuple[DisplayStatus, DisplayStatus]:
@@ -45,12 +54,12 @@ def shown(currency: PartitionStaleness) -> tuple[DisplayStatus, DisplayStatus]:
 
 
 def make(ledger: Ledger, clock: FakeClock, run_id: str, *, loaded: bool = True) -> None:
-    (landed_run,) = landed(ledger, key(), run_id)
+    (landed_run,) = registered_runs(ledger, key(), run_id)
     clock.tick()
-    ledger.record_verdict(accept(landed_run))
+    ledger.record_verdict(acceptance(landed_run))
     clock.tick()
     if loaded:
-        load(ledger, landed_run)
+        publish_runs(ledger, landed_run)
     clock.tick()
 
 
@@ -63,9 +72,9 @@ def test_what_was_never_made_is_shown_as_that(ledger: Ledger, clock: FakeClock) 
         raw=AssetStatus(status=None, stale=None), warehouse=AssetStatus(status=None, stale=None)
     )
     assert (shown(unknown), unknown.raw.last_attempt, unknown.raw.reasons) == ((NEVER, NEVER), None, ())
-    (r1,) = landed(ledger, key(), "r1")
+    (r1,) = registered_runs(ledger, key(), "r1")
     assert shown(ask(ledger, clock, everything)) == (NEVER, NEVER)
-    ledger.record_verdict(reject(r1))
+    ledger.record_verdict(rejection(r1))
     rejected = ask(ledger, clock, everything)
     assert (shown(rejected), rejected.raw.last_attempt) == ((NEVER, NEVER), AttemptOutcome.FAILED)
     assert rejected.raw.reasons == ()
@@ -75,7 +84,7 @@ def test_the_warehouse_follows_what_was_accepted(ledger: Ledger, clock: FakeCloc
     """Accepted again and not loaded, the warehouse is stale since the acceptance, until that run is loaded."""
     make(ledger, clock, "r1", loaded=False)
     assert shown(ask(ledger, clock)) == (MATERIALIZED, NEVER)
-    load(ledger, run(key(), "r1"))
+    publish_runs(ledger, run(key(), "r1"))
     assert shown(ask(ledger, clock)) == (MATERIALIZED, MATERIALIZED)
     make(ledger, clock, "r2", loaded=False)
     behind = ask(ledger, clock)
@@ -84,17 +93,17 @@ def test_the_warehouse_follows_what_was_accepted(ledger: Ledger, clock: FakeCloc
     assert behind.raw.status is not None
     assert behind.warehouse.stale is not None
     assert behind.warehouse.stale.since == behind.raw.status.last_materialization_at
-    load(ledger, run(key(), "r2"))
+    publish_runs(ledger, run(key(), "r2"))
     assert shown(ask(ledger, clock)) == (MATERIALIZED, MATERIALIZED)
 
 
 def test_a_load_is_later_than_what_it_loads(ledger: Ledger, clock: FakeClock) -> None:
     """When the clock goes back between a verdict and the load of it, the warehouse is current all the same."""
-    (r1,) = landed(ledger, key(), "r1")
+    (r1,) = registered_runs(ledger, key(), "r1")
     clock.tick()
-    ledger.record_verdict(accept(r1))
+    ledger.record_verdict(acceptance(r1))
     clock.tick(-HOUR)
-    load(ledger, r1)
+    publish_runs(ledger, r1)
     assert shown(ask(ledger, clock)) == (MATERIALIZED, MATERIALIZED)
 
 
@@ -104,7 +113,7 @@ def test_a_confirmed_run_leaves_the_warehouse_current(ledger: Ledger, clock: Fak
     make(ledger, clock, "r1")
     clock.tick(40 * DAY)
     before = ask(ledger, clock, currencies)
-    ledger.record_verdict(accept(run(key(), "r1"), "again"))
+    ledger.record_verdict(acceptance(run(key(), "r1"), "again"))
     clock.tick()
     after = ask(ledger, clock, currencies)
     assert shown(after) == shown(before) == (STALE, MATERIALIZED)
@@ -119,15 +128,15 @@ def test_a_failed_load_is_shown_where_it_failed(ledger: Ledger, clock: FakeClock
     currency = ask(ledger, clock)
     assert shown(currency) == (MATERIALIZED, LAST_FAILED)
     assert currency.warehouse.reasons == (UPSTREAM,)
-    assert currency.telling is currency.warehouse
+    assert currency.summary is currency.warehouse
 
 
 def test_each_query_has_its_own_policy(ledger: Ledger, clock: FakeClock) -> None:
     """Only raw data of a query with a policy age: a microsecond after the deadline that they do not meet."""
     other = key(query_name="keyword_daily")
     clock.now = datetime(2026, 2, 2, 5, tzinfo=UTC)
-    accepted(ledger, [key(), other])
-    load(ledger, run(key(), "r1"), run(other, "r1"))
+    accepted_runs(ledger, [key(), other])
+    publish_runs(ledger, run(key(), "r1"), run(other, "r1"))
     currencies = StalenessCalculator({"campaign_daily": POLICY}, {})
     deadline = datetime(2026, 2, 5, tzinfo=UTC)  # the day is the first, and has ended as the second begins
     clock.now = deadline
@@ -147,11 +156,11 @@ def test_each_query_has_its_own_policy(ledger: Ledger, clock: FakeClock) -> None
 def test_a_new_version_of_a_query_makes_both_its_assets_stale(ledger: Ledger, clock: FakeClock) -> None:
     """Both are stale since the new version was first seen, and current again when the old one is back."""
     other = key(query_name="keyword_daily")
-    accepted(ledger, [key(), other])
-    load(ledger, run(key(), "r1"), run(other, "r1"))
+    accepted_runs(ledger, [key(), other])
+    publish_runs(ledger, run(key(), "r1"), run(other, "r1"))
     book = StatusTable(ledger._engine)
-    book.see_code("google_ads", versions_of({"campaign_daily": "2", "keyword_daily": "1"}))
-    seen = book.code_versions("google_ads")
+    book.record_code_versions("google_ads", asset_code_versions({"campaign_daily": "2", "keyword_daily": "1"}))
+    seen = book.get_code_versions("google_ads")
     currencies = StalenessCalculator({}, seen)
     changed = ask(ledger, clock, currencies)
     assert shown(changed) == (STALE, STALE)
@@ -159,8 +168,8 @@ def test_a_new_version_of_a_query_makes_both_its_assets_stale(ledger: Ledger, cl
     assert changed.raw.stale is not None
     assert changed.raw.stale.since == seen["raw/campaign_daily"].since
     assert shown(ask(ledger, clock, currencies, other)) == (MATERIALIZED, MATERIALIZED)
-    book.see_code("google_ads", versions_of({"campaign_daily": "1"}))
-    back = StalenessCalculator({}, book.code_versions("google_ads"))
+    book.record_code_versions("google_ads", asset_code_versions({"campaign_daily": "1"}))
+    back = StalenessCalculator({}, book.get_code_versions("google_ads"))
     assert shown(ask(ledger, clock, back)) == (MATERIALIZED, MATERIALIZED)
 
 
@@ -180,39 +189,39 @@ def test_all_reasons_are_told_in_their_order(ledger: Ledger, clock: FakeClock) -
 def test_the_one_to_show_is_the_first_that_is_not_current(ledger: Ledger, clock: FakeClock) -> None:
     """Raw speaks when it is not simply current, else the warehouse, which is what readers get."""
     unknown = ask(ledger, clock)
-    assert unknown.telling is unknown.raw
+    assert unknown.summary is unknown.raw
     make(ledger, clock, "r1", loaded=False)
     unloaded = ask(ledger, clock)
-    assert (unloaded.telling is unloaded.warehouse, unloaded.telling.display) == (True, NEVER)
-    load(ledger, run(key(), "r1"))
+    assert (unloaded.summary is unloaded.warehouse, unloaded.summary.display) == (True, NEVER)
+    publish_runs(ledger, run(key(), "r1"))
     current = ask(ledger, clock)
-    assert (current.telling is current.warehouse, current.telling.display) == (True, MATERIALIZED)
-    (r2,) = landed(ledger, key(), "r2")
+    assert (current.summary is current.warehouse, current.summary.display) == (True, MATERIALIZED)
+    (r2,) = registered_runs(ledger, key(), "r2")
     clock.tick()
-    ledger.record_verdict(reject(r2))
+    ledger.record_verdict(rejection(r2))
     failed = ask(ledger, clock)
-    assert (failed.telling is failed.raw, failed.telling.display) == (True, LAST_FAILED)
+    assert (failed.summary is failed.raw, failed.summary.display) == (True, LAST_FAILED)
 
 
 def test_partitions_are_answered_in_the_order_asked(ledger: Ledger, clock: FakeClock) -> None:
     """Each once, however often it is asked for, beside those that nobody knows."""
-    accepted(ledger, [key(day=3)])
+    accepted_runs(ledger, [key(day=3)])
     asked = [key(day=4), key(day=3), key(day=4), key(day=1)]
-    answered = PLAIN.of(ledger, asked, now=clock.now)
+    answered = PLAIN.calculate(ledger, asked, now=clock.now)
     assert list(answered) == [key(day=4), key(day=3), key(day=1)]
     assert [currency.raw.display for currency in answered.values()] == [NEVER, MATERIALIZED, NEVER]
-    assert PLAIN.of(ledger, [], now=clock.now) == {}
+    assert PLAIN.calculate(ledger, [], now=clock.now) == {}
 
 
 def test_a_sweep_knows_each_spaces_upstream(sqlite_url: str, clock: FakeClock) -> None:
     """The warehouse's row is compared with the raw row of its own tenant and workspace."""
-    space = Tenancy(tenant_id="acme", workspace_id="ads")
-    with Ledger.opened(sqlite_url, clock=clock, space=space) as ledger:
+    tenancy = Tenancy(tenant_id="acme", workspace_id="ads")
+    with Ledger.opened(sqlite_url, clock=clock, tenancy=tenancy) as ledger:
         make(ledger, clock, "r1")
         make(ledger, clock, "r2", loaded=False)
-        book = StatusTable(ledger._engine, space=space)
-        assert PLAIN.sweep(book, now=clock.now) == 1
-        (swept,) = [row for row in book.every() if row.stale_reason_code]
+        book = StatusTable(ledger._engine, tenancy=tenancy)
+        assert PLAIN.store_changes(book, now=clock.now) == 1
+        (swept,) = [row for row in book.read_all() if row.stale_reason_code]
         assert (swept.asset_key, swept.stale_reason_code) == ("warehouse/campaign_daily", UPSTREAM)
 
 

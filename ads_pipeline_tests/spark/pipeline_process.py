@@ -18,76 +18,80 @@ from pyspark.sql.connect.client.retries import DefaultPolicy
 from ads_pipeline.domain.partition import Run
 from ads_pipeline.domain.transitions import Outcome
 from ads_pipeline.errors import AdsPipelineError
-from ads_pipeline.validator.judging import judge
+from ads_pipeline.validator.judging import judge_runs
 from ads_pipeline_tests.builders import seal_by_hand
 from ads_pipeline_tests.pipeline.builders import (
-    House,
-    house_at,
+    LocalDeployment,
+    corrupt_payload,
     key,
-    land,
-    land_bad,
-    tamper,
-    visible,
-    visible_in_spark,
+    open_deployment,
+    seal_invalid_run,
+    seal_run,
+    visible_runs,
+    visible_runs_in_spark,
 )
-from ads_pipeline_tests.validator.builders import RULES, landed, row
+from ads_pipeline_tests.validator.builders import RULES, land_run, row
 
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def carried(spark: SparkSession, home: Path) -> Any:
     """The whole pipeline: good and bad runs carried, one restated, one demoted, one mended, the table packed."""
-    with house_at(home, spark, f"sqlite:///{home / 'ledger.db'}") as house:
+    with open_deployment(home, spark, f"sqlite:///{home / 'ledger.db'}") as house:
         lying = Run(key=key(9), run_id="lying")
         seal_by_hand(house.home / "raw", lying, b"{}\n", payload_sha256="0" * 64)
-        first = [land(house, key(customer), count=3) for customer in (1, 2, 3)]
-        judged, loading = house.pipeline.carry([*first, land_bad(house, key(8)), lying])
-        house.pipeline.carry([land(house, key(3), "r2", all_conversions=2.0, search_impression_share=0.5)])
-        tamper(house, first[0])
-        house.pipeline.judge(first[:1], validation_id="again")
-        house.pipeline.judge([land(house, key(4, day=2))])
-        house.reconciliation.mend(source="google_ads", query_name="campaign_daily")
+        first = [seal_run(house, key(customer), count=3) for customer in (1, 2, 3)]
+        judged, loading = house.pipeline.judge_and_load([*first, seal_invalid_run(house, key(8)), lying])
+        house.pipeline.judge_and_load(
+            [seal_run(house, key(3), "r2", all_conversions=2.0, search_impression_share=0.5)]
+        )
+        corrupt_payload(house, first[0])
+        house.pipeline.validation.judge(first[:1], validation_id="again")
+        house.pipeline.validation.judge([seal_run(house, key(4, day=2))])
+        house.reconciliation.repair(source="google_ads", query_name="campaign_daily")
         house.warehouse.optimize(spark, source="google_ads", query_name="campaign_daily")
         return {
             "judged": [asdict(each) for each in judged.judgements],
             "published": [str(run) for run in loading.published],
             "states": [_told(house, customer) for customer in (1, 2, 3, 8, 9)],
-            "visible": {str(partition): run_id for partition, run_id in sorted(visible(house).items())},
-            "visible_in_spark": {str(each): run_id for each, run_id in sorted(visible_in_spark(house).items())},
+            "visible": {str(partition): run_id for partition, run_id in sorted(visible_runs(house).items())},
+            "visible_in_spark": {str(each): run_id for each, run_id in sorted(visible_runs_in_spark(house).items())},
         }
 
 
-def _told(house: House, customer: int) -> Any:
+def _told(house: LocalDeployment, customer: int) -> Any:
     state = house.ledger.state(key(customer))
     return state.status, state.current_run_id, state.attempt_count, state.error_message
 
 
 def judged_by_thousands(spark: SparkSession, home: Path) -> Any:
     """Ten thousand tickets in one call, and how many were accepted."""
-    run = landed(home / "raw-thousands", "r1", row())
-    judged = judge(spark, [run] * 10_000, RULES)
+    run = land_run(home / "raw-thousands", "r1", row())
+    judged = judge_runs(spark, [run] * 10_000, RULES)
     return sum(each.verdict.outcome is Outcome.ACCEPTED for each in judged)
 
 
 def judged_without_disk(spark: SparkSession, home: Path) -> Any:
     """A good run beside one whose disk is not there."""
-    good = landed(home / "raw-there", "r1", row())
-    return failure(judge, spark, [good, replace(good, payload=good.payload.replace("raw-there", "away"))], RULES)
+    good = land_run(home / "raw-there", "r1", row())
+    return failure(
+        judge_runs, spark, [good, replace(good, payload=good.payload_path.replace("raw-there", "away"))], RULES
+    )
 
 
 def judged_by_dying_workers(spark: SparkSession, home: Path) -> Any:
     """Rules that kill every Python that unpacks them."""
     rules = replace(RULES, of_partition=(("date", _Deadly("x")),))
-    return failure(judge, spark, [landed(home / "raw-deadly", "r1", row())], rules)
+    return failure(judge_runs, spark, [land_run(home / "raw-deadly", "r1", row())], rules)
 
 
 def asked_of_nobody(spark: SparkSession, home: Path) -> Any:
     """Judging and loading when the server is gone."""
-    with house_at(home, spark, f"sqlite:///{home / 'ledger.db'}") as house:
-        run = land(house, key(7))
+    with open_deployment(home, spark, f"sqlite:///{home / 'ledger.db'}") as house:
+        run = seal_run(house, key(7))
         return {
-            "judge": failure(house.pipeline.judge, [run]),
-            "load": failure(house.pipeline.load, [key(2)]),
+            "judge": failure(house.pipeline.validation.judge, [run]),
+            "load": failure(house.pipeline.loader.load, [key(2)]),
             "attempts": house.ledger.state(run.key).attempt_count,
         }
 

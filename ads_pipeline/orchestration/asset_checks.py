@@ -1,0 +1,75 @@
+"""Builds the check `valid` of each raw asset: it judges sealed runs and records the verdicts."""
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import dagster as dg
+
+# Dagster 1.13 does not export this class.
+from dagster._core.definitions.asset_checks.asset_check_evaluation import (
+    AssetCheckEvaluationTargetMaterializationData as TargetMaterialization,
+)
+from dagster_pyspark import PySparkResource
+
+from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.transitions import Outcome
+from ads_pipeline.orchestration.metadata import status_metadata, verdict_metadata
+from ads_pipeline.orchestration.partitions import parse_partition_names, raw_asset_key
+from ads_pipeline.orchestration.resources import RunResources, claim_partitions
+from ads_pipeline.pipeline.judging import JudgingResult
+
+CHECK_NAME: Final = "valid"
+
+
+def build_check(name: str, *, source: str, partitions: dg.MultiPartitionsDefinition) -> dg.AssetChecksDefinition:
+    @dg.asset_check(  # type: ignore[arg-type] # Dagster's type lacks evaluations that name their partition
+        asset=raw_asset_key(name),
+        name=CHECK_NAME,
+        description=f"Judges every sealed run by the contract of `{name}` and records the verdict in the ledger.",
+        blocking=True,  # only orders the steps; the ledger holds back single bad partitions
+        partitions_def=partitions,
+    )
+    def valid(
+        context: dg.AssetCheckExecutionContext,
+        run_resources: dg.ResourceParam[RunResources],
+        pyspark: PySparkResource,
+    ) -> Iterator[Any]:
+        keys = parse_partition_names(context.partition_keys, source=source, query_name=name)
+        granted = list(claim_partitions(context, run_resources, keys).granted)
+        validation = run_resources.pipeline(pyspark.spark_session).validation
+        judged = validation.judge(run_resources.ledger.unjudged_runs(granted))
+        yield from _evaluate(context, run_resources, raw_asset_key(name), granted, judged)
+        yield dg.Output(None)
+
+    return valid
+
+
+def _evaluate(
+    context: dg.AssetCheckExecutionContext,
+    resources: RunResources,
+    asset: dg.AssetKey,
+    keys: list[PartitionKey],
+    judged: JudgingResult,
+) -> Iterator[dg.AssetCheckEvaluation]:
+    """Yield one evaluation per partition that has a run: the recorded verdict on its newest run."""
+    storage_ids = context.instance.event_log_storage.get_latest_storage_id_by_partition(
+        asset, dg.DagsterEventType.ASSET_MATERIALIZATION, {key.dagster_key for key in keys}
+    )
+    staleness = resources.staleness.calculate(resources.ledger, keys, now=datetime.now(UTC))
+    judgements = {judgement.verdict.run: judgement for judgement in judged.judgements}
+    for key, (registered, outcome) in resources.ledger.newest_runs(keys).items():
+        run, storage_id = registered.run, storage_ids.get(key.dagster_key)
+        yield dg.AssetCheckEvaluation(
+            asset_key=asset,
+            check_name=CHECK_NAME,
+            partition=key.dagster_key,
+            passed=outcome is Outcome.ACCEPTED,
+            blocking=False,  # otherwise one rejected partition would stop the whole run
+            severity=dg.AssetCheckSeverity.ERROR,
+            metadata=verdict_metadata(run.run_id, outcome, judgements.get(run), judged.unjudged.get(run))
+            | status_metadata(staleness[key].raw),
+            target_materialization_data=storage_id
+            and TargetMaterialization(storage_id=storage_id, run_id=context.run.run_id, timestamp=time.time()),
+        )

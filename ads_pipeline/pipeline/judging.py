@@ -1,0 +1,115 @@
+"""Registers sealed runs, has the validator judge them, and records the verdicts."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from ads_pipeline.contracts.registry import rules_for
+from ads_pipeline.domain.partition import Run
+from ads_pipeline.domain.transitions import Outcome, Verdict
+from ads_pipeline.errors import AdsPipelineError, ContractMissing, LedgerError, VerdictsRefused
+from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.ledger.values import VerdictCause, VerdictResult
+from ads_pipeline.pipeline.loading import Loader, contract_of, group_by, split
+from ads_pipeline.pipeline.registration import register_runs
+from ads_pipeline.progress import ProgressReporter, no_progress
+from ads_pipeline.raw.landing import RawRuns
+from ads_pipeline.validator.judging import Judgement, SealedPayload, judge_runs
+
+RUNS_PER_BATCH: Final = 10_000  # bounds memory, and the work that a crash repeats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgingResult:
+    """What became of each run. `unjudged` holds the runs without a verdict, with the reason."""
+
+    judgements: tuple[Judgement, ...]
+    unjudged: dict[Run, AdsPipelineError]
+    recorded: tuple[VerdictResult, ...] = ()
+    refusals: tuple[LedgerError, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """Judges sealed runs and records what the validator decided."""
+
+    spark: SparkSession
+    raw: RawRuns
+    ledger: Ledger
+    loader: Loader
+    report_progress: ProgressReporter = no_progress
+
+    def judge(self, runs: Sequence[Run], *, validation_id: str = "") -> JudgingResult:
+        """Judge every sealed run and record its verdict.
+
+        Raises JudgingFailed when the cluster failed; verdicts that were recorded before remain.
+        """
+        judgements: list[Judgement] = []
+        recorded: list[VerdictResult] = []
+        refusals: list[LedgerError] = []
+        unjudged: dict[Run, AdsPipelineError] = {}
+        with self.report_progress("judging", len(runs)) as advance:
+            for batch in split(runs, RUNS_PER_BATCH):
+                for judged in self._judge_batch(batch, unjudged, validation_id):
+                    judgements += judged
+                    results, refused = self.record([judgement.verdict for judgement in judged])
+                    recorded += results
+                    refusals += refused
+                advance(len(batch))
+        return JudgingResult(
+            judgements=tuple(judgements), unjudged=unjudged, recorded=tuple(recorded), refusals=tuple(refusals)
+        )
+
+    def evaluate(self, runs: Sequence[Run], *, validation_id: str) -> JudgingResult:
+        """Judge sealed runs by today's contracts without recording a verdict."""
+        unjudged: dict[Run, AdsPipelineError] = {}
+        judgements = [each for judged in self._judge_batch(runs, unjudged, validation_id) for each in judged]
+        return JudgingResult(judgements=tuple(judgements), unjudged=unjudged)
+
+    def record(
+        self, verdicts: Sequence[Verdict], *, overruling: VerdictCause | None = None
+    ) -> tuple[Sequence[VerdictResult], Sequence[LedgerError]]:
+        """Record verdicts; return the recorded ones and the refusals.
+
+        When a verdict rejects the run that readers see, its rows are hidden and removed before it is recorded.
+        """
+        rejections = [verdict for verdict in verdicts if verdict.outcome is Outcome.REJECTED]
+        if rejections:
+            demotions = self.ledger.begin_demotions(rejections, cause=overruling)
+            self.loader.remove_unreadable(verdict.run.key for verdict in demotions)
+        try:
+            return self.ledger.record_verdicts(verdicts, cause=overruling), ()
+        except VerdictsRefused as error:
+            return [each for each in error.recorded if isinstance(each, VerdictResult)], error.refusals
+
+    def _judge_batch(
+        self, runs: Sequence[Run], unjudged: dict[Run, AdsPipelineError], validation_id: str
+    ) -> Iterator[list[Judgement]]:
+        """Yield the judgements of damaged runs first, then one list per contract; add the others to `unjudged`."""
+        registration = register_runs(runs, raw=self.raw, ledger=self.ledger)
+        unjudged |= registration.unsealed
+        if registration.damaged:
+            yield [_reject_damaged(run, why, validation_id) for run, why in registration.damaged.items()]
+        payloads = (
+            SealedPayload(seal=seal, payload_path=self.raw.payload_path(seal.run)) for seal in registration.seals
+        )
+        for (query_name, version), group in group_by(payloads, contract_of).items():
+            try:
+                rules = rules_for(query_name, version)
+            except ContractMissing as error:
+                unjudged.update((payload.seal.run, error) for payload in group)
+                continue
+            yield judge_runs(self.spark, group, rules, validation_id=validation_id)
+
+
+def _reject_damaged(run: Run, problem: str, validation_id: str) -> Judgement:
+    verdict = Verdict(
+        run=run,
+        outcome=Outcome.REJECTED,
+        validation_id=validation_id,
+        error_class="damaged",
+        error_message=f"{run}: {problem}",
+    )
+    return Judgement(verdict=verdict, violations=(), unknown_columns=())

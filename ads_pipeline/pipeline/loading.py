@@ -1,0 +1,153 @@
+"""Loads accepted runs into the warehouse, moves the pointers, and removes rows that readers may no longer see.
+
+Repair after a crash is in `pipeline.reconciliation`.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial, reduce
+from typing import Final, TypeVar
+
+from pyspark.sql import DataFrame, SparkSession
+
+from ads_pipeline.contracts.registry import rules_for
+from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.transitions import PartitionState, Status
+from ads_pipeline.errors import AdsPipelineError, RunNotSealed, WarehouseUnavailable
+from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.ledger.values import Publication
+from ads_pipeline.pipeline.registration import DAMAGED
+from ads_pipeline.progress import ProgressReporter, no_progress
+from ads_pipeline.raw.landing import RawRuns
+from ads_pipeline.raw.seal import Seal
+from ads_pipeline.validator.judging import SealedPayload, read_accepted_rows
+from ads_pipeline.warehouse.publication import Warehouse
+from ads_pipeline.warehouse.values import Load
+
+PARTITIONS_PER_COMMIT: Final = 10_000  # bounds memory, and the work that a crash repeats
+
+_T = TypeVar("_T")
+_K = TypeVar("_K", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadResult:
+    """What became of each partition in one load."""
+
+    published: tuple[Run, ...] = ()
+    superseded: tuple[Run, ...] = ()  # lost their authority while they were being loaded
+    skipped: tuple[PartitionState, ...] = ()  # status is not success
+    unreadable: Mapping[Run, AdsPipelineError] = field(default_factory=dict)  # accepted, but no longer match the seal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loader:
+    """Replaces partitions in the warehouse. It cannot record a verdict."""
+
+    spark: SparkSession
+    raw: RawRuns
+    ledger: Ledger
+    warehouse: Warehouse
+    report_progress: ProgressReporter = no_progress
+
+    def load(self, keys: Iterable[PartitionKey]) -> LoadResult:
+        """Replace each partition with its authoritative run, then point readers at it.
+
+        One Delta commit loads up to 10,000 partitions of one table. A partition whose status is not success is
+        skipped. Raises WarehouseUnavailable when the table cannot be written.
+        """
+        ready, skipped = list[PartitionState](), list[PartitionState]()
+        for state in self.ledger.states(keys).values():
+            (ready if state.status is Status.SUCCESS else skipped).append(state)
+        results = [LoadResult(skipped=tuple(skipped))]
+        with self.report_progress("loading", len(ready)) as advance:
+            for table_states in group_by(ready, lambda state: (state.key.source, state.key.query_name)).values():
+                for batch in split(table_states, PARTITIONS_PER_COMMIT):
+                    results.append(self._load_batch(batch))
+                    advance(len(batch))
+        result = _combine(results)
+        if result.unreadable:
+            self.ledger.record_failed_loads({run: str(error) for run, error in result.unreadable.items()})
+        return result
+
+    def remove_unreadable(self, keys: Iterable[PartitionKey]) -> None:
+        """Remove the rows of these partitions whose runs readers may not see."""
+        for table_keys in group_by(keys, lambda key: (key.source, key.query_name)).values():
+            self.warehouse.remove(self.spark, table_keys, is_removable=self._find_unreadable)
+
+    def _load_batch(self, states: Sequence[PartitionState]) -> LoadResult:
+        """Load partitions of one table. Payloads are verified only after a failure: that reads every byte."""
+        runs = [Run(key=state.key, run_id=str(state.current_run_id)) for state in states]
+        payloads, unreadable = self._find_payloads(runs, self.raw.read_seal)
+        try:
+            return self._publish(payloads, unreadable)
+        except WarehouseUnavailable:
+            intact, damaged = self._find_payloads(payloads, self.raw.verify)
+            if not damaged:
+                raise
+            return self._publish(intact, unreadable | damaged)
+
+    def _find_payloads(
+        self, runs: Iterable[Run], read_seal: Callable[[Run], Seal]
+    ) -> tuple[dict[Run, SealedPayload], dict[Run, AdsPipelineError]]:
+        payloads: dict[Run, SealedPayload] = {}
+        unreadable: dict[Run, AdsPipelineError] = {}
+        for run in runs:
+            try:
+                payloads[run] = SealedPayload(seal=read_seal(run), payload_path=self.raw.payload_path(run))
+            except (RunNotSealed, *DAMAGED) as error:
+                unreadable[run] = error
+        return payloads, unreadable
+
+    def _publish(
+        self, payloads: Mapping[Run, SealedPayload], unreadable: Mapping[Run, AdsPipelineError]
+    ) -> LoadResult:
+        if not payloads:
+            return LoadResult(unreadable=unreadable)
+        loads = [_describe_load(payload.seal) for payload in payloads.values()]
+        rows = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), self._read_frames(payloads.values()))
+        written = self.warehouse.replace(self.spark, rows, loads, is_publishable=self.ledger.publishable_runs)
+        pointers = self.ledger.publish(
+            [Publication(run=load.run, table_version=written.table_version) for load in written.loads]
+        )
+        if pointers.outdated:  # they lost their authority between the commit and the pointer
+            self.remove_unreadable(run.key for run in pointers.outdated)
+        superseded = (*written.outdated, *pointers.outdated)
+        return LoadResult(published=tuple(pointers.published), superseded=superseded, unreadable=unreadable)
+
+    def _read_frames(self, payloads: Iterable[SealedPayload]) -> Iterator[DataFrame]:
+        for (query_name, version), group in group_by(payloads, contract_of).items():
+            yield read_accepted_rows(self.spark, group, rules_for(query_name, version))
+
+    def _find_unreadable(self, runs: Sequence[Run]) -> set[Run]:
+        return set(runs) - self.ledger.readable_runs(runs)
+
+
+def contract_of(payload: SealedPayload) -> tuple[str, str]:
+    """The query name and schema version that select the contract."""
+    return payload.seal.run.key.query_name, payload.seal.facts.schema_version
+
+
+def split(items: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def group_by(items: Iterable[_T], key: Callable[[_T], _K]) -> dict[_K, list[_T]]:
+    groups: defaultdict[_K, list[_T]] = defaultdict(list)
+    for item in items:
+        groups[key(item)].append(item)
+    return dict(groups)
+
+
+def _describe_load(seal: Seal) -> Load:
+    return Load(run=seal.run, schema_version=seal.facts.schema_version, record_count=seal.record_count)
+
+
+def _combine(results: Sequence[LoadResult]) -> LoadResult:
+    return LoadResult(
+        published=tuple(run for result in results for run in result.published),
+        superseded=tuple(run for result in results for run in result.superseded),
+        skipped=tuple(state for result in results for state in result.skipped),
+        unreadable={run: error for result in results for run, error in result.unreadable.items()},
+    )
