@@ -1,4 +1,4 @@
-"""Ways to run the command line: inside this process, and as a process of its own."""
+"""Runs the command line in this process or as a process of its own."""
 
 import json
 import os
@@ -22,7 +22,7 @@ MAIN_SCRIPT = "from ads_pipeline.cli.main import main; main()"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandResult:
-    """How a command ended and what it wrote."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -39,23 +39,23 @@ class CommandResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandLine:
-    """A home, with what the environment says beside it."""
+    """The command line of one home, with extra environment variables."""
 
     home: Path
     more: Mapping[str, str] = field(default_factory=dict)
 
-    def run(self, *words: str) -> CommandResult:
-        """The command in this process. What it did not expect, the test sees."""
+    def run(self, *arguments: str) -> CommandResult:
+        """Run the command in this process. Unexpected exceptions reach the test."""
         environ = {"ADS_PIPELINE_HOME": str(self.home), "COLUMNS": "80"} | dict(self.more)
-        done = CliRunner().invoke(app, words, env=environ)
+        done = CliRunner().invoke(app, arguments, env=environ)
         if done.exception is not None and not isinstance(done.exception, SystemExit):
             raise done.exception
         return CommandResult(code=done.exit_code, out=done.stdout, err=done.stderr)
 
-    def process(self, *words: str, **environ: str) -> CommandResult:
-        """The command as a shell starts it, with neither a terminal nor the caller's settings."""
+    def process(self, *arguments: str, **environ: str) -> CommandResult:
+        """Run the command as a process, without a terminal and without the caller's settings."""
         done = subprocess.run(
-            [sys.executable, "-c", MAIN_SCRIPT, *words],
+            [sys.executable, "-c", MAIN_SCRIPT, *arguments],
             env=self.environ(**environ),
             capture_output=True,
             timeout=60,
@@ -71,6 +71,6 @@ class CommandLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoCommandLine(CommandLine):
-    """A home in which the demonstration was carried."""
+    """The command line of a home that holds the loaded demo data."""
 
     demo: Demo

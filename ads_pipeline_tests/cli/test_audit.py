@@ -1,4 +1,4 @@
-"""`audit`: what was done, by whom and on what; which failures are terminal; every verdict; what is parked."""
+"""`audit`: logged control actions, terminal failures, verdicts, and parked accounts and queries."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ from ads_pipeline_tests.cli.actions.builders import (
     recent,
     stock,
 )
-from ads_pipeline_tests.cli.running import CommandResult, CommandLine
+from ads_pipeline_tests.cli.running import CommandLine, CommandResult
 from ads_pipeline_tests.ledger.builders import accepted_runs, action_request
 
 
@@ -28,132 +28,132 @@ def cli(empty_cli: CommandLine) -> CommandLine:
     return empty_cli
 
 
-def last(ended: CommandResult) -> str:
-    """From where the page says to go on."""
-    return (ended.out + ended.err).splitlines()[-1].split()[-1]
+def next_page_key(result: CommandResult) -> str:
+    """The key that the page prints for --after."""
+    return (result.out + result.err).splitlines()[-1].split()[-1]
 
 
-def pages(cli: CommandLine, *words: str) -> list[dict[str, object]]:
-    """Everything that a command lists, two at a time."""
+def pages(cli: CommandLine, *arguments: str) -> list[dict[str, object]]:
+    """All entries that a command lists, read in pages of two."""
     found, more = [], tuple[str, ...]()
     for _page in range(20):
-        ended = cli.run(*words, "--json", "--limit", "2", *more)
-        found += ended.objects
-        if "more follow" not in ended.err:
+        result = cli.run(*arguments, "--json", "--limit", "2", *more)
+        found += result.objects
+        if "more follow" not in result.err:
             break
-        more = ("--after", last(ended))
+        more = ("--after", next_page_key(result))
     return found
 
 
-def test_acts_are_listed_newest_first(cli: CommandLine) -> None:
-    """Who, when, by which words, with which filters and why, and on how many partitions."""
+def test_actions_are_listed_newest_first(cli: CommandLine) -> None:
+    """Each entry has operator, time, command, filters, reason and the number of partitions."""
     cli.run("state", "retry", "--customer", "101", *BECAUSE, "--operator", "ada")
-    cli.run("state", "withdraw", "--all", "--reason", "wrong currency", "--operator", "bob")
-    ended = cli.run("audit", "acts")
-    assert (ended.code, ended.err, ended.lines[-1]) == (0, "", "3 acts")
-    first, second, third = (line for line in ended.lines if line.startswith("20"))
+    cli.run("state", "withdraw", "--all", "--reason", "unknown currency", "--operator", "bob")
+    result = cli.run("audit", "actions")
+    assert (result.code, result.err, result.lines[-1]) == (0, "", "3 actions")
+    first, second, third = (line for line in result.lines if line.startswith("20"))
     assert first.endswith("withdraw by bob, 2 partitions")
     assert second.endswith("requeue by ada, 1 partition")
     assert third.endswith("mark_terminal by ada, 1 partition")
-    told = " ".join(ended.out.split())
+    output = " ".join(result.out.split())
     command = "state retry --customer 101 --reason 'the source was down' --operator ada"
-    assert f"reason the source was down command {command} filters --customer 101 act " in told
-    assert max(map(len, ended.lines)) <= 80
-    known = cli.run("audit", "acts", "--json").objects[1]
-    assert (known["act"], known["operator"], known["command"]) == ("requeue", "ada", command)
-    assert (known["filters"], known["reason"], known["partitions_changed"]) == (
+    assert f"reason the source was down command {command} filters --customer 101 action " in output
+    assert max(map(len, result.lines)) <= 80
+    objects = cli.run("audit", "actions", "--json").objects[1]
+    assert (objects["action"], objects["operator"], objects["command"]) == ("requeue", "ada", command)
+    assert (objects["filters"], objects["reason"], objects["partitions_changed"]) == (
         "--customer 101",
         "the source was down",
         1,
     )
-    assert known["acted_at"].startswith("20")
+    assert objects["performed_at"].startswith("20")
 
 
-def test_the_partitions_of_an_act_are_listed(cli: CommandLine) -> None:
-    """Each with what it was before; an id that no act has is a mistake."""
+def test_partitions_of_an_action_are_listed(cli: CommandLine) -> None:
+    """Each partition is listed with its status before the action; an unknown action id is an error."""
     cli.run("state", "withdraw", "--all", *BECAUSE)
-    act_id = cli.run("audit", "acts", "--json").objects[0]["act_id"]
-    ended = cli.run("audit", "acts", "--act", act_id)
-    rows = [line.split() for line in ended.lines[-4:-2]]
+    action_id = cli.run("audit", "actions", "--json").objects[0]["action_id"]
+    result = cli.run("audit", "actions", "--action", action_id)
+    rows = [line.split() for line in result.lines[-4:-2]]
     assert rows == [[each.customer_id, "campaign_daily", str(DAY), "success"] for each in GOOD]
-    assert ended.lines[-1] == "2 partitions"
-    wrong = cli.run("audit", "acts", "--act", f"{act_id}0")
-    assert (wrong.code, wrong.out) == (64, "")
-    assert '"ads-pipeline audit acts" lists them' in wrong.err
+    assert result.lines[-1] == "2 partitions"
+    unknown = cli.run("audit", "actions", "--action", f"{action_id}0")
+    assert (unknown.code, unknown.out) == (64, "")
+    assert '"ads-pipeline audit actions" lists them' in unknown.err
 
 
-def test_a_large_act_is_one_for_who_asks(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was logged in portions and with the marks it cleared; its own id finds every partition once."""
-    monkeypatch.setattr(operator_actions, "AT_ONCE", 2)
-    ended = cli.run("state", "retry", "--all", "--clear-terminal", *BECAUSE)
-    act_id = ended.lines[-1].removeprefix("act ")
-    listed = pages(cli, "audit", "acts", "--act", act_id)
+def test_action_in_several_transactions_is_listed_as_one(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An action split over several transactions lists every partition once under its id."""
+    monkeypatch.setattr(operator_actions, "PARTITIONS_PER_TRANSACTION", 2)
+    result = cli.run("state", "retry", "--all", "--clear-terminal", *BECAUSE)
+    action_id = result.lines[-1].removeprefix("action ")
+    listed = pages(cli, "audit", "actions", "--action", action_id)
     assert [each["customer_id"] for each in listed] == [each.customer_id for each in [*FAILED, MARKED]]
     assert {each["status_before"] for each in listed} == {"failed"}
 
 
-def test_pages_of_acts_make_the_whole(cli: CommandLine) -> None:
-    """Also where several acts are of one moment, each is listed once."""
+def test_pages_cover_every_action_once(cli: CommandLine) -> None:
+    """Actions with the same timestamp are each listed once."""
     with ledger_at(cli) as ledger:
         for number in range(5):
             ledger.execute(Action.REPROCESS, GOOD, action_request(f"a-{number}"))
-    whole = cli.run("audit", "acts", "--json").objects
-    assert pages(cli, "audit", "acts") == whole
+    whole = cli.run("audit", "actions", "--json").objects
+    assert pages(cli, "audit", "actions") == whole
     assert len(whole) == 6
 
 
-def test_terminal_failures_are_listed_with_why(cli: CommandLine) -> None:
-    """Marked, tried too often, too old; a failure that is tried again is not among them, and pages make the whole."""
-    worn, old = recent(130), replace(recent(131), logical_date=DAY.replace(year=DAY.year - 1, day=1))
+def test_terminal_failures_are_listed_with_reason(cli: CommandLine) -> None:
+    """Marked, exhausted and too old failures are listed; retryable ones are not. Pages cover every entry."""
+    exhausted, old = recent(130), replace(recent(131), logical_date=DAY.replace(year=DAY.year - 1, day=1))
     with ledger_at(cli) as ledger:
         for number in range(6):
-            fail(ledger, [worn], f"r{number}")
+            fail(ledger, [exhausted], f"r{number}")
         fail(ledger, [old])
-    ended = cli.run("audit", "terminal")
-    assert (ended.code, ended.lines[-1]) == (0, "3 terminal failures")
-    assert max(map(len, ended.lines)) <= 80
-    known = cli.run("audit", "terminal", "--json").objects
-    assert [(each["customer_id"], each["terminal"], each["attempt_count"]) for each in known] == [
+    result = cli.run("audit", "terminal")
+    assert (result.code, result.lines[-1]) == (0, "3 terminal failures")
+    assert max(map(len, result.lines)) <= 80
+    objects = cli.run("audit", "terminal", "--json").objects
+    assert [(each["customer_id"], each["terminal"], each["attempt_count"]) for each in objects] == [
         ("110", "marked", 1),
         ("130", "too_many_attempts", 6),
         ("131", "too_old", 1),
     ]
-    assert known[1]["why"] == "6 failures in a row, 6 are allowed; find the cause"
-    assert pages(cli, "audit", "terminal") == known
-    assert cli.run("audit", "terminal", "--customer", "130", "--json").objects == known[1:2]
+    assert objects[1]["why"] == "6 failures in a row, 6 are allowed; find the cause"
+    assert pages(cli, "audit", "terminal") == objects
+    assert cli.run("audit", "terminal", "--customer", "130", "--json").objects == objects[1:2]
     misspelt = cli.run("audit", "terminal", "--query", "campaign_dayly")
     assert misspelt.lines[0] == "0 terminal failures"
-    assert "campaign_dayly is no query of" in misspelt.out
+    assert "campaign_dayly is not in" in misspelt.out
 
 
-def test_attempts_of_what_matches_are_listed(cli: CommandLine) -> None:
-    """Each verdict with its outcome, what it did, the class of the error and the words; pages make the whole."""
+def test_attempts_of_matching_partitions_are_listed(cli: CommandLine) -> None:
+    """Each verdict has outcome, effect, error class and message. Pages cover every attempt."""
     with ledger_at(cli) as ledger:
         accepted_runs(ledger, FAILED[:1], "r2")
         fail(ledger, FAILED[:1], "r3", "damaged")
-    ended = cli.run("audit", "attempts", "--customer", "101")
-    assert ended.lines[0] == str(FAILED[0])
-    words = [" ".join(line.split()) for line in ended.lines[1:4]]
-    assert words[0].startswith("1 r1 rejected, failed at 20")
-    assert words[0].endswith("contract: its rows are bad")
-    assert words[1].startswith("2 r2 accepted, promoted at 20")
-    assert words[2].startswith("3 r3 rejected, set aside at 20")
-    known = cli.run("audit", "attempts", "--json").objects
-    assert [(each["attempt_no"], each["outcome"], each["effect"], each["error_class"]) for each in known[:3]] == [
+    result = cli.run("audit", "attempts", "--customer", "101")
+    assert result.lines[0] == str(FAILED[0])
+    arguments = [" ".join(line.split()) for line in result.lines[1:4]]
+    assert arguments[0].startswith("1 r1 rejected, failed at 20")
+    assert arguments[0].endswith("contract: its rows are bad")
+    assert arguments[1].startswith("2 r2 accepted, promoted at 20")
+    assert arguments[2].startswith("3 r3 rejected, set aside at 20")
+    objects = cli.run("audit", "attempts", "--json").objects
+    assert [(each["attempt_no"], each["outcome"], each["effect"], each["error_class"]) for each in objects[:3]] == [
         (1, "rejected", "failed", "contract"),
         (2, "accepted", "promoted", None),
         (3, "rejected", "set_aside", "damaged"),
     ]
-    assert len(known) == 9
-    assert pages(cli, "audit", "attempts") == known
+    assert len(objects) == 9
+    assert pages(cli, "audit", "attempts") == objects
 
 
-@pytest.mark.parametrize("name", ["acts", "terminal", "attempts", "parked"])
-def test_an_empty_ledger_has_nothing_to_tell(empty_cli: CommandLine, name: str) -> None:
-    """It is no error, and looking writes nothing."""
+@pytest.mark.parametrize("name", ["actions", "terminal", "attempts", "parked"])
+def test_empty_ledger_lists_nothing(empty_cli: CommandLine, name: str) -> None:
+    """An empty list is no error, and listing writes nothing."""
     before = digest(empty_cli)
-    ended = empty_cli.run("audit", name)
-    assert (ended.code, ended.err) == (0, "")
-    assert ended.lines[-1].startswith("0 ")
+    result = empty_cli.run("audit", name)
+    assert (result.code, result.err) == (0, "")
+    assert result.lines[-1].startswith("0 ")
     assert empty_cli.run("audit", name, "--json").out == ""
     assert digest(empty_cli) == before

@@ -1,4 +1,4 @@
-"""How commands end, mostly as processes of their own: exit codes, one line on stderr, pipes, colours, imports."""
+"""How commands end: exit codes, one line on stderr, closed pipes, colours, imports."""
 
 import os
 import pty
@@ -14,12 +14,12 @@ from ads_pipeline import errors
 from ads_pipeline.cli.exit_codes import exit_code, one_line
 from ads_pipeline.errors import (
     AdsPipelineError,
-    CopyDiffers,
     BadCommand,
     BadEvent,
     BadName,
     BadSettings,
     ContractMissing,
+    CopyDiffers,
     EventsNotFound,
     LedgerOutdated,
     LedgerRefused,
@@ -41,14 +41,14 @@ COMMANDS = (
     ("migrate",),
     ("doctor",),
     ("ledger",),
-    *(("ledger", name) for name in ("export", "digest", "rebuild")),
+    *(("ledger", name) for name in ("copy", "digest")),
     ("state",),
     ("state", "inspect"),
     ("state", "why"),
     *(("state", name) for name in ("retry", "mark-terminal", "clear-terminal", "reprocess", "withdraw")),
     *(("state", name) for name in ("enqueue", "demote", "restore", "due", "park", "release")),
     ("audit",),
-    *(("audit", name) for name in ("acts", "terminal", "attempts", "parked")),
+    *(("audit", name) for name in ("actions", "terminal", "attempts", "parked")),
     ("raw",),
     ("raw", "list"),
     ("raw", "verify"),
@@ -85,13 +85,13 @@ HEAVY = ("dagster", "pyspark", "duckdb", "pandas", "pyarrow", "pandera")
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_each_kind_of_failure_has_its_code(error: AdsPipelineError, code: int) -> None:
-    """Scripts tell by the code whether to mend words, settings or data, or to wait."""
+def test_each_kind_of_failure_has_its_exit_code(error: AdsPipelineError, code: int) -> None:
+    """The exit code tells a script whether arguments, settings or data are wrong, or a retry may help."""
     assert exit_code(error) == code
 
 
-def test_waiting_decides_before_anything_else() -> None:
-    """Every failure that waiting cures ends with 69, and no other does."""
+def test_transient_failures_exit_with_69() -> None:
+    """Exactly the transient failures exit with 69."""
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, AdsPipelineError)]
     codes = {kind: exit_code(kind.__new__(kind)) for kind in kinds}
     assert {kind for kind, code in codes.items() if code == 69} == {kind for kind in kinds if kind.is_transient}
@@ -103,7 +103,7 @@ def test_waiting_decides_before_anything_else() -> None:
     [
         (
             BadSettings((Mistake(location="A", problem="odd"), Mistake(location="B", problem="even"))),
-            "the settings hold 2 mistakes; mend and start again: A: odd; B: even",
+            "the settings have 2 mistakes; correct and start again: A: odd; B: even",
         ),
         (LedgerUnavailable("busy"), "busy; the same command may succeed later"),
         (BadCommand("a\x1b[31m"), r"a\x1b[31m"),
@@ -113,12 +113,12 @@ def test_waiting_decides_before_anything_else() -> None:
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
 def test_a_failure_is_one_line(error: AdsPipelineError, line: str) -> None:
-    """However much a message lists, it is one printable line, and says when waiting may help."""
+    """A message of several lines becomes one printable line, with a hint when a retry may help."""
     assert one_line(error) == line
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [
         (
             ("state", "inspect", "--customer", "123-456-7890"),
@@ -127,22 +127,22 @@ def test_a_failure_is_one_line(error: AdsPipelineError, line: str) -> None:
         (("state", "inspect", "--query", "Campaign"), "query_name: 'Campaign' is refused"),
         (("state", "inspect", "--since", "2026-3-1"), "'2026-3-1' is refused: a real day written YYYY-MM-DD"),
         (("state", "inspect", "--since", "2026-02-02", "--until", "2026-02-01"), "exchange them"),
-        (("state", "inspect", "--after", "campaign_daily"), "it is written source/customer_id/query_name/YYYY-MM-DD"),
+        (("state", "inspect", "--after", "campaign_daily"), "it must be source/customer_id/query_name/YYYY-MM-DD"),
         (("warehouse", "gaps", *WEEK, "--query", "campaign"), "defines only ad_group_daily, campaign_daily"),
         (("warehouse", "gaps", *WEEK, "--customer", "x\x1b"), r"'x\x1b' is refused"),
     ],
 )
-def test_a_wrong_word_is_told_with_what_is_right(empty_cli: CommandLine, words: tuple[str, ...], said: str) -> None:
-    """The code is 64, nothing is written to standard output, and one line says how it is spelt."""
-    ended = empty_cli.run(*words)
-    assert (ended.code, ended.out) == (64, "")
-    assert ended.err.startswith("ads-pipeline: ")
-    assert said in ended.err
-    assert len(ended.err.splitlines()) == 1
+def test_invalid_argument_is_explained(empty_cli: CommandLine, arguments: tuple[str, ...], message: str) -> None:
+    """The exit code is 64, standard output is empty, and one line tells the valid spelling."""
+    result = empty_cli.run(*arguments)
+    assert (result.code, result.out) == (64, "")
+    assert result.err.startswith("ads-pipeline: ")
+    assert message in result.err
+    assert len(result.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ("state", "inspekt"),
         ("state", "inspect", "--limit", "0"),
@@ -155,33 +155,33 @@ def test_a_wrong_word_is_told_with_what_is_right(empty_cli: CommandLine, words: 
         ("events", "runs", "--limit", "1001"),
     ],
 )
-def test_options_that_typer_refuses_end_with_two(empty_cli: CommandLine, words: tuple[str, ...]) -> None:
-    """What is unknown, missing or out of bounds is told with the way to the help."""
-    ended = empty_cli.run(*words)
-    assert (ended.code, ended.out) == (2, "")
-    assert "--help" in ended.err
+def test_invalid_options_exit_with_2(empty_cli: CommandLine, arguments: tuple[str, ...]) -> None:
+    """Unknown, missing and out-of-range options are reported with a pointer to --help."""
+    result = empty_cli.run(*arguments)
+    assert (result.code, result.out) == (2, "")
+    assert "--help" in result.err
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_help_is_whole_sentences(empty_cli: CommandLine, words: tuple[str, ...]) -> None:
-    """Every command says what it does, and every option ends with a full stop, within 80 columns."""
-    ended = empty_cli.run(*words, "--help")
-    assert ended.code == 0
-    assert max(map(len, ended.lines)) <= 80
-    options = " ".join(ended.out.partition("Options:\n")[2].partition("\nCommands:")[0].split())
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_help_is_whole_sentences(empty_cli: CommandLine, arguments: tuple[str, ...]) -> None:
+    """Every help text fits 80 columns, and every sentence ends with a full stop."""
+    result = empty_cli.run(*arguments, "--help")
+    assert result.code == 0
+    assert max(map(len, result.lines)) <= 80
+    options = " ".join(result.out.partition("Options:\n")[2].partition("\nCommands:")[0].split())
     assert all(re.search(r"\.( \[.*\])?$", each) for each in re.split(r"(?<!,) (?=(?:-[a-z], )?--[a-z]+ )", options))
-    assert ended.out.split("\n\n")[1].strip().endswith(".")
+    assert result.out.split("\n\n")[1].strip().endswith(".")
 
 
 def test_the_help_names_every_code(empty_cli: CommandLine) -> None:
-    """Whoever writes a script finds the codes where the command is explained."""
-    told = empty_cli.run("--help").out
-    assert all(f" {code} " in " ".join(told.split()) for code in (0, 1, 2, 64, 65, 69, 70, 78))
-    assert "0 when there are no gaps and 1" in " ".join(empty_cli.run("warehouse", "gaps", "--help").out.split())
+    """The help of the program names every exit code, and a command's help its own."""
+    output = empty_cli.run("--help").out
+    assert all(f" {code} " in " ".join(output.split()) for code in (0, 1, 2, 64, 65, 69, 70, 78))
+    assert "Exit code: 0 without gaps, else 1" in " ".join(empty_cli.run("warehouse", "gaps", "--help").out.split())
 
 
 def test_the_readmes_commands_run(demo_cli: DemoCommandLine) -> None:
-    """What the README tells people to type is understood and answered."""
+    """Every command in the README runs with the expected exit code."""
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     lines = re.findall(r"^ads-pipeline (.+)$", readme, re.MULTILINE)
     codes = [demo_cli.run(*shlex.split(line, comments=True)).code for line in lines]
@@ -189,18 +189,18 @@ def test_the_readmes_commands_run(demo_cli: DemoCommandLine) -> None:
 
 
 def test_a_process_answers_in_json(demo_cli: DemoCommandLine) -> None:
-    """Standard output is JSON lines and nothing else, and the code is nought."""
-    ended = demo_cli.process("state", "inspect", "--json", "--limit", "3")
-    assert (ended.code, len(ended.objects)) == (0, 3)
+    """Standard output holds JSON lines only, and the exit code is 0."""
+    result = demo_cli.process("state", "inspect", "--json", "--limit", "3")
+    assert (result.code, len(result.objects)) == (0, 3)
 
 
-def test_a_process_tells_of_gaps_by_its_code(demo_cli: DemoCommandLine) -> None:
-    """A script that only looks at the code learns that a day is missing."""
+def test_gaps_exit_with_1(demo_cli: DemoCommandLine) -> None:
+    """A missing day makes the process exit with 1."""
     assert demo_cli.process("warehouse", "gaps", *WEEK, "--query", "campaign_daily").code == 1
 
 
 @pytest.mark.parametrize(
-    ("environ", "code", "said"),
+    ("environ", "code", "message"),
     [
         ({"ADS_PIPELINE_HOME": "relative", "ADS_PIPELINE_HOM": "/x"}, 78, "did you mean ADS_PIPELINE_HOME?"),
         ({"ADS_PIPELINE_HOME": "/nowhere"}, 78, "there is no ledger at /nowhere/ledger.db"),
@@ -208,17 +208,19 @@ def test_a_process_tells_of_gaps_by_its_code(demo_cli: DemoCommandLine) -> None:
     ],
     ids=["settings", "no-ledger", "no-database"],
 )
-def test_a_process_that_cannot_begin_says_why(empty_cli: CommandLine, environ: dict[str, str], code: int, said: str) -> None:
-    """One line on standard error and a code, with neither a traceback nor a password."""
-    ended = empty_cli.process("state", "inspect", **environ)
-    assert (ended.code, ended.out) == (code, "")
-    (line,) = ended.err.splitlines()
-    assert said in line
+def test_startup_failure_is_one_line_without_secrets(
+    empty_cli: CommandLine, environ: dict[str, str], code: int, message: str
+) -> None:
+    """A failing start writes one line to standard error, without traceback or password."""
+    result = empty_cli.process("state", "inspect", **environ)
+    assert (result.code, result.out) == (code, "")
+    (line,) = result.err.splitlines()
+    assert message in line
     assert "secret" not in line
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ("warehouse", "query", "SELECT * FROM range(300000)", "--csv"),
         ("warehouse", "query", "SELECT * FROM range(6000)", "--limit", "6000"),
@@ -228,11 +230,11 @@ def test_a_process_that_cannot_begin_says_why(empty_cli: CommandLine, environ: d
     ],
     ids=["csv", "table", "json", "runs", "help"],
 )
-def test_a_closed_pipe_ends_quietly(demo_cli: DemoCommandLine, words: tuple[str, ...]) -> None:
-    """Whoever reads the first lines and goes away hears no complaint, and no code that means something else."""
+def test_closed_pipe_exits_with_141(demo_cli: DemoCommandLine, arguments: tuple[str, ...]) -> None:
+    """When the reader closes the pipe, the command exits with 141 and prints no error."""
     reader, writer = os.pipe()
     started = subprocess.Popen(
-        [sys.executable, "-c", MAIN_SCRIPT, *words], env=demo_cli.environ(), stdout=writer, stderr=subprocess.PIPE
+        [sys.executable, "-c", MAIN_SCRIPT, *arguments], env=demo_cli.environ(), stdout=writer, stderr=subprocess.PIPE
     )
     os.close(writer)
     os.close(reader)
@@ -241,42 +243,44 @@ def test_a_closed_pipe_ends_quietly(demo_cli: DemoCommandLine, words: tuple[str,
 
 
 @pytest.mark.parametrize(("more", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False)], ids=["colour", "no-colour"])
-def test_colours_are_for_terminals_that_want_them(demo_cli: DemoCommandLine, more: dict[str, str], coloured: bool) -> None:
-    """On a terminal a failure is red; NO_COLOR leaves the same words at the same width."""
+def test_terminal_gets_colours_unless_no_color(
+    demo_cli: DemoCommandLine, more: dict[str, str], coloured: bool
+) -> None:
+    """A terminal gets colours; with NO_COLOR it gets the same text at the same width."""
     screen = on_terminal(
         demo_cli.environ(TERM="xterm-256color", COLUMNS="80", **more), "state", "inspect", "--limit", "30"
     )
     colours = re.findall(r"\x1b\[(?:[0-9]+;)*(?:3[0-7]|9[0-7]|38)(?:;[0-9]+)*m", screen)
     assert bool(colours) is coloured
-    words = re.sub(r"\x1b\[[0-9;]*m", "", screen)
-    assert "success" in words
-    assert max(map(len, words.splitlines())) <= 80
+    arguments = re.sub(r"\x1b\[[0-9;]*m", "", screen)
+    assert "success" in arguments
+    assert max(map(len, arguments.splitlines())) <= 80
 
 
-def test_no_terminal_gets_no_colours(demo_cli: DemoCommandLine) -> None:
-    """What goes to a file is plain text, 80 columns wide."""
-    ended = demo_cli.process("state", "inspect", TERM="xterm-256color")
-    assert "\x1b" not in ended.out
-    assert max(map(len, ended.lines)) <= 80
+def test_pipe_gets_plain_text(demo_cli: DemoCommandLine) -> None:
+    """Output to a pipe is plain text, at most 80 columns wide."""
+    result = demo_cli.process("state", "inspect", TERM="xterm-256color")
+    assert "\x1b" not in result.out
+    assert max(map(len, result.lines)) <= 80
 
 
-def test_a_narrow_alphabet_is_no_failure(demo_cli: DemoCommandLine) -> None:
-    """A terminal that knows only ASCII gets the other letters as escapes."""
+def test_ascii_terminal_gets_escapes(demo_cli: DemoCommandLine) -> None:
+    """An ASCII terminal gets other characters as escapes."""
     sql = "SELECT DISTINCT campaign_name FROM campaign_daily ORDER BY 1"
-    ended = demo_cli.process("warehouse", "query", sql, PYTHONIOENCODING="ascii")
-    assert ended.code == 0
-    assert r"Fahrr\xe4der | Marke" in ended.out
+    result = demo_cli.process("warehouse", "query", sql, PYTHONIOENCODING="ascii")
+    assert result.code == 0
+    assert r"Fahrr\xe4der | Marke" in result.out
 
 
 @pytest.mark.parametrize(
-    ("words", "allowed"),
+    ("arguments", "allowed"),
     [
         (("--help",), set()),
         (("state", "inspect"), set()),
         (("state", "why", "1180250317/campaign_daily/2026-03-03"), set()),
         (("state", "retry", "--all", "--reason", "x", "--dry-run"), set()),
         (("state", "due"), set()),
-        (("audit", "acts"), set()),
+        (("audit", "actions"), set()),
         (("raw", "list"), set()),
         (("raw", "verify"), set()),
         (("events", "runs"), set()),
@@ -303,20 +307,22 @@ def test_a_narrow_alphabet_is_no_failure(demo_cli: DemoCommandLine) -> None:
         "query",
     ],
 )
-def test_a_command_loads_what_it_needs(demo_cli: DemoCommandLine, words: tuple[str, ...], allowed: set[str]) -> None:
-    """No command loads Dagster, and the ledger is asked without Spark and DuckDB, which take long to load."""
+def test_commands_import_only_what_they_need(
+    demo_cli: DemoCommandLine, arguments: tuple[str, ...], allowed: set[str]
+) -> None:
+    """No command imports Dagster, and ledger commands import neither Spark nor DuckDB."""
     script = (
         "import sys\nfrom ads_pipeline.cli.main import main\ntry: main()\nexcept SystemExit: pass\n"
         f"print(*[name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script, *words], env=demo_cli.environ(), capture_output=True, text=True, check=True
+        [sys.executable, "-c", script, *arguments], env=demo_cli.environ(), capture_output=True, text=True, check=True
     )
     assert set(done.stderr.split()) <= allowed
 
 
-def test_importing_every_module_loads_no_dagster() -> None:
-    """Not even the modules that a command loads late bring Dagster in."""
+def test_no_cli_module_imports_dagster() -> None:
+    """Modules that commands import lazily do not import Dagster either."""
     root = Path(errors.__file__).parents[1]
     paths = (root / "ads_pipeline" / "cli").rglob("[a-z]*.py")
     modules = [".".join(path.relative_to(root).with_suffix("").parts) for path in paths]
@@ -326,16 +332,18 @@ def test_importing_every_module_loads_no_dagster() -> None:
     assert done.stdout == "False\n"
 
 
-def on_terminal(environ: dict[str, str], *words: str) -> str:
-    """Everything that a command writes to a terminal."""
+def on_terminal(environ: dict[str, str], *arguments: str) -> str:
+    """Run a command on a pseudo-terminal and return its output."""
     screen, keyboard = pty.openpty()
-    started = subprocess.Popen([sys.executable, "-c", MAIN_SCRIPT, *words], env=environ, stdout=keyboard, stderr=keyboard)
+    started = subprocess.Popen(
+        [sys.executable, "-c", MAIN_SCRIPT, *arguments], env=environ, stdout=keyboard, stderr=keyboard
+    )
     os.close(keyboard)
     written = b""
     try:
-        while some := os.read(screen, 1 << 16):
-            written += some
-    except OSError:  # how Linux says that nobody holds the other end
+        while chunk := os.read(screen, 1 << 16):
+            written += chunk
+    except OSError:  # Linux raises it when the other end is closed
         pass
     finally:
         os.close(screen)

@@ -1,4 +1,4 @@
-"""`raw list` and `raw verify`: which runs are sealed, what the ledger knows of them, and whether they are whole."""
+"""`raw list` and `raw verify`: sealed runs, their state in the ledger, and damage."""
 
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -8,11 +8,12 @@ import pytest
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.values import RunRegistration
-from ads_pipeline.raw.landing import PAYLOAD, RawRuns
+from ads_pipeline.raw.landing import RawRuns
+from ads_pipeline.raw.seal import PAYLOAD
 from ads_pipeline_tests.builders import ROWS, facts
 from ads_pipeline_tests.cli.running import WEEK, CommandLine, DemoCommandLine
 from ads_pipeline_tests.cli.test_exit_codes import on_terminal
-from ads_pipeline_tests.ledger.builders import acceptance, key, registered_runs, publish_runs, rejection, run
+from ads_pipeline_tests.ledger.builders import acceptance, key, publish_runs, registered_runs, rejection, run
 
 ALL = ("--since", "2026-02-01", "--until", "2026-02-28")
 
@@ -30,8 +31,8 @@ def tamper(cli: CommandLine, each: Run) -> Path:
     return payload
 
 
-def of_each_kind(cli: CommandLine) -> None:
-    """A run of which nobody knows, one that awaits its verdict, and one of each verdict."""
+def create_runs_in_each_state(cli: CommandLine) -> None:
+    """Create an unregistered run, one that awaits its verdict, and one with each verdict."""
     runs = [run(key(day=day), "r1") for day in (1, 2, 3, 4)]
     older = run(key(day=4), "r0")
     seal(cli, older, *runs)
@@ -43,37 +44,37 @@ def of_each_kind(cli: CommandLine) -> None:
         publish_runs(ledger, runs[3])
 
 
-def test_runs_are_listed_below_their_customer_and_query(demo_cli: DemoCommandLine) -> None:
-    """One line a run, in order of days, with its name, rows, bytes, schema version and what the ledger knows."""
-    ended = demo_cli.run("raw", "list", *WEEK, "--customer", "1180250317", "--query", "campaign_daily")
-    assert ended.lines[0] == "1180250317 campaign_daily"
-    assert ended.lines[1].split() == ["day", "run", "rows", "bytes", "v", "ledger"]
-    rows = [line.split() for line in ended.lines[2:10]]
+def test_runs_are_grouped_by_customer_and_query(demo_cli: DemoCommandLine) -> None:
+    """One line per run in date order: name, rows, bytes, schema version and state in the ledger."""
+    result = demo_cli.run("raw", "list", *WEEK, "--customer", "1180250317", "--query", "campaign_daily")
+    assert result.lines[0] == "1180250317 campaign_daily"
+    assert result.lines[1].split() == ["day", "run", "rows", "bytes", "v", "ledger"]
+    rows = [line.split() for line in result.lines[2:10]]
     assert rows[1][:3] == ["2026-03-03", demo_cli.demo.first.run_id, "3"]
     assert rows[2][1:3] == [demo_cli.demo.restated.run_id, "3"]
     assert [row[-2:] for row in rows[:3]] == [["2", "current"], ["2", "accepted"], ["2", "current"]]
-    assert ended.lines[-1] == "8 sealed runs: 7 current, 1 accepted"
-    assert max(map(len, ended.lines)) <= 80
-    assert (ended.code, ended.err) == (0, "")
+    assert result.lines[-1] == "8 sealed runs: 7 current, 1 accepted"
+    assert max(map(len, result.lines)) <= 80
+    assert (result.code, result.err) == (0, "")
 
 
-def test_what_the_ledger_knows_is_told(empty_cli: CommandLine) -> None:
-    """Nothing, that a verdict is awaited, what the verdict was, and whether the partition is read from this run."""
-    of_each_kind(empty_cli)
-    ended = empty_cli.run("raw", "list", *ALL)
-    assert [line[10:].split()[-1] for line in ended.lines[2:7]] == [
+def test_ledger_column_shows_each_state(empty_cli: CommandLine) -> None:
+    """The ledger column shows unregistered, awaiting verdict, rejected, accepted and current runs."""
+    create_runs_in_each_state(empty_cli)
+    result = empty_cli.run("raw", "list", *ALL)
+    assert [line[10:].split()[-1] for line in result.lines[2:7]] == [
         "unregistered",
         "verdict",
         "rejected",
         "accepted",
         "current",
     ]
-    assert ended.lines[-1] == "5 sealed runs: 1 current, 1 accepted, 1 rejected, 1 awaiting verdict, 1 unregistered"
+    assert result.lines[-1] == "5 sealed runs: 1 current, 1 accepted, 1 rejected, 1 awaiting verdict, 1 unregistered"
 
 
-def test_only_those_without_a_verdict(empty_cli: CommandLine) -> None:
-    """What nobody knows of awaits one as well as what is registered."""
-    of_each_kind(empty_cli)
+def test_unjudged_lists_runs_without_verdict(empty_cli: CommandLine) -> None:
+    """--unjudged lists registered and unregistered runs that have no verdict."""
+    create_runs_in_each_state(empty_cli)
     found = empty_cli.run("raw", "list", *ALL, "--unjudged", "--json").objects
     assert [(each["logical_date"], each["ledger"]) for each in found] == [
         ("2026-02-01", "unregistered"),
@@ -81,8 +82,8 @@ def test_only_those_without_a_verdict(empty_cli: CommandLine) -> None:
     ]
 
 
-def test_what_was_withdrawn_or_demoted_is_not_current(empty_cli: CommandLine) -> None:
-    """A run is called current only while its partition is safe to read from it."""
+def test_demoted_run_is_not_current(empty_cli: CommandLine) -> None:
+    """A run is current only while its partition is safe to read from it."""
     seal(empty_cli, run(key(), "r1"))
     with Ledger.opened(f"sqlite:///{empty_cli.home / 'ledger.db'}") as ledger:
         (first,) = registered_runs(ledger, key(), "r1")
@@ -92,7 +93,7 @@ def test_what_was_withdrawn_or_demoted_is_not_current(empty_cli: CommandLine) ->
 
 
 @pytest.mark.parametrize(
-    ("words", "count"),
+    ("arguments", "count"),
     [
         ((), 84),
         (("--customer", "1180250317"), 22),
@@ -101,60 +102,60 @@ def test_what_was_withdrawn_or_demoted_is_not_current(empty_cli: CommandLine) ->
         (("--customer", "99"), 0),
     ],
 )
-def test_filters_narrow_together(demo_cli: DemoCommandLine, words: tuple[str, ...], count: int) -> None:
-    """Values of one option widen, options narrow; both commands mean the same runs."""
-    assert len(demo_cli.run("raw", "list", "--json", *WEEK, *words).objects) == count
-    assert f"of {count} sealed runs damaged" in demo_cli.run("raw", "verify", *WEEK, *words).lines[-1]
+def test_filters_are_combined(demo_cli: DemoCommandLine, arguments: tuple[str, ...], count: int) -> None:
+    """Values of one option are alternatives, options are conjunctive; both commands select the same runs."""
+    assert len(demo_cli.run("raw", "list", "--json", *WEEK, *arguments).objects) == count
+    assert f"of {count} sealed runs damaged" in demo_cli.run("raw", "verify", *WEEK, *arguments).lines[-1]
 
 
-def test_the_window_is_the_last_month(empty_cli: CommandLine) -> None:
-    """Unless it is said otherwise: today and the thirty days before it; before a last day, its own thirty."""
+def test_default_window_is_31_days(empty_cli: CommandLine) -> None:
+    """By default the window is today and the 30 days before; with --until, that day and the 30 days before."""
     today = datetime.now(UTC).date()
 
-    def of(day: date) -> Run:
-        named = PartitionKey(source="google_ads", customer_id="1", query_name="campaign_daily", logical_date=day)
-        return run(named, "r1")
+    def run_on(day: date) -> Run:
+        partition = PartitionKey(source="google_ads", customer_id="1", query_name="campaign_daily", logical_date=day)
+        return run(partition, "r1")
 
-    seal(empty_cli, *(of(today - timedelta(days=back)) for back in (0, 30, 31)))
+    seal(empty_cli, *(run_on(today - timedelta(days=back)) for back in (0, 30, 31)))
     assert len(empty_cli.run("raw", "list", "--json").objects) == 2
     assert len(empty_cli.run("raw", "list", "--json", "--until", str(today - timedelta(days=1))).objects) == 2
     assert len(empty_cli.run("raw", "list", "--json", "--since", str(today - timedelta(days=400))).objects) == 3
     assert empty_cli.run("raw", "list", "--json", "--since", str(today + timedelta(days=1))).objects == []
 
 
-def test_damage_that_is_seen_without_reading_is_marked(empty_cli: CommandLine) -> None:
-    """A payload that is shorter than its seal says has no rows to show; why stands below its customer's runs."""
+def test_wrong_payload_size_is_listed_as_damage(empty_cli: CommandLine) -> None:
+    """A payload shorter than its seal is listed as damaged, with the reason below the table."""
     torn, sound = run(key(day=1), "r1"), run(key(day=2), "r1")
     seal(empty_cli, torn, sound)
     payload = empty_cli.home / "raw" / torn.path / PAYLOAD
     payload.chmod(0o644)
     payload.write_bytes(b"")
-    ended = empty_cli.run("raw", "list", *ALL)
-    assert ended.lines[2].split() == ["2026-02-01", "r1", "damaged", "unregistered"]
-    assert f"{torn.path}: the payload has 0 bytes" in "".join(ended.lines)
-    assert ended.lines[-1] == "2 sealed runs: 2 unregistered; 1 damaged"
-    assert max(map(len, ended.lines)) <= 80
+    result = empty_cli.run("raw", "list", *ALL)
+    assert result.lines[2].split() == ["2026-02-01", "r1", "damaged", "unregistered"]
+    assert f"{torn.path}: the payload has 0 bytes" in "".join(result.lines)
+    assert result.lines[-1] == "2 sealed runs: 2 unregistered; 1 damaged"
+    assert max(map(len, result.lines)) <= 80
     (broken, _sound) = empty_cli.run("raw", "list", *ALL, "--json").objects
     assert (broken["run_id"], broken["ledger"]) == ("r1", "unregistered")
     assert broken["damage"].startswith("the payload has 0 bytes")
 
 
-def test_a_name_that_is_no_runs_is_told(empty_cli: CommandLine) -> None:
-    """An account in a misspelt folder is told whatever was asked for, and makes the verification fail."""
+def test_invalid_directory_name_is_listed(empty_cli: CommandLine) -> None:
+    """A misspelt directory is listed whatever the filter is, and makes "raw verify" fail."""
     seal(empty_cli, run(key(), "r1"))
     (empty_cli.home / "raw" / "google_ads" / "customer=1").mkdir()
-    ended = empty_cli.run("raw", "list", *ALL, "--customer", "1234567890")
-    assert "google_ads/customer=1: " in ended.out
-    assert ended.lines[-1] == "1 sealed run: 1 unregistered; 1 path without a run's name"
-    assert (ended.code, empty_cli.run("raw", "verify", *ALL).code) == (0, 1)
+    result = empty_cli.run("raw", "list", *ALL, "--customer", "1234567890")
+    assert "google_ads/customer=1: " in result.out
+    assert result.lines[-1] == "1 sealed run: 1 unregistered; 1 path with an invalid name"
+    assert (result.code, empty_cli.run("raw", "verify", *ALL).code) == (0, 1)
     assert [each.get("run_id") for each in empty_cli.run("raw", "list", *ALL, "--json").objects] == ["r1", None]
 
 
-def test_a_program_gets_every_field(demo_cli: DemoCommandLine) -> None:
-    """One object a run with the seal's fields and the ledger's word; the tally does not stand among them."""
-    ended = demo_cli.run("raw", "list", *WEEK, "--customer", "1180250317", "--json")
-    found = {each["run_id"]: each for each in ended.objects}[demo_cli.demo.restated.run_id]
-    sealed = RawRuns(demo_cli.home / "raw").seal(demo_cli.demo.restated)
+def test_json_has_every_field(demo_cli: DemoCommandLine) -> None:
+    """One object per run with the seal's fields and the ledger state; the counts go to standard error."""
+    result = demo_cli.run("raw", "list", *WEEK, "--customer", "1180250317", "--json")
+    found = {each["run_id"]: each for each in result.objects}[demo_cli.demo.restated.run_id]
+    sealed = RawRuns(demo_cli.home / "raw").read_seal(demo_cli.demo.restated)
     assert found == {
         "source": "google_ads",
         "customer_id": "1180250317",
@@ -174,27 +175,29 @@ def test_a_program_gets_every_field(demo_cli: DemoCommandLine) -> None:
         "currency_code": "EUR",
         "ledger": "current",
     }
-    assert ended.err == "22 sealed runs: 21 current, 1 accepted\n"
+    assert result.err == "22 sealed runs: 21 current, 1 accepted\n"
 
 
-def test_a_wide_terminal_is_told_when_runs_were_extracted(demo_cli: DemoCommandLine) -> None:
-    """Where there is room, the instant that the seal says stands in the table."""
-    wide = CommandLine(home=demo_cli.home, more={"COLUMNS": "130"}).run("raw", "list", *WEEK, "--customer", "1180250317")
+def test_wide_terminal_shows_extraction_time(demo_cli: DemoCommandLine) -> None:
+    """From 120 columns on, the table has the extraction time from the seal."""
+    wide = CommandLine(home=demo_cli.home, more={"COLUMNS": "130"}).run(
+        "raw", "list", *WEEK, "--customer", "1180250317"
+    )
     assert wide.lines[1].split()[-1] == "extracted"
     assert wide.lines[2].split()[-2:] == ["2026-03-03", "04:30:00Z"]
 
 
-def test_a_payload_that_was_changed_is_found(empty_cli: CommandLine) -> None:
-    """Of the same size, so that only reading it tells; the code is 1, and each damaged run is named."""
+def test_verify_finds_changed_payload(empty_cli: CommandLine) -> None:
+    """A changed payload of the same size is found by reading it; the exit code is 1 and the run is named."""
     changed, sound = run(key(day=1), "r1"), run(key(day=2), "r1")
     seal(empty_cli, changed, sound)
     assert empty_cli.run("raw", "verify", *ALL).lines == ["none of 2 sealed runs damaged"]
     tamper(empty_cli, changed)
     assert empty_cli.run("raw", "list", *ALL).lines[-1] == "2 sealed runs: 2 unregistered"
-    ended = empty_cli.run("raw", "verify", *ALL)
-    assert (ended.code, ended.err) == (1, "")
-    assert "".join(ended.lines).startswith(f"{changed.path}: the payload's sha256 is not the seal's")
-    assert ended.lines[-1] == "1 of 2 sealed runs damaged"
+    result = empty_cli.run("raw", "verify", *ALL)
+    assert (result.code, result.err) == (1, "")
+    assert "".join(result.lines).startswith(f"{changed.path}: the payload's sha256 is not the seal's")
+    assert result.lines[-1] == "1 of 2 sealed runs damaged"
     found = empty_cli.run("raw", "verify", *ALL, "--json")
     assert [(each["run_id"], each["damage"]) for each in found.objects] == [
         ("r1", "the payload's sha256 is not the seal's")
@@ -202,23 +205,23 @@ def test_a_payload_that_was_changed_is_found(empty_cli: CommandLine) -> None:
     assert (found.code, found.err) == (1, "1 of 2 sealed runs damaged\n")
 
 
-def test_only_what_has_no_verdict_is_verified(demo_cli: DemoCommandLine) -> None:
-    """The demonstration's damaged run was rejected; before the next run is judged, only that one need be read."""
+def test_verify_unjudged_skips_judged_runs(demo_cli: DemoCommandLine) -> None:
+    """The demo's damaged run already has a verdict, so --unjudged skips it."""
     assert demo_cli.run("raw", "verify", *WEEK).code == 1
-    ended = demo_cli.run("raw", "verify", *WEEK, "--unjudged")
-    assert (ended.code, ended.lines) == (0, ["none of 0 sealed runs damaged"])
+    result = demo_cli.run("raw", "verify", *WEEK, "--unjudged")
+    assert (result.code, result.lines) == (0, ["none of 0 sealed runs damaged"])
 
 
-def test_payloads_are_verified_without_a_ledger(tmp_path: Path) -> None:
-    """As on the machine of an extractor; only what was judged already cannot be told there."""
+def test_verify_needs_no_ledger(tmp_path: Path) -> None:
+    """Payloads are verified without a ledger, as on an extractor's machine; only --unjudged needs one."""
     cli = CommandLine(home=tmp_path)
     seal(cli, run(key(), "r1"))
     assert cli.run("raw", "verify", *ALL).lines == ["none of 1 sealed run damaged"]
     assert cli.run("raw", "verify", *ALL, "--unjudged").code == 78
 
 
-def test_a_terminal_sees_how_far_it_is(demo_cli: DemoCommandLine) -> None:
-    """A bar on a terminal, and nothing of it anywhere else."""
+def test_verify_shows_progress_on_a_terminal(demo_cli: DemoCommandLine) -> None:
+    """A terminal gets a progress bar; a pipe gets nothing."""
     screen = on_terminal(demo_cli.environ(TERM="xterm-256color", COLUMNS="80"), "raw", "verify", *WEEK)
     assert "verifying" in screen
     assert "84/84" in screen
