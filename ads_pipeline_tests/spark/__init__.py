@@ -1,1 +1,1 @@
-"""The same work on every kind of Spark that a deployment may name: local, a standalone cluster, Spark Connect."""
+"""Runs the pipeline on every supported kind of Spark: local, a standalone cluster and Spark Connect."""

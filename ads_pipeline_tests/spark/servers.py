@@ -1,6 +1,6 @@
-"""Starts real Spark servers on loopback, in small, and surely stops them.
+"""Starts small Spark servers on loopback and stops them.
 
-Each server leads a process group of its own, so that what it started ends with it, however it ends.
+Each server has its own process group, so that its child processes are killed with it.
 """
 
 import json
@@ -18,72 +18,72 @@ from typing import Any
 import pyspark
 
 from ads_pipeline_tests.spark import pipeline_process
-from ads_pipeline_tests.spark.pipeline_process import QUICK
+from ads_pipeline_tests.spark.pipeline_process import FAST_JVM_OPTIONS
 
 ROOT = Path(__file__).parents[2]
 SPARK = Path(pyspark.__file__).parent
 LOOPBACK = "127.0.0.1"
-SECONDS_TO_START = 60
+START_TIMEOUT_S = 60
 _MASTER, _WORKER = "org.apache.spark.deploy.master.Master", "org.apache.spark.deploy.worker.Worker"
 _CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
-def environment() -> dict[str, str]:
-    """What every process needs to find this Python and this package, and to listen nowhere but on loopback."""
+def build_environment() -> dict[str, str]:
+    """Environment variables for this Python, this package and servers that listen on loopback only."""
     return os.environ | {
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": str(ROOT),
         "SPARK_HOME": str(SPARK),
         "SPARK_LOCAL_IP": LOOPBACK,
         "SPARK_DAEMON_MEMORY": "700m",
-        "SPARK_DAEMON_JAVA_OPTS": f"{QUICK} -Dspark.master.rest.enabled=false",
+        "SPARK_DAEMON_JAVA_OPTS": f"{FAST_JVM_OPTIONS} -Dspark.master.rest.enabled=false",
     }
 
 
 @contextmanager
 def cluster(home: Path) -> Iterator[tuple[str, "list[Server]"]]:
-    """A master and two workers of one core each: the master's address, and all three, the master first."""
-    places = ["--host", LOOPBACK, "--port", "0", "--webui-port", "0"]
-    small = ["--cores", "1", "--memory", "600m"]
+    """A master and two workers with one core each. Gives the master's address and the servers, master first."""
+    ports = ["--host", LOOPBACK, "--port", "0", "--webui-port", "0"]
+    limits = ["--cores", "1", "--memory", "600m"]
     with ExitStack() as servers:
-        master = servers.enter_context(_running(home / "master", "spark-class", _MASTER, *places))
-        address = master.said(r"Starting Spark master at (spark://\S+)")
+        master = servers.enter_context(_running(home / "master", "spark-class", _MASTER, *ports))
+        address = master.wait_for_output(r"Starting Spark master at (spark://\S+)")
         workers = []
-        for place in (home / "worker-1", home / "worker-2"):
-            command = ["spark-class", _WORKER, *places, *small, "--work-dir", str(place), address]
-            workers.append(servers.enter_context(_running(place, *command)))
+        for directory in (home / "worker-1", home / "worker-2"):
+            command = ["spark-class", _WORKER, *ports, *limits, "--work-dir", str(directory), address]
+            workers.append(servers.enter_context(_running(directory, *command)))
         for worker in workers:
-            worker.said(r"(Successfully registered with master)")
+            worker.wait_for_output(r"(Successfully registered with master)")
         yield address, [master, *workers]
 
 
 @contextmanager
 def connect_server(home: Path) -> Iterator[tuple[str, "list[Server]"]]:
-    """A Spark Connect server with a local Spark behind it, and its address."""
+    """A Spark Connect server on local Spark. Gives its address and the server."""
     settings = {
         "spark.connect.grpc.binding.address": LOOPBACK,
         "spark.connect.grpc.binding.port": "0",
-        "spark.driver.extraJavaOptions": QUICK,
+        "spark.driver.extraJavaOptions": FAST_JVM_OPTIONS,
         "spark.local.dir": str(home),
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(home / "spark-warehouse"),
         "spark.ui.enabled": "false",
     }
-    given = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-    command = ["spark-submit", "--class", _CONNECT, "--master", "local[2]", *given, "spark-internal"]
+    options = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    command = ["spark-submit", "--class", _CONNECT, "--master", "local[2]", *options, "spark-internal"]
     with _running(home, *command) as server:
-        port = server.said(r"Spark Connect server started at: \S+:(\d+)")
+        port = server.wait_for_output(r"Spark Connect server started at: \S+:(\d+)")
         yield f"sc://{LOOPBACK}:{port}", [server]
 
 
 @contextmanager
-def asked(address: str, home: Path) -> Iterator[Callable[[str], Any]]:
-    """A process with a session at the address that answers with what comes of the works it is asked for."""
+def pipeline_runner(address: str, home: Path) -> Iterator[Callable[[str], Any]]:
+    """A function that runs a scenario in a process with a session at this address and returns its JSON result."""
     with (home / "log").open("wb") as log:
         child = subprocess.Popen(
             [sys.executable, "-m", pipeline_process.__name__, address, str(home)],
             cwd=home,
-            env=environment(),
+            env=build_environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -91,18 +91,18 @@ def asked(address: str, home: Path) -> Iterator[Callable[[str], Any]]:
             start_new_session=True,
         )
 
-    def ask(work: str) -> Any:
+    def run_scenario(name: str) -> Any:
         assert child.stdin
         assert child.stdout
-        child.stdin.write(f"{work}\n")
+        child.stdin.write(f"{name}\n")
         child.stdin.flush()
-        answer = child.stdout.readline()
-        assert answer, f"{address}, asked for {work}, died:\n{(home / 'log').read_text(errors='replace')[-3000:]}"
-        return json.loads(answer)
+        result = child.stdout.readline()
+        assert result, f"{address} died during {name}:\n{(home / 'log').read_text(errors='replace')[-3000:]}"
+        return json.loads(result)
 
     with child:
         try:
-            yield ask
+            yield run_scenario
         finally:
             os.killpg(child.pid, signal.SIGKILL)
 
@@ -117,7 +117,7 @@ def _running(home: Path, *command: str) -> "Iterator[Server]":
 
 
 class Server:
-    """A process and what it says."""
+    """A server process and its log."""
 
     def __init__(self, home: Path, command: Sequence[str]) -> None:
         home.mkdir(parents=True, exist_ok=True)
@@ -126,24 +126,26 @@ class Server:
             self._running = subprocess.Popen(
                 [SPARK / "bin" / command[0], *command[1:]],
                 cwd=home,
-                env=environment(),
+                env=build_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
 
-    def said(self, pattern: str) -> str:
-        """The first thing it says that fits; waits for it."""
-        end = time.monotonic() + SECONDS_TO_START
+    def wait_for_output(self, pattern: str) -> str:
+        """Wait for a match in the log and return its first group."""
+        end = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < end and self._running.poll() is None:
             if found := re.search(pattern, self._log.read_text(errors="replace")):
                 return found[1]
             time.sleep(0.05)
-        raise AssertionError(f"never said {pattern!r}:\n{self._log.read_text(errors='replace')[-3000:]}")
+        raise AssertionError(
+            f"the log has no match for {pattern!r}:\n{self._log.read_text(errors='replace')[-3000:]}"
+        )
 
     def kill(self) -> None:
-        """End it as a crash would, with all that it started."""
+        """Kill the process and its children, as a crash would."""
         if self._running.poll() is None:
             os.killpg(self._running.pid, signal.SIGKILL)
         self._running.wait()

@@ -1,1 +1,1 @@
-"""The warehouse: whole partitions, of one run, or not at all, at every version of the table."""
+"""Tests of ads_pipeline/warehouse."""

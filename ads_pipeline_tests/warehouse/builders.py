@@ -1,21 +1,25 @@
-"""Small loads, loaders that die, and independent ways to look at what a table holds."""
+"""Builders of small loads, loaders that are killed, and independent readers of a table."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Collection, Sequence
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import duckdb_extension_delta
+import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.warehouse.publication import Warehouse
-from ads_pipeline.warehouse.values import Load
+from ads_pipeline.warehouse import maintenance
+from ads_pipeline.warehouse.publication import DEFAULT_RETENTION, Warehouse
+from ads_pipeline.warehouse.values import Load, WarehouseTable
 
 SCHEMA = (
     "customer_id string, logical_date date, run_id string, schema_version string, campaign_id bigint, cost double"
@@ -28,28 +32,28 @@ def key(customer: int = 1, day: int = 1) -> PartitionKey:
     )
 
 
-def load(run_id: str, partition: PartitionKey, rows: int = 3) -> Load:
+def make_load(run_id: str, partition: PartitionKey, rows: int = 3) -> Load:
     return Load(run=Run(key=partition, run_id=run_id), schema_version="1", record_count=rows)
 
 
-def loads(run_id: str, customers: Sequence[int], days: Sequence[int] = (1,), rows: int = 3) -> list[Load]:
-    return [load(run_id, key(customer, day), rows) for customer in customers for day in days]
+def make_loads(run_id: str, customers: Sequence[int], days: Sequence[int] = (1,), rows: int = 3) -> list[Load]:
+    return [make_load(run_id, key(customer, day), rows) for customer in customers for day in days]
 
 
-def rows_of(spark: SparkSession, wanted: Sequence[Load], schema: str = SCHEMA, **extra: Any) -> DataFrame:
-    """So many rows for each load as it says, with values that tell the run."""
+def make_rows(spark: SparkSession, loads: Sequence[Load], schema: str = SCHEMA, **extra: Any) -> DataFrame:
+    """The rows of each load, as many as its record_count. The cost column depends on the run."""
     rows = [
         (
-            each.run.key.customer_id,
-            each.run.key.logical_date,
-            each.run.run_id,
-            each.schema_version,
+            load.run.key.customer_id,
+            load.run.key.logical_date,
+            load.run.run_id,
+            load.schema_version,
             number,
-            float(len(each.run.run_id)),
+            float(len(load.run.run_id)),
             *extra.values(),
         )
-        for each in wanted
-        for number in range(each.record_count)
+        for load in loads
+        for number in range(load.record_count)
     ]
     return spark.createDataFrame(rows, schema)
 
@@ -57,25 +61,30 @@ def rows_of(spark: SparkSession, wanted: Sequence[Load], schema: str = SCHEMA, *
 def publish(
     spark: SparkSession, root: Path, run_id: str, customers: Sequence[int], days: Sequence[int] = (1,)
 ) -> int:
-    """Load a run of these partitions, and say by which version."""
-    wanted = loads(run_id, customers, days)
-    return Warehouse(root).replace(spark, rows_of(spark, wanted), wanted, still=everyone).table_version
+    """Load a run of each partition and return the table version."""
+    return publish_loads(spark, root, make_loads(run_id, customers, days))
 
 
-def everyone(runs: Sequence[Run]) -> Collection[Run]:
-    """A ledger that has changed its mind about nobody."""
+def publish_loads(spark: SparkSession, root: Path, loads: Sequence[Load], *, rows: DataFrame | None = None) -> int:
+    """Publish loads, with other rows than their own if given, and return the table version."""
+    frame = make_rows(spark, loads) if rows is None else rows
+    return Warehouse(root).replace(spark, frame, loads, is_publishable=keep_all_runs).table_version
+
+
+def keep_all_runs(runs: Sequence[Run]) -> Collection[Run]:
+    """A callback that returns every run."""
     return runs
 
 
-DYING = """
+KILLED_PROCESS = """
 import os, signal, sys
 from pathlib import Path
 from pyspark.sql import SparkSession
-from ads_pipeline.warehouse import commits, publication, staging
+from ads_pipeline.warehouse import publication, staging
 from ads_pipeline.warehouse.publication import Warehouse
-from ads_pipeline_tests.warehouse.builders import everyone, loads, rows_of
+from ads_pipeline_tests.warehouse.builders import keep_all_runs, make_loads, make_rows
 
-def dying(function, *, after):
+def kill_process(function, *, after):
     def call(*args, **kwargs):
         if after:
             function(*args, **kwargs)
@@ -83,18 +92,18 @@ def dying(function, *, after):
     return call
 
 module, name, after = sys.argv[2].split(".")
-room = {"staging": staging, "publication": publication}[module]
-setattr(room, name, dying(getattr(room, name), after=after == "after"))
+patched = {"staging": staging, "publication": publication}[module]
+setattr(patched, name, kill_process(getattr(patched, name), after=after == "after"))
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 spark.sparkContext.setLogLevel("OFF")
-wanted = loads("r2", (1,))
-Warehouse(Path(sys.argv[1])).ACT
+loads = make_loads("r2", (1,))
+Warehouse(Path(sys.argv[1])).CALL
 """
 
 
-def die_at(moment: str, act: str, root: Path) -> None:
-    """Do this to the warehouse in another process, which is killed before or after it calls a function."""
-    script = [sys.executable, "-W", "ignore", "-c", DYING.replace("ACT", act), str(root), moment]
+def run_and_kill(moment: str, call: str, root: Path) -> None:
+    """Call the warehouse in another process, which is killed before or after the function that `moment` names."""
+    script = [sys.executable, "-W", "ignore", "-c", KILLED_PROCESS.replace("CALL", call), str(root), moment]
     done = subprocess.run(script, capture_output=True, check=False, timeout=120)
     assert done.returncode == -9, done.stderr.decode()[-2000:]
 
@@ -103,50 +112,101 @@ def table_path(root: Path) -> Path:
     return root / "google_ads" / "campaign_daily"
 
 
-def by_duckdb(root: Path) -> dict[PartitionKey, tuple[set[str], int]]:
-    """Runs and rows of each partition, read by DuckDB's own implementation of Delta."""
+def read_with_duckdb(root: Path) -> dict[PartitionKey, tuple[set[str], int]]:
+    """The runs and the row count of each partition, read by DuckDB's own implementation of Delta."""
     with duckdb.connect() as connection:
         extension = next(Path(duckdb_extension_delta.__file__).parent.rglob("*.duckdb_extension"))
         connection.execute(f"LOAD '{extension}'")
-        found = connection.execute(
+        rows = connection.execute(
             "SELECT customer_id, logical_date, list(DISTINCT run_id), count(*) FROM delta_scan(?) GROUP BY ALL",
             [str(table_path(root))],
         ).fetchall()
     return {
         PartitionKey(source="google_ads", customer_id=customer, query_name="campaign_daily", logical_date=day): (
             set(runs),
-            rows,
+            count,
         )
-        for customer, day, runs, rows in found
+        for customer, day, runs, count in rows
     }
 
 
-def versions(root: Path) -> list[dict[PartitionKey, tuple[set[str], int]]]:
-    """The same for every version of the table, by reading the log's own JSON and the files it names."""
+def read_all_versions(root: Path) -> list[dict[PartitionKey, tuple[set[str], int]]]:
+    """The same for every version of the table, read from the JSON of the log and the files it names."""
     files: dict[str, dict[str, Any]] = {}
-    walked = []
+    versions = []
     for entry in sorted((table_path(root) / "_delta_log").glob("*.json")):
         for action in map(json.loads, entry.read_text().splitlines()):
             if "remove" in action:
                 del files[action["remove"]["path"]]
             if "add" in action:
                 files[action["add"]["path"]] = action["add"]
-        walked.append(_held(table_path(root), files))
-    return walked
+        versions.append(_read_partitions(table_path(root), files))
+    return versions
 
 
-def _held(table: Path, files: dict[str, dict[str, Any]]) -> dict[PartitionKey, tuple[set[str], int]]:
-    held: dict[PartitionKey, tuple[set[str], int]] = {}
+def _read_partitions(table: Path, files: dict[str, dict[str, Any]]) -> dict[PartitionKey, tuple[set[str], int]]:
+    partitions: dict[PartitionKey, tuple[set[str], int]] = {}
     for path, add in files.items():
-        found = pq.read_table(table / path, columns=["customer_id", "run_id"], partitioning=None).to_pylist()
+        rows = pq.read_table(table / path, columns=["customer_id", "run_id"], partitioning=None).to_pylist()
         assert (table / path).stat().st_size == add["size"]
-        assert json.loads(add["stats"])["numRecords"] == len(found)
+        assert json.loads(add["stats"])["numRecords"] == len(rows)
         day = date.fromisoformat(add["partitionValues"]["logical_date"])
         assert path.startswith(f"logical_date={day}/")
-        for row in found:
-            partition = PartitionKey(
+        for row in rows:
+            key = PartitionKey(
                 source="google_ads", customer_id=row["customer_id"], query_name="campaign_daily", logical_date=day
             )
-            runs, rows = held.get(partition, (set(), 0))
-            held[partition] = (runs | {row["run_id"]}, rows + 1)
-    return held
+            runs, count = partitions.get(key, (set(), 0))
+            partitions[key] = (runs | {row["run_id"]}, count + 1)
+    return partitions
+
+
+def optimize(spark: SparkSession, root: Path) -> int | None:
+    return Warehouse(root).optimize(spark, source="google_ads", query_name="campaign_daily")
+
+
+def vacuum(root: Path, retention: timedelta = DEFAULT_RETENTION) -> tuple[str, ...]:
+    """The removed paths, after checking that they existed before and are gone now."""
+    table = WarehouseTable(root=root, source="google_ads", query_name="campaign_daily")
+    planned = maintenance.find_removable_paths(table, retention)
+    assert all((table_path(root) / path).exists() for path in planned)
+    removed = Warehouse(root).vacuum(source="google_ads", query_name="campaign_daily", retention=retention)
+    assert not any((table_path(root) / path).exists() for path in planned)
+    assert removed == planned
+    return removed
+
+
+def publish_small_files(spark: SparkSession, root: Path) -> None:
+    """Publish two days, each in three files."""
+    for customers in ((5, 6), (1, 2), (3,)):
+        publish(spark, root, f"r{customers[0]}", customers, days=(1, 2))
+
+
+SMALL_FILE_PARTITIONS = {
+    key(customer, day): ({run_id}, 3)
+    for customer, run_id in {1: "r1", 2: "r1", 3: "r3", 5: "r5", 6: "r5"}.items()
+    for day in (1, 2)
+}
+
+
+def list_data_files(root: Path) -> list[str]:
+    """Every data file below the table, whether or not a version refers to it."""
+    return sorted(str(path.relative_to(table_path(root))) for path in table_path(root).glob("*=*/*.parquet"))
+
+
+def list_version_files(root: Path, version: int | None = None) -> set[str]:
+    """The data files of one version."""
+    table = DeltaTable(str(table_path(root)), version=version)
+    return set(pa.table(table.get_add_actions(flatten=True))["path"].to_pylist())
+
+
+def read_sorted_rows(root: Path, version: int | None = None) -> list[tuple[Any, ...]]:
+    table = DeltaTable(str(table_path(root)), version=version).to_pyarrow_table()
+    return sorted(tuple(row.values()) for row in table.to_pylist())
+
+
+def make_older(root: Path, days: float) -> None:
+    """Move the modification time of every file in the table back by this many days."""
+    for path in table_path(root).rglob("*"):
+        written = path.lstat().st_mtime - days * 86400
+        os.utime(path, (written, written), follow_symlinks=False)

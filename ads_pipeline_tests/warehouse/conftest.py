@@ -1,4 +1,4 @@
-"""Where the tables of a test lie."""
+"""The warehouse root of a test."""
 
 from pathlib import Path
 

@@ -1,9 +1,10 @@
-"""Publishing runs and taking partitions out, on real tables read back by others."""
+"""Publishing runs and removing partitions, on real Delta tables that independent readers read back."""
 
 import multiprocessing
 import os
 import sys
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,29 +17,29 @@ from ads_pipeline.domain.partition import Run
 from ads_pipeline.errors import SchemaConflict, StagingDamaged
 from ads_pipeline.warehouse import delta_commits, staging
 from ads_pipeline.warehouse.publication import Warehouse
-from ads_pipeline.warehouse.values import HeldPartition, Table
+from ads_pipeline.warehouse.values import HeldPartition, WarehouseTable
 from ads_pipeline_tests.warehouse.builders import (
     SCHEMA,
-    by_duckdb,
-    die_at,
-    everyone,
     key,
-    load,
-    loads,
+    make_load,
+    make_loads,
+    make_rows,
     publish,
-    rows_of,
+    publish_loads,
+    read_all_versions,
+    read_with_duckdb,
+    run_and_kill,
     table_path,
-    versions,
 )
 
 
-def held(root: Path) -> dict[Any, HeldPartition]:
-    return Warehouse(root).held(source="google_ads", query_name="campaign_daily")
+def read_held(root: Path) -> dict[Any, HeldPartition]:
+    return Warehouse(root).read_held_partitions(source="google_ads", query_name="campaign_daily")
 
 
 @pytest.mark.invariant("W1", "W13", "W16")
-def test_replacing_some_partitions_leaves_the_others_as_they_were(spark: SparkSession, root: Path) -> None:
-    """Partitions that share a file with a replaced one are carried over; independent readers see one run in each."""
+def test_replacing_partitions_keeps_the_others_unchanged(spark: SparkSession, root: Path) -> None:
+    """Partitions that share a file with a replaced one are carried over. Readers see one run in each partition."""
     publish(spark, root, "r1", range(1, 6), days=(1, 2))
     publish(spark, root, "r2", (2, 4))
     expected = {
@@ -46,17 +47,17 @@ def test_replacing_some_partitions_leaves_the_others_as_they_were(spark: SparkSe
         for customer in range(1, 6)
         for day in (1, 2)
     }
-    assert by_duckdb(root) == expected
-    assert versions(root)[-1] == expected
-    assert {partition: (each.run_id, each.rows) for partition, each in held(root).items()} == {
+    assert read_with_duckdb(root) == expected
+    assert read_all_versions(root)[-1] == expected
+    assert {partition: (held.run_id, held.rows) for partition, held in read_held(root).items()} == {
         partition: (next(iter(runs)), rows) for partition, (runs, rows) in expected.items()
     }
-    assert all(len(runs) == 1 for version in versions(root) for runs, _rows in version.values())
+    assert all(len(runs) == 1 for version in read_all_versions(root) for runs, _rows in version.values())
 
 
 @pytest.mark.invariant("W6")
-def test_loading_the_same_run_again_is_no_commit(spark: SparkSession, root: Path) -> None:
-    """The table's version and every one of its files stay what they were."""
+def test_loading_the_same_run_again_commits_nothing(spark: SparkSession, root: Path) -> None:
+    """The table's version and all of its files stay unchanged."""
     version = publish(spark, root, "r1", (1, 2))
     before = {path: path.stat().st_mtime_ns for path in table_path(root).rglob("*")}
     assert publish(spark, root, "r1", (1, 2)) == version
@@ -64,194 +65,193 @@ def test_loading_the_same_run_again_is_no_commit(spark: SparkSession, root: Path
 
 
 @pytest.mark.invariant("W15")
-def test_a_run_of_no_rows_takes_the_old_rows_away(spark: SparkSession, root: Path) -> None:
-    """An empty day is published: the partition holds nothing, its neighbours what they held; again is no commit."""
+def test_empty_run_replaces_the_old_rows(spark: SparkSession, root: Path) -> None:
+    """Publishing a run without rows empties its partition only. Publishing it again commits nothing."""
     publish(spark, root, "r1", (1, 2))
-    empty = [load("r2", key(1), rows=0)]
-    version = Warehouse(root).replace(spark, rows_of(spark, empty), empty, still=everyone).table_version
-    assert by_duckdb(root) == {key(2): ({"r1"}, 3)}
-    assert Warehouse(root).replace(spark, rows_of(spark, empty), empty, still=everyone).table_version == version
+    empty = [make_load("r2", key(1), rows=0)]
+    version = publish_loads(spark, root, empty)
+    assert read_with_duckdb(root) == {key(2): ({"r1"}, 3)}
+    assert publish_loads(spark, root, empty) == version
 
 
-def test_removed_partitions_are_gone_by_one_commit(spark: SparkSession, root: Path) -> None:
-    """Only the named partitions lose their rows, and of these only the ones whose held run is doomed."""
+def test_removal_is_one_commit(spark: SparkSession, root: Path) -> None:
+    """Removal deletes only the given partitions, and of these only those whose run `is_removable` returns."""
     version = publish(spark, root, "r1", (1, 2, 3, 4))
-    spared = Run(key=key(4), run_id="r1")
-    asked = [key(1), key(3), key(4)]
-    removed = Warehouse(root).remove(spark, asked, doomed=lambda runs: [run for run in runs if run != spared])
+    kept = Run(key=key(4), run_id="r1")
+    keys = [key(1), key(3), key(4)]
+    removed = Warehouse(root).remove(spark, keys, is_removable=lambda runs: [run for run in runs if run != kept])
     assert removed == version + 1
-    assert by_duckdb(root) == {key(2): ({"r1"}, 3), key(4): ({"r1"}, 3)}
+    assert read_with_duckdb(root) == {key(2): ({"r1"}, 3), key(4): ({"r1"}, 3)}
 
 
 @pytest.mark.invariant("W4")
-def test_a_load_planned_before_a_removal_cannot_follow_it(spark: SparkSession, root: Path) -> None:
-    """Also when there is nothing to remove: a load that had already asked for leave must plan and ask again."""
+def test_load_staged_before_a_removal_checks_its_runs_again(spark: SparkSession, root: Path) -> None:
+    """A removal commits even without rows to remove, so that a load staged before it must check its runs again."""
     publish(spark, root, "r1", (2,))
-    load = loads("r1", (1,))
-    answers = iter([load, []])
+    loads = make_loads("r1", (1,))
+    answers = iter([[loads[0].run], []])
 
-    def still(_runs: Sequence[Run]) -> list[Run]:
-        """Yes; then the run is found bad and its rows are removed, of which there are none; then no."""
-        answer = [each.run for each in next(answers)]
+    def demote_after_first_check(_runs: Sequence[Run]) -> list[Run]:
+        """Return the run and remove its partition, which has no rows. Return no run in the second call."""
+        answer = next(answers)
         if answer:
-            Warehouse(root).remove(spark, [key(1)], doomed=lambda runs: runs)
+            Warehouse(root).remove(spark, [key(1)], is_removable=lambda runs: runs)
         return answer
 
-    loaded = Warehouse(root).replace(spark, rows_of(spark, load), load, still=still)
-    assert loaded.outdated == (load[0].run,)
-    assert by_duckdb(root) == {key(2): ({"r1"}, 3)}
+    result = Warehouse(root).replace(spark, make_rows(spark, loads), loads, is_publishable=demote_after_first_check)
+    assert result.outdated == (loads[0].run,)
+    assert read_with_duckdb(root) == {key(2): ({"r1"}, 3)}
 
 
-def test_nothing_is_removed_from_a_table_that_is_not_there(spark: SparkSession, root: Path) -> None:
-    """A removal makes no table."""
-    assert Warehouse(root).remove(spark, [key(1)], doomed=lambda runs: runs) is None
+def test_removal_creates_no_table(spark: SparkSession, root: Path) -> None:
+    """Removing partitions of a missing table returns None and creates nothing."""
+    assert Warehouse(root).remove(spark, [key(1)], is_removable=lambda runs: runs) is None
     assert not root.exists()
 
 
 @pytest.mark.invariant("W10")
-def test_another_schema_version_of_the_same_run_is_another_load(spark: SparkSession, root: Path) -> None:
-    """What is held is compared by run and by schema version."""
+def test_other_schema_version_of_a_held_run_is_loaded(spark: SparkSession, root: Path) -> None:
+    """A partition is rewritten when the schema version differs, even if the run is the same."""
     version = publish(spark, root, "r1", (1,))
-    other = [type(each)(run=each.run, schema_version="2", record_count=3) for each in loads("r1", (1,))]
-    assert Warehouse(root).replace(spark, rows_of(spark, other), other, still=everyone).table_version > version
-    assert held(root)[key(1)].schema_version == "2"
+    other = replace(make_load("r1", key(1)), schema_version="2")
+    assert publish_loads(spark, root, [other]) > version
+    assert read_held(root)[key(1)].schema_version == "2"
 
 
 @pytest.mark.invariant("W11")
-def test_a_new_column_is_added_and_a_changed_one_refused(spark: SparkSession, root: Path) -> None:
-    """Old partitions read null in a column they never had; a column of another type is refused by name, unwritten."""
+def test_new_column_is_added_and_changed_type_is_refused(spark: SparkSession, root: Path) -> None:
+    """Older partitions have null in a new column. A changed column type is refused by name and nothing is written."""
     publish(spark, root, "r1", (1, 2))
-    wider = loads("r2", (1,))
-    frame = rows_of(spark, wider, SCHEMA + ", share double", share=0.5)
-    Warehouse(root).replace(spark, frame, wider, still=everyone)
+    loads = make_loads("r2", (1,))
+    publish_loads(spark, root, loads, rows=make_rows(spark, loads, SCHEMA + ", share double", share=0.5))
     shares = DeltaTable(str(table_path(root))).to_pyarrow_table().to_pylist()
     assert {(row["customer_id"], row["share"]) for row in shares} == {("1", 0.5), ("2", None)}
-    before = versions(root)
-    changed = loads("r3", (1,))
+    before = read_all_versions(root)
+    loads = make_loads("r3", (1,))
+    changed = make_rows(spark, loads).selectExpr("* except (cost)", "'x' AS cost")
     with pytest.raises(SchemaConflict, match="column cost holds double, the new rows bring string"):
-        Warehouse(root).replace(
-            spark, rows_of(spark, changed).selectExpr("* except (cost)", "'x' AS cost"), changed, still=everyone
-        )
-    assert versions(root) == before
+        publish_loads(spark, root, loads, rows=changed)
+    assert read_all_versions(root) == before
 
 
 @pytest.mark.invariant("W7")
-def test_rows_that_are_not_what_was_counted_are_never_published(spark: SparkSession, root: Path) -> None:
-    """Too few rows, or rows of another run, fail the load; the earlier run stays, to the byte."""
+def test_rows_that_differ_from_the_seal_are_not_published(spark: SparkSession, root: Path) -> None:
+    """A load with too few rows, or with rows of another run, fails. The earlier run stays unchanged."""
     publish(spark, root, "r1", (1, 2))
-    before = versions(root)
-    claimed = [load("r2", key(1), rows=4)]
+    before = read_all_versions(root)
+    rows = make_rows(spark, make_loads("r2", (1,)))
     with pytest.raises(StagingDamaged, match="r2 has 3 rows, its seal says 4"):
-        Warehouse(root).replace(spark, rows_of(spark, loads("r2", (1,))), claimed, still=everyone)
+        publish_loads(spark, root, [make_load("r2", key(1), rows=4)], rows=rows)
     with pytest.raises(StagingDamaged, match="r3 is not among the staged rows"):
-        Warehouse(root).replace(spark, rows_of(spark, loads("r2", (1,))), loads("r3", (1,)), still=everyone)
-    assert versions(root) == before
+        publish_loads(spark, root, make_loads("r3", (1,)), rows=rows)
+    assert read_all_versions(root) == before
 
 
 @pytest.mark.invariant("W13")
-def test_a_staged_file_that_lost_a_neighbours_row_is_never_published(
+def test_lost_row_of_a_carried_over_partition_is_not_published(
     spark: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is carried over is held against what it was, row for row."""
+    """Rows carried over to a new file must match those of the replaced file."""
     publish(spark, root, "r1", (1, 2))
     write = staging._write
 
-    def write_and_damage(frames: Any, place: Path) -> None:
-        write(frames, place)
-        (file,) = place.glob("*/*.parquet")
+    def write_and_drop_row(frames: Any, directory: Path) -> None:
+        write(frames, directory)
+        (file,) = directory.glob("*/*.parquet")
         table = pq.read_table(file, partitioning=None)
         pq.write_table(table.slice(0, table.num_rows - 1), file)
 
-    monkeypatch.setattr(staging, "_write", write_and_damage)
-    with pytest.raises(StagingDamaged, match="did not come over as it was"):
+    monkeypatch.setattr(staging, "_write", write_and_drop_row)
+    with pytest.raises(StagingDamaged, match="differs from the rows it had"):
         publish(spark, root, "r2", (1,))
-    assert by_duckdb(root) == {key(1): ({"r1"}, 3), key(2): ({"r1"}, 3)}
+    assert read_with_duckdb(root) == {key(1): ({"r1"}, 3), key(2): ({"r1"}, 3)}
 
 
-def test_a_run_that_lost_its_authority_meanwhile_is_left_out(spark: SparkSession, root: Path) -> None:
-    """The caller is asked again right before the commit; whom it no longer names is not published."""
+def test_run_that_lost_its_authority_is_not_published(spark: SparkSession, root: Path) -> None:
+    """`is_publishable` is called right before the commit, and runs that it does not return are skipped."""
     publish(spark, root, "r1", (1, 2))
-    wanted = loads("r2", (1, 2))
+    loads = make_loads("r2", (1, 2))
 
-    def still(runs: Sequence[Run]) -> Collection[Run]:
+    def refuse_first_customer(runs: Sequence[Run]) -> Collection[Run]:
         return [run for run in runs if run.key != key(1)]
 
-    loaded = Warehouse(root).replace(spark, rows_of(spark, wanted), wanted, still=still)
-    assert [each.run.key for each in loaded.loads] == [key(2)]
-    assert [run.key for run in loaded.outdated] == [key(1)]
-    assert by_duckdb(root) == {key(1): ({"r1"}, 3), key(2): ({"r2"}, 3)}
+    result = Warehouse(root).replace(spark, make_rows(spark, loads), loads, is_publishable=refuse_first_customer)
+    assert [load.run.key for load in result.loads] == [key(2)]
+    assert [run.key for run in result.outdated] == [key(1)]
+    assert read_with_duckdb(root) == {key(1): ({"r1"}, 3), key(2): ({"r2"}, 3)}
 
 
 @pytest.mark.invariant("W18")
-@pytest.mark.parametrize("took_place", [True, False])
-def test_a_commit_whose_answer_is_lost_is_looked_up(
-    spark: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch, took_place: bool
+@pytest.mark.parametrize("committed", [True, False])
+def test_outcome_of_a_failed_commit_is_read_from_the_log(
+    spark: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch, committed: bool
 ) -> None:
-    """An error after the commit took place is no failure, one before it is tried again; no row is there twice."""
+    """An error after the commit is ignored, and one before it is retried. No row is published twice."""
     version = publish(spark, root, "r1", (1, 2))
     commit, failures = DeltaTable.create_write_transaction, iter([True])
 
     def commit_and_fail(self: DeltaTable, *args: Any, **kwargs: Any) -> None:
         fails = next(failures, False)
-        if took_place or not fails:
+        if committed or not fails:
             commit(self, *args, **kwargs)
         if fails:
-            raise OSError("the answer was lost")
+            raise OSError("connection lost")
 
     monkeypatch.setattr(DeltaTable, "create_write_transaction", commit_and_fail)
     assert publish(spark, root, "r2", (1,)) == version + 1
-    assert by_duckdb(root) == {key(1): ({"r2"}, 3), key(2): ({"r1"}, 3)}
+    assert read_with_duckdb(root) == {key(1): ({"r2"}, 3), key(2): ({"r1"}, 3)}
 
 
-def test_the_log_entry_is_forced_to_disk(spark: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files are forced before the commit that names them, and the entry that names them after it."""
-    forced: list[str] = []
+def test_data_files_are_synced_before_the_commit_and_the_log_entry_after_it(
+    spark: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Data files are synced before the log entry that names them; the entry and its directory are synced after it."""
+    synced: list[str] = []
     fsync = os.fsync
 
-    def noted(descriptor: int) -> None:
-        forced.append(Path(f"/proc/self/fd/{descriptor}").resolve().name)
+    def record_and_sync(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").resolve().name)
         fsync(descriptor)
 
-    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(os, "fsync", record_and_sync)
     version = publish(spark, root, "r1", (1,))
     entry = f"{version:020}.json"
-    assert entry in forced
-    data = [place for place, name in enumerate(forced) if name.endswith(".parquet")]
+    assert entry in synced
+    data = [position for position, name in enumerate(synced) if name.endswith(".parquet")]
     assert data
-    assert max(data) < forced.index(entry)
-    assert "_delta_log" in forced[forced.index(entry) :]
+    assert max(data) < synced.index(entry)
+    assert "_delta_log" in synced[synced.index(entry) :]
 
 
 ROUNDS, LOADERS = 4, 3
 
 
-def keep_loading(root: Path, loader: int) -> None:
-    """Replaces overlapping partitions again and again, as one of several loaders."""
+def load_repeatedly(root: Path, loader: int) -> None:
+    """Replace overlapping partitions several times, as one of several loaders."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     for number in range(ROUNDS):
-        wanted = loads(f"l{loader}-{number}", [1 + loader, 2 + loader, 9])
-        Warehouse(root).replace(session, rows_of(session, wanted), wanted, still=everyone)
+        publish(session, root, f"l{loader}-{number}", [1 + loader, 2 + loader, 9])
     session.stop()
 
 
 @pytest.mark.invariant("W1", "W2")
 def test_racing_loaders_never_mix_runs(root: Path) -> None:
-    """Loaders in several processes replace the same partitions: at each version of the log each has one whole run."""
+    """When several processes replace the same partitions, each partition has one whole run in every version."""
     context = multiprocessing.get_context("spawn")
-    loaders = [context.Process(target=keep_loading, args=(root, loader)) for loader in range(LOADERS)]
+    loaders = [context.Process(target=load_repeatedly, args=(root, loader)) for loader in range(LOADERS)]
     for process in loaders:
         process.start()
     for process in loaders:
         process.join()
     assert [process.exitcode for process in loaders] == [0] * LOADERS
-    walked = versions(root)
-    assert len(walked) == LOADERS * ROUNDS + 1
-    for version in walked:
+    versions = read_all_versions(root)
+    assert len(versions) == LOADERS * ROUNDS + 1
+    for version in versions:
         assert all(len(runs) == 1 and rows == 3 for runs, rows in version.values())
     for loader in range(LOADERS):
-        seen = [next(iter(version[key(9)][0])) for version in walked if key(9) in version]
+        seen = [next(iter(version[key(9)][0])) for version in versions if key(9) in version]
         own = [run_id for run_id in dict.fromkeys(seen) if run_id.startswith(f"l{loader}-")]
         assert own == sorted(own), "a loader's earlier run came back"
 
@@ -266,27 +266,27 @@ def test_racing_loaders_never_mix_runs(root: Path) -> None:
         ("publication.commit_files.after", True),
     ],
 )
-def test_a_loader_killed_in_the_middle_leaves_old_or_new(
+def test_killed_loader_leaves_the_old_or_the_new_run(
     spark: SparkSession, root: Path, moment: str, published: bool
 ) -> None:
-    """Whenever the loader dies readers see a whole run, and the next loader gets its own way."""
+    """Whenever a loader is killed, readers see one whole run, and the next load succeeds."""
     publish(spark, root, "r1", (1, 2))
-    die_at(moment, "replace(spark, rows_of(spark, wanted), wanted, still=everyone)", root)
-    assert by_duckdb(root) == {key(1): ({"r2" if published else "r1"}, 3), key(2): ({"r1"}, 3)}
+    run_and_kill(moment, "replace(spark, make_rows(spark, loads), loads, is_publishable=keep_all_runs)", root)
+    assert read_with_duckdb(root) == {key(1): ({"r2" if published else "r1"}, 3), key(2): ({"r1"}, 3)}
     publish(spark, root, "r2", (1,))
-    assert by_duckdb(root)[key(1)] == ({"r2"}, 3)
+    assert read_with_duckdb(root)[key(1)] == ({"r2"}, 3)
 
 
-def test_the_log_names_only_one_application(spark: SparkSession, root: Path) -> None:
-    """Every commit carries the same application's next transaction, so that no two can follow one snapshot."""
+def test_every_commit_has_the_next_application_transaction(spark: SparkSession, root: Path) -> None:
+    """Each commit has the next transaction number of one application, so that no two can follow one snapshot."""
     publish(spark, root, "r1", (1,))
     publish(spark, root, "r2", (1,))
-    snapshot = delta_commits.open_table(Table(root=root, source="google_ads", query_name="campaign_daily"))
+    snapshot = delta_commits.open_table(WarehouseTable(root=root, source="google_ads", query_name="campaign_daily"))
     assert snapshot is not None
     transactions = [
         action["txn"]["version"]
         for version in range(snapshot.version + 1)
-        for action in delta_commits.read_entry(snapshot.table, version) or []
+        for action in delta_commits.read_log_entry(snapshot.table, version) or []
         if "txn" in action
     ]
     assert transactions == list(range(1, snapshot.version + 2))
