@@ -13,8 +13,9 @@ import pytest
 
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.errors import RawError, RunExists
-from ads_pipeline.raw.landing import METADATA, PAYLOAD, DamagedRun, RawRuns
-from ads_pipeline.raw.seal import Seal, SealFacts
+from ads_pipeline.raw.discovery import DamagedRun
+from ads_pipeline.raw.landing import RawRuns
+from ads_pipeline.raw.seal import METADATA, PAYLOAD, Seal, SealFacts
 
 DAY = date(2026, 2, 3)
 ROWS = [
@@ -82,7 +83,7 @@ def tree(top: Path) -> dict[str, tuple[int, bytes]]:
 
 
 def found(raw: RawRuns, since: date = DAY, until: date = DAY) -> list[Seal | DamagedRun]:
-    return list(raw.find(source="google_ads", since=since, until=until))
+    return list(raw.find_runs(source="google_ads", since=since, until=until))
 
 
 def assert_unreadable(raw: RawRuns, error: type[RawError]) -> None:
@@ -93,7 +94,7 @@ def assert_unreadable(raw: RawRuns, error: type[RawError]) -> None:
 
 
 def assert_listed_as_damage(raw: RawRuns) -> None:
-    (damage,) = raw.runs(key())
+    (damage,) = raw.list_runs(key())
     assert isinstance(damage, DamagedRun)
     assert (damage.path, damage.run) == (run().path, run())
     assert found(raw) == [damage]

@@ -1,4 +1,4 @@
-"""Which module may import what, as data, and the reader of imports that holds the code to it."""
+"""The rules which module may import what, and a check of the code against them."""
 
 import ast
 import sys
@@ -8,11 +8,11 @@ from pathlib import Path
 PACKAGE = "ads_pipeline"
 PURE = frozenset({"errors", "quoting", "domain"})
 FOLDERS = PURE | {"storage"}
-# The seal is what raw promises to whoever reads a payload: plain values, standard library only.
+# The format of a sealed run, for modules that read payloads: plain values, standard library only.
 SEAL = frozenset({"raw.seal", "raw.strict_json"})
 
-# folder or module -> (libraries it may use, folders and modules it may use). What is not listed may not exist.
-LAW: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
+# package or module -> (allowed libraries, allowed packages and modules). A module without a rule is a violation.
+RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "quoting": (frozenset(), frozenset()),
     "errors": (frozenset(), frozenset({"quoting"})),
     "domain": (frozenset(), frozenset({"errors", "quoting"})),
@@ -63,35 +63,33 @@ LAW: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
 }
 
 
-def violations(root: Path) -> list[str]:
-    """Every import below the package's folder that the law does not allow, as 'module:line imports name'."""
+def find_violations(root: Path) -> list[str]:
+    """Every import below the root that the rules do not allow, as 'module:line imports name'."""
     return [
         f"{path.relative_to(root)}:{line} imports {name}"
         for path in sorted(root.rglob("*.py"))
-        for line, name in imported(path)
-        if not allowed(room_of(path, root), name)
+        for line, name in find_imports(path)
+        if not is_allowed(top_level_name(path, root), name)
     ]
 
 
-def room_of(path: Path, root: Path) -> str:
+def top_level_name(path: Path, root: Path) -> str:
     return path.relative_to(root).parts[0].removesuffix(".py")
 
 
-def allowed(room: str, name: str) -> bool:
-    """Whether a room may import a dotted name."""
+def is_allowed(importer: str, name: str) -> bool:
+    """Whether a top-level package or module may import a dotted name."""
     top, *rest = name.split(".")
-    if room == "__init__":
+    if importer not in RULES:
         return False
-    if room not in LAW:
-        return False
-    libraries, rooms = LAW[room]
+    libraries, modules = RULES[importer]
     if top == PACKAGE:
-        return bool(rest) and (rest[0] == room or rest[0] in rooms or ".".join(rest[:2]) in rooms)
+        return bool(rest) and (rest[0] == importer or rest[0] in modules or ".".join(rest[:2]) in modules)
     return top in sys.stdlib_module_names or top in libraries
 
 
-def imported(path: Path) -> Iterator[tuple[int, str]]:
-    """Every import in a file with its line: at the top, inside functions, and by name through importlib."""
+def find_imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Every import in a file with its line, also inside functions and through importlib."""
     for node in ast.walk(ast.parse(path.read_text())):
         match node:
             case ast.Import(names=names):

@@ -263,7 +263,8 @@ Traceback (most recent call last):
 FileNotFoundError: [Errno 2] No such file or directory: '/x'
  SQLSTATE: 38000
 """
-WORKER_LOST = """Job aborted due to stage failure: Task 0 in stage 5.0 failed 1 times, most recent failure: Lost task 0.0
+WORKER_LOST = """
+Job aborted due to stage failure: Task 0 in stage 5.0 failed 1 times, most recent failure: Lost task 0.0
 in stage 5.0: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed). Consider setting 'x'.
 \tat org.apache.spark.api.python.BasePythonRunner.applyOrElse(PythonRunner.scala:1136)
 Caused by: java.net.SocketException: Connection reset

@@ -21,7 +21,8 @@ from ads_pipeline.domain.transitions import Outcome
 from ads_pipeline.errors import RunDamaged, RunNotSealed, UnsafePath
 from ads_pipeline.ledger.values import StateFilter
 from ads_pipeline.progress import no_progress, progress_on
-from ads_pipeline.raw.landing import DamagedRun, RawRuns
+from ads_pipeline.raw.discovery import DamagedRun
+from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import Seal
 from ads_pipeline.settings import Settings
 
@@ -189,7 +190,7 @@ def _find_runs(settings: Settings, selection: RawFilter, verdicts: Verdicts) -> 
     judged = (
         {run for run, (outcome, _current) in verdicts.items() if outcome is not None} if selection.unjudged else ()
     )
-    return RawRuns(settings.raw_root).find(
+    return RawRuns(settings.raw_root).find_runs(
         source=selection.source,
         since=selection.since,
         until=selection.until,

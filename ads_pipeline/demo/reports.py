@@ -6,7 +6,6 @@ by the same way as real ones; nothing else in the product knows that they are ma
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,17 +13,18 @@ from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from ads_pipeline.domain.partition import PartitionKey, Run, new_run_id
+from ads_pipeline.domain.partition import PartitionKey, Run, generate_run_id
 from ads_pipeline.errors import BadName, RunExists
-from ads_pipeline.raw.landing import METADATA, PAYLOAD, RawRuns
-from ads_pipeline.raw.seal import Seal, SealFacts, gaql_hash, seal_text
+from ads_pipeline.raw.landing import RawRuns
+from ads_pipeline.raw.seal import METADATA, PAYLOAD, Seal, SealFacts, encode_seal, hash_gaql
 from ads_pipeline.settings import GoogleApis
+from ads_pipeline.storage.durable_files import atomic_write
 
 Row = dict[str, Any]
 
 DAYS: Final = 7
-EXTRACTION: Final = time(4, 30, tzinfo=UTC)
-WEEK: Final = (1.06, 1.03, 1.0, 1.02, 0.95, 0.71, 0.78)  # Monday first: people search less at weekends
+EXTRACTION_TIME: Final = time(4, 30, tzinfo=UTC)
+WEEKDAY_FACTORS: Final = (1.06, 1.03, 1.0, 1.02, 0.95, 0.71, 0.78)  # Monday first: people search less at weekends
 MICROS: Final = 1_000_000
 
 
@@ -106,10 +106,10 @@ class Demo:
     """What was landed. The named ones are what a teller points at."""
 
     landed: tuple[Run, ...]
-    bad: Run  # a campaign with a negative cost
+    negative_cost: Run  # a campaign with a negative cost
     damaged: Run  # an outside extractor's, whose seal counts more rows than there are
     empty: Run  # a quiet day: sealed, good, and without a row
-    first: Run  # of the restated partition, as it was reported the morning after
+    original: Run  # of the restated partition, as it was reported the morning after
     restated: Run  # the same day as it is reported now, with conversions that came later
     late: PartitionKey  # nothing was landed for it yet; `land_late` does
 
@@ -121,7 +121,7 @@ class _Report:
     account: Account
     query_name: str
     day: date
-    conversions_grown: float = 1.0
+    conversion_factor: float = 1.0
 
     def rows(self) -> list[Row]:
         own = {"date": self.day.isoformat(), "customer_id": self.account.customer_id}
@@ -148,14 +148,14 @@ def land_demo(raw: RawRuns, google_apis: GoogleApis, *, until: date) -> Demo:
         if key != late:
             land = _land_by_hand if key == damaged else _land
             landed[key] = land(raw, google_apis, _run(key, until), rows)
-    again = _run(restated, until, extracted=datetime.combine(until, EXTRACTION))
+    again = _run(restated, until, extracted=datetime.combine(until, EXTRACTION_TIME))
     _land(raw, google_apis, again, _report(restated, conversions_grown=1.35).rows())
     return Demo(
         landed=(*landed.values(), again),
-        bad=landed[bad],
+        negative_cost=landed[bad],
         damaged=landed[damaged],
         empty=landed[empty],
-        first=landed[restated],
+        original=landed[restated],
         restated=again,
         late=late,
     )
@@ -196,15 +196,15 @@ def _report(key: PartitionKey, *, conversions_grown: float = 1.0) -> _Report:
         account=_account(key),
         query_name=key.query_name,
         day=key.logical_date,
-        conversions_grown=conversions_grown,
+        conversion_factor=conversions_grown,
     )
 
 
 def _run(key: PartitionKey, until: date, *, extracted: datetime | None = None) -> Run:
     """A run of the morning after, unless extracted later. Sets for different days do not share runs."""
-    extracted = extracted or datetime.combine(key.logical_date + timedelta(days=1), EXTRACTION)
+    extracted = extracted or datetime.combine(key.logical_date + timedelta(days=1), EXTRACTION_TIME)
     digits = hashlib.sha256(f"{key}/{until}/{extracted}".encode()).hexdigest()[:8]
-    return Run(key=key, run_id=new_run_id(extracted, digits))
+    return Run(key=key, run_id=generate_run_id(extracted, digits))
 
 
 def _facts(google_apis: GoogleApis, run: Run) -> SealFacts:
@@ -213,7 +213,7 @@ def _facts(google_apis: GoogleApis, run: Run) -> SealFacts:
         extracted_at=datetime.strptime(run.run_id[:15], "%Y%m%dT%H%M%S").replace(tzinfo=UTC),
         schema_version=QUERIES[name][0],
         api_version=google_apis.api_version,
-        query_hash=gaql_hash(google_apis.queries[name].gaql),
+        query_hash=hash_gaql(google_apis.queries[name].gaql),
         time_zone=account.time_zone,
         currency_code=account.currency_code,
     )
@@ -236,16 +236,14 @@ def _land_by_hand(raw: RawRuns, google_apis: GoogleApis, run: Run, rows: Sequenc
     half.mkdir(parents=True, exist_ok=True)
     _write(half / PAYLOAD, "".join(json.dumps(row) + "\n" for row in rows).encode())
     seal = Seal(run=run, facts=facts, record_count=len(rows) + 2, payload_bytes=None, payload_sha256=None)
-    _write(half / METADATA, seal_text(seal))
+    _write(half / METADATA, encode_seal(seal))
     half.rename(final)
     return run
 
 
 def _write(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
+    with atomic_write(path) as file:
         file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _campaigns(report: _Report) -> Iterator[Row]:
@@ -311,11 +309,11 @@ def _traffic(report: _Report, campaign: int) -> Row:
     """What one campaign had on one day, the same whichever query asks."""
     account = report.account
     name, channel, middling = account.campaigns[campaign]
-    impressions = round(middling * WEEK[report.day.weekday()] * (0.88 + 0.24 * _chance(report, name, "impressions")))
+    impressions = round(middling * WEEKDAY_FACTORS[report.day.weekday()] * (0.88 + 0.24 * _chance(report, name, "impressions")))
     rate = 0.055 if channel == "SEARCH" else 0.009
     clicks = round(impressions * rate * (0.85 + 0.3 * _chance(report, name, "clicks")))
     price = account.click_price * (0.9 + 0.2 * _chance(report, name, "price"))
-    conversions = clicks * (0.02 + 0.02 * _chance(report, name, "conversions")) * report.conversions_grown
+    conversions = clicks * (0.02 + 0.02 * _chance(report, name, "conversions")) * report.conversion_factor
     return {
         "impressions": impressions,
         "clicks": clicks,

@@ -1,7 +1,6 @@
-"""Looks at a whole house, check by check, and changes nothing: what is found, how bad it is, and what mends it.
+"""Runs the checks of a deployment and reports their findings. It changes nothing.
 
-What is looked at, and what counts as wrong, are the checks of `symptoms`. A check that cannot look is told as such
-and holds up none of the others.
+The checks themselves are in `doctor.checks`. A check that fails to run does not stop the others.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,58 +16,57 @@ from ads_pipeline.quoting import printable
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.settings import Settings, read_settings
 
-ENOUGH_ROOM: Final = 1 << 30  # bytes
+MIN_FREE_BYTES: Final = 1 << 30  # bytes
 
 
 class Severity(StrEnum):
-    """How bad a finding is: something is wrong, or may be only on its way."""
+    """An error needs an action. A warning may resolve without one."""
 
-    BAD = "bad"
-    LOOK = "look"
+    ERROR = "error"
+    WARNING = "warning"
 
 
 class CheckStatus(StrEnum):
-    """What a check came to."""
+    """The result of one check. FAILED: the check itself could not run."""
 
     OK = "ok"
-    LOOK = "look"
-    BAD = "bad"
+    WARNING = "warning"
+    ERROR = "error"
     FAILED = "fail"
     SKIPPED = "skip"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that is not as it should be, where, and what to do next."""
+    """One problem, its location and the next step."""
 
-    weight: Severity
+    severity: Severity
     where: str
     problem: str
-    step: str
+    next_step: str
 
 
-def bad(where: object, problem: str, step: str) -> Finding:
-    return Finding(weight=Severity.BAD, where=str(where), problem=problem, step=step)
+def make_error(where: object, problem: str, step: str) -> Finding:
+    return Finding(severity=Severity.ERROR, where=str(where), problem=problem, next_step=step)
 
 
-def look(where: object, problem: str, step: str) -> Finding:
-    return Finding(weight=Severity.LOOK, where=str(where), problem=problem, step=step)
+def make_warning(where: object, problem: str, step: str) -> Finding:
+    return Finding(severity=Severity.WARNING, where=str(where), problem=problem, next_step=step)
 
 
-def here() -> datetime:
-    """What time it is on this machine."""
+def local_now() -> datetime:
     return datetime.now(UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """What is examined: all that the settings name, at a moment of the database's clock."""
+    """The deployment to check. `now` is the time of the database."""
 
     settings: Settings
     ledger: LedgerInspection
     now: datetime
-    clock: Callable[[], datetime] = here
-    enough_room: int = ENOUGH_ROOM
+    clock: Callable[[], datetime] = local_now
+    min_free_bytes: int = MIN_FREE_BYTES
 
     @property
     def raw(self) -> RawRuns:
@@ -77,105 +75,114 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeploymentCheck:
-    """One thing to look at. `promise` is what holds where nothing is found.
+    """One check. `condition` is the statement that holds when nothing is found.
 
-    `slow`: it looks at every run or row there is. `absent` says why there is nothing to look at, where there is not.
+    A slow check reads every run or row. `find_skip_reason` returns why there is nothing to check, if so.
     """
 
     name: str
-    promise: str
+    condition: str
     find: Callable[[Deployment], Iterable[Finding]]
     slow: bool = False
-    absent: Callable[[Deployment], str | None] = lambda _site: None
+    find_skip_reason: Callable[[Deployment], str | None] = lambda _deployment: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
-    """What a check came to; `why` where it could not look, or was not asked to."""
+    """The result of one check. `reason` tells why it failed or was skipped."""
 
     name: str
-    promise: str
+    condition: str
     findings: tuple[Finding, ...] = ()
-    why: str | None = None
+    reason: str | None = None
     skipped: bool = False
 
     @property
-    def answer(self) -> CheckStatus:
-        if self.why is not None:
+    def status(self) -> CheckStatus:
+        if self.reason is not None:
             return CheckStatus.SKIPPED if self.skipped else CheckStatus.FAILED
-        weights = {finding.weight for finding in self.findings}
-        return CheckStatus.BAD if Severity.BAD in weights else CheckStatus.LOOK if weights else CheckStatus.OK
+        severities = {finding.severity for finding in self.findings}
+        return (
+            CheckStatus.ERROR
+            if Severity.ERROR in severities
+            else CheckStatus.WARNING
+            if severities
+            else CheckStatus.OK
+        )
 
 
-_SETTINGS: Final = ("settings", "the settings and the query file can be read")
-_LEDGER: Final = ("ledger", "the ledger is there, and at this release's revision")
+_SETTINGS: Final = ("settings", "the settings and the query file are valid")
+_LEDGER: Final = ("ledger", "the ledger exists and has the schema of this release")
 
 
-def examine(
+def run_checks(
     environ: Mapping[str, str], checks: Sequence[DeploymentCheck], *, quick: bool = False
 ) -> Iterator[CheckReport]:
-    """Each check in order, as soon as it is done. Without settings or ledger the others are told as failed."""
+    """Yield the report of each check as it finishes. Without settings or ledger, the other checks are FAILED."""
     try:
         settings = read_settings(environ)
     except BadSettings as error:
-        yield _examined(*_SETTINGS, [_mistake(each) for each in error.mistakes])
-        yield from _not_looked_at(
-            [_LEDGER, *((each.name, each.promise) for each in checks)], "the settings are wrong"
+        yield _report(*_SETTINGS, [_describe_mistake(each) for each in error.mistakes])
+        yield from _report_unchecked(
+            [_LEDGER, *((each.name, each.condition) for each in checks)], "the settings are invalid"
         )
         return
-    yield _examined(*_SETTINGS, [])
-    opened = _ledger_of(settings)
-    yield opened
-    if opened.answer is not CheckStatus.OK:
-        yield from _not_looked_at([(each.name, each.promise) for each in checks], "the ledger could not be opened")
+    yield _report(*_SETTINGS, [])
+    ledger_report = _check_ledger(settings)
+    yield ledger_report
+    if ledger_report.status is not CheckStatus.OK:
+        yield from _report_unchecked(
+            [(each.name, each.condition) for each in checks], "the ledger could not be opened"
+        )
         return
     with LedgerInspection.opened(settings.database_url, tenancy=settings.tenancy) as ledger:
-        site = Deployment(settings=settings, ledger=ledger, now=ledger.clock())
+        deployment = Deployment(settings=settings, ledger=ledger, now=ledger.clock())
         for check in checks:
-            yield examined(check, site, quick=quick)
+            yield run_check(check, deployment, quick=quick)
 
 
-def examined(check: DeploymentCheck, site: Deployment, *, quick: bool = False) -> CheckReport:
-    """What one check finds. Only a defect of ours rises; what is out of reach is the check's own answer."""
+def run_check(check: DeploymentCheck, deployment: Deployment, *, quick: bool = False) -> CheckReport:
+    """Run one check. Errors of the deployment become a FAILED report; bugs raise."""
     try:
-        absent = "left out, because it looks at every run or row" if quick and check.slow else check.absent(site)
-        if absent is not None:
-            return CheckReport(name=check.name, promise=check.promise, why=absent, skipped=True)
-        return _examined(check.name, check.promise, check.find(site))
+        skip_reason = "skipped by --quick" if quick and check.slow else check.find_skip_reason(deployment)
+        if skip_reason is not None:
+            return CheckReport(name=check.name, condition=check.condition, reason=skip_reason, skipped=True)
+        return _report(check.name, check.condition, check.find(deployment))
     except (AdsPipelineError, OSError) as error:
-        return CheckReport(name=check.name, promise=check.promise, why=_one_line(error))
+        return CheckReport(name=check.name, condition=check.condition, reason=_one_line(error))
 
 
-def _ledger_of(settings: Settings) -> CheckReport:
-    """Whether there is a ledger that this release can read."""
+def _check_ledger(settings: Settings) -> CheckReport:
     name, promise = _LEDGER
     file = settings.home / "ledger.db"
     if settings.postgres_url is None and not file.exists():
-        weight = bad if settings.raw_root.is_dir() else look
+        make_finding = make_error if settings.raw_root.is_dir() else make_warning
         step = "the first run of the pipeline creates one; restore a lost one from a backup or a copy"
-        return _examined(name, promise, [weight(file, "there is no ledger", step)])
+        return _report(name, promise, [make_finding(file, "there is no ledger", step)])
     try:
         with database.opened(settings.database_url, read_only=True):
-            return _examined(name, promise, [])
+            return _report(name, promise, [])
     except LedgerOutdated as error:
-        problem = f"it is at revision {error.found or 'none'}, this release needs {error.expected}"
-        step = "ads-pipeline migrate, or run the release that wrote it"
-        return _examined(name, promise, [bad("the ledger", problem, step)])
+        problem = f"its schema is at revision {error.found or 'none'}; this release needs {error.expected}"
+        step = "run ads-pipeline migrate, or use the release that wrote it"
+        return _report(name, promise, [make_error("the ledger", problem, step)])
     except AdsPipelineError as error:
-        return CheckReport(name=name, promise=promise, why=_one_line(error))
+        return CheckReport(name=name, condition=promise, reason=_one_line(error))
 
 
-def _examined(name: str, promise: str, findings: Iterable[Finding]) -> CheckReport:
-    return CheckReport(name=name, promise=promise, findings=tuple(findings))
+def _report(name: str, promise: str, findings: Iterable[Finding]) -> CheckReport:
+    return CheckReport(name=name, condition=promise, findings=tuple(findings))
 
 
-def _not_looked_at(checks: Iterable[tuple[str, str]], why: str) -> Iterator[CheckReport]:
-    return (CheckReport(name=name, promise=promise, why=why) for name, promise in checks)
+def _report_unchecked(checks: Iterable[tuple[str, str]], why: str) -> Iterator[CheckReport]:
+    return (CheckReport(name=name, condition=promise, reason=why) for name, promise in checks)
 
 
 def _one_line(error: Exception) -> str:
     return printable(" ".join(str(error).split()) or type(error).__name__)
 
 
-def _mistake(mistake: Mistake) -> Finding:
-    return bad(mistake.location, mistake.problem, "mend it and look again; the README lists all settings")
+def _describe_mistake(mistake: Mistake) -> Finding:
+    return make_error(
+        mistake.location, mistake.problem, "correct it and run doctor again; the README lists all settings"
+    )

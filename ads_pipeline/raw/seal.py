@@ -17,6 +17,8 @@ from ads_pipeline.errors import BadJson, BadName, RunDamaged
 from ads_pipeline.quoting import quoted
 from ads_pipeline.raw.strict_json import parse_object
 
+PAYLOAD: Final = "payload.jsonl"
+METADATA: Final = "metadata.json"  # the seal
 MAX_SEAL_BYTES: Final = 1 << 16
 MAX_COUNT: Final = (1 << 63) - 1
 

@@ -1,1 +1,1 @@
-"""Writes durable files."""
+"""Durable files on a disk. The only package that syncs files to disk."""

@@ -5,8 +5,6 @@ does not happen. `publication` decides what to commit.
 """
 
 import json
-import os
-import stat
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -22,6 +20,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, CommitProperties, PostCommitHookProperties, RemoveAction, Transaction
 
 from ads_pipeline.errors import WarehouseError
+from ads_pipeline.storage.durable_files import make_durable_directories, sync_directory, sync_file
 from ads_pipeline.warehouse.columns import TableColumn, read_delta_columns, to_delta_fields, to_delta_schema
 from ads_pipeline.warehouse.values import DATE_COLUMN, KEY_COLUMNS, DataFile, WarehouseTable
 
@@ -182,22 +181,6 @@ def write_checkpoint(table: WarehouseTable, version: int) -> None:
     sync_directory(table.log_directory)
 
 
-def sync_file(path: Path) -> None:
-    _force(path, os.O_RDONLY | os.O_NOFOLLOW)
-
-
-def sync_directory(path: Path) -> None:
-    _force(path, os.O_RDONLY | os.O_DIRECTORY)
-
-
-def make_durable_directories(path: Path) -> None:
-    """The directory with all above it, each name forced to disk."""
-    missing = [each for each in (path, *path.parents) if not each.exists()]
-    path.mkdir(parents=True, exist_ok=True)
-    for each in missing:
-        sync_directory(each.parent)
-
-
 def _commit(snapshot: TableSnapshot, token: str, commit: Callable[[CommitProperties], None]) -> CommitOutcome:
     """Commit, and read the outcome from the log, because the call may raise after the commit took place."""
     sync_log_entry(snapshot)  # the previous entry must survive a power cut before another one follows it
@@ -266,13 +249,3 @@ def _sync_entry(table: WarehouseTable, version: int) -> None:
     with suppress(FileNotFoundError):  # deleted after a checkpoint replaced it
         sync_file(_entry_path(table, version))
     sync_directory(table.log_directory)
-
-
-def _force(path: Path, flags: int) -> None:
-    descriptor = os.open(path, flags | os.O_CLOEXEC)
-    try:
-        if not flags & os.O_DIRECTORY and not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(f"{path.name} is not a plain file")
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

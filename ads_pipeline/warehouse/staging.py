@@ -18,8 +18,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from ads_pipeline.errors import StagingDamaged
+from ads_pipeline.storage.durable_files import make_durable_directories, sync_directory, sync_file
 from ads_pipeline.warehouse.columns import TableColumn, to_spark_schema
-from ads_pipeline.warehouse.delta_commits import TableSnapshot, make_durable_directories, sync_directory, sync_file
+from ads_pipeline.warehouse.delta_commits import TableSnapshot
 from ads_pipeline.warehouse.file_contents import group_by_partition, read_contents
 from ads_pipeline.warehouse.values import (
     DATE_COLUMN,

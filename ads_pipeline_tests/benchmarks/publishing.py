@@ -11,9 +11,10 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from ads_pipeline.domain.transitions import Outcome
-from ads_pipeline.raw.landing import PAYLOAD, RawRuns
+from ads_pipeline.raw.landing import RawRuns
+from ads_pipeline.raw.seal import PAYLOAD
 from ads_pipeline.raw.seal import Seal
-from ads_pipeline.validator.judging import SealedPayload, judge, rows_of
+from ads_pipeline.validator.judging import SealedPayload, judge_runs, read_accepted_rows
 from ads_pipeline.warehouse.publication import Warehouse
 from ads_pipeline.warehouse.values import Load, TableLoadResult
 from ads_pipeline_tests.benchmarks.validator import RULES, local_spark
@@ -23,9 +24,9 @@ HEAP = "1g"
 
 def publish(spark: SparkSession, runs: Sequence[SealedPayload], root: Path) -> TableLoadResult:
     """Judge the runs and make the table below this root hold them."""
-    accepted = [each.verdict.outcome is Outcome.ACCEPTED for each in judge(spark, runs, RULES)]
+    accepted = [each.verdict.outcome is Outcome.ACCEPTED for each in judge_runs(spark, runs, RULES)]
     assert all(accepted)
-    return replace_rows(spark, rows_of(spark, runs, RULES), runs, root)
+    return replace_rows(spark, read_accepted_rows(spark, runs, RULES), runs, root)
 
 
 def replace_rows(spark: SparkSession, rows: DataFrame, runs: Sequence[SealedPayload], root: Path) -> TableLoadResult:
@@ -34,12 +35,12 @@ def replace_rows(spark: SparkSession, rows: DataFrame, runs: Sequence[SealedPayl
         Load(run=each.seal.run, schema_version=RULES.schema_version, record_count=each.seal.record_count)
         for each in runs
     ]
-    return Warehouse(root).replace(spark, rows, loads, still=lambda due: due)
+    return Warehouse(root).replace(spark, rows, loads, is_publishable=lambda due: due)
 
 
 def main(raw: Path, root: Path) -> None:
-    seals = RawRuns(raw).find(source="google_ads", since=date.min, until=date.max)
-    runs = [SealedPayload(seal=s, payload=str(raw / s.run.path / PAYLOAD)) for s in seals if isinstance(s, Seal)]
+    seals = RawRuns(raw).find_runs(source="google_ads", since=date.min, until=date.max)
+    runs = [SealedPayload(seal=s, payload_path=str(raw / s.run.path / PAYLOAD)) for s in seals if isinstance(s, Seal)]
     spark = local_spark(heap=HEAP)
     loaded = publish(spark, runs, root)
     jvm = spark.sparkContext._jvm

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.raw.landing import METADATA, PAYLOAD, RawRuns
-from ads_pipeline.raw.seal import Seal, SealFacts, seal_text
+from ads_pipeline.raw.landing import RawRuns
+from ads_pipeline.raw.seal import METADATA, PAYLOAD
+from ads_pipeline.raw.seal import Seal, SealFacts, encode_seal
 from ads_pipeline.validator.judging import SealedPayload
 
 FACTS = SealFacts(
@@ -57,7 +58,7 @@ def _sealed(
             )
             run = Run(key=key, run_id=f"20260201T000000000Z-{customer:08x}")
             values = (_row(key, number, chance) for number in range(1, rows + 1))
-            sealed.append(SealedPayload(seal=seal(run, values), payload=str(root / run.path / PAYLOAD)))
+            sealed.append(SealedPayload(seal=seal(run, values), payload_path=str(root / run.path / PAYLOAD)))
     return sealed
 
 
@@ -74,7 +75,7 @@ def _put(root: Path, run: Run, rows: Rows) -> Seal:
     directory = root / run.path
     directory.mkdir(parents=True)
     (directory / PAYLOAD).write_bytes(payload)
-    (directory / METADATA).write_bytes(seal_text(seal))
+    (directory / METADATA).write_bytes(encode_seal(seal))
     return seal
 
 

@@ -14,7 +14,7 @@ from dagster._core.storage.runs.schema import RunsTable, RunStorageSqlMetadata
 
 from ads_pipeline.doctor import dagster_records
 from ads_pipeline.doctor.checks import CHECKS
-from ads_pipeline.doctor.examination import CheckStatus, Deployment, DeploymentCheck, examined
+from ads_pipeline.doctor.examination import CheckStatus, Deployment, DeploymentCheck, run_check
 from ads_pipeline.domain.partition import Run, parse_key
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.ledger import database
@@ -23,7 +23,8 @@ from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.tables import instant_text
 from ads_pipeline.orchestration.instance_storage import SCHEMA
 from ads_pipeline.pipeline.registration import register_runs
-from ads_pipeline.raw.landing import METADATA, PAYLOAD, TEMPORARY, RawRuns
+from ads_pipeline.raw.landing import TEMPORARY, RawRuns
+from ads_pipeline.raw.seal import METADATA, PAYLOAD
 from ads_pipeline.settings import read_settings
 from ads_pipeline_tests.builders import facts, tree
 from ads_pipeline_tests.cli.running import CommandResult, CommandLine, DemoCommandLine
@@ -277,7 +278,7 @@ def test_a_demotion_that_is_not_finished_is_told(well: CommandLine, ago: timedel
     with Ledger.opened(f"sqlite:///{well.home / 'ledger.db'}") as ledger:
         ledger.begin_demotions([rejection(run, validation_id="v2")])
     well.run("events", "follow", "--once")
-    backdoor(well, f"UPDATE demotions SET begun_at = '{instant_text(datetime.now(UTC) - ago)}'")
+    backdoor(well, f"UPDATE demotions SET started_at = '{instant_text(datetime.now(UTC) - ago)}'")
     one = only(well)
     assert (one["check"], one["weight"], one["where"]) == ("demotions", weight, str(run))
     assert one["next"] == "ads-pipeline reconcile --query campaign_daily"
@@ -353,14 +354,14 @@ def test_dagsters_records_are_read_where_dagster_keeps_them(records: tuple[Path,
     """Of the runs that are asked for, those that are there; where there is no table, there are no records."""
     home, url, engine = records
     if url is not None:
-        assert not dagster_records.kept(home, url)
+        assert not dagster_records.has_records(home, url)
     RunStorageSqlMetadata.create_all(engine)
     with engine.begin() as connection:
         row = {"pipeline_name": "x", "run_body": "{}"}
         connection.execute(sa.insert(RunsTable), [row | {"run_id": name, "status": name.upper()} for name in "abc"])
-    assert dagster_records.kept(home, url)
+    assert dagster_records.has_records(home, url)
     asked = [*(f"none-{number}" for number in range(1200)), "a", "c"]
-    assert dagster_records.statuses(home, url, asked) == {"a": "A", "c": "C"}
+    assert dagster_records.read_statuses(home, url, asked) == {"a": "A", "c": "C"}
     assert dagster_records.SCHEMA == SCHEMA
 
 
@@ -443,7 +444,7 @@ def test_another_releases_ledger_is_told(well: CommandLine) -> None:
     backdoor(well, f"UPDATE {database.REVISION_TABLE} SET version_num = '9999'")
     told = well.run("doctor", "--json").objects[0]
     assert (told["check"], told["weight"]) == ("ledger", "bad")
-    assert told["problem"] == "it is at revision 9999, this release needs 0005"
+    assert told["problem"] == "it is at revision 9999, this release needs 0001"
     assert told["next"].startswith("ads-pipeline migrate")
 
 
@@ -505,17 +506,17 @@ def test_clocks_that_differ_are_told(well: CommandLine) -> None:
     """By how much, whichever is ahead; a few seconds are nobody's business."""
     with LedgerInspection.opened(f"sqlite:///{well.home / 'ledger.db'}") as ledger:
         answers = {
-            ahead: examined(
+            ahead: run_check(
                 BY_NAME["clocks"],
                 site(well, ledger, clock=lambda by=ahead: datetime.now(UTC) + timedelta(seconds=by)),
             )
             for ahead in (-90, -2, 2, 90)
         }
-    assert {ahead: each.answer for ahead, each in answers.items()} == {
-        -90: CheckStatus.LOOK,
+    assert {ahead: each.status for ahead, each in answers.items()} == {
+        -90: CheckStatus.WARNING,
         -2: CheckStatus.OK,
         2: CheckStatus.OK,
-        90: CheckStatus.LOOK,
+        90: CheckStatus.WARNING,
     }
     assert "90 s apart" in answers[90].findings[0].problem
 
@@ -523,8 +524,8 @@ def test_clocks_that_differ_are_told(well: CommandLine) -> None:
 def test_a_full_disk_is_bad(well: CommandLine) -> None:
     """Before it stops a landing."""
     with LedgerInspection.opened(f"sqlite:///{well.home / 'ledger.db'}") as ledger:
-        told = examined(BY_NAME["home"], site(well, ledger, enough_room=1 << 62))
-    assert told.answer is CheckStatus.BAD
+        told = run_check(BY_NAME["home"], site(well, ledger, enough_room=1 << 62))
+    assert told.status is CheckStatus.ERROR
     assert "MiB are free" in told.findings[0].problem
 
 
@@ -535,4 +536,4 @@ def test_a_defect_is_not_taken_for_an_answer(well: CommandLine) -> None:
         raise KeyError("x")
 
     with LedgerInspection.opened(f"sqlite:///{well.home / 'ledger.db'}") as ledger, pytest.raises(KeyError):
-        examined(DeploymentCheck(name="broken", promise="", find=broken), site(well, ledger))
+        run_check(DeploymentCheck(name="broken", condition="", find=broken), site(well, ledger))

@@ -50,7 +50,7 @@ def test_runs_are_grouped_by_customer_and_query(demo_cli: DemoCommandLine) -> No
     assert result.lines[0] == "1180250317 campaign_daily"
     assert result.lines[1].split() == ["day", "run", "rows", "bytes", "v", "ledger"]
     rows = [line.split() for line in result.lines[2:10]]
-    assert rows[1][:3] == ["2026-03-03", demo_cli.demo.first.run_id, "3"]
+    assert rows[1][:3] == ["2026-03-03", demo_cli.demo.original.run_id, "3"]
     assert rows[2][1:3] == [demo_cli.demo.restated.run_id, "3"]
     assert [row[-2:] for row in rows[:3]] == [["2", "current"], ["2", "accepted"], ["2", "current"]]
     assert result.lines[-1] == "8 sealed runs: 7 current, 1 accepted"

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 
 from ads_pipeline.domain.partition import PartitionKey, Run, parse_run_path
 from ads_pipeline.errors import BadName, BadRow, RawError, RunDamaged, RunExists, RunNotSealed, UnsafePath
-from ads_pipeline.raw.landing import METADATA, PAYLOAD, DamagedRun, RawRuns
-from ads_pipeline.raw.seal import Seal
+from ads_pipeline.raw.discovery import DamagedRun
+from ads_pipeline.raw.landing import RawRuns
+from ads_pipeline.raw.seal import METADATA, PAYLOAD, Seal
 from ads_pipeline_tests.builders import (
     DAY,
     PAYLOAD_OF_ROWS,
@@ -67,8 +68,8 @@ class TestReading:
         assert (seal.run, seal.facts, seal.record_count) == (run(), facts(), 2)
         assert seal.payload_bytes == len(PAYLOAD_OF_ROWS)
         assert seal.payload_sha256 == hashlib.sha256(PAYLOAD_OF_ROWS).hexdigest()
-        assert list(raw.runs(key())) == found(raw) == [seal]
-        assert raw.seal(run()) == raw.verify(run()) == seal
+        assert list(raw.list_runs(key())) == found(raw) == [seal]
+        assert raw.read_seal(run()) == raw.verify(run()) == seal
         with raw.open(run()) as (again, payload):
             assert (again, payload.read()) == (seal, PAYLOAD_OF_ROWS)
 
@@ -131,7 +132,7 @@ class TestReading:
         raw.land(run("r2"), ROWS, facts())
         (root / run().path / METADATA).unlink()
         (root / run("r2").path).rename(root / key().path / "_tmp.r2.0badcafe")
-        assert list(raw.runs(key())) == found(raw) == []
+        assert list(raw.list_runs(key())) == found(raw) == []
         assert_unreadable(raw, RunNotSealed)
 
     @pytest.mark.invariant("R1")
@@ -149,7 +150,7 @@ class TestReading:
             (directory / "_SUCCESS").write_text("x")
             (directory / ".crc").write_text("x")
         (root / run().path / "notes.txt").write_text("x")
-        assert list(raw.runs(key())) == found(raw) == [raw.verify(run())] == [seal]
+        assert list(raw.list_runs(key())) == found(raw) == [raw.verify(run())] == [seal]
 
     def test_the_window_includes_both_ends_in_path_order(self, raw: RawRuns) -> None:
         """A window finds the runs of its first and last day and of those between, in the order of their paths."""
@@ -161,7 +162,7 @@ class TestReading:
         assert listed == sorted((r for r in runs if days[1] <= r.key.logical_date <= days[3]), key=lambda r: r.path)
         assert len(listed) == 12
         assert found(raw, days[3], days[1]) == []
-        assert list(raw.find(source="other_ads", since=days[0], until=days[4])) == []
+        assert list(raw.find_runs(source="other_ads", since=days[0], until=days[4])) == []
 
     @pytest.mark.parametrize(
         "path",
@@ -202,8 +203,8 @@ class TestLanding:
             raw.land(run("r3"), [{"x": float("nan")}], facts())
         with raw.open(run()) as (_seal, payload):
             payload.read()
-        assert len(raw.runs(key())) == len(found(raw)) == 2
-        assert raw.seal(run()) == raw.verify(run())
+        assert len(raw.list_runs(key())) == len(found(raw)) == 2
+        assert raw.read_seal(run()) == raw.verify(run())
         assert tree(root / run().path) == before
 
     @pytest.mark.invariant("R2", "R4")
@@ -262,7 +263,7 @@ class TestNames:
         """A search below a source whose name breaks its rule is refused, not answered from outside the root."""
         raw.land(run(), ROWS, facts())
         with pytest.raises(BadName):
-            list(raw.find(source=source, since=DAY, until=DAY))
+            list(raw.find_runs(source=source, since=DAY, until=DAY))
 
     NEAR = st.builds(
         PartitionKey,
@@ -303,14 +304,14 @@ class TestLinks:
         before = tree(tmp_path)
         assert_unreadable(raw, UnsafePath)
         with pytest.raises(UnsafePath):
-            raw.seal(run())
+            raw.read_seal(run())
         with pytest.raises(RunExists if depth == RUN_DEPTH else UnsafePath):
             raw.land(run(), ROWS, facts())
         if depth == RUN_DEPTH:
             assert_listed_as_damage(raw)
         else:
             with pytest.raises(UnsafePath):
-                raw.runs(key())
+                raw.list_runs(key())
         if depth == 1:
             with pytest.raises(UnsafePath):
                 found(raw)

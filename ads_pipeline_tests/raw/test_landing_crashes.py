@@ -22,8 +22,8 @@ from typing import Any, NoReturn
 import pytest
 
 from ads_pipeline.errors import BadRow, RawUnavailable, RunNotSealed
-from ads_pipeline.raw.landing import METADATA, PAYLOAD, RawRuns
-from ads_pipeline.raw.seal import Seal
+from ads_pipeline.raw.landing import RawRuns
+from ads_pipeline.raw.seal import METADATA, PAYLOAD, Seal
 from ads_pipeline_tests.builders import PAYLOAD_OF_ROWS, ROWS, facts, found, key, race, run
 
 WATCHED = ("open", "close", "write", "mkdir", "fsync", "fdatasync", "rename", "replace", "link", "unlink", "listdir")
@@ -162,7 +162,7 @@ def deaths(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def assert_nothing_sealed(root: Path) -> None:
     raw = RawRuns(root)
-    assert list(raw.runs(key())) == found(raw) == []
+    assert list(raw.list_runs(key())) == found(raw) == []
     assert [path for path in root.rglob("*") if path.name.startswith(("_tmp", "run_id"))] == []
 
 
@@ -180,7 +180,7 @@ class TestDeath:
         """Before the rename nothing is listed or read; after it the run is listed and every byte of it is right."""
         for death in deaths:
             raw = RawRuns(death.root)
-            listed = [each for each in raw.runs(key()) if each.run != run("again")]
+            listed = [each for each in raw.list_runs(key()) if each.run != run("again")]
             assert listed == [each for each in found(raw) if each.run != run("again")]
             if death.sealed:
                 with raw.open(run()) as (seal, payload):
@@ -197,7 +197,7 @@ class TestDeath:
             raw = RawRuns(death.root)
             seal = raw.land(run("again"), ROWS, facts())
             assert raw.verify(run("again")) == seal
-            assert seal in raw.runs(key())
+            assert seal in raw.list_runs(key())
 
     @pytest.mark.invariant("R3")
     def test_the_run_is_forced_to_disk_before_it_is_named(self, deaths: list[Death]) -> None:
@@ -304,7 +304,7 @@ class TestFailure:
             raise OSError(errno.EIO, "input/output error")
 
         monkeypatch.setattr(os, "listdir", fail)
-        for ask in (lambda: raw.runs(key()), lambda: found(raw)):
+        for ask in (lambda: raw.list_runs(key()), lambda: found(raw)):
             with pytest.raises(RawUnavailable):
                 ask()
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from ads_pipeline.contracts.registry import rules_for
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.raw.landing import PAYLOAD, RawRuns
-from ads_pipeline.raw.seal import Seal, SealFacts
+from ads_pipeline.raw.landing import RawRuns
+from ads_pipeline.raw.seal import PAYLOAD, Seal, SealFacts
 from ads_pipeline.validator.judging import SealedPayload
 from ads_pipeline_tests.builders import seal_by_hand
 
@@ -60,7 +60,7 @@ def create_run(root: Path, run_id: str, *rows: dict[str, Any], customer_id: str 
 def create_outside_run(root: Path, run_id: str, payload: bytes, **seal: Any) -> SealedPayload:
     """A run of these bytes, sealed by an outside extractor, with changed fields in its seal."""
     seal_by_hand(root, make_run(run_id), payload, **seal)
-    return _describe_payload(root, RawRuns(root).seal(make_run(run_id)))
+    return _describe_payload(root, RawRuns(root).read_seal(make_run(run_id)))
 
 
 class KillOnUnpickle(str):

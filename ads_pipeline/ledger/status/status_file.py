@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from ads_pipeline.domain.freshness import PartitionStatus
 from ads_pipeline.errors import StatusFileUnavailable
-from ads_pipeline.storage.atomic_files import atomic_write
+from ads_pipeline.storage.durable_files import atomic_write
 
 _TEXT, _INSTANT = pa.string(), pa.timestamp("us", tz="UTC")
 SCHEMA: Final = pa.schema(

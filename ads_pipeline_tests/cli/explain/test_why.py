@@ -65,7 +65,7 @@ def _block(ended: CommandResult, name: str) -> Iterator[str]:
 
 def test_a_good_partition_is_told_with_its_history(demo_cli: DemoCommandLine) -> None:
     """A day that was restated is read from the second run; both stand there with their verdicts; nothing is to do."""
-    first, again = demo_cli.demo.first, demo_cli.demo.restated
+    first, again = demo_cli.demo.original, demo_cli.demo.restated
     ended = ask(demo_cli, first.key)
     assert ended.lines[0] == str(first.key)
     assert told(ended, "safe to read") == f"yes, from run {again.run_id} with 3 rows"
@@ -83,13 +83,13 @@ def test_a_good_partition_is_told_with_its_history(demo_cli: DemoCommandLine) ->
 
 def test_the_source_may_be_left_out(demo_cli: DemoCommandLine) -> None:
     """The query file has one source, so its name need not be written."""
-    whole = str(demo_cli.demo.first.key)
+    whole = str(demo_cli.demo.original.key)
     assert ask(demo_cli, whole.removeprefix("google_ads/")).out == ask(demo_cli, whole).out
 
 
 def test_a_failed_partition_tells_why_and_what_to_do(demo_cli: DemoCommandLine) -> None:
     """The validator's words stand with the attempt, and with what readers do not see."""
-    ended = ask(demo_cli, demo_cli.demo.bad.key)
+    ended = ask(demo_cli, demo_cli.demo.negative_cost.key)
     assert told(ended, "safe to read") == "no"
     assert told(ended, "readers see").startswith("nothing, because its run was rejected: ")
     assert "rejected, failed at 20" in told(ended, "runs")

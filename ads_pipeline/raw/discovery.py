@@ -1,0 +1,102 @@
+"""Finding sealed runs below the raw root: all runs of a partition, or all runs of a source in a range of days."""
+
+import os
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+from datetime import date
+
+from ads_pipeline.domain.partition import Run, parse_date, parse_run_path
+from ads_pipeline.errors import BadName, RunDamaged, RunNotSealed, UnsafePath
+from ads_pipeline.quoting import printable
+from ads_pipeline.raw.reading import NOT_A_DIRECTORY, NOT_A_DIRECTORY_PROBLEM, read_seal, translate_os_errors
+from ads_pipeline.raw.seal import Seal
+from ads_pipeline.storage.durable_files import open_directory
+
+_SAMPLE_PARTS = ("customer_id=0", "query_name=q", "logical_date=2000-01-01", "run_id=r")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DamagedRun:
+    """A directory below the raw root that is not a sound run. `run` is None when the name is invalid."""
+
+    path: str
+    problem: str
+    run: Run | None = None
+
+
+def find_in_source(
+    source: int, path: str, *, since: date, until: date, known: Container[Run]
+) -> Iterator[Seal | DamagedRun]:
+    """The sealed runs below a source's directory with a logical date in the range, in path order."""
+    window = f"logical_date={since.isoformat()}", f"logical_date={until.isoformat()}"
+    yield from _walk(source, path, ("customer_id=", "query_name=", "logical_date="), window, known)
+
+
+def find_in_day(day: int, path: str, known: Container[Run] = frozenset()) -> Iterator[Seal | DamagedRun]:
+    """The sealed runs in a partition's directory, except the known ones, in order of their names."""
+    for name in sorted(os.listdir(day)):
+        if name[0] in "._":
+            continue
+        run_path = f"{path}/{name}"
+        try:
+            run = parse_run_path(run_path)
+        except BadName as error:
+            yield DamagedRun(path=printable(run_path), problem=str(error))
+            continue
+        if run in known:
+            continue
+        try:
+            with translate_os_errors(run_path), open_directory(name, day) as directory:
+                found: Seal | DamagedRun = read_seal(directory, run)
+        except RunNotSealed:
+            continue
+        except (RunDamaged, UnsafePath) as error:
+            found = DamagedRun(path=run_path, problem=error.problem, run=run)
+        yield found
+
+
+def _walk(
+    parent: int, path: str, prefixes: tuple[str, ...], window: tuple[str, str], known: Container[Run]
+) -> Iterator[Seal | DamagedRun]:
+    """The runs below a directory whose children have names with the first prefix."""
+    if not prefixes:
+        yield from find_in_day(parent, path, known)
+        return
+    prefix, *deeper = prefixes
+    for name in sorted(os.listdir(parent)):
+        if name[0] in "._":
+            continue
+        child_path = f"{path}/{name}"
+        if not deeper and _is_outside(name, prefix, window):
+            continue
+        problem = _find_name_problem(child_path)
+        if problem:
+            yield DamagedRun(path=printable(child_path), problem=problem)
+            continue
+        try:
+            with open_directory(name, parent) as child:
+                yield from _walk(child, child_path, tuple(deeper), window, known)
+        except OSError as error:
+            if error.errno not in NOT_A_DIRECTORY:
+                raise
+            yield DamagedRun(path=printable(child_path), problem=NOT_A_DIRECTORY_PROBLEM)
+
+
+def _is_outside(name: str, prefix: str, window: tuple[str, str]) -> bool:
+    """Whether the name is a valid day outside the window. Most names need no parsing, because history is long."""
+    if window[0] <= name <= window[1] or not name.startswith(prefix):
+        return False
+    try:
+        parse_date(name.removeprefix(prefix))
+    except BadName:
+        return False
+    return True
+
+
+def _find_name_problem(path: str) -> str | None:
+    """Why the path cannot lead to a run; None when it can. Missing parts are filled with valid ones."""
+    try:
+        parse_run_path("/".join([path, *_SAMPLE_PARTS[path.count("/") :]]))
+    except BadName as error:
+        return str(error)
+    return None

@@ -1,0 +1,89 @@
+"""Reading one sealed run: its seal, its payload, and the checks of the payload against the seal.
+
+Functions with a `directory` parameter take an open descriptor and never follow a symbolic link below it.
+"""
+
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO
+
+from ads_pipeline.domain.partition import Run
+from ads_pipeline.errors import RawUnavailable, RunDamaged, RunNotSealed, UnsafePath
+from ads_pipeline.raw.seal import MAX_SEAL_BYTES, METADATA, PAYLOAD, Seal, parse_seal
+
+NOT_A_DIRECTORY = (errno.ELOOP, errno.ENOTDIR)
+NOT_A_DIRECTORY_PROBLEM = "a symbolic link or a file stands where a directory must be"
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # opening a FIFO must not block
+_CHUNK = 1 << 20
+
+
+def read_seal(directory: int, run: Run) -> Seal:
+    """The seal in a run's directory, checked against the payload's size. RunNotSealed or RunDamaged."""
+    try:
+        descriptor = _open_plain_file(METADATA, directory, run)
+    except FileNotFoundError:
+        raise RunNotSealed(run.path, "the run has no seal") from None
+    with os.fdopen(descriptor, "rb") as metadata:
+        seal = parse_seal(metadata.read(MAX_SEAL_BYTES + 1), run)
+    try:
+        payload = os.stat(PAYLOAD, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        raise RunDamaged(run.path, "the run has a seal but no payload") from None
+    if not stat.S_ISREG(payload.st_mode):
+        raise RunDamaged(run.path, f"{PAYLOAD} is not a plain file")
+    if seal.payload_bytes is not None and payload.st_size != seal.payload_bytes:
+        raise RunDamaged(run.path, f"the payload has {payload.st_size} bytes, the seal says {seal.payload_bytes}")
+    return seal
+
+
+def open_verified_payload(directory: int, seal: Seal) -> BinaryIO:
+    """The payload, open at its start, after every byte was checked against the seal. RunDamaged if they differ."""
+    payload = os.fdopen(_open_plain_file(PAYLOAD, directory, seal.run), "rb")
+    try:
+        _check_payload(seal, payload)
+        payload.seek(0)
+    except BaseException:
+        payload.close()
+        raise
+    return payload
+
+
+@contextmanager
+def translate_os_errors(path: str) -> Iterator[None]:
+    """Raise UnsafePath or RawUnavailable in place of an OSError."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in NOT_A_DIRECTORY:
+            raise UnsafePath(path, "a symbolic link or a file stands where a directory must be") from error
+        raise RawUnavailable(path, f"the file system failed: {error.strerror}") from error
+
+
+def _check_payload(seal: Seal, payload: BinaryIO) -> None:
+    digest, lines, last_byte = hashlib.sha256(), 0, b"\n"
+    while chunk := payload.read(_CHUNK):
+        digest.update(chunk)
+        lines += chunk.count(b"\n")
+        last_byte = chunk[-1:]
+    lines += last_byte != b"\n"  # the last line may lack its newline
+    if seal.payload_sha256 is not None and digest.hexdigest() != seal.payload_sha256:
+        raise RunDamaged(seal.run.path, "the payload's sha256 is not the seal's")
+    if lines != seal.record_count:
+        raise RunDamaged(seal.run.path, f"the payload has {lines} lines, the seal says {seal.record_count}")
+
+
+def _open_plain_file(name: str, directory: int, run: Run) -> int:
+    try:
+        descriptor = os.open(name, _READ, dir_fd=directory)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket
+            raise RunDamaged(run.path, f"{name} is not a plain file") from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise RunDamaged(run.path, f"{name} is not a plain file")
+    return descriptor

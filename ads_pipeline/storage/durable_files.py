@@ -1,0 +1,97 @@
+"""Writes that survive a crash: whole files, new files and directories, syncing to disk.
+
+Functions with a `parent` or `directory` parameter take an open descriptor and never follow a symbolic link below it.
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_BUFFER_SIZE = 1 << 20
+
+
+@contextmanager
+def atomic_write(path: Path, *, replace: bool = True) -> Iterator[BinaryIO]:
+    """A file to write, which gets its name when the block has succeeded and its content is on disk.
+
+    Readers see the earlier file or the whole new one. With `replace=False` an existing file stays and
+    FileExistsError is raised.
+    """
+    temporary = path.with_name(f"_tmp.{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    try:
+        with temporary.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if replace:
+            temporary.replace(path)
+        else:
+            path.hardlink_to(temporary)
+        sync_directory(path.parent)  # makes the new name durable
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def sync_file(path: Path) -> None:
+    """Sync a file's content to disk. OSError when the path is not a plain file."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(f"{path.name} is not a plain file")
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_directory(path: Path) -> None:
+    """Sync the names in a directory to disk."""
+    descriptor = os.open(path, _DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_durable_directories(path: Path) -> None:
+    """Create a directory and its missing parents, and sync each new name to disk."""
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for each in missing:
+        sync_directory(each.parent)
+
+
+@contextmanager
+def open_directory(name: str, parent: int | None, *, follow: bool = False) -> Iterator[int]:
+    """A descriptor of a directory. OSError when it is a symbolic link, unless `follow` allows one."""
+    descriptor = os.open(name, _DIRECTORY if follow else _DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def make_directory(name: str, parent: int) -> None:
+    """Create a directory unless it exists, and sync its name to disk."""
+    with suppress(FileExistsError):
+        os.mkdir(name, 0o755, dir_fd=parent)
+    os.fsync(parent)  # even if it existed: its creator may have crashed before syncing
+
+
+@contextmanager
+def create_file(name: str, directory: int) -> Iterator[BinaryIO]:
+    """A new read-only file, synced to disk at the end of the block."""
+    with os.fdopen(os.open(name, _NEW_FILE, 0o444, dir_fd=directory), "wb", buffering=_BUFFER_SIZE) as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_descriptor(descriptor: int) -> None:
+    """Sync an open file or directory to disk."""
+    os.fsync(descriptor)
