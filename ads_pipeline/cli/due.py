@@ -1,6 +1,6 @@
-"""Says what is wanted now, and parks or releases the accounts and queries for which nothing is to be fetched.
+"""Executes `state due`, `state park` and `state release`.
 
-Extractors poll it and people read it. Whose turn it is where room is short, is for the policy and its sensor to say.
+`state due` lists partitions that need a new run now. The retry sensor, not this list, limits how many start at once.
 """
 
 import sys
@@ -24,13 +24,13 @@ from ads_pipeline.ledger.values import StateFilter
 from ads_pipeline.quoting import printable
 from ads_pipeline.settings import Settings
 
-NO_LIMIT: Final = 1_000_000_000  # what narrows is looked at here, so nothing may be cut off before
-PARKED_BY_OPERATOR: Final = "parked_by_hand"
+NO_LIMIT: Final = 1_000_000_000  # filters are applied after the query, so the query must not cut rows off
+PARKED_BY_OPERATOR: Final = "parked_by_operator"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DueRow:
-    """A partition that is wanted now: as which kind of work, since when, and why."""
+    """A partition that needs a new run now, with the kind of work, when it became due, and why."""
 
     key: PartitionKey
     lane: Lane
@@ -40,143 +40,144 @@ class DueRow:
 
 
 def print_due(settings: Settings, filters: Mapping[str, Any], *, limit: int, as_json: bool) -> None:
-    """Write what is wanted now, fresh days first and in each lane the longest wanted first; then what is parked."""
+    """Print due partitions, fresh days first and in each lane the longest due first; then what is parked."""
     with open_ledger(settings) as ledger:
-        wanted = build_filter(settings, ledger, **filters)
-        found = _due(settings, ledger, wanted, limit=NO_LIMIT if any(filters.values()) else limit + 1)
-        parked = ledger.retry_queue.list_parkings(settings.google_apis.source)
-    notes = [_tallied(found[:limit]), *(f"parked: {describe_parking(each)}" for each in parked)]
-    if len(found) > limit:
-        notes.insert(1, "more are due; --limit shows more of them")
+        selection = build_filter(settings, ledger, **filters)
+        due = _find_due(settings, ledger, selection, limit=NO_LIMIT if any(filters.values()) else limit + 1)
+        parkings = ledger.retry_queue.list_parkings(settings.google_apis.source)
+    shown = due[:limit]
+    notes = [_summarize(shown), *(f"parked: {describe_parking(parking)}" for parking in parkings)]
+    if len(due) > limit:
+        notes.insert(1, "more are due; --limit shows more")
     if as_json:
-        write_json(_fields(each) for each in found[:limit])
-        print(*notes, sep="\n", file=sys.stderr)  # noqa: T201 - standard output is the program's
+        write_json(map(_json_fields, shown))
+        print(*notes, sep="\n", file=sys.stderr)  # noqa: T201 - standard output is for the JSON
         return
-    paper = OutputConsole()
-    if found:
-        paper.print(_table(found[:limit]), Text(""), sep="\n")
+    console = OutputConsole()
+    if shown:
+        console.print(_build_table(shown), Text(""), sep="\n")
     for note in notes:
-        paper.print(cell(note))
+        console.print(cell(note))
 
 
 def park(settings: Settings, arguments: ActionArguments) -> None:
-    """Have nothing fetched for an account or a query until it is released."""
-    parking, order = _parking(settings, arguments), build_request(arguments)
+    """Stop fetching an account or a query until it is released."""
+    parking, request = _build_parking(settings, arguments), build_request(arguments)
     with open_ledger(settings) as ledger:
         if parking.scope == "customer":
             check_customers([parking.name], settings, ledger)
         else:
             settings.query(parking.name)
-        known = _parked(ledger, parking)
-    if known:
-        OutputConsole().print(cell(f"nothing to park: {describe_parking(known)}"))
+        existing = _find_parking(ledger, parking)
+    if existing:
+        OutputConsole().print(cell(f"nothing to park: {describe_parking(existing)}"))
         return
-    with open_control_actions(settings) as desk:
-        done = desk.park(parking, order)
-    _tell("parked" if done else "somebody else has parked", parking, order.action_id)
+    with open_control_actions(settings) as actions:
+        is_new = actions.park(parking, request)
+    _print_result("parked" if is_new else "already parked by another operator:", parking, request.action_id)
 
 
 def release(settings: Settings, arguments: ActionArguments) -> None:
-    """Let an account or a query that was parked be fetched again."""
-    parking, order = _parking(settings, arguments), build_request(arguments)
+    """Resume fetching a parked account or query."""
+    parking, request = _build_parking(settings, arguments), build_request(arguments)
     with open_ledger(settings) as ledger:
-        known = _parked(ledger, parking)
-        if known is None and parking.scope == "customer":
+        existing = _find_parking(ledger, parking)
+        if existing is None and parking.scope == "customer":
             check_customers([parking.name], settings, ledger)
-        elif known is None:
+        elif existing is None:
             settings.query(parking.name)
-    if known is None:
-        OutputConsole().print(cell(f"nothing to release: {_name(parking)} is not parked"))
+    if existing is None:
+        OutputConsole().print(cell(f"nothing to release: {_describe_scope(parking)} is not parked"))
         return
-    with open_control_actions(settings) as desk:
-        done = desk.release(parking, order)
-    _tell("released" if done else "somebody else has released", parking, order.action_id)
+    with open_control_actions(settings) as actions:
+        was_parked = actions.release(parking, request)
+    _print_result("released" if was_parked else "already released by another operator:", parking, request.action_id)
 
 
-def _parking(settings: Settings, asked: ActionArguments) -> Parking:
-    """What is to be parked or released, by the one word that names it."""
-    words = [("customer", "customer_id", each) for each in asked.customer]
-    words += [("query", "query_name", each) for each in asked.query]
-    if len(words) != 1:
-        raise BadCommand("name either an account by --customer or a query by --query, and not both")
-    ((scope, rule, name),) = words
+def _build_parking(settings: Settings, arguments: ActionArguments) -> Parking:
+    """The one account or query that the options name. Raises BadCommand for none or several."""
+    given = [("customer", "customer_id", name) for name in arguments.customer]
+    given += [("query", "query_name", name) for name in arguments.query]
+    if len(given) != 1:
+        raise BadCommand("give either an account by --customer or a query by --query, not both")
+    ((scope, rule, name),) = given
     return Parking(
         source=settings.google_apis.source,
         scope=scope,
         name=validate_name(rule, name),
         error_class=PARKED_BY_OPERATOR,
-        why=printable(asked.reason),
+        why=printable(arguments.reason),
     )
 
 
-def _parked(ledger: LedgerReader, parking: Parking) -> Parking | None:
-    place = parking.scope, parking.name
-    return next(
-        (each for each in ledger.retry_queue.list_parkings(parking.source) if (each.scope, each.name) == place), None
-    )
+def _find_parking(ledger: LedgerReader, wanted: Parking) -> Parking | None:
+    parkings = ledger.retry_queue.list_parkings(wanted.source)
+    return next((each for each in parkings if (each.scope, each.name) == (wanted.scope, wanted.name)), None)
 
 
-def _tell(done: str, parking: Parking, action_id: str) -> None:
-    paper = OutputConsole()
-    paper.print(cell(f"{done} {_name(parking)}"), cell(f"act {action_id}"), sep="\n")
+def _print_result(result: str, parking: Parking, action_id: str) -> None:
+    OutputConsole().print(cell(f"{result} {_describe_scope(parking)}"), cell(f"action {action_id}"), sep="\n")
 
 
-def _name(parking: Parking) -> str:
+def _describe_scope(parking: Parking) -> str:
     return f"{'account' if parking.scope == 'customer' else 'query'} {parking.name}"
 
 
-def _due(settings: Settings, ledger: LedgerReader, wanted: StateFilter, *, limit: int) -> list[DueRow]:
-    """Requests and failures that are due, lane by lane."""
-    schedule, today = ledger.retry_queue, datetime.now(UTC).date()
-    place: Mapping[str, Any] = {"source": settings.google_apis.source, "today": today, "limit": limit}
-    found = []
+def _find_due(settings: Settings, ledger: LedgerReader, selection: StateFilter, *, limit: int) -> list[DueRow]:
+    """The due requests and retries that match, lane by lane."""
+    queue, today = ledger.retry_queue, datetime.now(UTC).date()
+    options: Mapping[str, Any] = {"source": settings.google_apis.source, "today": today, "limit": limit}
+    due = []
     for lane in Lane:
-        requests = schedule.find_due_requests(settings.retry_policy, lane, **place)
-        why = {action_id: _ordered(ledger, action_id) for action_id in {each.action_id for each in requests}}
-        of_lane = [
+        requests = queue.find_due_requests(settings.retry_policy, lane, **options)
+        action_ids = {request.action_id for request in requests}
+        why = {action_id: _describe_action(ledger, action_id) for action_id in action_ids}
+        rows = [
             DueRow(key=each.key, lane=lane, kind=each.kind, since=each.requested_at, why=why[each.action_id])
             for each in requests
         ]
-        keys = schedule.find_due(settings.retry_policy, lane, **place)
-        plans = schedule.find_scheduled(keys)
-        of_lane += [
-            DueRow(key=key, lane=lane, kind="failed", since=plan.due_at, why=plan.why)
-            for key, plan in ((key, plans.get(key)) for key in keys)
-            if plan is not None and plan.due_at is not None
+        keys = queue.find_due(settings.retry_policy, lane, **options)
+        scheduled = queue.find_scheduled(keys)
+        rows += [
+            DueRow(key=key, lane=lane, kind="failed", since=retry.due_at, why=retry.why)
+            for key, retry in ((key, scheduled.get(key)) for key in keys)
+            if retry is not None and retry.due_at is not None
         ]
-        found += sorted((each for each in of_lane if _matches(each.key, wanted)), key=lambda each: each.since)
-    return found
+        due += sorted((row for row in rows if _matches(row.key, selection)), key=lambda row: row.since)
+    return due
 
 
-def _ordered(ledger: LedgerReader, action_id: str) -> str:
-    """Who asked for it and why."""
-    return next((f"{each.operator}: {each.reason}" for each in ledger.action_parts(action_id)), f"act {action_id}")
+def _describe_action(ledger: LedgerReader, action_id: str) -> str:
+    """The operator and the reason of a request."""
+    logged = ledger.action_parts(action_id)
+    return next((f"{part.operator}: {part.reason}" for part in logged), f"action {action_id}")
 
 
-def _matches(key: PartitionKey, wanted: StateFilter) -> bool:
+def _matches(key: PartitionKey, selection: StateFilter) -> bool:
     return (
-        (wanted.customer_ids is None or key.customer_id in wanted.customer_ids)
-        and (wanted.query_names is None or key.query_name in wanted.query_names)
-        and (wanted.since is None or key.logical_date >= wanted.since)
-        and (wanted.until is None or key.logical_date <= wanted.until)
+        (selection.customer_ids is None or key.customer_id in selection.customer_ids)
+        and (selection.query_names is None or key.query_name in selection.query_names)
+        and (selection.since is None or key.logical_date >= selection.since)
+        and (selection.until is None or key.logical_date <= selection.until)
     )
 
 
-def _tallied(found: Sequence[DueRow]) -> str:
-    if not found:
+def _summarize(due: Sequence[DueRow]) -> str:
+    if not due:
         return "nothing is due"
-    lanes = ", ".join(f"{number:,} {lane}" for lane in Lane if (number := sum(each.lane is lane for each in found)))
-    return f"{count_of(len(found), 'partition')} due: {lanes}"
+    counts = {lane: sum(row.lane is lane for row in due) for lane in Lane}
+    lanes = ", ".join(f"{count:,} {lane}" for lane, count in counts.items() if count)
+    return f"{count_of(len(due), 'partition')} due: {lanes}"
 
 
-def _table(found: Sequence[DueRow]) -> Any:
+def _build_table(due: Sequence[DueRow]) -> Any:
     table = new_table(customer="left", query="fold", day="left", kind="left", since="left", why="fold")
-    for each in found:
-        place = each.key.customer_id, each.key.query_name, each.key.logical_date
-        table.add_row(*map(cell, (*place, each.kind, f"{each.since:%m-%d %H:%M}Z", each.why)))
+    for row in due:
+        key = row.key
+        cells = (key.customer_id, key.query_name, key.logical_date, row.kind, f"{row.since:%m-%d %H:%M}Z", row.why)
+        table.add_row(*map(cell, cells))
     return table
 
 
-def _fields(due: DueRow) -> dict[str, object]:
-    told = {"lane": due.lane, "kind": due.kind, "since": iso_instant(due.since), "why": due.why}
-    return asdict(due.key) | told
+def _json_fields(row: DueRow) -> dict[str, object]:
+    return asdict(row.key) | {"lane": row.lane, "kind": row.kind, "since": iso_instant(row.since), "why": row.why}

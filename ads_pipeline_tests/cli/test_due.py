@@ -84,7 +84,7 @@ def test_what_is_parked_is_released(cli: CommandLine) -> None:
     assert cli.run("state", "release", *words).lines[0] == "released query campaign_daily"
     assert cli.run("state", "release", *words).lines == ["nothing to release: query campaign_daily is not parked"]
     assert cli.run("audit", "parked").lines == ["0 parked"]
-    acts = cli.run("audit", "acts", "--json").objects
+    acts = cli.run("audit", "actions", "--json").objects
     assert [(each["action"], each["operator"], each["filters"]) for each in acts[:2]] == [
         ("release", "ada", "--query campaign_daily"),
         ("park", "ada", "--query campaign_daily"),

@@ -1,13 +1,13 @@
-"""Gathers what becomes of partitions: when they are tried next, what was asked for, what is held back, and why.
+"""Forecasts for each partition when it is retried next, and what prevents a retry.
 
-The rules are `retry`'s, the plans the ledger's. What an operator does about it is for `advice` to say.
+`domain.retry` holds the rules and `RetryQueue` the schedule. `advice` derives an operator's next steps.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from ads_pipeline.cli.output import iso_instant, format_instant
+from ads_pipeline.cli.output import format_instant, iso_instant
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.retry import Failure, Parked, RetryAt, RetryDecision, RetryPolicy, Terminal, decide_retry
 from ads_pipeline.domain.transitions import PartitionState, Status
@@ -18,7 +18,7 @@ from ads_pipeline.ledger.values import LeaseHolder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryForecast:
-    """What becomes of one partition: of its last failure, of what was asked for, and what holds it back."""
+    """The retry decision for a partition, its open request, its parkings, its mark and its lease holder."""
 
     decision: RetryDecision | None = None
     request: OpenRequest | None = None
@@ -32,7 +32,7 @@ class RetryForecast:
 
     @property
     def next_at(self) -> datetime | None:
-        """The moment from which it is tried again; None where nothing brings a try until somebody acts."""
+        """When the partition is retried next; None when it is not retried without a control action."""
         if self.parkings or self.marked:
             return None
         if isinstance(self.decision, RetryAt):
@@ -40,74 +40,76 @@ class RetryForecast:
         return self.request.requested_at if self.request and self.decision is None else None
 
     def describe(self, now: datetime) -> dict[str, str]:
-        """In words, for people."""
-        said = {} if self.holder is None else {"at work": str(self.holder)}
+        """Labelled texts for people. Labels without content are absent."""
+        texts = {} if self.holder is None else {"claim": str(self.holder)}
         if self.request:
-            said["asked for"] = (
-                f"{self.request.kind} at {format_instant(self.request.requested_at)}, act {self.request.action_id}"
-            )
+            at = format_instant(self.request.requested_at)
+            texts["requested"] = f"{self.request.kind} at {at}, action {self.request.action_id}"
         if self.parkings:
-            said["parked"] = "; ".join(map(describe_parking, self.parkings))
+            texts["parked"] = "; ".join(map(describe_parking, self.parkings))
+        next_retry = self._describe_next_retry(now)
+        return texts if next_retry is None else texts | {"next retry": next_retry}
+
+    def _describe_next_retry(self, now: datetime) -> str | None:
         if self.terminal:
-            said["next try"] = f"none, it is terminal: {self.terminal.explanation}"
-        elif self.marked:
-            said["next try"] = "none, it is marked as terminal"
-        elif isinstance(self.decision, Parked):
-            said["next try"] = f"none: {self.decision.explanation}"
-        elif self.next_at:
-            why = f" ({self.decision.explanation})" if self.decision else ""
-            said["next try"] = (
-                f"due since {format_instant(self.next_at)}" if self.next_at <= now else format_instant(self.next_at)
-            ) + why
-        return said
+            return f"none, terminal: {self.terminal.explanation}"
+        if self.marked:
+            return "none, marked as terminal"
+        if isinstance(self.decision, Parked):
+            return f"none: {self.decision.explanation}"
+        if self.next_at is None:
+            return None
+        explanation = f" ({self.decision.explanation})" if self.decision else ""
+        return f"{'due since ' if self.next_at <= now else ''}{format_instant(self.next_at)}{explanation}"
 
     def json_fields(self) -> dict[str, object]:
-        """The same for programs."""
         request, terminal = self.request, self.terminal
         return {
-            "next_try_at": iso_instant(self.next_at),
-            "next_try_why": None if self.decision is None else self.decision.explanation,
+            "next_retry_at": iso_instant(self.next_at),
+            "next_retry_reason": None if self.decision is None else self.decision.explanation,
             "terminal": terminal and terminal.reason.value,
             "marked_terminal": self.marked,
             "requested": request and request.kind,
             "requested_at": iso_instant(request.requested_at if request else None),
-            "requested_by_act": request and request.action_id,
+            "requested_by_action": request and request.action_id,
             "held_by_run": self.holder and self.holder.run_id,
-            "parked": [f"{each.scope} {each.name}" for each in self.parkings],
+            "parked": [f"{parking.scope} {parking.name}" for parking in self.parkings],
         }
 
 
 def forecast_retries(
     ledger: LedgerReader, states: Sequence[PartitionState], policy: RetryPolicy, *, now: datetime
 ) -> dict[PartitionKey, RetryForecast]:
-    """What becomes of each of these partitions, in the order given."""
-    keys, schedule = [state.key for state in states], ledger.retry_queue
-    failures, planned = schedule.find_failures(keys), schedule.find_scheduled(keys)
-    requested, marked = schedule.find_requests(keys), schedule.find_marked(keys)
+    """Forecast each partition, in the order given."""
+    keys, queue = [state.key for state in states], ledger.retry_queue
+    failures, scheduled = queue.find_failures(keys), queue.find_scheduled(keys)
+    requests, marked = queue.find_requests(keys), queue.find_marked(keys)
     holders = ledger.lease_holders(keys)
-    parkings = [each for source in {key.source for key in keys} for each in schedule.list_parkings(source)]
-    found = {}
+    parkings = [parking for source in {key.source for key in keys} for parking in queue.list_parkings(source)]
+    forecasts = {}
     for state in states:
-        key, request = state.key, requested.get(state.key)
+        key, request = state.key, requests.get(state.key)
         request = request if request and request.attempt_no == state.attempt_count else None
-        failure = _that_counts(state, failures.get(key), request)
-        answer = None if failure is None else decide_retry(failure, policy, marked=key in marked, today=now.date())
-        found[key] = RetryForecast(
-            decision=_as_planned(answer, planned.get(key), state),
+        failure = _relevant_failure(state, failures.get(key), request)
+        decision = None if failure is None else decide_retry(failure, policy, marked=key in marked, today=now.date())
+        forecasts[key] = RetryForecast(
+            decision=_apply_schedule(decision, scheduled.get(key), state),
             request=request,
-            parkings=tuple(each for each in parkings if _holds(each, key)),
+            parkings=tuple(parking for parking in parkings if _is_parked(parking, key)),
             marked=key in marked,
             holder=holders.get(key),
         )
-    return found
+    return forecasts
 
 
-def describe_forecasts(told: Mapping[PartitionKey, RetryForecast], now: datetime) -> Iterable[tuple[PartitionKey, str]]:
-    """Each partition of which there is something to say, on one line."""
-    for key, prospect in told.items():
-        said = "; ".join(f"{name}: {words}" for name, words in prospect.describe(now).items())
-        if said:
-            yield key, said
+def describe_forecasts(
+    forecasts: Mapping[PartitionKey, RetryForecast], now: datetime
+) -> Iterable[tuple[PartitionKey, str]]:
+    """One line per partition that has anything to describe."""
+    for key, forecast in forecasts.items():
+        line = "; ".join(f"{label}: {text}" for label, text in forecast.describe(now).items())
+        if line:
+            yield key, line
 
 
 def describe_parking(parking: Parking) -> str:
@@ -116,22 +118,24 @@ def describe_parking(parking: Parking) -> str:
     return f"{what} {parking.name}{since}: {parking.error_class}: {parking.why}"
 
 
-def _that_counts(state: PartitionState, failure: Failure | None, request: OpenRequest | None) -> Failure | None:
-    """A failure decides about a failed partition, and about a request if it came after it."""
+def _relevant_failure(state: PartitionState, failure: Failure | None, request: OpenRequest | None) -> Failure | None:
+    """The failure, if the partition is failed or the failure came after its open request."""
     if failure is None or state.status is Status.FAILED:
         return failure
     return failure if request and failure.failed_at > request.requested_at else None
 
 
-def _as_planned(
-    answer: RetryDecision | None, planned: ScheduledRetry | None, state: PartitionState
+def _apply_schedule(
+    decision: RetryDecision | None, scheduled: ScheduledRetry | None, state: PartitionState
 ) -> RetryDecision | None:
-    """The moment that was planned holds, also where the policy has changed since."""
-    if isinstance(answer, RetryAt) and planned and planned.due_at and planned.attempt_no == state.attempt_count:
-        return RetryAt(at=planned.due_at, explanation=answer.explanation)
-    return answer
+    """Replace the computed time by the scheduled one, which stays valid when the policy changes."""
+    if not isinstance(decision, RetryAt) or scheduled is None or scheduled.due_at is None:
+        return decision
+    if scheduled.attempt_no != state.attempt_count:
+        return decision
+    return RetryAt(at=scheduled.due_at, explanation=decision.explanation)
 
 
-def _holds(parking: Parking, key: PartitionKey) -> bool:
+def _is_parked(parking: Parking, key: PartitionKey) -> bool:
     name = key.customer_id if parking.scope == "customer" else key.query_name
     return (parking.source, parking.name) == (key.source, name)

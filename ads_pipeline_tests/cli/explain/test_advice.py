@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ads_pipeline.cli.explain.advice import PartitionFacts, next_steps
-from ads_pipeline.cli.explain.why import SENSOR_WINDOW
+from ads_pipeline.cli.explain.partition_report import SENSOR_WINDOW
 from ads_pipeline.domain.freshness import StaleReason
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.orchestration.sensors import LOOKBACK

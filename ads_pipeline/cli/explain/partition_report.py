@@ -1,0 +1,186 @@
+"""Gathers everything known about one partition: ledger, sealed runs, staleness, retry forecast and events.
+
+`why` prints the report.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from ads_pipeline.cli.explain.advice import PartitionFacts
+from ads_pipeline.cli.explain.forecast import RetryForecast, forecast_retries
+from ads_pipeline.cli.output import format_instant
+from ads_pipeline.cli.parsing import open_event_reader, open_ledger
+from ads_pipeline.domain.freshness import AttemptOutcome
+from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.retry import ErrorPolicy, Parked
+from ads_pipeline.domain.run_events import LoggedEvent
+from ads_pipeline.domain.transitions import Outcome, PartitionState, RegisteredRun, Status
+from ads_pipeline.ledger.values import Attempt, PartitionAction, Pointer, PublicationStatus
+from ads_pipeline.pipeline.gaps import Gap, find_gap
+from ads_pipeline.pipeline.staleness import AssetStatus, PartitionStaleness, StalenessCalculator
+from ads_pipeline.raw.discovery import DamagedRun
+from ads_pipeline.raw.landing import RawRuns
+from ads_pipeline.raw.seal import Seal
+from ads_pipeline.settings import Settings
+
+EVENTS_SHOWN: Final = 12
+SENSOR_WINDOW: Final = timedelta(days=92)  # Dagster's sensors ignore older days
+ACTION_PARTICIPLES: Final = {"withdraw": "withdrawn", "requeue": "requeued", "enqueue": "enqueued"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionReport:
+    """Everything known about one partition. `sealed` is None when the raw root is not on this machine."""
+
+    key: PartitionKey
+    publication: PublicationStatus | None
+    registered: Sequence[tuple[RegisteredRun, datetime]]
+    attempts: Sequence[Attempt]
+    actions: Sequence[PartitionAction]
+    staleness: PartitionStaleness
+    forecast: RetryForecast
+    events: Sequence[LoggedEvent]
+    sealed: Mapping[str, Seal | DamagedRun] | None
+    no_asset_reason: str | None
+    now: datetime
+
+    @property
+    def state(self) -> PartitionState:
+        return self.publication.state if self.publication else PartitionState.absent(self.key)
+
+    @property
+    def gap(self) -> Gap | None:
+        """Why readers do not see the partition, or None when they do."""
+        return find_gap(self.key, self.publication)
+
+    @property
+    def pointer(self) -> Pointer | None:
+        """The pointer, if it shows a run to readers."""
+        return self.publication.pointer if self.publication and self.publication.pointed else None
+
+    @property
+    def is_safe(self) -> bool:
+        return self.publication is not None and self.publication.publishable
+
+    @property
+    def unregistered(self) -> dict[str, Seal | DamagedRun]:
+        """The sealed runs that the ledger has not registered."""
+        known = {registered.run.run_id for registered, _at in self.registered}
+        return {run_id: sealed for run_id, sealed in (self.sealed or {}).items() if run_id not in known}
+
+    @property
+    def facts(self) -> PartitionFacts:
+        state, publication, forecast = self.state, self.publication, self.forecast
+        unjudged = _find_unjudged_run(self)
+        return PartitionFacts(
+            query_name=self.key.query_name,
+            partition=str(self.key).removeprefix(f"{self.key.source}/"),
+            status=state.status if publication else None,
+            current_run_id=state.current_run_id,
+            visible_run_id=self.pointer.run.run_id if self.pointer else None,
+            demoting=publication is not None and publication.demoting,
+            unjudged_run_id=unjudged,
+            judging_failed=unjudged is not None and _was_last_attempt(self.staleness.raw, unjudged),
+            rejected_run_id=_find_rejected_run(self),
+            load_failed=_has_failed(self.staleness.warehouse, state.current_run_id),
+            stale_reasons=self.staleness.raw.reasons,
+            last_action=_describe_last_action(self),
+            terminal=forecast.terminal is not None or forecast.marked,
+            parked_option=next((f"--{parking.scope} {parking.name}" for parking in forecast.parkings), None),
+            demoted=isinstance(forecast.decision, Parked) and forecast.decision.scope is ErrorPolicy.HOLD,
+            next_retry=format_instant(forecast.next_at) if forecast.next_at else None,
+            request_kind=forecast.request.kind if forecast.request else None,
+            no_asset_reason=self.no_asset_reason,
+            outside_sensor_window=self.key.logical_date < self.now.date() - SENSOR_WINDOW,
+        )
+
+
+def gather_report(settings: Settings, key: PartitionKey) -> PartitionReport:
+    now = datetime.now(UTC)
+    with open_ledger(settings) as ledger, open_event_reader(settings) as events:
+        calculator = StalenessCalculator(settings.freshness_policies, ledger.code_versions(key.source))
+        publication = ledger.publication_status(key)
+        state = publication.state if publication else PartitionState.absent(key)
+        return PartitionReport(
+            key=key,
+            publication=publication,
+            registered=ledger.registrations(key),
+            attempts=ledger.attempts(key),
+            actions=ledger.partition_actions(key),
+            staleness=calculator.calculate(ledger, [key], now=now)[key],
+            forecast=forecast_retries(ledger, [state], settings.retry_policy, now=now)[key],
+            events=events.find_step_events(str(key), EVENTS_SHOWN),
+            sealed=_find_sealed_runs(settings, key),
+            no_asset_reason=_find_no_asset_reason(settings, key),
+            now=now,
+        )
+
+
+def _find_sealed_runs(settings: Settings, key: PartitionKey) -> dict[str, Seal | DamagedRun] | None:
+    """The sealed runs by run_id. A damaged run without a valid run_id goes by its directory name."""
+    if not settings.raw_root.is_dir():
+        return None
+    return {_run_name(sealed): sealed for sealed in RawRuns(settings.raw_root).list_runs(key)}
+
+
+def _run_name(sealed: Seal | DamagedRun) -> str:
+    path = sealed.path if isinstance(sealed, DamagedRun) else sealed.run.path
+    return path.rpartition("/")[2] if sealed.run is None else sealed.run.run_id
+
+
+def _find_no_asset_reason(settings: Settings, key: PartitionKey) -> str | None:
+    """Why Dagster has no asset partition for the key, or None when it has one."""
+    apis, file = settings.google_apis, settings.queries_file
+    if key.source != apis.source:
+        return f"{file} defines the source {apis.source}"
+    if key.query_name not in apis.queries:
+        return f"{file} does not define {key.query_name}"
+    return f"{file} starts at {apis.start_date}" if key.logical_date < apis.start_date else None
+
+
+def _last_outcomes(attempts: Iterable[Attempt]) -> dict[str, Outcome]:
+    return {attempt.run.run_id: attempt.outcome for attempt in attempts}
+
+
+def _find_rejected_run(report: PartitionReport) -> str | None:
+    """The newest run, if its last verdict rejected it."""
+    if not report.registered:
+        return None
+    newest = report.registered[-1][0].run.run_id
+    return newest if _last_outcomes(report.attempts).get(newest) is Outcome.REJECTED else None
+
+
+def _find_unjudged_run(report: PartitionReport) -> str | None:
+    """The newest run without a verdict. For a success, only a run newer than the current one counts."""
+    sealed = [run for run in report.unregistered.values() if isinstance(run, Seal)]
+    if sealed:
+        return max(sealed, key=lambda seal: (seal.facts.extracted_at, seal.run.run_id)).run.run_id
+    judged = _last_outcomes(report.attempts)
+    for registered, _at in reversed(report.registered):
+        run_id = registered.run.run_id
+        if run_id not in judged:
+            return run_id
+        if report.state.status is Status.SUCCESS and run_id == report.state.current_run_id:
+            return None
+    return None
+
+
+def _was_last_attempt(asset: AssetStatus, run_id: str | None) -> bool:
+    return asset.status is not None and asset.status.last_attempt_run_id == run_id
+
+
+def _has_failed(asset: AssetStatus, run_id: str | None) -> bool:
+    return _was_last_attempt(asset, run_id) and asset.last_attempt is AttemptOutcome.FAILED
+
+
+def _describe_last_action(report: PartitionReport) -> str | None:
+    """The control action that made the partition pending.
+
+    Only verdicts and actions change a status, and a verdict never leaves it pending. So it is the last action.
+    """
+    if report.state.status is not Status.PENDING or not report.actions:
+        return None
+    last = report.actions[-1]
+    return f"{ACTION_PARTICIPLES.get(last.action, last.action)} by {last.operator}: {last.reason}"
