@@ -1,6 +1,6 @@
-"""Tells what an examination of the whole house found: a line a check, then what is wrong and what mends it.
+"""Prints the reports of `ads-pipeline doctor`: one line per check, then the findings with their next steps.
 
-What is looked at is for `symptoms` to say.
+The checks are in `doctor.checks`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,92 +9,91 @@ from typing import Final
 from rich.table import Table
 from rich.text import Text
 
-from ads_pipeline.cli.output import GAP, Paper, cell, counted, write_json
+from ads_pipeline.cli.output import CELL_PADDING, OutputConsole, cell, count_of, write_json
 from ads_pipeline.doctor.checks import CHECKS
-from ads_pipeline.doctor.examination import CheckReport, CheckStatus, Finding, examine
+from ads_pipeline.doctor.examination import CheckReport, CheckStatus, run_checks
 
-SHOWN: Final = 10  # findings of a check; the others are for --json
+MAX_FINDINGS: Final = 10  # findings of one check; --json lists all
 COLOURS: Final = {
     CheckStatus.OK: "green",
-    CheckStatus.LOOK: "yellow",
-    CheckStatus.BAD: "red",
+    CheckStatus.WARNING: "yellow",
+    CheckStatus.ERROR: "red",
     CheckStatus.FAILED: "red",
 }
 
 
 def doctor(environ: Mapping[str, str], *, quick: bool, as_json: bool) -> bool:
-    """Write what was found, check by check; say whether anything is wrong or could not be looked at."""
-    done = []
-    paper = Paper()
-    for each in examine(environ, CHECKS, quick=quick):
-        done.append(each)
+    """Print all reports. Return True when a check found something or could not run."""
+    reports = []
+    console = OutputConsole()
+    for report in run_checks(environ, CHECKS, quick=quick):
+        reports.append(report)
         if as_json:
-            write_json(_fields(each))
+            write_json(_fields(report))
         else:
-            paper.print(_line(each))
+            console.print(_line(report))
     if not as_json:
-        _write_findings(paper, done)
-    return any(each.answer not in {CheckStatus.OK, CheckStatus.SKIPPED} for each in done)
+        _write_findings(console, reports)
+    return any(report.status not in {CheckStatus.OK, CheckStatus.SKIPPED} for report in reports)
 
 
-def _line(examined: CheckReport) -> Table:
-    table = _grid(answer=4, check=9)
-    told = examined.why or (_count(examined.findings) if examined.findings else examined.promise)
-    prefix = "could not look: " if examined.answer is CheckStatus.FAILED else ""
-    answer = cell(examined.answer, style=COLOURS.get(examined.answer, "dim"))
-    table.add_row(answer, cell(examined.name), cell(prefix + told))
+def _line(report: CheckReport) -> Table:
+    count = len(report.findings)
+    text = report.reason or (count_of(count, "finding") if count else report.condition)
+    prefix = "could not run: " if report.status is CheckStatus.FAILED else ""
+    table = _grid(status=7, check=9)
+    status = cell(report.status, style=COLOURS.get(report.status, "dim"))
+    table.add_row(status, cell(report.name), cell(prefix + text))
     return table
 
 
-def _count(findings: Sequence[Finding]) -> str:
-    return counted(len(findings), "finding")
-
-
-def _write_findings(paper: Paper, done: Sequence[CheckReport]) -> None:
-    """The findings of each check, each with what mends it; of very many the first, because the rest is alike."""
-    for examined in done:
-        if not examined.findings:
+def _write_findings(console: OutputConsole, reports: Sequence[CheckReport]) -> None:
+    """Print the first findings of each check, each with its next step."""
+    for report in reports:
+        if not report.findings:
             continue
-        paper.print(Text(""), cell(examined.name, style="bold"), sep="\n")
-        for finding in examined.findings[:SHOWN]:
-            table = _grid(weight=4)
-            style = COLOURS[CheckStatus(finding.weight)]
-            table.add_row(cell(finding.weight, style=style), cell(f"{finding.where}: {finding.problem}"))
-            table.add_row(cell("next", style="dim"), cell(finding.step))
-            paper.print(table)
-        if len(examined.findings) > SHOWN:
-            paper.print(cell(f"and {len(examined.findings) - SHOWN:,} more; --json lists all"))
-    paper.print(Text(""), cell(_summed(done)), sep="\n")
+        console.print(Text(""), cell(report.name, style="bold"), sep="\n")
+        for finding in report.findings[:MAX_FINDINGS]:
+            table = _grid(severity=7)
+            style = COLOURS[CheckStatus(finding.severity)]
+            table.add_row(cell(finding.severity, style=style), cell(f"{finding.location}: {finding.problem}"))
+            table.add_row(cell("next", style="dim"), cell(finding.next_step))
+            console.print(table)
+        if len(report.findings) > MAX_FINDINGS:
+            console.print(cell(f"and {len(report.findings) - MAX_FINDINGS:,} more; --json lists all"))
+    console.print(Text(""), cell(_summarize(reports)), sep="\n")
 
 
-def _summed(done: Sequence[CheckReport]) -> str:
-    findings = sum(len(each.findings) for each in done)
-    failed = sum(each.answer is CheckStatus.FAILED for each in done)
-    skipped = sum(each.answer is CheckStatus.SKIPPED for each in done)
-    parts = [counted(findings, "finding") if findings else "nothing is wrong"]
-    parts += [f"{counted(failed, 'check')} could not look"] if failed else []
-    parts += [f"{counted(skipped, 'check')} left out"] if skipped else []
+def _summarize(reports: Sequence[CheckReport]) -> str:
+    findings = sum(len(report.findings) for report in reports)
+    failed = sum(report.status is CheckStatus.FAILED for report in reports)
+    skipped = sum(report.status is CheckStatus.SKIPPED for report in reports)
+    parts = [count_of(findings, "finding") if findings else "nothing is wrong"]
+    parts += [f"{count_of(failed, 'check')} could not run"] if failed else []
+    parts += [f"{count_of(skipped, 'check')} skipped"] if skipped else []
     return "; ".join(parts)
 
 
-def _fields(examined: CheckReport) -> list[dict[str, object]]:
-    """One object a finding; a check that could not look is one as well, or it would look as if all were well."""
-    if examined.answer is CheckStatus.FAILED:
-        return [{"check": examined.name, "weight": "fail", "where": None, "problem": examined.why, "next": None}]
+def _fields(report: CheckReport) -> list[dict[str, object]]:
+    """One object per finding, and one per check that could not run."""
+    if report.status is CheckStatus.FAILED:
+        return [
+            {"check": report.name, "severity": "failed", "location": None, "problem": report.reason, "next": None}
+        ]
     return [
         {
-            "check": examined.name,
-            "weight": finding.weight,
-            "where": finding.where,
+            "check": report.name,
+            "severity": finding.severity,
+            "location": finding.location,
             "problem": finding.problem,
-            "next": finding.step,
+            "next": finding.next_step,
         }
-        for finding in examined.findings
+        for finding in report.findings
     ]
 
 
 def _grid(**widths: int) -> Table:
-    table = Table(box=None, pad_edge=False, padding=GAP, show_header=False)
+    table = Table(box=None, pad_edge=False, padding=CELL_PADDING, show_header=False)
     for width in widths.values():
         table.add_column(no_wrap=True, min_width=width)
     table.add_column(overflow="fold")

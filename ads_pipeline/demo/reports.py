@@ -1,7 +1,6 @@
-"""Lands a small set of plausible reports, with one of everything that can go wrong, to try the product on.
+"""Lands made-up reports of one week for the demo, with one example of each kind of problem.
 
-The numbers are made from the names of what they count, so they are the same on every machine. They become a warehouse
-by the same way as real ones; nothing else in the product knows that they are made up.
+All numbers are derived from hashes, so they are the same on every machine.
 """
 
 import hashlib
@@ -24,20 +23,20 @@ Row = dict[str, Any]
 
 DAYS: Final = 7
 EXTRACTION_TIME: Final = time(4, 30, tzinfo=UTC)
-WEEKDAY_FACTORS: Final = (1.06, 1.03, 1.0, 1.02, 0.95, 0.71, 0.78)  # Monday first: people search less at weekends
+WEEKDAY_FACTORS: Final = (1.06, 1.03, 1.0, 1.02, 0.95, 0.71, 0.78)  # from Monday: fewer searches at weekends
 MICROS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """A customer whose reports are made up. `click_price` and `order_value` are in units of its currency."""
+    """A made-up customer. `click_price` and `order_value` are in units of its currency."""
 
     customer_id: str
     time_zone: str
     currency_code: str
     click_price: float
     order_value: float
-    campaigns: tuple[tuple[str, str, int], ...]  # name, channel, impressions on a middling day
+    campaigns: tuple[tuple[str, str, int], ...]  # name, channel, impressions on an average day
     ad_groups: tuple[str, ...]
     searches: tuple[str, ...]
 
@@ -103,20 +102,20 @@ ACCOUNTS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demo:
-    """What was landed. The named ones are what a teller points at."""
+    """All landed runs, and the runs and partitions that differ from the others."""
 
     landed: tuple[Run, ...]
     negative_cost: Run  # a campaign with a negative cost
-    damaged: Run  # an outside extractor's, whose seal counts more rows than there are
-    empty: Run  # a quiet day: sealed, good, and without a row
-    original: Run  # of the restated partition, as it was reported the morning after
-    restated: Run  # the same day as it is reported now, with conversions that came later
-    late: PartitionKey  # nothing was landed for it yet; `land_late` does
+    damaged: Run  # its seal states more rows than the payload has
+    empty: Run  # valid, without rows
+    original: Run  # the first run of the restated partition
+    restated: Run  # a later run with more conversions
+    late: PartitionKey  # has no run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Report:
-    """One query's rows for one account and day; `conversions_grown` makes them a later report of the same day."""
+    """One query's rows for one account and day. A later report of the day has a larger `conversion_factor`."""
 
     account: Account
     query_name: str
@@ -124,47 +123,41 @@ class _Report:
     conversion_factor: float = 1.0
 
     def rows(self) -> list[Row]:
-        own = {"date": self.day.isoformat(), "customer_id": self.account.customer_id}
-        return [own | row for row in QUERIES[self.query_name][1](self)]
+        key_columns = {"date": self.day.isoformat(), "customer_id": self.account.customer_id}
+        return [key_columns | row for row in QUERIES[self.query_name][1](self)]
 
 
 def land_demo(raw: RawRuns, google_apis: GoogleApis, *, until: date) -> Demo:
-    """Land four customers' reports for the seven days before a day. Landed again, it leaves what is there.
+    """Land the reports of four customers for the seven days before `until`. A second call changes nothing.
 
-    BadName when the query file does not define one of the queries; then nothing is landed.
+    Raises BadName before landing anything when the query file lacks one of the queries.
     """
     for name in QUERIES.keys() - google_apis.queries.keys():
-        raise BadName("query_name", name, "the demo lands it, so the query file must define it")
-    bad = _key(google_apis, 1, "campaign_daily", until, back=2)
+        raise BadName("query_name", name, "the demo needs it, so the query file must define it")
+    negative_cost = _key(google_apis, 1, "campaign_daily", until, back=2)
     damaged = _key(google_apis, 2, "ad_group_daily", until, back=3)
     empty = _key(google_apis, 3, "search_term_daily", until, back=4)
     restated = _key(google_apis, 0, "campaign_daily", until, back=6)
-    late = _late(google_apis, until)
+    late = _key(google_apis, 3, "campaign_daily", until, back=1)
     landed: dict[PartitionKey, Run] = {}
     for key in _keys(google_apis, until):
         rows = [] if key == empty else _report(key).rows()
-        if key == bad:
+        if key == negative_cost:
             rows[0]["cost_micros"] = -rows[0]["cost_micros"]
         if key != late:
-            land = _land_by_hand if key == damaged else _land
+            land = _land_with_wrong_count if key == damaged else _land
             landed[key] = land(raw, google_apis, _run(key, until), rows)
-    again = _run(restated, until, extracted=datetime.combine(until, EXTRACTION_TIME))
-    _land(raw, google_apis, again, _report(restated, conversions_grown=1.35).rows())
+    second = _run(restated, until, extracted=datetime.combine(until, EXTRACTION_TIME))
+    _land(raw, google_apis, second, _report(restated, conversion_factor=1.35).rows())
     return Demo(
-        landed=(*landed.values(), again),
-        negative_cost=landed[bad],
+        landed=(*landed.values(), second),
+        negative_cost=landed[negative_cost],
         damaged=landed[damaged],
         empty=landed[empty],
         original=landed[restated],
-        restated=again,
+        restated=second,
         late=late,
     )
-
-
-def land_late(raw: RawRuns, google_apis: GoogleApis, *, until: date) -> Run:
-    """Land the report that `land_demo` left out."""
-    key = _late(google_apis, until)
-    return _land(raw, google_apis, _run(key, until), _report(key).rows())
 
 
 def _keys(google_apis: GoogleApis, until: date) -> Iterator[PartitionKey]:
@@ -183,25 +176,21 @@ def _key(google_apis: GoogleApis, account: int, query_name: str, until: date, *,
     )
 
 
-def _late(google_apis: GoogleApis, until: date) -> PartitionKey:
-    return _key(google_apis, 3, "campaign_daily", until, back=1)
-
-
 def _account(key: PartitionKey) -> Account:
     return next(account for account in ACCOUNTS if account.customer_id == key.customer_id)
 
 
-def _report(key: PartitionKey, *, conversions_grown: float = 1.0) -> _Report:
+def _report(key: PartitionKey, *, conversion_factor: float = 1.0) -> _Report:
     return _Report(
         account=_account(key),
         query_name=key.query_name,
         day=key.logical_date,
-        conversion_factor=conversions_grown,
+        conversion_factor=conversion_factor,
     )
 
 
 def _run(key: PartitionKey, until: date, *, extracted: datetime | None = None) -> Run:
-    """A run of the morning after, unless extracted later. Sets for different days do not share runs."""
+    """The run of the next morning by default. Demos of different days share no run ids."""
     extracted = extracted or datetime.combine(key.logical_date + timedelta(days=1), EXTRACTION_TIME)
     digits = hashlib.sha256(f"{key}/{until}/{extracted}".encode()).hexdigest()[:8]
     return Run(key=key, run_id=generate_run_id(extracted, digits))
@@ -226,18 +215,18 @@ def _land(raw: RawRuns, google_apis: GoogleApis, run: Run, rows: Sequence[Row]) 
     return run
 
 
-def _land_by_hand(raw: RawRuns, google_apis: GoogleApis, run: Run, rows: Sequence[Row]) -> Run:
-    """Seal two rows more than there are, as an extractor does that counts what it asked for."""
+def _land_with_wrong_count(raw: RawRuns, google_apis: GoogleApis, run: Run, rows: Sequence[Row]) -> Run:
+    """Seal the payload with two rows more than it has, like an extractor that miscounts."""
     facts = _facts(google_apis, run)
     final = Path(raw.payload_path(run)).parent
     if final.exists():
         return run
-    half = final.with_name(f"_{final.name}")
-    half.mkdir(parents=True, exist_ok=True)
-    _write(half / PAYLOAD, "".join(json.dumps(row) + "\n" for row in rows).encode())
+    temporary = final.with_name(f"_{final.name}")
+    temporary.mkdir(parents=True, exist_ok=True)
+    _write(temporary / PAYLOAD, "".join(json.dumps(row) + "\n" for row in rows).encode())
     seal = Seal(run=run, facts=facts, record_count=len(rows) + 2, payload_bytes=None, payload_sha256=None)
-    _write(half / METADATA, encode_seal(seal))
-    half.rename(final)
+    _write(temporary / METADATA, encode_seal(seal))
+    temporary.rename(final)
     return run
 
 
@@ -258,19 +247,19 @@ def _campaigns(report: _Report) -> Iterator[Row]:
             **traffic,
             "conversions_value": _value(report, traffic),
             "all_conversions": round(traffic["conversions"] * 1.2, 2),
-            **(share if channel == "SEARCH" else {}),  # Google has an estimate for searches alone
+            **(share if channel == "SEARCH" else {}),  # Google estimates it for search campaigns only
         }
 
 
 def _ad_groups(report: _Report) -> Iterator[Row]:
-    """The traffic of each search campaign, divided among its ad groups without a remainder."""
+    """Divide the traffic of each search campaign among its ad groups, without a remainder."""
     for number, (_name, channel, _impressions) in enumerate(report.account.campaigns):
         if channel != "SEARCH":
             continue
-        for place, (name, traffic) in enumerate(_divided(report, number)):
+        for index, (name, traffic) in enumerate(_divide_traffic(report, number)):
             yield {
                 "campaign_id": _id(report.account, number),
-                "ad_group_id": _id(report.account, number, place),
+                "ad_group_id": _id(report.account, number, index),
                 "ad_group_name": name,
                 "ad_group_status": "ENABLED",
                 "ad_group_type": "SEARCH_STANDARD",
@@ -280,16 +269,16 @@ def _ad_groups(report: _Report) -> Iterator[Row]:
 
 
 def _search_terms(report: _Report) -> Iterator[Row]:
-    """A part of each ad group's traffic; what was searched too rarely Google keeps to itself."""
+    """Give each search term a part of the traffic of its ad group. Google does not report rare terms."""
     for ad_group in _ad_groups(report):
-        for place, (term, share) in enumerate(zip(report.account.searches, (0.4, 0.25, 0.1), strict=True)):
+        for index, (term, share) in enumerate(zip(report.account.searches, (0.4, 0.25, 0.1), strict=True)):
             traffic = {name: ad_group[name] * share for name in _COUNTED}
             yield {
                 "campaign_id": ad_group["campaign_id"],
                 "ad_group_id": ad_group["ad_group_id"],
                 "search_term_view_search_term": term,
-                "search_term_view_status": "ADDED" if place == 0 else "NONE",
-                "search_term_match_type": ("EXACT", "PHRASE", "BROAD")[place],
+                "search_term_view_status": "ADDED" if index == 0 else "NONE",
+                "search_term_match_type": ("EXACT", "PHRASE", "BROAD")[index],
                 **{name: int(amount) for name, amount in traffic.items()},
                 "conversions": round(ad_group["conversions"] * share, 2),
             }
@@ -297,7 +286,7 @@ def _search_terms(report: _Report) -> Iterator[Row]:
 
 _COUNTED: Final = ("impressions", "clicks", "cost_micros")
 
-# query -> (the schema version of the rows made here, what makes them)
+# query -> (schema version of the rows, function that creates them)
 QUERIES: Final[Mapping[str, tuple[str, Callable[[_Report], Iterator[Row]]]]] = {
     "campaign_daily": ("2", _campaigns),
     "ad_group_daily": ("1", _ad_groups),
@@ -306,10 +295,12 @@ QUERIES: Final[Mapping[str, tuple[str, Callable[[_Report], Iterator[Row]]]]] = {
 
 
 def _traffic(report: _Report, campaign: int) -> Row:
-    """What one campaign had on one day, the same whichever query asks."""
+    """The traffic of one campaign on one day, the same for every query."""
     account = report.account
-    name, channel, middling = account.campaigns[campaign]
-    impressions = round(middling * WEEKDAY_FACTORS[report.day.weekday()] * (0.88 + 0.24 * _chance(report, name, "impressions")))
+    name, channel, average = account.campaigns[campaign]
+    impressions = round(
+        average * WEEKDAY_FACTORS[report.day.weekday()] * (0.88 + 0.24 * _chance(report, name, "impressions"))
+    )
     rate = 0.055 if channel == "SEARCH" else 0.009
     clicks = round(impressions * rate * (0.85 + 0.3 * _chance(report, name, "clicks")))
     price = account.click_price * (0.9 + 0.2 * _chance(report, name, "price"))
@@ -322,26 +313,26 @@ def _traffic(report: _Report, campaign: int) -> Row:
     }
 
 
-def _divided(report: _Report, campaign: int) -> Iterator[tuple[str, Row]]:
-    whole = _traffic(report, campaign)
-    larger, smaller = report.account.ad_groups
-    part: Row = {name: whole[name] * 3 // 5 for name in _COUNTED} | {
-        "conversions": round(whole["conversions"] * 0.6, 2)
+def _divide_traffic(report: _Report, campaign: int) -> Iterator[tuple[str, Row]]:
+    total = _traffic(report, campaign)
+    first, second = report.account.ad_groups
+    part: Row = {name: total[name] * 3 // 5 for name in _COUNTED} | {
+        "conversions": round(total["conversions"] * 0.6, 2)
     }
-    yield larger, part
-    yield smaller, {name: round(whole[name] - part[name], 2) for name in whole}
+    yield first, part
+    yield second, {name: round(total[name] - part[name], 2) for name in total}
 
 
 def _value(report: _Report, traffic: Row) -> float:
     return round(float(traffic["conversions"]) * report.account.order_value, 2)
 
 
-def _id(account: Account, *places: int) -> int:
-    """An id as long as Google's, and each account's own."""
-    return int(account.customer_id[:6] + "".join(f"{place + 1:03d}" for place in places))
+def _id(account: Account, *indexes: int) -> int:
+    """An id of the length that Google uses, unique per account."""
+    return int(account.customer_id[:6] + "".join(f"{index + 1:03d}" for index in indexes))
 
 
-def _chance(report: _Report, *words: str) -> float:
-    """A number from 0 to 1 that only the words and the day decide."""
-    text = "/".join((report.account.customer_id, report.day.isoformat(), *words))
+def _chance(report: _Report, *names: str) -> float:
+    """A number from 0 to 1, derived from the account, the day and the names."""
+    text = "/".join((report.account.customer_id, report.day.isoformat(), *names))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) / 0xFFFFFFFF

@@ -1,7 +1,6 @@
-"""Reads from Dagster's own records how runs stand there, without Dagster.
+"""Reads the status of runs from Dagster's database without importing Dagster.
 
-Two columns of one table are all that is looked at, and nothing is written. Where Dagster keeps its records is
-`orchestration.storage`'s to say; a test holds this to it.
+It reads two columns of one table. A test compares their location with `orchestration.instance_storage`.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,32 +12,32 @@ import sqlalchemy as sa
 from ads_pipeline.ledger import database
 
 SCHEMA: Final = "dagster_records"
-OVER: Final = frozenset({"SUCCESS", "FAILURE", "CANCELED"})
-_AT_ONCE: Final = 500
+FINISHED_STATUSES: Final = frozenset({"SUCCESS", "FAILURE", "CANCELED"})
+_RUNS_PER_QUERY: Final = 500
 _T = TypeVar("_T")
 
 
-def kept(home: Path, postgres_url: str | None) -> bool:
-    """Whether Dagster keeps records where the settings say."""
+def has_records(home: Path, postgres_url: str | None) -> bool:
+    """Whether Dagster's table of runs exists."""
     if postgres_url is None:
-        return _file(home).is_file()
-    return _with(home, postgres_url, _has_runs)
+        return _sqlite_file(home).is_file()
+    return _transact(home, postgres_url, _has_table)
 
 
-def statuses(home: Path, postgres_url: str | None, run_ids: Sequence[str]) -> dict[str, str]:
-    """The status of those of the runs that Dagster knows."""
-    return _with(home, postgres_url, lambda connection: _read(connection, run_ids))
+def read_statuses(home: Path, postgres_url: str | None, run_ids: Sequence[str]) -> dict[str, str]:
+    """Return the status of each run that Dagster knows."""
+    return _transact(home, postgres_url, lambda connection: _read(connection, run_ids))
 
 
-def _with(home: Path, postgres_url: str | None, work: Callable[[sa.Connection], _T]) -> _T:
-    engine = database.open_engine(postgres_url or f"sqlite:///{_file(home)}", read_only=True)
+def _transact(home: Path, postgres_url: str | None, work: Callable[[sa.Connection], _T]) -> _T:
+    engine = database.open_engine(postgres_url or f"sqlite:///{_sqlite_file(home)}", read_only=True)
     try:
         return database.transact(engine, work)
     finally:
         engine.dispose()
 
 
-def _file(home: Path) -> Path:
+def _sqlite_file(home: Path) -> Path:
     return home / "dagster" / "history" / "runs.db"
 
 
@@ -46,15 +45,15 @@ def _schema(connection: sa.Connection) -> str | None:
     return SCHEMA if connection.dialect.name == "postgresql" else None
 
 
-def _has_runs(connection: sa.Connection) -> bool:
+def _has_table(connection: sa.Connection) -> bool:
     return sa.inspect(connection).has_table("runs", schema=_schema(connection))
 
 
 def _read(connection: sa.Connection, run_ids: Sequence[str]) -> dict[str, str]:
     runs = sa.table("runs", sa.column("run_id"), sa.column("status"), schema=_schema(connection))
-    found: dict[str, str] = {}
-    for start in range(0, len(run_ids), _AT_ONCE):
-        some = run_ids[start : start + _AT_ONCE]
-        rows = connection.execute(sa.select(runs.c.run_id, runs.c.status).where(runs.c.run_id.in_(some)))
-        found |= {row.run_id: row.status for row in rows}
-    return found
+    statuses: dict[str, str] = {}
+    for start in range(0, len(run_ids), _RUNS_PER_QUERY):
+        batch = run_ids[start : start + _RUNS_PER_QUERY]
+        rows = connection.execute(sa.select(runs.c.run_id, runs.c.status).where(runs.c.run_id.in_(batch)))
+        statuses |= {row.run_id: row.status for row in rows}
+    return statuses

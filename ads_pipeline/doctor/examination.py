@@ -32,8 +32,8 @@ class CheckStatus(StrEnum):
     OK = "ok"
     WARNING = "warning"
     ERROR = "error"
-    FAILED = "fail"
-    SKIPPED = "skip"
+    FAILED = "failed"
+    SKIPPED = "skipped"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,17 +41,17 @@ class Finding:
     """One problem, its location and the next step."""
 
     severity: Severity
-    where: str
+    location: str
     problem: str
     next_step: str
 
 
 def make_error(where: object, problem: str, step: str) -> Finding:
-    return Finding(severity=Severity.ERROR, where=str(where), problem=problem, next_step=step)
+    return Finding(severity=Severity.ERROR, location=str(where), problem=problem, next_step=step)
 
 
 def make_warning(where: object, problem: str, step: str) -> Finding:
-    return Finding(severity=Severity.WARNING, where=str(where), problem=problem, next_step=step)
+    return Finding(severity=Severity.WARNING, location=str(where), problem=problem, next_step=step)
 
 
 def local_now() -> datetime:

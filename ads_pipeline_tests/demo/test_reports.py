@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from ads_pipeline.demo.reports import ACCOUNTS, Demo, land_demo, land_late
+from ads_pipeline.demo.reports import ACCOUNTS, Demo, land_demo
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Outcome, Status
 from ads_pipeline.errors import BadName
 from ads_pipeline.pipeline.gaps import GapReason
-from ads_pipeline.pipeline.pipeline import JudgingResult
+from ads_pipeline.pipeline.judging import JudgingResult
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.settings import read_settings
 from ads_pipeline_tests.builders import tree
-from ads_pipeline_tests.pipeline.builders import House, house_at
+from ads_pipeline_tests.pipeline.builders import LocalDeployment, open_deployment
 
 UNTIL = date(2026, 3, 9)
 FIRST, LAST = date(2026, 3, 2), date(2026, 3, 8)
@@ -33,7 +33,7 @@ QUERIES = ("campaign_daily", "ad_group_daily", "search_term_daily")
 class Told:
     """The demonstration as it was landed, and what became of it."""
 
-    house: House
+    house: LocalDeployment
     demo: Demo
     judged: JudgingResult
     missing: dict[PartitionKey, GapReason]
@@ -44,14 +44,14 @@ def told(tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path, spark:
     """Landed, found below the raw root, and carried to the readers."""
     home = tmp_path_factory.mktemp("told")
     shutil.copy(sqlite_template, home / "ledger.db")
-    with house_at(home, spark, f"sqlite:///{home / 'ledger.db'}") as house:
+    with open_deployment(home, spark, f"sqlite:///{home / 'ledger.db'}") as house:
         demo = land_demo(house.raw, GOOGLE_APIS, until=UNTIL)
-        found = [each.run for each in house.raw.find(source=GOOGLE_APIS.source, since=FIRST, until=LAST)]
-        judged, _loading = house.pipeline.carry([run for run in found if run is not None])
+        found = [each.run for each in house.raw.find_runs(source=GOOGLE_APIS.source, since=FIRST, until=LAST)]
+        judged, _loading = house.pipeline.judge_and_load([run for run in found if run is not None])
         yield Told(house=house, demo=demo, judged=judged, missing=missing_in(house))
 
 
-def missing_in(house: House) -> dict[PartitionKey, GapReason]:
+def missing_in(house: LocalDeployment) -> dict[PartitionKey, GapReason]:
     gaps = [house.readers.gaps(query, since=FIRST, until=LAST) for query in QUERIES]
     return {gap.key: gap.reason for of_query in gaps for gap in of_query}
 
@@ -75,15 +75,15 @@ def test_exactly_the_bad_and_the_damaged_are_refused(told: Told) -> None:
     assert verdicts.keys() == set(told.demo.landed)
     assert not told.judged.unjudged
     refused = {run for run, verdict in verdicts.items() if verdict.outcome is Outcome.REJECTED}
-    assert refused == {told.demo.bad, told.demo.damaged}
-    assert "cost_micros" in str(verdicts[told.demo.bad].error_message)
+    assert refused == {told.demo.negative_cost, told.demo.damaged}
+    assert "cost_micros" in str(verdicts[told.demo.negative_cost].error_message)
     assert "4 rows, the seal says 6" in str(verdicts[told.demo.damaged].error_message)
 
 
 def test_what_readers_miss_is_what_the_story_says(told: Told) -> None:
     """Two days are missing because their runs were rejected, and one because nothing came; all others are visible."""
     assert told.missing == {
-        told.demo.bad.key: GapReason.REJECTED,
+        told.demo.negative_cost.key: GapReason.REJECTED,
         told.demo.damaged.key: GapReason.REJECTED,
         told.demo.late: GapReason.NOTHING_SEALED,
     }
@@ -93,7 +93,7 @@ def test_the_restated_day_is_read_as_it_is_known_now(told: Told) -> None:
     """Its newer run has the authority, and more conversions than the first, for the same cost."""
     state = told.house.ledger.state(told.demo.restated.key)
     assert (state.current_run_id, state.attempt_count) == (told.demo.restated.run_id, 2)
-    before, now = (rows_of(told.house.raw, run) for run in (told.demo.first, told.demo.restated))
+    before, now = (rows_of(told.house.raw, run) for run in (told.demo.original, told.demo.restated))
     assert [row["cost_micros"] for row in before] == [row["cost_micros"] for row in now]
     assert all(old["conversions"] < new["conversions"] for old, new in zip(before, now, strict=True))
 
@@ -102,14 +102,6 @@ def test_a_day_without_rows_is_a_good_day(told: Told) -> None:
     """The empty partition is a success of no rows: visible, and no gap."""
     state = told.house.ledger.state(told.demo.empty.key)
     assert (state.status, state.record_count) == (Status.SUCCESS, 0)
-
-
-def test_what_is_late_fits_in_when_it_comes(told: Told) -> None:
-    """The late report lands in the partition that was missing, is accepted, and closes the gap."""
-    late = land_late(told.house.raw, GOOGLE_APIS, until=UNTIL)
-    assert late.key == told.demo.late
-    told.house.pipeline.carry([late])
-    assert told.missing.keys() - missing_in(told.house).keys() == {told.demo.late}
 
 
 def test_the_set_is_whole(raw: RawRuns) -> None:
@@ -122,7 +114,7 @@ def test_the_set_is_whole(raw: RawRuns) -> None:
     assert len(ACCOUNTS) * len(QUERIES) * 7 == 84 == len(keys_of(demo) | {demo.late})
     assert demo.late not in keys_of(demo)
     assert len(demo.landed) == len(set(demo.landed)) == 84
-    special = [demo.bad.key, demo.damaged.key, demo.empty.key, demo.restated.key, demo.late]
+    special = [demo.negative_cost.key, demo.damaged.key, demo.empty.key, demo.restated.key, demo.late]
     assert len(set(special)) == len(special)
 
 
@@ -138,7 +130,7 @@ def test_the_set_of_another_day_tells_its_own_story(raw: RawRuns) -> None:
     """A set that was landed before takes no name away from the next day's, whose parts are all there."""
     land_demo(raw, GOOGLE_APIS, until=UNTIL)
     later = land_demo(raw, GOOGLE_APIS, until=date(2026, 3, 10))
-    assert any(row["cost_micros"] < 0 for row in rows_of(raw, later.bad))
+    assert any(row["cost_micros"] < 0 for row in rows_of(raw, later.negative_cost))
     assert rows_of(raw, later.empty) == []
 
 
@@ -163,7 +155,7 @@ def test_the_numbers_hang_together(raw: RawRuns) -> None:
 def test_seals_tell_zone_and_currency(raw: RawRuns) -> None:
     """Each account's runs carry its own time zone and currency, and the hash of the query that made them."""
     demo = land_demo(raw, GOOGLE_APIS, until=UNTIL)
-    facts = {run.key.customer_id: raw.seal(run).facts for run in demo.landed}
+    facts = {run.key.customer_id: raw.read_seal(run).facts for run in demo.landed}
     assert [(facts[each.customer_id].time_zone, facts[each.customer_id].currency_code) for each in ACCOUNTS] == [
         (each.time_zone, each.currency_code) for each in ACCOUNTS
     ]
@@ -175,4 +167,4 @@ def test_a_query_file_without_its_queries_is_refused(raw: RawRuns) -> None:
     queries = {name: query for name, query in GOOGLE_APIS.queries.items() if name != "search_term_daily"}
     with pytest.raises(BadName, match="the query file must define it"):
         land_demo(raw, GOOGLE_APIS.model_copy(update={"queries": queries}), until=UNTIL)
-    assert list(raw.find(source=GOOGLE_APIS.source, since=FIRST, until=LAST)) == []
+    assert list(raw.find_runs(source=GOOGLE_APIS.source, since=FIRST, until=LAST)) == []
