@@ -1,7 +1,4 @@
-"""Tells people how far long work has come: a bar on a terminal, lines anywhere else.
-
-What the steps are is for `pipeline` to say.
-"""
+"""Progress of long work: a bar on a terminal, lines on any other stream."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -15,45 +12,45 @@ Advance = Callable[[int], None]
 
 
 class ProgressReporter(Protocol):
-    """Takes a step's words and how many partitions it is for, and is told as they are done."""
+    """Shows the progress of one step. The context manager returns a function that adds finished partitions."""
 
-    def __call__(self, words: str, total: int) -> AbstractContextManager[Advance]: ...
+    def __call__(self, step: str, total: int) -> AbstractContextManager[Advance]: ...
 
 
 @contextmanager
-def no_progress(words: str, total: int) -> Iterator[Advance]:  # noqa: ARG001 - what is told is not repeated
-    """For callers who show progress by other means."""
+def no_progress(step: str, total: int) -> Iterator[Advance]:  # noqa: ARG001 - implements ProgressReporter
+    """Displays nothing."""
     yield lambda _count: None
 
 
 def progress_on(stream: TextIO, *, unit: str = "partitions") -> ProgressReporter:
-    """Whatever suits the stream."""
-    return _bars(Console(file=stream)) if stream.isatty() else _lines(stream, unit)
+    """A reporter for the stream: bars on a terminal, lines otherwise."""
+    return _report_bars(Console(file=stream)) if stream.isatty() else _report_lines(stream, unit)
 
 
-def _bars(console: Console) -> ProgressReporter:
+def _report_bars(console: Console) -> ProgressReporter:
     @contextmanager
-    def tell(words: str, total: int) -> Iterator[Advance]:
+    def report(step: str, total: int) -> Iterator[Advance]:
         columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
         with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
-            bar = progress.add_task(words, total=total)
+            bar = progress.add_task(step, total=total)
             yield lambda count: progress.advance(bar, count)
 
-    return tell
+    return report
 
 
-def _lines(stream: TextIO, unit: str) -> ProgressReporter:
+def _report_lines(stream: TextIO, unit: str) -> ProgressReporter:
     @contextmanager
-    def tell(words: str, total: int) -> Iterator[Advance]:
+    def report(step: str, total: int) -> Iterator[Advance]:
         started, done = time.monotonic(), 0
 
         def advance(count: int) -> None:
             nonlocal done
             done += count
             seconds = time.monotonic() - started
-            print(f"{words}: {done:,} of {total:,} {unit}, {seconds:.1f} s", file=stream, flush=True)
+            print(f"{step}: {done:,} of {total:,} {unit}, {seconds:.1f} s", file=stream, flush=True)
 
-        print(f"{words}: {total:,} {unit}", file=stream, flush=True)
+        print(f"{step}: {total:,} {unit}", file=stream, flush=True)
         yield advance
 
-    return tell
+    return report

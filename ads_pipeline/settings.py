@@ -1,6 +1,6 @@
-"""Reads settings and `config/google_apis.yaml` once, reports every mistake together, freezes them.
+"""Settings from the environment and the query file (`config/google_apis.yaml`), validated together.
 
-Nothing else looks at the environment. What is read here is handed on as values; a room never asks for settings.
+Only this module reads the environment. Entry points read the settings once and pass values on.
 """
 
 import difflib
@@ -27,9 +27,9 @@ VARIABLES: Mapping[str, str] = {
     "ADS_PIPELINE_DATABASE_URL": "postgresql+psycopg2://… of the ledger and of Dagster's records (SQLite in home)",
     "ADS_PIPELINE_QUERIES": "path of the query file (the google_apis.yaml that ships with the package)",
     "ADS_PIPELINE_SPARK": "a master (local[2], spark://…, yarn) or sc://… of a Connect server (local[*])",
-    "ADS_PIPELINE_LEASE_SECONDS": "how long a run that says nothing keeps its partitions, at least 5 (120)",
-    "ADS_PIPELINE_TENANT": "tenant_id in partition_status: whose partitions these are (default)",
-    "ADS_PIPELINE_WORKSPACE": "workspace_id in partition_status, one for each source (the source's name)",
+    "ADS_PIPELINE_LEASE_SECONDS": "seconds after which a silent run loses its partitions, at least 5 (120)",
+    "ADS_PIPELINE_TENANT": "tenant_id in partition_status (default)",
+    "ADS_PIPELINE_WORKSPACE": "workspace_id in partition_status (the source's name)",
 }
 DEFAULT_QUERIES_FILE = Path(__file__).parent / "config" / "google_apis.yaml"
 MAX_YAML_DEPTH = 100
@@ -44,45 +44,46 @@ _FIELD = re.compile(r"[a-z_]+(\.[a-z0-9_]+)+", re.ASCII)
 _REQUIRED_FIELDS = ("segments.date", "customer.id")
 
 
-def _gaql(text: str) -> str:
-    """The query on one line, if it is one that a partition can complete with its day."""
+def _parse_gaql(text: str) -> str:
+    """The query on one line; ValueError unless a partition's date can be added to it as a WHERE clause."""
     match = _SELECT.fullmatch(re.sub(r"[ \t\r\n]+", " ", text.strip(" \t\r\n")))
     if match is None:
         raise ValueError("must read SELECT field, … FROM resource, with no WHERE, ORDER BY or LIMIT")
     fields = [name.strip() for name in match["fields"].split(",")]
-    odd = [name for name in fields if _FIELD.fullmatch(name) is None]
-    if odd:
-        raise ValueError(f"{quoted(odd[0])} is not the name of a field")
+    invalid = [name for name in fields if _FIELD.fullmatch(name) is None]
+    if invalid:
+        raise ValueError(f"{quoted(invalid[0])} is not a field name")
     if len(set(fields)) < len(fields):
         raise ValueError(f"selects {next(name for name in fields if fields.count(name) > 1)} twice")
     for name in _REQUIRED_FIELDS:
         if name not in fields:
-            raise ValueError(f"must select {name}: rows are checked against their partition by it")
-    return f"SELECT {', '.join(fields)} FROM {match['resource']}"  # noqa: S608 - every part was just matched
+            raise ValueError(f"must select {name}, which the validator compares with the partition")
+    return f"SELECT {', '.join(fields)} FROM {match['resource']}"  # noqa: S608 - every part matched a pattern
 
 
-def _days(value: object) -> object:
-    """The list as YAML gives it, if it is one that a freshness policy takes."""
+def _parse_days(value: object) -> object:
+    """The list as a tuple, checked by FreshnessPolicy."""
     if not isinstance(value, list):
-        raise ValueError("must be a list of days, such as [3, 30]")  # noqa: TRY004 - pydantic asks for this one
+        raise ValueError("must be a list of days, such as [3, 30]")  # noqa: TRY004 - pydantic reports only ValueError
     return FreshnessPolicy(reread_after_days=tuple(value)).reread_after_days
 
 
-def _minutes(value: object) -> object:
-    """The list as YAML gives it, if it is one that a retry policy takes."""
-    if not isinstance(value, list) or not all(type(each) is int for each in value):
+def _parse_minutes(value: object) -> object:
+    """The list as a tuple, checked by RetryPolicy."""
+    if not isinstance(value, list) or not all(type(minutes) is int for minutes in value):
         raise ValueError("must be a list of minutes, such as [5, 30, 120]")
-    return tuple(each // ONE_MINUTE for each in RetryPolicy(delays=tuple(each * ONE_MINUTE for each in value)).delays)
+    policy = RetryPolicy(delays=tuple(minutes * ONE_MINUTE for minutes in value))
+    return tuple(delay // ONE_MINUTE for delay in policy.delays)
 
 
-def _named(field_name: str) -> Callable[[str], str]:
+def _name_validator(field_name: str) -> Callable[[str], str]:
     return lambda value: validate_name(field_name, value)
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML whose dates stay text, so that an impossible one is reported with its place like any other mistake."""
+    """A YAML loader that keeps dates as text, so that an invalid date is reported with its line."""
 
-    yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own class attribute, replaced whole
+    yaml_implicit_resolvers = {  # noqa: RUF012 - replaces a class attribute of PyYAML
         first: [(tag, pattern) for tag, pattern in known if not tag.endswith(":timestamp")]
         for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
@@ -93,11 +94,11 @@ class _Document(BaseModel):
 
 
 class Query(_Document):
-    """One GAQL query and the version of the rows it gives."""
+    """One GAQL query and the schema version of its rows."""
 
-    schema_version: Annotated[str, AfterValidator(_named("schema_version"))]
-    gaql: Annotated[str, AfterValidator(_gaql)]
-    reread_after_days: Annotated[tuple[int, ...], BeforeValidator(_days)] = ()
+    schema_version: Annotated[str, AfterValidator(_name_validator("schema_version"))]
+    gaql: Annotated[str, AfterValidator(_parse_gaql)]
+    reread_after_days: Annotated[tuple[int, ...], BeforeValidator(_parse_days)] = ()
 
     @property
     def freshness_policy(self) -> FreshnessPolicy:
@@ -105,16 +106,16 @@ class Query(_Document):
 
 
 class RetrySettings(_Document):
-    """How long to wait after each failure in a row, and when to stop. Parts that are left out are as shipped."""
+    """The `retries` section of the query file. Missing values have defaults."""
 
-    delays_minutes: Annotated[tuple[int, ...], BeforeValidator(_minutes)] = (5, 30, 120)
+    delays_minutes: Annotated[tuple[int, ...], BeforeValidator(_parse_minutes)] = (5, 30, 120)
     max_attempts: Annotated[int, Field(ge=1)] = 6
     max_age_days: Annotated[int, Field(ge=1)] = 90
 
     @property
     def policy(self) -> RetryPolicy:
         return RetryPolicy(
-            delays=tuple(each * ONE_MINUTE for each in self.delays_minutes),
+            delays=tuple(minutes * ONE_MINUTE for minutes in self.delays_minutes),
             max_attempts=self.max_attempts,
             max_age=timedelta(days=self.max_age_days),
         )
@@ -123,12 +124,12 @@ class RetrySettings(_Document):
 class GoogleApis(_Document):
     """The query file."""
 
-    source: Annotated[str, AfterValidator(_named("source"))]
+    source: Annotated[str, AfterValidator(_name_validator("source"))]
     api_version: Annotated[str, Field(pattern=r"^v[0-9]{1,3}\z")]
     start_date: Annotated[date, BeforeValidator(parse_date)]
     retries: RetrySettings = Field(default_factory=RetrySettings)
     queries: Annotated[
-        Mapping[Annotated[str, AfterValidator(_named("query_name"))], Query],
+        Mapping[Annotated[str, AfterValidator(_name_validator("query_name"))], Query],
         Field(min_length=1),
         AfterValidator(MappingProxyType),
     ]
@@ -136,7 +137,7 @@ class GoogleApis(_Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything the environment decides."""
+    """The settings of a deployment."""
 
     home: Path
     queries_file: Path
@@ -152,12 +153,11 @@ class Settings:
 
     @property
     def freshness_policies(self) -> dict[str, FreshnessPolicy]:
-        """How fresh the partitions of each query should be."""
+        """The freshness policy of each query, by query name."""
         return {name: query.freshness_policy for name, query in self.google_apis.queries.items()}
 
     @property
     def retry_policy(self) -> RetryPolicy:
-        """When failures are tried again."""
         return self.google_apis.retries.policy
 
     @property
@@ -173,30 +173,30 @@ class Settings:
         return self.home / "warehouse"
 
     def query(self, name: str) -> Query:
-        """The query of that name; BadName says which names there are."""
+        """The query with this name; BadName lists the known names."""
         validate_name("query_name", name)
         try:
             return self.google_apis.queries[name]
         except KeyError:
             known = sorted(self.google_apis.queries)
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
+            matches = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {matches[0]}? " if matches else ""
             raise BadName("query_name", name, f"{hint}{self.queries_file} defines only {', '.join(known)}") from None
 
 
 def read_settings(environ: Mapping[str, str]) -> Settings:
-    """The settings that this environment gives; BadSettings lists every mistake in it and in the query file."""
-    mistakes = _unknown_variables(environ)
-    home = _home(environ, mistakes)
-    postgres_url = _postgres_url(environ, mistakes)
-    spark = _spark(environ, mistakes)
-    lease = _lease(environ, mistakes)
+    """Read the settings; BadSettings lists every mistake in the environment and in the query file."""
+    mistakes = _find_unknown_variables(environ)
+    home = _read_home(environ, mistakes)
+    postgres_url = _read_postgres_url(environ, mistakes)
+    spark = _read_spark(environ, mistakes)
+    lease = _read_lease(environ, mistakes)
     space = Tenancy(
-        tenant_id=_label("ADS_PIPELINE_TENANT", environ, mistakes) or Tenancy().tenant_id,
-        workspace_id=_label("ADS_PIPELINE_WORKSPACE", environ, mistakes),
+        tenant_id=_read_label("ADS_PIPELINE_TENANT", environ, mistakes) or Tenancy().tenant_id,
+        workspace_id=_read_label("ADS_PIPELINE_WORKSPACE", environ, mistakes),
     )
-    queries_file = _expanded(environ.get("ADS_PIPELINE_QUERIES") or str(DEFAULT_QUERIES_FILE))
-    google_apis = _google_apis(queries_file, mistakes)
+    queries_file = _expand_user(environ.get("ADS_PIPELINE_QUERIES") or str(DEFAULT_QUERIES_FILE))
+    google_apis = _read_google_apis(queries_file, mistakes)
     if mistakes or google_apis is None:
         raise BadSettings(tuple(mistakes))
     return Settings(
@@ -210,54 +210,53 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
     )
 
 
-def _unknown_variables(environ: Mapping[str, str]) -> list[Mistake]:
-    """A misspelt variable would fall back to a default without a word."""
+def _find_unknown_variables(environ: Mapping[str, str]) -> list[Mistake]:
+    """Report misspelt variables, which would otherwise silently leave a default in place."""
     mistakes = []
     for name in sorted(environ):
         if name.startswith(PREFIX) and name not in VARIABLES:
-            near = difflib.get_close_matches(name, VARIABLES, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(VARIABLES)}"
+            matches = difflib.get_close_matches(name, VARIABLES, n=1)
+            hint = f"did you mean {matches[0]}?" if matches else f"known are {', '.join(VARIABLES)}"
             mistakes.append(Mistake(location=printable(name), problem=f"no such setting; {hint}"))
     return mistakes
 
 
-def _home(environ: Mapping[str, str], mistakes: list[Mistake]) -> Path:
+def _read_home(environ: Mapping[str, str], mistakes: list[Mistake]) -> Path:
     text = environ.get("ADS_PIPELINE_HOME")
     if not text:
         return Path.home() / ".ads_pipeline"
-    home = _expanded(text)
+    home = _expand_user(text)
     if not home.is_absolute() or not text.isprintable():
-        problem = f"{quoted(text)} must be an absolute path, or it would mean another folder from each directory"
-        mistakes.append(Mistake(location="ADS_PIPELINE_HOME", problem=problem))
+        mistakes.append(Mistake(location="ADS_PIPELINE_HOME", problem=f"{quoted(text)} must be an absolute path"))
     return home
 
 
-def _expanded(text: str) -> Path:
-    """The path with its ~ replaced, if it names somebody who exists."""
+def _expand_user(text: str) -> Path:
+    """The path with ~ expanded, unless it names an unknown user."""
     try:
         return Path(text).expanduser()
     except RuntimeError:
         return Path(text)
 
 
-def _postgres_url(environ: Mapping[str, str], mistakes: list[Mistake]) -> str | None:
-    """SQLAlchemy would pick another driver for a bare postgresql://, one that Dagster's notifications fail under."""
+def _read_postgres_url(environ: Mapping[str, str], mistakes: list[Mistake]) -> str | None:
+    """The driver must be named: Dagster's notifications fail with SQLAlchemy's default driver."""
     url = environ.get("ADS_PIPELINE_DATABASE_URL") or None
     if url is not None and not url.startswith(POSTGRES_PREFIX):
         mistakes.append(Mistake(location="ADS_PIPELINE_DATABASE_URL", problem=f"must start with {POSTGRES_PREFIX}"))
     return url
 
 
-def _spark(environ: Mapping[str, str], mistakes: list[Mistake]) -> str:
-    place = environ.get("ADS_PIPELINE_SPARK") or DEFAULT_SPARK
-    if _SPARK.fullmatch(place) is None:
-        problem = f"{quoted(place)} must be local, local[…], yarn, spark://…, k8s://… or sc://…"
+def _read_spark(environ: Mapping[str, str], mistakes: list[Mistake]) -> str:
+    spark = environ.get("ADS_PIPELINE_SPARK") or DEFAULT_SPARK
+    if _SPARK.fullmatch(spark) is None:
+        problem = f"{quoted(spark)} must be local, local[…], yarn, spark://…, k8s://… or sc://…"
         mistakes.append(Mistake(location="ADS_PIPELINE_SPARK", problem=problem))
-    return place
+    return spark
 
 
-def _lease(environ: Mapping[str, str], mistakes: list[Mistake]) -> timedelta:
-    """Shorter than the shortest, a busy database would take the lease of a run that lives."""
+def _read_lease(environ: Mapping[str, str], mistakes: list[Mistake]) -> timedelta:
+    """A lease below the minimum could expire while a busy database delays its renewal."""
     text = environ.get("ADS_PIPELINE_LEASE_SECONDS")
     if not text:
         return DEFAULT_LEASE
@@ -269,7 +268,7 @@ def _lease(environ: Mapping[str, str], mistakes: list[Mistake]) -> timedelta:
     return DEFAULT_LEASE
 
 
-def _label(variable: str, environ: Mapping[str, str], mistakes: list[Mistake]) -> str | None:
+def _read_label(variable: str, environ: Mapping[str, str], mistakes: list[Mistake]) -> str | None:
     text = environ.get(variable) or None
     pattern, rule = NAME_RULES["label"]
     if text is not None and pattern.fullmatch(text) is None:
@@ -277,10 +276,10 @@ def _label(variable: str, environ: Mapping[str, str], mistakes: list[Mistake]) -
     return text
 
 
-def _google_apis(path: Path, mistakes: list[Mistake]) -> GoogleApis | None:
+def _read_google_apis(path: Path, mistakes: list[Mistake]) -> GoogleApis | None:
     try:
         text = path.read_bytes().decode("utf-8")
-        document, lines = _yaml_with_lines(text, path, mistakes)
+        document, lines = _load_yaml(text, path, mistakes)
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         mistakes.append(Mistake(location=printable(str(path)), problem=f"cannot be read: {printable(str(error))}"))
         return None
@@ -288,38 +287,35 @@ def _google_apis(path: Path, mistakes: list[Mistake]) -> GoogleApis | None:
         return GoogleApis.model_validate(document)
     except ValidationError as error:
         problems = error.errors(include_url=False, include_input=False)
-        mistakes.extend(_mistake_at(path, lines, problem) for problem in problems)
+        mistakes.extend(_locate_mistake(path, lines, problem) for problem in problems)
         return None
 
 
-def _mistake_at(path: Path, lines: Mapping[tuple[str, ...], int], problem: Any) -> Mistake:
-    where = tuple(str(part) for part in problem["loc"] if part != "[key]")
-    near = next((where[:n] for n in range(len(where), -1, -1) if where[:n] in lines), ())
+def _locate_mistake(path: Path, lines: Mapping[tuple[str, ...], int], problem: Any) -> Mistake:
+    path_in_file = tuple(str(part) for part in problem["loc"] if part != "[key]")
+    nearest = next((path_in_file[:n] for n in range(len(path_in_file), -1, -1) if path_in_file[:n] in lines), ())
     cause = problem.get("ctx", {}).get("error")
-    said = f"{quoted(cause.value)} is refused: {cause.rule}" if isinstance(cause, BadName) else problem["msg"]
-    said = said.removeprefix("Value error, ")
-    return Mistake(
-        location=printable(f"{path}:{lines.get(near, 1)} {'.'.join(where)}".rstrip()), problem=printable(said)
-    )
+    text = f"{quoted(cause.value)} is refused: {cause.rule}" if isinstance(cause, BadName) else problem["msg"]
+    location = f"{path}:{lines.get(nearest, 1)} {'.'.join(path_in_file)}".rstrip()
+    return Mistake(location=printable(location), problem=printable(text.removeprefix("Value error, ")))
 
 
-def _bomb(text: str) -> str | None:
-    """What would make a short document cost much to read: an alias may stand for anything, and nesting adds up."""
+def _find_excess(text: str) -> str | None:
+    """An alias or deep nesting, with which a short document could use much memory; None when there is neither."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         line = event.start_mark.line + 1 if event.start_mark else 1
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if isinstance(event, yaml.AliasEvent):
-            return f"line {line} holds an alias; write out what it stands for"
+            return f"line {line} has an alias; write the value in full"
         if depth > MAX_YAML_DEPTH:
             return f"line {line} is nested deeper than {MAX_YAML_DEPTH}"
     return None
 
 
-def _yaml_with_lines(text: str, path: Path, mistakes: list[Mistake]) -> tuple[object, dict[tuple[str, ...], int]]:
-    """The document, and the line on which each of its parts begins. A key that stands twice is a mistake."""
-    problem = _bomb(text)
-    if problem:
+def _load_yaml(text: str, path: Path, mistakes: list[Mistake]) -> tuple[object, dict[tuple[str, ...], int]]:
+    """The document, and the line of each of its parts. A duplicate key is a mistake."""
+    if problem := _find_excess(text):
         raise yaml.YAMLError(problem)
     loader = _Loader(text)
     try:
@@ -327,28 +323,28 @@ def _yaml_with_lines(text: str, path: Path, mistakes: list[Mistake]) -> tuple[ob
         lines: dict[tuple[str, ...], int] = {}
         if root is None:
             return None, lines
-        _note_lines(root, (), lines, path, mistakes)
+        _collect_lines(root, (), lines, path, mistakes)
         return loader.construct_document(root), lines
-    except (KeyError, AttributeError, ArithmeticError) as error:  # what a tag that does not fit its value leads to
+    except (KeyError, AttributeError, ArithmeticError) as error:  # a tag does not fit its value
         raise yaml.YAMLError(f"a value does not fit its tag: {error}") from error
     finally:
         loader.dispose()
 
 
-def _note_lines(
+def _collect_lines(
     node: yaml.Node,
-    where: tuple[str, ...],
+    path_in_file: tuple[str, ...],
     lines: dict[tuple[str, ...], int],
     path: Path,
     mistakes: list[Mistake],
 ) -> None:
-    lines.setdefault(where, node.start_mark.line + 1)
+    lines.setdefault(path_in_file, node.start_mark.line + 1)
     if not isinstance(node, yaml.MappingNode):
         return
     for key, value in node.value:
-        inner = (*where, str(key.value))
+        inner = (*path_in_file, str(key.value))
         if inner in lines:
-            place = printable(f"{path}:{key.start_mark.line + 1} {'.'.join(inner)}")
-            mistakes.append(Mistake(location=place, problem=f"stands already on line {lines[inner]}"))
+            location = printable(f"{path}:{key.start_mark.line + 1} {'.'.join(inner)}")
+            mistakes.append(Mistake(location=location, problem=f"duplicate key, first on line {lines[inner]}"))
         lines.setdefault(inner, key.start_mark.line + 1)
-        _note_lines(value, inner, lines, path, mistakes)
+        _collect_lines(value, inner, lines, path, mistakes)

@@ -1,7 +1,4 @@
-"""Says how Spark sessions are built from settings, and opens one for work that no engine started.
-
-In Dagster the session is `dagster-pyspark`'s.
-"""
+"""Spark sessions from settings, for commands. In Dagster, `dagster-pyspark` opens the session."""
 
 import os
 import sys
@@ -21,18 +18,18 @@ SPARK_SETTINGS = {
 
 
 def spark_config(settings: Settings) -> dict[str, str]:
-    """What the session is built with; whatever else Spark should know stands in its own configuration folder."""
+    """The options of a session. Operators set further options in Spark's configuration directory."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    place = "spark.remote" if settings.spark.startswith("sc://") else "spark.master"
-    return SPARK_SETTINGS | {place: settings.spark}
+    option = "spark.remote" if settings.spark.startswith("sc://") else "spark.master"
+    return SPARK_SETTINGS | {option: settings.spark}
 
 
 @contextmanager
-def session(settings: Settings) -> Iterator[SparkSession]:
-    """The session that the settings name, stopped at the end; one that this process has already is left as it is."""
-    running = SparkSession.getActiveSession()
-    if running is not None:
-        yield running
+def spark_session(settings: Settings) -> Iterator[SparkSession]:
+    """A session, stopped at the end of the block. An active session of this process is used and not stopped."""
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        yield active
         return
     builder = SparkSession.builder
     for name, value in spark_config(settings).items():

@@ -1,7 +1,7 @@
-"""Says what a run's seal holds, writes it and reads it back strictly.
+"""The seal of a run, `metadata.json`: its fields, writing it, and strict parsing.
 
-The seal is a promise about bytes that lie elsewhere; holding those bytes against it is `raw`'s work. Outside
-extractors seal runs too: they may leave out what is marked as ours, and add fields of their own, which are ignored.
+Other extractors write seals too. They may leave out the optional fields and add fields of their own, which are
+ignored. `reading` checks the payload against the seal.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ MAX_COUNT: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealFacts:
-    """What an extractor knows of a run beyond its rows. BadName when a seal could not say it."""
+    """The facts of a run that its extractor provides. BadName when a value breaks its rule."""
 
     extracted_at: datetime
     schema_version: str
@@ -47,9 +47,9 @@ class SealFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seal:
-    """A sealed run: what it was made from and what its payload must be.
+    """The seal of a run: its origin and the expected content of its payload.
 
-    An outside seal may not say the payload's size and digest; then its record_count alone is held against it.
+    A seal by another extractor may lack the payload's size and digest. Then only its record_count is checked.
     """
 
     run: Run
@@ -60,7 +60,7 @@ class Seal:
 
 
 def hash_gaql(gaql: str) -> str:
-    """The digest by which a run names the exact query it was made with."""
+    """The digest of a query's exact text."""
     return hashlib.sha256(gaql.encode("utf-8")).hexdigest()
 
 
@@ -82,21 +82,21 @@ def encode_seal(seal: Seal) -> bytes:
 
 
 def parse_seal(content: bytes, run: Run) -> Seal:
-    """The seal that this metadata.json gives the run in whose directory it lies, or RunDamaged."""
+    """The seal in the metadata.json of this run's directory; RunDamaged when it is invalid."""
     if len(content) > MAX_SEAL_BYTES:
         raise RunDamaged(run.path, f"the seal is larger than {MAX_SEAL_BYTES} bytes")
     try:
         document = parse_object(content)
     except BadJson as error:
         raise RunDamaged(run.path, f"the seal is unreadable: {error}") from None
-    _check_name(document, run)
-    fields = {name: _field(document, name, run) for name in _FIELDS}
-    counted = {name: fields.pop(name) for name in ("record_count", "payload_bytes", "payload_sha256")}
-    return Seal(run=run, facts=SealFacts(**fields), **counted)
+    _check_run(document, run)
+    fields = {name: _parse_field(document, name, run) for name in _FIELDS}
+    payload = {name: fields.pop(name) for name in ("record_count", "payload_bytes", "payload_sha256")}
+    return Seal(run=run, facts=SealFacts(**fields), **payload)
 
 
-def _check_name(document: Mapping[str, Any], run: Run) -> None:
-    """A directory that was copied or renamed to another partition is not that partition's data."""
+def _check_run(document: Mapping[str, Any], run: Run) -> None:
+    """RunDamaged when the directory was copied or renamed from another run."""
     expected = {
         "source": run.key.source,
         "customer_id": run.key.customer_id,
@@ -110,7 +110,7 @@ def _check_name(document: Mapping[str, Any], run: Run) -> None:
             raise RunDamaged(run.path, problem)
 
 
-def _field(document: Mapping[str, Any], name: str, run: Run) -> Any:
+def _parse_field(document: Mapping[str, Any], name: str, run: Run) -> Any:
     rule, parse, required = _FIELDS[name]
     value = document.get(name)
     if value is None and not required:
@@ -118,24 +118,24 @@ def _field(document: Mapping[str, Any], name: str, run: Run) -> Any:
     try:
         return parse(value)
     except (ValueError, OverflowError):
-        said = f"is {quoted(value)}" if name in document else "is missing"
-        raise RunDamaged(run.path, f"the seal's {name} {said}; it must be {rule}") from None
+        problem = f"is {quoted(value)}" if name in document else "is missing"
+        raise RunDamaged(run.path, f"the seal's {name} {problem}; it must be {rule}") from None
 
 
-def _instant(value: object) -> datetime:
-    instant = datetime.fromisoformat(_INSTANT(value))
+def _parse_instant(value: object) -> datetime:
+    instant = datetime.fromisoformat(_parse_instant_text(value))
     if instant.tzinfo is None:
         raise ValueError
     return instant.astimezone(UTC)
 
 
-def _count(value: object) -> int:
+def _parse_count(value: object) -> int:
     if type(value) is not int or not 0 <= value <= MAX_COUNT:  # a bool is an int too
         raise ValueError
     return value
 
 
-def _matching(pattern: str) -> Callable[[object], str]:
+def _text_parser(pattern: str) -> Callable[[object], str]:
     compiled = re.compile(pattern, re.ASCII)
 
     def parse(value: object) -> str:
@@ -146,21 +146,21 @@ def _matching(pattern: str) -> Callable[[object], str]:
     return parse
 
 
-_INSTANT = _matching(r"[0-9TZ:.+-]{1,40}")
+_parse_instant_text = _text_parser(r"[0-9TZ:.+-]{1,40}")
 
-# field -> (the rule in words, how it is read, whether an outside extractor must give it)
+# field -> (the rule in words, its parser, whether every extractor must provide it)
 _FIELDS: Mapping[str, tuple[str, Callable[[object], Any], bool]] = {
-    "extracted_at": ("an ISO 8601 instant with its UTC offset", _instant, True),
+    "extracted_at": ("an ISO 8601 instant with its UTC offset", _parse_instant, True),
     "schema_version": (
         "1 to 32 of letters, digits, '.', '_', '-'",
-        lambda v: validate_name("schema_version", v),
+        lambda value: validate_name("schema_version", value),
         True,
     ),
-    "api_version": ("1 to 32 of letters, digits, '.', '_', '-'", _matching(r"[0-9A-Za-z._-]{1,32}"), True),
-    "query_hash": ("1 to 128 of letters, digits, ':', '-', '_'", _matching(r"[0-9A-Za-z:_-]{1,128}"), True),
-    "record_count": ("a whole number, 0 or more", _count, True),
-    "time_zone": ("an IANA zone name", _matching(r"[A-Za-z][0-9A-Za-z_+/-]{0,63}"), False),
-    "currency_code": ("three capital letters", _matching(r"[A-Z]{3}"), False),
-    "payload_bytes": ("a whole number, 0 or more", _count, False),
-    "payload_sha256": ("64 hexadecimal digits", _matching(r"[0-9a-f]{64}"), False),
+    "api_version": ("1 to 32 of letters, digits, '.', '_', '-'", _text_parser(r"[0-9A-Za-z._-]{1,32}"), True),
+    "query_hash": ("1 to 128 of letters, digits, ':', '-', '_'", _text_parser(r"[0-9A-Za-z:_-]{1,128}"), True),
+    "record_count": ("a whole number, 0 or more", _parse_count, True),
+    "time_zone": ("an IANA zone name", _text_parser(r"[A-Za-z][0-9A-Za-z_+/-]{0,63}"), False),
+    "currency_code": ("three capital letters", _text_parser(r"[A-Z]{3}"), False),
+    "payload_bytes": ("a whole number, 0 or more", _parse_count, False),
+    "payload_sha256": ("64 hexadecimal digits", _text_parser(r"[0-9a-f]{64}"), False),
 }

@@ -1,7 +1,7 @@
-"""Reads one JSON object and refuses what a lenient parser would guess at.
+"""A strict parser for one JSON object.
 
-Python's own parser, like Spark's, accepts NaN, takes the last of two equal keys and reads 1e400 as infinity. A
-number that was guessed is a wrong number nobody notices, so here each of these is an error with a reason.
+Python's parser, like Spark's, accepts NaN, keeps the last of two equal keys and reads 1e400 as infinity. Here each of
+these is an error, because a wrong number would go unnoticed.
 """
 
 import json
@@ -12,14 +12,14 @@ from typing import Any, Final, NoReturn
 from ads_pipeline.errors import BadJson
 
 MAX_DEPTH: Final = 64
-# Possessive, so that a string of any length is passed in one go and never tried again from its middle.
+# Possessive quantifiers prevent backtracking, so a string of any length takes linear time.
 _STRING = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
-_BLANK = " \t\r\n"
+_WHITESPACE = " \t\r\n"
 _BRACKETS = re.compile(r"[\[\]{}]")
 
 
 def parse_object(line: bytes) -> dict[str, Any]:
-    """The one object that these bytes spell, or BadJson with the reason."""
+    """The object that these bytes encode, or BadJson with the reason."""
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -28,22 +28,22 @@ def parse_object(line: bytes) -> dict[str, Any]:
         raise BadJson("starts with a byte order mark")
     _check_depth(text)
     try:
-        value, end = _DECODER.raw_decode(text, len(text) - len(text.lstrip(_BLANK)))
+        value, end = _DECODER.raw_decode(text, len(text) - len(text.lstrip(_WHITESPACE)))
     except json.JSONDecodeError as error:
         raise BadJson(f"not JSON at character {error.pos + 1}: {error.msg}") from None
     except BadJson:
         raise
     except (ValueError, RecursionError):
-        raise BadJson("holds a number of more digits than can be read") from None
-    if text[end:].strip(_BLANK):
-        raise BadJson(f"something follows the JSON value at character {end + 1}")
+        raise BadJson("contains a number with too many digits") from None
+    if text[end:].strip(_WHITESPACE):
+        raise BadJson(f"extra text after the JSON value at character {end + 1}")
     if not isinstance(value, dict):
         raise BadJson("not a JSON object")
     return value
 
 
 def _check_depth(text: str) -> None:
-    if text.count("{") + text.count("[") <= MAX_DEPTH:  # cannot be deeper than it has openings
+    if text.count("{") + text.count("[") <= MAX_DEPTH:  # no deeper than its number of opening brackets
         return
     depth = 0
     for bracket in _BRACKETS.findall(_STRING.sub("", text)):
@@ -52,22 +52,24 @@ def _check_depth(text: str) -> None:
             raise BadJson(f"nested deeper than {MAX_DEPTH}")
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
-        raise BadJson("a key stands twice in one object")
+        raise BadJson("duplicate key in an object")
     return values
 
 
-def _finite(text: str) -> float:
+def _parse_finite(text: str) -> float:
     number = float(text)
     if math.isinf(number):
-        raise BadJson("holds a number too large for a float")
+        raise BadJson("contains a number too large for a float")
     return number
 
 
-def _no_constant(name: str) -> NoReturn:
-    raise BadJson(f"holds {name}, which is not JSON")
+def _refuse_constant(name: str) -> NoReturn:
+    raise BadJson(f"contains {name}, which is not JSON")
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_finite, parse_constant=_no_constant)
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_refuse_duplicates, parse_float=_parse_finite, parse_constant=_refuse_constant
+)

@@ -78,7 +78,7 @@ REASONS = {
     "truncated": ("unreadable_line", "not JSON"),
     "short": ("count_mismatch", "the payload has 2 rows, the seal says 3"),
     "wrong-digest": ("damaged", "the payload's sha256 is not the seal's"),
-    "two-a-line": ("unreadable_line", "something follows the JSON value in 1 row (line 1)"),
+    "two-a-line": ("unreadable_line", "extra text after the JSON value in 1 row (line 1)"),
 }
 
 

@@ -15,12 +15,12 @@ from ads_pipeline_tests.validator.builders import RULES, make_payload, row, row_
 GOOD = make_payload(row())
 
 INVALID_LINES: dict[str, tuple[bytes, str]] = {
-    "two objects on a line": (GOOD.strip() + GOOD, "something follows"),
-    "trailing characters": (GOOD.strip() + b" xyz\n", "something follows"),
+    "two objects on a line": (GOOD.strip() + GOOD, "extra text after"),
+    "trailing characters": (GOOD.strip() + b" xyz\n", "extra text after"),
     "an array": (b"[" + GOOD.strip() + b"]\n", "not a JSON object"),
     "a bare null": (b"null\n", "not a JSON object"),
     "a blank line": (GOOD + b"\n" + GOOD, "not JSON"),
-    "a key twice": (GOOD.replace(b'"clicks": 7', b'"clicks": 7, "clicks": 8'), "a key stands twice"),
+    "a key twice": (GOOD.replace(b'"clicks": 7', b'"clicks": 7, "clicks": 8'), "duplicate key"),
     "NaN": (GOOD.replace(b"1.5", b"NaN"), "NaN"),
     "Infinity": (GOOD.replace(b"1.5", b"-Infinity"), "Infinity"),
     "a float too large": (GOOD.replace(b"1.5", b"1e400"), "too large for a float"),
@@ -29,10 +29,10 @@ INVALID_LINES: dict[str, tuple[bytes, str]] = {
     "half a surrogate pair": (GOOD.replace(b"Spring", b"\\ud800"), "half a surrogate"),
     "a NUL": (GOOD.replace(b"Spring", b"a\x00b"), "not JSON"),
     "single quotes": (GOOD.replace(b'"', b"'"), "not JSON"),
-    "a carriage return for a line feed": (GOOD.strip() + b"\r" + GOOD, "something follows"),
+    "a carriage return for a line feed": (GOOD.strip() + b"\r" + GOOD, "extra text after"),
     "an object over two lines": (GOOD.replace(b", ", b",\n", 1), "not JSON"),
     "a number beyond 64 bits": (make_payload(row(clicks=1 << 63)), "clicks exceeds 64 bits"),
-    "a number of 5,000 digits": (GOOD.replace(b'"clicks": 7', b'"clicks": ' + b"9" * 5000), "more digits"),
+    "a number of 5,000 digits": (GOOD.replace(b'"clicks": 7', b'"clicks": ' + b"9" * 5000), "too many digits"),
     "a fraction for a count": (make_payload(row(clicks=7.0)), "clicks must be an integer, but is a fraction"),
     "a boolean for a count": (make_payload(row(clicks=True)), "clicks must be an integer, but is a boolean"),
     "a string for a fraction": (
