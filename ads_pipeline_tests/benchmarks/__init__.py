@@ -1,1 +1,1 @@
-"""Speed as ratios: what we do beside the barest thing that could be done, in turns, in one run."""
+"""Measures speed as ratios: the product beside a minimal baseline, by turns, in one process."""

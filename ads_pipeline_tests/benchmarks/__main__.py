@@ -1,4 +1,4 @@
-"""Run the benchmarks, all or those named, and print what they measure; fail when a bound is missed."""
+"""Runs all benchmark suites or the named ones and prints the results. Exits with 1 if a requirement is missed."""
 
 import sys
 
@@ -17,14 +17,14 @@ SUITES = {
 def main(names: list[str]) -> int:
     unknown = [name for name in names if name not in SUITES]
     if unknown:
-        print(f"no suite is named {', '.join(unknown)}; there are {', '.join(SUITES)}", file=sys.stderr)
+        print(f"unknown suites: {', '.join(unknown)}; available: {', '.join(SUITES)}", file=sys.stderr)
         return 2
     missed = 0
     for name in names or SUITES:
-        for measured in SUITES[name]():
-            print(measured, flush=True)
-            missed += not measured.holds
-    print(f"{missed} bounds missed")
+        for result in SUITES[name]():
+            print(result, flush=True)
+            missed += not result.is_met
+    print(f"{missed} requirements missed")
     return 1 if missed else 0
 
 

@@ -1,4 +1,4 @@
-"""The log of run events beside bare SQL on the same Postgres, and how far its snapshots fall behind under load."""
+"""Measures the run-event log against plain SQL on the same Postgres, and the lag of its snapshots under load."""
 
 import shutil
 import statistics
@@ -17,15 +17,15 @@ from psycopg2.extras import execute_values
 from ads_pipeline.domain.run_events import Event, idempotency_key
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader
-from ads_pipeline.ledger.events.snapshots import Follower, following
-from ads_pipeline_tests.benchmarks.ratios import Figure, Ratio, compare, timed
+from ads_pipeline.ledger.events.snapshots import Follower, follow_in_background
+from ads_pipeline_tests.benchmarks.ratios import Figure, Ratio, compare, measure_time
 
-SINGLES = 400
-MANY = 1_000
-SECONDS, A_SECOND, A_CALL = 60, 500, 10
-LONG = 100_000
-# What an append cannot do without: the run's place in the order, and the event with its key.
-BARE_TABLES = """
+SINGLE_APPENDS = 400
+EVENTS_PER_BATCH = 1_000
+LOAD_SECONDS, EVENTS_PER_SECOND, EVENTS_PER_CALL = 60, 500, 10
+LONG_RUN_EVENTS = 100_000
+# The minimum of an append: the last sequence number of the run, and the event with its idempotency key.
+BASELINE_TABLES = """
 CREATE TABLE bare_head (run_id TEXT PRIMARY KEY, last_seq BIGINT NOT NULL);
 CREATE TABLE bare_events (
     run_id TEXT, run_seq BIGINT, event_id TEXT, event_type TEXT, step_id TEXT, logical_attempt_id BIGINT,
@@ -48,20 +48,20 @@ def measure() -> Iterator[Ratio | Figure]:
         url = server.get_uri(driver="psycopg2")
         with EventLog.opened(url) as log:
             with bare.cursor() as cursor:
-                cursor.execute(BARE_TABLES)
+                cursor.execute(BASELINE_TABLES)
             bare.commit()
-            yield _single(log, bare)
-            yield _many(log, bare)
-            yield _opening(log)
-        yield from _lag("Postgres", url)
-        yield from _lag("SQLite", f"sqlite:///{home / 'ledger.db'}")
+            yield _measure_single_append(log, bare)
+            yield _measure_batch_append(log, bare)
+            yield _measure_snapshot(log)
+        yield from _measure_lag("Postgres", url)
+        yield from _measure_lag("SQLite", f"sqlite:///{home / 'ledger.db'}")
     finally:
         bare.close()
         server.cleanup()
         shutil.rmtree(home, ignore_errors=True)
 
 
-def event(run_id: str, number: int) -> Event:
+def create_event(run_id: str, number: int) -> Event:
     return Event(
         run_id=run_id,
         event_type="StepCompleted",
@@ -72,47 +72,49 @@ def event(run_id: str, number: int) -> Event:
     )
 
 
-def _single(log: EventLog, bare: Any) -> Ratio:
-    ours = [event("single", number) for number in range(SINGLES)]
+def _measure_single_append(log: EventLog, bare: Any) -> Ratio:
+    events = [create_event("single", number) for number in range(SINGLE_APPENDS)]
 
     def two_statements(number: int) -> None:
-        row = _row(ours[number])
+        row = _to_row(events[number])
         with bare.cursor() as cursor:
             cursor.execute("UPDATE bare_head SET last_seq = last_seq + 1 WHERE run_id = 'bare' RETURNING last_seq")
             (seq,) = cursor.fetchone()
-            marks = ", ".join(["%s"] * 10)
-            cursor.execute(f"INSERT INTO bare_events ({COLUMNS}) VALUES ({marks})", (row[0], seq, *row[1:]))
+            placeholders = ", ".join(["%s"] * 10)
+            cursor.execute(f"INSERT INTO bare_events ({COLUMNS}) VALUES ({placeholders})", (row[0], seq, *row[1:]))
         bare.commit()
 
     return compare(
-        "a single append, against a hand-written one of two statements",
-        lambda number: log.append(ours[number]),
+        "appending one event",
+        lambda number: log.append(events[number]),
         two_statements,
-        rounds=SINGLES,
-        least=0.6,
+        baseline_name="two SQL statements",
+        rounds=SINGLE_APPENDS,
+        required=0.6,
     )
 
 
-def _many(log: EventLog, bare: Any) -> Ratio:
+def _measure_batch_append(log: EventLog, bare: Any) -> Ratio:
     rounds = 12
-    calls = [[event(f"many-{turn}", number) for number in range(MANY)] for turn in range(rounds)]
+    batches = [[create_event(f"batch-{n}", number) for number in range(EVENTS_PER_BATCH)] for n in range(rounds)]
 
     def insert(number: int) -> None:
-        rows = [(f"bare-{number}", seq, *_row(each)[1:]) for seq, each in enumerate(calls[number], 1)]
+        rows = [(f"bare-{number}", seq, *_to_row(event)[1:]) for seq, event in enumerate(batches[number], 1)]
         with bare.cursor() as cursor:
             execute_values(cursor, f"INSERT INTO bare_events ({COLUMNS}) VALUES %s", rows, page_size=len(rows))
         bare.commit()
 
     return compare(
-        "append_many of 1,000, against a multi-row insert",
-        lambda number: log.append_many(calls[number]),
+        "appending 1,000 events in one call",
+        lambda number: log.append_many(batches[number]),
         insert,
+        baseline_name="a multi-row INSERT",
         rounds=rounds,
-        least=0.4,
+        required=0.4,
     )
 
 
-def _row(event: Event) -> tuple[Any, ...]:
+def _to_row(event: Event) -> tuple[Any, ...]:
     key = idempotency_key(
         run_id="bare",
         step_id=event.step_id,
@@ -121,62 +123,62 @@ def _row(event: Event) -> tuple[Any, ...]:
         plan_version="1",
     )
     now = datetime.now(UTC)
-    told = (event.event_id, event.event_type, event.step_id, 1, event.payload, key, event.emitted_at, now)
-    return ("bare", *told)
+    return ("bare", event.event_id, event.event_type, event.step_id, 1, event.payload, key, event.emitted_at, now)
 
 
-def _opening(log: EventLog) -> Figure:
-    """A run of so many events, projected but for the last ten."""
-    for first in range(0, LONG - 10, 5_000):
-        log.append_many([event("long", number) for number in range(first, min(first + 5_000, LONG - 10))])
+def _measure_snapshot(log: EventLog) -> Figure:
+    """The snapshot of a long run that is projected except for the last ten events."""
+    projected = LONG_RUN_EVENTS - 10
+    for first in range(0, projected, 5_000):
+        log.append_many([create_event("long", number) for number in range(first, min(first + 5_000, projected))])
     Follower(log).catch_up()
-    log.append_many([event("long", number) for number in range(LONG - 10, LONG)])
-    found = timed(
-        f"opening the snapshot of {LONG:,} events, ten of them new",
-        lambda _: log.open_snapshot("long"),
+    log.append_many([create_event("long", number) for number in range(projected, LONG_RUN_EVENTS)])
+    figure = measure_time(
+        f"reading the snapshot of {LONG_RUN_EVENTS:,} events, ten of them not yet projected",
+        lambda _: log.get_current_snapshot("long"),
         rounds=20,
-        most=0.01,
+        limit=0.01,
     )
     Follower(log).catch_up()
-    return found
+    return figure
 
 
-def _lag(database: str, url: str) -> Iterator[Figure]:
-    """A minute of load, followed by a thread of the process that appends and looked at from outside all the while."""
+def _measure_lag(database: str, url: str) -> Iterator[Figure]:
+    """A minute of load. One thread of this process projects the events, and another samples the lag."""
     lags: list[float] = []
     done = threading.Event()
 
-    def look() -> None:
+    def sample_lag() -> None:
         with EventReader.opened(url) as reader:
             while not done.wait(0.05):
-                lags.append(reader.lag().total_seconds())
+                lags.append(reader.get_lag().total_seconds())
 
-    looking = threading.Thread(target=look)
-    with EventLog.opened(url) as log, following(log):
-        looking.start()
-        late = _load(log)
+    sampler = threading.Thread(target=sample_lag)
+    with EventLog.opened(url) as log, follow_in_background(log):
+        sampler.start()
+        delay = _append_at_fixed_rate(log)
         done.set()
-        looking.join()
+        sampler.join()
     yield Figure(
-        name=f"{database}: lag of the snapshots, 99th percentile, at {A_SECOND} events a second for {SECONDS} s",
+        name=f"{database}: 99th percentile of snapshot lag at {EVENTS_PER_SECOND} events/s for {LOAD_SECONDS} s",
         value=statistics.quantiles(lags, n=100)[98],
         unit="s",
-        most=1,
+        limit=1,
     )
     yield Figure(
-        name=f"{database}: how late the last of these {SECONDS * A_SECOND:,} events was appended",
-        value=late,
+        name=f"{database}: delay of the last of these {LOAD_SECONDS * EVENTS_PER_SECOND:,} events",
+        value=delay,
         unit="s",
-        most=1,
+        limit=1,
     )
 
 
-def _load(log: EventLog) -> float:
-    """Append at that rate; by how many seconds the last call came too late."""
+def _append_at_fixed_rate(log: EventLog) -> float:
+    """Append at EVENTS_PER_SECOND and return how many seconds late the last call was."""
     started, number = time.monotonic(), 0
-    for call in range(SECONDS * A_SECOND // A_CALL):
-        due = started + call * A_CALL / A_SECOND
+    for call in range(LOAD_SECONDS * EVENTS_PER_SECOND // EVENTS_PER_CALL):
+        due = started + call * EVENTS_PER_CALL / EVENTS_PER_SECOND
         time.sleep(max(0.0, due - time.monotonic()))
-        log.append_many([event(f"load-{number // 5_000}", number + each) for each in range(A_CALL)])
-        number += A_CALL
-    return max(0.0, time.monotonic() - started - SECONDS)
+        log.append_many([create_event(f"load-{number // 5_000}", number + n) for n in range(EVENTS_PER_CALL)])
+        number += EVENTS_PER_CALL
+    return max(0.0, time.monotonic() - started - LOAD_SECONDS)

@@ -1,4 +1,4 @@
-"""The ledger's verdicts beside bare SQL for the same rows, through the same driver on the same Postgres."""
+"""Measures recording verdicts against plain SQL for the same rows, on the same Postgres with the same driver."""
 
 import shutil
 import tempfile
@@ -18,10 +18,10 @@ from ads_pipeline.ledger.values import RunRegistration
 from ads_pipeline_tests.benchmarks.ratios import Ratio, compare
 
 PARTITIONS = 1000
-SINGLES = 400
+SINGLE_VERDICTS = 400
 
 
-def _keys(first: int) -> list[PartitionKey]:
+def _create_keys(first: int) -> list[PartitionKey]:
     day = date(2026, 2, 1)
     return [
         PartitionKey(source="google_ads", customer_id=str(n), query_name="campaign_daily", logical_date=day)
@@ -29,7 +29,7 @@ def _keys(first: int) -> list[PartitionKey]:
     ]
 
 
-OURS, THEIRS = _keys(1_000_000), _keys(2_000_000)
+OUR_KEYS, BASELINE_KEYS = _create_keys(1_000_000), _create_keys(2_000_000)
 COLUMNS = (
     "source, customer_id, query_name, logical_date, status, current_run_id, schema_version, record_count, "
     "updated_at, error_message, attempt_count"
@@ -40,8 +40,8 @@ ATTEMPT_COLUMNS = (
     "source, customer_id, query_name, logical_date, attempt_no, run_id, validation_id, ordinal, outcome, effect, "
     "rows_read, judged_at, current_ordinal"
 )
-# The state table and the attempts with their columns and primary keys, and nothing else that could cost time.
-BARE_TABLES = """
+# The state table and the attempts, with columns and primary keys but without other constraints and triggers.
+BASELINE_TABLES = """
 CREATE TABLE bare_state (LIKE partition_state);
 ALTER TABLE bare_state ADD PRIMARY KEY (source, customer_id, query_name, logical_date);
 CREATE TABLE bare_attempts (LIKE attempts);
@@ -56,78 +56,80 @@ def measure() -> Iterator[Ratio]:
     try:
         with Ledger.opened(server.get_uri(driver="psycopg2")) as ledger:
             for run_id in ("history-1", "history-2", "history-3"):
-                ledger.record_verdicts(_accepting(ledger, OURS, run_id))
-            _run(bare, BARE_TABLES)
-            _run(bare, "ANALYZE")  # as the server does by itself within a minute; both sides are planned by it
+                ledger.record_verdicts(_create_verdicts(ledger, OUR_KEYS, run_id))
+            _run(bare, BASELINE_TABLES)
+            _run(bare, "ANALYZE")  # autovacuum does it within a minute, and both sides need it
             for table in ("bare_state", "partition_state"):
-                yield _thousand(ledger, bare, table)
-            yield _single(ledger, bare, "bare_attempts", "bare_state", least=None)
-            yield _single(ledger, bare, "attempts", "partition_state", least=0.5)
+                yield _measure_batch(ledger, bare, table)
+            yield _measure_single(ledger, bare, "bare_attempts", "bare_state", required=None)
+            yield _measure_single(ledger, bare, "attempts", "partition_state", required=0.5)
     finally:
         bare.close()
         server.cleanup()
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _thousand(ledger: Ledger, bare: Any, table: str) -> Ratio:
+def _measure_batch(ledger: Ledger, bare: Any, table: str) -> Ratio:
     rounds = 12
-    verdicts = [_accepting(ledger, OURS, f"many-{table}-{n}") for n in range(rounds)]
-    run_ids = [f"many-{table}-{n}" for n in range(rounds)]
+    run_ids = [f"batch-{table}-{n}" for n in range(rounds)]
+    verdicts = [_create_verdicts(ledger, OUR_KEYS, run_id) for run_id in run_ids]
     for run_id in run_ids:
-        _accepting(ledger, THEIRS, run_id)
+        _create_verdicts(ledger, BASELINE_KEYS, run_id)
 
     def upsert(number: int) -> None:
-        rows = [(*_key(key), *_success(run_ids[number], number + 1)) for key in THEIRS]
+        rows = [(*_key_values(key), *_success_values(run_ids[number], number + 1)) for key in BASELINE_KEYS]
         with bare.cursor() as cursor:
             execute_values(cursor, f"INSERT INTO {table} ({COLUMNS}) VALUES %s {UPSERT}", rows, page_size=len(rows))
         bare.commit()
 
     return compare(
-        f"1,000 verdicts in one transaction, against a multi-row upsert of {table}",
+        "recording 1,000 verdicts in one transaction",
         lambda number: ledger.record_verdicts(verdicts[number]),
         upsert,
+        baseline_name=f"a multi-row upsert of {table}",
         rounds=rounds,
-        least=0.3,
+        required=0.3,
     )
 
 
-def _single(ledger: Ledger, bare: Any, attempts: str, state: str, *, least: float | None) -> Ratio:
-    run_id = f"one-{state}"
-    verdicts = _accepting(ledger, OURS, run_id)
-    _accepting(ledger, THEIRS, run_id)
-    marks = "%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s"
-    insert = f"INSERT INTO {attempts} ({ATTEMPT_COLUMNS}) VALUES ({marks}, %s, %s)"
-    upsert = f"INSERT INTO {state} ({COLUMNS}) VALUES ({marks}) {UPSERT}"
+def _measure_single(ledger: Ledger, bare: Any, attempts: str, state: str, *, required: float | None) -> Ratio:
+    run_id = f"single-{state}"
+    verdicts = _create_verdicts(ledger, OUR_KEYS, run_id)
+    _create_verdicts(ledger, BASELINE_KEYS, run_id)
+    placeholders = "%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s"
+    insert = f"INSERT INTO {attempts} ({ATTEMPT_COLUMNS}) VALUES ({placeholders}, %s, %s)"
+    upsert = f"INSERT INTO {state} ({COLUMNS}) VALUES ({placeholders}) {UPSERT}"
 
     def two_statements(number: int) -> None:
-        key, count = _key(THEIRS[number]), 1000
-        judged = (count, run_id, "", 1, "accepted", "promoted", 5, datetime.now(UTC), 1)
+        key, count = _key_values(BASELINE_KEYS[number]), 1000
+        attempt = (count, run_id, "", 1, "accepted", "promoted", 5, datetime.now(UTC), 1)
         with bare.cursor() as cursor:
-            cursor.execute(insert, (*key, *judged))
-            cursor.execute(upsert, (*key, *_success(run_id, count)))
+            cursor.execute(insert, (*key, *attempt))
+            cursor.execute(upsert, (*key, *_success_values(run_id, count)))
         bare.commit()
 
     return compare(
-        f"a single verdict, against inserting into {attempts} and upserting {state}",
+        "recording one verdict",
         lambda number: ledger.record_verdict(verdicts[number]),
         two_statements,
-        rounds=SINGLES,
-        least=least,
+        baseline_name=f"INSERT into {attempts} and upsert of {state}",
+        rounds=SINGLE_VERDICTS,
+        required=required,
     )
 
 
-def _accepting(ledger: Ledger, keys: list[PartitionKey], run_id: str) -> list[Verdict]:
-    """Verdicts on newly registered runs of that name."""
+def _create_verdicts(ledger: Ledger, keys: list[PartitionKey], run_id: str) -> list[Verdict]:
+    """Register a run of each key and return an acceptance of it."""
     runs = [Run(key=key, run_id=run_id) for key in keys]
     ledger.register([RunRegistration(run=run, schema_version="1", record_count=5) for run in runs])
     return [Verdict(run=run, outcome=Outcome.ACCEPTED, rows_read=5) for run in runs]
 
 
-def _key(key: PartitionKey) -> tuple[str, str, str, date]:
+def _key_values(key: PartitionKey) -> tuple[str, str, str, date]:
     return key.source, key.customer_id, key.query_name, key.logical_date
 
 
-def _success(run_id: str, attempt_count: int) -> tuple[Any, ...]:
+def _success_values(run_id: str, attempt_count: int) -> tuple[Any, ...]:
     return "success", run_id, "1", 5, datetime.now(UTC), None, attempt_count
 
 

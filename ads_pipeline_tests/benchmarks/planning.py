@@ -1,7 +1,7 @@
-"""Plans reconciliation over all of a grown ledger, in a process that does only this, and says what it took.
+"""Plans reconciliation of a whole generated ledger in its own process, and prints its time and peak memory.
 
-The ledger is asked as the command asks it, query by query with every plan kept. What the tables hold is given and not
-read from files: it counts as memory and not as time.
+It plans query by query, as the command does, and keeps all plans. The content of the tables is generated instead of
+read from files; generating it counts as memory but not as time.
 """
 
 import json
@@ -19,11 +19,11 @@ from ads_pipeline.warehouse.values import HeldPartition
 from ads_pipeline_tests.ledger.large_ledgers import KINDS, QUERIES, ROWS, SOURCE, VERSION, Shape
 
 
-class Given(Warehouse):
-    """Tables that hold what the ledger's pointers say."""
+class GeneratedWarehouse(Warehouse):
+    """A warehouse whose tables hold what the ledger's pointers say."""
 
     def __init__(self, shape: Shape) -> None:
-        super().__init__(Path("nowhere"))
+        super().__init__(Path("unused"))
         self._shape = shape
         self.seconds = 0.0
 
@@ -40,13 +40,13 @@ class Given(Warehouse):
 
 def main(url: str, *numbers: str) -> None:
     queries, customers, days = map(int, numbers)
-    tables = Given(Shape(queries=queries, customers=customers, days=days))
+    warehouse = GeneratedWarehouse(Shape(queries=queries, customers=customers, days=days))
     started = time.perf_counter()
     with LedgerReader.opened(url) as ledger:
-        comparison = ReconcilePlanner(ledger=ledger, warehouse=tables)
+        comparison = ReconcilePlanner(ledger=ledger, warehouse=warehouse)
         plans = {name: comparison.plan(source=SOURCE, query_name=name) for name in QUERIES[:queries]}
-    took = time.perf_counter() - started - tables.seconds
-    # The kernel's own count of this program; getrusage's begins with what the process was forked from.
+    took = time.perf_counter() - started - warehouse.seconds
+    # VmHWM, because the peak of getrusage includes the process that this one was forked from.
     (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     repairs = sum(map(len, plans.values()))
     print(json.dumps({"seconds": took, "peak_mib": int(peak) / 1024, "repairs": repairs}))

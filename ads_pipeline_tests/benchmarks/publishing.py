@@ -1,6 +1,6 @@
-"""What the warehouse's benchmarks measure: sealed runs judged, read and published, as the pipeline does it.
+"""Judges, reads and publishes sealed runs, as the pipeline does; the warehouse benchmarks measure it.
 
-Run as a program it does so once, with a Spark of its own, and prints how much memory that took at most.
+Run as a program, it does so once in its own Spark session and prints its peak memory.
 """
 
 import sys
@@ -12,45 +12,44 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ads_pipeline.domain.transitions import Outcome
 from ads_pipeline.raw.landing import RawRuns
-from ads_pipeline.raw.seal import PAYLOAD
-from ads_pipeline.raw.seal import Seal
+from ads_pipeline.raw.seal import PAYLOAD, Seal
 from ads_pipeline.validator.judging import SealedPayload, judge_runs, read_accepted_rows
 from ads_pipeline.warehouse.publication import Warehouse
 from ads_pipeline.warehouse.values import Load, TableLoadResult
 from ads_pipeline_tests.benchmarks.validator import RULES, local_spark
 
-HEAP = "1g"
+HEAP_SIZE = "1g"
 
 
 def publish(spark: SparkSession, runs: Sequence[SealedPayload], root: Path) -> TableLoadResult:
-    """Judge the runs and make the table below this root hold them."""
+    """Judge the runs and publish them in the table below this root."""
     accepted = [each.verdict.outcome is Outcome.ACCEPTED for each in judge_runs(spark, runs, RULES)]
     assert all(accepted)
     return replace_rows(spark, read_accepted_rows(spark, runs, RULES), runs, root)
 
 
 def replace_rows(spark: SparkSession, rows: DataFrame, runs: Sequence[SealedPayload], root: Path) -> TableLoadResult:
-    """Make the table hold these rows of the runs, which nobody else wants to load."""
+    """Publish these rows of the runs."""
     loads = [
         Load(run=each.seal.run, schema_version=RULES.schema_version, record_count=each.seal.record_count)
         for each in runs
     ]
-    return Warehouse(root).replace(spark, rows, loads, is_publishable=lambda due: due)
+    return Warehouse(root).replace(spark, rows, loads, is_publishable=lambda runs: runs)
 
 
 def main(raw: Path, root: Path) -> None:
     seals = RawRuns(raw).find_runs(source="google_ads", since=date.min, until=date.max)
     runs = [SealedPayload(seal=s, payload_path=str(raw / s.run.path / PAYLOAD)) for s in seals if isinstance(s, Seal)]
-    spark = local_spark(heap=HEAP)
+    spark = local_spark(heap=HEAP_SIZE)
     loaded = publish(spark, runs, root)
     jvm = spark.sparkContext._jvm
     assert jvm is not None
-    print(len(loaded.loads), _peak("self"), _peak(jvm.java.lang.ProcessHandle.current().pid()))
+    print(len(loaded.loads), _read_peak_kib("self"), _read_peak_kib(jvm.java.lang.ProcessHandle.current().pid()))
     spark.stop()
 
 
-def _peak(process: object) -> int:
-    """The most memory a process has had in RAM, in KiB. Unlike getrusage's it owes nothing to who started it."""
+def _read_peak_kib(process: object) -> int:
+    """The peak resident memory of a process. Unlike getrusage's, it excludes the parent process."""
     status = Path(f"/proc/{process}/status").read_text()
     (line,) = (line for line in status.splitlines() if line.startswith("VmHWM:"))
     return int(line.split()[1])

@@ -1,7 +1,7 @@
-"""Times two ways of doing the same by turns, and says how they compare.
+"""Measures the product and a baseline by turns and compares them.
 
-Absolute times mean nothing on a shared machine; a ratio of neighbours in time does. A `Figure` stands alone, where a
-requirement names the number itself.
+Absolute times depend on the load of the machine. A ratio of two neighbouring measurements does not. `Figure` is for
+requirements that name an absolute number.
 """
 
 import gc
@@ -13,82 +13,85 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """The rate of ours as a share of the bare way's rate; `least` is the bound, if there is one."""
+    """How many times as fast as the baseline the product is. `required` is the least allowed value, if any."""
 
     name: str
+    baseline: str
     value: float
     ours_ms: float
-    bare_ms: float
+    baseline_ms: float
     rounds: int
-    least: float | None
+    required: float | None
 
-    def counted(self, times: int) -> "Ratio":
-        """The same ratio where one bare round stands for so many."""
-        return replace(self, value=self.value * times, bare_ms=self.bare_ms * times)
+    def with_repeated_baseline(self, times: int) -> "Ratio":
+        """The ratio when one measured baseline round stands for this many."""
+        return replace(self, value=self.value * times, baseline_ms=self.baseline_ms * times)
 
     @property
-    def holds(self) -> bool:
-        return self.least is None or self.value >= self.least
+    def is_met(self) -> bool:
+        return self.required is None or self.value >= self.required
 
     def __str__(self) -> str:
-        bound = "no bound" if self.least is None else f"bound {self.least:.2f} {'holds' if self.holds else 'MISSED'}"
-        times = f"ours {self.ours_ms:.3f} ms, bare {self.bare_ms:.3f} ms, median of {self.rounds}"
-        return f"{self.name}: {self.value:.2f} of bare ({bound}; {times})"
+        required = "no requirement" if self.required is None else f"at least {self.required:.2f}x required"
+        mark = "" if self.is_met else "MISSED, "
+        times = f"ours {self.ours_ms:.3f} ms, {self.baseline} {self.baseline_ms:.3f} ms, median of {self.rounds}"
+        return f"{self.name}: {self.value:.2f}x as fast as {self.baseline} ({mark}{required}); {times}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A measurement and the bound that a requirement sets it."""
+    """A measured value and the limit that a requirement sets."""
 
     name: str
     value: float
     unit: str
-    most: float
+    limit: float
 
     @property
-    def holds(self) -> bool:
-        return self.value <= self.most
+    def is_met(self) -> bool:
+        return self.value <= self.limit
 
     def __str__(self) -> str:
-        return (
-            f"{self.name}: {self.value:.2f} {self.unit} (bound {self.most:.2f} {'holds' if self.holds else 'MISSED'})"
-        )
+        mark = "" if self.is_met else "MISSED, "
+        return f"{self.name}: {self.value:.2f} {self.unit} ({mark}at most {self.limit:.2f} {self.unit} allowed)"
 
 
 def compare(
     name: str,
     ours: Callable[[int], object],
-    bare: Callable[[int], object],
+    baseline: Callable[[int], object],
     *,
+    baseline_name: str,
     rounds: int,
-    least: float | None = None,
+    required: float | None = None,
 ) -> Ratio:
-    """Run both by turns, each round with its number; the medians decide. The first tenth only warms up."""
-    timed: dict[str, list[float]] = {"ours": [], "bare": []}
+    """Call both by turns with the number of the round, and compare the medians. The first tenth only warms up."""
+    seconds: dict[str, list[float]] = {"ours": [], "baseline": []}
     gc.collect()
-    gc.freeze()  # what the benchmark itself prepared is not to be searched for garbage while it runs
+    gc.freeze()  # excludes the benchmark's own data from garbage collection while it runs
     for number in range(rounds):
-        for side, work in (("ours", ours), ("bare", bare)):
+        for side, function in (("ours", ours), ("baseline", baseline)):
             started = time.perf_counter()
-            work(number)
-            timed[side].append(time.perf_counter() - started)
-    warm = {side: times[rounds // 10 :] for side, times in timed.items()}
-    ours_s, bare_s = statistics.median(warm["ours"]), statistics.median(warm["bare"])
+            function(number)
+            seconds[side].append(time.perf_counter() - started)
+    warm = {side: times[rounds // 10 :] for side, times in seconds.items()}
+    ours_s, baseline_s = statistics.median(warm["ours"]), statistics.median(warm["baseline"])
     return Ratio(
         name=name,
-        value=bare_s / ours_s,
+        baseline=baseline_name,
+        value=baseline_s / ours_s,
         ours_ms=ours_s * 1000,
-        bare_ms=bare_s * 1000,
+        baseline_ms=baseline_s * 1000,
         rounds=len(warm["ours"]),
-        least=least,
+        required=required,
     )
 
 
-def timed(name: str, work: Callable[[int], object], *, rounds: int, most: float) -> Figure:
-    """The median of so many rounds, in seconds, after one that only warms up."""
+def measure_time(name: str, function: Callable[[int], object], *, rounds: int, limit: float) -> Figure:
+    """The median time of these rounds in seconds, after one round that only warms up."""
     seconds = []
     for number in range(rounds + 1):
         started = time.perf_counter()
-        work(number)
+        function(number)
         seconds.append(time.perf_counter() - started)
-    return Figure(name=name, value=statistics.median(seconds[1:]), unit="s", most=most)
+    return Figure(name=name, value=statistics.median(seconds[1:]), unit="s", limit=limit)

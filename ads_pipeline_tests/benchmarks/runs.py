@@ -1,4 +1,4 @@
-"""Sealed runs to measure with: many small partitions, or a few large ones."""
+"""Creates sealed runs for benchmarks: many small partitions, or a few large ones."""
 
 import hashlib
 import json
@@ -11,8 +11,7 @@ from typing import Any
 
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.raw.landing import RawRuns
-from ads_pipeline.raw.seal import METADATA, PAYLOAD
-from ads_pipeline.raw.seal import Seal, SealFacts, encode_seal
+from ads_pipeline.raw.seal import METADATA, PAYLOAD, Seal, SealFacts, encode_seal
 from ads_pipeline.validator.judging import SealedPayload
 
 FACTS = SealFacts(
@@ -20,33 +19,36 @@ FACTS = SealFacts(
 )
 FIRST_DAY = date(2026, 1, 1)
 
-
 Rows = Iterator[dict[str, Any]]
 
 
-def land(root: Path, *, customers: int, days: int, rows: int) -> list[SealedPayload]:
-    """A run of so many rows for each customer and day."""
+def land_runs(root: Path, *, customers: int, days: int, rows: int) -> list[SealedPayload]:
+    """Land one run with this many rows for each customer and day."""
     raw = RawRuns(root)
-    return _sealed(root, lambda run, values: raw.land(run, values, FACTS), customers=customers, days=days, rows=rows)
+    return _create_runs(
+        root, lambda run, values: raw.land(run, values, FACTS), customers=customers, days=days, rows=rows
+    )
 
 
-def put(root: Path, *, customers: int, days: int, rows: int) -> list[SealedPayload]:
-    """The same with nothing forced to disk: for so many runs that landing them would take the longest."""
-    return _sealed(root, lambda run, values: _put(root, run, values), customers=customers, days=days, rows=rows)
+def write_runs(root: Path, *, customers: int, days: int, rows: int) -> list[SealedPayload]:
+    """The same without syncing to disk, for sets of runs that would take too long to land."""
+    return _create_runs(
+        root, lambda run, values: _write_run(root, run, values), customers=customers, days=days, rows=rows
+    )
 
 
-def renamed(runs: list[SealedPayload], run_id: str) -> list[SealedPayload]:
+def with_new_run_ids(runs: list[SealedPayload], prefix: str) -> list[SealedPayload]:
     """Later runs of the same partitions, with the same payloads."""
     return [
-        replace(each, seal=replace(each.seal, run=replace(each.seal.run, run_id=f"{run_id}-{place:08x}")))
-        for place, each in enumerate(runs)
+        replace(payload, seal=replace(payload.seal, run=replace(payload.seal.run, run_id=f"{prefix}-{number:08x}")))
+        for number, payload in enumerate(runs)
     ]
 
 
-def _sealed(
+def _create_runs(
     root: Path, seal: Callable[[Run, Rows], Seal], *, customers: int, days: int, rows: int
 ) -> list[SealedPayload]:
-    chance = random.Random(7)
+    generator = random.Random(7)
     sealed = []
     for customer in range(customers):
         for day in range(days):
@@ -57,12 +59,12 @@ def _sealed(
                 logical_date=FIRST_DAY + timedelta(days=day),
             )
             run = Run(key=key, run_id=f"20260201T000000000Z-{customer:08x}")
-            values = (_row(key, number, chance) for number in range(1, rows + 1))
+            values = (_create_row(key, number, generator) for number in range(1, rows + 1))
             sealed.append(SealedPayload(seal=seal(run, values), payload_path=str(root / run.path / PAYLOAD)))
     return sealed
 
 
-def _put(root: Path, run: Run, rows: Rows) -> Seal:
+def _write_run(root: Path, run: Run, rows: Rows) -> Seal:
     lines = [json.dumps(row, separators=(",", ":")) for row in rows]
     payload = "".join(f"{line}\n" for line in lines).encode()
     seal = Seal(
@@ -79,7 +81,7 @@ def _put(root: Path, run: Run, rows: Rows) -> Seal:
     return seal
 
 
-def _row(key: PartitionKey, number: int, chance: random.Random) -> dict[str, Any]:
+def _create_row(key: PartitionKey, number: int, generator: random.Random) -> dict[str, Any]:
     return {
         "date": key.logical_date.isoformat(),
         "customer_id": key.customer_id,
@@ -87,9 +89,9 @@ def _row(key: PartitionKey, number: int, chance: random.Random) -> dict[str, Any
         "campaign_name": f"campaign {number}",
         "campaign_status": "ENABLED",
         "campaign_advertising_channel_type": "SEARCH",
-        "impressions": chance.randrange(10_000),
-        "clicks": chance.randrange(100),
-        "cost_micros": chance.randrange(100_000_000),
-        "conversions": chance.random() * 10,
-        "conversions_value": chance.random() * 100,
+        "impressions": generator.randrange(10_000),
+        "clicks": generator.randrange(100),
+        "cost_micros": generator.randrange(100_000_000),
+        "conversions": generator.random() * 10,
+        "conversions_value": generator.random() * 100,
     }

@@ -1,4 +1,4 @@
-"""Judging beside pandera called partition by partition, and beside Spark reading the same files without judging."""
+"""Measures judging against pandera per partition, and against Spark that only reads the same files."""
 
 import os
 import sys
@@ -10,11 +10,11 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from ads_pipeline.contracts.catalogue import contract_for, rules_for
 from ads_pipeline.contracts.models import PARTITION_CUSTOMER, PARTITION_DAY
-from ads_pipeline.validator.judging import SealedPayload, judge
+from ads_pipeline.contracts.registry import contract_for, rules_for
+from ads_pipeline.validator.judging import SealedPayload, judge_runs
 from ads_pipeline_tests.benchmarks.ratios import Ratio, compare
-from ads_pipeline_tests.benchmarks.runs import land
+from ads_pipeline_tests.benchmarks.runs import land_runs
 
 RULES = rules_for("campaign_daily", "1")
 TYPES = {"long": "bigint", "double": "double", "string": "string", "date": "date"}
@@ -24,11 +24,11 @@ SCHEMA = ", ".join(f"{column.name} {TYPES[column.kind]}" for column in RULES.col
 def measure() -> Iterator[Ratio]:
     spark = local_spark()
     with tempfile.TemporaryDirectory() as home:
-        small = land(Path(home) / "small", customers=100, days=10, rows=100)
-        yield _against_pandera(spark, small)
-        yield _against_spark(spark, small, "1,000 partitions of 100 rows", most=0.7, rounds=6)
-        large = land(Path(home) / "large", customers=20, days=1, rows=50_000)
-        yield _against_spark(spark, large, "20 partitions of 50,000 rows", most=3.0, rounds=6)
+        small = land_runs(Path(home) / "small", customers=100, days=10, rows=100)
+        yield _compare_with_pandera(spark, small)
+        yield _compare_with_spark(spark, small, "1,000 partitions of 100 rows", most_time=0.7, rounds=6)
+        large = land_runs(Path(home) / "large", customers=20, days=1, rows=50_000)
+        yield _compare_with_spark(spark, large, "20 partitions of 50,000 rows", most_time=3.0, rounds=6)
     spark.stop()
 
 
@@ -47,34 +47,33 @@ def local_spark(*, heap: str = "2g") -> SparkSession:
     return spark
 
 
-def _against_pandera(spark: SparkSession, runs: list[SealedPayload]) -> Ratio:
-    """Pandera is called for one partition a round and counted a thousand times; judging is done for all."""
-    judge(spark, runs, RULES)
-    rounds, contract = 8, _contract()
+def _compare_with_pandera(spark: SparkSession, runs: list[SealedPayload]) -> Ratio:
+    """Judging all partitions. A round of pandera validates one partition and counts a thousand times."""
+    judge_runs(spark, runs, RULES)
+    contract: Any = contract_for("campaign_daily", "1")
     ratio = compare(
-        "judging 1,000 partitions, against pandera on Spark once a partition (one measured, counted 1,000 times)",
-        lambda _number: judge(spark, runs, RULES),
-        lambda number: contract.validate(_frame(spark, runs[number])).pandera.errors,
-        rounds=rounds,
-        least=50.0,
+        "judging 1,000 partitions",
+        lambda _number: judge_runs(spark, runs, RULES),
+        lambda number: contract.validate(_read_frame(spark, runs[number])).pandera.errors,
+        baseline_name="pandera on Spark (one partition measured, counted 1,000 times)",
+        rounds=8,
+        required=50.0,
     )
-    return ratio.counted(len(runs))
+    return ratio.with_repeated_baseline(len(runs))
 
 
-def _contract() -> Any:
-    return contract_for("campaign_daily", "1")
-
-
-def _frame(spark: SparkSession, run: SealedPayload) -> Any:
+def _read_frame(spark: SparkSession, run: SealedPayload) -> Any:
     key = run.seal.run.key
-    frame = spark.read.schema(SCHEMA).json(run.payload)
+    frame = spark.read.schema(SCHEMA).json(run.payload_path)
     return frame.withColumn(PARTITION_DAY, sf.lit(key.logical_date)).withColumn(
         PARTITION_CUSTOMER, sf.lit(key.customer_id)
     )
 
 
-def _against_spark(spark: SparkSession, runs: list[SealedPayload], shape: str, *, most: float, rounds: int) -> Ratio:
-    paths = [run.payload for run in runs]
+def _compare_with_spark(
+    spark: SparkSession, runs: list[SealedPayload], shape: str, *, most_time: float, rounds: int
+) -> Ratio:
+    paths = [run.payload_path for run in runs]
 
     def read_and_aggregate(_number: int) -> None:
         frame = spark.read.schema(SCHEMA).json(paths)
@@ -83,9 +82,10 @@ def _against_spark(spark: SparkSession, runs: list[SealedPayload], shape: str, *
         ).collect()
 
     return compare(
-        f"judging {shape}, against Spark reading and adding them up (at most {most}x its time)",
-        lambda _number: judge(spark, runs, RULES),
+        f"judging {shape}",
+        lambda _number: judge_runs(spark, runs, RULES),
         read_and_aggregate,
+        baseline_name="Spark alone",
         rounds=rounds,
-        least=1 / most,
+        required=1 / most_time,
     )

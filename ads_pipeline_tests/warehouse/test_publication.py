@@ -129,7 +129,7 @@ def test_new_column_is_added_and_changed_type_is_refused(spark: SparkSession, ro
     before = read_all_versions(root)
     loads = make_loads("r3", (1,))
     changed = make_rows(spark, loads).selectExpr("* except (cost)", "'x' AS cost")
-    with pytest.raises(SchemaConflict, match="column cost holds double, the new rows bring string"):
+    with pytest.raises(SchemaConflict, match="column cost is double, new rows have string"):
         publish_loads(spark, root, loads, rows=changed)
     assert read_all_versions(root) == before
 
