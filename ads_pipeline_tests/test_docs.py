@@ -1,77 +1,84 @@
-"""What the README says of the code is what the code says."""
+"""README and docs: tables are generated from the code, and every command, path, link and test they name exists."""
 
-import inspect
 import re
-import textwrap
 from pathlib import Path
 
 import pytest
 
 from ads_pipeline.domain.transitions import TRANSITIONS, Action, Status, Transition
-from ads_pipeline.pipeline.pipeline import Pipeline
 from ads_pipeline.settings import VARIABLES
 
-ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
-STATES = (None, Status.PENDING, Status.FAILED, Status.SUCCESS)
+ROOT = Path(__file__).parents[1]
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text() for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))
+}
+STATUSES = (None, Status.PENDING, Status.FAILED, Status.SUCCESS)
 
 
-def drawn_table() -> str:
-    """The transition table as the README shows it."""
+def transition_table() -> str:
+    """The transition table as Markdown."""
     lines = ["| | absent | pending | failed | success |", "|---|---|---|---|---|"]
-    lines += [
-        f"| {act.value} | {' | '.join(drawn(TRANSITIONS.get((state, act)), state) for state in STATES)} |"
-        for act in Action
-    ]
+    for action in Action:
+        cells = [transition_cell(TRANSITIONS.get((status, action)), status) for status in STATUSES]
+        lines.append(f"| {action.value} | {' | '.join(cells)} |")
     return "\n".join(lines).replace("|  |", "| |").replace("|  |", "| |")
 
 
-def drawn(move: Transition | None, state: Status | None) -> str:
-    if move is None:
+def transition_cell(transition: Transition | None, status: Status | None) -> str:
+    if transition is None:
         return ""
-    if move.effect is not None:
-        return str(move.to) if str(move.effect) == str(move.to) else f"{move.to}, {move.effect.replace('_', ' ')}"
-    return "stays" if move.to is state else str(move.to)
+    if transition.effect is not None:
+        effect = transition.effect.replace("_", " ")
+        return str(transition.target) if effect == transition.target else f"{transition.target}, {effect}"
+    return "stays" if transition.target is status else str(transition.target)
 
 
-def test_the_transition_table_is_the_codes() -> None:
-    """The table in the README is drawn from TRANSITIONS."""
-    shown = README.partition("<!-- transitions -->\n")[2].partition("\n<!-- /transitions -->")[0]
-    assert shown == drawn_table()
+def marked_section(page: str, name: str) -> str:
+    """The text between the two comments that mark a generated section."""
+    return PAGES[page].partition(f"<!-- {name} -->\n")[2].partition(f"<!-- /{name} -->")[0].strip()
 
 
-@pytest.mark.parametrize("name", sorted(VARIABLES))
-def test_every_setting_is_explained(name: str) -> None:
-    """Each variable stands in the README with the words the code has for it."""
-    assert f"| `{name}` | {VARIABLES[name]} |".replace("`", "") in README.replace("`", "")
+def test_transition_table_matches_the_code() -> None:
+    """The table in docs/concepts.md is TRANSITIONS."""
+    assert marked_section("docs/concepts.md", "transitions") == transition_table()
 
 
-def test_every_command_exists() -> None:
-    """Each make target that the README names is in the Makefile."""
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert set(re.findall(r"(?:^|`)make ([a-z]+)", README, re.MULTILINE)) <= targets
+def test_settings_table_matches_the_code() -> None:
+    """The table in docs/settings.md has every variable with its description in the code."""
+    rows = [f"| `{name}` | {meaning} |" for name, meaning in VARIABLES.items()]
+    expected = "\n".join(["| variable | meaning (default) |", "|---|---|", *rows])
+    assert marked_section("docs/settings.md", "settings").replace("`", "") == expected.replace("`", "")
 
 
-def test_the_pipeline_is_quoted_to_the_letter() -> None:
-    """The methods shown are the ones that run."""
-    quoted = r"<!-- pipeline ([a-z ]+) -->\n```python\n(.*?)```\n<!-- /pipeline -->"
-    ((names, shown),) = re.findall(quoted, README, re.DOTALL)
-    sources = [textwrap.dedent(inspect.getsource(getattr(Pipeline, name))) for name in names.split()]
-    assert shown == "\n\n".join(sources)
+def test_make_targets_exist() -> None:
+    """Each make target that a page names is in the Makefile."""
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {target for text in PAGES.values() for target in re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE)}
+    assert {"demo", "dev", "test", "check"} <= named <= targets
 
 
-def test_every_module_named_exists() -> None:
-    """Each module in the README's table is there."""
-    named = re.findall(r"^\| (`[a-z_`, ]+`) \|", README, re.MULTILINE)
-    modules = [name for cell in named for name in re.findall(r"`([a-z_]+)`", cell)]
-    assert modules
-    for name in modules:
-        assert (ROOT / "ads_pipeline" / f"{name}.py").exists() or (ROOT / "ads_pipeline" / name).is_dir(), name
+@pytest.mark.parametrize("page", sorted(PAGES))
+def test_links_and_paths_exist(page: str) -> None:
+    """Relative links, and paths in backticks that look like files of this project, exist."""
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", PAGES[page]) if "://" not in link]
+    missing = [link for link in links if not (ROOT / page).parent.joinpath(link).exists()]
+    paths = re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.(?:py|yaml|md))`", PAGES[page])
+    missing += [path for path in paths if not (ROOT / path).exists() and not (ROOT / "ads_pipeline" / path).exists()]
+    assert missing == []
 
 
-def test_every_test_named_exists() -> None:
-    """The tests that are said to hold a promise are there."""
-    named = set(re.findall(r"`(test_[a-z_]+)`", README))
+def test_folders_in_the_architecture_exist() -> None:
+    """The table of folders in docs/architecture.md lists every folder of the package."""
+    named = set(re.findall(r"^\| `([a-z_/]+)` \|", PAGES["docs/architecture.md"], re.MULTILINE))
+    package = ROOT / "ads_pipeline"
+    top = {path.name for path in package.iterdir() if (path / "__init__.py").exists()}
+    assert top <= named
+    assert [folder for folder in named if not (package / folder / "__init__.py").exists()] == []
+
+
+def test_tests_behind_promises_exist() -> None:
+    """Each test that a page names is defined."""
+    named = {test for text in PAGES.values() for test in re.findall(r"`(test_[a-z0-9_]+)`", text)}
+    sources = "".join(path.read_text() for path in (ROOT / "ads_pipeline_tests").rglob("test_*.py"))
     assert named
-    written = "".join(path.read_text() for path in (ROOT / "ads_pipeline_tests").rglob("test_*.py"))
-    assert {name for name in named if f"def {name}(" not in written} == set()
+    assert {test for test in named if f"def {test}(" not in sources} == set()

@@ -3,7 +3,6 @@
 import os
 import pty
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -178,14 +177,6 @@ def test_the_help_names_every_code(empty_cli: CommandLine) -> None:
     output = empty_cli.run("--help").out
     assert all(f" {code} " in " ".join(output.split()) for code in (0, 1, 2, 64, 65, 69, 70, 78))
     assert "Exit code: 0 without gaps, else 1" in " ".join(empty_cli.run("warehouse", "gaps", "--help").out.split())
-
-
-def test_the_readmes_commands_run(demo_cli: DemoCommandLine) -> None:
-    """Every command in the README runs with the expected exit code."""
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    lines = re.findall(r"^ads-pipeline (.+)$", readme, re.MULTILINE)
-    codes = [demo_cli.run(*shlex.split(line, comments=True)).code for line in lines]
-    assert codes == [*[0] * 6, 1, 1, *[0] * 5]
 
 
 def test_a_process_answers_in_json(demo_cli: DemoCommandLine) -> None:
