@@ -1,12 +1,16 @@
-"""Short ways to say what ledger tests say all the time."""
+"""Builders for ledger tests: keys, runs, verdicts, requests, and ledgers that hold them."""
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
 
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Outcome, Verdict
+from ads_pipeline.ledger import database, tables
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.values import ActionRequest, Publication, PublishResult, RunRegistration, VerdictResult
 
@@ -14,7 +18,7 @@ ROWS = 3
 
 
 class FakeClock:
-    """A clock that goes where the test sends it."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = datetime(2026, 3, 1, tzinfo=UTC)
@@ -40,19 +44,19 @@ def run(partition: PartitionKey, run_id: str) -> Run:
     return Run(key=partition, run_id=run_id)
 
 
-def sealed(*runs: Run, schema_version: str = "1") -> list[RunRegistration]:
+def sealed_runs(*runs: Run, schema_version: str = "1") -> list[RunRegistration]:
     return [RunRegistration(run=run, schema_version=schema_version, record_count=ROWS) for run in runs]
 
 
-def damaged(*runs: Run) -> list[RunRegistration]:
+def damaged_runs(*runs: Run) -> list[RunRegistration]:
     return [RunRegistration(run=run) for run in runs]
 
 
-def accept(run: Run, validation_id: str = "") -> Verdict:
+def acceptance(run: Run, validation_id: str = "") -> Verdict:
     return Verdict(run=run, outcome=Outcome.ACCEPTED, validation_id=validation_id, rows_read=ROWS)
 
 
-def reject(run: Run, message: str | None = None, *, validation_id: str = "") -> Verdict:
+def rejection(run: Run, message: str | None = None, *, validation_id: str = "") -> Verdict:
     return Verdict(
         run=run,
         outcome=Outcome.REJECTED,
@@ -64,32 +68,39 @@ def reject(run: Run, message: str | None = None, *, validation_id: str = "") -> 
     )
 
 
-def landed(ledger: Ledger, partition: PartitionKey, *run_ids: str) -> list[Run]:
-    """Registered runs of a partition, oldest first."""
+def registered_runs(ledger: Ledger, partition: PartitionKey, *run_ids: str) -> list[Run]:
+    """Register runs of a partition, oldest first, and return them."""
     runs = [run(partition, run_id) for run_id in run_ids]
-    ledger.register(sealed(*runs))
+    ledger.register(sealed_runs(*runs))
     return runs
 
 
-def accepted(ledger: Ledger, partitions: Iterable[PartitionKey], run_id: str = "r1") -> list[VerdictResult]:
-    """Each partition a success from a run of that name."""
+def accepted_runs(ledger: Ledger, partitions: Iterable[PartitionKey], run_id: str = "r1") -> list[VerdictResult]:
+    """Register and accept one run for each partition."""
     runs = [run(partition, run_id) for partition in partitions]
-    ledger.register(sealed(*runs))
-    return ledger.record_verdicts([accept(run) for run in runs])
+    ledger.register(sealed_runs(*runs))
+    return ledger.record_verdicts([acceptance(run) for run in runs])
 
 
-def load(ledger: Ledger, *runs: Run) -> PublishResult:
+def publish_runs(ledger: Ledger, *runs: Run) -> PublishResult:
     return ledger.publish([Publication(run=each, table_version=1) for each in runs])
 
 
+def load_records(ledger: Ledger, partition: PartitionKey) -> Sequence[sa.Row[Any]]:
+    """Return the load records of a partition, oldest first."""
+    table = tables.load_records
+    statement = sa.select(table).where(*(table.c[name] == getattr(partition, name) for name in tables.KEY))
+    return database.transact(ledger._engine, lambda c: c.execute(statement.order_by(table.c.loaded_at)).all())
+
+
 @contextmanager
-def set_at_last(done: threading.Event) -> Iterator[None]:
-    """Whatever comes of the block, those who wait for its end hear of it."""
+def set_on_exit(done: threading.Event) -> Iterator[None]:
+    """Set the event at the end of the block, also after an error, so that waiting threads go on."""
     try:
         yield
     finally:
         done.set()
 
 
-def order(act_id: str = "act-1", *, reason: str = "asked to") -> ActionRequest:
-    return ActionRequest(act_id=act_id, operator="ada", command="state retry", reason=reason)
+def action_request(action_id: str = "action-1", *, reason: str = "on request") -> ActionRequest:
+    return ActionRequest(action_id=action_id, operator="ada", command="state retry", reason=reason)

@@ -11,7 +11,17 @@ from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.errors import LedgerError
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline_tests.ledger.builders import FakeClock, accept, damaged, key, load, order, reject, run, sealed
+from ads_pipeline_tests.ledger.builders import (
+    FakeClock,
+    acceptance,
+    action_request,
+    damaged_runs,
+    key,
+    publish_runs,
+    rejection,
+    run,
+    sealed_runs,
+)
 
 PLACES = 2
 ACTS = (
@@ -47,21 +57,21 @@ Verb = Callable[[Ledger, Step, Run, int], object]
 
 def _reject(ledger: Ledger, step: Step, named: Run, _number: int) -> None:
     """As the pipeline does: what it takes from readers is hidden first."""
-    verdict = reject(named, validation_id=step.validation)
+    verdict = rejection(named, validation_id=step.validation)
     ledger.begin_demotions([verdict])
     ledger.record_verdicts([verdict])
 
 
 VERBS: Mapping[str, Verb] = {
-    "land": lambda ledger, _step, named, _number: ledger.register(sealed(named)),
-    "land damaged": lambda ledger, _step, named, _number: ledger.register(damaged(named)),
-    "accept": lambda ledger, step, named, _number: ledger.record_verdicts([accept(named, step.validation)]),
+    "land": lambda ledger, _step, named, _number: ledger.register(sealed_runs(named)),
+    "land damaged": lambda ledger, _step, named, _number: ledger.register(damaged_runs(named)),
+    "accept": lambda ledger, step, named, _number: ledger.record_verdicts([acceptance(named, step.validation)]),
     "reject": _reject,
     "find bad": lambda ledger, step, named, _number: ledger.begin_demotions(
-        [reject(named, validation_id=step.validation)]
+        [rejection(named, validation_id=step.validation)]
     ),
-    "act": lambda ledger, step, named, number: ledger.carry_out(step.act, [named.key], order(f"act-{number}")),
-    "load": lambda ledger, _step, named, _number: load(ledger, named),
+    "act": lambda ledger, step, named, number: ledger.execute(step.act, [named.key], action_request(f"act-{number}")),
+    "load": lambda ledger, _step, named, _number: publish_runs(ledger, named),
     "fail to load": lambda ledger, _step, named, _number: ledger.record_failed_loads({named: "no room"}),
     "ask for": lambda ledger, _step, named, _number: ledger.insert_pending([named.key]),
 }
@@ -86,14 +96,14 @@ def partition(place: int) -> PartitionKey:
     return key(str(1 + place))
 
 
-def live(ledger: Ledger, clock: FakeClock, history: list[Step], *, apart: int = 0) -> None:
+def apply_history(ledger: Ledger, clock: FakeClock, history: list[Step], *, apart: int = 0) -> None:
     """Take the steps; histories that are lived apart share neither partitions nor acts."""
     for number, step in enumerate(history):
         replace(step, place=step.place + apart * PLACES).take(ledger, clock, number + apart * 1_000)
 
 
 # One of everything, in an order in which all of it can happen: the clock goes back before each act.
-SCRIPTED = [
+SCRIPTED_HISTORY = [
     Step(what=what, place=place, run=number, jump=jump, validation=validation, act=act)
     for what, place, number, jump, validation, act in (
         ("land", 0, 1, 0, "", Action.ENQUEUE),

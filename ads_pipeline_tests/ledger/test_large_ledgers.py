@@ -11,7 +11,7 @@ from ads_pipeline.ledger.status.status_table import StatusTable
 from ads_pipeline.ledger.values import ExpectedContent, StateFilter
 from ads_pipeline.pipeline.reconciliation import ReconcilePlanner
 from ads_pipeline_tests.benchmarks.planning import Given
-from ads_pipeline_tests.ledger.builders import accepted, load
+from ads_pipeline_tests.ledger.builders import accepted_runs, load_records, publish_runs
 from ads_pipeline_tests.ledger.large_ledgers import KINDS, QUERIES, SOURCE, Kind, Partition, Shape, grow
 
 SHAPE = Shape(queries=2, customers=25, days=40)
@@ -32,7 +32,7 @@ def test_every_partition_is_there_in_its_share(grown: Ledger) -> None:
     shares = Counter[str]()
     for each in SHAPE.partitions():
         shares[KINDS[each.kind].status] += 1
-    assert grown.tally(StateFilter()) == {status: shares[status] for status in Status}
+    assert grown.count_by_status(StateFilter()) == {status: shares[status] for status in Status}
     assert set(_one_of_each()) == set(KINDS)
 
 
@@ -44,11 +44,11 @@ def test_each_kind_is_what_its_verdicts_made_of_it(grown: Ledger) -> None:
         assert [run.run.run_id for run in runs] == [each.run_id(number + 1) for number in range(kind.runs)]
         assert [attempt.outcome for attempt in attempts] == _verdicts(kind)
         assert (state.status, state.attempt_count) == (kind.status, len(attempts))
-        standing = grown.standing(each.key)
+        standing = grown.publication_status(each.key)
         assert standing is not None
         assert (standing.pointer and standing.pointer.run.run_id) == (kind.loaded and each.run_id(kind.loaded))
         assert standing.demoting == bool(kind.demoting)
-        assert [record.run.run_id for record in grown.load_records(each.key)] == (
+        assert [record.run_id for record in load_records(grown, each.key)] == (
             [each.run_id(kind.loaded)] if kind.loaded else []
         )
 
@@ -59,7 +59,7 @@ def _verdicts(kind: Kind) -> list[Outcome]:
 
 def test_outlines_and_standings_tell_the_same(grown: Ledger) -> None:
     """Every partition of a query is in both, with the same run, and asked for by key it is as in the whole list."""
-    standings = grown.standings(source=SOURCE, query_name=QUERIES[0])
+    standings = grown.publication_statuses_of_query(source=SOURCE, query_name=QUERIES[0])
     told = {
         ExpectedContent(
             customer_id=each.state.key.customer_id,
@@ -72,11 +72,11 @@ def test_outlines_and_standings_tell_the_same(grown: Ledger) -> None:
         )
         for each in standings
     }
-    found = grown.outlines(source=SOURCE, query_name=QUERIES[0])
+    found = grown.expected_contents(source=SOURCE, query_name=QUERIES[0])
     assert {each._replace(pointed_at_current=bool(each.pointed_at_current)) for each in found} == told
     assert len(found) == len(standings) == SHAPE.customers * SHAPE.days
     for keys in ([each.state.key for each in standings], [standings[7].state.key], []):
-        asked = sorted(grown.standings_of(keys), key=lambda each: (each.state.key.logical_date, each.state.key))
+        asked = sorted(grown.publication_statuses(keys), key=lambda each: (each.state.key.logical_date, each.state.key))
         assert asked == [each for each in standings if each.state.key in set(keys)]
 
 
@@ -94,14 +94,14 @@ def test_a_plan_finds_each_difference(grown: Ledger) -> None:
 def test_its_statuses_are_what_the_logs_give(grown: Ledger) -> None:
     """Made anew from attempts and finishes, every status is as it was, but for what tells versions apart."""
     book = StatusTable(grown._engine)
-    before = [replace(status, row_version=status.row_version[:12]) for status in book.every()]
+    before = [replace(status, row_version=status.row_version[:12]) for status in book.read_all()]
     assert book.rebuild() == len(before) > 0
-    assert [replace(status, row_version=status.row_version[:12]) for status in book.every()] == before
+    assert [replace(status, row_version=status.row_version[:12]) for status in book.read_all()] == before
 
 
 def test_life_goes_on_in_it(grown: Ledger) -> None:
     """A failed partition takes its next verdict, and is loaded."""
     waiting = _one_of_each()["waiting"].key
-    (recorded,) = accepted(grown, [waiting], "r9")
+    (recorded,) = accepted_runs(grown, [waiting], "r9")
     assert (recorded.attempt_no, recorded.state.status) == (2, Status.SUCCESS)
-    assert load(grown, recorded.verdict.run).published == (recorded.verdict.run,)
+    assert publish_runs(grown, recorded.verdict.run).published == (recorded.verdict.run,)

@@ -1,7 +1,7 @@
-"""Builds the questions that list states: which match, in key order, and how many do.
+"""SQL queries that list and count partition states.
 
-A ledger may hold millions of partitions, so each question is put as one index answers it; a test names the indexes.
-Questions about what readers may see are in `questions`.
+A ledger may hold millions of partitions, so each query is written for one index. A test checks the query plans.
+Queries about what readers may see are in `visibility_queries`.
 """
 
 from collections.abc import Collection, Iterable
@@ -12,118 +12,140 @@ import sqlalchemy as sa
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Status
-from ads_pipeline.ledger.row_mapping import KEY_TYPES, key_of
+from ads_pipeline.ledger.row_mapping import KEY_TYPES, key_of, same_key
+from ads_pipeline.ledger.rowsets import Rowset
 from ads_pipeline.ledger.tables import KEY, partition_state
 from ads_pipeline.ledger.values import StateFilter
 
-# Literals, because SQLite takes a partial index only where it can see that the condition holds.
-_IS: Final = {status: partition_state.c.status == sa.literal_column(f"'{status}'") for status in Status}
-BY_DAY: Final = ("source", "query_name", "logical_date", "customer_id")
-_NOT_READY: Final = partition_state.c.status != sa.literal_column("'success'")
+# Literals, because SQLite uses a partial index only when the statement's text implies the index condition.
+_HAS_STATUS: Final = {status: partition_state.c.status == sa.literal_column(f"'{status}'") for status in Status}
+_NOT_SUCCESS: Final = partition_state.c.status != sa.literal_column("'success'")
+_DAY_INDEX: Final = ("source", "query_name", "logical_date", "customer_id")
 
 
-def page(wanted: StateFilter, *, after: PartitionKey | None, limit: int) -> sa.Select[Any]:
-    """So many of the states that match, in key order, from just after a key."""
-    statement = sa.select(partition_state).where(*conditions(wanted), *_beyond(after, wanted))
+def states(rowset: Rowset) -> sa.Select[Any]:
+    """The state rows of the requested partitions."""
+    requested = rowset(KEY_TYPES)
+    return sa.select(partition_state).join_from(requested, partition_state, same_key(partition_state, requested))
+
+
+def page_of_states(state_filter: StateFilter, *, after: PartitionKey | None, limit: int) -> sa.Select[Any]:
+    """Up to `limit` matching states in key order, starting after a key."""
+    statement = sa.select(partition_state).where(*conditions(state_filter), *_after_key(after, state_filter))
     return statement.order_by(*key_of(partition_state)).limit(limit)
 
 
-def counts(
-    wanted: StateFilter, *, after: PartitionKey | None, most: int | None, names: Collection[str]
+def counts_by_status(
+    state_filter: StateFilter, *, after: PartitionKey | None, max_count: int | None, names: Collection[str]
 ) -> list[sa.Select[str, int]]:
-    """How many match, by status, in one question or several for each; none counts further than one beyond `most`.
+    """Queries that count the matching states of each status. Each stops counting at `max_count` + 1.
 
-    `names` are the queries that there are, where the filter asks for those: the index by day is entered by one.
+    When the day index serves the filter, successes are counted by one query per name in `names`. The caller passes
+    the filter's query names, or all of them.
     """
-    statuses = [status for status in Status if wanted.statuses is None or status in wanted.statuses]
-    parts = [(status, wanted) for status in statuses if not (status is Status.SUCCESS and is_by_day(wanted))]
-    if Status.SUCCESS in statuses and is_by_day(wanted):
-        parts += [(Status.SUCCESS, replace(wanted, query_names=frozenset({name}))) for name in sorted(names)]
-    return [_count(part, status, after, most) for status, part in parts]
+    statuses = [status for status in Status if state_filter.statuses is None or status in state_filter.statuses]
+    by_day = uses_day_index(state_filter)
+    parts = [(status, state_filter) for status in statuses if not (status is Status.SUCCESS and by_day)]
+    if Status.SUCCESS in statuses and by_day:
+        parts += [(Status.SUCCESS, replace(state_filter, query_names=frozenset({name}))) for name in sorted(names)]
+    return [_count(part, status, after, max_count) for status, part in parts]
 
 
-def is_by_day(wanted: StateFilter) -> bool:
-    """Whether the index by day is the one that finds what matches."""
-    days = wanted.since is not None or wanted.until is not None
-    return days and wanted.source is not None and wanted.customer_ids is None
+def uses_day_index(state_filter: StateFilter) -> bool:
+    """Whether the index on source, query and date serves this filter."""
+    has_window = state_filter.since is not None or state_filter.until is not None
+    return has_window and state_filter.source is not None and state_filter.customer_ids is None
 
 
 def query_names(source: str) -> sa.Select[Any]:
-    """The names of all queries of a source that has a partition, by one step each in the index by day."""
+    """The distinct query names of a source. The recursion takes one index lookup per name."""
     columns = partition_state.c
-    of_source = sa.select(sa.func.min(columns.query_name)).where(columns.source == source)
-    names = of_source.cte("names", recursive=True)
+    smallest = sa.select(sa.func.min(columns.query_name)).where(columns.source == source)
+    names = smallest.cte("names", recursive=True)
     (name,) = names.c
-    later = of_source.where(columns.query_name > name).scalar_subquery()
-    names = names.union_all(sa.select(later).where(name.is_not(None)))
+    following = smallest.where(columns.query_name > name).scalar_subquery()
+    names = names.union_all(sa.select(following).where(name.is_not(None)))
     return sa.select(names.c[0].label("query_name")).where(names.c[0].is_not(None))
 
 
-def conditions(wanted: StateFilter, *, rare: bool = False) -> list[sa.ColumnElement[bool]]:
-    """What the filter lets pass. Of a rare status, a query's name is compared as a value that no index knows.
+def conditions(state_filter: StateFilter, *, is_rare_status: bool = False) -> list[sa.ColumnElement[bool]]:
+    """The WHERE conditions of a filter.
 
-    SQLite, which has no statistics, would else look at all partitions of a query for the few that failed.
+    For a rare status, the query name is compared as an expression, which no index covers. SQLite has no statistics
+    and would otherwise read all partitions of a query to find the few that failed.
     """
     columns = partition_state.c
-    name = _unindexed(columns.query_name) if rare else columns.query_name
-    told: list[sa.ColumnElement[bool]] = [
+    name = _unindexed(columns.query_name) if is_rare_status else columns.query_name
+    clauses: list[sa.ColumnElement[bool]] = [
         column.in_(sorted(values))
-        for column, values in ((columns.customer_id, wanted.customer_ids), (name, wanted.query_names))
+        for column, values in ((columns.customer_id, state_filter.customer_ids), (name, state_filter.query_names))
         if values is not None
     ]
-    if wanted.statuses is not None:
-        told += _status_in(wanted.statuses)
-    if wanted.source is not None:
-        told.append(columns.source == wanted.source)
-    if wanted.since is not None:
-        told.append(columns.logical_date >= wanted.since)
-    if wanted.until is not None:
-        told.append(columns.logical_date <= wanted.until)
-    return told
+    if state_filter.statuses is not None:
+        clauses += _has_any_status(state_filter.statuses)
+    if state_filter.source is not None:
+        clauses.append(columns.source == state_filter.source)
+    if state_filter.since is not None:
+        clauses.append(columns.logical_date >= state_filter.since)
+    if state_filter.until is not None:
+        clauses.append(columns.logical_date <= state_filter.until)
+    return clauses
 
 
-def _count(wanted: StateFilter, status: Status, after: PartitionKey | None, most: int | None) -> sa.Select[str, int]:
-    """In the order of the index, which takes no sorting: else Postgres would read the table from its start."""
-    one = replace(wanted, statuses=frozenset({status}))
-    where = [*conditions(one, rare=status is not Status.SUCCESS), *_beyond(after, wanted)]
-    found: sa.Select[Any] = sa.select(sa.literal_column("1")).select_from(partition_state).where(*where)
-    if most is not None:
-        by_day = status is Status.SUCCESS and is_by_day(wanted)
-        found = found.order_by(*(partition_state.c[name] for name in (BY_DAY if by_day else KEY))).limit(most + 1)
+def _count(
+    state_filter: StateFilter, status: Status, after: PartitionKey | None, max_count: int | None
+) -> sa.Select[str, int]:
+    """The number of matching states of one status.
+
+    The rows are limited in index order, which needs no sort. Without the order, Postgres would scan the table.
+    """
+    one_status = replace(state_filter, statuses=frozenset({status}))
+    is_success = status is Status.SUCCESS
+    where = [*conditions(one_status, is_rare_status=not is_success), *_after_key(after, state_filter)]
+    rows: sa.Select[Any] = sa.select(sa.literal_column("1")).select_from(partition_state).where(*where)
+    if max_count is not None:
+        order = _DAY_INDEX if is_success and uses_day_index(state_filter) else KEY
+        rows = rows.order_by(*(partition_state.c[name] for name in order)).limit(max_count + 1)
     number = sa.func.count().label("partitions")
-    return sa.select(sa.literal(str(status)).label("status"), number).select_from(found.subquery())
+    return sa.select(sa.literal(str(status)).label("status"), number).select_from(rows.subquery())
 
 
-def _status_in(statuses: Collection[Status]) -> Iterable[sa.ColumnElement[bool]]:
-    """One of these, and said so that the indexes of failed partitions and of those not ready are seen to hold it."""
+def _has_any_status(statuses: Collection[Status]) -> Iterable[sa.ColumnElement[bool]]:
+    """The status condition, written so that the partial indexes on `failed` and on `not success` apply."""
     if not set(statuses) < set(Status):
         return []
-    one_of = sa.or_(sa.false(), *(_IS[status] for status in sorted(statuses)))
-    return [one_of, _NOT_READY] if Status.PENDING in statuses and Status.SUCCESS not in statuses else [one_of]
+    any_of = sa.or_(sa.false(), *(_HAS_STATUS[status] for status in sorted(statuses)))
+    excludes_success = Status.PENDING in statuses and Status.SUCCESS not in statuses
+    return [any_of, _NOT_SUCCESS] if excludes_success else [any_of]
 
 
-def _beyond(after: PartitionKey | None, wanted: StateFilter) -> list[sa.ColumnElement[bool]]:
-    """The partitions behind a key, in key order.
+def _after_key(after: PartitionKey | None, state_filter: StateFilter) -> list[sa.ColumnElement[bool]]:
+    """The condition that a row's key is greater than `after`.
 
-    The key's first columns are left out where the filter lets only their value pass: an index finds the place by a
-    comparison that begins with the first column that is open. Several customers are found one by one instead.
+    Leading key columns that the filter fixes to one value are left out of the comparison. Then an index scan can
+    start at the first free column. For several customers the customer column is compared unindexed, so that the
+    index finds each customer by equality.
     """
     if after is None:
         return []
-    fixed = (_only(wanted.source and {wanted.source}), _only(wanted.customer_ids), _only(wanted.query_names))
+    fixed = (
+        _single(state_filter.source and {state_filter.source}),
+        _single(state_filter.customer_ids),
+        _single(state_filter.query_names),
+    )
     same = [value == getattr(after, name) for value, name in zip(fixed, KEY, strict=False)]
     names = KEY[same.index(False) if False in same else len(same) :]
-    place = sa.tuple_(*(sa.literal(getattr(after, name), KEY_TYPES[name]) for name in names))
+    start = sa.tuple_(*(sa.literal(getattr(after, name), KEY_TYPES[name]) for name in names))
     columns: list[sa.ColumnElement[Any]] = [partition_state.c[name] for name in names]
-    if names[0] == "customer_id" and wanted.customer_ids:
+    if names[0] == "customer_id" and state_filter.customer_ids:
         columns[0] = _unindexed(columns[0])
-    return [sa.tuple_(*columns) > place]
+    return [sa.tuple_(*columns) > start]
 
 
 def _unindexed(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-    """The column as a value that no index knows."""
+    """The column as an expression that no index covers."""
     return column + sa.literal_column("''", sa.Text)
 
 
-def _only(values: Collection[str] | None) -> str | None:
+def _single(values: Collection[str] | None) -> str | None:
     return next(iter(values)) if values and len(values) == 1 else None

@@ -1,10 +1,10 @@
-"""Hears verdicts against rows that are locked, and keeps what is to be written for them.
+"""Records verdicts: reads and locks the states, decides each effect, and writes all rows together.
 
-It runs no statement. `writer` reads the rows, hands them in with the verdicts, and writes what has gathered here.
+The statements are in `verdict_statements`, the rules in `domain.transitions`.
 """
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -20,205 +20,262 @@ from ads_pipeline.domain.transitions import (
     RegisteredRun,
     Verdict,
     VerdictEffect,
-    rule_on,
+    apply_verdict,
 )
-from ads_pipeline.errors import UnknownRun, UnsoundAcceptance, VerdictConflict
-from ads_pipeline.ledger.events.event_rows import EventEncoder, event_text
-from ads_pipeline.ledger.row_mapping import key_fields, state_of
-from ads_pipeline.ledger.state.verdict_statements import EVENTS, STATE
+from ads_pipeline.errors import LedgerError, UnknownRun, UnsoundAcceptance, VerdictConflict
+from ads_pipeline.ledger.control.action_execution import is_logged, log_action
+from ads_pipeline.ledger.database import Overtaken
+from ads_pipeline.ledger.events.event_rows import encode_event_data
+from ads_pipeline.ledger.row_mapping import key_fields, state_of, verdict_fields
+from ads_pipeline.ledger.state.verdict_statements import STATE_PREFIX, VERDICT_EVENT_TYPES
 from ads_pipeline.ledger.status.partition_status import (
-    MATERIALIZING,
-    Statuses,
-    next_instant,
-    place_fields,
-    values_text,
-    version_at,
+    MATERIALIZING_EFFECTS,
+    encode_asset_partition,
+    encode_partition_values,
+    make_row_version,
+    next_write_instant,
 )
 from ads_pipeline.ledger.tables import instant_text
-from ads_pipeline.ledger.values import VerdictResult
+from ads_pipeline.ledger.values import VerdictCause, VerdictResult
+from ads_pipeline.ledger.write_context import WriteContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Standing:
-    """Where a partition stands between two verdicts, the ordinals this rests on, and its status's version.
+class _LockedPartition:
+    """What the next verdict on a locked partition depends on.
 
-    `made` is what the call's own verdicts made of it last: run, code version and time.
+    `materialization` holds the columns of the last materialization in this transaction, or nothing.
     """
 
     state: PartitionState
     current_ordinal: int | None
     message_ordinal: int | None
-    version: str | None
-    made: dict[str, str | None]
+    row_version: str | None
+    materialization: dict[str, str | None]
 
 
 class VerdictRecorder:
-    """One transaction's verdicts. A later verdict of a partition sees what an earlier one made of it."""
+    """Records the verdicts of one transaction. Each verdict sees the effects of the earlier ones."""
 
-    def __init__(self, clock: Callable[[], datetime] | None, *, own: EventEncoder, statuses: Statuses) -> None:
-        self._clock, self._own, self._statuses = clock, own, statuses
-        self._standing: dict[PartitionKey, _Standing] = {}
-        self._heard: dict[tuple[Run, str], VerdictResult] = {}
-        self._last_row: dict[PartitionKey, dict[str, Any]] = {}
+    def __init__(self, context: WriteContext, connection: sa.Connection) -> None:
+        self._context, self._connection = context, connection
+        self._partitions: dict[PartitionKey, _LockedPartition] = {}
+        self._results: dict[tuple[Run, str], VerdictResult] = {}
+        self._last_rows: dict[PartitionKey, dict[str, Any]] = {}
+        self._rows: list[dict[str, Any]] = []
         self._now: datetime | None = None
-        self.rows: list[dict[str, Any]] = []  # what is to be written, one a verdict
 
-    @property
-    def partitions(self) -> int:
-        """How many partitions were judged anew."""
-        return len(self._last_row)
+    def record(self, verdicts: Sequence[Verdict], cause: VerdictCause | None) -> list[VerdictResult | LedgerError]:
+        """Record verdicts in the given order. For a refused verdict, the result is its error."""
+        locked_rows = read_verdict_rows(self._context, self._connection, verdicts)
+        results: list[VerdictResult | LedgerError] = []
+        for verdict, locked_row in zip(verdicts, locked_rows, strict=True):
+            try:
+                results.append(self._record(verdict, locked_row))
+            except LedgerError as error:
+                results.append(error)
+        if self._rows:
+            self._write_rows()
+            log_cause(self._context, self._connection, cause, verdicts, locked_rows)
+        return results
 
-    def record(self, verdict: Verdict, row: sa.Row[Any]) -> VerdictResult:
-        """The verdict as recorded, now or before; a LedgerError when it cannot stand."""
-        if row.ordinal is None:
+    def _record(self, verdict: Verdict, locked_row: sa.Row[Any]) -> VerdictResult:
+        if locked_row.ordinal is None:
             raise UnknownRun(str(verdict.run))
-        standing = self._standing.get(verdict.run.key) or _Standing(
-            state=state_of(row, verdict.run.key),
-            current_ordinal=row.current_ordinal,
-            message_ordinal=row.message_ordinal,
-            version=row.row_version,
-            made={},
+        partition = self._partitions.get(verdict.run.key) or _LockedPartition(
+            state=state_of(locked_row, verdict.run.key),
+            current_ordinal=locked_row.current_ordinal,
+            message_ordinal=locked_row.message_ordinal,
+            row_version=locked_row.row_version,
+            materialization={},
         )
-        earlier = self._earlier(verdict, row, standing.state)
+        earlier = self._earlier_result(verdict, locked_row, partition.state)
         if earlier is not None:
             return earlier
         registered = RegisteredRun(
             run=verdict.run,
-            ordinal=row.ordinal,
-            schema_version=row.run_schema_version,
-            record_count=row.run_record_count,
+            ordinal=locked_row.ordinal,
+            schema_version=locked_row.run_schema_version,
+            record_count=locked_row.run_record_count,
         )
-        check_sound(verdict, registered)
-        self._now = self._clock() if self._clock else row.now
-        ruling = rule_on(
-            standing.state,
+        require_sound_seal(verdict, registered)
+        self._now = self._context.clock() if self._context.clock else locked_row.now
+        effect = apply_verdict(
+            partition.state,
             verdict,
             registered=registered,
-            current_ordinal=standing.current_ordinal,
-            message_ordinal=standing.message_ordinal,
-            now=next_instant(standing.version, self._now),
+            current_ordinal=partition.current_ordinal,
+            message_ordinal=partition.message_ordinal,
+            now=next_write_instant(partition.row_version, self._now),
         )
-        return self._record(verdict, registered, ruling, standing)
+        return self._collect(verdict, registered, effect, partition)
 
-    def _earlier(self, verdict: Verdict, row: sa.Row[Any], state: PartitionState) -> VerdictResult | None:
-        """The same verdict as it was recorded before; a run does not change, so a different one is refused."""
-        earlier = self._heard.get((verdict.run, verdict.validation_id))
+    def _earlier_result(
+        self, verdict: Verdict, locked_row: sa.Row[Any], state: PartitionState
+    ) -> VerdictResult | None:
+        """Return the result of an earlier delivery of this verdict, or None.
+
+        Raises VerdictConflict when the earlier verdict had the other outcome.
+        """
+        earlier = self._results.get((verdict.run, verdict.validation_id))
         if earlier is not None:
             outcome, effect, attempt_no = earlier.verdict.outcome, earlier.effect, earlier.attempt_no
-        elif row.prior_outcome is not None:
-            outcome, effect = Outcome(row.prior_outcome), Effect(row.prior_effect)
-            attempt_no = row.prior_attempt_no
+        elif locked_row.prior_outcome is not None:
+            outcome, effect = Outcome(locked_row.prior_outcome), Effect(locked_row.prior_effect)
+            attempt_no = locked_row.prior_attempt_no
         else:
             return None
         if outcome is not verdict.outcome:
             raise VerdictConflict(str(verdict.run), outcome, verdict.outcome)
         return VerdictResult(verdict=verdict, attempt_no=attempt_no, effect=effect, redelivered=True, state=state)
 
-    def _record(
-        self, verdict: Verdict, registered: RegisteredRun, ruling: VerdictEffect, before: _Standing
+    def _collect(
+        self, verdict: Verdict, registered: RegisteredRun, effect: VerdictEffect, before: _LockedPartition
     ) -> VerdictResult:
-        state = ruling.state
-        recorded = VerdictResult(
-            verdict=verdict, attempt_no=state.attempt_count, effect=ruling.effect, redelivered=False, state=state
+        """Add the row that records this verdict, and remember the partition's new state."""
+        state, judged_at = effect.state, _judged_at(effect.state)
+        result = VerdictResult(
+            verdict=verdict, attempt_no=state.attempt_count, effect=effect.effect, redelivered=False, state=state
         )
-        at = judged_at(state)
-        place = self._statuses.place(RAW, state.key)
-        after = _Standing(
+        asset_partition = self._context.statuses.asset_partition(RAW, state.key)
+        materializes = effect.effect in MATERIALIZING_EFFECTS
+        after = _LockedPartition(
             state=state,
-            current_ordinal=registered.ordinal if ruling.effect is Effect.PROMOTED else before.current_ordinal,
-            message_ordinal=ruling.message_ordinal,
-            version=version_at(at, place),
-            made=_made(registered, at) if ruling.effect in MATERIALIZING else before.made,
+            current_ordinal=registered.ordinal if effect.effect is Effect.PROMOTED else before.current_ordinal,
+            message_ordinal=effect.message_ordinal,
+            row_version=make_row_version(judged_at, asset_partition),
+            materialization=_materialization(registered, judged_at) if materializes else before.materialization,
         )
-        self._standing[state.key] = after
-        self._heard[verdict.run, verdict.validation_id] = recorded
-        row = _attempt_fields(recorded, registered.ordinal, after, instant_text(at))
-        self._keep(row | after.made | place_fields(place) | self._event(recorded), state.key)
-        return recorded
+        self._partitions[state.key] = after
+        self._results[verdict.run, verdict.validation_id] = result
+        row = _attempt_columns(result, registered.ordinal, after, instant_text(judged_at))
+        row |= after.materialization | encode_asset_partition(asset_partition) | self._event_columns(result)
+        self._add_row(row, state.key)
+        return result
 
-    def _event(self, recorded: VerdictResult) -> dict[str, Any]:
-        step_id, attempt_no = str(recorded.state.key), recorded.attempt_no
+    def _event_columns(self, result: VerdictResult) -> dict[str, Any]:
+        step_id, event_type = str(result.state.key), VERDICT_EVENT_TYPES[result.verdict.outcome]
         return {
             "step_id": step_id,
             "event_id": str(uuid.uuid4()),
-            "event_key": self._own.key(EVENTS[recorded.verdict.outcome], step_id, attempt_no),
-            "event_data": _event_data(recorded),
+            "event_key": self._context.own.make_key(event_type, step_id, result.attempt_no),
+            "event_data": _encode_event_data(result),
         }
 
-    def _keep(self, row: dict[str, Any], key: PartitionKey) -> None:
-        """Only a partition's last attempt in the transaction says what its state and status become."""
-        earlier = self._last_row.get(key)
+    def _add_row(self, row: dict[str, Any], key: PartitionKey) -> None:
+        """Add a row. State and status are written from the last row of each partition only."""
+        earlier = self._last_rows.get(key)
         if earlier is not None:
             earlier["is_last"] = False
-        if self._now is not None and not self.rows:  # what all rows share is said once
-            row |= self._own.same | {"appended_at": instant_text(self._now)}
-        row["place"] = len(self.rows) + 1
-        self._last_row[key] = row
-        self.rows.append(row)
-        self.rows[0]["number"] = len(self.rows)
+        if self._now is not None and not self._rows:  # only the first row carries what all rows share
+            row |= self._context.own.origin_columns | {"appended_at": instant_text(self._now)}
+        row["position"] = len(self._rows) + 1
+        self._last_rows[key] = row
+        self._rows.append(row)
+        self._rows[0]["event_count"] = len(self._rows)
+
+    def _write_rows(self) -> None:
+        statements = self._context.sql.record_verdicts
+        written = [statement.run(self._connection, self._rows).rowcount for statement in statements]
+        if written[-1] < len(self._last_rows):
+            raise Overtaken("a status was written without the lock of its partition's state")
 
 
-def _made(registered: RegisteredRun, at: datetime) -> dict[str, str | None]:
-    return {
-        "made_run_id": registered.run.run_id,
-        "made_code_version": registered.schema_version,
-        "made_at": instant_text(at),
-    }
+def read_verdict_rows(
+    context: WriteContext, connection: sa.Connection, verdicts: Sequence[Verdict]
+) -> Sequence[sa.Row[Any]]:
+    """Lock the state of each verdict's partition, and return one row per verdict with all that decides its effect."""
+    make_asset_partition = context.statuses.asset_partition
+    requested = [
+        verdict_fields(verdict)
+        | encode_asset_partition(make_asset_partition(RAW, verdict.run.key))
+        | {"position": position}
+        for position, verdict in enumerate(verdicts)
+    ]
+    rows = context.sql.read_verdict_rows.run(connection, requested).all()
+    if any(row.attempt_count and row.last_attempt_no is None for row in rows):
+        # Another transaction committed while this statement waited for the lock. The statement sees the new state row
+        # without the attempt that was committed with it. A second read, under the lock, sees both.
+        rows = context.sql.read_verdict_rows.run(connection, requested).all()
+    context.guard(connection, {verdict.run.key for verdict in verdicts})
+    return rows
 
 
-def judged_at(state: PartitionState) -> datetime:
-    """When the verdict that led to this state was recorded."""
-    if state.updated_at is None:
-        raise ValueError(f"{state.key}: an absent state was never judged")
-    return state.updated_at
+def log_cause(
+    context: WriteContext,
+    connection: sa.Connection,
+    cause: VerdictCause | None,
+    verdicts: Sequence[Verdict],
+    rows: Sequence[sa.Row[Any]],
+) -> None:
+    """Log the operator's action that caused these verdicts, unless an earlier transaction has logged it."""
+    if cause is None or is_logged(context, connection, cause.action, cause.request):
+        return
+    states = {verdict.run.key: state_of(row, verdict.run.key) for verdict, row in zip(verdicts, rows, strict=True)}
+    now = context.now(connection)
+    log_action(context, connection, cause.action, cause.request, list(states.values()), states, now)
 
 
-def check_sound(verdict: Verdict, registered: RegisteredRun) -> None:
-    """UnsoundAcceptance where a run's own seal contradicts what is said of it."""
+def require_sound_seal(verdict: Verdict, registered: RegisteredRun) -> None:
+    """Raise UnsoundAcceptance when an acceptance contradicts the seal that the run was registered with."""
     if verdict.outcome is Outcome.REJECTED:
         return
     if registered.record_count is None:
         raise UnsoundAcceptance(str(verdict.run), "it was registered with a damaged seal")
     if verdict.rows_read != registered.record_count:
-        problem = f"{verdict.rows_read} rows were read, its seal says {registered.record_count}"
+        problem = f"{verdict.rows_read} rows were read, but its seal counts {registered.record_count}"
         raise UnsoundAcceptance(str(verdict.run), problem)
 
 
-def _attempt_fields(recorded: VerdictResult, ordinal: int, after: _Standing, at: str) -> dict[str, Any]:
-    verdict, state, key = recorded.verdict, after.state, after.state.key
+def _judged_at(state: PartitionState) -> datetime:
+    if state.updated_at is None:
+        raise ValueError(f"{state.key}: an absent state has no verdict")
+    return state.updated_at
+
+
+def _materialization(registered: RegisteredRun, at: datetime) -> dict[str, str | None]:
+    return {
+        "materialization_run_id": registered.run.run_id,
+        "materialization_code_version": registered.schema_version,
+        "materialization_at": instant_text(at),
+    }
+
+
+def _attempt_columns(result: VerdictResult, ordinal: int, after: _LockedPartition, judged_at: str) -> dict[str, Any]:
+    verdict, state, key = result.verdict, after.state, after.state.key
     return key_fields(key) | {
-        "attempt_no": recorded.attempt_no,
+        "attempt_no": result.attempt_no,
         "run_id": verdict.run.run_id,
         "validation_id": verdict.validation_id,
         "ordinal": ordinal,
         "outcome": verdict.outcome,
-        "effect": recorded.effect,
+        "effect": result.effect,
         "error_class": verdict.error_class,
         "error_message": verdict.error_message,
         "rows_read": verdict.rows_read,
         "rows_failed": verdict.rows_failed,
-        "judged_at": at,
+        "judged_at": judged_at,
         "current_ordinal": after.current_ordinal,
         "message_ordinal": after.message_ordinal,
-        f"{STATE}status": state.status,
-        f"{STATE}current_run_id": state.current_run_id,
-        f"{STATE}schema_version": state.schema_version,
-        f"{STATE}record_count": state.record_count,
-        f"{STATE}error_message": state.error_message,
+        f"{STATE_PREFIX}status": state.status,
+        f"{STATE_PREFIX}current_run_id": state.current_run_id,
+        f"{STATE_PREFIX}schema_version": state.schema_version,
+        f"{STATE_PREFIX}record_count": state.record_count,
+        f"{STATE_PREFIX}error_message": state.error_message,
         "is_last": True,
-        "partition_values": values_text(key),
-        "row_version": after.version,
+        "partition_values": encode_partition_values(key),
+        "row_version": after.row_version,
     }
 
 
-def _event_data(recorded: VerdictResult) -> str:
-    """Canonical JSON; of an acceptance, of which there are thousands in a call, it is spelled out."""
-    verdict = recorded.verdict
+def _encode_event_data(result: VerdictResult) -> str:
+    """Encode canonical JSON. A plain acceptance is formatted directly, because a call may hold thousands."""
+    verdict = result.verdict
     if verdict.outcome is Outcome.ACCEPTED and not verdict.validation_id:
-        run_id, effect = verdict.run.run_id, recorded.effect.value  # names that need no escaping
+        run_id, effect = verdict.run.run_id, result.effect.value  # names that need no escaping
         return f'{{"effect":"{effect}","rows_read":{verdict.rows_read},"run_id":"{run_id}"}}'
-    told = {
-        "effect": recorded.effect,
+    data = {
+        "effect": result.effect,
         "run_id": verdict.run.run_id,
         "validation_id": verdict.validation_id or None,
         "rows_read": verdict.rows_read,
@@ -226,4 +283,4 @@ def _event_data(recorded: VerdictResult) -> str:
         "error_class": verdict.error_class,
         "error_message": verdict.error_message,
     }
-    return event_text({name: value for name, value in told.items() if value is not None})
+    return encode_event_data({name: value for name, value in data.items() if value is not None})

@@ -1,7 +1,7 @@
-"""Builds the questions about what readers may see: of whole queries, and of runs one by one.
+"""SQL queries about what readers may see, for whole queries and for single runs.
 
-A run is readable while its partition is a success, its own last verdict accepted it, and no demotion of the current
-run has begun. Readers are shown a readable run once the warehouse's pointer is there.
+A run is readable when its partition is a success, the run's own last verdict accepted it, and no demotion of the
+current run is open. Readers see a readable run once the warehouse pointer of its partition is published.
 """
 
 from collections.abc import Mapping
@@ -15,65 +15,78 @@ from ads_pipeline.ledger.rowsets import Rowset
 from ads_pipeline.ledger.tables import attempts, demotions, partition_state, runs, warehouse_pointer
 
 RUN_TYPES: Final[Mapping[str, Any]] = dict(KEY_TYPES) | {"run_id": sa.Text()}
-# Literals, because a prepared statement's one parameter is the rowset.
+# Literals, because the rowset is the only parameter of a prepared statement.
 _SUCCESS: Final[sa.ColumnElement[str]] = sa.literal_column("'success'")
 _ACCEPTED: Final[sa.ColumnElement[str]] = sa.literal_column("'accepted'")
+_PUBLISHED: Final[sa.ColumnElement[str]] = sa.literal_column("'published'")
 _ONE: Final[sa.ColumnElement[int]] = sa.literal_column("1")
 _POINTER: Final = ("run_id", "schema_version", "record_count", "table_version", "availability", "changed_at")
 
 
+def pointers(rowset: Rowset) -> sa.Select[Any]:
+    """The warehouse pointers of the requested partitions."""
+    requested = rowset(KEY_TYPES)
+    return sa.select(warehouse_pointer).join_from(
+        requested, warehouse_pointer, same_key(warehouse_pointer, requested)
+    )
+
+
 def publishable_runs(rowset: Rowset) -> sa.Select[Any]:
-    """Those of the asked runs that are the current run of a success, and not being demoted."""
-    asked = rowset(RUN_TYPES)
+    """The requested runs that are the current run of a success without an open demotion."""
+    requested = rowset(RUN_TYPES)
+    is_current = partition_state.c.current_run_id == requested.c.run_id
     return (
-        sa.select(*key_of(asked), asked.c.run_id)
-        .join_from(asked, partition_state, same_key(partition_state, asked))
-        .where(_succeeded(), partition_state.c.current_run_id == asked.c.run_id, sa.not_(_demoting()))
+        sa.select(*key_of(requested), requested.c.run_id)
+        .join_from(requested, partition_state, same_key(partition_state, requested))
+        .where(_is_success(), is_current, sa.not_(_has_open_demotion()))
     )
 
 
 def readable_runs(rowset: Rowset) -> sa.Select[Any]:
-    """Those of the asked runs whose rows may be read, if the warehouse holds them."""
-    asked = rowset(RUN_TYPES)
+    """The requested runs whose rows readers may see, provided that the warehouse holds them."""
+    requested = rowset(RUN_TYPES)
     return (
-        sa.select(*key_of(asked), asked.c.run_id)
-        .join_from(asked, partition_state, same_key(partition_state, asked))
-        .where(_succeeded(), sa.not_(_demoting()), _accepted(asked))
+        sa.select(*key_of(requested), requested.c.run_id)
+        .join_from(requested, partition_state, same_key(partition_state, requested))
+        .where(_is_success(), sa.not_(_has_open_demotion()), _is_accepted(requested))
     )
 
 
-def shown_runs(*, source: str, query_name: str, since: date | None, until: date | None) -> sa.Select[Any]:
-    """Every run of the query that readers may see.
+def visible_runs(*, source: str, query_name: str, since: date | None, until: date | None) -> sa.Select[Any]:
+    """The runs of a query that readers may see, by day and customer.
 
-    Where the pointer is at the current run this is the only one. Where it is not, a load is under way, and each
-    accepted run may be the one that a version of the table holds.
+    A partition whose pointer names the current run has only that run. Otherwise a load is in progress, and the table
+    may hold any accepted run of the partition, depending on its version.
     """
-    current = runs.c.run_id == partition_state.c.current_run_id
-    loading = warehouse_pointer.c.run_id != partition_state.c.current_run_id
+    is_current = runs.c.run_id == partition_state.c.current_run_id
+    is_loading = warehouse_pointer.c.run_id != partition_state.c.current_run_id
     return (
         sa.select(
             partition_state.c.customer_id,
             partition_state.c.logical_date,
             runs.c.run_id,
-            current.label("current"),
+            is_current.label("current"),
             warehouse_pointer.c.table_version,
         )
         .join_from(partition_state, warehouse_pointer, same_key(partition_state, warehouse_pointer))
         .join(runs, same_key(partition_state, runs))
         .where(
-            *_of_query(source, query_name, since, until),
-            _succeeded(),
-            warehouse_pointer.c.availability == "published",
-            sa.or_(current, sa.and_(loading, _accepted(runs))),
+            *_in_query(source, query_name, since, until),
+            _is_success(),
+            warehouse_pointer.c.availability == _PUBLISHED,
+            sa.or_(is_current, sa.and_(is_loading, _is_accepted(runs))),
         )
         .order_by(partition_state.c.logical_date, partition_state.c.customer_id, runs.c.run_id)
     )
 
 
-def outlines(*, source: str, query_name: str, since: date | None, until: date | None) -> sa.Select[Any]:
-    """Of every recorded partition of the query what its table should hold; few columns, as there are very many."""
+def expected_contents(*, source: str, query_name: str, since: date | None, until: date | None) -> sa.Select[Any]:
+    """The run that the table should hold for each recorded partition of a query, in the order of ExpectedContent.
+
+    It selects few columns, because there may be millions of rows.
+    """
     state, pointer = partition_state.c, warehouse_pointer.c
-    pointed = sa.and_(pointer.run_id == state.current_run_id, pointer.availability == "published")
+    is_pointed_at = sa.and_(pointer.run_id == state.current_run_id, pointer.availability == _PUBLISHED)
     return (
         sa.select(
             state.customer_id,
@@ -81,92 +94,93 @@ def outlines(*, source: str, query_name: str, since: date | None, until: date | 
             state.current_run_id,
             state.schema_version,
             state.record_count,
-            sa.and_(_succeeded(), sa.not_(_demoting())).label("publishable"),
-            pointed.label("pointed"),
+            sa.and_(_is_success(), sa.not_(_has_open_demotion())).label("publishable"),
+            is_pointed_at.label("pointed_at_current"),
         )
         .outerjoin_from(partition_state, warehouse_pointer, same_key(partition_state, warehouse_pointer))
-        .where(*_of_query(source, query_name, since, until))
+        .where(*_in_query(source, query_name, since, until))
     )
 
 
-def standings(*, source: str, query_name: str, since: date | None, until: date | None) -> sa.Select[Any]:
-    """Every recorded partition of the query with its pointer, by day and customer."""
+def publication_statuses_of_query(
+    *, source: str, query_name: str, since: date | None, until: date | None
+) -> sa.Select[Any]:
+    """The state and pointer of each recorded partition of a query, by day and customer."""
     return (
-        sa.select(*_standing())
+        sa.select(*_publication_status_columns())
         .outerjoin_from(partition_state, warehouse_pointer, same_key(partition_state, warehouse_pointer))
-        .where(*_of_query(source, query_name, since, until))
+        .where(*_in_query(source, query_name, since, until))
         .order_by(partition_state.c.logical_date, partition_state.c.customer_id)
     )
 
 
-def standings_of(rowset: Rowset) -> sa.Select[Any]:
-    """The same of the asked partitions."""
-    asked = rowset(KEY_TYPES)
+def publication_statuses(rowset: Rowset) -> sa.Select[Any]:
+    """The state and pointer of each requested partition that is recorded, in no order."""
+    requested = rowset(KEY_TYPES)
     return (
-        sa.select(*_standing())
-        .join_from(asked, partition_state, same_key(partition_state, asked))
+        sa.select(*_publication_status_columns())
+        .join_from(requested, partition_state, same_key(partition_state, requested))
         .outerjoin(warehouse_pointer, same_key(partition_state, warehouse_pointer))
     )
 
 
-def known_runs(rowset: Rowset) -> sa.Select[Any]:
-    """Every registered run of the asked partitions, oldest first in each, and whether it was ever judged."""
-    asked = rowset(KEY_TYPES)
+def runs_with_judged_flag(rowset: Rowset) -> sa.Select[Any]:
+    """The registered runs of the requested partitions, oldest first in each, and whether each has a verdict."""
+    requested = rowset(KEY_TYPES)
     return (
-        sa.select(*key_of(runs), runs.c.run_id, _judged().label("judged"))
-        .join_from(asked, runs, same_key(runs, asked))
+        sa.select(*key_of(runs), runs.c.run_id, _is_judged().label("judged"))
+        .join_from(requested, runs, same_key(runs, requested))
         .order_by(*key_of(runs), runs.c.ordinal)
     )
 
 
-def newest_runs(rowset: Rowset) -> sa.Select[Any]:
-    """The newest registered run of each asked partition, with its last verdict."""
-    asked = rowset(KEY_TYPES)
-    others = runs.alias("others")
-    newest = sa.select(sa.func.max(others.c.ordinal)).where(same_key(others, runs)).scalar_subquery()
-    return (
-        sa.select(runs, _last_outcome(runs).label("outcome"))
-        .join_from(asked, runs, same_key(runs, asked))
-        .where(runs.c.ordinal == newest)
-    )
-
-
-def runs_by_day(*, source: str, since: date, until: date) -> sa.Select[Any]:
-    """Every registered run in these days, and whether it was ever judged."""
-    return sa.select(*key_of(runs), runs.c.run_id, _judged().label("judged")).where(
+def runs_with_judged_flag_between(*, source: str, since: date, until: date) -> sa.Select[Any]:
+    """The registered runs of a source in a window of days, and whether each has a verdict."""
+    return sa.select(*key_of(runs), runs.c.run_id, _is_judged().label("judged")).where(
         runs.c.source == source, runs.c.logical_date >= since, runs.c.logical_date <= until
     )
 
 
-def verdicts() -> sa.Select[Any]:
-    """Every registered run with its last verdict, and whether it is the current run of a success."""
-    current = sa.and_(_succeeded(), runs.c.run_id == partition_state.c.current_run_id)
+def newest_runs(rowset: Rowset) -> sa.Select[Any]:
+    """The newest registered run of each requested partition, with its last outcome."""
+    requested = rowset(KEY_TYPES)
+    others = runs.alias("others")
+    newest = sa.select(sa.func.max(others.c.ordinal)).where(same_key(others, runs)).scalar_subquery()
+    return (
+        sa.select(runs, _last_outcome(runs).label("outcome"))
+        .join_from(requested, runs, same_key(runs, requested))
+        .where(runs.c.ordinal == newest)
+    )
+
+
+def last_verdicts() -> sa.Select[Any]:
+    """Each registered run with its last outcome, and whether it is the current run of a success."""
     return sa.select(
-        *key_of(runs), runs.c.run_id, _last_outcome(runs).label("outcome"), current.label("current")
+        *key_of(runs), runs.c.run_id, _last_outcome(runs).label("outcome"), _is_current().label("current")
     ).join_from(runs, partition_state, same_key(runs, partition_state))
 
 
-def examined_runs(*, source: str) -> sa.Select[Any]:
-    """Every registered run of a source by its name, with its last verdict, and whether it is current."""
-    current = sa.and_(_succeeded(), runs.c.run_id == partition_state.c.current_run_id)
+def runs_with_last_outcome(*, source: str) -> sa.Select[Any]:
+    """The registered runs of a source in key order, with all columns, the last outcome and the current flag."""
     return (
-        sa.select(runs, _last_outcome(runs).label("outcome"), current.label("current"))
+        sa.select(runs, _last_outcome(runs).label("outcome"), _is_current().label("current"))
         .outerjoin_from(runs, partition_state, same_key(runs, partition_state))
         .where(runs.c.source == source)
         .order_by(*key_of(runs), runs.c.run_id)
     )
 
 
-def astray_pointers() -> sa.Select[Any]:
-    """The published pointers that are not at the current run of a success, or say something else of their run."""
+def mismatched_pointers() -> sa.Select[Any]:
+    """The published pointers that contradict the ledger, in key order.
+
+    Such a pointer names a run that is not the current run of a success, or `differs` from the run's registration.
+    """
     pointer = warehouse_pointer
     differs = sa.or_(
         pointer.c.schema_version.is_distinct_from(runs.c.schema_version),
         pointer.c.record_count.is_distinct_from(runs.c.record_count),
     )
-    elsewhere = sa.or_(
-        sa.not_(_succeeded()), pointer.c.run_id.is_distinct_from(partition_state.c.current_run_id), differs
-    )
+    not_current = pointer.c.run_id.is_distinct_from(partition_state.c.current_run_id)
     return (
         sa.select(
             *key_of(pointer),
@@ -178,55 +192,59 @@ def astray_pointers() -> sa.Select[Any]:
         )
         .join_from(pointer, partition_state, same_key(pointer, partition_state))
         .join(runs, sa.and_(same_key(runs, pointer), runs.c.run_id == pointer.c.run_id))
-        .where(pointer.c.availability == "published", elsewhere)
+        .where(pointer.c.availability == _PUBLISHED, sa.or_(sa.not_(_is_success()), not_current, differs))
         .order_by(*key_of(pointer))
     )
 
 
-def _standing() -> list[Any]:
-    unjudged = sa.exists().where(same_key(runs, partition_state), sa.not_(_judged()))
+def _publication_status_columns() -> list[Any]:
+    has_unjudged_run = sa.exists().where(same_key(runs, partition_state), sa.not_(_is_judged()))
     return [
         *partition_state.c,
         *(warehouse_pointer.c[name].label(f"pointer_{name}") for name in _POINTER),
-        _demoting().label("demoting"),
-        sa.and_(sa.not_(_succeeded()), unjudged).label("unjudged"),
+        _has_open_demotion().label("demoting"),
+        sa.and_(sa.not_(_is_success()), has_unjudged_run).label("unjudged"),
     ]
 
 
-def _judged() -> sa.ColumnElement[bool]:
+def _is_judged() -> sa.ColumnElement[bool]:
     return sa.exists().where(same_key(attempts, runs), attempts.c.run_id == runs.c.run_id)
 
 
-def _succeeded() -> sa.ColumnElement[bool]:
+def _is_success() -> sa.ColumnElement[bool]:
     return partition_state.c.status == _SUCCESS
 
 
-def _demoting() -> sa.ColumnElement[bool]:
+def _is_current() -> sa.ColumnElement[bool]:
+    return sa.and_(_is_success(), runs.c.run_id == partition_state.c.current_run_id)
+
+
+def _has_open_demotion() -> sa.ColumnElement[bool]:
     return sa.exists().where(
         same_key(demotions, partition_state), demotions.c.run_id == partition_state.c.current_run_id
     )
 
 
-def _accepted(asked: sa.FromClause) -> sa.ColumnElement[bool]:
-    """Whether the last verdict on the run accepted it; a run that was never judged was not accepted."""
-    return _last_outcome(asked) == _ACCEPTED
+def _is_accepted(table: sa.FromClause) -> sa.ColumnElement[bool]:
+    """Whether the run's last verdict accepted it. A run without a verdict is not accepted."""
+    return _last_outcome(table) == _ACCEPTED
 
 
-def _last_outcome(asked: sa.FromClause) -> sa.ScalarSelect[str]:
+def _last_outcome(table: sa.FromClause) -> sa.ScalarSelect[str]:
     return (
         sa.select(attempts.c.outcome)
-        .where(same_key(attempts, asked), attempts.c.run_id == asked.c.run_id)
+        .where(same_key(attempts, table), attempts.c.run_id == table.c.run_id)
         .order_by(attempts.c.attempt_no.desc())
         .limit(_ONE)
         .scalar_subquery()
     )
 
 
-def _of_query(source: str, query_name: str, since: date | None, until: date | None) -> list[sa.ColumnElement[bool]]:
+def _in_query(source: str, query_name: str, since: date | None, until: date | None) -> list[sa.ColumnElement[bool]]:
     columns = partition_state.c
-    conditions: list[sa.ColumnElement[bool]] = [columns.source == source, columns.query_name == query_name]
+    clauses: list[sa.ColumnElement[bool]] = [columns.source == source, columns.query_name == query_name]
     if since is not None:
-        conditions.append(columns.logical_date >= since)
+        clauses.append(columns.logical_date >= since)
     if until is not None:
-        conditions.append(columns.logical_date <= until)
-    return conditions
+        clauses.append(columns.logical_date <= until)
+    return clauses

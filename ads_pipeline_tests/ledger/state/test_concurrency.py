@@ -14,7 +14,7 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Effect, Status, Verdict
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline_tests.ledger.builders import accept, key, keys, landed, reject, run, sealed
+from ads_pipeline_tests.ledger.builders import acceptance, key, keys, registered_runs, rejection, run, sealed_runs
 
 WRITERS = 8
 CONTESTED = keys(6)
@@ -25,7 +25,7 @@ def shares() -> list[list[Verdict]]:
     """Each writer's verdicts: distinct from the others', on the same partitions; every third is a rejection."""
     return [
         [
-            (reject if n % 3 == 2 else accept)(run(partition, f"w{writer}-{n}"))
+            (rejection if n % 3 == 2 else acceptance)(run(partition, f"w{writer}-{n}"))
             for partition in CONTESTED
             for n in range(RUNS_EACH)
         ]
@@ -51,7 +51,7 @@ def test_attempts_are_never_lost(url: str) -> None:
     """Eight processes judge the same partitions: the count equals the distinct verdicts, heard twice or not."""
     expected = len(shares()[0]) // len(CONTESTED) * WRITERS
     with Ledger.opened(url) as ledger:
-        ledger.register(sealed(*(verdict.run for share in shares() for verdict in share)))
+        ledger.register(sealed_runs(*(verdict.run for share in shares() for verdict in share)))
         context = multiprocessing.get_context("spawn")
         writers = [context.Process(target=write_share, args=(url, writer)) for writer in range(WRITERS)]
         for writer in writers:
@@ -85,9 +85,9 @@ def test_overlapping_sets_in_any_order_do_not_deadlock(ledger: Ledger) -> None:
         chance = random.Random(thread)
         for turn in range(10):
             runs = [run(partition, f"t{thread}-{turn}") for partition in chance.sample(partitions, 25)]
-            ledger.register(sealed(*runs))
+            ledger.register(sealed_runs(*runs))
             chance.shuffle(runs)
-            ledger.record_verdicts([accept(each) for each in runs])
+            ledger.record_verdicts([acceptance(each) for each in runs])
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
@@ -113,8 +113,8 @@ def test_a_verdict_that_waited_for_the_lock_sees_what_it_waited_for(postgres_url
     """A verdict that arrives while another is being written counts after it, on the state that the other left."""
     partition = key()
     with Ledger.opened(postgres_url) as ledger, Ledger.opened(postgres_url) as slow:
-        first, second, third = landed(ledger, partition, "r1", "r2", "r3")
-        ledger.record_verdict(accept(first))
+        first, second, third = registered_runs(ledger, partition, "r1", "r2", "r3")
+        ledger.record_verdict(acceptance(first))
         hold, held = threading.Event(), threading.Event()
 
         def pause(connection: sa.Connection) -> None:
@@ -123,9 +123,9 @@ def test_a_verdict_that_waited_for_the_lock_sees_what_it_waited_for(postgres_url
 
         sa.event.listen(slow._engine, "commit", pause)
         with ThreadPoolExecutor(2) as pool:
-            slower = pool.submit(slow.record_verdict, accept(third))
+            slower = pool.submit(slow.record_verdict, acceptance(third))
             assert held.wait(20)
-            waiting = pool.submit(ledger.record_verdict, accept(second))
+            waiting = pool.submit(ledger.record_verdict, acceptance(second))
             wait_for_a_lock(postgres_url)
             hold.set()
             assert slower.result().effect is Effect.PROMOTED

@@ -15,7 +15,7 @@ from ads_pipeline.errors import LedgerRefused, LedgerUnavailable
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
-from ads_pipeline_tests.ledger.builders import accept, key, keys, landed, reject, run, sealed
+from ads_pipeline_tests.ledger.builders import acceptance, key, keys, registered_runs, rejection, run, sealed_runs
 
 PARTITIONS = keys(4)
 
@@ -46,7 +46,7 @@ with Ledger.opened(sys.argv[1]) as ledger:
 
 def verdicts() -> list[Verdict]:
     first, second, third, fourth = (run(partition, "r1") for partition in PARTITIONS)
-    return [accept(first), reject(second), accept(third), reject(fourth)]
+    return [acceptance(first), rejection(second), acceptance(third), rejection(fourth)]
 
 
 def story(reader: LedgerReader) -> tuple[list[tuple[Any, ...]], list[int]]:
@@ -63,7 +63,7 @@ def _undated(state: PartitionState) -> tuple[Any, ...]:
 def test_a_crash_leaves_all_of_a_call_or_none(url: str) -> None:
     """Killed at any moment, attempts and states agree; what was acknowledged is there; a second try completes it."""
     with Ledger.opened(url) as ledger:
-        ledger.register(sealed(*(verdict.run for verdict in verdicts())))
+        ledger.register(sealed_runs(*(verdict.run for verdict in verdicts())))
         untouched = story(ledger)
     deaths = 0
     while True:
@@ -122,9 +122,9 @@ def lose_one_commit(engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> list[
 @pytest.mark.invariant("S8", "S21")
 def test_a_lost_acknowledgement_counts_once(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commit took place but its answer was lost: the call is sent again by itself, and counts once."""
-    (first,) = landed(ledger, key(), "r1")
+    (first,) = registered_runs(ledger, key(), "r1")
     losses = lose_one_commit(ledger._engine, monkeypatch)
-    recorded = ledger.record_verdict(accept(first))
+    recorded = ledger.record_verdict(acceptance(first))
     assert losses == ["lost"]
     assert (recorded.redelivered, recorded.attempt_no) == (True, 1)
     assert ledger.state(key()).attempt_count == len(ledger.attempts(key())) == 1
@@ -137,10 +137,10 @@ def test_a_busy_database_is_given_up_on_after_a_bounded_time(
     """When the lock never comes, the error says that waiting may cure it, and nothing was recorded."""
     monkeypatch.setattr(database, "BUSY_SECONDS", 0.05)
     with Ledger.opened(sqlite_url) as ledger:
-        (first,) = landed(ledger, key(), "r1")
+        (first,) = registered_runs(ledger, key(), "r1")
         other = database.open_engine(sqlite_url)
         with other.begin(), pytest.raises(LedgerUnavailable, match="locked") as caught:
-            ledger.record_verdict(accept(first))
+            ledger.record_verdict(acceptance(first))
         assert caught.value.is_transient
         assert ledger.state(key()).attempt_count == 0
         other.dispose()

@@ -11,7 +11,7 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.values import StateFilter
-from ads_pipeline_tests.ledger.builders import accepted, key, landed, reject
+from ads_pipeline_tests.ledger.builders import accepted_runs, key, registered_runs, rejection
 
 QUERIES = ("ad_group_daily", "campaign_daily", "keyword_daily")
 
@@ -26,18 +26,18 @@ def listed(ledger: Ledger) -> Ledger:
         for day in (1, 2, 3)
     ]
     ledger.insert_pending(everything)
-    accepted(ledger, [each for each in everything if each.customer_id == "9"])
+    accepted_runs(ledger, [each for each in everything if each.customer_id == "9"])
     for each in everything:
         if each.customer_id == "10":
-            (bad,) = landed(ledger, each, "r1")
-            ledger.record_verdict(reject(bad))
+            (bad,) = registered_runs(ledger, each, "r1")
+            ledger.record_verdict(rejection(bad))
     return ledger
 
 
 @pytest.mark.parametrize("limit", [1, 5, 35, 36, 1000])
 def test_pages_of_any_size_give_the_same_list(listed: Ledger, limit: int) -> None:
     """Paging from key to key gives each partition once, in key order, the same on both databases."""
-    found = [state.key for state in listed.pages(StateFilter(), limit=limit)]
+    found = [state.key for state in listed.iter_states(StateFilter(), limit=limit)]
     assert found == sorted(found)
     assert len(found) == len(set(found)) == 36
     assert found[0].customer_id == "02"  # text order, not numeric
@@ -61,15 +61,15 @@ def test_pages_of_any_size_give_the_same_list(listed: Ledger, limit: int) -> Non
 )
 def test_filters_narrow_together(listed: Ledger, wanted: StateFilter, count: int) -> None:
     """Each filter narrows, both ends of a window are in it, and the tally agrees with the list."""
-    found = list(listed.pages(wanted, limit=7))
+    found = list(listed.iter_states(wanted, limit=7))
     assert len(found) == count
-    assert sum(listed.tally(wanted).values()) == count
+    assert sum(listed.count_by_status(wanted).values()) == count
 
 
 def test_a_tally_names_every_status(listed: Ledger) -> None:
     """A status that no partition has is counted as zero, not left out."""
-    assert listed.tally(StateFilter()) == {Status.PENDING: 18, Status.SUCCESS: 9, Status.FAILED: 9}
-    assert listed.tally(StateFilter(customer_ids=frozenset({"9"}))) == {
+    assert listed.count_by_status(StateFilter()) == {Status.PENDING: 18, Status.SUCCESS: 9, Status.FAILED: 9}
+    assert listed.count_by_status(StateFilter(customer_ids=frozenset({"9"}))) == {
         Status.PENDING: 0,
         Status.SUCCESS: 9,
         Status.FAILED: 0,
@@ -79,16 +79,16 @@ def test_a_tally_names_every_status(listed: Ledger) -> None:
 def test_a_page_after_a_key_that_is_not_there_goes_on_behind_it(listed: Ledger) -> None:
     """The place to go on from need not exist."""
     gone = PartitionKey(source="google_ads", customer_id="5", query_name="x", logical_date=date(2026, 2, 1))
-    assert {state.key.customer_id for state in listed.page(StateFilter(), after=gone)} == {"9"}
+    assert {state.key.customer_id for state in listed.list_states(StateFilter(), after=gone)} == {"9"}
 
 
 @pytest.mark.parametrize("limit", [1, 10, 35, 36])
 def test_a_tally_after_a_page_counts_what_is_left(listed: Ledger, limit: int) -> None:
     """What a page showed and what the tally counts after its last key is everything, filtered alike."""
     for wanted in (StateFilter(), StateFilter(statuses=frozenset({Status.PENDING}))):
-        page = listed.page(wanted, limit=limit)
-        left = listed.tally(wanted, after=page[-1].key)
-        assert len(page) + sum(left.values()) == sum(listed.tally(wanted).values())
+        page = listed.list_states(wanted, limit=limit)
+        left = listed.count_by_status(wanted, after=page[-1].key)
+        assert len(page) + sum(left.values()) == sum(listed.count_by_status(wanted).values())
 
 
 CUSTOMERS = [None, frozenset({"9"}), frozenset({"9", "02", "100"})]
@@ -105,16 +105,18 @@ SOURCES = [None, "google_ads", "bing_ads"]
 
 def test_what_follows_a_key_is_the_same_however_it_is_asked(listed: Ledger) -> None:
     """For every filter and every place to go on from, page and tally are what a look at each partition gives."""
-    everything = list(listed.pages(StateFilter()))
+    everything = list(listed.iter_states(StateFilter()))
     places = [everything[number].key for number in (0, 13, 35)]
     places += [replace(places[1], source="a"), replace(places[1], source="z"), replace(places[1], customer_id="5")]
     for source, customers, asked, statuses, since in product(SOURCES, CUSTOMERS, ASKED, CONDITIONS, SINCE):
         wanted = StateFilter(source=source, customer_ids=customers, query_names=asked, statuses=statuses, since=since)
         for place in (None, *places):
             left = [state for state in everything if _passes(wanted, state) and (place is None or state.key > place)]
-            assert [state.key for state in listed.page(wanted, after=place, limit=9)] == [s.key for s in left[:9]]
+            assert [state.key for state in listed.list_states(wanted, after=place, limit=9)] == [
+                s.key for s in left[:9]
+            ]
             counts = Counter(state.status for state in left)
-            assert listed.tally(wanted, after=place, most=4) == {s: min(counts[s], 5) for s in Status}
+            assert listed.count_by_status(wanted, after=place, max_count=4) == {s: min(counts[s], 5) for s in Status}
 
 
 def _passes(wanted: StateFilter, state: PartitionState) -> bool:
@@ -132,7 +134,7 @@ def _passes(wanted: StateFilter, state: PartitionState) -> bool:
 def test_a_page_has_bounds(listed: Ledger, limit: int) -> None:
     """A page of no rows, or of too many, is refused with the bounds."""
     with pytest.raises(ValueError, match="limit must be 1 to 10000"):
-        listed.page(StateFilter(), limit=limit)
+        listed.list_states(StateFilter(), limit=limit)
 
 
 def test_asking_for_nothing_gives_nothing(ledger: Ledger) -> None:
@@ -143,5 +145,5 @@ def test_asking_for_nothing_gives_nothing(ledger: Ledger) -> None:
     assert ledger.register([]) == []
     assert ledger.insert_pending([]) == 0
     assert ledger.begin_demotions([]) == []
-    assert ledger.readable([]) == ledger.publishable([]) == set()
+    assert ledger.readable_runs([]) == ledger.publishable_runs([]) == set()
     assert ledger.publish([]).published == ()

@@ -20,7 +20,7 @@ from ads_pipeline.ledger.values import ActionResult, RunRegistration
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import SealFacts
 from ads_pipeline_tests.example_counts import examples
-from ads_pipeline_tests.ledger.builders import FakeClock, key, order
+from ads_pipeline_tests.ledger.builders import FakeClock, action_request, key
 from ads_pipeline_tests.ledger.reference_model import Judged, OraclePartition
 
 PARTITIONS = 3
@@ -93,7 +93,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 assert recorded.redelivered == (answer == "known")
 
     @rule(place=partitions, act=st.sampled_from([Action.REQUEUE, Action.WITHDRAW, Action.ENQUEUE, Action.REPROCESS]))
-    def operator_acts(self, place: int, act: Action) -> None:
+    def control_actions(self, place: int, act: Action) -> None:
         verbs: dict[Action, Callable[[], str]] = {
             Action.REQUEUE: self.oracles[place].requeue,
             Action.WITHDRAW: self.oracles[place].withdraw,
@@ -101,9 +101,9 @@ class LedgerMachine(RuleBasedStateMachine):
             Action.REPROCESS: self.oracles[place].reprocess,
         }
         expected = verbs[act]()
-        act_id = f"{self.keys[place].customer_id}-{next(_customers)}"
+        action_id = f"{self.keys[place].customer_id}-{next(_customers)}"
         for ledger in self.ledgers:
-            acted = ledger.carry_out(act, [self.keys[place]], order(act_id))
+            acted = ledger.execute(act, [self.keys[place]], action_request(action_id))
             assert _answer(acted) == expected
 
     @invariant()

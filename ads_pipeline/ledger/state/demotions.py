@@ -1,0 +1,65 @@
+"""Opens and closes demotions, which hide an accepted run that a later verdict rejects.
+
+Opening a demotion hides the run's rows. The warehouse then removes them, and recording the verdict closes it.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from ads_pipeline.domain.transitions import Effect, Outcome, Status, Verdict
+from ads_pipeline.ledger.row_mapping import demotion_fields, run_in, run_name, verdict_fields
+from ads_pipeline.ledger.state.verdict_recorder import log_cause, read_verdict_rows
+from ads_pipeline.ledger.tables import instant_text
+from ads_pipeline.ledger.values import VerdictCause, VerdictResult
+from ads_pipeline.ledger.write_context import WriteContext
+
+
+def begin_demotions(
+    context: WriteContext, connection: sa.Connection, verdicts: Sequence[Verdict], cause: VerdictCause | None
+) -> list[Verdict]:
+    """Open a demotion for each verdict that rejects the current run of a success, and return these verdicts."""
+    rows = read_verdict_rows(context, connection, verdicts)
+    demoting = [verdict for verdict, row in zip(verdicts, rows, strict=True) if _demotes(verdict, row)]
+    if not demoting:
+        return []
+    now = context.now(connection)
+    at = instant_text(now)
+    runs = (run_name(verdict.run) for verdict in demoting)
+    already_open = set(map(run_in, context.sql.read_open_demotions.run(connection, runs)))
+    context.sql.insert_demotions.run(connection, (demotion_fields(each) | {"started_at": at} for each in demoting))
+    context.withdraw_pointers(connection, {verdict.run.key for verdict in demoting})
+    attempt_counts = {verdict.run: row.attempt_count for verdict, row in zip(verdicts, rows, strict=True)}
+    new = {verdict.run: verdict for verdict in demoting if verdict.run not in already_open}
+    events = [_begun_event(context, verdict, attempt_counts[run] + 1, at) for run, verdict in new.items()]
+    context.tell(connection, events, now)
+    log_cause(context, connection, cause, verdicts, rows)
+    return demoting
+
+
+def finish_demotions(context: WriteContext, connection: sa.Connection, results: Sequence[VerdictResult]) -> None:
+    """Withdraw the pointers of demoted partitions, and close the demotions of the recorded rejections.
+
+    The withdrawal covers verdicts that demote a run without an open demotion.
+    """
+    rejected = [result for result in results if result.verdict.outcome is Outcome.REJECTED]
+    demoted = {result.state.key for result in rejected if result.effect is Effect.DEMOTED and not result.redelivered}
+    if demoted:
+        context.withdraw_pointers(connection, demoted)
+    if rejected:
+        context.sql.delete_demotions.run(connection, (verdict_fields(result.verdict) for result in rejected))
+
+
+def _demotes(verdict: Verdict, row: sa.Row[Any]) -> bool:
+    return (
+        verdict.outcome is Outcome.REJECTED
+        and row.prior_outcome is None
+        and row.status != Status.FAILED
+        and row.current_run_id == verdict.run.run_id
+    )
+
+
+def _begun_event(context: WriteContext, verdict: Verdict, attempt_no: int, emitted_at: str) -> dict[str, Any]:
+    data = {"run_id": verdict.run.run_id, "error_message": verdict.error_message}
+    return context.own.encode("DemotionBegun", str(verdict.run.key), attempt_no, data, emitted_at=emitted_at)

@@ -1,0 +1,81 @@
+"""Registers sealed runs and gives each one the next ordinal of its partition."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.transitions import RegisteredRun
+from ads_pipeline.errors import RunChanged
+from ads_pipeline.ledger.row_mapping import key_fields, registered_of, run_fields
+from ads_pipeline.ledger.tables import instant_text
+from ads_pipeline.ledger.values import RunRegistration
+from ads_pipeline.ledger.write_context import WriteContext
+
+
+def register_runs(
+    context: WriteContext, connection: sa.Connection, registrations: Sequence[RunRegistration]
+) -> list[RegisteredRun]:
+    """Register runs in the given order, and insert a pending row for each new partition.
+
+    A run that is already registered keeps its ordinal. Raises RunChanged when one was registered with another seal;
+    then nothing is registered.
+    """
+    now = context.now(connection)
+    keys = sorted({registration.run.key for registration in registrations})
+    context.insert_pending(connection, keys, now)
+    context.lock(connection, keys)
+    context.guard(connection, keys)
+    requested = [
+        key_fields(registration.run.key) | {"position": position, "run_id": registration.run.run_id}
+        for position, registration in enumerate(registrations)
+    ]
+    rows = context.sql.read_registered_runs.run(connection, requested).all()
+    registered, new = _assign_ordinals(registrations, rows)
+    context.sql.insert_runs.run(connection, (run_fields(run, now) for run in new))
+    context.tell(connection, [_sealed_event(context, run, instant_text(now)) for run in new], now)
+    return [registered[registration.run] for registration in registrations]
+
+
+def _assign_ordinals(
+    registrations: Sequence[RunRegistration], rows: Sequence[sa.Row[Any]]
+) -> tuple[dict[Run, RegisteredRun], list[RegisteredRun]]:
+    """Return all runs with their ordinals, and those among them that are new."""
+    registered: dict[Run, RegisteredRun] = {}
+    newest_ordinals: dict[PartitionKey, int] = {}
+    new: list[RegisteredRun] = []
+    changed: dict[str, None] = {}
+    for registration, row in zip(registrations, rows, strict=True):
+        run, key = registration.run, registration.run.key
+        if row.run_id is not None:
+            registered[run] = registered_of(row)
+        elif run not in registered:
+            newest_ordinals[key] = newest_ordinals.get(key, row.newest_ordinal or 0) + 1
+            registered[run] = _with_ordinal(registration, newest_ordinals[key])
+            new.append(registered[run])
+        if registered[run] != _with_ordinal(registration, registered[run].ordinal):
+            changed[str(run)] = None
+    if changed:
+        raise RunChanged(tuple(changed))
+    return registered, new
+
+
+def _with_ordinal(registration: RunRegistration, ordinal: int) -> RegisteredRun:
+    return RegisteredRun(
+        run=registration.run,
+        ordinal=ordinal,
+        schema_version=registration.schema_version,
+        record_count=registration.record_count,
+        payload_sha256=registration.payload_sha256,
+    )
+
+
+def _sealed_event(context: WriteContext, registered: RegisteredRun, emitted_at: str) -> dict[str, Any]:
+    data = {
+        "run_id": registered.run.run_id,
+        "schema_version": registered.schema_version,
+        "record_count": registered.record_count,
+    }
+    key = str(registered.run.key)
+    return context.own.encode("RawSealed", key, registered.ordinal, data, emitted_at=emitted_at)
