@@ -76,7 +76,7 @@ def demo() -> None:
     """
     from ads_pipeline.cli import demo  # noqa: PLC0415
 
-    demo.tell(read_settings(os.environ))
+    demo.run_demo(read_settings(os.environ))
 
 
 @app.command()
@@ -92,9 +92,9 @@ def reconcile(
     moves their pointers. It is safe beside running loads. The hourly job "reconcile" does the same. Spark starts only
     when something needs repair. Exit code: 0 when no difference is left, else 1.
     """
-    from ads_pipeline.cli import reconcile as reconciling  # noqa: PLC0415 - it loads what "warehouse" loads
+    from ads_pipeline.cli import reconcile as command  # noqa: PLC0415 - it loads what "warehouse" loads
 
-    work = reconciling.plan if only_plan else reconciling.repair
+    work = command.plan if only_plan else command.repair
     if work(read_settings(os.environ), query=query, as_json=as_json):
         raise typer.Exit(1)
 
@@ -112,25 +112,28 @@ def doctor(
     (may repair itself), error, failed (the check could not run) or skipped. It does not read payloads; "raw verify"
     does. Exit code: 0 when every check is ok, else 1.
     """
-    from ads_pipeline.cli import doctor as examining  # noqa: PLC0415 - only this command needs it
+    from ads_pipeline.cli import doctor as command  # noqa: PLC0415 - only this command needs it
 
-    if examining.doctor(os.environ, quick=quick, as_json=as_json):
+    if command.doctor(os.environ, quick=quick, as_json=as_json):
         raise typer.Exit(1)
 
 
 @app.command()
 def migrate() -> None:
-    """Bring the ledger to this release's schema.
+    """Create the ledger, or upgrade it to the schema of this release.
 
-    Every row is kept, and the status of partitions is made anew from the logs. Safe to run again. Stop what writes to
-    the ledger first: an older release cannot write to it afterwards.
+    All rows are kept. The table partition_status is rebuilt from the logs. It is safe to run again. Stop all writers
+    first: an older release cannot write to the ledger afterwards.
     """
-    from ads_pipeline.ledger.upgrading import upgrade  # noqa: PLC0415 - only this command needs it
+    from ads_pipeline.ledger import database  # noqa: PLC0415 - only this command needs these two
+    from ads_pipeline.ledger.status.status_table import StatusTable  # noqa: PLC0415
 
     settings = read_settings(os.environ)
-    done = upgrade(settings.database_url, space=settings.tenancy)
-    typer.echo(f"the ledger was at revision {done.before or 'none'} and is at {done.after}")
-    typer.echo(f"{done.statuses} rows of partition_status were made anew")
+    before, after = database.upgrade(settings.database_url)
+    with StatusTable.opened(settings.database_url, tenancy=settings.tenancy) as status_table:
+        rows = status_table.rebuild()
+    typer.echo(f"the ledger was at revision {before or 'none'} and is at {after}")
+    typer.echo(f"rebuilt {rows} rows of partition_status")
 
 
 @state.command("inspect")
@@ -167,10 +170,10 @@ def state_inspect(
     it was never materialized.
     """
     settings = read_settings(os.environ)
-    wanted = states.state_filter(
+    selection = states.state_filter(
         settings, customer=customer, query=query, status=status, days=parse_window(since, until)
     )
-    states.inspect(settings, wanted, after=after, limit=limit, as_json=as_json)
+    states.inspect(settings, selection, after=after, limit=limit, as_json=as_json)
 
 
 @state.command("why")
@@ -220,10 +223,10 @@ def raw_list(
     read.
     """
     settings = read_settings(os.environ)
-    wanted = raw.raw_filter(
+    selection = raw.raw_filter(
         settings, customer=customer, query=query, days=parse_window(since, until), unjudged=unjudged
     )
-    raw.list_runs(settings, wanted, as_json=as_json)
+    raw.list_runs(settings, selection, as_json=as_json)
 
 
 @raw_runs.command("verify")
@@ -242,10 +245,10 @@ def raw_verify(
     counts as damage.
     """
     settings = read_settings(os.environ)
-    wanted = raw.raw_filter(
+    selection = raw.raw_filter(
         settings, customer=customer, query=query, days=parse_window(since, until), unjudged=unjudged
     )
-    if raw.verify(settings, wanted, as_json=as_json):
+    if raw.verify(settings, selection, as_json=as_json):
         raise typer.Exit(1)
 
 
@@ -267,12 +270,12 @@ def warehouse_query(
     """
     # Importing it loads Spark's client, which would double the start-up time of the other commands.
     from ads_pipeline.cli.warehouse import OutputFormat  # noqa: PLC0415
-    from ads_pipeline.cli.warehouse import query as ask  # noqa: PLC0415
+    from ads_pipeline.cli.warehouse import query as run_query  # noqa: PLC0415
 
     if as_json and as_csv:
         raise BadCommand("--json and --csv cannot be combined: choose one")
     form = OutputFormat.JSON if as_json else OutputFormat.CSV if as_csv else OutputFormat.TABLE
-    ask(read_settings(os.environ), sql, form=form, limit=limit)
+    run_query(read_settings(os.environ), sql, form=form, limit=limit)
 
 
 @warehouse.command("gaps")
