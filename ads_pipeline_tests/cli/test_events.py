@@ -22,7 +22,7 @@ from ads_pipeline.domain.run_snapshots import RunStatus
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline_tests.cli.running import MAIN_SCRIPT, CommandLine
-from ads_pipeline_tests.run_event_stores.builders import PLAN, told
+from ads_pipeline_tests.run_event_stores.builders import PLAN, make_event
 
 RUN, OTHER = "3f2a91bc-1111-4111-8111-111111111111", "3f2a91cd-2222-4222-8222-222222222222"
 STEP = "google_ads/1180250317/campaign_daily/2026-03-02"
@@ -45,11 +45,11 @@ def log(url: str) -> Iterator[EventLog]:
 def story(run_id: str = RUN, *, ended: bool = True) -> list[Event]:
     """One step that went well, one that failed and one that did not finish."""
     return [
-        told(run_id, "RunStarted"),
-        *(told(run_id, "StepStarted", step) for step in (STEP, "second", "third")),
-        told(run_id, "StepCompleted", "third", event_data={"rows": 3}),
-        told(run_id, "StepFailed", STEP, event_data={"why": "cost_micros must be at least 0", "rows": 1}),
-        *([told(run_id, "RunFailed")] if ended else []),
+        make_event(run_id, "RunStarted"),
+        *(make_event(run_id, "StepStarted", step) for step in (STEP, "second", "third")),
+        make_event(run_id, "StepCompleted", "third", event_data={"rows": 3}),
+        make_event(run_id, "StepFailed", STEP, event_data={"why": "cost_micros must be at least 0", "rows": 1}),
+        *([make_event(run_id, "RunFailed")] if ended else []),
     ]
 
 
@@ -90,9 +90,9 @@ def line_of(process: subprocess.Popen[bytes]) -> str:
 def test_runs_are_listed_newest_first(cli: CommandLine, log: EventLog, url: str) -> None:
     """One line a run: its first letters, status, events, steps by status, begin and end, without a day twice."""
     begun = datetime(2026, 3, 2, 4, 30, tzinfo=UTC)
-    at(url, begun, [told(RUN, "RunStarted"), told(RUN, "StepFailed", "s1"), told(RUN, "StepCompleted", "s2")])
-    at(url, begun + timedelta(minutes=5), [told(RUN, "RunFailed")])
-    at(url, begun + timedelta(minutes=1), [told("another-run", "StepStarted", STEP)])
+    at(url, begun, [make_event(RUN, "RunStarted"), make_event(RUN, "StepFailed", "s1"), make_event(RUN, "StepCompleted", "s2")])
+    at(url, begun + timedelta(minutes=5), [make_event(RUN, "RunFailed")])
+    at(url, begun + timedelta(minutes=1), [make_event("another-run", "StepStarted", STEP)])
     Follower(log).catch_up()
     ended = cli.run("events", "runs")
     assert [line.rstrip() for line in ended.lines] == [
@@ -108,7 +108,7 @@ def test_a_line_fits_eighty_columns(cli: CommandLine, log: EventLog, url: str) -
     begun = datetime(2026, 3, 2, 23, 59, tzinfo=UTC)
     for run_id in ("r" * 95 + "1", "r" * 95 + "2"):
         at(url, begun, story(run_id, ended=False))
-        log.append(told(run_id, "RunFailed"))
+        log.append(make_event(run_id, "RunFailed"))
     Follower(log).catch_up()
     for words in (("runs",), ("tail", "r" * 95 + "1"), ("snapshot", "r" * 95 + "1")):
         assert max(map(len, cli.run("events", *words).lines)) <= 80
@@ -133,7 +133,7 @@ def test_what_a_snapshot_lacks_is_marked(cli: CommandLine, log: EventLog, backdo
         log.append_many(story(run_id))
     Follower(log).catch_up()
     log.retire("gone")
-    log.append(told("late", "NoteTaken"))
+    log.append(make_event("late", "NoteTaken"))
     with backdoor.begin() as connection:
         connection.execute(
             sa.text("UPDATE run_snapshots SET stale_since = '2026-03-02T04:30:00.000000Z' WHERE run_id = 'torn'")
@@ -154,7 +154,7 @@ def test_the_lag_is_told_when_there_is_one(cli: CommandLine, url: str) -> None:
 
 def test_older_runs_are_hinted_at(cli: CommandLine, log: EventLog) -> None:
     """The list ends where it was told to, and says so."""
-    log.append_many([told(f"run-{number}", "RunStarted") for number in range(3)])
+    log.append_many([make_event(f"run-{number}", "RunStarted") for number in range(3)])
     ended = cli.run("events", "runs", "--json", "--limit", "2")
     assert len(ended.objects) == 2
     assert ended.err.splitlines()[0] == "older runs follow; --limit shows more"  # the snapshots may be behind by now
@@ -219,7 +219,7 @@ def test_a_page_behind_the_end_is_empty(cli: CommandLine, log: EventLog) -> None
 
 def test_an_event_comes_back_as_it_was_appended(cli: CommandLine, log: EventLog) -> None:
     """With --json a line has every field of the event, and makes the same event again."""
-    event = told(
+    event = make_event(
         RUN,
         "StepFailed",
         STEP,
@@ -248,7 +248,7 @@ def test_an_event_comes_back_as_it_was_appended(cli: CommandLine, log: EventLog)
 
 def test_hostile_text_reaches_no_terminal(cli: CommandLine, log: EventLog) -> None:
     """What an event says can neither colour, nor break the line, nor be taken for markup."""
-    log.append(told(RUN, "StepFailed", STEP, event_data={HOSTILE: HOSTILE}))
+    log.append(make_event(RUN, "StepFailed", STEP, event_data={HOSTILE: HOSTILE}))
     for words in (("tail", RUN), ("snapshot", RUN)):
         ended = cli.run("events", *words)
         assert all(line.isprintable() for line in ended.out.split("\n"))
@@ -276,13 +276,13 @@ def test_what_an_event_says_is_told_in_short(data: Any, said: str) -> None:
 
 def test_a_follower_prints_what_another_process_appends(cli: CommandLine, log: EventLog) -> None:
     """Each event is seen as it comes, also after the end while there is more to read; then the code is nought."""
-    log.append(told(RUN, "RunStarted"))
+    log.append(make_event(RUN, "RunStarted"))
     with started(cli, "events", "tail", "3f2a", "--follow", "--json") as process:
         assert json.loads(line_of(process))["event_type"] == "RunStarted"
-        log.append(told(RUN, "StepStarted", STEP))
+        log.append(make_event(RUN, "StepStarted", STEP))
         assert json.loads(line_of(process))["step_id"] == STEP
         assert process.poll() is None
-        log.append_many([told(RUN, "RunCompleted"), told(RUN, "NoteTaken", event_data="late")])
+        log.append_many([make_event(RUN, "RunCompleted"), make_event(RUN, "NoteTaken", event_data="late")])
         out, err = process.communicate(timeout=30)
     assert [json.loads(line)["event_type"] for line in out.splitlines()] == ["RunCompleted", "NoteTaken"]
     assert (process.returncode, err) == (0, b"")
@@ -290,10 +290,10 @@ def test_a_follower_prints_what_another_process_appends(cli: CommandLine, log: E
 
 def test_people_may_follow_too(cli: CommandLine, log: EventLog) -> None:
     """Without --json the lines come as soon."""
-    log.append(told(RUN, "RunStarted"))
+    log.append(make_event(RUN, "RunStarted"))
     with started(cli, "events", "tail", RUN, "-f") as process:
         assert line_of(process).split()[0::3] == ["1", "RunStarted"]
-        log.append(told(RUN, "StepStarted", "s1"))
+        log.append(make_event(RUN, "StepStarted", "s1"))
         assert line_of(process).split()[0::3] == ["2", "s1"]
 
 
@@ -312,11 +312,11 @@ def test_a_run_that_has_ended_is_followed_to_its_end(cli: CommandLine, log: Even
 
 def test_a_follower_learns_that_a_run_was_retired(cli: CommandLine, log: EventLog) -> None:
     """Whose end was deleted before it was read does not wait for ever, and is told."""
-    log.append(told(RUN, "RunStarted"))
+    log.append(make_event(RUN, "RunStarted"))
     with started(cli, "events", "tail", RUN, "-f") as process:
         assert "RunStarted" in line_of(process)
         process.send_signal(signal.SIGSTOP)
-        log.append(told(RUN, "RunCompleted"))
+        log.append(make_event(RUN, "RunCompleted"))
         Follower(log).catch_up()
         log.retire(RUN)
         process.send_signal(signal.SIGCONT)
@@ -327,7 +327,7 @@ def test_a_follower_learns_that_a_run_was_retired(cli: CommandLine, log: EventLo
 
 def test_ctrl_c_ends_a_follower_quietly(cli: CommandLine, log: EventLog) -> None:
     """As with tail -f and kubectl logs -f, the code is 130, and there is no complaint."""
-    log.append(told(RUN, "RunStarted"))
+    log.append(make_event(RUN, "RunStarted"))
     with started(cli, "events", "tail", RUN, "-f") as process:
         line_of(process)
         process.send_signal(signal.SIGINT)
@@ -338,13 +338,13 @@ def test_ctrl_c_ends_a_follower_quietly(cli: CommandLine, log: EventLog) -> None
 @pytest.mark.parametrize("more", [(), ("--json",)], ids=["people", "json"])
 def test_a_follower_whose_reader_goes_away_ends_quietly(cli: CommandLine, log: EventLog, more: tuple[str, ...]) -> None:
     """At the next event it finds the pipe closed, and ends as shells expect of it."""
-    log.append(told(RUN, "RunStarted"))
+    log.append(make_event(RUN, "RunStarted"))
     with started(cli, "events", "tail", RUN, "-f", *more) as process:
         line_of(process)
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()
-        log.append(told(RUN, "StepStarted", "s1"))
+        log.append(make_event(RUN, "StepStarted", "s1"))
         assert process.wait(timeout=30) == 141
         assert process.stderr.read() == b""
         process.stdout = None
@@ -354,9 +354,9 @@ def test_a_snapshot_is_up_to_the_last_event(cli: CommandLine, log: EventLog) -> 
     """What was appended since the last projection is folded in, for the run and for its steps, and is not kept."""
     log.append_many(story(ended=False))
     Follower(log).catch_up()
-    log.append_many([told(RUN, "StepStarted", "fourth"), told(RUN, "StepCompleted", STEP), told(RUN, "RunFailed")])
-    log.append_many([told(RUN, "StepStarted", "fifth"), told(RUN, "StepCompleted", "fourth")])
-    log.append(told(RUN, "RunStarted", event_data="another payload"))
+    log.append_many([make_event(RUN, "StepStarted", "fourth"), make_event(RUN, "StepCompleted", STEP), make_event(RUN, "RunFailed")])
+    log.append_many([make_event(RUN, "StepStarted", "fifth"), make_event(RUN, "StepCompleted", "fourth")])
+    log.append(make_event(RUN, "RunStarted", event_data="another payload"))
     ended = cli.run("events", "snapshot", "3f2a")
     facts = dict(line.split(maxsplit=1) for line in ended.lines[:3])
     assert facts == {"run": RUN.ljust(len(facts["run"])), "status": facts["status"], "plan": facts["plan"]}
@@ -376,7 +376,7 @@ def test_a_snapshot_is_up_to_the_last_event(cli: CommandLine, log: EventLog) -> 
 
 def test_failed_steps_come_first_with_their_last_words(cli: CommandLine, log: EventLog) -> None:
     """Below the sums stand the steps that failed, then those that are not done; --steps lists the others too."""
-    log.append_many([*story(ended=False), told(RUN, "StepStarted", "a")])
+    log.append_many([*story(ended=False), make_event(RUN, "StepStarted", "a")])
     ended = cli.run("events", "snapshot", RUN)
     assert [line.split()[0] for line in ended.lines if line.startswith(("FAILED", "RUNNING", "SUCC"))] == [
         "FAILED",
@@ -408,7 +408,7 @@ def test_a_program_gets_the_snapshot_as_one_object(cli: CommandLine, log: EventL
 
 def test_many_failed_steps_are_cut_short(cli: CommandLine, log: EventLog) -> None:
     """A run in which everything failed fits on a few screens; with --steps, and for programs, nothing is cut."""
-    log.append_many([told(RUN, "StepFailed", f"s{number:04}") for number in range(1_200)])
+    log.append_many([make_event(RUN, "StepFailed", f"s{number:04}") for number in range(1_200)])
     ended = cli.run("events", "snapshot", RUN)
     assert ended.out.count("StepFailed") == 50
     assert ended.lines[-1] == "1,150 more follow; --steps lists all"
@@ -442,7 +442,7 @@ def test_a_wrong_run_is_told_with_what_is_right(
 
 def test_a_whole_name_is_enough(cli: CommandLine, log: EventLog) -> None:
     """Also when it is short, and when others begin with it."""
-    log.append_many([told(run_id, "RunStarted") for run_id in ("r1", "run-1", "run-10")])
+    log.append_many([make_event(run_id, "RunStarted") for run_id in ("r1", "run-1", "run-10")])
     for name in ("r1", "run-1", "run-10"):
         assert cli.run("events", "tail", name, "--json").objects[0]["run_id"] == name
 
@@ -467,7 +467,7 @@ def test_no_command_makes_a_ledger(tmp_path: Path, unmigrated_postgres_url: str,
 
 def test_following_once_catches_up_and_ends(cli: CommandLine, log: EventLog) -> None:
     """Everything that is there is projected, and how much that was is said."""
-    log.append_many([told(RUN, "StepCompleted", f"s{number}") for number in range(1_234)])
+    log.append_many([make_event(RUN, "StepCompleted", f"s{number}") for number in range(1_234)])
     first, second = (cli.run("events", "follow", "--once") for _time in range(2))
     assert (first.code, first.out, first.err) == (0, "projected 1,234 events\n", "")
     assert second.out == "projected 0 events\n"

@@ -13,17 +13,17 @@ from ads_pipeline.domain.run_snapshots import RunSnapshot, StepStatus, fold_even
 
 PLAN = "plan-1"
 EMITTED_AT = "2026-03-01T10:00:00+05:45"
-OF_RUNS = ("RunStarted", "RunPaused", "RunResumed", "RunCompleted", "RunFailed", "RunCancelled")
-OF_STEPS = ("StepStarted", "StepCompleted", "StepFailed", "StepCancelled", "StepSkipped")
-UNKNOWN = ("SignalAccepted", "NoteTaken")  # to the snapshot, that is: events of any type are kept
+RUN_EVENT_TYPES = ("RunStarted", "RunPaused", "RunResumed", "RunCompleted", "RunFailed", "RunCancelled")
+STEP_EVENT_TYPES = ("StepStarted", "StepCompleted", "StepFailed", "StepCancelled", "StepSkipped")
+UNKNOWN_EVENT_TYPES = ("SignalAccepted", "NoteTaken")  # to the snapshot, that is: events of any type are kept
 
 
-def fresh_run() -> str:
+def new_run_id() -> str:
     """A name that no store has heard of."""
     return f"run-{uuid.uuid4().hex}"
 
 
-def told(
+def make_event(
     run_id: str,
     event_type: str,
     step_id: str | None = None,
@@ -42,32 +42,32 @@ def told(
     )
 
 
-def completions(run_id: str, count: int) -> list[Event]:
+def make_completions(run_id: str, count: int) -> list[Event]:
     """As many different events of one run."""
-    return [told(run_id, "StepCompleted", f"step-{number}", event_data=number) for number in range(count)]
+    return [make_event(run_id, "StepCompleted", f"step-{number}", event_data=number) for number in range(count)]
 
 
-Happening = tuple[str, str | None]  # a type, and the step it is about
-Telling = tuple[Happening, int, int]  # a happening, its attempt, and what is said of it
+EventSpec = tuple[str, str | None]  # a type, and the step it is about
+EventCopy = tuple[EventSpec, int, int]  # a happening, its attempt, and what is said of it
 
 steps = st.sampled_from(["s1", "s2", "s3"])
-happenings: st.SearchStrategy[Happening] = (
-    st.tuples(st.sampled_from(OF_STEPS), steps)
-    | st.tuples(st.sampled_from(OF_RUNS[:3]), st.none())
-    | st.tuples(st.sampled_from(OF_RUNS + UNKNOWN), st.none())
+event_specs: st.SearchStrategy[EventSpec] = (
+    st.tuples(st.sampled_from(STEP_EVENT_TYPES), steps)
+    | st.tuples(st.sampled_from(RUN_EVENT_TYPES[:3]), st.none())
+    | st.tuples(st.sampled_from(RUN_EVENT_TYPES + UNKNOWN_EVENT_TYPES), st.none())
 )
-tellings: st.SearchStrategy[Telling] = st.tuples(happenings, st.integers(1, 2), st.integers(1, 2))
+event_copies: st.SearchStrategy[EventCopy] = st.tuples(event_specs, st.integers(1, 2), st.integers(1, 2))
 
 
-def history(run_id: str, happened: Iterable[Happening], *, after: int = 0) -> list[Event]:
+def make_history(run_id: str, happened: Iterable[EventSpec], *, after: int = 0) -> list[Event]:
     """Each happening as an event of its own, also when it came before."""
     return [
-        told(run_id, event_type, step_id, logical_attempt_id=attempt)
+        make_event(run_id, event_type, step_id, logical_attempt_id=attempt)
         for attempt, (event_type, step_id) in enumerate(happened, start=after + 1)
     ]
 
 
-def pieces(logged: Sequence[LoggedEvent], cuts: Iterable[int], *, back: int) -> Iterator[Sequence[LoggedEvent]]:
+def split_events(logged: Sequence[LoggedEvent], cuts: Iterable[int], *, back: int) -> Iterator[Sequence[LoggedEvent]]:
     """The events in pieces, each of which begins with some that the piece before it had."""
     start = 0
     for end in (*sorted(cuts), len(logged)):
@@ -75,7 +75,7 @@ def pieces(logged: Sequence[LoggedEvent], cuts: Iterable[int], *, back: int) -> 
         start = min(end, len(logged))
 
 
-def folded(run_id: str, parts: Iterable[Sequence[LoggedEvent]]) -> RunSnapshot:
+def fold_batches(run_id: str, parts: Iterable[Sequence[LoggedEvent]]) -> RunSnapshot:
     """The snapshot after one part and the next, keeping of the steps what a store would."""
     snapshot, known = RunSnapshot(run_id=run_id), dict[str, StepStatus]()
     for part in parts:
@@ -131,6 +131,6 @@ _fields: dict[str, st.SearchStrategy[Any]] = {
     "caused_by_signal_id": st.none() | names,
     "parent_event_id": st.none() | uuids,
 }
-whole_events = st.builds(
-    told, st.just("run"), st.sampled_from(OF_STEPS), step_names, logical_attempt_id=st.none() | numbers, **_fields
-) | st.builds(told, st.just("run"), st.sampled_from(OF_RUNS + UNKNOWN), logical_attempt_id=numbers, **_fields)
+full_events = st.builds(
+    make_event, st.just("run"), st.sampled_from(STEP_EVENT_TYPES), step_names, logical_attempt_id=st.none() | numbers, **_fields
+) | st.builds(make_event, st.just("run"), st.sampled_from(RUN_EVENT_TYPES + UNKNOWN_EVENT_TYPES), logical_attempt_id=numbers, **_fields)

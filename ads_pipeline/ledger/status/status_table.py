@@ -41,7 +41,15 @@ from ads_pipeline.ledger.status.partition_status import (
     next_write_instant,
     read_code_versions,
 )
-from ads_pipeline.ledger.tables import KEY, attempts, code_versions, finished_attempts, instant_text, partition_status, runs
+from ads_pipeline.ledger.tables import (
+    KEY,
+    attempts,
+    code_versions,
+    finished_attempts,
+    instant_text,
+    partition_status,
+    runs,
+)
 
 ROWS_PER_BATCH: Final = 5_000
 

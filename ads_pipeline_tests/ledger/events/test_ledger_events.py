@@ -1,24 +1,20 @@
-"""What the ledger tells of its own changes: each once, under its origin's run, and committed with the change."""
+"""Tests the events that the ledger emits: each once, in the run of its origin, in the transaction of the change."""
 
-import subprocess
-import sys
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import pytest
 import sqlalchemy as sa
 
-from ads_pipeline.domain.freshness import RAW, WAREHOUSE, AttemptOutcome
-from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.run_events import EventOrigin, LoggedEvent
 from ads_pipeline.domain.run_snapshots import RunStatus, StepStatus
 from ads_pipeline.domain.transitions import Action
-from ads_pipeline.errors import LedgerRefused, RunChanged, VerdictsRefused
+from ads_pipeline.errors import RunChanged, VerdictsRefused
 from ads_pipeline.ledger.events.event_log import PLAN_VERSION, EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.values import ActionResult, Publication
+from ads_pipeline.ledger.values import Publication
 from ads_pipeline_tests.ledger.builders import (
     ROWS,
     FakeClock,
@@ -26,14 +22,12 @@ from ads_pipeline_tests.ledger.builders import (
     accepted_runs,
     action_request,
     key,
-    keys,
     registered_runs,
     rejection,
     run,
     sealed_runs,
 )
 from ads_pipeline_tests.ledger.events.builders import stored_steps
-from ads_pipeline_tests.ledger.state.test_crashes import lose_one_commit
 from ads_pipeline_tests.ledger.test_database_constraints import everything
 
 K: Final = key()
@@ -47,68 +41,68 @@ ORIGIN: Final = EventOrigin(
 )
 
 
-def told(ledger: Ledger, *, after: int = 0) -> list[LoggedEvent]:
+def read_events(ledger: Ledger, *, after: int = 0) -> list[LoggedEvent]:
     return EventReader(ledger._engine).fetch(ledger.origin.run_id, after_seq=after)
 
 
-def heard(ledger: Ledger, *, after: int = 0) -> list[tuple[str, str, int | None]]:
-    """Type, step and attempt of what was told since a place, of which the step is always one."""
+def read_event_keys(ledger: Ledger, *, after: int = 0) -> list[tuple[str, str, int | None]]:
+    """Return type, step and attempt number of the emitted events after a sequence number."""
     return [
         (each.event.event_type, str(each.event.step_id), each.event.logical_attempt_id)
-        for each in told(ledger, after=after)
+        for each in read_events(ledger, after=after)
     ]
 
 
-def silent(ledger: Ledger, act: Callable[[], object]) -> None:
-    """The act tells nothing, in whatever run."""
+def check_no_events(ledger: Ledger, action: Callable[[], object]) -> None:
+    """Check that the action emits no event in any run."""
     before = everything(ledger._engine)
-    act()
+    action()
     after = everything(ledger._engine)
     assert [after[table] for table in ("run_events", "run_head")] == [
         before[table] for table in ("run_events", "run_head")
     ]
 
 
-# Each verb.
+# Each method of the ledger.
 
 
-def test_sealed_runs_are_told_by_their_ordinal(ledger: Ledger) -> None:
-    """Each run that is registered is told once; those that are known, or refused, are not."""
+def test_registered_runs_emit_raw_sealed(ledger: Ledger) -> None:
+    """Each new run emits one RawSealed with its ordinal. Known and refused runs emit nothing."""
     first, second, other = run(K, "r1"), run(K, "r2"), run(key("2"), "r1")
     ledger.register(sealed_runs(first, other))
     ledger.register(sealed_runs(first, second, second, other))
-    assert heard(ledger) == [
+    assert read_event_keys(ledger) == [
         ("RawSealed", str(K), 1),
         ("RawSealed", str(key("2")), 1),
         ("RawSealed", str(K), 2),
     ]
-    assert told(ledger)[2].event.event_data == {"run_id": "r2", "schema_version": "1", "record_count": ROWS}
+    assert read_events(ledger)[2].event.event_data == {"run_id": "r2", "schema_version": "1", "record_count": ROWS}
 
     def change() -> None:
         with pytest.raises(RunChanged):
             ledger.register(sealed_runs(run(K, "r3"), first, schema_version="9"))
 
-    silent(ledger, change)
-    silent(ledger, lambda: ledger.register(sealed_runs(first, other)))
-    silent(ledger, lambda: ledger.insert_pending([key("3")]))
+    check_no_events(ledger, change)
+    check_no_events(ledger, lambda: ledger.register(sealed_runs(first, other)))
+    check_no_events(ledger, lambda: ledger.insert_pending([key("3")]))
 
 
-def test_verdicts_are_told_by_their_attempt(url: str, ledger: Ledger) -> None:
-    """Each recorded verdict is told with its effect; heard again, by whomever, it is not."""
+def test_verdicts_emit_events_with_their_attempt_number(url: str, ledger: Ledger) -> None:
+    """Each recorded verdict emits one event with its effect. A redelivered verdict emits nothing."""
     first, second = registered_runs(ledger, K, "r1", "r2")
     verdicts = [acceptance(first), rejection(second, "torn"), acceptance(first, "v2")]
     ledger.record_verdicts(verdicts)
-    assert heard(ledger, after=2) == [
+    assert read_event_keys(ledger, after=2) == [
         ("VerdictAccepted", str(K), 1),
         ("VerdictRejected", str(K), 2),
         ("VerdictAccepted", str(K), 3),
     ]
-    assert [each.event.event_data["effect"] for each in told(ledger, after=2)] == [
+    assert [each.event.event_data["effect"] for each in read_events(ledger, after=2)] == [
         "promoted",
         "set_aside",
         "confirmed",
     ]
-    assert told(ledger)[3].event.event_data == {
+    assert read_events(ledger)[3].event.event_data == {
         "run_id": "r2",
         "effect": "set_aside",
         "rows_read": ROWS,
@@ -116,54 +110,54 @@ def test_verdicts_are_told_by_their_attempt(url: str, ledger: Ledger) -> None:
         "error_class": "row_contract",
         "error_message": "torn",
     }
-    silent(ledger, lambda: ledger.record_verdicts(verdicts))
-    with Ledger.opened(url, origin=ORIGIN) as another:
-        silent(another, lambda: another.record_verdicts(verdicts[::-1]))
+    check_no_events(ledger, lambda: ledger.record_verdicts(verdicts))
+    with Ledger.opened(url, origin=ORIGIN) as other:
+        check_no_events(other, lambda: other.record_verdicts(verdicts[::-1]))
 
 
-def test_of_verdicts_that_are_refused_nothing_is_told(ledger: Ledger) -> None:
-    """Beside one that cannot stand, the others are recorded and told."""
+def test_refused_verdicts_emit_no_events(ledger: Ledger) -> None:
+    """Valid verdicts in a call with refused ones are recorded and emit events."""
     (first,) = registered_runs(ledger, K, "r1")
     with pytest.raises(VerdictsRefused):
         ledger.record_verdicts([acceptance(run(key("9"), "unknown")), acceptance(first), rejection(first)])
-    assert heard(ledger, after=1) == [("VerdictAccepted", str(K), 1)]
+    assert read_event_keys(ledger, after=1) == [("VerdictAccepted", str(K), 1)]
 
 
-def test_a_demotion_is_told_when_it_begins_and_when_it_is_recorded(ledger: Ledger) -> None:
-    """Begun again, within a call or later, it is not told again; each by the attempt that it is going to be."""
+def test_demotion_emits_events_at_begin_and_verdict(ledger: Ledger) -> None:
+    """DemotionBegun is emitted once and has the number of the attempt that the verdict will get."""
     accepted_runs(ledger, [K])
     verdict = rejection(R1, validation_id="v2")
     ledger.begin_demotions([verdict, verdict])
-    silent(ledger, lambda: ledger.begin_demotions([verdict]))
+    check_no_events(ledger, lambda: ledger.begin_demotions([verdict]))
     ledger.record_verdict(verdict)
-    silent(ledger, lambda: ledger.begin_demotions([verdict]))
-    assert heard(ledger, after=2) == [("DemotionBegun", str(K), 2), ("VerdictRejected", str(K), 2)]
-    assert told(ledger)[2].event.event_data == {"run_id": "r1", "error_message": "r1 is bad"}
+    check_no_events(ledger, lambda: ledger.begin_demotions([verdict]))
+    assert read_event_keys(ledger, after=2) == [("DemotionBegun", str(K), 2), ("VerdictRejected", str(K), 2)]
+    assert read_events(ledger)[2].event.event_data == {"run_id": "r1", "error_message": "r1 is bad"}
 
 
-def test_loads_are_told_by_their_number(ledger: Ledger) -> None:
-    """Every load that failed is told, and the one that succeeded once; published again, or too late, it is not."""
+def test_loads_emit_numbered_events(ledger: Ledger) -> None:
+    """Every failed load and every publication emits one event. A repeated or refused publication emits nothing."""
     accepted_runs(ledger, [K, key("2")])
     other = run(key("2"), "r1")
     ledger.record_failed_loads({R1: "disk\nfull", other: "disk full"})
     ledger.record_failed_loads({R1: "disk full"})
     assert ledger.publish([Publication(run=R1, table_version=7)]).published == (R1,)
-    assert heard(ledger, after=4) == [
+    assert read_event_keys(ledger, after=4) == [
         ("LoadFailed", str(K), 1),
         ("LoadFailed", str(key("2")), 1),
         ("LoadFailed", str(K), 2),
         ("PartitionLoaded", str(K), 3),
     ]
-    events = [each.event.event_data for each in told(ledger, after=4)]
+    events = [each.event.event_data for each in read_events(ledger, after=4)]
     assert events[0] == {"run_id": "r1", "error_message": r"disk\nfull"}
     assert events[3] == {"run_id": "r1", "schema_version": "1", "record_count": ROWS, "table_version": 7}
-    silent(ledger, lambda: ledger.publish([Publication(run=R1, table_version=8)]))
-    silent(ledger, lambda: ledger.publish([Publication(run=run(K, "unknown"), table_version=8)]))
-    silent(ledger, lambda: ledger.record_failed_loads({}))
+    check_no_events(ledger, lambda: ledger.publish([Publication(run=R1, table_version=8)]))
+    check_no_events(ledger, lambda: ledger.publish([Publication(run=run(K, "unknown"), table_version=8)]))
+    check_no_events(ledger, lambda: ledger.record_failed_loads({}))
 
 
 @pytest.mark.parametrize(
-    ("act", "event_type"),
+    ("action", "event_type"),
     [
         (Action.ENQUEUE, "PartitionEnqueued"),
         (Action.REQUEUE, "PartitionRequeued"),
@@ -172,40 +166,40 @@ def test_loads_are_told_by_their_number(ledger: Ledger) -> None:
     ],
     ids=str,
 )
-def test_acts_are_told_of_each_partition_they_changed(ledger: Ledger, act: Action, event_type: str) -> None:
-    """With who and why, caused by the act, by the attempt that it asks for; sent again it is not told again."""
+def test_control_actions_emit_an_event_per_changed_partition(ledger: Ledger, action: Action, event_type: str) -> None:
+    """The event has the operator, the reason, the action id and the next attempt number. A repeat emits nothing."""
     accepted_runs(ledger, [key("1")])
     (failed,) = registered_runs(ledger, key("2"), "r1")
     ledger.record_verdict(rejection(failed))
-    before = len(told(ledger))
+    before = len(read_events(ledger))
     partitions = [key("1"), key("2"), key("3")]
-    acted = ledger.execute(act, partitions, action_request("act-7", reason="wrong\taccount"))
-    assert acted.changed
-    assert heard(ledger, after=before) == [
-        (event_type, str(state.key), state.attempt_count + 1) for state in acted.changed
+    result = ledger.execute(action, partitions, action_request("act-7", reason="wrong\taccount"))
+    assert result.changed
+    assert read_event_keys(ledger, after=before) == [
+        (event_type, str(state.key), state.attempt_count + 1) for state in result.changed
     ]
-    for each in told(ledger, after=before):
+    for each in read_events(ledger, after=before):
         assert each.event.caused_by_signal_id == "act-7"
         assert each.event.event_data == {"operator": "ada", "reason": r"wrong\taccount"}
-    silent(ledger, lambda: ledger.execute(act, partitions, action_request("act-7")))
-    silent(ledger, lambda: ledger.execute(act, partitions, action_request("act-8")))
+    check_no_events(ledger, lambda: ledger.execute(action, partitions, action_request("act-7")))
+    check_no_events(ledger, lambda: ledger.execute(action, partitions, action_request("act-8")))
 
 
-def test_a_request_that_is_open_is_not_told_again(ledger: Ledger) -> None:
-    """Asking twice for a success to be made again is one request, until a verdict answers it."""
+def test_open_reprocess_request_is_not_emitted_again(ledger: Ledger) -> None:
+    """A second reprocess request emits nothing until a verdict closes the first one."""
     accepted_runs(ledger, [K])
     ledger.execute(Action.REPROCESS, [K], action_request("act-1"))
-    silent(ledger, lambda: ledger.execute(Action.REPROCESS, [K], action_request("act-2")))
+    check_no_events(ledger, lambda: ledger.execute(Action.REPROCESS, [K], action_request("act-2")))
     (bad,) = registered_runs(ledger, K, "r2")
     ledger.record_verdict(rejection(bad))
     assert ledger.execute(Action.REPROCESS, [K], action_request("act-3")).changed
 
 
-# All of them.
+# All event types.
 
 
-def live_through_everything(ledger: Ledger) -> list[str]:
-    """Makes every change that is told, of one partition and another; the types in their order."""
+def emit_every_type(ledger: Ledger) -> list[str]:
+    """Make every change that emits events, and return the expected event types in order."""
     registered_runs(ledger, K, "r1")
     ledger.record_verdict(acceptance(R1))
     ledger.record_failed_loads({R1: "x" * 3_000})
@@ -231,11 +225,11 @@ def live_through_everything(ledger: Ledger) -> list[str]:
 
 
 @pytest.mark.invariant("E16", "E18")
-def test_what_the_ledger_tells_are_events_like_any_others(url: str, backdoor: sa.Engine) -> None:
-    """Under the origin's run, plan and engine, keyed by the five parts, with the one text for each payload."""
+def test_ledger_events_follow_the_event_contract(url: str, backdoor: sa.Engine) -> None:
+    """Ledger events have the origin's run, plan and engine fields, the standard key and the canonical payload."""
     with Ledger.opened(url, origin=ORIGIN) as ledger:
-        types = live_through_everything(ledger)
-        logged = told(ledger)
+        types = emit_every_type(ledger)
+        logged = read_events(ledger)
     assert [each.event.event_type for each in logged] == types
     assert [each.run_seq for each in logged] == list(range(1, len(types) + 1))
     texts = {row.run_seq: (row.event_data, row.engine_run_ref) for row in everything(backdoor)["run_events"]}
@@ -248,10 +242,10 @@ def test_what_the_ledger_tells_are_events_like_any_others(url: str, backdoor: sa
         assert texts[each.run_seq] == (event.payload, event.engine_run_json)
 
 
-def test_a_snapshot_of_the_ledgers_run_tells_how_far_its_partitions_are(url: str) -> None:
-    """Each partition is a step, whose status is what last came of it, and no event of the ledger is inconsistent."""
+def test_snapshot_of_ledger_events_has_a_step_per_partition(url: str) -> None:
+    """Each partition is a step with the status of its last event. No ledger event is inconsistent."""
     with Ledger.opened(url, origin=ORIGIN) as ledger:
-        live_through_everything(ledger)
+        emit_every_type(ledger)
         accepted_runs(ledger, [key("3")])
         registered_runs(ledger, key("4"), "r1")
     with EventLog.opened(url) as log:
@@ -266,62 +260,22 @@ def test_a_snapshot_of_the_ledgers_run_tells_how_far_its_partitions_are(url: str
         }
 
 
-def test_events_are_dated_with_their_change(timed_ledger: Ledger, clock: FakeClock) -> None:
-    """The ledger's clock dates both, and what it emitted is when the verdict was recorded."""
+def test_event_has_the_time_of_its_change(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """`persisted_at` and `emitted_at` equal the time of the verdict, by the ledger's clock."""
     (first,) = registered_runs(timed_ledger, K, "r1")
     clock.tick()
     timed_ledger.record_verdict(acceptance(first))
-    (event,) = told(timed_ledger, after=1)
+    (event,) = read_events(timed_ledger, after=1)
     judged_at = timed_ledger.attempts(K)[0].judged_at
     assert event.persisted_at == judged_at == clock.now
     assert event.event.emitted_at == "2026-03-01T00:00:01.000000Z"
 
 
-def test_a_change_that_cannot_be_told_does_not_happen(url: str, backdoor: sa.Engine) -> None:
-    """Where the origin's run follows another plan, or was retired, the log refuses, and every verb with it."""
-    with Ledger.opened(url) as ledger:
-        accepted_runs(ledger, [K])
-        registered_runs(ledger, K, "r2")
-    with EventLog.opened(url) as log:
-        log.append(EventOrigin(run_id="other-plan", plan_version="p1").make_event("RunStarted", at=FakeClock()()))
-        log.append(EventOrigin(run_id="retired", plan_version="p2").make_event("RunFailed", at=FakeClock()()))
-        Follower(log).catch_up()
-        log.retire("retired")
-    before = everything(backdoor)
-    for run_id in ("other-plan", "retired"):
-        with Ledger.opened(url, origin=EventOrigin(run_id=run_id, plan_version="p2")) as ledger:
-            for change in (
-                lambda ledger: ledger.register(sealed_runs(run(K, "r3"))),
-                lambda ledger: ledger.record_verdict(acceptance(run(K, "r2"))),
-                lambda ledger: ledger.begin_demotions([rejection(R1, validation_id="v2")]),
-                lambda ledger: ledger.publish([Publication(run=R1, table_version=0)]),
-                lambda ledger: ledger.record_failed_loads({R1: "disk full"}),
-                lambda ledger: ledger.carry_out(Action.WITHDRAW, [K], action_request()),
-            ):
-                with pytest.raises(LedgerRefused):
-                    change(ledger)  # type: ignore[no-untyped-call]
-    assert everything(backdoor) == before
+# Completion of the run.
 
 
-@pytest.mark.invariant("E4")
-def test_a_change_whose_answer_was_lost_is_told_once(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commit took place but its answer was lost: each verb is tried again by itself, and tells nothing more."""
-    for number, act in enumerate(ACTS.values()):
-        act.prepare(ledger)
-        before = len(told(ledger))
-        with monkeypatch.context() as patch:
-            losses = lose_one_commit(ledger._engine, patch)
-            act.carry_out(ledger)
-        assert losses == ["lost"], number
-        assert len(told(ledger)) == before + len(PARTITIONS)
-    check_agreement(ledger._engine)
-
-
-# The run of a ledger that was opened for nobody's.
-
-
-def test_a_ledger_of_its_own_run_ends_it(url: str) -> None:
-    """Without an origin, what was told belongs to a run of its own, which is complete when the block ends."""
+def test_ledger_without_origin_completes_its_run(url: str) -> None:
+    """A ledger without an origin emits events in a new run, which completes at the end of the block."""
     with Ledger.opened(url) as ledger:
         accepted_runs(ledger, [K])
         run_id = ledger.origin.run_id
@@ -338,8 +292,8 @@ def test_a_ledger_of_its_own_run_ends_it(url: str) -> None:
         assert [head.run_id for head, _snapshot in reader.list_newest_runs()] == [run_id]
 
 
-def test_a_block_that_raises_fails_its_run(url: str) -> None:
-    """What was told before stands, the run has failed, and the block's own failure is what is raised."""
+def test_exception_fails_the_run(url: str) -> None:
+    """An exception in the block fails the run, keeps earlier events and is raised unchanged."""
     opened: list[Ledger] = []
 
     def fail() -> None:
@@ -355,8 +309,8 @@ def test_a_block_that_raises_fails_its_run(url: str) -> None:
     assert (snapshot.status, snapshot.last_event_seq) == (RunStatus.FAILED, 3)
 
 
-def test_where_nothing_was_done_nothing_is_told(url: str, backdoor: sa.Engine) -> None:
-    """A block that only read, or did what was done already, leaves no run, whether it ends or raises."""
+def test_block_without_changes_emits_no_events(url: str, backdoor: sa.Engine) -> None:
+    """A block that only reads or repeats known changes creates no run, even if it raises."""
     with Ledger.opened(url, origin=ORIGIN) as ledger:
         accepted_runs(ledger, [K])
     before = everything(backdoor)
@@ -374,8 +328,8 @@ def test_where_nothing_was_done_nothing_is_told(url: str, backdoor: sa.Engine) -
     assert everything(backdoor) == before
 
 
-def test_a_run_of_somebody_else_is_not_ended(url: str) -> None:
-    """With an origin given, whoever started that run ends it, also when the block raises."""
+def test_ledger_does_not_complete_the_run_of_its_origin(url: str) -> None:
+    """The ledger emits no RunCompleted or RunFailed for a given origin, even if the block raises."""
 
     def fail() -> None:
         with Ledger.opened(url, origin=ORIGIN) as ledger:
@@ -386,125 +340,4 @@ def test_a_run_of_somebody_else_is_not_ended(url: str) -> None:
         fail()
     with Ledger.opened(url, origin=ORIGIN) as ledger:
         accepted_runs(ledger, [key("2")])
-        assert [each.event.event_type for each in told(ledger)] == ["RawSealed", "VerdictAccepted"] * 2
-
-
-# Dying on the way.
-
-PARTITIONS: Final = keys(3)
-RUNS: Final = tuple(run(partition, "r1") for partition in PARTITIONS)
-
-
-class Telling:
-    """A change of all partitions that is told of each of them, and what must be there before it."""
-
-    def __init__(self, prepare: Callable[[Ledger], object], carry_out: Callable[[Ledger], object]) -> None:
-        self.prepare, self.carry_out = prepare, carry_out
-
-
-def _accept_all(ledger: Ledger) -> object:
-    return ledger.record_verdicts([acceptance(each) for each in RUNS])
-
-
-def _withdraw(ledger: Ledger) -> ActionResult:
-    return ledger.execute(Action.WITHDRAW, PARTITIONS, action_request("act-1"))
-
-
-def _publish(ledger: Ledger) -> object:
-    return ledger.publish([Publication(run=each, table_version=3) for each in RUNS])
-
-
-ACTS: Final[Mapping[str, Telling]] = {
-    "record_verdicts": Telling(lambda ledger: ledger.register(sealed_runs(*RUNS)), _accept_all),
-    "publish": Telling(lambda ledger: accepted_runs(ledger, PARTITIONS), _publish),
-    "execute": Telling(lambda ledger: (accepted_runs(ledger, PARTITIONS), _publish(ledger)), _withdraw),
-}
-
-# Does it, and kills itself at the n-th moment: before each statement, before the commit, and at the end.
-DYING = """
-import os, signal, sys
-import sqlalchemy as sa
-from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline_tests.ledger.events.test_ledger_events import ACTS, ORIGIN
-
-url, act, moments = sys.argv[1], sys.argv[2], int(sys.argv[3])
-def moment(*_):
-    global moments
-    moments -= 1
-    if moments == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-with Ledger.opened(url, origin=ORIGIN) as ledger:
-    for name in ("before_cursor_execute", "commit"):
-        sa.event.listen(ledger._engine, name, moment)
-    ACTS[act].carry_out(ledger)
-    print("acknowledged", flush=True)
-    moment()
-"""
-
-
-@pytest.mark.invariant("S21")
-@pytest.mark.parametrize("act", ACTS)
-def test_a_crash_leaves_change_and_events_or_neither(url: str, backdoor: sa.Engine, act: str) -> None:
-    """Killed at any moment, events, states, attempts, statuses and finishes agree: all of the call, or none of it."""
-    with Ledger.opened(url) as ledger:
-        ACTS[act].prepare(ledger)
-    untouched, moment = everything(backdoor), 0
-    while True:
-        moment += 1
-        died, acknowledged = _die_at(url, act, moment)
-        found = everything(backdoor)
-        if found != untouched:
-            break
-        assert died
-        assert not acknowledged
-    assert moment >= 4, "the call was hardly interrupted"
-    assert died, "the last moment is the one after the commit"
-    check_agreement(backdoor)
-    with Ledger.opened(url, origin=ORIGIN) as ledger:
-        assert len(told(ledger)) == len(PARTITIONS)
-        ACTS[act].carry_out(ledger)
-    assert everything(backdoor) == found
-
-
-def _die_at(url: str, act: str, moment: int) -> tuple[bool, bool]:
-    child = subprocess.run(
-        [sys.executable, "-c", DYING, url, act, str(moment)], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert child.returncode in (0, -9), child.stderr
-    return child.returncode == -9, "acknowledged" in child.stdout
-
-
-def check_agreement(engine: sa.Engine) -> None:
-    """What was told is what the other tables hold: no more, no less."""
-    tables = everything(engine)
-
-    def events(*types: str) -> list[tuple[str, int]]:
-        rows = [row for row in tables["run_events"] if row.event_type in types]
-        return sorted((row.step_id, row.logical_attempt_id) for row in rows)
-
-    def rows(table: str) -> list[tuple[str, Any]]:
-        return [(str(_key_of(row)), row) for row in tables[table]]
-
-    assert events("RawSealed") == sorted((step, row.ordinal) for step, row in rows("runs"))
-    attempts = sorted((step, row.attempt_no) for step, row in rows("attempts"))
-    assert events("VerdictAccepted", "VerdictRejected") == attempts
-    assert {step: row.attempt_count for step, row in rows("partition_state")} == dict(attempts)
-    finishes = [step for step, row in rows("finished_attempts") if row.asset == WAREHOUSE]
-    assert [step for step, _number in events("PartitionLoaded", "LoadFailed")] == sorted(finishes)
-    assert len(tables["load_records"]) == len(events("PartitionLoaded"))
-    acted = [step for step, _row in rows("control_action_partitions")]
-    assert [step for step, _number in events("PartitionWithdrawn", "PartitionRequeued")] == sorted(acted)
-    heads = {row.run_id: row.last_seq for row in tables["run_head"]}
-    assert heads == {run_id: len([row for row in tables["run_events"] if row.run_id == run_id]) for run_id in heads}
-    ledger = Ledger(engine)
-    for asset, known in ((RAW, {step for step, _row in rows("attempts")}), (WAREHOUSE, set(finishes))):
-        for partition, status in ledger.partition_statuses(asset, PARTITIONS).items():
-            assert (status is not None) == (str(partition) in known)
-            assert status is None or status.last_attempt_outcome is AttemptOutcome.SUCCEEDED
-
-
-def _key_of(row: Any) -> PartitionKey:
-    return PartitionKey(
-        source=row.source, customer_id=row.customer_id, query_name=row.query_name, logical_date=row.logical_date
-    )
+        assert [each.event.event_type for each in read_events(ledger)] == ["RawSealed", "VerdictAccepted"] * 2

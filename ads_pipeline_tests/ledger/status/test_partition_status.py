@@ -1,4 +1,4 @@
-"""The rows of ADR-026: what each verb makes of them, and that their versions grow."""
+"""Tests how each write folds into the ADR-026 rows, and that row versions grow."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -23,8 +23,23 @@ from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.status.partition_status import get_last_write_instant
 from ads_pipeline.ledger.status.status_table import StatusTable
-from ads_pipeline_tests.ledger.builders import FakeClock, acceptance, accepted_runs, key, registered_runs, publish_runs, rejection, run, sealed_runs
-from ads_pipeline_tests.ledger.status.finishes import listed, made, status, tried
+from ads_pipeline_tests.ledger.builders import (
+    FakeClock,
+    acceptance,
+    accepted_runs,
+    key,
+    publish_runs,
+    registered_runs,
+    rejection,
+    run,
+    sealed_runs,
+)
+from ads_pipeline_tests.ledger.status.finished_attempts import (
+    last_attempt,
+    materialization,
+    read_status,
+    read_statuses,
+)
 
 COLUMNS = [
     "tenant_id",
@@ -51,8 +66,8 @@ def test_partition_status_has_the_decisions_columns(backdoor: sa.Engine) -> None
     assert [column["name"] for column in sa.inspect(backdoor).get_columns("partition_status")] == COLUMNS
 
 
-def test_what_nobody_tried_has_no_row(ledger: Ledger) -> None:
-    """Neither being known nor being registered is an attempt."""
+def test_partition_without_attempt_has_no_row(ledger: Ledger) -> None:
+    """A pending state and a registered run are not attempts."""
     ledger.insert_pending([key(day=2)])
     registered_runs(ledger, key(), "r1")
     for asset in (RAW, WAREHOUSE):
@@ -60,13 +75,13 @@ def test_what_nobody_tried_has_no_row(ledger: Ledger) -> None:
 
 
 @pytest.mark.invariant("P1", "P2")
-def test_an_accepted_run_is_made_and_tried(timed_ledger: Ledger, clock: FakeClock) -> None:
-    """An acceptance that takes the authority is the raw asset's materialization, with the version of its rows."""
+def test_acceptance_is_materialization_and_attempt(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """An acceptance that becomes the authority materializes the raw asset, with the schema version of its rows."""
     clock.now = datetime(2026, 3, 1, 4, 5, 6, 789, tzinfo=UTC)
     timed_ledger.register(sealed_runs(run(key(), "r1"), schema_version="7"))
     clock.tick()
     timed_ledger.record_verdict(acceptance(run(key(), "r1")))
-    row = status(timed_ledger, key())
+    row = read_status(timed_ledger, key())
     assert row == PartitionStatus(
         tenant_id="default",
         workspace_id="google_ads",
@@ -85,64 +100,74 @@ def test_an_accepted_run_is_made_and_tried(timed_ledger: Ledger, clock: FakeCloc
 
 
 @pytest.mark.invariant("P1", "P2")
-def test_only_what_takes_the_authority_is_made(timed_ledger: Ledger, clock: FakeClock) -> None:
-    """Rejections, older acceptances and confirmations are attempts; the materialization stays as old as it was."""
+def test_only_promotion_materializes(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """Rejections, superseded acceptances and confirmations are attempts. They keep the materialization time."""
     r1, r2, r3 = registered_runs(timed_ledger, key(), "r1", "r2", "r3")
     expected = [
         (rejection(r1), (None, None), ("r1", FAILED)),
         (acceptance(r2), ("r2", "1"), ("r2", SUCCEEDED)),
         (rejection(r3), ("r2", "1"), ("r3", FAILED)),
         (acceptance(r1, "again"), ("r2", "1"), ("r1", SUCCEEDED)),  # superseded
-        (acceptance(r2, "again"), ("r2", "1"), ("r2", SUCCEEDED)),  # confirmed: it is as old as it was
+        (acceptance(r2, "again"), ("r2", "1"), ("r2", SUCCEEDED)),  # confirmed: the materialization stays
         (acceptance(r3, "again"), ("r3", "1"), ("r3", SUCCEEDED)),
         (rejection(r3, validation_id="third"), ("r3", "1"), ("r3", FAILED)),  # demoted
         (acceptance(r3, "fourth"), ("r3", "1"), ("r3", SUCCEEDED)),  # promoted again
     ]
-    for verdict, made_of, tried_with in expected:
+    for verdict, expected_materialization, expected_attempt in expected:
         clock.tick()
         before = timed_ledger.partition_statuses(RAW, [key()])[key()]
         timed_ledger.record_verdict(verdict)
-        row = status(timed_ledger, key())
-        assert (made(row), tried(row)) == (made_of, tried_with)
+        row = read_status(timed_ledger, key())
+        assert (materialization(row), last_attempt(row)) == (expected_materialization, expected_attempt)
         assert row.last_attempt_at == clock.now
-        if before is not None and verdict.validation_id != "fourth" and made(before) == made_of:
+        if (
+            before is not None
+            and verdict.validation_id != "fourth"
+            and materialization(before) == expected_materialization
+        ):
             assert row.last_materialization_at == before.last_materialization_at
-    assert status(timed_ledger, key()).last_materialization_at == clock.now
+    assert read_status(timed_ledger, key()).last_materialization_at == clock.now
 
 
 @pytest.mark.invariant("P1", "P2")
-def test_verdicts_of_one_call_count_one_after_the_other(timed_ledger: Ledger) -> None:
-    """What an earlier verdict of the same call made is kept under what a later one only tried."""
+def test_verdicts_of_one_call_fold_in_order(timed_ledger: Ledger) -> None:
+    """A later rejection in the same call keeps the materialization of an earlier acceptance."""
     r1, r2, r3 = registered_runs(timed_ledger, key(), "r1", "r2", "r3")
     timed_ledger.record_verdicts([acceptance(r1), rejection(r2)])
-    row = status(timed_ledger, key())
-    assert (made(row), tried(row)) == (("r1", "1"), ("r2", FAILED))
+    row = read_status(timed_ledger, key())
+    assert (materialization(row), last_attempt(row)) == (("r1", "1"), ("r2", FAILED))
     assert row.last_materialization_at is not None
     assert row.last_attempt_at == row.last_materialization_at + timedelta(microseconds=1)
     timed_ledger.record_verdicts([acceptance(r3), acceptance(r2, "again"), rejection(r1, validation_id="again")])
-    assert (made(status(timed_ledger, key())), tried(status(timed_ledger, key()))) == (("r3", "1"), ("r1", FAILED))
+    assert (materialization(read_status(timed_ledger, key())), last_attempt(read_status(timed_ledger, key()))) == (
+        ("r3", "1"),
+        ("r1", FAILED),
+    )
 
 
 @pytest.mark.invariant("P1", "P2")
-def test_loads_are_finishes_of_the_warehouse(ledger: Ledger) -> None:
-    """A publication is made and tried; a load that failed is tried, and what was loaded before stands."""
+def test_loads_are_attempts_of_the_warehouse_asset(ledger: Ledger) -> None:
+    """A publication materializes the warehouse asset. A failed load is an attempt and keeps the materialization."""
     r1, r2 = registered_runs(ledger, key(), "r1", "r2")
     ledger.record_failed_loads({r1: "the disk is full"})
-    assert (made(status(ledger, key(), WAREHOUSE)), tried(status(ledger, key(), WAREHOUSE))) == (
+    assert (
+        materialization(read_status(ledger, key(), WAREHOUSE)),
+        last_attempt(read_status(ledger, key(), WAREHOUSE)),
+    ) == (
         (None, None),
         ("r1", FAILED),
     )
     ledger.record_verdict(acceptance(r1))
     publish_runs(ledger, r1)
-    loaded = status(ledger, key(), WAREHOUSE)
-    assert (made(loaded), tried(loaded)) == (("r1", "1"), ("r1", SUCCEEDED))
+    loaded = read_status(ledger, key(), WAREHOUSE)
+    assert (materialization(loaded), last_attempt(loaded)) == (("r1", "1"), ("r1", SUCCEEDED))
     assert loaded.asset_key == "warehouse/campaign_daily"
     publish_runs(ledger, r1)
-    assert status(ledger, key(), WAREHOUSE) == loaded
+    assert read_status(ledger, key(), WAREHOUSE) == loaded
     ledger.record_verdict(acceptance(r2))
     ledger.record_failed_loads({r2: "the disk is full"})
-    row = status(ledger, key(), WAREHOUSE)
-    assert (made(row), tried(row)) == (("r1", "1"), ("r2", FAILED))
+    row = read_status(ledger, key(), WAREHOUSE)
+    assert (materialization(row), last_attempt(row)) == (("r1", "1"), ("r2", FAILED))
     assert row.last_materialization_at == loaded.last_materialization_at
     assert display_status(row, None) is DisplayStatus.LAST_ATTEMPT_FAILED
 
@@ -156,25 +181,28 @@ def test_loads_are_finishes_of_the_warehouse(ledger: Ledger) -> None:
         (RunStatus.COMPLETED, FAILED, DisplayStatus.LAST_ATTEMPT_FAILED),
     ],
 )
-def test_a_rerun_that_ends_unjudged_takes_nothing_away(
+def test_unjudged_rerun_keeps_the_materialization(
     url: str, ended: RunStatus, outcome: AttemptOutcome, shown: DisplayStatus
 ) -> None:
-    """A success stays one when a rerun fails or is cancelled; only a failure shows, and the data stay."""
+    """A success stays a success after a failed or cancelled rerun. Only a failed rerun changes the display status."""
     origin = EventOrigin(run_id="engine-1", plan_version="p1")
     with Ledger.opened(url, origin=origin) as ledger:
         accepted_runs(ledger, [key()])
-        before = status(ledger, key())
+        before = read_status(ledger, key())
         registered_runs(ledger, key(), "r2")
         assert RunCompletionLog(ledger._engine).complete_run(origin, ended) == [key()]
-        row = status(ledger, key())
-        assert (made(row), row.last_materialization_at) == (made(before), before.last_materialization_at)
-        assert tried(row) == ("r2", outcome)
+        row = read_status(ledger, key())
+        assert (materialization(row), row.last_materialization_at) == (
+            materialization(before),
+            before.last_materialization_at,
+        )
+        assert last_attempt(row) == ("r2", outcome)
         assert display_status(row, None) is shown
         assert (ledger.state(key()).status, ledger.state(key()).current_run_id) == (Status.SUCCESS, "r1")
 
 
-def test_another_spaces_rows_are_its_own(url: str) -> None:
-    """Tenant and workspace are part of a row's key, in every verb that writes one."""
+def test_tenancies_have_separate_rows(url: str) -> None:
+    """Every write uses the tenant and the workspace as part of the row key."""
     tenancy = Tenancy(tenant_id="acme", workspace_id="ads")
     origin = EventOrigin(run_id="engine-1", plan_version="p1")
     with Ledger.opened(url, tenancy=tenancy, origin=origin) as ledger:
@@ -182,20 +210,22 @@ def test_another_spaces_rows_are_its_own(url: str) -> None:
         publish_runs(ledger, run(key(), "r1"))
         registered_runs(ledger, key(day=2), "r1")
         RunCompletionLog(ledger._engine, tenancy=tenancy).complete_run(origin, RunStatus.FAILED)
-        book = StatusTable(ledger._engine, tenancy=tenancy)
-        assert {(place.tenant_id, place.workspace_id) for place in listed(book)} == {("acme", "ads")}
-        assert len(listed(book)) == 3
-        before = listed(book)
-        book.rebuild()
-        assert listed(book) == before
-        assert tried(status(ledger, key(), WAREHOUSE)) == ("r1", SUCCEEDED)
+        table = StatusTable(ledger._engine, tenancy=tenancy)
+        assert {(partition.tenant_id, partition.workspace_id) for partition in read_statuses(table)} == {
+            ("acme", "ads")
+        }
+        assert len(read_statuses(table)) == 3
+        before = read_statuses(table)
+        table.rebuild()
+        assert read_statuses(table) == before
+        assert last_attempt(read_status(ledger, key(), WAREHOUSE)) == ("r1", SUCCEEDED)
     with LedgerReader.opened(url) as elsewhere:
         assert elsewhere.partition_statuses(RAW, [key()]) == {key(): None}
 
 
 @pytest.mark.invariant("P8")
-def test_versions_grow_whatever_the_clock_says(url: str, clock: FakeClock) -> None:
-    """Whoever writes a row next, also when the clock stands still or goes back, dates it later."""
+def test_row_versions_grow_when_the_clock_goes_back(url: str, clock: FakeClock) -> None:
+    """The next write of a row gets a later instant, even if the clock stops or goes back."""
     with Ledger.opened(url, clock=clock) as one, Ledger.opened(url, clock=clock) as other:
         runs = registered_runs(one, key(), *(f"r{number}" for number in range(9)))
         rows = []
@@ -203,7 +233,7 @@ def test_versions_grow_whatever_the_clock_says(url: str, clock: FakeClock) -> No
             clock.tick(timedelta(seconds=(number % 3 - 1) * 5))
             ledger = (one, other)[number % 2]
             ledger.record_verdict(rejection(each) if number % 3 == 1 else acceptance(each))
-            rows.append(status(ledger, key()))
+            rows.append(read_status(ledger, key()))
         for earlier, later in pairwise(rows):
             assert earlier.last_attempt_at is not None
             assert later.last_attempt_at is not None

@@ -1,4 +1,4 @@
-"""The rows made anew from the logs: after damage, after death, and while others write."""
+"""Tests the rebuild of status rows from the logs: after damage, after a crash, and during other writes."""
 
 import subprocess
 import sys
@@ -26,22 +26,22 @@ from ads_pipeline_tests.ledger.builders import (
     sealed_runs,
     set_on_exit,
 )
-from ads_pipeline_tests.ledger.status.builders import lived_in
-from ads_pipeline_tests.ledger.status.finishes import listed
+from ads_pipeline_tests.ledger.status.builders import create_all_conditions
+from ads_pipeline_tests.ledger.status.finished_attempts import read_statuses
 
 STALE = Staleness(since=datetime(2026, 3, 1, tzinfo=UTC), reason=StaleReason.CODE_CHANGED, reasons=())
 
 
-def book_of(ledger: Ledger) -> StatusTable:
+def open_table(ledger: Ledger) -> StatusTable:
     return StatusTable(ledger._engine)
 
 
 @pytest.mark.invariant("P10")
-def test_rows_that_are_gone_are_made_anew(timed_ledger: Ledger, clock: FakeClock, backdoor: sa.Engine) -> None:
-    """With every row deleted, changed or invented, the logs give back the rows that were."""
-    lived_in(timed_ledger, clock)
-    book = book_of(timed_ledger)
-    before = listed(book)
+def test_rebuild_restores_damaged_rows(timed_ledger: Ledger, clock: FakeClock, backdoor: sa.Engine) -> None:
+    """After rows are deleted, changed or invented, a rebuild restores the original rows."""
+    create_all_conditions(timed_ledger, clock)
+    table = open_table(timed_ledger)
+    before = read_statuses(table)
     damages = [
         "DELETE FROM partition_status",
         "UPDATE partition_status SET last_attempt_run_id = 'r9', row_version = '7ZZZZZZZZZZZZZZZZZZZZZZZZZ'",
@@ -49,36 +49,36 @@ def test_rows_that_are_gone_are_made_anew(timed_ledger: Ledger, clock: FakeClock
     ]
     for damage in damages:
         database.transact(backdoor, lambda connection, text=damage: connection.exec_driver_sql(text))  # type: ignore[misc]
-        assert listed(book) != before
-        assert book.rebuild() == len(before) == 8
-        assert listed(book) == before
+        assert read_statuses(table) != before
+        assert table.rebuild() == len(before) == 8
+        assert read_statuses(table) == before
 
 
-def test_an_empty_ledger_has_no_rows_to_make(ledger: Ledger) -> None:
-    """Where nothing was finished there is nothing to make, and that is no failure."""
-    assert (book_of(ledger).rebuild(), listed(book_of(ledger))) == (0, {})
+def test_rebuild_of_an_empty_ledger_writes_no_rows(ledger: Ledger) -> None:
+    """A ledger without finished attempts has no status rows, and its rebuild succeeds."""
+    assert (open_table(ledger).rebuild(), read_statuses(open_table(ledger))) == (0, {})
 
 
-def test_rows_are_made_in_portions(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many rows there are, each is made once."""
+def test_rebuild_and_sweep_write_in_batches(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With more rows than one batch, each row is written once."""
     monkeypatch.setattr("ads_pipeline.ledger.status.status_table.ROWS_PER_BATCH", 3)
     monkeypatch.setattr("ads_pipeline.pipeline.staleness.ROWS_PER_UPDATE", 2)
     accepted_runs(ledger, keys(7))
-    book = book_of(ledger)
-    before = listed(book)
+    table = open_table(ledger)
+    before = read_statuses(table)
     assert len(before) == 7
     code = StalenessCalculator({}, {"raw/campaign_daily": CodeVersion(version="2", since=STALE.since)})
-    assert code.store_changes(book, now=datetime.now(UTC)) == 7
-    assert all(row.stale_since for row in book.read_all())
-    assert book.rebuild() == 7
-    assert listed(book) == before
+    assert code.store_changes(table, now=datetime.now(UTC)) == 7
+    assert all(row.stale_since for row in table.read_all())
+    assert table.rebuild() == 7
+    assert read_statuses(table) == before
 
 
-# Makes the rows anew, and kills itself at the n-th moment.
-DYING = """
+# Rebuilds the rows, and kills itself at the n-th SQL event.
+CRASHING_REBUILD = """
 import os, signal, sys
 import sqlalchemy as sa
-from ads_pipeline.ledger.status.status_table import StatusBook
+from ads_pipeline.ledger.status.status_table import StatusTable
 
 moments = int(sys.argv[2])
 def moment(*_):
@@ -87,63 +87,67 @@ def moment(*_):
     if moments == 0:
         os.kill(os.getpid(), signal.SIGKILL)
 
-with StatusBook.opened(sys.argv[1]) as book:
+with StatusTable.opened(sys.argv[1]) as table:
     for name in ("before_cursor_execute", "after_cursor_execute", "commit"):
-        sa.event.listen(book._engine, name, moment)
-    book.rebuild()
+        sa.event.listen(table._engine, name, moment)
+    table.rebuild()
     moment()
 """
 
 
 @pytest.mark.invariant("P10")
-def test_a_crash_while_rows_are_made_leaves_the_old_ones(timed_ledger: Ledger, clock: FakeClock, url: str) -> None:
-    """Killed at any moment, the rows are all as they were with their marks, or all made anew."""
-    lived_in(timed_ledger, clock)
-    book = book_of(timed_ledger)
-    bare = listed(book)
-    book.store_staleness([(row, STALE) for row in book.read_all() if row.last_materialization_at])
-    marked = listed(book)
-    outcomes = [listed(book) for moment in (1, 3, 4, 6, 8, 9, 10, 11, 12, 13) if _die_at(url, moment)]
-    assert len(outcomes) >= 6, "the making was hardly interrupted"
-    assert outcomes[0] == marked
-    assert all(rows in (marked, bare) for rows in outcomes)
-    book.rebuild()
-    assert listed(book) == bare
+def test_crash_during_rebuild_leaves_old_or_new_rows(timed_ledger: Ledger, clock: FakeClock, url: str) -> None:
+    """After a kill at any moment, all rows are the old ones with their staleness, or all are rebuilt."""
+    create_all_conditions(timed_ledger, clock)
+    table = open_table(timed_ledger)
+    rebuilt = read_statuses(table)
+    table.store_staleness([(row, STALE) for row in table.read_all() if row.last_materialization_at])
+    stale = read_statuses(table)
+    outcomes = [read_statuses(table) for moment in (1, 3, 4, 6, 8, 9, 10, 11, 12, 13) if _crash_at(url, moment)]
+    assert len(outcomes) >= 6, "too few crashes"
+    assert outcomes[0] == stale
+    assert all(rows in (stale, rebuilt) for rows in outcomes)
+    table.rebuild()
+    assert read_statuses(table) == rebuilt
 
 
-def _die_at(url: str, moment: int) -> bool:
+def _crash_at(url: str, moment: int) -> bool:
     child = subprocess.run(
-        [sys.executable, "-c", DYING, url, str(moment)], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", CRASHING_REBUILD, url, str(moment)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     assert child.returncode in (0, -9), child.stderr
     return child.returncode == -9
 
 
 @pytest.mark.invariant("P10")
-def test_rows_are_made_while_others_write(url: str) -> None:
-    """Verdicts and loads that come while the rows are made anew are in them, whoever is first."""
-    contested, most = keys(4), 150
+def test_rebuild_includes_concurrent_writes(url: str) -> None:
+    """Verdicts and loads that are recorded during a rebuild are in the rows."""
+    contested, max_runs = keys(4), 150
     done = threading.Event()
     rebuilt: list[int] = []
 
     def rebuild() -> None:
-        with StatusTable.opened(url) as book:
+        with StatusTable.opened(url) as table:
             while not done.is_set():
-                rebuilt.append(book.rebuild())
+                rebuilt.append(table.rebuild())
 
     with Ledger.opened(url) as ledger, ThreadPoolExecutor(1) as pool:
-        ledger.register(sealed_runs(*(run(each, f"r{number}") for each in contested for number in range(most))))
+        ledger.register(sealed_runs(*(run(each, f"r{number}") for each in contested for number in range(max_runs))))
         rebuilding = pool.submit(rebuild)
         with set_on_exit(done):
-            for number in range(most):
+            for number in range(max_runs):
                 runs = [run(each, f"r{number}") for each in contested]
                 ledger.record_verdicts([rejection(each) if number % 3 == 1 else acceptance(each) for each in runs])
                 publish_runs(ledger, *runs)
                 if number >= 10 and len(rebuilt) > 1:
                     break
-                time.sleep(0.12 if number % 2 else 0)  # SQLite's waiters look each 0.1 s
+                time.sleep(0.12 if number % 2 else 0)  # SQLite retries a busy lock every 0.1 s
         rebuilding.result()
         assert rebuilt[-1] > 0
-        live = listed(book_of(ledger))
-        book_of(ledger).rebuild()
-        assert listed(book_of(ledger)) == live
+        live = read_statuses(open_table(ledger))
+        open_table(ledger).rebuild()
+        assert read_statuses(open_table(ledger)) == live

@@ -1,4 +1,4 @@
-"""Any history, and many writers at once: the rows are what the log of finishes folds to."""
+"""Tests that status rows equal the fold of the attempt logs, for random histories and concurrent writers."""
 
 import itertools
 import multiprocessing
@@ -35,21 +35,28 @@ from ads_pipeline_tests.ledger.builders import (
     FakeClock,
     acceptance,
     accepted_runs,
+    action_request,
     key,
     keys,
     publish_runs,
-    action_request,
     rejection,
     run,
     sealed_runs,
 )
-from ads_pipeline_tests.ledger.status.finishes import all_finishes, folded, listed, made, status, tried
+from ads_pipeline_tests.ledger.status.finished_attempts import (
+    fold_all,
+    last_attempt,
+    materialization,
+    read_attempts,
+    read_status,
+    read_statuses,
+)
 
 SUCCEEDED, FAILED, CANCELLED = AttemptOutcome
 HOUR = timedelta(hours=1)
 STALE = Staleness(since=datetime(2026, 3, 1, tzinfo=UTC), reason=StaleReason.CODE_CHANGED, reasons=())
 
-ACTS = st.one_of(
+STEPS = st.one_of(
     st.tuples(st.just("time"), st.integers(-3, 3), st.none()),
     st.tuples(st.just("land"), st.integers(0, 1), st.none()),
     st.tuples(st.just("judge"), st.integers(0, 1), st.tuples(st.integers(0, 3), st.booleans(), st.integers(0, 2))),
@@ -62,78 +69,78 @@ _customers = itertools.count(1)
 
 
 class History:
-    """Carries acts out on one ledger, and remembers beside it what was last made and tried."""
+    """Applies steps to one ledger, and models the last materialization and the last attempt."""
 
     def __init__(self, ledger: Ledger, clock: FakeClock, customers: list[str]) -> None:
         self.ledger, self.clock = ledger, clock
         self.keys = [key(customer) for customer in customers]
         self.runs: list[list[Run]] = [[], []]
         self.origins = [EventOrigin(run_id=f"engine-{customer}", plan_version="p1") for customer in customers]
-        self.pointed: dict[PartitionKey, str | None] = {}
-        self.made: dict[tuple[str, PartitionKey], str] = {}
-        self.tried: dict[tuple[str, PartitionKey], tuple[str, AttemptOutcome]] = {}
-        self.heard: dict[tuple[Run, str], bool] = {}
+        self.published: dict[PartitionKey, str | None] = {}
+        self.materialized: dict[tuple[str, PartitionKey], str] = {}
+        self.attempted: dict[tuple[str, PartitionKey], tuple[str, AttemptOutcome]] = {}
+        self.verdicts: dict[tuple[Run, str], bool] = {}
         self.versions: dict[AssetPartition, str] = {}
-        for place in (0, 0, 1, 1):
-            self._land(place)
+        for index in (0, 0, 1, 1):
+            self._land(index)
 
-    def act(self, name: str, place: int, more: Any) -> None:
+    def apply(self, name: str, index: int, argument: Any) -> None:
         if name == "time":
-            self.clock.tick(timedelta(milliseconds=place))
+            self.clock.tick(timedelta(milliseconds=index))
         elif name == "land":
-            self._land(place)
+            self._land(index)
         elif name == "end":
-            self._end(place, more)
+            self._complete(index, argument)
         elif name == "withdraw":
-            self._withdraw(place)
+            self._withdraw(index)
         else:
-            number = more[0] if name == "judge" else more
-            landed_run = self.runs[place][number % len(self.runs[place])]
+            number = argument[0] if name == "judge" else argument
+            landed_run = self.runs[index][number % len(self.runs[index])]
             if name == "judge":
-                self._judge(landed_run, good=more[1], validation=f"v{more[2]}")
+                self._judge(landed_run, good=argument[1], validation=f"v{argument[2]}")
             elif name == "load":
                 self._load(landed_run)
             else:
                 self.ledger.record_failed_loads({landed_run: "no"})
-                self.tried[WAREHOUSE, landed_run.key] = (landed_run.run_id, FAILED)
+                self.attempted[WAREHOUSE, landed_run.key] = (landed_run.run_id, FAILED)
 
-    def _land(self, place: int) -> None:
-        landed_run = run(self.keys[place], f"r{len(self.runs[place])}")
-        self.runs[place].append(landed_run)
-        with_origin = Ledger(self.ledger._engine, clock=self.clock, origin=self.origins[place])
-        with_origin.register(sealed_runs(landed_run, schema_version=str(len(self.runs[place]) % 2)))
+    def _land(self, index: int) -> None:
+        landed_run = run(self.keys[index], f"r{len(self.runs[index])}")
+        self.runs[index].append(landed_run)
+        with_origin = Ledger(self.ledger._engine, clock=self.clock, origin=self.origins[index])
+        with_origin.register(sealed_runs(landed_run, schema_version=str(len(self.runs[index]) % 2)))
 
     def _judge(self, judged: Run, *, good: bool, validation: str) -> None:
-        if self.heard.setdefault((judged, validation), good) is not good:
+        if self.verdicts.setdefault((judged, validation), good) is not good:
             return
         before = self.ledger.state(judged.key)
         verdict = acceptance(judged, validation) if good else rejection(judged, validation_id=validation)
         recorded = self.ledger.record_verdict(verdict)
         if recorded.redelivered:
             return
-        self.tried[RAW, judged.key] = (judged.run_id, SUCCEEDED if good else FAILED)
+        self.attempted[RAW, judged.key] = (judged.run_id, SUCCEEDED if good else FAILED)
         after = recorded.state
         if good and (before.status is not Status.SUCCESS or after.current_run_id != before.current_run_id):
-            self.made[RAW, judged.key] = judged.run_id
+            self.materialized[RAW, judged.key] = judged.run_id
         if after.status is Status.FAILED:
-            self.pointed[judged.key] = None
+            self.published[judged.key] = None
 
     def _load(self, loaded: Run) -> None:
-        if publish_runs(self.ledger, loaded).published and self.pointed.get(loaded.key) != loaded.run_id:
-            self.pointed[loaded.key] = loaded.run_id
-            self.made[WAREHOUSE, loaded.key] = loaded.run_id
-            self.tried[WAREHOUSE, loaded.key] = (loaded.run_id, SUCCEEDED)
+        if publish_runs(self.ledger, loaded).published and self.published.get(loaded.key) != loaded.run_id:
+            self.published[loaded.key] = loaded.run_id
+            self.materialized[WAREHOUSE, loaded.key] = loaded.run_id
+            self.attempted[WAREHOUSE, loaded.key] = (loaded.run_id, SUCCEEDED)
 
-    def _end(self, place: int, ended: RunStatus) -> None:
-        unjudged = [each for each in self.runs[place] if not any(judged == each for judged, _ in self.heard)]
-        if RunCompletionLog(self.ledger._engine, clock=self.clock).complete_run(self.origins[place], ended):
-            outcome = FAILED if ended is RunStatus.FAILED else CANCELLED
-            self.tried[RAW, self.keys[place]] = (unjudged[-1].run_id, outcome)
+    def _complete(self, index: int, status: RunStatus) -> None:
+        unjudged = [each for each in self.runs[index] if not any(judged == each for judged, _ in self.verdicts)]
+        if RunCompletionLog(self.ledger._engine, clock=self.clock).complete_run(self.origins[index], status):
+            outcome = FAILED if status is RunStatus.FAILED else CANCELLED
+            self.attempted[RAW, self.keys[index]] = (unjudged[-1].run_id, outcome)
 
-    def _withdraw(self, place: int) -> None:
+    def _withdraw(self, index: int) -> None:
         action_id = f"act-{next(_customers)}"
-        if self.ledger.execute(Action.WITHDRAW, [self.keys[place]], action_request(action_id)).changed:
-            self.pointed[self.keys[place]] = None
+        if self.ledger.execute(Action.WITHDRAW, [self.keys[index]], action_request(action_id)).changed:
+            self.published[self.keys[index]] = None
 
     def rows(self) -> dict[tuple[str, PartitionKey], PartitionStatus]:
         return {
@@ -145,51 +152,54 @@ class History:
 
     def check(self) -> None:
         rows = self.rows()
-        assert {of: tried(row) for of, row in rows.items()} == self.tried
-        assert {of: row.last_materialization_run_id for of, row in rows.items() if made(row)[0]} == self.made
+        assert {partition: last_attempt(row) for partition, row in rows.items()} == self.attempted
+        assert {
+            of: row.last_materialization_run_id for of, row in rows.items() if materialization(row)[0]
+        } == self.materialized
         for row in rows.values():
-            assert row.row_version >= self.versions.get(row.asset_partition, ""), "a version went back"
+            assert row.row_version >= self.versions.get(row.asset_partition, ""), "a row version decreased"
             self.versions[row.asset_partition] = row.row_version
 
 
 @pytest.mark.invariant("P1", "P2", "P3", "P8", "P10", "S22")
-def test_any_history_leaves_the_row_of_its_finishes(sqlite_url: str, postgres_url: str) -> None:
-    """The rows are those of the finishes in any order, those that are made anew, and the same on both databases."""
+def test_rows_equal_the_fold_of_any_history(sqlite_url: str, postgres_url: str) -> None:
+    """Rows equal the fold of attempts in any order and a rebuild, and are the same on both databases."""
     clock = FakeClock()
-    with Ledger.opened(sqlite_url, clock=clock) as here, Ledger.opened(postgres_url, clock=clock) as there:
+    with Ledger.opened(sqlite_url, clock=clock) as sqlite, Ledger.opened(postgres_url, clock=clock) as postgres:
 
         @settings(max_examples=examples(12), deadline=None, suppress_health_check=list(HealthCheck))
-        @given(st.lists(ACTS, min_size=4, max_size=16), st.randoms(use_true_random=False))
-        def check(acts: list[tuple[str, int, Any]], chance: random.Random) -> None:
+        @given(st.lists(STEPS, min_size=4, max_size=16), st.randoms(use_true_random=False))
+        def check(steps: list[tuple[str, int, Any]], chance: random.Random) -> None:
             customers = [str(next(_customers)) for _ in range(2)]
             clock.now += HOUR
-            begun = clock.now
+            start = clock.now
             histories = []
-            for ledger in (here, there):
-                clock.now = begun
+            for ledger in (sqlite, postgres):
+                clock.now = start
                 histories.append(History(ledger, clock, customers))
-                for name, place, more in acts:
-                    histories[-1].act(name, place, more)
+                for name, index, argument in steps:
+                    histories[-1].apply(name, index, argument)
                     histories[-1].check()
-                _check_folded(histories[-1], chance)
+                _check_fold(histories[-1], chance)
             assert histories[0].rows() == histories[1].rows()
 
         check()
-        for ledger in (here, there):
-            book = StatusTable(ledger._engine)
-            live = listed(book)
-            assert book.rebuild() == len(live) > 20
-            assert listed(book) == live
+        for ledger in (sqlite, postgres):
+            table = StatusTable(ledger._engine)
+            live = read_statuses(table)
+            assert table.rebuild() == len(live) > 20
+            assert read_statuses(table) == live
 
 
-def _check_folded(history: History, chance: random.Random) -> None:
-    finishes = {of: found for of, found in all_finishes(history.ledger._engine).items() if of[1] in history.keys}
+def _check_fold(history: History, chance: random.Random) -> None:
+    logged = read_attempts(history.ledger._engine)
+    attempts = {partition: found for partition, found in logged.items() if partition[1] in history.keys}
     rows = history.rows()
-    assert set(finishes) == set(rows)
-    for (asset, partition), found in finishes.items():
+    assert set(attempts) == set(rows)
+    for (asset, partition), found in attempts.items():
         shuffled = found + chance.choices(found, k=2)
         chance.shuffle(shuffled)
-        assert folded(asset, partition, shuffled) == rows[asset, partition]
+        assert fold_all(asset, partition, shuffled) == rows[asset, partition]
 
 
 CONTESTED = keys(2)
@@ -197,15 +207,15 @@ WRITERS = 4
 RUNS_EACH = 12
 
 
-def hammer(url: str, writer: int) -> None:
-    """Judge, load, fail to load and sweep the same rows, with a clock that nobody could trust."""
+def write_randomly(url: str, writer: int) -> None:
+    """Judge, load, fail to load and sweep the same rows, with a clock that is up to an hour off."""
     chance = random.Random(writer)
 
     def clock() -> datetime:
         return datetime.now(UTC) + chance.uniform(-1, 1) * HOUR
 
     with Ledger.opened(url, clock=clock) as ledger:
-        book = StatusTable(ledger._engine)
+        table = StatusTable(ledger._engine)
         for number, partition in itertools.product(range(RUNS_EACH), CONTESTED):
             mine = run(partition, f"w{writer}-{number}")
             ledger.record_verdict(rejection(mine) if chance.random() < 0.3 else acceptance(mine))
@@ -214,66 +224,65 @@ def hammer(url: str, writer: int) -> None:
             else:
                 ledger.record_failed_loads({mine: "no"})
             if number % 4 == 0:
-                book.store_staleness([(row, STALE) for row in book.read_all() if row.last_materialization_at])
+                table.store_staleness([(row, STALE) for row in table.read_all() if row.last_materialization_at])
 
 
 @pytest.mark.invariant("P2", "P8", "P10")
-def test_versions_grow_in_many_processes(url: str) -> None:
-    """Four processes with clocks hours apart write the same rows: whoever looks on sees versions only grow."""
+def test_row_versions_grow_across_processes(url: str) -> None:
+    """Four processes with clocks hours apart write the same rows. A reader sees their versions only grow."""
     runs = [run(partition, f"w{w}-{n}") for w in range(WRITERS) for n in range(RUNS_EACH) for partition in CONTESTED]
     context = multiprocessing.get_context("spawn")
     with Ledger.opened(url) as ledger:
         ledger.register(sealed_runs(*runs))
-        writers = [context.Process(target=hammer, args=(url, writer)) for writer in range(WRITERS)]
+        writers = [context.Process(target=write_randomly, args=(url, writer)) for writer in range(WRITERS)]
         for writer in writers:
             writer.start()
         seen: dict[AssetPartition, list[PartitionStatus]] = {}
-        book = StatusTable(ledger._engine)
+        table = StatusTable(ledger._engine)
         while any(writer.is_alive() for writer in writers):
-            for row in book.read_all():
+            for row in table.read_all():
                 seen.setdefault(row.asset_partition, []).append(row)
             time.sleep(0.005)
         assert [writer.exitcode for writer in writers] == [0] * WRITERS
         for rows in seen.values():
-            assert len({row.row_version for row in rows}) > 5, "nobody looked on"
+            assert len({row.row_version for row in rows}) > 5, "the reader saw too few versions"
             for earlier, later in pairwise(rows):
                 assert later.row_version > earlier.row_version or later == earlier
-        _check_finishes(ledger)
+        _check_attempts(ledger)
 
 
-def _check_finishes(ledger: Ledger) -> None:
-    """Each verdict is later than the one before, each finish has its own version, and the rows are theirs."""
-    attempts = [ledger.attempts(partition) for partition in CONTESTED]
-    for times in ([attempt.judged_at for attempt in listed_] for listed_ in attempts):
+def _check_attempts(ledger: Ledger) -> None:
+    """Check that verdict times grow, that row versions differ, and that rows equal the fold of the attempts."""
+    for times in ([attempt.judged_at for attempt in ledger.attempts(partition)] for partition in CONTESTED):
         assert len(times) == WRITERS * RUNS_EACH
         assert all(earlier < later for earlier, later in pairwise(times))
-    finishes = all_finishes(ledger._engine)
-    for (asset, partition), found in finishes.items():
+    attempts = read_attempts(ledger._engine)
+    for (asset, partition), found in attempts.items():
         assert len({each.version for each in found}) == len(found)
-        row = status(ledger, partition, asset)
-        expected = folded(asset, partition, found)
-        assert (made(row), tried(row)) == (made(expected), tried(expected))
+        row = read_status(ledger, partition, asset)
+        expected = fold_all(asset, partition, found)
+        assert (materialization(row), last_attempt(row)) == (materialization(expected), last_attempt(expected))
         assert row.last_attempt_at == expected.last_attempt_at
         assert row.row_version >= expected.row_version
-    assert sum(len(found) for (asset, _), found in finishes.items() if asset == WAREHOUSE) > len(CONTESTED)
+    assert sum(len(found) for (asset, _), found in attempts.items() if asset == WAREHOUSE) > len(CONTESTED)
 
 
 @pytest.mark.invariant("P2", "P10")
 @pytest.mark.parametrize("asset", [RAW, WAREHOUSE])
-def test_a_sweep_amid_a_finish_loses_neither(postgres_url: str, asset: str, clock: FakeClock) -> None:
-    """A row that a sweep wrote after an attempt had read it is read again: the attempt is in log and row."""
+def test_sweep_during_an_attempt_loses_neither_write(postgres_url: str, asset: str, clock: FakeClock) -> None:
+    """If a sweep writes a row between the read and the write of an attempt, the attempt is folded again."""
     with Ledger.opened(postgres_url, clock=clock) as ledger:
         accepted_runs(ledger, [key()])
         publish_runs(ledger, run(key(), "r1"))
         ledger.register(sealed_runs(run(key(), "r2")))
-        book = StatusTable(ledger._engine)  # its clock is the database's, far ahead of the ledger's
-        row = status(ledger, key(), asset)
+        table = StatusTable(ledger._engine)  # its clock is the database's, far ahead of the ledger's
+        row = read_status(ledger, key(), asset)
         swept: list[int] = []
 
         def sweep_before_writing(_c: Any, _cursor: Any, _statement: str, parameters: Any, _x: Any, _m: Any) -> None:
             if '"row_version"' in str(parameters) and not swept:
                 swept.append(-1)
-                swept[0] = book.store_staleness([(row, STALE)])
+                swept[0] = table.store_staleness([(row, STALE)])
 
         sa.event.listen(ledger._engine, "before_cursor_execute", sweep_before_writing)
         if asset == RAW:
@@ -281,9 +290,9 @@ def test_a_sweep_amid_a_finish_loses_neither(postgres_url: str, asset: str, cloc
         else:
             ledger.record_failed_loads({run(key(), "r2"): "no"})
         assert swept == [1]
-        after = status(ledger, key(), asset)
-        assert tried(after) == ("r2", FAILED)
+        after = read_status(ledger, key(), asset)
+        assert last_attempt(after) == ("r2", FAILED)
         assert (after.stale_since, after.stale_reason_code) == (STALE.since, STALE.reason)
-        finishes = all_finishes(ledger._engine)[asset, key()]
-        assert len(finishes) == 2
-        assert folded(asset, key(), finishes) == replace(after, stale_since=None, stale_reason_code=None)
+        attempts = read_attempts(ledger._engine)[asset, key()]
+        assert len(attempts) == 2
+        assert fold_all(asset, key(), attempts) == replace(after, stale_since=None, stale_reason_code=None)

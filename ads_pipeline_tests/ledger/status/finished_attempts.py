@@ -1,4 +1,4 @@
-"""Every finish that a ledger has a record of, read past the product's own statements."""
+"""Reads finished attempts and status rows, with SQL that is independent of the product."""
 
 from collections import defaultdict
 
@@ -10,8 +10,8 @@ from ads_pipeline.domain.freshness import (
     AttemptOutcome,
     FinishedAttempt,
     PartitionStatus,
-    make_asset_partition,
     fold_attempt,
+    make_asset_partition,
     partition_values,
 )
 from ads_pipeline.domain.partition import PartitionKey
@@ -22,66 +22,68 @@ from ads_pipeline.ledger.status.partition_status import make_row_version
 from ads_pipeline.ledger.status.status_table import StatusTable
 from ads_pipeline.ledger.tables import Day, Instant
 
-Finishes = dict[tuple[str, PartitionKey], list[FinishedAttempt]]
+AttemptsByPartition = dict[tuple[str, PartitionKey], list[FinishedAttempt]]
 
-VERDICTS = """
+VERDICT_ATTEMPTS = """
     SELECT 'raw' AS asset, source, customer_id, query_name, logical_date, run_id, judged_at AS at,
         CASE outcome WHEN 'accepted' THEN 'SUCCEEDED' ELSE 'FAILED' END AS outcome,
         CASE effect WHEN 'promoted' THEN schema_version END AS code_version
     FROM attempts JOIN runs USING (source, customer_id, query_name, logical_date, run_id)
     ORDER BY attempt_no
 """
-OTHERS = """
+OTHER_ATTEMPTS = """
     SELECT asset, source, customer_id, query_name, logical_date, run_id, finished_at AS at, outcome, code_version
     FROM finished_attempts ORDER BY finished_at
 """
 
 
-def all_finishes(engine: sa.Engine) -> Finishes:
-    """The finishes of each asset partition: verdicts in the order of their numbers, then the others by time."""
-    found: Finishes = defaultdict(list)
-    for row in [row for text in (VERDICTS, OTHERS) for row in _rows(engine, text)]:
+def read_attempts(engine: sa.Engine) -> AttemptsByPartition:
+    """Return the attempts of each asset partition: verdicts by number, then the others by time."""
+    found: AttemptsByPartition = defaultdict(list)
+    for row in [row for text in (VERDICT_ATTEMPTS, OTHER_ATTEMPTS) for row in _rows(engine, text)]:
         key = key_in(row)
-        finish = FinishedAttempt(
+        attempt = FinishedAttempt(
             run_id=row.run_id,
             at=row.at,
             outcome=AttemptOutcome(row.outcome),
             version=make_row_version(row.at, make_asset_partition(row.asset, key)),
             code_version=row.code_version,
         )
-        found[row.asset, key].append(finish)
+        found[row.asset, key].append(attempt)
     return found
 
 
-def folded(asset: str, key: PartitionKey, finishes: list[FinishedAttempt]) -> PartitionStatus:
+def fold_all(asset: str, key: PartitionKey, attempts: list[FinishedAttempt]) -> PartitionStatus:
     status = None
-    for finish in finishes:
-        status = fold_attempt(status, finish, asset_partition=make_asset_partition(asset, key), values=partition_values(key))
+    for attempt in attempts:
+        status = fold_attempt(
+            status, attempt, asset_partition=make_asset_partition(asset, key), values=partition_values(key)
+        )
     assert status is not None
     return status
 
 
-def listed(book: StatusTable) -> dict[AssetPartition, PartitionStatus]:
-    return {status.asset_partition: status for status in book.read_all()}
+def read_statuses(table: StatusTable) -> dict[AssetPartition, PartitionStatus]:
+    return {status.asset_partition: status for status in table.read_all()}
 
 
-def raw_rows(book: StatusTable) -> list[PartitionStatus]:
-    return [status for status in book.read_all() if status.asset_key.startswith(RAW)]
+def raw_rows(table: StatusTable) -> list[PartitionStatus]:
+    return [status for status in table.read_all() if status.asset_key.startswith(RAW)]
 
 
-def status(ledger: LedgerReader, partition: PartitionKey, asset: str = RAW) -> PartitionStatus:
+def read_status(ledger: LedgerReader, partition: PartitionKey, asset: str = RAW) -> PartitionStatus:
     found = ledger.partition_statuses(asset, [partition])[partition]
     assert found is not None
     return found
 
 
-def made(row: PartitionStatus) -> tuple[str | None, str | None]:
-    """The run and the code version of the last materialization, which has a time exactly when it has them."""
+def materialization(row: PartitionStatus) -> tuple[str | None, str | None]:
+    """Return the run and the code version of the last materialization. Both are set if its time is set."""
     assert (row.last_materialization_at is None) == (row.last_materialization_run_id is None)
     return row.last_materialization_run_id, row.last_materialization_code_version
 
 
-def tried(row: PartitionStatus) -> tuple[str | None, AttemptOutcome | None]:
+def last_attempt(row: PartitionStatus) -> tuple[str | None, AttemptOutcome | None]:
     return row.last_attempt_run_id, row.last_attempt_outcome
 
 

@@ -1,0 +1,196 @@
+"""Tests that a change of the ledger and its events are stored together: after refusals, lost commits and crashes."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import pytest
+import sqlalchemy as sa
+
+from ads_pipeline.domain.freshness import RAW, WAREHOUSE, AttemptOutcome
+from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.run_events import EventOrigin
+from ads_pipeline.domain.transitions import Action
+from ads_pipeline.errors import LedgerRefused
+from ads_pipeline.ledger.events.event_log import EventLog
+from ads_pipeline.ledger.events.snapshots import Follower
+from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.ledger.values import ActionResult, Publication
+from ads_pipeline_tests.ledger.builders import (
+    FakeClock,
+    acceptance,
+    accepted_runs,
+    action_request,
+    keys,
+    registered_runs,
+    rejection,
+    run,
+    sealed_runs,
+)
+from ads_pipeline_tests.ledger.events.test_ledger_events import ORIGIN, R1, K, read_events
+from ads_pipeline_tests.ledger.state.test_crashes import lose_one_commit
+from ads_pipeline_tests.ledger.test_database_constraints import everything
+
+PARTITIONS: Final = keys(3)
+RUNS: Final = tuple(run(partition, "r1") for partition in PARTITIONS)
+
+
+class LedgerChange:
+    """A change that emits one event per partition, and the preparation that it needs."""
+
+    def __init__(self, prepare: Callable[[Ledger], object], apply: Callable[[Ledger], object]) -> None:
+        self.prepare, self.apply = prepare, apply
+
+
+def _accept_all(ledger: Ledger) -> object:
+    return ledger.record_verdicts([acceptance(each) for each in RUNS])
+
+
+def _withdraw(ledger: Ledger) -> ActionResult:
+    return ledger.execute(Action.WITHDRAW, PARTITIONS, action_request("act-1"))
+
+
+def _publish(ledger: Ledger) -> object:
+    return ledger.publish([Publication(run=each, table_version=3) for each in RUNS])
+
+
+CHANGES: Final[Mapping[str, LedgerChange]] = {
+    "record_verdicts": LedgerChange(lambda ledger: ledger.register(sealed_runs(*RUNS)), _accept_all),
+    "publish": LedgerChange(lambda ledger: accepted_runs(ledger, PARTITIONS), _publish),
+    "execute": LedgerChange(lambda ledger: (accepted_runs(ledger, PARTITIONS), _publish(ledger)), _withdraw),
+}
+
+
+def test_change_without_its_event_is_rolled_back(url: str, backdoor: sa.Engine) -> None:
+    """If the origin's run has another plan or is retired, every change of the ledger is refused."""
+    with Ledger.opened(url) as ledger:
+        accepted_runs(ledger, [K])
+        registered_runs(ledger, K, "r2")
+    with EventLog.opened(url) as log:
+        log.append(EventOrigin(run_id="other-plan", plan_version="p1").make_event("RunStarted", at=FakeClock()()))
+        log.append(EventOrigin(run_id="retired", plan_version="p2").make_event("RunFailed", at=FakeClock()()))
+        Follower(log).catch_up()
+        log.retire("retired")
+    before = everything(backdoor)
+    for run_id in ("other-plan", "retired"):
+        with Ledger.opened(url, origin=EventOrigin(run_id=run_id, plan_version="p2")) as ledger:
+            for change in (
+                lambda ledger: ledger.register(sealed_runs(run(K, "r3"))),
+                lambda ledger: ledger.record_verdict(acceptance(run(K, "r2"))),
+                lambda ledger: ledger.begin_demotions([rejection(R1, validation_id="v2")]),
+                lambda ledger: ledger.publish([Publication(run=R1, table_version=0)]),
+                lambda ledger: ledger.record_failed_loads({R1: "disk full"}),
+                lambda ledger: ledger.execute(Action.WITHDRAW, [K], action_request()),
+            ):
+                with pytest.raises(LedgerRefused):
+                    change(ledger)  # type: ignore[no-untyped-call]
+    assert everything(backdoor) == before
+
+
+@pytest.mark.invariant("E4")
+def test_lost_commit_acknowledgement_emits_events_once(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the acknowledgement of a commit is lost, the ledger retries by itself and emits no second event."""
+    for number, change in enumerate(CHANGES.values()):
+        change.prepare(ledger)
+        before = len(read_events(ledger))
+        with monkeypatch.context() as patch:
+            losses = lose_one_commit(ledger._engine, patch)
+            change.apply(ledger)
+        assert losses == ["lost"], number
+        assert len(read_events(ledger)) == before + len(PARTITIONS)
+    check_agreement(ledger._engine)
+
+
+# Applies a change and kills itself at the n-th point: before each statement, before the commit, and at the end.
+CRASHING_CHANGE = """
+import os, signal, sys
+import sqlalchemy as sa
+from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline_tests.ledger.events.test_event_atomicity import CHANGES, ORIGIN
+
+url, name, points = sys.argv[1], sys.argv[2], int(sys.argv[3])
+def crash_point(*_):
+    global points
+    points -= 1
+    if points == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+with Ledger.opened(url, origin=ORIGIN) as ledger:
+    for event in ("before_cursor_execute", "commit"):
+        sa.event.listen(ledger._engine, event, crash_point)
+    CHANGES[name].apply(ledger)
+    print("acknowledged", flush=True)
+    crash_point()
+"""
+
+
+@pytest.mark.invariant("S21")
+@pytest.mark.parametrize("name", CHANGES)
+def test_crash_leaves_change_and_events_or_neither(url: str, backdoor: sa.Engine, name: str) -> None:
+    """After a kill at any point, events and the other tables agree: the whole call is stored, or none of it."""
+    with Ledger.opened(url) as ledger:
+        CHANGES[name].prepare(ledger)
+    untouched, point = everything(backdoor), 0
+    while True:
+        point += 1
+        crashed, acknowledged = _crash_at(url, name, point)
+        found = everything(backdoor)
+        if found != untouched:
+            break
+        assert crashed
+        assert not acknowledged
+    assert point >= 4, "too few crash points"
+    assert crashed, "the last crash point is after the commit"
+    check_agreement(backdoor)
+    with Ledger.opened(url, origin=ORIGIN) as ledger:
+        assert len(read_events(ledger)) == len(PARTITIONS)
+        CHANGES[name].apply(ledger)
+    assert everything(backdoor) == found
+
+
+def _crash_at(url: str, name: str, point: int) -> tuple[bool, bool]:
+    child = subprocess.run(
+        [sys.executable, "-c", CRASHING_CHANGE, url, name, str(point)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert child.returncode in (0, -9), child.stderr
+    return child.returncode == -9, "acknowledged" in child.stdout
+
+
+def check_agreement(engine: sa.Engine) -> None:
+    """Check that the emitted events match the rows of the other tables."""
+    tables = everything(engine)
+
+    def events(*types: str) -> list[tuple[str, int]]:
+        rows = [row for row in tables["run_events"] if row.event_type in types]
+        return sorted((row.step_id, row.logical_attempt_id) for row in rows)
+
+    def rows(table: str) -> list[tuple[str, Any]]:
+        return [(str(_key_of(row)), row) for row in tables[table]]
+
+    assert events("RawSealed") == sorted((step, row.ordinal) for step, row in rows("runs"))
+    attempts = sorted((step, row.attempt_no) for step, row in rows("attempts"))
+    assert events("VerdictAccepted", "VerdictRejected") == attempts
+    assert {step: row.attempt_count for step, row in rows("partition_state")} == dict(attempts)
+    loads = [step for step, row in rows("finished_attempts") if row.asset == WAREHOUSE]
+    assert [step for step, _number in events("PartitionLoaded", "LoadFailed")] == sorted(loads)
+    assert len(tables["load_records"]) == len(events("PartitionLoaded"))
+    changed = [step for step, _row in rows("control_action_partitions")]
+    assert [step for step, _number in events("PartitionWithdrawn", "PartitionRequeued")] == sorted(changed)
+    heads = {row.run_id: row.last_seq for row in tables["run_head"]}
+    assert heads == {run_id: len([row for row in tables["run_events"] if row.run_id == run_id]) for run_id in heads}
+    ledger = Ledger(engine)
+    for asset, known in ((RAW, {step for step, _row in rows("attempts")}), (WAREHOUSE, set(loads))):
+        for partition, status in ledger.partition_statuses(asset, PARTITIONS).items():
+            assert (status is not None) == (str(partition) in known)
+            assert status is None or status.last_attempt_outcome is AttemptOutcome.SUCCEEDED
+
+
+def _key_of(row: Any) -> PartitionKey:
+    return PartitionKey(
+        source=row.source, customer_id=row.customer_id, query_name=row.query_name, logical_date=row.logical_date
+    )

@@ -1,0 +1,151 @@
+"""Tests lag alarms and the background follower."""
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+import sqlalchemy as sa
+
+from ads_pipeline.domain.run_snapshots import LagLevel
+from ads_pipeline.errors import LedgerUnavailable
+from ads_pipeline.ledger.events.event_log import EventLog
+from ads_pipeline.ledger.events.event_reader import EventReader
+from ads_pipeline.ledger.events.snapshots import Follower, follow_in_background
+from ads_pipeline_tests.ledger.builders import FakeClock
+from ads_pipeline_tests.ledger.events.test_snapshots import (
+    append_with_a_gap,
+    check_current,
+    make_step_events,
+    missing_events,
+    stored_snapshot,
+)
+from ads_pipeline_tests.run_event_stores.builders import make_completions, make_event
+
+# Lag.
+
+
+@pytest.mark.invariant("E14")
+def test_lag_is_the_age_of_the_oldest_unfolded_event(timed_log: EventLog, clock: FakeClock) -> None:
+    """Without unfolded events the lag is zero. Else it is the age of the oldest one in any run."""
+    follower = Follower(timed_log)
+    assert timed_log.get_lag() == timedelta(0)
+    timed_log.append(make_event("b", "RunStarted"))
+    follower.catch_up()
+    clock.tick(timedelta(days=1))
+    assert timed_log.get_lag() == timedelta(0)
+    timed_log.append(make_event("b", "RunPaused"))
+    clock.tick()
+    timed_log.append_many([make_event("a", "RunStarted"), make_event("b", "RunResumed")])
+    clock.tick()
+    assert timed_log.get_lag() == timedelta(seconds=2)
+    follower.fold_next_events("b")
+    assert timed_log.get_lag() == timedelta(seconds=1)
+    clock.tick(timedelta(seconds=-30))
+    assert timed_log.get_lag() == timedelta(0)
+    clock.tick(timedelta(seconds=30))
+    follower.fold_next_events("a")
+    assert timed_log.get_lag() == timedelta(0)
+
+
+@pytest.mark.invariant("E14")
+def test_alarms_are_raised_once_per_episode(timed_log: EventLog, clock: FakeClock) -> None:
+    """Each episode raises one alarm above five seconds, one above ten, and one when the lag is normal again."""
+    raised = list[tuple[LagLevel, float]]()
+
+    def record_alarm(level: LagLevel, lag: timedelta) -> None:
+        raised.append((level, lag.total_seconds()))
+
+    follower, number = Follower(timed_log), 0
+
+    def catch_up_at_lag(seconds: float) -> list[tuple[LagLevel, float]]:
+        """Catch up with a log whose oldest unfolded event has this age."""
+        nonlocal number
+        number += 1
+        raised.clear()
+        timed_log.append(make_event("r", "StepStarted", f"s{number}"))
+        clock.tick(timedelta(seconds=seconds))
+        assert follower.catch_up(record_alarm) == 1
+        return list(raised)
+
+    assert [catch_up_at_lag(seconds) for seconds in (0, 1, 1.000001, 5)] == [[], [], [], []]
+    assert catch_up_at_lag(5.000001) == [(LagLevel.HIGH, 5.000001)]
+    assert [catch_up_at_lag(seconds) for seconds in (9, 10, 2)] == [[], [], []]
+    assert catch_up_at_lag(10.000001) == [(LagLevel.RESYNC, 10.000001)]
+    assert [catch_up_at_lag(seconds) for seconds in (60, 7)] == [[], []]
+    assert catch_up_at_lag(1) == [(LagLevel.NORMAL, 1)]
+    assert catch_up_at_lag(1) == []
+    assert catch_up_at_lag(60) == [(LagLevel.HIGH, 60), (LagLevel.RESYNC, 60)]
+    check_current(timed_log)
+
+
+@pytest.mark.invariant("E13", "E14")
+def test_resync_skips_gaps_without_marking_stale(
+    url: str, timed_log: EventLog, clock: FakeClock, backdoor: sa.Engine
+) -> None:
+    """Above ten seconds of lag, `catch_up` folds under the run's lock, so a gap never marks the snapshot stale."""
+    append_with_a_gap(timed_log, backdoor)
+    clock.tick(timedelta(seconds=11))
+    stale = list[object]()
+
+    def record_staleness(_connection: object, _record: object) -> None:
+        """Read the snapshot between the follower's transactions."""
+        stale.append(getattr(reader.get_snapshot("r"), "stale_since", None))
+
+    raised = list[LagLevel]()
+    with EventReader.opened(url) as reader:
+        sa.event.listen(timed_log.engine, "checkin", record_staleness)
+        assert Follower(timed_log).catch_up(lambda level, _lag: raised.append(level)) == 6
+    sa.event.remove(timed_log.engine, "checkin", record_staleness)
+    assert set(stale) == {None}
+    assert raised == [LagLevel.HIGH, LagLevel.RESYNC]
+    assert (stored_snapshot(timed_log).stale_since, missing_events(backdoor)) == (None, [1])
+
+
+# Following in the background.
+
+
+def test_background_follower_catches_up_at_the_end(log: EventLog) -> None:
+    """Snapshots are folded while the block runs, and are complete when it ends."""
+    with follow_in_background(log):
+        log.append_many(make_step_events("r", 3))
+        _wait_until(lambda: log.get_snapshot("r") is not None and stored_snapshot(log).last_event_seq == 3)
+        log.append_many([*make_step_events("r", 9), *make_completions("other", 2)])
+    for run_id in ("r", "other"):
+        check_current(log, run_id)
+
+
+def test_background_follower_catches_up_after_an_exception(log: EventLog) -> None:
+    """The block's exception is raised, and its events are folded."""
+    log.append(make_event("r", "RunStarted"))
+    with pytest.raises(KeyError, match="mine"), follow_in_background(log):
+        raise KeyError("mine")
+    check_current(log)
+
+
+def test_background_follower_survives_an_outage(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unavailable database does not stop the follower. It catches up after the outage."""
+    outage, refusals = threading.Event(), list[int]()
+
+    def begin(_connection: sa.Connection) -> None:
+        if outage.is_set() and threading.current_thread().name == "run-events":
+            refusals.append(1)
+            raise LedgerUnavailable("the ledger's database is busy or out of reach: planned")
+
+    sa.event.listen(log.engine, "begin", begin)
+    with follow_in_background(log):
+        outage.set()
+        log.append_many(make_step_events("r", 3))
+        _wait_until(lambda: len(refusals) > 0)
+        assert log.get_snapshot("r") is None
+        outage.clear()
+        _wait_until(lambda: log.get_snapshot("r") is not None)
+    check_current(log)
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
