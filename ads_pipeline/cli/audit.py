@@ -39,22 +39,22 @@ def list_actions(settings: Settings, *, after: str | None, limit: int, as_json: 
     with open_ledger(settings) as ledger:
         page = ledger.list_actions(after=None if after is None else _logged_action(ledger, after)[0], limit=limit + 1)
     shown = page[:limit]
-    objects = (asdict(each) | {"acted_at": iso_instant(each.acted_at)} for each in shown)
-    notes = [count_of(len(shown), "action"), *_next_page_hint(page[limit:], shown[-1].act_id if shown else "")]
+    objects = (asdict(each) | {"performed_at": iso_instant(each.performed_at)} for each in shown)
+    notes = [count_of(len(shown), "action"), *_next_page_hint(page[limit:], shown[-1].action_id if shown else "")]
     _write(objects, [each for act in shown for each in _action_blocks(act)], notes, as_json=as_json)
 
 
-def list_action_partitions(settings: Settings, act_id: str, *, after: str | None, limit: int, as_json: bool) -> None:
+def list_action_partitions(settings: Settings, action_id: str, *, after: str | None, limit: int, as_json: bool) -> None:
     """Write the partitions that an action changed, with the status of each before it."""
     start = None if after is None else parse_key(after)
     with open_ledger(settings) as ledger:
-        logged = _logged_action(ledger, act_id)
-        page = ledger.list_changed_partitions([each.act_id for each in logged], after=start, limit=limit + 1)
+        logged = _logged_action(ledger, action_id)
+        page = ledger.list_changed_partitions([each.action_id for each in logged], after=start, limit=limit + 1)
     shown = page[:limit]
     table = new_table(customer="left", query="fold", day="left", before="left")
     for key, before in shown:
         table.add_row(*map(cell, (*_key_cells(key), before or "absent")))
-    objects = (asdict(key) | {"act_id": act_id, "status_before": before} for key, before in shown)
+    objects = (asdict(key) | {"action_id": action_id, "status_before": before} for key, before in shown)
     notes = [count_of(len(shown), "partition")]
     notes += _next_page_hint(page[limit:], str(shown[-1][0]) if shown else "")
     blocks = [each for part in logged for each in _action_blocks(part)]
@@ -126,10 +126,10 @@ def _table_blocks(table: Table, rows: Sequence[object]) -> Blocks:
     return [table, Text("")] if rows else []
 
 
-def _logged_action(ledger: LedgerReader, act_id: str) -> list[LoggedAction]:
-    found = ledger.action_parts(validate_name("act_id", act_id))
+def _logged_action(ledger: LedgerReader, action_id: str) -> list[LoggedAction]:
+    found = ledger.action_parts(validate_name("action_id", action_id))
     if not found:
-        raise BadName("act_id", act_id, 'there is no such action; "ads-pipeline audit actions" lists them')
+        raise BadName("action_id", action_id, 'there is no such action; "ads-pipeline audit actions" lists them')
     return found
 
 
@@ -155,13 +155,13 @@ def _parse_attempt(word: str) -> tuple[PartitionKey, int]:
 
 def _action_blocks(act: LoggedAction) -> Iterator[Table | Text]:
     yield cell(
-        f"{format_instant(act.acted_at)}  {act.act} by {act.operator}, {count_of(act.partitions_changed, 'partition')}",
+        f"{format_instant(act.performed_at)}  {act.action} by {act.operator}, {count_of(act.partitions_changed, 'partition')}",
         style="bold",
     )
     grid = Table.grid(padding=CELL_PADDING)
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
-    for name in ("reason", "command", "filters", "act_id"):
+    for name in ("reason", "command", "filters", "action_id"):
         if getattr(act, name):
             grid.add_row(cell(f"  {name.removesuffix('_id')}"), cell(getattr(act, name)))
     yield from (grid, Text(""))

@@ -74,7 +74,7 @@ def park(settings: Settings, arguments: ActionArguments) -> None:
         return
     with open_control_actions(settings) as actions:
         is_new = actions.park(parking, request)
-    _print_result("parked" if is_new else "already parked by another operator:", parking, request.action_id)
+    _print_result("parked" if is_new else "already parked:", parking, request.action_id)
 
 
 def release(settings: Settings, arguments: ActionArguments) -> None:
@@ -91,7 +91,7 @@ def release(settings: Settings, arguments: ActionArguments) -> None:
         return
     with open_control_actions(settings) as actions:
         was_parked = actions.release(parking, request)
-    _print_result("released" if was_parked else "already released by another operator:", parking, request.action_id)
+    _print_result("released" if was_parked else "already released:", parking, request.action_id)
 
 
 def _build_parking(settings: Settings, arguments: ActionArguments) -> Parking:

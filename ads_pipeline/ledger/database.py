@@ -222,6 +222,17 @@ def migrate(engine: sa.Engine) -> None:
         raise LedgerOutdated(*revisions(engine)) from error
 
 
+def upgrade(url: str) -> tuple[str | None, str]:
+    """Migrate the database at this URL; its revision before and after."""
+    engine = open_engine(url)
+    try:
+        before, after = revisions(engine)
+        migrate(engine)
+    finally:
+        engine.dispose()
+    return before, after
+
+
 def revisions(engine: sa.Engine) -> tuple[str | None, str]:
     """The schema's revision, and the one this release writes."""
 

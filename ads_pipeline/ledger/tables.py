@@ -141,28 +141,28 @@ demotions = sa.Table(
     sa.Column("error_message", sa.Text),
     sa.Column("rows_read", sa.BigInteger),
     sa.Column("rows_failed", sa.BigInteger),
-    sa.Column("begun_at", Instant),
+    sa.Column("started_at", Instant),
 )
 
-operator_acts = sa.Table(
-    "operator_acts",
+control_actions = sa.Table(
+    "control_actions",
     metadata,
-    sa.Column("act_id", sa.Text, primary_key=True),
-    sa.Column("act", sa.Text),
+    sa.Column("action_id", sa.Text, primary_key=True),
+    sa.Column("action", sa.Text),
     sa.Column("operator", sa.Text),
     sa.Column("command", sa.Text),
     sa.Column("filters", sa.Text),
     sa.Column("reason", sa.Text),
     sa.Column("partitions_changed", sa.Integer),
-    sa.Column("acted_at", Instant),
+    sa.Column("performed_at", Instant),
 )
 
 # The partitions an act changed, what they were before it, and how many attempts they counted then, which earlier
 # releases did not keep.
-acted_partitions = sa.Table(
-    "acted_partitions",
+control_action_partitions = sa.Table(
+    "control_action_partitions",
     metadata,
-    sa.Column("act_id", sa.Text, primary_key=True),
+    sa.Column("action_id", sa.Text, primary_key=True),
     *key_columns(),
     sa.Column("status_before", sa.Text),
     sa.Column("attempt_no", sa.Integer),
@@ -213,7 +213,7 @@ run_snapshots = sa.Table(
     sa.Column("started_at", Instant),
     sa.Column("ended_at", Instant),
     sa.Column("inconsistencies", sa.Integer),
-    sa.Column("holes", sa.BigInteger),
+    sa.Column("missing_events", sa.BigInteger),
     sa.Column("stale_since", Instant),
 )
 
@@ -247,8 +247,8 @@ partition_status = sa.Table(
 
 # Every finish that is no verdict: loads, and attempts that ended without one. With `attempts` these are all that
 # partition_status is folded from.
-finishes = sa.Table(
-    "finishes",
+finished_attempts = sa.Table(
+    "finished_attempts",
     metadata,
     sa.Column("asset", sa.Text, primary_key=True),
     *key_columns(),

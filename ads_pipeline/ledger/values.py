@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import NamedTuple
 
-from ads_pipeline.domain.partition import PartitionKey, Run, checked_name
+from ads_pipeline.domain.partition import PartitionKey, Run, validate_name
 from ads_pipeline.domain.transitions import Effect, Outcome, PartitionState, Status, Verdict
 from ads_pipeline.errors import LedgerError
 
@@ -33,7 +33,7 @@ class RunRegistration:
 
     def __post_init__(self) -> None:
         if self.schema_version is not None:
-            checked_name("schema_version", self.schema_version)
+            validate_name("schema_version", self.schema_version)
         if (self.schema_version is None) != (self.record_count is None):
             raise ValueError(f"{self.run}: a sound seal gives both schema_version and record_count")
 
@@ -154,17 +154,6 @@ class PublicationStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadRecord:
-    """The first publication of a run."""
-
-    run: Run
-    schema_version: str
-    record_count: int
-    table_version: int
-    loaded_at: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseHolder:
     """The run that a partition is claimed by. Its lease holds until then, and longer if more is heard of it.
 
@@ -190,24 +179,24 @@ class ClaimResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionRequest:
-    """Who acts, how and why. The act_id makes the act happen once however often it is sent."""
+    """Who acts, how and why. The action_id makes the act happen once however often it is sent."""
 
-    act_id: str
+    action_id: str
     operator: str
     command: str
     reason: str
     filters: str = ""
 
     def __post_init__(self) -> None:
-        checked_name("act_id", self.act_id)
+        validate_name("action_id", self.action_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictCause:
     """By whose order verdicts are recorded that no validator came to by itself: "demote" or "restore"."""
 
-    act: str
-    order: ActionRequest
+    action: str
+    request: ActionRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,7 +209,7 @@ class FailedFetch:
     wait_until: datetime | None = None
 
     def __post_init__(self) -> None:
-        checked_name("error_class", self.error_class)
+        validate_name("error_class", self.error_class)
         if not self.error_message:
             raise ValueError(f"{self.key}: a failed fetch says why")
 
@@ -238,24 +227,24 @@ class ActionResult:
 class PartitionAction:
     """An operator's act on one partition."""
 
-    act_id: str
-    act: str
+    action_id: str
+    action: str
     operator: str
     command: str
     reason: str
     status_before: Status | None
-    acted_at: datetime
+    performed_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedAction:
     """An operator's act as it was logged. One on very many partitions is in several, numbered behind a dot."""
 
-    act_id: str
-    act: str
+    action_id: str
+    action: str
     operator: str
     command: str
     filters: str
     reason: str
     partitions_changed: int
-    acted_at: datetime
+    performed_at: datetime

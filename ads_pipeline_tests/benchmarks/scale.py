@@ -99,7 +99,7 @@ def _measure_database(name: str, environ: Mapping[str, str]) -> Iterator[Figure]
 
 
 def _measure_retry_queue(name: str, settings: Settings) -> Iterator[Figure]:
-    """Finding due retries of both lanes on the ledger's last day, with the default policy and without an age limit."""
+    """Finding due retries of both lanes on the last day, with the default policy and without an age limit."""
     today = FIRST_DAY + timedelta(days=SHAPE.days)
     with ControlActions.opened(settings.database_url) as ledger:
         for description, policy in {
@@ -158,7 +158,7 @@ def _measure_reconcile_plan(name: str, url: str) -> Iterator[Figure]:
     arguments = [sys.executable, "-m", "ads_pipeline_tests.benchmarks.planning", url, *numbers]
     done = subprocess.run(arguments, capture_output=True, text=True, check=True)
     result = json.loads(done.stdout)
-    differing = sum(KINDS[each.kind].differs for each in SHAPE.partitions())
+    differing = sum(KINDS[partition.kind].differs for partition in SHAPE.partitions())
     if result["repairs"] != differing:
         raise AssertionError(f"{result['repairs']} repairs were planned for {differing} differences")
     title = f"{name}: planning reconciliation of {SHAPE.queries * SHAPE.customers * SHAPE.days:,} partitions"

@@ -1,72 +1,63 @@
-"""`migrate`: the ledger comes to this release's schema, and what the command says of it."""
+"""`migrate`: creates the ledger, keeps its rows, and rebuilds partition_status."""
 
 from pathlib import Path
 
 import pytest
 
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.ledger.status.status_table import StatusTable
 from ads_pipeline_tests.cli.running import CommandLine
-from ads_pipeline_tests.ledger.builders import key
-from ads_pipeline_tests.ledger.old import make_old
-from ads_pipeline_tests.ledger.status.finishes import made, status
+from ads_pipeline_tests.ledger.builders import accepted_runs, keys
 
 
-@pytest.fixture
-def old(tmp_path: Path) -> CommandLine:
-    """A home whose ledger the release before wrote."""
-    (tmp_path / "home").mkdir()
-    make_old(f"sqlite:///{tmp_path / 'home' / 'ledger.db'}")
-    return CommandLine(home=tmp_path / "home")
+def execute(cli: CommandLine, statement: str) -> None:
+    engine = database.open_engine(f"sqlite:///{cli.home / 'ledger.db'}")
+    with database.writing(engine) as connection:
+        connection.exec_driver_sql(statement)
+    engine.dispose()
 
 
-@pytest.mark.invariant("X5")
-def test_an_old_ledger_is_brought_to_this_release(old: CommandLine) -> None:
-    """Other commands say that it is needed; then it says from where to where, and they work."""
-    refused = old.run("state", "inspect")
-    assert (refused.code, refused.out) == (78, "")
-    assert (
-        "the ledger is at revision 0002, this release needs 0005: migrate it with ads-pipeline migrate" in refused.err
-    )
-    ended = old.run("migrate")
-    assert (ended.code, ended.err) == (0, "")
-    assert ended.lines == [
-        "the ledger was at revision 0002 and is at 0005",
-        "6 rows of partition_status were made anew",
+def test_migrate_creates_a_missing_ledger(tmp_path: Path) -> None:
+    """Other commands then work in the new home."""
+    cli = CommandLine(home=tmp_path / "home")
+    assert cli.run("state", "inspect").code == 78
+    assert cli.run("migrate").lines == [
+        "the ledger was at revision none and is at 0001",
+        "rebuilt 0 rows of partition_status",
     ]
-    assert old.run("state", "inspect").lines[-1] == "5 partitions: 2 success, 1 failed, 2 pending"
-    with LedgerReader.opened(f"sqlite:///{old.home / 'ledger.db'}") as ledger:
-        assert made(status(ledger, key(day=1))) == ("r2", "2")
-
-
-def test_it_may_be_run_again(old: CommandLine) -> None:
-    """A second time finds the revision that the first one left, and changes nothing."""
-    old.run("migrate")
-    again = old.process("migrate")
-    assert (again.code, again.err) == (0, "")
-    assert again.lines[0] == "the ledger was at revision 0005 and is at 0005"
-
-
-def test_where_there_is_none_a_ledger_is_made(tmp_path: Path) -> None:
-    """A new home begins with an empty ledger, whose rows are the space's that the settings name."""
-    cli = CommandLine(home=tmp_path / "home", more={"ADS_PIPELINE_TENANT": "acme"})
-    assert cli.run("migrate").lines[0] == "the ledger was at revision none and is at 0005"
     assert cli.run("state", "inspect").code == 0
 
 
-def test_a_newer_ledger_is_left_alone(empty_cli: CommandLine) -> None:
-    """What a later release wrote is neither changed nor taken for older; the code says that settings are wrong."""
-    engine = database.open_engine(f"sqlite:///{empty_cli.home / 'ledger.db'}")
-    newer = f"UPDATE {database.REVISION_TABLE} SET version_num = '9999'"
-    database.transact(engine, lambda connection: connection.exec_driver_sql(newer))
-    engine.dispose()
+@pytest.mark.invariant("X5", "P10")
+def test_migrate_keeps_rows_and_rebuilds_partition_status(empty_cli: CommandLine) -> None:
+    """A second run changes no state. Lost rows of partition_status return, for the tenant of the settings."""
+    with Ledger.opened(f"sqlite:///{empty_cli.home / 'ledger.db'}") as ledger:
+        accepted_runs(ledger, keys(2))
+    before = empty_cli.run("state", "inspect").out
+    execute(empty_cli, "DELETE FROM partition_status")
+    cli = CommandLine(home=empty_cli.home, more={"ADS_PIPELINE_TENANT": "acme"})
+    migrated = cli.process("migrate")
+    assert (migrated.code, migrated.err) == (0, "")
+    assert migrated.lines == [
+        "the ledger was at revision 0001 and is at 0001",
+        "rebuilt 2 rows of partition_status",
+    ]
+    assert empty_cli.run("state", "inspect").out.splitlines()[-1] == before.splitlines()[-1]
+    with StatusTable.opened(f"sqlite:///{cli.home / 'ledger.db'}") as status_table:
+        assert [row.tenant_id for row in status_table.read_all()] == ["acme", "acme"]
+
+
+def test_migrate_refuses_a_newer_ledger(empty_cli: CommandLine) -> None:
+    """The exit code says that the settings are wrong, and nothing is changed."""
+    execute(empty_cli, f"UPDATE {database.REVISION_TABLE} SET version_num = '9999'")
     ended = empty_cli.run("migrate")
     assert (ended.code, ended.out) == (78, "")
-    assert "the ledger is at revision 9999, this release needs 0005" in ended.err
+    assert "the ledger is at revision 9999, this release needs 0001" in ended.err
 
 
-def test_a_database_out_of_reach_is_an_outage(tmp_path: Path) -> None:
-    """A script learns that the same command may succeed later, and not where the database lies."""
+def test_migrate_reports_an_unreachable_database(tmp_path: Path) -> None:
+    """The message says that the command may succeed later, and does not contain the URL."""
     url = "postgresql+psycopg2://ada:hunter2@127.0.0.1:1/ads"
     ended = CommandLine(home=tmp_path, more={"ADS_PIPELINE_DATABASE_URL": url}).run("migrate")
     assert (ended.code, ended.out) == (69, "")

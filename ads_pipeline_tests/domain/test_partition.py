@@ -1,4 +1,4 @@
-"""Names: what is let in, and that every spelling of a key leads back to the one key it came from."""
+"""Names: validation, and conversion of keys to text, paths and Dagster keys and back."""
 
 import re
 import time
@@ -19,14 +19,13 @@ from ads_pipeline.domain.partition import (
     NAME_RULES,
     PartitionKey,
     Run,
-    checked_name,
     days_between,
-    new_run_id,
+    generate_run_id,
     parse_dagster_key,
     parse_date,
     parse_key,
-    parse_run,
     parse_run_path,
+    validate_name,
 )
 from ads_pipeline.errors import BadName
 from ads_pipeline_tests import builders
@@ -43,7 +42,7 @@ SHORTEST_AND_LONGEST = {
     "query_name": ("q", "q" + "_1z" * 21),
     "run_id": ("0", "Z" + "z.9_-" * 19),
     "validation_id": ("v", "9" + "A.z_-" * 19),
-    "act_id": ("a", "9" + "A.z_-" * 19),
+    "action_id": ("a", "9" + "A.z_-" * 19),
     "label": ("l", "9" + "A.z_-" * 19),
     "schema_version": ("1", "v" + "1" * 31),
     "error_class": ("e", "e" * 64),
@@ -98,12 +97,12 @@ def short(value: object) -> str:
     return ascii(value)[:30]
 
 
-def name(field: str, value: Any) -> object:
-    """The name put where the product takes it."""
+def construct(field: str, value: Any) -> object:
+    """Construct the value that holds the field."""
     parts: dict[str, Any] = {"source": "s", "customer_id": "1", "query_name": "q", "logical_date": date(2024, 2, 29)}
     if field in parts:
         return PartitionKey(**(parts | {field: value}))
-    return Run(key=KEY, run_id=value) if field == "run_id" else checked_name(field, value)
+    return Run(key=KEY, run_id=value) if field == "run_id" else validate_name(field, value)
 
 
 def refused(attempt: Callable[[], object]) -> BadName:
@@ -115,8 +114,8 @@ def refused(attempt: Callable[[], object]) -> BadName:
 
 
 @contextmanager
-def local_zone(zone: str) -> Iterator[None]:
-    """The machine stands in that zone."""
+def set_local_zone(zone: str) -> Iterator[None]:
+    """Set the machine's time zone."""
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("TZ", zone)
@@ -129,21 +128,21 @@ def local_zone(zone: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("field", NAME_RULES)
-def test_every_field_has_a_shortest_and_a_longest_name(field: str) -> None:
-    """A name at either end of its rule is let in unchanged, and one character more is refused."""
+def test_name_length_limits(field: str) -> None:
+    """The shortest and the longest construct of a field are accepted; one more character is refused."""
     shortest, longest = SHORTEST_AND_LONGEST[field]
     for value in (shortest, longest):
-        assert checked_name(field, value) == value
-        name(field, value)
-    refused(lambda: name(field, longest + "1"))
+        assert validate_name(field, value) == value
+        construct(field, value)
+    refused(lambda: construct(field, longest + "1"))
 
 
 @pytest.mark.invariant("R5", "X2")
 @pytest.mark.parametrize("value", HOSTILE, ids=short)
 @pytest.mark.parametrize("field", NAME_RULES)
-def test_a_hostile_name_is_refused_everywhere(field: str, value: object) -> None:
-    """What no whitelist holds is refused by field and rule, with the value escaped on the same line."""
-    error = refused(lambda: name(field, value))
+def test_hostile_name_is_refused(field: str, value: object) -> None:
+    """A hostile construct is refused with field and rule, and its value escaped on one line."""
+    error = refused(lambda: construct(field, value))
     rule = NAME_RULES[field][1]
     assert (error.field, error.rule, error.value) == (field, rule, value)
     assert str(error).startswith(f"{field}: ")
@@ -151,41 +150,40 @@ def test_a_hostile_name_is_refused_everywhere(field: str, value: object) -> None
 
 
 @pytest.mark.parametrize(("field", "value"), [(f, v) for f, values in HOSTILE_TO.items() for v in values], ids=short)
-def test_a_name_of_another_field_is_refused(field: str, value: str) -> None:
-    """Each field has a rule of its own, so what one takes another refuses."""
-    assert refused(lambda: name(field, value)).field == field
+def test_rules_differ_by_field(field: str, value: str) -> None:
+    """A construct that is valid for one field may be refused for another."""
+    assert refused(lambda: construct(field, value)).field == field
 
 
-def test_a_refused_value_is_shown_escaped_with_its_type() -> None:
-    """The reader of a refusal sees which characters stood there, and that a number was no text."""
-    assert r"'1\n\x1b[31m'" in str(refused(lambda: name("customer_id", "1\n\x1b[31m")))
-    assert "customer_id: 1 is refused" in str(refused(lambda: name("customer_id", 1)))
-    assert "\u2026" in str(refused(lambda: name("customer_id", "9" * 300)))
+def test_refusal_shows_escaped_value_and_type() -> None:
+    """A refusal shows escaped characters and the type of the value."""
+    assert r"'1\n\x1b[31m'" in str(refused(lambda: construct("customer_id", "1\n\x1b[31m")))
+    assert "customer_id: 1 is refused" in str(refused(lambda: construct("customer_id", 1)))
+    assert "\u2026" in str(refused(lambda: construct("customer_id", "9" * 300)))
 
 
 @pytest.mark.invariant("S20")
 @pytest.mark.parametrize("value", NOT_DAYS, ids=short)
-def test_only_one_spelling_of_a_real_day_is_a_date(value: object) -> None:
-    """A day is written YYYY-MM-DD and held as a plain date; a moment is no day, since its zone would decide which."""
-    for attempt in (lambda: parse_date(value), lambda: name("logical_date", value)):
+def test_only_iso_dates_are_accepted(value: object) -> None:
+    """A date is written YYYY-MM-DD and is a plain date; datetimes are refused: a zone could shift the day."""
+    for attempt in (lambda: parse_date(value), lambda: construct("logical_date", value)):
         error = refused(attempt)
         assert (error.field, error.rule) == ("logical_date", DATE_RULE)
 
 
 @pytest.mark.invariant("R5", "O6")
-def test_a_key_is_spelled_in_three_ways() -> None:
-    """The spellings never change: raw directories and Dagster's records are full of them."""
+def test_key_formats_never_change() -> None:
+    """Text, path and Dagster key have fixed formats: raw directories and Dagster's records depend on them."""
     assert (str(KEY), KEY.path, KEY.dagster_key) == (KEY_TEXT, KEY_PATH, "1234567890|2024-02-29")
     assert (str(RUN), RUN.path) == (f"{KEY_TEXT}/{RUN.run_id}", RUN_PATH)
 
 
 @pytest.mark.invariant("S20", "O6", "R5")
 @given(run=runs)
-def test_every_spelling_leads_back_to_its_key(run: Run) -> None:
-    """Text, path and Dagster key are read back as exactly the key that was spelled."""
+def test_every_format_is_parsed_back(run: Run) -> None:
+    """Text, path and Dagster key are parsed to the original key."""
     key = run.key
     assert parse_key(str(key)) == key
-    assert parse_run(str(run)) == run
     assert parse_run_path(run.path) == run
     assert run.path.startswith(f"{key.path}/")
     assert parse_dagster_key(key.dagster_key, source=key.source, query_name=key.query_name) == key
@@ -194,8 +192,8 @@ def test_every_spelling_leads_back_to_its_key(run: Run) -> None:
 
 @pytest.mark.invariant("O6", "R5")
 @given(one=near_runs, other=near_runs)
-def test_no_two_keys_share_a_spelling(one: Run, other: Run) -> None:
-    """Two keys are equal exactly when any one of their spellings is."""
+def test_different_keys_have_different_formats(one: Run, other: Run) -> None:
+    """Two keys are equal exactly when any of their formats is equal."""
     same = one.key == other.key
     assert (str(one.key) == str(other.key)) is same
     assert (one.key.path == other.key.path) is same
@@ -208,27 +206,25 @@ def test_no_two_keys_share_a_spelling(one: Run, other: Run) -> None:
 
 @pytest.mark.invariant("O6")
 @given(text=near_texts)
-def test_what_is_read_is_spelled_the_same_again(text: str) -> None:
-    """A reader refuses a text or reads it as the one key that is spelled exactly so."""
-    spelled: tuple[tuple[Callable[[], Any], Callable[[Any], str]], ...] = (
+def test_parsed_text_formats_to_itself(text: str) -> None:
+    """A text is either refused or parsed to a key that formats to the same text."""
+    formats: tuple[tuple[Callable[[], Any], Callable[[Any], str]], ...] = (
         (lambda: parse_key(text), str),
-        (lambda: parse_run(text), str),
         (lambda: parse_run_path(text), lambda run: str(run.path)),
         (lambda: parse_dagster_key(text, source="s", query_name="q"), lambda key: str(key.dagster_key)),
     )
-    for read, spell in spelled:
+    for parse, format_value in formats:
         with suppress(BadName):
-            assert spell(read()) == text
+            assert format_value(parse()) == text
 
 
 @pytest.mark.parametrize(
     "text",
     ["", "a/1/b", f"/{KEY_TEXT}", f"{KEY_TEXT}/", f"{KEY_TEXT}\n", f"{KEY_TEXT}/r/s", "a/1//2024-01-31"],
 )
-def test_a_malformed_text_is_no_key(text: str) -> None:
-    """Nothing but four whole parts is a key, and nothing but those and a run_id is a run."""
+def test_malformed_text_is_refused(text: str) -> None:
+    """A key needs exactly four valid parts."""
     refused(lambda: parse_key(text))
-    refused(lambda: parse_run(text))
 
 
 @pytest.mark.invariant("R5")
@@ -241,8 +237,8 @@ def test_a_malformed_text_is_no_key(text: str) -> None:
         *(("google_ads/", "/google_ads/"), ("google_ads/", "../"), ("google_ads/", ""), ("/", "//"), ("/", "\\")),
     ],
 )
-def test_a_malformed_path_is_no_run(part: str, instead: str) -> None:
-    """A directory that is not spelled exactly like a run's is not taken for one."""
+def test_malformed_path_is_refused(part: str, instead: str) -> None:
+    """A path that is not exactly a run's path is refused."""
     refused(lambda: parse_run_path(RUN_PATH.replace(part, instead)))
 
 
@@ -251,15 +247,15 @@ def test_a_malformed_path_is_no_run(part: str, instead: str) -> None:
     "text",
     ["", "1|", "|2024-01-31", "1|2024-01-31|x", "1|2024-01-31\n", "1,2024-01-31", "1|2024-01-30...1|2024-01-31"],
 )
-def test_a_malformed_dagster_key_is_no_key(text: str) -> None:
-    """A range, a list or a third dimension is never read as one partition."""
+def test_malformed_dagster_key_is_refused(text: str) -> None:
+    """A range, a list or a third dimension is not parsed as one partition."""
     refused(lambda: parse_dagster_key(text, source="s", query_name="q"))
 
 
 @pytest.mark.invariant("O6")
 @given(key=keys)
-def test_dagster_spells_the_key_the_same(key: PartitionKey) -> None:
-    """The Dagster key is the text Dagster itself makes of the two dimensions, free of its range and list signs."""
+def test_dagster_formats_the_same_key(key: PartitionKey) -> None:
+    """The Dagster key equals Dagster's own text of the two dimensions, without range and list characters."""
     dimensions = {"customer": key.customer_id, "date": key.logical_date.isoformat()}
     assert str(dg.MultiPartitionKey(dimensions)) == key.dagster_key
     assert key.dagster_key.count("|") == 1
@@ -267,9 +263,9 @@ def test_dagster_spells_the_key_the_same(key: PartitionKey) -> None:
 
 
 @pytest.mark.invariant("O6")
-def test_dagster_accepts_the_key_of_a_known_customer() -> None:
-    """Real definitions of customer and day hold our key, and split it into the same two parts."""
-    customers = dg.DynamicPartitionsDefinition(name="customers")
+def test_dagster_definition_accepts_key() -> None:
+    """A real multi-partitions definition contains the key and splits it into the same two parts."""
+    customers = dg.DynamicPartitionsDefinition(construct="customers")
     days = dg.DailyPartitionsDefinition(start_date="2024-01-01")
     both = dg.MultiPartitionsDefinition({"customer": customers, "date": days})
     with dg.DagsterInstance.ephemeral() as instance:
@@ -288,13 +284,13 @@ CHANGES = [date(2024, 3, 10), date(2024, 3, 31), date(2024, 4, 26), date(2011, 1
 
 @pytest.mark.invariant("S20")
 @given(run=runs, day=st.sampled_from(CHANGES) | st.dates(), here=st.sampled_from(ZONES), there=st.sampled_from(ZONES))
-def test_no_zone_shifts_the_day(run: Run, day: date, here: str, there: str) -> None:
-    """A key spelled on one side of the world names the same day on the other, clock changes and all."""
+def test_time_zone_does_not_shift_day(run: Run, day: date, here: str, there: str) -> None:
+    """A key written in one time zone names the same day in another, also across clock changes."""
     parts = {"source": run.key.source, "query_name": run.key.query_name}
-    with local_zone(here):
+    with set_local_zone(here):
         key = PartitionKey(**parts, customer_id=run.key.customer_id, logical_date=day)
         text, path, dagster_key = str(key), Run(key=key, run_id=run.run_id).path, key.dagster_key
-    with local_zone(there):
+    with set_local_zone(there):
         assert parse_key(text) == parse_run_path(path).key == parse_dagster_key(dagster_key, **parts) == key
     assert text.endswith(f"/{day.year:04}-{day.month:02}-{day.day:02}")
 
@@ -304,39 +300,41 @@ hexes = matching("[0-9a-f]{8}")
 
 
 @given(moment=moments, gap=st.integers(1, 5000) | st.integers(1, 10**13), tails=st.tuples(hexes, hexes))
-def test_our_run_ids_sort_by_their_moment(moment: datetime, gap: int, tails: tuple[str, str]) -> None:
-    """Of two run_ids the one made in a later millisecond sorts last, and each is safe in a path."""
-    first, last = new_run_id(moment, tails[0]), new_run_id(moment + timedelta(milliseconds=gap), tails[1])
+def test_generated_run_ids_sort_by_time(moment: datetime, gap: int, tails: tuple[str, str]) -> None:
+    """A run_id generated in a later millisecond sorts later, and every run_id is valid in a path."""
+    first, last = generate_run_id(moment, tails[0]), generate_run_id(moment + timedelta(milliseconds=gap), tails[1])
     assert first < last
     assert all(re.fullmatch(r"[0-9]{8}T[0-9]{9}Z-[0-9a-f]{8}", run_id, re.ASCII) for run_id in (first, last))
 
 
 @given(moment=moments, tail=hexes, other=hexes, hours=st.integers(-14, 14), zone=st.sampled_from(ZONES))
-def test_our_run_ids_are_blind_to_zones(moment: datetime, tail: str, other: str, hours: int, zone: str) -> None:
-    """One moment gives one run_id in every zone, and another one for every other tail."""
-    with local_zone(zone):
-        assert new_run_id(datetime(2024, 3, 1, 2, 3, 4, 567890, tzinfo=UTC), "0a1b2c3d") == RUN.run_id
-        assert new_run_id(moment.astimezone(timezone(timedelta(hours=hours))), tail) == new_run_id(moment, tail)
-    assert (new_run_id(moment, tail) == new_run_id(moment, other)) is (tail == other)
+def test_generated_run_id_ignores_time_zone(moment: datetime, tail: str, other: str, hours: int, zone: str) -> None:
+    """One instant gives one run_id in every time zone, and another one for each random part."""
+    with set_local_zone(zone):
+        assert generate_run_id(datetime(2024, 3, 1, 2, 3, 4, 567890, tzinfo=UTC), "0a1b2c3d") == RUN.run_id
+        assert generate_run_id(moment.astimezone(timezone(timedelta(hours=hours))), tail) == generate_run_id(
+            moment, tail
+        )
+    assert (generate_run_id(moment, tail) == generate_run_id(moment, other)) is (tail == other)
 
 
 @pytest.mark.parametrize(
     "tail", ["", "0123456", "012345678", "ABCDEF01", "0123456g", "0123456\n", "../../..", "\u0661" * 8], ids=short
 )
-def test_a_run_id_needs_eight_hexadecimal_digits(tail: str) -> None:
-    """A tail of another shape is refused, since it would weaken uniqueness or escape the path."""
-    assert refused(lambda: new_run_id(datetime(2024, 1, 1, tzinfo=UTC), tail)).field == "run_id"
+def test_generated_run_id_needs_eight_hex_digits(tail: str) -> None:
+    """Another random part is refused, because it could weaken uniqueness or escape the path."""
+    assert refused(lambda: generate_run_id(datetime(2024, 1, 1, tzinfo=UTC), tail)).field == "run_id"
 
 
 @given(some=st.lists(runs))
-def test_keys_and_runs_sort_part_by_part(some: list[Run]) -> None:
-    """Order goes by source, customer, query, day and run_id, each compared as written."""
+def test_keys_and_runs_sort_by_parts(some: list[Run]) -> None:
+    """The order is by source, customer, query, day and run_id, each compared as text."""
     assert sorted(some) == sorted(some, key=astuple)
     assert len(set(some)) == len(set(map(astuple, some)))
 
 
-def test_a_key_never_changes() -> None:
-    """What was checked once stays as it was checked."""
+def test_key_is_immutable() -> None:
+    """A key cannot be changed after validation."""
     for value, part in ((KEY, "customer_id"), (RUN, "run_id")):
         with pytest.raises(FrozenInstanceError):
             setattr(value, part, "../x")
@@ -344,8 +342,8 @@ def test_a_key_never_changes() -> None:
 
 @pytest.mark.invariant("S20")
 @given(since=st.dates(), length=st.integers(-3, 400))
-def test_days_between_counts_both_ends(since: date, length: int) -> None:
-    """Every day from first to last comes once and in order, and none when the last is before the first."""
+def test_days_between_includes_both_ends(since: date, length: int) -> None:
+    """Every day from first to last comes once and in order; none when the last is before the first."""
     assume(date.min.toordinal() <= since.toordinal() + length <= date.max.toordinal())
     days = list(days_between(since, since + timedelta(days=length)))
     assert [day.toordinal() for day in days] == list(range(since.toordinal(), since.toordinal() + length + 1))

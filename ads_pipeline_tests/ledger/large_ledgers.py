@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from ads_pipeline.domain.freshness import mint
+from ads_pipeline.domain.freshness import new_row_version
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.tables import Day, Instant
@@ -188,7 +188,7 @@ def _day(day: date) -> dict[str, Any]:
     """A day, the moments after it at which things happened, and how the versions begin of rows written then."""
     start = datetime.combine(day, time.min, UTC) + timedelta(days=1)
     at = {name: start + after for name, after in _MOMENTS.items()}
-    versions = {f"version_{name}": mint(moment, after=None, randomness=0)[:12] for name, moment in at.items()}
+    versions = {f"version_{name}": new_row_version(moment, after=None, randomness=0)[:12] for name, moment in at.items()}
     named = {"logical_date": day, "day_text": day.isoformat(), "stamp": f"{day:%Y%m%d}", "never": NEVER}
     return named | at | versions
 
@@ -257,13 +257,13 @@ _LOADS: Final = (
     SELECT {_KEY}, {_LOADED}, '{VERSION}', {ROWS}, 1, {_LOADED_AT} FROM grown WHERE loaded IS NOT NULL
     """,
     f"""
-    INSERT INTO finishes (asset, {_KEY}, finished_at, run_id, outcome, code_version)
+    INSERT INTO finished_attempts (asset, {_KEY}, finished_at, run_id, outcome, code_version)
     SELECT 'warehouse', {_KEY}, {_LOADED_AT}, {_LOADED}, 'SUCCEEDED', '{VERSION}' FROM grown
     WHERE loaded IS NOT NULL
     """,
     f"""
     INSERT INTO demotions ({_KEY}, run_id, validation_id, error_class, error_message, rows_read, rows_failed,
-        begun_at)
+        started_at)
     SELECT {_KEY}, {_CURRENT}, 'again', 'row_contract', message, {ROWS}, 1, acted FROM grown WHERE demoting = 1
     """,
 )
@@ -294,11 +294,11 @@ _STATUSES: Final = (
 # Every partition that has a run was claimed for it once; one in a hundred is claimed now.
 _CONTROL: Final = (
     """
-    INSERT INTO leases (run_id, opened_at, beat_at, expires_at, ended_at)
+    INSERT INTO leases (run_id, opened_at, heartbeat_at, expires_at, ended_at)
     SELECT 'produced-' || stamp, landed_1, acted, acted, acted FROM grown_days
     """,
     """
-    INSERT INTO leases (run_id, opened_at, beat_at, expires_at)
+    INSERT INTO leases (run_id, opened_at, heartbeat_at, expires_at)
     SELECT 'producing', min(landed_1), max(acted), max(never) FROM grown_days
     """,
     f"""
@@ -317,20 +317,20 @@ _CONTROL: Final = (
     SELECT {_KEY}, landed_1, 'producing', 'transport', 'the connection was reset' FROM grown WHERE runs = 0
     """,
     """
-    INSERT INTO operator_acts (act_id, act, operator, command, filters, reason, partitions_changed, acted_at)
+    INSERT INTO control_actions (action_id, action, operator, command, filters, reason, partitions_changed, performed_at)
     SELECT 'act-1', 'reprocess', 'ada', 'state reprocess', '', 'asked to', count(*), max(acted) FROM grown
     WHERE kind = 'plain' AND number % 1000 = 0
     """,
     f"""
-    INSERT INTO acted_partitions (act_id, {_KEY}, status_before)
-    SELECT 'act-1', {_KEY}, status FROM grown WHERE kind = 'plain' AND number % 1000 = 0
+    INSERT INTO control_action_partitions (action_id, {_KEY}, status_before, attempt_no)
+    SELECT 'act-1', {_KEY}, status, 1 FROM grown WHERE kind = 'plain' AND number % 1000 = 0
     """,
     f"""
-    INSERT INTO requests ({_KEY}, kind, act_id, attempt_no, requested_at)
+    INSERT INTO requests ({_KEY}, kind, action_id, attempt_no, requested_at)
     SELECT {_KEY}, 'reprocess', 'act-1', 1, acted FROM grown WHERE kind = 'plain' AND number % 1000 = 0
     """,
     f"""
-    INSERT INTO terminal_marks ({_KEY}, act_id, marked_at)
+    INSERT INTO terminal_marks ({_KEY}, action_id, marked_at)
     SELECT {_KEY}, 'act-1', acted FROM grown WHERE kind = 'due' AND number % 10 = 0
     """,
     f"""

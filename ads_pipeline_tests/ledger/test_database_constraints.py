@@ -11,23 +11,23 @@ from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.tables import metadata
 from ads_pipeline.ledger.values import Publication
-from ads_pipeline_tests.ledger.builders import accept, accepted, key, landed, order, reject
+from ads_pipeline_tests.ledger.builders import acceptance, accepted_runs, key, registered_runs, action_request, rejection
 
 K = key()
 HERE = "source = 'google_ads' AND customer_id = '1234567890'"
 LATER = "'2030-01-01T00:00:00.000000Z'"
-APPEND_ONLY = ("runs", "attempts", "load_records", "operator_acts", "acted_partitions")
+APPEND_ONLY = ("runs", "attempts", "load_records", "control_actions", "control_action_partitions")
 
 
 @pytest.fixture
 def success(ledger: Ledger) -> Ledger:
     """A ledger with one row in every table: a success from r1, loaded, beside a rejected r2."""
-    first, second = landed(ledger, K, "r1", "r2")
-    ledger.record_verdicts([accept(first), reject(second)])
+    first, second = registered_runs(ledger, K, "r1", "r2")
+    ledger.record_verdicts([acceptance(first), rejection(second)])
     ledger.publish([Publication(run=first, table_version=0)])
     other = key("42")
-    accepted(ledger, [other])
-    ledger.carry_out(Action.WITHDRAW, [other], order())
+    accepted_runs(ledger, [other])
+    ledger.execute(Action.WITHDRAW, [other], action_request())
     return ledger
 
 
@@ -178,7 +178,7 @@ def test_a_reader_has_no_way_to_write(success: Ledger, url: str) -> None:
         "insert_pending",
         "record_verdict",
         "record_verdicts",
-        "carry_out",
+        "execute",
         "begin_demotions",
         "publish",
         "record_failed_loads",
@@ -200,14 +200,14 @@ def test_the_desk_cannot_judge() -> None:
     """What the control plane holds can requeue, mark and park; it has no verb for a verdict, a run or a pointer."""
     verbs = {name for name in dir(ControlActions) if not name.startswith("_")}
     reading = {name for name in dir(LedgerReader) if not name.startswith("_")}
-    assert verbs - reading == {"carry_out", "record_failed_fetches", "park", "release"}
+    assert verbs - reading == {"execute", "record_failed_fetches", "park", "release"}
 
 
 @pytest.mark.invariant("S12")
 def test_a_postgres_role_may_be_given_reading_alone(postgres_url: str) -> None:
     """Credentials that were granted reading read everything and write nothing."""
     with Ledger.opened(postgres_url) as ledger:
-        accepted(ledger, [K])
+        accepted_runs(ledger, [K])
     engine = database.open_engine(postgres_url)
     role = f"loader_{sa.make_url(postgres_url).database}"
     database.transact(engine, lambda c: c.exec_driver_sql(f"CREATE ROLE {role} LOGIN"))

@@ -26,13 +26,13 @@ WEEK: Final = {"since": DAY, "until": DAY + timedelta(days=6)}
 MIDDLE: Final = PartitionKey(source=SOURCE, customer_id="1000000175", query_name="campaign_daily", logical_date=DAY)
 MOST: Final = 100  # is to this ledger what the command's bound is to one of a million
 
-PRIMARY, BY_DAY = "partition_state_pkey", "partition_state_by_day"
-NOT_READY, FAILED = "partition_state_not_ready", "partition_state_failed"
-POINTERS, STATUSES, FINISHES = "warehouse_pointer_pkey", "partition_status_pkey", "finishes_pkey"
-RUNS: Final = {"runs_pkey", "one_run_an_ordinal"}
-ATTEMPTS: Final = {"attempts_pkey", "one_verdict_a_run"}
+PRIMARY, BY_DAY = "partition_state_pkey", "partition_state_by_date"
+NOT_READY, FAILED = "partition_state_not_success", "partition_state_failed"
+POINTERS, STATUSES, FINISHES = "warehouse_pointer_pkey", "partition_status_pkey", "finished_attempts_pkey"
+RUNS: Final = {"runs_pkey", "runs_ordinal_unique"}
+ATTEMPTS: Final = {"attempts_pkey", "attempts_verdict_unique"}
 BIG: Final = {
-    *("partition_state", "runs", "attempts", "warehouse_pointer", "load_records", "finishes", "partition_status"),
+    *("partition_state", "runs", "attempts", "warehouse_pointer", "load_records", "finished_attempts", "partition_status"),
     "claims",
 }
 
@@ -70,47 +70,47 @@ Ask = Callable[[LedgerReader], object]
 # By which what is due or wanted is seen to be failed still, not marked, not parked, and nobody's.
 HELD_BACK: Final = {
     *(PRIMARY, BY_DAY, FAILED, "terminal_marks_pkey", "parkings_pkey"),
-    *("claims_pkey", "claims_of_run", "leases_pkey", "leases_open"),  # from the claim, or from the few that live
+    *("claims_pkey", "claims_by_run", "leases_pkey", "leases_open"),  # from the claim, or from the few that live
 }
 POLICY, LAST_DAY = RetryPolicy(max_age=timedelta(days=9_999)), FIRST_DAY + timedelta(days=SHAPE.days)
 # What else is asked of few among very many.
 QUESTIONS: Final[Mapping[str, tuple[Ask, set[str]]]] = {
     "states": (lambda ledger: ledger.states(KEYS), {PRIMARY, BY_DAY}),
     "one standing": (
-        lambda ledger: ledger.standing(MIDDLE),
+        lambda ledger: ledger.publication_status(MIDDLE),
         {PRIMARY, BY_DAY, POINTERS, *RUNS, *ATTEMPTS, "demotions_pkey"},
     ),
     "standings": (
-        lambda ledger: ledger.standings_of(KEYS),
+        lambda ledger: ledger.publication_statuses(KEYS),
         {PRIMARY, BY_DAY, POINTERS, *RUNS, *ATTEMPTS, "demotions_pkey"},
     ),
     "the standings of a day": (
-        lambda ledger: ledger.standings(source=SOURCE, query_name=MIDDLE.query_name, since=DAY, until=DAY),
+        lambda ledger: ledger.publication_statuses_of_query(source=SOURCE, query_name=MIDDLE.query_name, since=DAY, until=DAY),
         {BY_DAY, POINTERS, *RUNS, *ATTEMPTS, "demotions_pkey"},
     ),
     "what readers see of a day": (
-        lambda ledger: ledger.showing(source=SOURCE, query_name=MIDDLE.query_name, since=DAY, until=DAY),
+        lambda ledger: ledger.visible_runs(source=SOURCE, query_name=MIDDLE.query_name, since=DAY, until=DAY),
         {BY_DAY, POINTERS, *RUNS, *ATTEMPTS},
     ),
-    "readable": (lambda ledger: ledger.readable(RUN_NAMES), {PRIMARY, BY_DAY, *ATTEMPTS, "demotions_pkey"}),
-    "statuses": (lambda ledger: ledger.statuses(RAW, KEYS), {STATUSES, FINISHES}),
-    "one status": (lambda ledger: ledger.statuses(RAW, KEYS[:1]), {STATUSES, FINISHES}),
+    "readable": (lambda ledger: ledger.readable_runs(RUN_NAMES), {PRIMARY, BY_DAY, *ATTEMPTS, "demotions_pkey"}),
+    "statuses": (lambda ledger: ledger.partition_statuses(RAW, KEYS), {STATUSES, FINISHES}),
+    "one status": (lambda ledger: ledger.partition_statuses(RAW, KEYS[:1]), {STATUSES, FINISHES}),
     "what is due": (
-        lambda ledger: [ledger.schedule.due(POLICY, lane, source=SOURCE, today=LAST_DAY) for lane in Lane],
+        lambda ledger: [ledger.retry_queue.find_due(POLICY, lane, source=SOURCE, today=LAST_DAY) for lane in Lane],
         {"retry_schedule_due", *HELD_BACK},
     ),
     "what is wanted": (
-        lambda ledger: [ledger.schedule.wanted(POLICY, lane, source=SOURCE, today=LAST_DAY) for lane in Lane],
-        {"requests_oldest", "requests_pkey", "retry_schedule_pkey", *HELD_BACK},
+        lambda ledger: [ledger.retry_queue.find_due_requests(POLICY, lane, source=SOURCE, today=LAST_DAY) for lane in Lane],
+        {"requests_by_time", "requests_pkey", "retry_schedule_pkey", *HELD_BACK},
     ),
     "what was not planned": (
         lambda ledger: database.transact(
-            ledger._engine, lambda c: c.execute(retry_queue_queries.unplanned(1_000)).all()
+            ledger._engine, lambda c: c.execute(retry_queue_queries.select_unscheduled(1_000)).all()
         ),
         {FAILED, "retry_schedule_pkey"},
     ),
-    "failures": (lambda ledger: ledger.schedule.failures(KEYS), {*ATTEMPTS, "failed_fetches_pkey"}),
-    "who holds them": (lambda ledger: ledger.holders(KEYS), {"claims_pkey", "leases_pkey"}),
+    "failures": (lambda ledger: ledger.retry_queue.find_failures(KEYS), {*ATTEMPTS, "failed_fetches_pkey"}),
+    "who holds them": (lambda ledger: ledger.lease_holders(KEYS), {"claims_pkey", "leases_pkey"}),
     "runs": (lambda ledger: ledger.runs(MIDDLE), RUNS),
     "attempts": (lambda ledger: ledger.attempts(MIDDLE), ATTEMPTS),
 }
@@ -156,7 +156,7 @@ def _database_of(server: str) -> str:
 def test_a_page_comes_from_an_index(grown: sa.Engine, name: str, after: PartitionKey | None) -> None:
     """A page of any filter is read from one index, wherever in the list it begins."""
     wanted, allowed, _tally = LISTINGS[name]
-    used = _used(grown, lambda ledger: ledger.page(wanted, after=after, limit=20))
+    used = _used(grown, lambda ledger: ledger.list_states(wanted, after=after, limit=20))
     assert len(used.indexes) == 1
     assert used.indexes <= allowed
     assert used.scanned == set()
@@ -167,7 +167,7 @@ def test_a_page_comes_from_an_index(grown: sa.Engine, name: str, after: Partitio
 def test_a_tally_comes_from_indexes(grown: sa.Engine, name: str, after: PartitionKey | None) -> None:
     """Each status is counted in an index of its own: failed, not ready, and by key or by day for successes."""
     wanted, _page, expected = LISTINGS[name]
-    used = _used(grown, lambda ledger: ledger.tally(wanted, after=after, most=MOST))
+    used = _used(grown, lambda ledger: ledger.count_by_status(wanted, after=after, max_count=MOST))
     assert used == Used(indexes=expected, scanned=set())
 
 
@@ -188,8 +188,8 @@ _INDEX: Final = re.compile(
 _SCAN: Final = re.compile(rf"^(?:SCAN|(?:Parallel )?Seq Scan on) (\w+)(?! USING (?:COVERING )?INDEX {FAILED})\b")
 # SQLite numbers the indexes of a table's keys.
 _KEYS: Final = {
-    "sqlite_autoindex_runs_2": "one_run_an_ordinal",
-    "sqlite_autoindex_attempts_2": "one_verdict_a_run",
+    "sqlite_autoindex_runs_2": "runs_ordinal_unique",
+    "sqlite_autoindex_attempts_2": "attempts_verdict_unique",
 }
 
 

@@ -48,7 +48,7 @@ def test_what_a_lost_machine_was_at_work_on_is_run_again(house: LocalDeployment)
         dead = ledger.lease_holders([partition])[partition].run_id
     until(lambda: True if not alive(house.home) else None)
     assert ledger.state(partition).attempt_count == 0, "it was killed too late to be killed at work"
-    assert dagster_records.statuses(house.home, None, [dead]) == {dead: "STARTED"}
+    assert dagster_records.read_statuses(house.home, None, [dead]) == {dead: "STARTED"}
 
     with served(house.home, ENVIRONMENT) as instance:
         instance.wait(lambda: True if instance.status(dead) == "FAILURE" else None)

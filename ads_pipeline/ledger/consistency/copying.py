@@ -10,11 +10,11 @@ from ads_pipeline.errors import CopyDiffers, TargetNotEmpty
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.consistency.digest import LedgerDigest, RowHasher, TableDigest, digest_table, read_batches
 from ads_pipeline.ledger.control.tables import leases
-from ads_pipeline.ledger.tables import operator_acts, runs
+from ads_pipeline.ledger.tables import control_actions, runs
 
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
-_REFERENCED: Final = (runs, operator_acts, leases)  # other tables have foreign keys to these
+_REFERENCED: Final = (runs, control_actions, leases)  # other tables have foreign keys to these
 TABLES: Final = (*_REFERENCED, *(table for table in database.METADATA.sorted_tables if table not in _REFERENCED))
 
 

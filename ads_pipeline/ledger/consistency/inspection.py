@@ -107,8 +107,8 @@ class LedgerInspection(LedgerReader):
 
     def unfinished(self) -> list[tuple[Run, datetime]]:
         """The demotions that have begun and are not recorded, each with when it began, oldest first."""
-        order = demotions.c.begun_at, *key_of(demotions), demotions.c.run_id
-        return [(run_in(row), row.begun_at) for row in self._execute(sa.select(demotions).order_by(*order))]
+        order = demotions.c.started_at, *key_of(demotions), demotions.c.run_id
+        return [(run_in(row), row.started_at) for row in self._execute(sa.select(demotions).order_by(*order))]
 
     def open_runs(self) -> list[OpenRun]:
         """The runs that have not ended, as far as they are projected, by name."""

@@ -31,7 +31,7 @@ from ads_pipeline.domain.transitions import (
 from ads_pipeline.errors import IllegalTransition, LogContradicted, UnsoundAcceptance
 from ads_pipeline.ledger.row_mapping import fields_for, key_in, key_of, registered_of, run_in, state_of
 from ads_pipeline.ledger.state.verdict_recorder import require_sound_seal
-from ads_pipeline.ledger.tables import KEY, acted_partitions, attempts, operator_acts, partition_state, runs
+from ads_pipeline.ledger.tables import KEY, control_action_partitions, attempts, control_actions, partition_state, runs
 
 AT_ONCE: Final = 5_000
 CLOCKS_GO_BACK: Final = timedelta(hours=1)  # and no further, or it is the log that is wrong
@@ -75,7 +75,7 @@ class PartitionHistory:
         for act in self.acts:
             before = act.attempt_no
             if before is None:
-                before = sum(attempt.judged_at <= act.acted_at for attempt in self.attempts)
+                before = sum(attempt.judged_at <= act.performed_at for attempt in self.attempts)
             found.setdefault(before, []).append(act)
         return found
 
@@ -155,12 +155,12 @@ def _moved(state: PartitionState, acts: Iterable[sa.Row[Any]]) -> PartitionState
 
 def _acted(state: PartitionState, act: sa.Row[Any]) -> PartitionState:
     if act.status_before != state.recorded_status:
-        problem = f"act {act.act_id} found it {act.status_before or 'absent'}, the log has it {state.recorded_status or 'absent'}"
+        problem = f"act {act.action_id} found it {act.status_before or 'absent'}, the log has it {state.recorded_status or 'absent'}"
         raise LogContradicted(str(state.key), problem)
     try:
-        return apply_control_action(state, MOVING[act.act], now=act.acted_at)
+        return apply_control_action(state, MOVING[act.action], now=act.performed_at)
     except IllegalTransition as error:
-        raise LogContradicted(str(state.key), f"act {act.act_id}: {error}") from error
+        raise LogContradicted(str(state.key), f"act {act.action_id}: {error}") from error
 
 
 def _contradicted(state: PartitionState, attempt: sa.Row[Any], problem: str) -> LogContradicted:
@@ -183,8 +183,8 @@ _STREAMS: Final[tuple[sa.Select[Any], ...]] = (
     sa.select(partition_state).order_by(*key_of(partition_state)),
     sa.select(runs).order_by(*key_of(runs), runs.c.ordinal),
     sa.select(attempts).order_by(*key_of(attempts), attempts.c.attempt_no),
-    sa.select(acted_partitions, operator_acts.c.act, operator_acts.c.acted_at)
-    .join(operator_acts, operator_acts.c.act_id == acted_partitions.c.act_id)
-    .where(operator_acts.c.act.in_(sorted(MOVING)))
-    .order_by(*key_of(acted_partitions), operator_acts.c.acted_at, acted_partitions.c.act_id),
+    sa.select(control_action_partitions, control_actions.c.action, control_actions.c.performed_at)
+    .join(control_actions, control_actions.c.action_id == control_action_partitions.c.action_id)
+    .where(control_actions.c.action.in_(sorted(MOVING)))
+    .order_by(*key_of(control_action_partitions), control_actions.c.performed_at, control_action_partitions.c.action_id),
 )

@@ -13,7 +13,7 @@ leases = sa.Table(
     metadata,
     sa.Column("run_id", sa.Text, primary_key=True),
     sa.Column("opened_at", Instant),
-    sa.Column("beat_at", Instant),
+    sa.Column("heartbeat_at", Instant),
     sa.Column("expires_at", Instant),
     sa.Column("ended_at", Instant),
 )
@@ -34,7 +34,7 @@ requests = sa.Table(
     metadata,
     *key_columns(),
     sa.Column("kind", sa.Text),
-    sa.Column("act_id", sa.Text),
+    sa.Column("action_id", sa.Text),
     sa.Column("attempt_no", sa.Integer),
     sa.Column("requested_at", Instant),
 )
@@ -71,7 +71,7 @@ terminal_marks = sa.Table(
     "terminal_marks",
     metadata,
     *key_columns(),
-    sa.Column("act_id", sa.Text),
+    sa.Column("action_id", sa.Text),
     sa.Column("marked_at", Instant),
 )
 

@@ -1,1 +1,1 @@
-"""Builds the ledger's schema, revision by revision; run by `database.migrate`, never by hand."""
+"""Creates the ledger's schema, revision by revision. `database.migrate` runs the revisions."""

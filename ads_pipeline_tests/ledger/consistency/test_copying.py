@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,8 @@ from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.status.status_table import StatusTable
 from ads_pipeline.progress import no_progress
 from ads_pipeline_tests.ledger.builders import FakeClock, accepted_runs, keys, publish_runs, run
+from ads_pipeline_tests.ledger.histories import Step, apply_history
 from ads_pipeline_tests.ledger.large_ledgers import Shape, grow
-from ads_pipeline_tests.ledger.strategies import PLACES, Step, apply_history
 
 SHAPE = Shape(queries=2, customers=25, days=40)
 ROWS_PER_BATCH = 700  # less than most tables hold
@@ -101,9 +102,9 @@ def test_a_copy_behaves_like_its_source(source_url: str, target_url: str) -> Non
     """Later registrations, verdicts and loads have the same effect in both, and states still match their logs."""
     copy_ledger(source_url, target_url, progress=no_progress)
     later = [
-        Step(what=what, place=place, run=7, jump=10**13)
-        for what in ("land", "accept", "load")
-        for place in range(PLACES)
+        Step(operation=operation, partition_no=partition_no, run_no=7, clock_change=timedelta(days=100))
+        for operation in ("register", "accept", "publish")
+        for partition_no in range(2)
     ]
     for address in (source_url, target_url):
         clock = FakeClock()
@@ -191,7 +192,7 @@ def test_copy_is_of_one_moment(url: str, target_url: str) -> None:
 
         @contextmanager
         def write_meanwhile(description: str, _total: int) -> Iterator[Callable[[int], None]]:
-            if description == "copying operator_acts":
+            if description == "copying control_actions":
                 accepted_runs(ledger, keys(4), "r2")
             yield lambda _count: None
 

@@ -31,7 +31,7 @@ from ads_pipeline_tests.ledger.builders import (
     sealed_runs,
     set_on_exit,
 )
-from ads_pipeline_tests.ledger.strategies import SCRIPTED_HISTORY, apply_history
+from ads_pipeline_tests.ledger.histories import SCRIPTED_HISTORY, apply_history
 
 
 @pytest.mark.invariant("L3")

@@ -1,1 +1,1 @@
-"""One module a revision. A released revision is never edited: mend it with the next one."""
+"""One module for each revision. A released revision is never edited; the next one corrects it."""

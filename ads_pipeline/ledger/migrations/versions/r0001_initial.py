@@ -1,0 +1,21 @@
+"""Creates the ledger's schema: every table, index and trigger."""
+
+from alembic import op
+
+from ads_pipeline.ledger.migrations import dialects, schema_control, schema_events, schema_state, schema_status
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    dialect = op.get_bind().dialect.name
+    for statement in dialects.functions(dialect):
+        op.execute(statement)
+    for schema in (schema_state, schema_control, schema_events, schema_status):
+        for statement in schema.TABLES.split(";"):
+            op.execute(dialects.render(dialect, statement))
+        for statement in schema.triggers(dialect):
+            op.execute(statement)
