@@ -20,14 +20,11 @@ def contract_for(query_name: str, schema_version: str) -> type[Row]:
     """The pandera model for these rows. Raises ContractMissing, which lists the declared versions."""
     model = CONTRACTS.get((query_name, schema_version))
     if model is None:
-        raise ContractMissing(query_name, schema_version, declared_versions(query_name))
+        declared = tuple(version for name, version in CONTRACTS if name == query_name)
+        raise ContractMissing(query_name, schema_version, declared)
     return model
 
 
 def rules_for(query_name: str, schema_version: str) -> Rules:
     """The same contract as plain data, which Spark can send to its workers. Raises ContractMissing."""
     return read_rules(contract_for(query_name, schema_version), schema_version=schema_version)
-
-
-def declared_versions(query_name: str) -> tuple[str, ...]:
-    return tuple(version for name, version in CONTRACTS if name == query_name)

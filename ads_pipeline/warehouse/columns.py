@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from deltalake import Field
 from deltalake import Schema as DeltaSchema
 from pyspark.sql.types import StructType
 
@@ -29,10 +28,6 @@ class TableColumn:
     name: str
     type: str
 
-    @property
-    def document(self) -> dict[str, Any]:
-        return {"name": self.name, "type": json.loads(self.type), "nullable": True, "metadata": {}}
-
 
 _REQUIRED = {name: TableColumn(name=name, type='"string"') for name in KEY_COLUMNS} | {
     DATE_COLUMN: TableColumn(name=DATE_COLUMN, type='"date"')
@@ -49,9 +44,7 @@ def read_spark_columns(table: object, schema: StructType) -> tuple[TableColumn, 
     _check_names(table, [*columns, *_REQUIRED])
     for column in columns.values():
         if not _is_storable(json.loads(column.type)):
-            problem = (
-                f"column {printable(column.name)} has type {column.type}, which some Delta readers lack"
-            )
+            problem = f"column {printable(column.name)} has type {column.type}, which some Delta readers lack"
             raise WarehouseError(str(table), problem)
     *keys, day = _REQUIRED.values()
     return (*keys, *columns.values(), day)
@@ -78,16 +71,15 @@ def to_delta_schema(columns: Iterable[TableColumn]) -> DeltaSchema:
     return DeltaSchema.from_json(json.dumps(_to_struct(columns)))
 
 
-def to_delta_fields(columns: Iterable[TableColumn]) -> list[Field]:
-    return list(to_delta_schema(columns).fields)
-
-
 def to_spark_schema(columns: Iterable[TableColumn]) -> StructType:
     return StructType.fromJson(_to_struct(columns))
 
 
 def _to_struct(columns: Iterable[TableColumn]) -> dict[str, Any]:
-    return {"type": "struct", "fields": [column.document for column in columns]}
+    fields = [
+        {"name": column.name, "type": json.loads(column.type), "nullable": True, "metadata": {}} for column in columns
+    ]
+    return {"type": "struct", "fields": fields}
 
 
 def _parse_columns(document: str) -> list[TableColumn]:

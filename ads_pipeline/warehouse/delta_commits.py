@@ -21,10 +21,10 @@ from deltalake.transaction import AddAction, CommitProperties, PostCommitHookPro
 
 from ads_pipeline.errors import WarehouseError
 from ads_pipeline.storage.durable_files import make_durable_directories, sync_directory, sync_file
-from ads_pipeline.warehouse.columns import TableColumn, read_delta_columns, to_delta_fields, to_delta_schema
+from ads_pipeline.warehouse.columns import TableColumn, read_delta_columns, to_delta_schema
 from ads_pipeline.warehouse.values import DATE_COLUMN, KEY_COLUMNS, DataFile, WarehouseTable
 
-APPLICATION_ID = "ads_pipeline"
+APP_ID = "ads_pipeline"
 TOKEN_FIELD = "adsPipelineToken"  # noqa: S105 - the name of a field in the log
 _COMMITS_PER_CHECKPOINT = 100
 _LOG_RETENTION = timedelta(days=30)  # Delta's default; our tables do not change it
@@ -76,9 +76,7 @@ def create_table(table: WarehouseTable, columns: tuple[TableColumn, ...]) -> Non
             str(table.path),
             schema=to_delta_schema(columns),
             partition_by=[DATE_COLUMN],
-            commit_properties=CommitProperties(
-                app_transactions=[Transaction(APPLICATION_ID, 1)], max_commit_retries=0
-            ),
+            commit_properties=CommitProperties(app_transactions=[Transaction(APP_ID, 1)], max_commit_retries=0),
         )
     except DeltaError:
         if not _entry_path(table, 0).is_file():
@@ -121,7 +119,7 @@ def commit_columns(snapshot: TableSnapshot, *, new: Iterable[TableColumn], token
         snapshot,
         token,
         lambda properties: snapshot.handle.alter.add_columns(
-            to_delta_fields(new), commit_properties=properties, post_commithook_properties=_NO_HOOKS
+            list(to_delta_schema(new).fields), commit_properties=properties, post_commithook_properties=_NO_HOOKS
         ),
     )
 
@@ -184,10 +182,10 @@ def write_checkpoint(table: WarehouseTable, version: int) -> None:
 def _commit(snapshot: TableSnapshot, token: str, commit: Callable[[CommitProperties], None]) -> CommitOutcome:
     """Commit, and read the outcome from the log, because the call may raise after the commit took place."""
     sync_log_entry(snapshot)  # the previous entry must survive a power cut before another one follows it
-    previous = snapshot.handle.transaction_version(APPLICATION_ID) or 0
+    previous = snapshot.handle.transaction_version(APP_ID) or 0
     properties = CommitProperties(
         custom_metadata={TOKEN_FIELD: token},
-        app_transactions=[Transaction(APPLICATION_ID, previous + 1)],
+        app_transactions=[Transaction(APP_ID, previous + 1)],
         max_commit_retries=0,  # a library retry would skip commits that it considers harmless
     )
     with suppress(Exception):

@@ -4,22 +4,22 @@ The result depends neither on the order of the rows nor on how they are spread o
 of replaced files with the rows of the new files in this way.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import date
 
 import duckdb
 import pyarrow.parquet as pq
 
 from ads_pipeline.warehouse.columns import TableColumn
-from ads_pipeline.warehouse.values import DATE_COLUMN, KEY_COLUMNS, Slice, SliceContent
+from ads_pipeline.warehouse.values import DATE_COLUMN, KEY_COLUMNS, Slice
 
 
-def read_contents(
+def read_slices(
     paths: Sequence[str], columns: Iterable[TableColumn], *, days: tuple[date, date] | None = None
-) -> dict[Slice, SliceContent]:
-    """The row count and digest of each slice. The digest covers the given columns; without columns it is 0."""
+) -> list[Slice]:
+    """The slices that these files hold. The digest covers the given columns; without columns it is 0."""
     if not paths:
-        return {}
+        return []
     present = {name for path in paths for name in pq.read_schema(path).names} | {DATE_COLUMN}
     digested = ", ".join(
         _quote(column.name) if column.name in present else "NULL" for column in columns if column.name != DATE_COLUMN
@@ -35,16 +35,14 @@ def read_contents(
     with duckdb.connect() as connection:
         connection.execute("SET threads = 2")
         rows = connection.execute(query, {"paths": list(paths), "since": since, "until": until}).fetchall()
-    return {Slice(*key): SliceContent(rows=count, digest=int(digest)) for *key, count, digest in rows}
+    return [Slice(*row) for row in rows]
 
 
-def group_by_partition(
-    contents: Mapping[Slice, SliceContent],
-) -> dict[tuple[str, date], list[tuple[Slice, SliceContent]]]:
+def group_by_partition(slices: Iterable[Slice]) -> dict[tuple[str, date], list[Slice]]:
     """The slices of each partition. There is more than one only if another application mixed runs."""
-    grouped: dict[tuple[str, date], list[tuple[Slice, SliceContent]]] = {}
-    for part, content in contents.items():
-        grouped.setdefault((part.customer_id, part.day), []).append((part, content))
+    grouped: dict[tuple[str, date], list[Slice]] = {}
+    for part in slices:
+        grouped.setdefault((part.customer_id, part.day), []).append(part)
     return grouped
 
 

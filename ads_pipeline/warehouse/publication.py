@@ -28,24 +28,10 @@ from ads_pipeline.warehouse.delta_commits import (
     open_table,
 )
 from ads_pipeline.warehouse.error_translation import translate_errors, without_translation
-from ads_pipeline.warehouse.file_contents import group_by_partition, read_contents
+from ads_pipeline.warehouse.file_contents import group_by_partition, read_slices
 from ads_pipeline.warehouse.maintenance import find_removable_paths, remove_paths, stage_compaction
-from ads_pipeline.warehouse.staging import (
-    Partitions,
-    StagedFiles,
-    delete_staged_files,
-    find_affected_files,
-    stage_files,
-)
-from ads_pipeline.warehouse.values import (
-    DATE_COLUMN,
-    HeldPartition,
-    Load,
-    Slice,
-    SliceContent,
-    TableLoadResult,
-    WarehouseTable,
-)
+from ads_pipeline.warehouse.staging import Partitions, StagedFiles, delete_staged, find_affected_files, stage_files
+from ads_pipeline.warehouse.values import DATE_COLUMN, HeldPartition, Load, Slice, TableLoadResult, WarehouseTable
 
 MAX_COMMIT_ATTEMPTS: Final = 20
 DEFAULT_RETENTION: Final = timedelta(days=7)
@@ -121,7 +107,7 @@ class Warehouse:
             if snapshot is None:
                 return {}
             files = [table.absolute_path(file) for file in snapshot.files if first <= file.day <= last]
-            slices_by_partition = group_by_partition(read_contents(files, (), days=(first, last)))
+            slices_by_partition = group_by_partition(read_slices(files, (), days=(first, last)))
         return {table.partition_key(*key): _summarize(slices) for key, slices in slices_by_partition.items()}
 
     def _find_table(self, keys: Sequence[PartitionKey]) -> WarehouseTable:
@@ -166,7 +152,7 @@ def _replace(
             outdated += refused
         elif _commit(snapshot, staged):
             return TableLoadResult(table_version=snapshot.version + 1, loads=loads, outdated=tuple(outdated))
-        delete_staged_files(table, staged)
+        delete_staged(table, staged)
         _pause(attempt)
     raise TableContended(str(table), f"others committed first {MAX_COMMIT_ATTEMPTS} times; load again")
 
@@ -177,7 +163,7 @@ def _stage_removal(
     runs = [
         Run(key=snapshot.table.partition_key(*partition), run_id=part.run_id)
         for partition, slices in _read_slices(snapshot, partitions).items()
-        for part, _content in slices
+        for part in slices
         if partition in partitions
     ]
     removed = {(run.key.customer_id, run.key.logical_date) for run in is_removable(runs)}
@@ -194,7 +180,7 @@ def _rewrite(table: WarehouseTable, stage: Callable[[TableSnapshot], StagedFiles
             return None
         if _commit(snapshot, staged):
             return snapshot.version + 1
-        delete_staged_files(table, staged)
+        delete_staged(table, staged)
         _pause(attempt)
     raise TableContended(str(table), f"others committed first {MAX_COMMIT_ATTEMPTS} times; try again")
 
@@ -241,24 +227,22 @@ def _find_missing(snapshot: TableSnapshot, loads: Sequence[Load]) -> list[Load]:
     return [load for load in loads if not _is_held(load, slices_by_partition.get(load.partition, []))]
 
 
-def _is_held(load: Load, slices: Sequence[tuple[Slice, SliceContent]]) -> bool:
+def _is_held(load: Load, slices: Sequence[Slice]) -> bool:
     expected = [(load.run.run_id, load.schema_version, load.record_count)] if load.record_count else []
-    return [(part.run_id, part.schema_version, content.rows) for part, content in slices] == expected
+    return [(part.run_id, part.schema_version, part.rows) for part in slices] == expected
 
 
-def _read_slices(
-    snapshot: TableSnapshot, partitions: Partitions
-) -> dict[tuple[str, date], list[tuple[Slice, SliceContent]]]:
+def _read_slices(snapshot: TableSnapshot, partitions: Partitions) -> dict[tuple[str, date], list[Slice]]:
     files = find_affected_files(snapshot, partitions)
-    return group_by_partition(read_contents([snapshot.table.absolute_path(file) for file in files], ()))
+    return group_by_partition(read_slices([snapshot.table.absolute_path(file) for file in files], ()))
 
 
-def _summarize(slices: Sequence[tuple[Slice, SliceContent]]) -> HeldPartition:
-    only = slices[0][0] if len(slices) == 1 else None
+def _summarize(slices: Sequence[Slice]) -> HeldPartition:
+    only = slices[0] if len(slices) == 1 else None
     return HeldPartition(
         run_id=only.run_id if only else None,
         schema_version=only.schema_version if only else None,
-        rows=sum(content.rows for _slice, content in slices),
+        rows=sum(part.rows for part in slices),
     )
 
 

@@ -7,7 +7,7 @@ are carried over to the new files. They must match the old ones in count and dig
 import json
 import shutil
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -21,16 +21,8 @@ from ads_pipeline.errors import StagingDamaged
 from ads_pipeline.storage.durable_files import make_durable_directories, sync_directory, sync_file
 from ads_pipeline.warehouse.columns import TableColumn, to_spark_schema
 from ads_pipeline.warehouse.delta_commits import TableSnapshot
-from ads_pipeline.warehouse.file_contents import group_by_partition, read_contents
-from ads_pipeline.warehouse.values import (
-    DATE_COLUMN,
-    STAGING_DIRECTORY,
-    DataFile,
-    Load,
-    Slice,
-    SliceContent,
-    WarehouseTable,
-)
+from ads_pipeline.warehouse.file_contents import group_by_partition, read_slices
+from ads_pipeline.warehouse.values import DATE_COLUMN, STAGING_DIRECTORY, DataFile, Load, Slice, WarehouseTable
 
 Partitions = Collection[tuple[str, date]]  # customer and day
 
@@ -52,11 +44,7 @@ def find_affected_files(snapshot: TableSnapshot, partitions: Partitions) -> tupl
     customers: dict[date, list[str]] = {}
     for customer_id, day in partitions:
         customers.setdefault(day, []).append(customer_id)
-    return tuple(
-        file
-        for file in snapshot.files
-        if any(_may_hold(file, customer_id) for customer_id in customers.get(file.day, ()))
-    )
+    return tuple(file for file in snapshot.files if any(_may_hold(file, c) for c in customers.get(file.day, ())))
 
 
 def stage_files(
@@ -73,8 +61,8 @@ def stage_files(
     Raises StagingDamaged when the written rows differ from the expected ones. Then no file remains.
     """
     table, columns = snapshot.table, snapshot.columns
-    before = read_contents([table.absolute_path(file) for file in replaced], columns)
-    carried = {part: content for part, content in before.items() if (part.customer_id, part.day) not in partitions}
+    before = read_slices([table.absolute_path(file) for file in replaced], columns)
+    carried = [part for part in before if (part.customer_id, part.day) not in partitions]
     directory = table.path / STAGING_DIRECTORY / uuid.uuid4().hex
     try:
         frames = [] if rows is None else [_select_columns(rows, columns)]
@@ -90,7 +78,7 @@ def stage_files(
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def delete_staged_files(table: WarehouseTable, staged: StagedFiles) -> None:
+def delete_staged(table: WarehouseTable, staged: StagedFiles) -> None:
     """Delete files that no version refers to. Call it only after their commit has certainly failed."""
     for action in staged.added:
         (table.path / action.path).unlink(missing_ok=True)
@@ -141,14 +129,14 @@ def _verify(
     table: WarehouseTable,
     files: Sequence[Path],
     *,
-    carried: Mapping[Slice, SliceContent],
+    carried: Sequence[Slice],
     loads: Sequence[Load],
     columns: tuple[TableColumn, ...],
 ) -> None:
     for file in files:
         if file.is_symlink() or not file.is_file():
             raise StagingDamaged(str(table), f"{file.name} is not a regular file")
-    staged = group_by_partition(read_contents([str(file) for file in files], columns))
+    staged = group_by_partition(read_slices([str(file) for file in files], columns))
     kept = group_by_partition(carried)
     new = {load.partition: load for load in loads}
     for partition, slices in staged.items():
@@ -165,9 +153,9 @@ def _verify(
         raise StagingDamaged(str(table), f"{absent} is not among the staged rows")
 
 
-def _verify_load(table: WarehouseTable, load: Load, slices: Sequence[tuple[Slice, SliceContent]]) -> None:
-    rows = sum(content.rows for _slice, content in slices)
-    staged = {(part.run_id, part.schema_version) for part, _content in slices}
+def _verify_load(table: WarehouseTable, load: Load, slices: Sequence[Slice]) -> None:
+    rows = sum(part.rows for part in slices)
+    staged = {(part.run_id, part.schema_version) for part in slices}
     if staged != {(load.run.run_id, load.schema_version)}:
         raise StagingDamaged(str(table), f"{load.run} came with rows of another run or schema version")
     if rows != load.record_count:

@@ -50,17 +50,15 @@ class HeldPartition:
 
 
 class Slice(NamedTuple):
-    """The rows of one run in one partition of a known table. A tuple, because there are very many."""
+    """The rows of one run in one partition: their number, and a digest that does not depend on their order.
+
+    A tuple, because there are very many.
+    """
 
     customer_id: str
     day: date
     run_id: str
     schema_version: str
-
-
-class SliceContent(NamedTuple):
-    """The number of rows in a slice, and a digest of them that does not depend on their order."""
-
     rows: int
     digest: int
 

@@ -26,13 +26,13 @@ LOAD_SECONDS, EVENTS_PER_SECOND, EVENTS_PER_CALL = 60, 500, 10
 LONG_RUN_EVENTS = 100_000
 # The minimum of an append: the last sequence number of the run, and the event with its idempotency key.
 BASELINE_TABLES = """
-CREATE TABLE bare_head (run_id TEXT PRIMARY KEY, last_seq BIGINT NOT NULL);
-CREATE TABLE bare_events (
+CREATE TABLE baseline_head (run_id TEXT PRIMARY KEY, last_seq BIGINT NOT NULL);
+CREATE TABLE baseline_events (
     run_id TEXT, run_seq BIGINT, event_id TEXT, event_type TEXT, step_id TEXT, logical_attempt_id BIGINT,
     event_data TEXT, idempotency_key TEXT, emitted_at TEXT, persisted_at TIMESTAMPTZ,
     PRIMARY KEY (run_id, run_seq), UNIQUE (run_id, idempotency_key)
 );
-INSERT INTO bare_head VALUES ('bare', 0);
+INSERT INTO baseline_head VALUES ('baseline', 0);
 """
 COLUMNS = (
     "run_id, run_seq, event_id, event_type, step_id, logical_attempt_id, event_data, idempotency_key, emitted_at, "
@@ -43,20 +43,20 @@ COLUMNS = (
 def measure() -> Iterator[Ratio | Figure]:
     home = Path(tempfile.mkdtemp(prefix="pg"))
     server = get_server(home / "data", cleanup_mode="stop")
-    bare = psycopg2.connect(server.get_uri())
+    connection = psycopg2.connect(server.get_uri())
     try:
         url = server.get_uri(driver="psycopg2")
         with EventLog.opened(url) as log:
-            with bare.cursor() as cursor:
+            with connection.cursor() as cursor:
                 cursor.execute(BASELINE_TABLES)
-            bare.commit()
-            yield _measure_single_append(log, bare)
-            yield _measure_batch_append(log, bare)
+            connection.commit()
+            yield _measure_single_append(log, connection)
+            yield _measure_batch_append(log, connection)
             yield _measure_snapshot(log)
         yield from _measure_lag("Postgres", url)
         yield from _measure_lag("SQLite", f"sqlite:///{home / 'ledger.db'}")
     finally:
-        bare.close()
+        connection.close()
         server.cleanup()
         shutil.rmtree(home, ignore_errors=True)
 
@@ -72,17 +72,21 @@ def create_event(run_id: str, number: int) -> Event:
     )
 
 
-def _measure_single_append(log: EventLog, bare: Any) -> Ratio:
+def _measure_single_append(log: EventLog, connection: Any) -> Ratio:
     events = [create_event("single", number) for number in range(SINGLE_APPENDS)]
 
     def two_statements(number: int) -> None:
         row = _to_row(events[number])
-        with bare.cursor() as cursor:
-            cursor.execute("UPDATE bare_head SET last_seq = last_seq + 1 WHERE run_id = 'bare' RETURNING last_seq")
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "UPDATE baseline_head SET last_seq = last_seq + 1 WHERE run_id = 'baseline' RETURNING last_seq"
+            )
             (seq,) = cursor.fetchone()
             placeholders = ", ".join(["%s"] * 10)
-            cursor.execute(f"INSERT INTO bare_events ({COLUMNS}) VALUES ({placeholders})", (row[0], seq, *row[1:]))
-        bare.commit()
+            cursor.execute(
+                f"INSERT INTO baseline_events ({COLUMNS}) VALUES ({placeholders})", (row[0], seq, *row[1:])
+            )
+        connection.commit()
 
     return compare(
         "appending one event",
@@ -94,15 +98,15 @@ def _measure_single_append(log: EventLog, bare: Any) -> Ratio:
     )
 
 
-def _measure_batch_append(log: EventLog, bare: Any) -> Ratio:
+def _measure_batch_append(log: EventLog, connection: Any) -> Ratio:
     rounds = 12
     batches = [[create_event(f"batch-{n}", number) for number in range(EVENTS_PER_BATCH)] for n in range(rounds)]
 
     def insert(number: int) -> None:
-        rows = [(f"bare-{number}", seq, *_to_row(event)[1:]) for seq, event in enumerate(batches[number], 1)]
-        with bare.cursor() as cursor:
-            execute_values(cursor, f"INSERT INTO bare_events ({COLUMNS}) VALUES %s", rows, page_size=len(rows))
-        bare.commit()
+        rows = [(f"baseline-{number}", seq, *_to_row(event)[1:]) for seq, event in enumerate(batches[number], 1)]
+        with connection.cursor() as cursor:
+            execute_values(cursor, f"INSERT INTO baseline_events ({COLUMNS}) VALUES %s", rows, page_size=len(rows))
+        connection.commit()
 
     return compare(
         "appending 1,000 events in one call",
@@ -116,14 +120,14 @@ def _measure_batch_append(log: EventLog, bare: Any) -> Ratio:
 
 def _to_row(event: Event) -> tuple[Any, ...]:
     key = idempotency_key(
-        run_id="bare",
+        run_id="baseline",
         step_id=event.step_id,
         logical_attempt_id=1,
         event_type=event.event_type,
         plan_version="1",
     )
     now = datetime.now(UTC)
-    return ("bare", event.event_id, event.event_type, event.step_id, 1, event.payload, key, event.emitted_at, now)
+    return ("baseline", event.event_id, event.event_type, event.step_id, 1, event.payload, key, event.emitted_at, now)
 
 
 def _measure_snapshot(log: EventLog) -> Figure:

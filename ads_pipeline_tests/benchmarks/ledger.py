@@ -42,34 +42,34 @@ ATTEMPT_COLUMNS = (
 )
 # The state table and the attempts, with columns and primary keys but without other constraints and triggers.
 BASELINE_TABLES = """
-CREATE TABLE bare_state (LIKE partition_state);
-ALTER TABLE bare_state ADD PRIMARY KEY (source, customer_id, query_name, logical_date);
-CREATE TABLE bare_attempts (LIKE attempts);
-ALTER TABLE bare_attempts ADD PRIMARY KEY (source, customer_id, query_name, logical_date, attempt_no);
+CREATE TABLE baseline_state (LIKE partition_state);
+ALTER TABLE baseline_state ADD PRIMARY KEY (source, customer_id, query_name, logical_date);
+CREATE TABLE baseline_attempts (LIKE attempts);
+ALTER TABLE baseline_attempts ADD PRIMARY KEY (source, customer_id, query_name, logical_date, attempt_no);
 """
 
 
 def measure() -> Iterator[Ratio]:
     home = Path(tempfile.mkdtemp(prefix="pg"))
     server = get_server(home / "data", cleanup_mode="stop")
-    bare = psycopg2.connect(server.get_uri())
+    connection = psycopg2.connect(server.get_uri())
     try:
         with Ledger.opened(server.get_uri(driver="psycopg2")) as ledger:
             for run_id in ("history-1", "history-2", "history-3"):
                 ledger.record_verdicts(_create_verdicts(ledger, OUR_KEYS, run_id))
-            _run(bare, BASELINE_TABLES)
-            _run(bare, "ANALYZE")  # autovacuum does it within a minute, and both sides need it
-            for table in ("bare_state", "partition_state"):
-                yield _measure_batch(ledger, bare, table)
-            yield _measure_single(ledger, bare, "bare_attempts", "bare_state", required=None)
-            yield _measure_single(ledger, bare, "attempts", "partition_state", required=0.5)
+            _run(connection, BASELINE_TABLES)
+            _run(connection, "ANALYZE")  # autovacuum does it within a minute, and both sides need it
+            for table in ("baseline_state", "partition_state"):
+                yield _measure_batch(ledger, connection, table)
+            yield _measure_single(ledger, connection, "baseline_attempts", "baseline_state", required=None)
+            yield _measure_single(ledger, connection, "attempts", "partition_state", required=0.5)
     finally:
-        bare.close()
+        connection.close()
         server.cleanup()
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _measure_batch(ledger: Ledger, bare: Any, table: str) -> Ratio:
+def _measure_batch(ledger: Ledger, connection: Any, table: str) -> Ratio:
     rounds = 12
     run_ids = [f"batch-{table}-{n}" for n in range(rounds)]
     verdicts = [_create_verdicts(ledger, OUR_KEYS, run_id) for run_id in run_ids]
@@ -78,9 +78,9 @@ def _measure_batch(ledger: Ledger, bare: Any, table: str) -> Ratio:
 
     def upsert(number: int) -> None:
         rows = [(*_key_values(key), *_success_values(run_ids[number], number + 1)) for key in BASELINE_KEYS]
-        with bare.cursor() as cursor:
+        with connection.cursor() as cursor:
             execute_values(cursor, f"INSERT INTO {table} ({COLUMNS}) VALUES %s {UPSERT}", rows, page_size=len(rows))
-        bare.commit()
+        connection.commit()
 
     return compare(
         "recording 1,000 verdicts in one transaction",
@@ -92,7 +92,7 @@ def _measure_batch(ledger: Ledger, bare: Any, table: str) -> Ratio:
     )
 
 
-def _measure_single(ledger: Ledger, bare: Any, attempts: str, state: str, *, required: float | None) -> Ratio:
+def _measure_single(ledger: Ledger, connection: Any, attempts: str, state: str, *, required: float | None) -> Ratio:
     run_id = f"single-{state}"
     verdicts = _create_verdicts(ledger, OUR_KEYS, run_id)
     _create_verdicts(ledger, BASELINE_KEYS, run_id)
@@ -103,10 +103,10 @@ def _measure_single(ledger: Ledger, bare: Any, attempts: str, state: str, *, req
     def two_statements(number: int) -> None:
         key, count = _key_values(BASELINE_KEYS[number]), 1000
         attempt = (count, run_id, "", 1, "accepted", "promoted", 5, datetime.now(UTC), 1)
-        with bare.cursor() as cursor:
+        with connection.cursor() as cursor:
             cursor.execute(insert, (*key, *attempt))
             cursor.execute(upsert, (*key, *_success_values(run_id, count)))
-        bare.commit()
+        connection.commit()
 
     return compare(
         "recording one verdict",
@@ -133,7 +133,7 @@ def _success_values(run_id: str, attempt_count: int) -> tuple[Any, ...]:
     return "success", run_id, "1", 5, datetime.now(UTC), None, attempt_count
 
 
-def _run(bare: Any, statements: str) -> None:
-    with bare.cursor() as cursor:
+def _run(connection: Any, statements: str) -> None:
+    with connection.cursor() as cursor:
         cursor.execute(statements)
-    bare.commit()
+    connection.commit()

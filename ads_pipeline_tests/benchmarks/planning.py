@@ -27,13 +27,15 @@ class GeneratedWarehouse(Warehouse):
         self._shape = shape
         self.seconds = 0.0
 
-    def held(self, **asked: Any) -> dict[PartitionKey, HeldPartition]:
+    def read_held_partitions(self, **options: Any) -> dict[PartitionKey, HeldPartition]:
         started = time.perf_counter()
         held = {}
-        for each in self._shape.partitions():
-            loaded = KINDS[each.kind].loaded
-            if each.query_name == asked["query_name"] and loaded is not None:
-                held[each.key] = HeldPartition(run_id=each.run_id(loaded), schema_version=VERSION, rows=ROWS)
+        for partition in self._shape.partitions():
+            loaded = KINDS[partition.kind].loaded
+            if partition.query_name == options["query_name"] and loaded is not None:
+                held[partition.key] = HeldPartition(
+                    run_id=partition.run_id(loaded), schema_version=VERSION, rows=ROWS
+                )
         self.seconds += time.perf_counter() - started
         return held
 

@@ -23,7 +23,7 @@ HEAP_SIZE = "1g"
 
 def publish(spark: SparkSession, runs: Sequence[SealedPayload], root: Path) -> TableLoadResult:
     """Judge the runs and publish them in the table below this root."""
-    accepted = [each.verdict.outcome is Outcome.ACCEPTED for each in judge_runs(spark, runs, RULES)]
+    accepted = [judgement.verdict.outcome is Outcome.ACCEPTED for judgement in judge_runs(spark, runs, RULES)]
     assert all(accepted)
     return replace_rows(spark, read_accepted_rows(spark, runs, RULES), runs, root)
 
@@ -31,8 +31,8 @@ def publish(spark: SparkSession, runs: Sequence[SealedPayload], root: Path) -> T
 def replace_rows(spark: SparkSession, rows: DataFrame, runs: Sequence[SealedPayload], root: Path) -> TableLoadResult:
     """Publish these rows of the runs."""
     loads = [
-        Load(run=each.seal.run, schema_version=RULES.schema_version, record_count=each.seal.record_count)
-        for each in runs
+        Load(run=run.seal.run, schema_version=RULES.schema_version, record_count=run.seal.record_count)
+        for run in runs
     ]
     return Warehouse(root).replace(spark, rows, loads, is_publishable=lambda runs: runs)
 

@@ -187,14 +187,14 @@ def test_accepted_rows_carry_key_run_and_schema_version(spark: SparkSession, tmp
     """The rows of accepted runs have the key columns, and every value as it was landed."""
     root = tmp_path / "raw"
     runs = [create_run(root, "r1", row(1), row(2, campaign_name="Été")), create_run(root, "r2", row(3))]
-    found = read_accepted_rows(spark, runs, RULES).orderBy("campaign_id").collect()
-    assert [(each.customer_id, each.logical_date, each.run_id, each.schema_version) for each in found] == [
+    rows = read_accepted_rows(spark, runs, RULES).orderBy("campaign_id").collect()
+    assert [(row.customer_id, row.logical_date, row.run_id, row.schema_version) for row in rows] == [
         (CUSTOMER, DAY, "r1", "1"),
         (CUSTOMER, DAY, "r1", "1"),
         (CUSTOMER, DAY, "r2", "1"),
     ]
-    assert [each.campaign_name for each in found] == ["Spring", "Été", "Spring"]
-    assert "date" in found[0].asDict()
+    assert [row.campaign_name for row in rows] == ["Spring", "Été", "Spring"]
+    assert "date" in rows[0].asDict()
 
 
 def test_reading_a_changed_payload_fails(spark: SparkSession, tmp_path: Path) -> None:
@@ -241,14 +241,14 @@ def test_failing_checks_equal_those_of_pandera(spark: SparkSession, rows: list[d
 def _run_pandera(spark: SparkSession, rows: list[dict[str, Any]], rules: Rules) -> set[str]:
     types = {"long": "bigint", "double": "double", "string": "string", "date": "date"}
     schema = ", ".join(f"`{column.name}` {types[column.kind]}" for column in rules.columns)
-    values = [tuple(_typed(each.get(column.name), column.kind) for column in rules.columns) for each in rows]
+    values = [tuple(_typed(row.get(column.name), column.kind) for column in rules.columns) for row in rows]
     frame = spark.createDataFrame(values, schema)
     frame = frame.withColumn(PARTITION_DAY, sf.lit(DAY)).withColumn(PARTITION_CUSTOMER, sf.lit(CUSTOMER)).cache()
     contract: Any = contract_for("campaign_daily", "2")
     errors = contract.validate(frame).pandera.errors
     frame.unpersist()
-    listed = [error for kind in json.loads(json.dumps(errors)).values() for found in kind.values() for error in found]
-    return {_describe_check(error, rules) for error in listed}
+    groups = [group for kind in json.loads(json.dumps(errors)).values() for group in kind.values()]
+    return {_describe_check(error, rules) for group in groups for error in group}
 
 
 def _typed(value: Any, kind: str) -> Any:
