@@ -51,7 +51,7 @@ class TableSnapshot:
 
 
 def open_table(table: WarehouseTable) -> TableSnapshot | None:
-    """The newest version, or None when there is no table. Raises WarehouseError for another layout than ours."""
+    """The newest version, or None when there is no table. Raises WarehouseError for an unexpected layout."""
     if not table.log_directory.is_dir():
         return None
     try:
@@ -156,7 +156,7 @@ def delete_old_log_entries(snapshot: TableSnapshot, retention: timedelta) -> Non
     """Delete log entries older than 30 days that a checkpoint replaces, unless the retention is longer.
 
     The version that was newest 30 days ago is kept, with all later ones. deltalake 1.6.6 would delete it if the next
-    version has a checkpoint, so the clean-up runs on a handle of that version: it never deletes later entries.
+    version has a checkpoint. It never deletes beyond its handle's version, so the clean-up opens that version.
     """
     table, cutoff = snapshot.table, time.time() - _LOG_RETENTION.total_seconds()
     since = find_versions_since(snapshot, cutoff)
@@ -231,9 +231,7 @@ def _check_layout(table: WarehouseTable, handle: DeltaTable) -> None:
     """
     protocol = handle.protocol()
     if handle.metadata().partition_columns != [DATE_COLUMN] or protocol.min_reader_version > 1:
-        raise WarehouseError(
-            str(table), "the loader did not create this table, its layout differs; move it away or restore it"
-        )
+        raise WarehouseError(str(table), "the table has an unexpected layout; move it away or restore it")
     names = {field.name for field in handle.schema().fields}
     if not names.issuperset((*KEY_COLUMNS, DATE_COLUMN)):
         raise WarehouseError(str(table), f"the table must have the columns {', '.join((*KEY_COLUMNS, DATE_COLUMN))}")
