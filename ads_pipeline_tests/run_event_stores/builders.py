@@ -1,4 +1,4 @@
-"""Short ways to say what tests of run events say all the time."""
+"""Builds events and Hypothesis strategies for tests of run events."""
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,11 +15,11 @@ PLAN = "plan-1"
 EMITTED_AT = "2026-03-01T10:00:00+05:45"
 RUN_EVENT_TYPES = ("RunStarted", "RunPaused", "RunResumed", "RunCompleted", "RunFailed", "RunCancelled")
 STEP_EVENT_TYPES = ("StepStarted", "StepCompleted", "StepFailed", "StepCancelled", "StepSkipped")
-UNKNOWN_EVENT_TYPES = ("SignalAccepted", "NoteTaken")  # to the snapshot, that is: events of any type are kept
+UNKNOWN_EVENT_TYPES = ("SignalAccepted", "NoteTaken")  # stored, but ignored by snapshots
 
 
 def new_run_id() -> str:
-    """A name that no store has heard of."""
+    """Return a run id that no store has."""
     return f"run-{uuid.uuid4().hex}"
 
 
@@ -43,12 +43,12 @@ def make_event(
 
 
 def make_completions(run_id: str, count: int) -> list[Event]:
-    """As many different events of one run."""
+    """Return `count` different events of one run."""
     return [make_event(run_id, "StepCompleted", f"step-{number}", event_data=number) for number in range(count)]
 
 
-EventSpec = tuple[str, str | None]  # a type, and the step it is about
-EventCopy = tuple[EventSpec, int, int]  # a happening, its attempt, and what is said of it
+EventSpec = tuple[str, str | None]  # event type, step id
+EventCopy = tuple[EventSpec, int, int]  # event, attempt number, event data
 
 steps = st.sampled_from(["s1", "s2", "s3"])
 event_specs: st.SearchStrategy[EventSpec] = (
@@ -59,29 +59,31 @@ event_specs: st.SearchStrategy[EventSpec] = (
 event_copies: st.SearchStrategy[EventCopy] = st.tuples(event_specs, st.integers(1, 2), st.integers(1, 2))
 
 
-def make_history(run_id: str, happened: Iterable[EventSpec], *, after: int = 0) -> list[Event]:
-    """Each happening as an event of its own, also when it came before."""
+def make_history(run_id: str, specs: Iterable[EventSpec], *, after: int = 0) -> list[Event]:
+    """Return one event per item. Repeated items get different attempt numbers."""
     return [
         make_event(run_id, event_type, step_id, logical_attempt_id=attempt)
-        for attempt, (event_type, step_id) in enumerate(happened, start=after + 1)
+        for attempt, (event_type, step_id) in enumerate(specs, start=after + 1)
     ]
 
 
-def split_events(logged: Sequence[LoggedEvent], cuts: Iterable[int], *, back: int) -> Iterator[Sequence[LoggedEvent]]:
-    """The events in pieces, each of which begins with some that the piece before it had."""
+def split_events(
+    logged: Sequence[LoggedEvent], cuts: Iterable[int], *, overlap: int
+) -> Iterator[Sequence[LoggedEvent]]:
+    """Yield batches of the events. Each batch repeats the last `overlap` events of the one before."""
     start = 0
     for end in (*sorted(cuts), len(logged)):
-        yield logged[max(0, start - back) : end]
+        yield logged[max(0, start - overlap) : end]
         start = min(end, len(logged))
 
 
-def fold_batches(run_id: str, parts: Iterable[Sequence[LoggedEvent]]) -> RunSnapshot:
-    """The snapshot after one part and the next, keeping of the steps what a store would."""
-    snapshot, known = RunSnapshot(run_id=run_id), dict[str, StepStatus]()
-    for part in parts:
-        named = {each.event.step_id for each in part}
-        snapshot, changed = fold_events(snapshot, {step: known[step] for step in known if step in named}, part)
-        known |= changed
+def fold_batches(run_id: str, batches: Iterable[Sequence[LoggedEvent]]) -> RunSnapshot:
+    """Fold the batches one after the other, with the stored steps that a store would read."""
+    snapshot, stored = RunSnapshot(run_id=run_id), dict[str, StepStatus]()
+    for batch in batches:
+        named = {each.event.step_id for each in batch}
+        snapshot, changed = fold_events(snapshot, {step: stored[step] for step in stored if step in named}, batch)
+        stored |= changed
     return snapshot
 
 
@@ -119,7 +121,7 @@ instants = st.sampled_from(
     ["2026-03-01T10:00:00+05:45", "2026-03-01T10:00:00Z", "2026-03-01T10:00:00.5-00:00", "20260301T100000+0000"]
 ) | st.datetimes(timezones=zones).map(datetime.isoformat)
 
-# Events that use every field, of a run that the test names.
+# Events that use every field.
 _fields: dict[str, st.SearchStrategy[Any]] = {
     "plan_version": names,
     "emitted_at": instants,
@@ -132,5 +134,16 @@ _fields: dict[str, st.SearchStrategy[Any]] = {
     "parent_event_id": st.none() | uuids,
 }
 full_events = st.builds(
-    make_event, st.just("run"), st.sampled_from(STEP_EVENT_TYPES), step_names, logical_attempt_id=st.none() | numbers, **_fields
-) | st.builds(make_event, st.just("run"), st.sampled_from(RUN_EVENT_TYPES + UNKNOWN_EVENT_TYPES), logical_attempt_id=numbers, **_fields)
+    make_event,
+    st.just("run"),
+    st.sampled_from(STEP_EVENT_TYPES),
+    step_names,
+    logical_attempt_id=st.none() | numbers,
+    **_fields,
+) | st.builds(
+    make_event,
+    st.just("run"),
+    st.sampled_from(RUN_EVENT_TYPES + UNKNOWN_EVENT_TYPES),
+    logical_attempt_id=numbers,
+    **_fields,
+)

@@ -1,4 +1,4 @@
-"""Lets the suite's asserts tell what they compared, as those of a test module do."""
+"""Enables pytest's assertion messages in the conformance suite."""
 
 import pytest
 

@@ -1,7 +1,4 @@
-"""The smallest store of run events that passes the suite: an example for authors of adapters, and nothing else.
-
-It keeps everything in one process's memory and serves one thread.
-"""
+"""A minimal event store in memory for one thread: an example for authors of adapters."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -15,59 +12,61 @@ LARGEST_PAGE: Final = 10_000
 
 
 class MemoryEventStore:
-    """Events of runs in lists. What it knows of a run beside these can be made from them again."""
+    """Stores the events of each run in a list, and the snapshots folded from them."""
 
     def __init__(self) -> None:
         self._logs: dict[str, list[LoggedEvent]] = {}
-        self._projected: dict[str, tuple[RunSnapshot, dict[str, StepStatus]]] = {}
+        self._snapshots: dict[str, tuple[RunSnapshot, dict[str, StepStatus]]] = {}
 
     def append(self, event: Event) -> AppendResult:
-        (appended,) = self.append_many([event])
-        return appended
+        (result,) = self.append_many([event])
+        return result
 
     def append_many(self, events: Sequence[Event]) -> list[AppendResult]:
         drafts = {event.run_id: list(self._logs.get(event.run_id, ())) for event in events}
-        appended = [_put(drafts[event.run_id], event) for event in events]
-        self._logs |= drafts  # only now, so that one refusal leaves all as it was
-        return appended
+        results = [_append_one(drafts[event.run_id], event) for event in events]
+        self._logs |= drafts  # after all checks, so that a refused event changes nothing
+        return results
 
     def fetch(self, run_id: str, *, after_seq: int = 0, limit: int = DEFAULT_PAGE_SIZE) -> list[LoggedEvent]:
         if after_seq < 0:
-            raise ValueError(f"after_seq: {after_seq} must not be negative")
+            raise ValueError(f"after_seq must be 0 or more, not {after_seq}")
         if not 1 <= limit <= LARGEST_PAGE:
             raise ValueError(f"limit: {limit} must lie between 1 and {LARGEST_PAGE:,}")
         return [each for each in self._logs.get(run_id, ()) if each.run_seq > after_seq][:limit]
 
     def get_snapshot(self, run_id: str) -> RunSnapshot | None:
-        snapshot, _ = self._projected.get(run_id, (None, {}))
+        snapshot, _ = self._snapshots.get(run_id, (None, {}))
         return snapshot
 
     def project_snapshot(self, run_id: str) -> RunSnapshot:
         if run_id not in self._logs:
             raise EventsNotFound(run_id, "it has no events")
-        before, steps = self._projected.get(run_id, (RunSnapshot(run_id=run_id), {}))
+        before, steps = self._snapshots.get(run_id, (RunSnapshot(run_id=run_id), {}))
         after, changed = fold_events(before, steps, self._logs[run_id])
-        self._projected[run_id] = after, steps | changed
+        self._snapshots[run_id] = after, steps | changed
         return after
 
 
-def _put(log: list[LoggedEvent], event: Event) -> AppendResult:
+def _append_one(log: list[LoggedEvent], event: Event) -> AppendResult:
     if log and log[0].event.plan_version != event.plan_version:
-        raise RunClosed(event.run_id, f"the run has plan {log[0].event.plan_version}, the event has plan {event.plan_version}")
-    whole = event if event.logical_attempt_id is not None else event.with_occurrence(_occurrence(log, event))
-    key = whole.idempotency_key
+        raise RunClosed(
+            event.run_id, f"the run has plan {log[0].event.plan_version}, the event has plan {event.plan_version}"
+        )
+    numbered = event if event.logical_attempt_id is not None else event.with_occurrence(_occurrence(log, event))
+    key = numbered.idempotency_key
     first = next((each for each in log if each.idempotency_key == key), None)
     if first is not None:
         conflict = first.event.payload != event.payload
         return AppendResult(run_seq=first.run_seq, idempotent=True, payload_conflict=conflict)
     now = datetime.now(UTC)
     persisted_at = max(now, log[-1].persisted_at) if log else now  # a clock may go back
-    log.append(LoggedEvent(event=whole, run_seq=len(log) + 1, persisted_at=persisted_at, idempotency_key=key))
+    log.append(LoggedEvent(event=numbered, run_seq=len(log) + 1, persisted_at=persisted_at, idempotency_key=key))
     return AppendResult(run_seq=len(log), idempotent=False)
 
 
 def _occurrence(log: list[LoggedEvent], event: Event) -> int:
-    """The number it has when it was told before, else the one behind all of its type."""
+    """Return the stored number of a known event, else the next number of its type."""
     numbers = {
         each.event.event_id: each.event.logical_attempt_id or 1
         for each in log

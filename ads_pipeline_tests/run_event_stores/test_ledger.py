@@ -1,4 +1,4 @@
-"""The ledger's own store keeps the contract on SQLite and on Postgres."""
+"""Runs the conformance suite over the ledger's event log, on SQLite and Postgres."""
 
 from collections.abc import Iterator
 

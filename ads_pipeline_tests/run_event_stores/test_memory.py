@@ -1,4 +1,4 @@
-"""The example for authors of adapters keeps the contract, so the contract asks for no database."""
+"""Runs the conformance suite over the store in memory, so the suite needs no database."""
 
 import pytest
 

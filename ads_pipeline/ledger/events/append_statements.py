@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.dml import ReturningInsert
 
-from ads_pipeline.ledger.row_mapping import clock_of, insert_into
+from ads_pipeline.ledger.row_mapping import database_clock, insert_into
 from ads_pipeline.ledger.rowsets import Rowset, RowStatement
 from ads_pipeline.ledger.tables import Instant, run_events, run_head
 
@@ -55,7 +55,7 @@ class EventStatements:
         """Add each run's event count to its head, and insert the missing heads."""
         run = events.c.run_id, events.c.plan_version, events.c.event_count
         # max() gives each run one time. Without it, every row would read the clock again.
-        now = sa.func.max(sa.func.coalesce(events.c.appended_at, clock_of(self._dialect)), type_=Instant())
+        now = sa.func.max(sa.func.coalesce(events.c.appended_at, database_clock(self._dialect)), type_=Instant())
         rows = sa.select(*run, now.label("last_at"), now.label("opened_at")).where(sa.true())
         rows = rows.group_by(*run).order_by(events.c.run_id)
         insert = insert_into(self._dialect, run_head).from_select(_INSERTED_HEAD_COLUMNS, rows)

@@ -13,7 +13,7 @@ from ads_pipeline.domain.run_snapshots import DEFAULT_PAGE_SIZE, RunSnapshot, St
 from ads_pipeline.errors import EventsNotFound
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.events.event_rows import decode_event, decode_snapshot
-from ads_pipeline.ledger.row_mapping import clock_of
+from ads_pipeline.ledger.row_mapping import database_clock
 from ads_pipeline.ledger.tables import run_events, run_head, run_snapshots, run_steps
 
 LARGEST_PAGE: Final = 10_000
@@ -39,7 +39,7 @@ class EventReader:
 
     def __init__(self, engine: sa.Engine, *, clock: Callable[[], datetime] | None = None) -> None:
         self.engine, self._clock = engine, clock
-        self._read_clock = sa.select(clock_of(engine.dialect.name))
+        self._read_clock = sa.select(database_clock(engine.dialect.name))
 
     @classmethod
     @contextmanager

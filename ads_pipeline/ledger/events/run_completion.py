@@ -22,7 +22,7 @@ from ads_pipeline.ledger.control.leases import close_lease, select_expired_lease
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import fold_later_events
 from ads_pipeline.ledger.reader import DEFAULT_TENANCY
-from ads_pipeline.ledger.row_mapping import KEY_TYPES, key_fields, run_in
+from ads_pipeline.ledger.row_mapping import KEY_TYPES, encode_key, decode_run
 from ads_pipeline.ledger.rowsets import RowStatement
 from ads_pipeline.ledger.state import visibility_queries
 from ads_pipeline.ledger.state.verdict_statements import locked_states
@@ -117,7 +117,7 @@ class RunCompletionLog(EventLog):
         if snapshot.status.is_terminal:
             return None
         locked = _find_running_partitions(steps)
-        self._lock_states.run(connection, map(key_fields, locked)).all()
+        self._lock_states.run(connection, map(encode_key, locked)).all()
         self._insert_missing_heads(connection, [last], now)
         connection.execute(sa.select(run_head.c.run_id).where(run_head.c.run_id == last.run_id).with_for_update())
         if fold_later_events(connection, snapshot, steps).status.is_terminal:
@@ -129,8 +129,8 @@ class RunCompletionLog(EventLog):
 
     def _find_unjudged_runs(self, connection: sa.Connection, keys: Sequence[PartitionKey]) -> dict[PartitionKey, Run]:
         """Return the newest registered run of each partition that awaits a verdict."""
-        rows = self._known_runs.run(connection, map(key_fields, keys))
-        return {run.key: run for run in (run_in(row) for row in rows if not row.judged)}
+        rows = self._known_runs.run(connection, map(encode_key, keys))
+        return {run.key: run for run in (decode_run(row) for row in rows if not row.judged)}
 
 
 def _find_running_partitions(steps: Mapping[str, StepStatus]) -> list[PartitionKey]:

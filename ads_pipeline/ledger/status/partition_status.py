@@ -32,7 +32,7 @@ from ads_pipeline.domain.freshness import (
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Effect, Outcome, next_timestamp
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.row_mapping import KEY_TYPES, insert_into, key_fields
+from ads_pipeline.ledger.row_mapping import KEY_TYPES, insert_into, encode_key
 from ads_pipeline.ledger.rowsets import Rowset, RowStatement
 from ads_pipeline.ledger.tables import KEY, code_versions, finished_attempts, instant_text, partition_status
 
@@ -83,7 +83,7 @@ class PartitionStatuses:
     ) -> dict[PartitionKey, tuple[PartitionStatus | None, int]]:
         """Return each partition's status row, or None, and the number of its attempts without a verdict."""
         requested = [
-            key_fields(key)
+            encode_key(key)
             | encode_asset_partition(self.asset_partition(asset, key))
             | {"position": position, "asset": asset}
             for position, key in enumerate(keys)
@@ -107,7 +107,7 @@ class PartitionStatuses:
             at = next_write_instant(status.row_version if status else None, next_timestamp(result.not_before, now))
             statuses.append(self._fold(status, asset, result, at))
             logged.append(
-                key_fields(result.key)
+                encode_key(result.key)
                 | {
                     "asset": asset,
                     "finished_at": instant_text(at),

@@ -26,7 +26,7 @@ from ads_pipeline.domain.freshness import (
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.reader import DEFAULT_TENANCY
-from ads_pipeline.ledger.row_mapping import clock_of, insert_into, key_in, key_of, same_key
+from ads_pipeline.ledger.row_mapping import database_clock, insert_into, decode_key, key_of_table, same_key
 from ads_pipeline.ledger.rowsets import Rowset, RowStatement
 from ads_pipeline.ledger.status.partition_status import (
     ATTEMPT_OUTCOMES,
@@ -63,7 +63,7 @@ class StatusTable:
         self._update_staleness = RowStatement(
             "update_staleness", engine.dialect.name, lambda rowset: _update_staleness(engine.dialect.name, rowset)
         )
-        self._read_clock = sa.select(clock_of(engine.dialect.name))
+        self._read_clock = sa.select(database_clock(engine.dialect.name))
 
     @classmethod
     @contextmanager
@@ -156,7 +156,7 @@ class StatusTable:
         materialized = attempts.c.effect.in_([str(effect) for effect in MATERIALIZING_EFFECTS])
         judged = sa.select(
             sa.literal(RAW).label("asset"),
-            *key_of(attempts),
+            *key_of_table(attempts),
             attempts.c.judged_at.label("at"),
             attempts.c.run_id,
             attempts.c.outcome,
@@ -164,7 +164,7 @@ class StatusTable:
         ).join(runs, sa.and_(same_key(runs, attempts), runs.c.run_id == attempts.c.run_id))
         unjudged = sa.select(
             finished_attempts.c.asset,
-            *key_of(finished_attempts),
+            *key_of_table(finished_attempts),
             finished_attempts.c.finished_at.label("at"),
             finished_attempts.c.run_id,
             finished_attempts.c.outcome,
@@ -172,14 +172,14 @@ class StatusTable:
         )
         logs = sa.union_all(judged, unjudged).order_by("asset", *KEY)
         for row in connection.execute(logs, execution_options={"yield_per": ROWS_PER_BATCH}):
-            yield row.asset, key_in(row), self._decode_attempt(row)
+            yield row.asset, decode_key(row), self._decode_attempt(row)
 
     def _decode_attempt(self, row: sa.Row[Any]) -> FinishedAttempt:
         return FinishedAttempt(
             run_id=row.run_id,
             at=row.at,
             outcome=ATTEMPT_OUTCOMES.get(row.outcome) or AttemptOutcome(row.outcome),
-            version=make_row_version(row.at, self._statuses.asset_partition(row.asset, key_in(row))),
+            version=make_row_version(row.at, self._statuses.asset_partition(row.asset, decode_key(row))),
             code_version=row.code_version,
         )
 

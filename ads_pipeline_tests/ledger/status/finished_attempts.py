@@ -17,7 +17,7 @@ from ads_pipeline.domain.freshness import (
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.reader import LedgerReader
-from ads_pipeline.ledger.row_mapping import key_in
+from ads_pipeline.ledger.row_mapping import decode_key
 from ads_pipeline.ledger.status.partition_status import make_row_version
 from ads_pipeline.ledger.status.status_table import StatusTable
 from ads_pipeline.ledger.tables import Day, Instant
@@ -41,7 +41,7 @@ def read_attempts(engine: sa.Engine) -> AttemptsByPartition:
     """Return the attempts of each asset partition: verdicts by number, then the others by time."""
     found: AttemptsByPartition = defaultdict(list)
     for row in [row for text in (VERDICT_ATTEMPTS, OTHER_ATTEMPTS) for row in _rows(engine, text)]:
-        key = key_in(row)
+        key = decode_key(row)
         attempt = FinishedAttempt(
             run_id=row.run_id,
             at=row.at,
