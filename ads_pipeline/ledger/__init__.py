@@ -1,4 +1,4 @@
-"""Remembers, in one database, what is safe to read and everything that led to it.
+"""The ledger database: which partitions are safe to read, and the full history behind each state.
 
-`LedgerReader` in `reader` is for those who only ask; `Ledger` in `writer` also records. Open them with `database`.
+`reader.LedgerReader` reads it, `ledger.Ledger` also writes to it, and `database` opens it.
 """

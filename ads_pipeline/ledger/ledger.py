@@ -38,7 +38,7 @@ class Ledger(ControlActions):
         """Insert a pending row for each partition that has no row. Return the number of inserted rows."""
         requested = sorted(set(keys))
         return self._transact(
-            lambda connection: self._context.insert_pending(connection, requested, self._context.now(connection))
+            lambda connection: self._context.insert_pending(connection, requested, self._context.read_clock(connection))
         )
 
     def record_verdict(self, verdict: Verdict) -> VerdictResult:
@@ -88,7 +88,7 @@ class Ledger(ControlActions):
         """
         runs = list(candidates)
         if self._context.lease is not None:
-            self._transact(lambda connection: self._context.guard(connection, {run.key for run in runs}))
+            self._transact(lambda connection: self._context.check_lease(connection, {run.key for run in runs}))
         return super().publishable_runs(runs)
 
     def record_failed_loads(self, errors: Mapping[Run, str]) -> None:

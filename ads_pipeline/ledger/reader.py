@@ -19,16 +19,16 @@ from ads_pipeline.ledger.control import audit_queries
 from ads_pipeline.ledger.control.leases import read_lease_holder, select_claims
 from ads_pipeline.ledger.control.retry_queue import RetryQueue
 from ads_pipeline.ledger.row_mapping import (
-    fields_for,
-    key_fields,
-    key_in,
-    key_of,
-    pointer_of,
-    registered_of,
-    run_in,
-    run_name,
-    standing_of,
-    state_of,
+    pick_fields,
+    encode_key,
+    decode_key,
+    key_of_table,
+    decode_pointer,
+    decode_registered_run,
+    decode_run,
+    encode_run,
+    decode_publication_status,
+    decode_state,
 )
 from ads_pipeline.ledger.rowsets import RowStatement
 from ads_pipeline.ledger.state import listing_queries, visibility_queries
@@ -94,7 +94,7 @@ class LedgerReader:
     def states(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, PartitionState]:
         """Return the state of each partition, in the order of the keys."""
         unique_keys = list(dict.fromkeys(keys))
-        recorded = {state.key: state for state in map(state_of, self._read(self._states, unique_keys))}
+        recorded = {state.key: state for state in map(decode_state, self._read(self._states, unique_keys))}
         return {key: recorded.get(key) or PartitionState.absent(key) for key in unique_keys}
 
     def list_states(
@@ -107,7 +107,7 @@ class LedgerReader:
         if not 1 <= limit <= MAX_PAGE_SIZE:
             raise ValueError(f"limit must be 1 to {MAX_PAGE_SIZE}, not {limit}")
         statement = listing_queries.page_of_states(state_filter, after=after, limit=limit)
-        return list(map(state_of, self._execute(statement)))
+        return list(map(decode_state, self._execute(statement)))
 
     def iter_states(self, state_filter: StateFilter, *, limit: int = 1000) -> Iterator[PartitionState]:
         """Iterate over all recorded states that match, one query per page. Concurrent changes may be missed."""
@@ -145,7 +145,7 @@ class LedgerReader:
     def registrations(self, key: PartitionKey) -> list[tuple[RegisteredRun, datetime]]:
         """Return the registered runs of a partition with their registration times, oldest first."""
         rows = self._execute(sa.select(runs).where(*_has_key(runs, key)).order_by(runs.c.ordinal))
-        return [(registered_of(row), row.registered_at) for row in rows]
+        return [(decode_registered_run(row), row.registered_at) for row in rows]
 
     def attempts(self, key: PartitionKey) -> list[Attempt]:
         """Return all verdicts on a partition, in the order in which they were recorded."""
@@ -155,12 +155,12 @@ class LedgerReader:
     def pointers(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, Pointer]:
         """Return the pointers of the partitions that have one, in the order of the keys."""
         unique_keys = list(dict.fromkeys(keys))
-        pointers = {pointer.run.key: pointer for pointer in map(pointer_of, self._read(self._pointers, unique_keys))}
+        pointers = {pointer.run.key: pointer for pointer in map(decode_pointer, self._read(self._pointers, unique_keys))}
         return {key: pointers[key] for key in unique_keys if key in pointers}
 
     def judged_by_run(self, keys: Iterable[PartitionKey]) -> dict[Run, bool]:
         """Return the registered runs of these partitions, oldest first in each, and whether each has a verdict."""
-        return {run_in(row): bool(row.judged) for row in self._read(self._judged_flags, list(dict.fromkeys(keys)))}
+        return {decode_run(row): bool(row.judged) for row in self._read(self._judged_flags, list(dict.fromkeys(keys)))}
 
     def unjudged_runs(self, keys: Iterable[PartitionKey]) -> list[Run]:
         """Return the registered runs of these partitions that have no verdict, oldest first in each."""
@@ -169,17 +169,17 @@ class LedgerReader:
     def newest_runs(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, tuple[RegisteredRun, Outcome | None]]:
         """Return the newest run and its last outcome, for each partition that has a run."""
         rows = self._read(self._newest_runs, list(dict.fromkeys(keys)))
-        return {key_in(row): (registered_of(row), row.outcome and Outcome(row.outcome)) for row in rows}
+        return {decode_key(row): (decode_registered_run(row), row.outcome and Outcome(row.outcome)) for row in rows}
 
     def judged_by_run_between(self, *, source: str, since: date, until: date) -> dict[Run, bool]:
         """Return the registered runs of a source in a window of days, and whether each has a verdict."""
         statement = visibility_queries.runs_with_judged_flag_between(source=source, since=since, until=until)
-        return {run_in(row): bool(row.judged) for row in self._execute(statement)}
+        return {decode_run(row): bool(row.judged) for row in self._execute(statement)}
 
     def last_verdicts(self, state_filter: StateFilter) -> dict[Run, tuple[Outcome | None, bool]]:
         """Return the last outcome of each registered run, and whether the run is the current run of a success."""
         rows = self._execute(visibility_queries.last_verdicts().where(*listing_queries.conditions(state_filter)))
-        return {run_in(row): (row.outcome and Outcome(row.outcome), bool(row.current)) for row in rows}
+        return {decode_run(row): (row.outcome and Outcome(row.outcome), bool(row.current)) for row in rows}
 
     def publishable_runs(self, candidates: Iterable[Run]) -> set[Run]:
         """Return the candidates that are the current run of a success without an open demotion."""
@@ -208,11 +208,11 @@ class LedgerReader:
         statement = visibility_queries.publication_statuses_of_query(
             source=source, query_name=query_name, since=since, until=until
         )
-        return list(map(standing_of, self._execute(statement)))
+        return list(map(decode_publication_status, self._execute(statement)))
 
     def publication_statuses(self, keys: Sequence[PartitionKey]) -> list[PublicationStatus]:
         """Return the status of each of these partitions that is recorded, in no order."""
-        return list(map(standing_of, self._read(self._publication_statuses, keys)))
+        return list(map(decode_publication_status, self._read(self._publication_statuses, keys)))
 
     def publication_status(self, key: PartitionKey) -> PublicationStatus | None:
         """Return the status of one partition, or None when it is not recorded."""
@@ -230,10 +230,10 @@ class LedgerReader:
     def open_demotions(self, *, source: str, query_name: str) -> list[Verdict]:
         """Return the verdicts of a query's open demotions, which are not recorded yet, oldest first."""
         of_query = demotions.c.source == source, demotions.c.query_name == query_name
-        order = demotions.c.started_at, *key_of(demotions), demotions.c.run_id
+        order = demotions.c.started_at, *key_of_table(demotions), demotions.c.run_id
         rows = self._execute(sa.select(demotions).where(*of_query).order_by(*order))
         return [
-            Verdict(run=run_in(row), outcome=Outcome.REJECTED, **fields_for(Verdict, row, "run", "outcome"))
+            Verdict(run=decode_run(row), outcome=Outcome.REJECTED, **pick_fields(Verdict, row, "run", "outcome"))
             for row in rows
         ]
 
@@ -252,7 +252,7 @@ class LedgerReader:
     def lease_holders(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, LeaseHolder]:
         """Return the run that holds each claimed partition. Unclaimed partitions are left out."""
         rows = self._read(self._claims, list(dict.fromkeys(keys)))
-        return {key_in(row): read_lease_holder(row) for row in rows if row.is_live}
+        return {decode_key(row): read_lease_holder(row) for row in rows if row.is_live}
 
     def customers(self, source: str) -> list[str]:
         """Return the ids of all customers with a recorded partition of the source, sorted."""
@@ -270,7 +270,7 @@ class LedgerReader:
         return [
             PartitionAction(
                 status_before=_status_before(row),
-                **fields_for(PartitionAction, row, "status_before"),
+                **pick_fields(PartitionAction, row, "status_before"),
             )
             for row in rows
         ]
@@ -288,7 +288,7 @@ class LedgerReader:
     ) -> list[tuple[PartitionKey, Status | None]]:
         """Return one page of the partitions that these actions changed, in key order, and their earlier status."""
         rows = self._execute(audit_queries.select_changed_partitions(action_ids, after, limit))
-        return [(key_in(row), _status_before(row)) for row in rows]
+        return [(decode_key(row), _status_before(row)) for row in rows]
 
     def list_attempts(
         self, state_filter: StateFilter, *, after: tuple[PartitionKey, int] | None = None, limit: int = 1000
@@ -298,11 +298,11 @@ class LedgerReader:
         return list(map(_attempt, self._execute(statement)))
 
     def _read(self, statement: RowStatement, keys: Sequence[PartitionKey]) -> Sequence[sa.Row[Any]]:
-        return database.transact(self._engine, lambda c: statement.run(c, map(key_fields, keys)).all())
+        return database.transact(self._engine, lambda c: statement.run(c, map(encode_key, keys)).all())
 
     def _select_runs(self, statement: RowStatement, candidates: Iterable[Run]) -> set[Run]:
-        rows = list(map(run_name, candidates))
-        return database.transact(self._engine, lambda c: set(map(run_in, statement.run(c, rows))))
+        rows = list(map(encode_run, candidates))
+        return database.transact(self._engine, lambda c: set(map(decode_run, statement.run(c, rows))))
 
     def _execute(self, statement: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
         return database.transact(self._engine, lambda c: c.execute(statement).all())
@@ -311,7 +311,7 @@ class LedgerReader:
 def _attempt(row: sa.Row[Any]) -> Attempt:
     outcome, effect = Outcome(row.outcome), Effect(row.effect)
     return Attempt(
-        run=run_in(row), outcome=outcome, effect=effect, **fields_for(Attempt, row, "run", "outcome", "effect")
+        run=decode_run(row), outcome=outcome, effect=effect, **pick_fields(Attempt, row, "run", "outcome", "effect")
     )
 
 
@@ -320,7 +320,7 @@ def _has_key(table: sa.Table, key: PartitionKey) -> list[sa.ColumnElement[bool]]
 
 
 def _logged_action(row: sa.Row[Any]) -> LoggedAction:
-    return LoggedAction(**fields_for(LoggedAction, row))
+    return LoggedAction(**pick_fields(LoggedAction, row))
 
 
 def _status_before(row: sa.Row[Any]) -> Status | None:

@@ -1,62 +1,60 @@
-"""A second opinion: what a partition must be after a history, written without a look at the product's table."""
+"""A reference model of one partition, written independently of the product's transition table."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass
-class Judged:
-    """One verdict in the oracle's words."""
-
+class ReferenceVerdict:
     ordinal: int
-    good: bool
+    accepted: bool
     message: str | None = None
 
 
 @dataclass
-class OraclePartition:
-    """Remembers everything that happened to one partition and derives its state from that."""
+class ReferencePartition:
+    """Keeps the verdicts and actions on one partition, and derives its state from them."""
 
-    known: bool = False
+    recorded: bool = False
     status: str = "pending"
-    current: int | None = None
+    current_ordinal: int | None = None
     message: str | None = None
-    speaker: int | None = None
-    asked_after: int | None = None  # attempts that it had when it was last to be reprocessed
-    heard: dict[tuple[int, str], bool] = field(default_factory=dict)
+    message_ordinal: int | None = None
+    attempts_at_reprocess: int | None = None  # the attempt count at the last reprocess action
+    verdicts: dict[tuple[int, str], bool] = field(default_factory=dict)
 
     @property
-    def attempts(self) -> int:
-        return len(self.heard)
+    def attempt_count(self) -> int:
+        return len(self.verdicts)
 
-    def judge(self, verdict: Judged, validation: str) -> str:
-        """Hear a verdict: 'new', 'known' or 'conflict'."""
-        place = (verdict.ordinal, validation)
-        if place in self.heard:
-            return "known" if self.heard[place] == verdict.good else "conflict"
-        self.heard[place] = verdict.good
+    def record(self, verdict: ReferenceVerdict, validation_id: str) -> str:
+        """Record a verdict, and return 'new', 'redelivered' or 'conflict'."""
+        delivery = (verdict.ordinal, validation_id)
+        if delivery in self.verdicts:
+            return "redelivered" if self.verdicts[delivery] == verdict.accepted else "conflict"
+        self.verdicts[delivery] = verdict.accepted
         if self.status == "success":
-            self._judge_a_success(verdict)
-        elif verdict.good:
-            self._serve(verdict.ordinal)
+            self._record_on_success(verdict)
+        elif verdict.accepted:
+            self._promote(verdict.ordinal)
         else:
             self.status = "failed"
-            if self.speaker is None or verdict.ordinal >= self.speaker:
-                self._explain(verdict)
+            if self.message_ordinal is None or verdict.ordinal >= self.message_ordinal:
+                self._set_message(verdict)
         return "new"
 
-    def _judge_a_success(self, verdict: Judged) -> None:
-        assert self.current is not None
-        if verdict.good and verdict.ordinal > self.current:
-            self._serve(verdict.ordinal)
-        if not verdict.good and verdict.ordinal == self.current:
+    def _record_on_success(self, verdict: ReferenceVerdict) -> None:
+        assert self.current_ordinal is not None
+        if verdict.accepted and verdict.ordinal > self.current_ordinal:
+            self._promote(verdict.ordinal)
+        if not verdict.accepted and verdict.ordinal == self.current_ordinal:
             self.status = "failed"
-            self._explain(verdict)
+            self._set_message(verdict)
 
-    def _serve(self, ordinal: int) -> None:
-        self.status, self.current, self.message, self.speaker = "success", ordinal, None, None
+    def _promote(self, ordinal: int) -> None:
+        self.status, self.current_ordinal, self.message, self.message_ordinal = "success", ordinal, None, None
 
-    def _explain(self, verdict: Judged) -> None:
-        self.message, self.speaker = verdict.message, verdict.ordinal
+    def _set_message(self, verdict: ReferenceVerdict) -> None:
+        self.message, self.message_ordinal = verdict.message, verdict.ordinal
 
     def requeue(self) -> str:
         if self.status == "success":
@@ -72,12 +70,13 @@ class OraclePartition:
         return "changed"
 
     def enqueue(self) -> str:
-        changed = not self.known
-        self.known = True
+        changed = not self.recorded
+        self.recorded = True
         return "changed" if changed else "unchanged"
 
     def reprocess(self) -> str:
         if self.status != "success":
             return "refused"
-        waits, self.asked_after = self.asked_after == self.attempts, self.attempts
-        return "unchanged" if waits else "changed"
+        is_requested = self.attempts_at_reprocess == self.attempt_count
+        self.attempts_at_reprocess = self.attempt_count
+        return "unchanged" if is_requested else "changed"

@@ -1,1 +1,1 @@
-"""Reads partition states, records verdicts, and keeps the warehouse pointers."""
+"""Stores partition states: runs, verdicts, demotions and warehouse pointers."""

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from ads_pipeline.domain.transitions import Effect, Outcome, Status, Verdict
-from ads_pipeline.ledger.row_mapping import demotion_fields, run_in, run_name, verdict_fields
+from ads_pipeline.ledger.row_mapping import encode_demotion, decode_run, encode_run, encode_verdict_id
 from ads_pipeline.ledger.state.verdict_recorder import log_cause, read_verdict_rows
 from ads_pipeline.ledger.tables import instant_text
 from ads_pipeline.ledger.values import VerdictCause, VerdictResult
@@ -24,16 +24,16 @@ def begin_demotions(
     demoting = [verdict for verdict, row in zip(verdicts, rows, strict=True) if _demotes(verdict, row)]
     if not demoting:
         return []
-    now = context.now(connection)
+    now = context.read_clock(connection)
     at = instant_text(now)
-    runs = (run_name(verdict.run) for verdict in demoting)
-    already_open = set(map(run_in, context.sql.read_open_demotions.run(connection, runs)))
-    context.sql.insert_demotions.run(connection, (demotion_fields(each) | {"started_at": at} for each in demoting))
+    runs = (encode_run(verdict.run) for verdict in demoting)
+    already_open = set(map(decode_run, context.statements.read_open_demotions.run(connection, runs)))
+    context.statements.insert_demotions.run(connection, (encode_demotion(each) | {"started_at": at} for each in demoting))
     context.withdraw_pointers(connection, {verdict.run.key for verdict in demoting})
     attempt_counts = {verdict.run: row.attempt_count for verdict, row in zip(verdicts, rows, strict=True)}
     new = {verdict.run: verdict for verdict in demoting if verdict.run not in already_open}
     events = [_begun_event(context, verdict, attempt_counts[run] + 1, at) for run, verdict in new.items()]
-    context.tell(connection, events, now)
+    context.append_events(connection, events, now)
     log_cause(context, connection, cause, verdicts, rows)
     return demoting
 
@@ -48,7 +48,7 @@ def finish_demotions(context: WriteContext, connection: sa.Connection, results: 
     if demoted:
         context.withdraw_pointers(connection, demoted)
     if rejected:
-        context.sql.delete_demotions.run(connection, (verdict_fields(result.verdict) for result in rejected))
+        context.statements.delete_demotions.run(connection, (encode_verdict_id(result.verdict) for result in rejected))
 
 
 def _demotes(verdict: Verdict, row: sa.Row[Any]) -> bool:
@@ -62,4 +62,4 @@ def _demotes(verdict: Verdict, row: sa.Row[Any]) -> bool:
 
 def _begun_event(context: WriteContext, verdict: Verdict, attempt_no: int, emitted_at: str) -> dict[str, Any]:
     data = {"run_id": verdict.run.run_id, "error_message": verdict.error_message}
-    return context.own.encode("DemotionBegun", str(verdict.run.key), attempt_no, data, emitted_at=emitted_at)
+    return context.event_encoder.encode("DemotionBegun", str(verdict.run.key), attempt_no, data, emitted_at=emitted_at)

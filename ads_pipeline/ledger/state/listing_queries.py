@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Status
-from ads_pipeline.ledger.row_mapping import KEY_TYPES, key_of, same_key
+from ads_pipeline.ledger.row_mapping import KEY_TYPES, key_of_table, same_key
 from ads_pipeline.ledger.rowsets import Rowset
 from ads_pipeline.ledger.tables import KEY, partition_state
 from ads_pipeline.ledger.values import StateFilter
@@ -32,7 +32,7 @@ def states(rowset: Rowset) -> sa.Select[Any]:
 def page_of_states(state_filter: StateFilter, *, after: PartitionKey | None, limit: int) -> sa.Select[Any]:
     """Up to `limit` matching states in key order, starting after a key."""
     statement = sa.select(partition_state).where(*conditions(state_filter), *_after_key(after, state_filter))
-    return statement.order_by(*key_of(partition_state)).limit(limit)
+    return statement.order_by(*key_of_table(partition_state)).limit(limit)
 
 
 def counts_by_status(

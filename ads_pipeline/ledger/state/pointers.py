@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from ads_pipeline.domain.freshness import WAREHOUSE, AttemptOutcome
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import PartitionState, Status
-from ads_pipeline.ledger.row_mapping import key_fields, key_in, pointer_fields, run_in, run_name
+from ads_pipeline.ledger.row_mapping import encode_key, decode_key, encode_pointer, decode_run, encode_run
 from ads_pipeline.ledger.status.partition_status import AttemptResult
 from ads_pipeline.ledger.tables import instant_text
 from ads_pipeline.ledger.values import Publication, PublishResult
@@ -26,17 +26,17 @@ def publish_runs(
 
     A run without authority, or with an open demotion, is returned as outdated and changes nothing.
     """
-    now = context.now(connection)
+    now = context.read_clock(connection)
     keys = sorted({publication.run.key for publication in publications})
-    states = context.lock(connection, keys)
-    context.guard(connection, keys)
+    states = context.lock_states(connection, keys)
+    context.check_lease(connection, keys)
     pointers = {
-        key_in(row): row.run_id
-        for row in context.sql.read_pointers.run(connection, map(key_fields, keys))
+        decode_key(row): row.run_id
+        for row in context.statements.read_pointers.run(connection, map(encode_key, keys))
         if row.availability == "published"
     }
-    runs = [run_name(publication.run) for publication in publications]
-    demoted = set(map(run_in, context.sql.read_open_demotions.run(connection, runs)))
+    runs = [encode_run(publication.run) for publication in publications]
+    demoted = set(map(decode_run, context.statements.read_open_demotions.run(connection, runs)))
     published: list[Run] = []
     outdated: list[Run] = []
     changes: dict[PartitionKey, dict[str, Any]] = {}
@@ -47,17 +47,17 @@ def publish_runs(
             continue
         published.append(run)
         if pointers.get(run.key) != run.run_id:
-            changes[run.key] = pointer_fields(publication, state)
+            changes[run.key] = encode_pointer(publication, state)
     _move_pointers(context, connection, changes, states, now)
-    return PublishResult(published=tuple(published), outdated=tuple(outdated))
+    return PublishResult(published=tuple(published), superseded=tuple(outdated))
 
 
 def record_failed_loads(context: WriteContext, connection: sa.Connection, errors: Mapping[Run, str]) -> None:
     """Record, for one run per partition, why it could not be loaded. No state changes."""
-    now = context.now(connection)
+    now = context.read_clock(connection)
     keys = {run.key for run in errors}
-    context.lock(connection, keys)
-    context.guard(connection, keys)
+    context.lock_states(connection, keys)
+    context.check_lease(connection, keys)
     failed = [AttemptResult(key=run.key, run_id=run.run_id, outcome=AttemptOutcome.FAILED) for run in sorted(errors)]
     event_data = {run.key: {"run_id": run.run_id, "error_message": printable(errors[run])} for run in errors}
     _record_loads(context, connection, "LoadFailed", failed, event_data, now)
@@ -71,8 +71,8 @@ def _move_pointers(
     now: datetime,
 ) -> None:
     at = instant_text(now)
-    context.sql.upsert_pointers.run(connection, (row | {"changed_at": at} for row in changes.values()))
-    context.sql.insert_load_records.run(connection, (row | {"loaded_at": at} for row in changes.values()))
+    context.statements.upsert_pointers.run(connection, (row | {"changed_at": at} for row in changes.values()))
+    context.statements.insert_load_records.run(connection, (row | {"loaded_at": at} for row in changes.values()))
     loads = [
         AttemptResult(
             key=key,
@@ -99,10 +99,10 @@ def _record_loads(
     attempt_numbers = context.statuses.record_attempts(connection, WAREHOUSE, loads, now)
     at = instant_text(now)
     events = [
-        context.own.encode(event_type, str(key), number, event_data[key], emitted_at=at)
+        context.event_encoder.encode(event_type, str(key), number, event_data[key], emitted_at=at)
         for key, number in attempt_numbers.items()
     ]
-    context.tell(connection, events, now)
+    context.append_events(connection, events, now)
 
 
 def _has_authority(run: Run, state: PartitionState) -> bool:

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import RegisteredRun
 from ads_pipeline.errors import RunChanged
-from ads_pipeline.ledger.row_mapping import key_fields, registered_of, run_fields
+from ads_pipeline.ledger.row_mapping import encode_key, decode_registered_run, encode_registration
 from ads_pipeline.ledger.tables import instant_text
 from ads_pipeline.ledger.values import RunRegistration
 from ads_pipeline.ledger.write_context import WriteContext
@@ -22,19 +22,19 @@ def register_runs(
     A run that is already registered keeps its ordinal. Raises RunChanged when one was registered with another seal;
     then nothing is registered.
     """
-    now = context.now(connection)
+    now = context.read_clock(connection)
     keys = sorted({registration.run.key for registration in registrations})
     context.insert_pending(connection, keys, now)
-    context.lock(connection, keys)
-    context.guard(connection, keys)
+    context.lock_states(connection, keys)
+    context.check_lease(connection, keys)
     requested = [
-        key_fields(registration.run.key) | {"position": position, "run_id": registration.run.run_id}
+        encode_key(registration.run.key) | {"position": position, "run_id": registration.run.run_id}
         for position, registration in enumerate(registrations)
     ]
-    rows = context.sql.read_registered_runs.run(connection, requested).all()
+    rows = context.statements.read_registered_runs.run(connection, requested).all()
     registered, new = _assign_ordinals(registrations, rows)
-    context.sql.insert_runs.run(connection, (run_fields(run, now) for run in new))
-    context.tell(connection, [_sealed_event(context, run, instant_text(now)) for run in new], now)
+    context.statements.insert_runs.run(connection, (encode_registration(run, now) for run in new))
+    context.append_events(connection, [_sealed_event(context, run, instant_text(now)) for run in new], now)
     return [registered[registration.run] for registration in registrations]
 
 
@@ -49,7 +49,7 @@ def _assign_ordinals(
     for registration, row in zip(registrations, rows, strict=True):
         run, key = registration.run, registration.run.key
         if row.run_id is not None:
-            registered[run] = registered_of(row)
+            registered[run] = decode_registered_run(row)
         elif run not in registered:
             newest_ordinals[key] = newest_ordinals.get(key, row.newest_ordinal or 0) + 1
             registered[run] = _with_ordinal(registration, newest_ordinals[key])
@@ -78,4 +78,4 @@ def _sealed_event(context: WriteContext, registered: RegisteredRun, emitted_at: 
         "record_count": registered.record_count,
     }
     key = str(registered.run.key)
-    return context.own.encode("RawSealed", key, registered.ordinal, data, emitted_at=emitted_at)
+    return context.event_encoder.encode("RawSealed", key, registered.ordinal, data, emitted_at=emitted_at)

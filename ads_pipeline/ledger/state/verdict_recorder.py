@@ -24,9 +24,9 @@ from ads_pipeline.domain.transitions import (
 )
 from ads_pipeline.errors import LedgerError, UnknownRun, UnsoundAcceptance, VerdictConflict
 from ads_pipeline.ledger.control.action_execution import is_logged, log_action
-from ads_pipeline.ledger.database import Overtaken
+from ads_pipeline.ledger.database import ConcurrentWrite
 from ads_pipeline.ledger.events.event_rows import encode_event_data
-from ads_pipeline.ledger.row_mapping import key_fields, state_of, verdict_fields
+from ads_pipeline.ledger.row_mapping import encode_key, decode_state, encode_verdict_id
 from ads_pipeline.ledger.state.verdict_statements import STATE_PREFIX, VERDICT_EVENT_TYPES
 from ads_pipeline.ledger.status.partition_status import (
     MATERIALIZING_EFFECTS,
@@ -83,7 +83,7 @@ class VerdictRecorder:
         if locked_row.ordinal is None:
             raise UnknownRun(str(verdict.run))
         partition = self._partitions.get(verdict.run.key) or _LockedPartition(
-            state=state_of(locked_row, verdict.run.key),
+            state=decode_state(locked_row, verdict.run.key),
             current_ordinal=locked_row.current_ordinal,
             message_ordinal=locked_row.message_ordinal,
             row_version=locked_row.row_version,
@@ -158,7 +158,7 @@ class VerdictRecorder:
         return {
             "step_id": step_id,
             "event_id": str(uuid.uuid4()),
-            "event_key": self._context.own.make_key(event_type, step_id, result.attempt_no),
+            "event_key": self._context.event_encoder.make_key(event_type, step_id, result.attempt_no),
             "event_data": _encode_event_data(result),
         }
 
@@ -168,17 +168,17 @@ class VerdictRecorder:
         if earlier is not None:
             earlier["is_last"] = False
         if self._now is not None and not self._rows:  # only the first row carries what all rows share
-            row |= self._context.own.origin_columns | {"appended_at": instant_text(self._now)}
+            row |= self._context.event_encoder.origin_columns | {"appended_at": instant_text(self._now)}
         row["position"] = len(self._rows) + 1
         self._last_rows[key] = row
         self._rows.append(row)
         self._rows[0]["event_count"] = len(self._rows)
 
     def _write_rows(self) -> None:
-        statements = self._context.sql.record_verdicts
+        statements = self._context.statements.record_verdicts
         written = [statement.run(self._connection, self._rows).rowcount for statement in statements]
         if written[-1] < len(self._last_rows):
-            raise Overtaken("a status was written without the lock of its partition's state")
+            raise ConcurrentWrite("a status was written without the lock of its partition's state")
 
 
 def read_verdict_rows(
@@ -187,17 +187,17 @@ def read_verdict_rows(
     """Lock the state of each verdict's partition, and return one row per verdict with all that decides its effect."""
     make_asset_partition = context.statuses.asset_partition
     requested = [
-        verdict_fields(verdict)
+        encode_verdict_id(verdict)
         | encode_asset_partition(make_asset_partition(RAW, verdict.run.key))
         | {"position": position}
         for position, verdict in enumerate(verdicts)
     ]
-    rows = context.sql.read_verdict_rows.run(connection, requested).all()
+    rows = context.statements.read_verdict_rows.run(connection, requested).all()
     if any(row.attempt_count and row.last_attempt_no is None for row in rows):
         # Another transaction committed while this statement waited for the lock. The statement sees the new state row
         # without the attempt that was committed with it. A second read, under the lock, sees both.
-        rows = context.sql.read_verdict_rows.run(connection, requested).all()
-    context.guard(connection, {verdict.run.key for verdict in verdicts})
+        rows = context.statements.read_verdict_rows.run(connection, requested).all()
+    context.check_lease(connection, {verdict.run.key for verdict in verdicts})
     return rows
 
 
@@ -211,8 +211,8 @@ def log_cause(
     """Log the operator's action that caused these verdicts, unless an earlier transaction has logged it."""
     if cause is None or is_logged(context, connection, cause.action, cause.request):
         return
-    states = {verdict.run.key: state_of(row, verdict.run.key) for verdict, row in zip(verdicts, rows, strict=True)}
-    now = context.now(connection)
+    states = {verdict.run.key: decode_state(row, verdict.run.key) for verdict, row in zip(verdicts, rows, strict=True)}
+    now = context.read_clock(connection)
     log_action(context, connection, cause.action, cause.request, list(states.values()), states, now)
 
 
@@ -243,7 +243,7 @@ def _materialization(registered: RegisteredRun, at: datetime) -> dict[str, str |
 
 def _attempt_columns(result: VerdictResult, ordinal: int, after: _LockedPartition, judged_at: str) -> dict[str, Any]:
     verdict, state, key = result.verdict, after.state, after.state.key
-    return key_fields(key) | {
+    return encode_key(key) | {
         "attempt_no": result.attempt_no,
         "run_id": verdict.run.run_id,
         "validation_id": verdict.validation_id,

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from ads_pipeline.domain.transitions import Outcome
 from ads_pipeline.ledger.events.append_statements import EVENT_COLUMNS, HEAD_COLUMNS, EventStatements
-from ads_pipeline.ledger.row_mapping import KEY_TYPES, insert_into, instant_as_text, key_of, same_key
+from ads_pipeline.ledger.row_mapping import KEY_TYPES, insert_into, instant_as_text, key_of_table, same_key
 from ads_pipeline.ledger.rowsets import Rowset, RowStatement
 from ads_pipeline.ledger.status.partition_status import ATTEMPT_OUTCOMES, STATUS_KEY, match_status_key
 from ads_pipeline.ledger.tables import KEY, Instant, attempts, partition_state, partition_status, run_head, runs
@@ -178,8 +178,8 @@ def locked_states(requested: sa.FromClause) -> sa.Select[Any]:
     """
     return (
         sa.select(partition_state)
-        .where(sa.tuple_(*key_of(partition_state)).in_(sa.select(*key_of(requested))))
-        .order_by(*key_of(partition_state))
+        .where(sa.tuple_(*key_of_table(partition_state)).in_(sa.select(*key_of_table(requested))))
+        .order_by(*key_of_table(partition_state))
         .with_for_update(of=partition_state)
     )
 

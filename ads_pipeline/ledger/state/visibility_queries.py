@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from ads_pipeline.ledger.row_mapping import KEY_TYPES, key_of, same_key
+from ads_pipeline.ledger.row_mapping import KEY_TYPES, key_of_table, same_key
 from ads_pipeline.ledger.rowsets import Rowset
 from ads_pipeline.ledger.tables import attempts, demotions, partition_state, runs, warehouse_pointer
 
@@ -36,7 +36,7 @@ def publishable_runs(rowset: Rowset) -> sa.Select[Any]:
     requested = rowset(RUN_TYPES)
     is_current = partition_state.c.current_run_id == requested.c.run_id
     return (
-        sa.select(*key_of(requested), requested.c.run_id)
+        sa.select(*key_of_table(requested), requested.c.run_id)
         .join_from(requested, partition_state, same_key(partition_state, requested))
         .where(_is_success(), is_current, sa.not_(_has_open_demotion()))
     )
@@ -46,7 +46,7 @@ def readable_runs(rowset: Rowset) -> sa.Select[Any]:
     """The requested runs whose rows readers may see, provided that the warehouse holds them."""
     requested = rowset(RUN_TYPES)
     return (
-        sa.select(*key_of(requested), requested.c.run_id)
+        sa.select(*key_of_table(requested), requested.c.run_id)
         .join_from(requested, partition_state, same_key(partition_state, requested))
         .where(_is_success(), sa.not_(_has_open_demotion()), _is_accepted(requested))
     )
@@ -128,15 +128,15 @@ def runs_with_judged_flag(rowset: Rowset) -> sa.Select[Any]:
     """The registered runs of the requested partitions, oldest first in each, and whether each has a verdict."""
     requested = rowset(KEY_TYPES)
     return (
-        sa.select(*key_of(runs), runs.c.run_id, _is_judged().label("judged"))
+        sa.select(*key_of_table(runs), runs.c.run_id, _is_judged().label("judged"))
         .join_from(requested, runs, same_key(runs, requested))
-        .order_by(*key_of(runs), runs.c.ordinal)
+        .order_by(*key_of_table(runs), runs.c.ordinal)
     )
 
 
 def runs_with_judged_flag_between(*, source: str, since: date, until: date) -> sa.Select[Any]:
     """The registered runs of a source in a window of days, and whether each has a verdict."""
-    return sa.select(*key_of(runs), runs.c.run_id, _is_judged().label("judged")).where(
+    return sa.select(*key_of_table(runs), runs.c.run_id, _is_judged().label("judged")).where(
         runs.c.source == source, runs.c.logical_date >= since, runs.c.logical_date <= until
     )
 
@@ -156,7 +156,7 @@ def newest_runs(rowset: Rowset) -> sa.Select[Any]:
 def last_verdicts() -> sa.Select[Any]:
     """Each registered run with its last outcome, and whether it is the current run of a success."""
     return sa.select(
-        *key_of(runs), runs.c.run_id, _last_outcome(runs).label("outcome"), _is_current().label("current")
+        *key_of_table(runs), runs.c.run_id, _last_outcome(runs).label("outcome"), _is_current().label("current")
     ).join_from(runs, partition_state, same_key(runs, partition_state))
 
 
@@ -166,7 +166,7 @@ def runs_with_last_outcome(*, source: str) -> sa.Select[Any]:
         sa.select(runs, _last_outcome(runs).label("outcome"), _is_current().label("current"))
         .outerjoin_from(runs, partition_state, same_key(runs, partition_state))
         .where(runs.c.source == source)
-        .order_by(*key_of(runs), runs.c.run_id)
+        .order_by(*key_of_table(runs), runs.c.run_id)
     )
 
 
@@ -183,7 +183,7 @@ def mismatched_pointers() -> sa.Select[Any]:
     not_current = pointer.c.run_id.is_distinct_from(partition_state.c.current_run_id)
     return (
         sa.select(
-            *key_of(pointer),
+            *key_of_table(pointer),
             pointer.c.run_id,
             partition_state.c.status,
             partition_state.c.current_run_id,
@@ -193,7 +193,7 @@ def mismatched_pointers() -> sa.Select[Any]:
         .join_from(pointer, partition_state, same_key(pointer, partition_state))
         .join(runs, sa.and_(same_key(runs, pointer), runs.c.run_id == pointer.c.run_id))
         .where(pointer.c.availability == _PUBLISHED, sa.or_(sa.not_(_is_success()), not_current, differs))
-        .order_by(*key_of(pointer))
+        .order_by(*key_of_table(pointer))
     )
 
 

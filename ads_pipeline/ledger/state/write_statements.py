@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from ads_pipeline.ledger.control.tables import failed_fetches, parkings, requests, terminal_marks
-from ads_pipeline.ledger.row_mapping import KEY_TYPES, clock_of, insert_into, key_of, same_key
+from ads_pipeline.ledger.row_mapping import KEY_TYPES, database_clock, insert_into, key_of_table, same_key
 from ads_pipeline.ledger.rowsets import Rowset, RowStatement
 from ads_pipeline.ledger.state.verdict_statements import locked_states, locked_verdict_rows, recording_statements
 from ads_pipeline.ledger.state.visibility_queries import RUN_TYPES, pointers
@@ -33,12 +33,12 @@ class WriteStatements:
 
     def __init__(self, dialect: str) -> None:
         self._dialect = dialect
-        self.read_clock = sa.select(clock_of(dialect))
+        self.read_clock = sa.select(database_clock(dialect))
         self.lock_states = self._named("lock_states", lambda rowset: locked_states(rowset(KEY_TYPES)))
         self.insert_pending = self._insert(partition_state, _NEW_STATE, skip_present=True)
         self.update_states = self._named("update_states", _update_states)
         self.read_verdict_rows = self._named(
-            "read_verdict_rows", lambda rowset: locked_verdict_rows(rowset, clock_of(dialect))
+            "read_verdict_rows", lambda rowset: locked_verdict_rows(rowset, database_clock(dialect))
         )
         self.record_verdicts = recording_statements(dialect)
         self.read_registered_runs = self._named("read_registered_runs", _registered_runs)
@@ -66,7 +66,7 @@ class WriteStatements:
         self.delete_terminal_marks = self._named("delete_terminal_marks", _delete_terminal_marks)
         action_id: sa.BindParameter[str] = sa.bindparam("action_id")
         self.read_action = sa.select(control_actions).where(control_actions.c.action_id == action_id)
-        self.read_action_partitions = sa.select(*key_of(control_action_partitions)).where(
+        self.read_action_partitions = sa.select(*key_of_table(control_action_partitions)).where(
             control_action_partitions.c.action_id == action_id
         )
 
@@ -141,7 +141,7 @@ def _withdraw_pointers(rowset: Rowset) -> sa.Update:
 def _open_demotions(rowset: Rowset) -> sa.Select[Any]:
     """The requested runs that have an open demotion."""
     requested = rowset(RUN_TYPES)
-    return sa.select(*key_of(demotions), demotions.c.run_id).join_from(
+    return sa.select(*key_of_table(demotions), demotions.c.run_id).join_from(
         requested, demotions, sa.and_(same_key(demotions, requested), demotions.c.run_id == requested.c.run_id)
     )
 
@@ -156,7 +156,7 @@ def _delete_demotions(rowset: Rowset) -> sa.Delete:
 def _actions_per_partition(rowset: Rowset) -> sa.Select[Any]:
     """The key of each requested partition, once per logged action on it."""
     requested = rowset(KEY_TYPES)
-    return sa.select(*key_of(control_action_partitions)).join_from(
+    return sa.select(*key_of_table(control_action_partitions)).join_from(
         requested, control_action_partitions, same_key(control_action_partitions, requested)
     )
 
@@ -165,7 +165,7 @@ def _open_requests(rowset: Rowset) -> sa.Select[Any]:
     """The requested partitions that have an open request for a new run."""
     requested = rowset(KEY_TYPES)
     return (
-        sa.select(*key_of(requests))
+        sa.select(*key_of_table(requests))
         .join_from(requested, requests, same_key(requests, requested))
         .join(partition_state, same_key(partition_state, requests))
         .where(partition_state.c.attempt_count == requests.c.attempt_no)
@@ -175,18 +175,18 @@ def _open_requests(rowset: Rowset) -> sa.Select[Any]:
 def _failed_fetches_per_partition(rowset: Rowset) -> sa.Select[Any]:
     """The key of each requested partition, once per failed fetch."""
     requested = rowset(KEY_TYPES)
-    return sa.select(*key_of(failed_fetches)).join_from(
+    return sa.select(*key_of_table(failed_fetches)).join_from(
         requested, failed_fetches, same_key(failed_fetches, requested)
     )
 
 
 def _terminal_marks(rowset: Rowset) -> sa.Select[Any]:
     requested = rowset(KEY_TYPES)
-    return sa.select(*key_of(terminal_marks)).join_from(
+    return sa.select(*key_of_table(terminal_marks)).join_from(
         requested, terminal_marks, same_key(terminal_marks, requested)
     )
 
 
 def _delete_terminal_marks(rowset: Rowset) -> sa.Delete:
     requested = rowset(KEY_TYPES)
-    return sa.delete(terminal_marks).where(sa.tuple_(*key_of(terminal_marks)).in_(sa.select(*key_of(requested))))
+    return sa.delete(terminal_marks).where(sa.tuple_(*key_of_table(terminal_marks)).in_(sa.select(*key_of_table(requested))))

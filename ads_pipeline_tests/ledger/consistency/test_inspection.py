@@ -41,14 +41,14 @@ def test_states_that_follow_from_their_logs_are_passed_over(url: str) -> None:
     with Ledger.opened(url, clock=clock) as ledger:
         apply_history(ledger, clock, SCRIPTED_HISTORY)
     with LedgerInspection.opened(url) as ledger:
-        assert list(ledger.contradictions()) == []
+        assert list(ledger.find_contradictions()) == []
     engine = database.open_engine(url)
     at = "2030-01-01T00:00:00.000000Z"
     wrong = f"UPDATE partition_state SET status = 'pending', updated_at = '{at}' WHERE customer_id = '6'"
     database.transact(engine, lambda connection: connection.exec_driver_sql(wrong))
     engine.dispose()
     with LedgerInspection.opened(url) as ledger:
-        ((where, problem),) = ledger.contradictions()
+        ((where, problem),) = ledger.find_contradictions()
     assert where == key("6")
     assert problem.startswith("its row says pending from r1 of 3 rows after 1 attempts at 2030-01-01 00:00:00+00:00")
     assert "its log success from r1 of 3 rows after 1 attempts at 2026-" in problem
@@ -60,8 +60,8 @@ def test_runs_are_told_in_the_order_of_their_paths(ledger: Ledger, url: str) -> 
     for partition in places:
         registered_runs(ledger, partition, "r2", "R1", "r10", "r-1", "r1")
     with LedgerInspection.opened(url) as inspection:
-        paths = [known.registered.run.path for known in inspection.known("google_ads")]
-        assert inspection.sources() == ["google_ads"]
+        paths = [known.registered.run.path for known in inspection.list_runs("google_ads")]
+        assert inspection.list_sources() == ["google_ads"]
     assert paths == sorted(paths, key=lambda path: path.split("/"))
     assert len(paths) == 60
 
@@ -73,9 +73,9 @@ def test_a_run_is_known_with_its_last_verdict(ledger: Ledger, url: str) -> None:
     ledger.record_verdict(rejection(newer))
     ledger.execute(Action.WITHDRAW, [keys(2)[1]], action_request())
     with LedgerInspection.opened(url) as inspection:
-        found = [(each.registered.run.run_id, each.outcome, each.current) for each in inspection.known("google_ads")]
-        assert inspection.known_again(newer) == list(inspection.known("google_ads"))[1]
-        assert inspection.known_again(run(keys(1)[0], "r3")) is None
+        found = [(each.registered.run.run_id, each.outcome, each.is_current) for each in inspection.list_runs("google_ads")]
+        assert inspection.inspect_run(newer) == list(inspection.list_runs("google_ads"))[1]
+        assert inspection.inspect_run(run(keys(1)[0], "r3")) is None
     assert found == [
         ("r1", Outcome.ACCEPTED, True),
         ("r2", Outcome.REJECTED, False),
@@ -93,10 +93,10 @@ def test_pointers_astray_are_those_not_at_the_current_run(ledger: Ledger, url: s
     wrong = f"UPDATE warehouse_pointer SET schema_version = '9' WHERE customer_id = '{fourth.customer_id}'"
     database.transact(backdoor, lambda connection: connection.exec_driver_sql(wrong))
     with LedgerInspection.opened(url) as inspection:
-        found = {each.run.key: each for each in inspection.astray()}
+        found = {each.run.key: each for each in inspection.find_misplaced_pointers()}
     assert set(found) == {second, fourth}
     assert (found[second].current_run_id, found[second].outcome) == ("r2", Outcome.ACCEPTED)
-    assert (found[second].differs, found[fourth].differs) == (False, True)
+    assert (found[second].differs_from_registration, found[fourth].differs_from_registration) == (False, True)
     assert first not in found
 
 
@@ -105,17 +105,17 @@ def test_open_runs_are_told_with_their_lease(ledger: Ledger, url: str, backdoor:
     accepted_runs(ledger, keys(1))
     run_id = ledger.origin.run_id
     with LedgerInspection.opened(url) as inspection:
-        assert inspection.open_runs() == []
+        assert inspection.list_open_runs() == []
         with EventLog.opened(url) as log:
             Follower(log).catch_up()
-        (found,) = inspection.open_runs()
-        assert (found.run_id, found.leased_until) == (run_id, None)
-        assert abs(inspection.clock() - found.last_at) < timedelta(minutes=5)
+        (found,) = inspection.list_open_runs()
+        assert (found.run_id, found.lease_expires_at) == (run_id, None)
+        assert abs(inspection.read_clock() - found.last_event_at) < timedelta(minutes=5)
         at = "2026-03-01T00:00:00.000000Z"
         lease = f"INSERT INTO leases VALUES ('{run_id}', '{at}', '{at}', '{at}', NULL)"
         database.transact(backdoor, lambda connection: connection.exec_driver_sql(lease))
-        (leased,) = inspection.open_runs()
-        assert leased.leased_until is not None
+        (leased,) = inspection.list_open_runs()
+        assert leased.lease_expires_at is not None
 
 
 @pytest.mark.invariant("L1", "L3")
@@ -127,7 +127,7 @@ def test_concurrent_writes_cause_no_contradictions(url: str, tmp_path: Path) -> 
     def check_and_copy() -> None:
         with LedgerInspection.opened(url) as inspection:
             while not done.is_set():
-                assert list(inspection.contradictions()) == []
+                assert list(inspection.find_contradictions()) == []
                 copies.append(f"sqlite:///{tmp_path / f'copy-{len(copies)}.db'}")
                 copy_ledger(url, copies[-1], progress=no_progress)
 
@@ -147,4 +147,4 @@ def test_concurrent_writes_cause_no_contradictions(url: str, tmp_path: Path) -> 
     assert len(copies) > 1
     for copy in copies:
         with LedgerInspection.opened(copy) as inspection:
-            assert list(inspection.contradictions()) == []
+            assert list(inspection.find_contradictions()) == []

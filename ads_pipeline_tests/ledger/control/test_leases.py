@@ -30,7 +30,7 @@ from ads_pipeline_tests.ledger.builders import (
     sealed_runs,
     set_on_exit,
 )
-from ads_pipeline_tests.ledger.state.test_concurrency import wait_for_a_lock
+from ads_pipeline_tests.ledger.state.test_concurrency import wait_until_a_transaction_waits
 from ads_pipeline_tests.ledger.test_database_constraints import everything, refused
 
 LASTS = timedelta(seconds=60)
@@ -72,8 +72,8 @@ def test_a_partition_is_granted_to_one_run_at_a_time(lease: Opening, clock: Fake
     answer = second.claim(rest)
     assert dict(answer.granted) == {rest[1]: 1}
     holder = answer.held[rest[0]]
-    assert (holder.run_id, holder.fence, holder.since) == ("engine-1", 1, clock.now)
-    assert holder.until == clock.now + LASTS
+    assert (holder.run_id, holder.fence, holder.claimed_at) == ("engine-1", 1, clock.now)
+    assert holder.expires_at == clock.now + LASTS
     assert str(holder) == "run engine-1 holds it, at least until 2026-03-01 00:01:00 UTC"
 
 
@@ -162,7 +162,7 @@ def test_readers_are_told_who_holds(lease: Opening, reader: LedgerReader, backdo
     assert list(found) == [key(day=1)]
     holder = found[key(day=1)]
     assert holder.run_id == "engine-1"
-    assert holder.since < holder.until
+    assert holder.claimed_at < holder.expires_at
     held.end()
     assert reader.lease_holders([key(day=1)]) == {}
 
@@ -285,7 +285,7 @@ def test_a_take_over_and_a_late_write_see_each_other(postgres_url: str, first: s
             holding = pool.submit(one)
             assert held.wait(20)
             waiting = pool.submit(two)
-            wait_for_a_lock(postgres_url)
+            wait_until_a_transaction_waits(postgres_url)
             hold.set()
             holding.result()
             if first == "write":
@@ -326,7 +326,7 @@ def test_who_waited_for_a_claim_finds_the_lease_of_its_holder(postgres_url: str)
             taking = pool.submit(first.claim, [key()])
             assert held.wait(20)
             waiting = pool.submit(second.claim, [key()])
-            wait_for_a_lock(postgres_url)
+            wait_until_a_transaction_waits(postgres_url)
             hold.set()
             assert dict(taking.result().granted) == {key(): 2}
             assert waiting.result().held[key()].run_id == "engine-1"

@@ -16,7 +16,7 @@ from ads_pipeline.ledger import database
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline_tests.ledger.builders import FakeClock, accepted_runs, key
-from ads_pipeline_tests.ledger.state.test_concurrency import count_tries, wait_for_a_lock
+from ads_pipeline_tests.ledger.state.test_concurrency import count_transactions, wait_until_a_transaction_waits
 from ads_pipeline_tests.ledger.state.test_crashes import lose_one_commit
 from ads_pipeline_tests.run_event_stores.builders import (
     EMITTED_AT,
@@ -106,7 +106,7 @@ def test_concurrent_appends_of_one_event_store_it_once(log: EventLog, is_new: bo
 @pytest.mark.parametrize("numbered", [0, 3], ids=["numbered before", "numbered by the log"])
 def test_batches_in_different_orders_do_not_deadlock(log: EventLog, is_new: bool, numbered: int) -> None:
     """Threads that append to the same runs in different orders all succeed without a retry."""
-    tries = count_tries(log.engine)
+    tries = count_transactions(log.engine)
     runs = [f"r{number}" for number in range(RUNS)]
     if not is_new:
         log.append_many([make_event(run_id, "RunStarted") for run_id in runs])
@@ -153,7 +153,7 @@ def test_append_reads_again_after_waiting_for_the_lock(postgres_url: str) -> Non
         sa.event.listen(log.engine, "before_cursor_execute", before_statement)
         # The path that `append` takes after the plain insert was refused.
         waiting = pool.submit(database.transact, log.engine, lambda c: log._append_many(c, [event]))
-        wait_for_a_lock(postgres_url)
+        wait_until_a_transaction_waits(postgres_url)
         release.set()
         assert first[0].result() == AppendResult(run_seq=2, idempotent=False)
         assert waiting.result() == [AppendResult(run_seq=2, idempotent=True)]
@@ -174,7 +174,7 @@ def test_append_that_waited_for_its_duplicate_is_idempotent(postgres_url: str) -
         first = pool.submit(slow.append, event)
         assert held.wait(20)
         waiting = pool.submit(log.append, event)
-        wait_for_a_lock(postgres_url)
+        wait_until_a_transaction_waits(postgres_url)
         release.set()
         assert first.result() == AppendResult(run_seq=1, idempotent=False)
         assert waiting.result() == AppendResult(run_seq=1, idempotent=True)

@@ -1,4 +1,4 @@
-"""Many writers on the same partitions at once: nothing is lost, nothing counts twice, nobody deadlocks."""
+"""Concurrent writers on the same partitions: no lost updates, no double counts, no deadlocks."""
 
 import itertools
 import multiprocessing
@@ -17,27 +17,27 @@ from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline_tests.ledger.builders import acceptance, key, keys, registered_runs, rejection, run, sealed_runs
 
 WRITERS = 8
-CONTESTED = keys(6)
-RUNS_EACH = 12
+PARTITIONS = keys(6)
+RUNS_PER_PARTITION = 12
 
 
-def shares() -> list[list[Verdict]]:
-    """Each writer's verdicts: distinct from the others', on the same partitions; every third is a rejection."""
+def verdicts_by_writer() -> list[list[Verdict]]:
+    """Return different verdicts on the same partitions for each writer. Every third is a rejection."""
     return [
         [
             (rejection if n % 3 == 2 else acceptance)(run(partition, f"w{writer}-{n}"))
-            for partition in CONTESTED
-            for n in range(RUNS_EACH)
+            for partition in PARTITIONS
+            for n in range(RUNS_PER_PARTITION)
         ]
         for writer in range(WRITERS)
     ]
 
 
-def write_share(url: str, writer: int) -> None:
-    """Record one's own share in any order, by ones and by tens, and hear a tenth of another's again."""
+def write_verdicts(url: str, writer: int) -> None:
+    """Record the verdicts of a writer and a tenth of another's, in random order, 1 or 10 per call."""
     chance = random.Random(writer)
-    mine, others = shares()[writer], shares()[(writer + 1) % WRITERS]
-    verdicts = mine + chance.sample(others, len(others) // 10)
+    own, others = verdicts_by_writer()[writer], verdicts_by_writer()[(writer + 1) % WRITERS]
+    verdicts = own + chance.sample(others, len(others) // 10)
     chance.shuffle(verdicts)
     with Ledger.opened(url) as ledger:
         while verdicts:
@@ -47,19 +47,19 @@ def write_share(url: str, writer: int) -> None:
 
 
 @pytest.mark.invariant("S6", "S7", "S8", "S10")
-def test_attempts_are_never_lost(url: str) -> None:
-    """Eight processes judge the same partitions: the count equals the distinct verdicts, heard twice or not."""
-    expected = len(shares()[0]) // len(CONTESTED) * WRITERS
+def test_concurrent_attempts_are_not_lost(url: str) -> None:
+    """Eight processes judge the same partitions. attempt_count equals the number of distinct verdicts."""
+    expected = RUNS_PER_PARTITION * WRITERS
     with Ledger.opened(url) as ledger:
-        ledger.register(sealed_runs(*(verdict.run for share in shares() for verdict in share)))
+        ledger.register(sealed_runs(*(verdict.run for verdicts in verdicts_by_writer() for verdict in verdicts)))
         context = multiprocessing.get_context("spawn")
-        writers = [context.Process(target=write_share, args=(url, writer)) for writer in range(WRITERS)]
+        writers = [context.Process(target=write_verdicts, args=(url, writer)) for writer in range(WRITERS)]
         for writer in writers:
             writer.start()
         for writer in writers:
             writer.join()
         assert [writer.exitcode for writer in writers] == [0] * WRITERS
-        for partition in CONTESTED:
+        for partition in PARTITIONS:
             _check_history(ledger, partition, expected)
 
 
@@ -69,17 +69,17 @@ def _check_history(ledger: Ledger, partition: PartitionKey, expected: int) -> No
     assert [attempt.attempt_no for attempt in attempts] == list(range(1, expected + 1))
     assert len({attempt.run for attempt in attempts}) == expected
     promoted = [attempt.ordinal for attempt in attempts if attempt.effect is Effect.PROMOTED]
-    assert promoted == sorted(promoted), "authority went back to an older run"
+    assert promoted == sorted(promoted), "an older run took authority"
     assert state.status is Status.SUCCESS
     assert state.current_run_id == next(
         registered.run.run_id for registered in ledger.runs(partition) if registered.ordinal == promoted[-1]
     )
 
 
-def test_overlapping_sets_in_any_order_do_not_deadlock(ledger: Ledger) -> None:
-    """Threads that judge, register and list the same partitions in different orders all finish at the first try."""
+def test_overlapping_calls_do_not_deadlock(ledger: Ledger) -> None:
+    """Threads register and judge the same partitions in different orders without a retried transaction."""
     partitions = keys(40)
-    tries = count_tries(ledger._engine)
+    transactions = count_transactions(ledger._engine)
 
     def work(thread: int) -> None:
         chance = random.Random(thread)
@@ -92,48 +92,48 @@ def test_overlapping_sets_in_any_order_do_not_deadlock(ledger: Ledger) -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
     assert sum(state.attempt_count for state in ledger.states(partitions).values()) == 4 * 10 * 25
-    assert tries["begun"] - tries["committed"] == 0, "a transaction had to be tried again"
+    assert transactions["begun"] == transactions["committed"], "a transaction was retried"
 
 
-def count_tries(engine: sa.Engine) -> dict[str, int]:
-    counted = {"begun": 0, "committed": 0}
+def count_transactions(engine: sa.Engine) -> dict[str, int]:
+    counts = {"begun": 0, "committed": 0}
 
     def begun(_connection: sa.Connection) -> None:
-        counted["begun"] += 1
+        counts["begun"] += 1
 
     def committed(_connection: sa.Connection) -> None:
-        counted["committed"] += 1
+        counts["committed"] += 1
 
     sa.event.listen(engine, "begin", begun)
     sa.event.listen(engine, "commit", committed)
-    return counted
+    return counts
 
 
-def test_a_verdict_that_waited_for_the_lock_sees_what_it_waited_for(postgres_url: str) -> None:
-    """A verdict that arrives while another is being written counts after it, on the state that the other left."""
+def test_verdict_that_waited_for_the_lock_applies_to_the_new_state(postgres_url: str) -> None:
+    """A verdict that waits for another transaction counts after it and sees its state."""
     partition = key()
     with Ledger.opened(postgres_url) as ledger, Ledger.opened(postgres_url) as slow:
         first, second, third = registered_runs(ledger, partition, "r1", "r2", "r3")
         ledger.record_verdict(acceptance(first))
-        hold, held = threading.Event(), threading.Event()
+        resume, paused = threading.Event(), threading.Event()
 
         def pause(connection: sa.Connection) -> None:
-            held.set()
-            hold.wait(20)
+            paused.set()
+            resume.wait(20)
 
         sa.event.listen(slow._engine, "commit", pause)
         with ThreadPoolExecutor(2) as pool:
             slower = pool.submit(slow.record_verdict, acceptance(third))
-            assert held.wait(20)
+            assert paused.wait(20)
             waiting = pool.submit(ledger.record_verdict, acceptance(second))
-            wait_for_a_lock(postgres_url)
-            hold.set()
+            wait_until_a_transaction_waits(postgres_url)
+            resume.set()
             assert slower.result().effect is Effect.PROMOTED
             assert (waiting.result().effect, waiting.result().attempt_no) == (Effect.SUPERSEDED, 3)
         assert ledger.state(partition).current_run_id == "r3"
 
 
-def wait_for_a_lock(url: str) -> None:
+def wait_until_a_transaction_waits(url: str) -> None:
     engine = database.open_engine(url)
     for _ in itertools.repeat(None, 500):
         statement = (
@@ -143,5 +143,5 @@ def wait_for_a_lock(url: str) -> None:
             break
         time.sleep(0.02)
     else:
-        pytest.fail("nobody ever waited for the lock")
+        pytest.fail("no transaction waited for the lock")
     engine.dispose()

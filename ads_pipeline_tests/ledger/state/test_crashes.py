@@ -1,4 +1,4 @@
-"""The process dies, or the answer is lost, at every step of recording: all of a call is there, or none of it."""
+"""Recording verdicts is atomic: killed processes, lost acknowledgements, and unavailable databases."""
 
 import sqlite3
 import subprocess
@@ -19,28 +19,28 @@ from ads_pipeline_tests.ledger.builders import acceptance, key, keys, registered
 
 PARTITIONS = keys(4)
 
-# Records a call of verdicts, and kills itself at the n-th moment: before and after each statement, and before and
-# after the commit.
-DYING = """
+# Records verdicts in one call, and kills itself at the n-th interruption point. There is one before and after each
+# statement, and before and after the commit.
+KILLED_PROCESS = """
 import os, signal, sys
 import sqlalchemy as sa
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline_tests.ledger.state.test_crashes import verdicts
 
-moments = int(sys.argv[2])
-def moment(*_):
-    global moments
-    moments -= 1
-    if moments == 0:
+points_left = int(sys.argv[2])
+def interruption_point(*_):
+    global points_left
+    points_left -= 1
+    if points_left == 0:
         os.kill(os.getpid(), signal.SIGKILL)
 
 with Ledger.opened(sys.argv[1]) as ledger:
     engine = ledger._engine
     for name in ("before_cursor_execute", "after_cursor_execute", "commit"):
-        sa.event.listen(engine, name, moment)
+        sa.event.listen(engine, name, interruption_point)
     ledger.record_verdicts(verdicts())
     print("acknowledged", flush=True)
-    moment()
+    interruption_point()
 """
 
 
@@ -49,45 +49,49 @@ def verdicts() -> list[Verdict]:
     return [acceptance(first), rejection(second), acceptance(third), rejection(fourth)]
 
 
-def story(reader: LedgerReader) -> tuple[list[tuple[Any, ...]], list[int]]:
-    """States without their dates, and the number of attempts of each partition."""
+def states_and_attempts(reader: LedgerReader) -> tuple[list[tuple[Any, ...]], list[int]]:
+    """Return the states without their dates, and the attempt count of each partition."""
     states = reader.states(PARTITIONS)
-    return [_undated(state) for state in states.values()], [len(reader.attempts(each)) for each in PARTITIONS]
+    return [_without_date(state) for state in states.values()], [len(reader.attempts(each)) for each in PARTITIONS]
 
 
-def _undated(state: PartitionState) -> tuple[Any, ...]:
+def _without_date(state: PartitionState) -> tuple[Any, ...]:
     return (state.key, state.status, state.current_run_id, state.error_message, state.attempt_count)
 
 
 @pytest.mark.invariant("S21")
-def test_a_crash_leaves_all_of_a_call_or_none(url: str) -> None:
-    """Killed at any moment, attempts and states agree; what was acknowledged is there; a second try completes it."""
+def test_crash_leaves_all_of_a_call_or_nothing(url: str) -> None:
+    """After a kill at any point, states match attempts, and no acknowledged verdict is lost."""
     with Ledger.opened(url) as ledger:
         ledger.register(sealed_runs(*(verdict.run for verdict in verdicts())))
-        untouched = story(ledger)
-    deaths = 0
+        before = states_and_attempts(ledger)
+    kills = 0
     while True:
-        died, acknowledged = _die_at(url, deaths + 1)
-        if not died:
+        killed, acknowledged = _record_and_kill(url, kills + 1)
+        if not killed:
             break
-        deaths += 1
+        kills += 1
         with LedgerReader.opened(url) as reader:
-            found = story(reader)
-        if found == untouched:
+            states, attempt_counts = states_and_attempts(reader)
+        if (states, attempt_counts) == before:
             assert not acknowledged
             continue
-        assert found[1] == [1, 1, 1, 1]
-        assert [state[4] for state in found[0]] == [1, 1, 1, 1]
-    assert deaths >= 6, "the call was hardly interrupted"
+        assert attempt_counts == [1, 1, 1, 1]
+        assert [state[4] for state in states] == [1, 1, 1, 1]
+    assert kills >= 6, "the call had too few interruption points"
     with Ledger.opened(url) as ledger:
-        settled = story(ledger)
+        complete = states_and_attempts(ledger)
         assert all(recorded.redelivered for recorded in ledger.record_verdicts(verdicts()))
-        assert story(ledger) == settled
+        assert states_and_attempts(ledger) == complete
 
 
-def _die_at(url: str, moment: int) -> tuple[bool, bool]:
+def _record_and_kill(url: str, point: int) -> tuple[bool, bool]:
     child = subprocess.run(
-        [sys.executable, "-c", DYING, url, str(moment)], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", KILLED_PROCESS, url, str(point)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     assert child.returncode in (0, -9), child.stderr
     return child.returncode == -9, "acknowledged" in child.stdout
@@ -106,22 +110,22 @@ def _lost_acknowledgement(dialect: sa.Dialect) -> Callable[[], Exception]:
 
 
 def lose_one_commit(engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The engine's next commit takes place and reports a failure; "lost" is in the list once it has."""
-    commit, lose, losses = engine.dialect.do_commit, _lost_acknowledgement(engine.dialect), list[str]()
+    """Make the engine's next commit succeed and report a failure. The returned list then holds "lost"."""
+    commit, make_error, losses = engine.dialect.do_commit, _lost_acknowledgement(engine.dialect), list[str]()
 
     def commit_and_lose(connection: Any) -> None:
         commit(connection)
         if not losses:
             losses.append("lost")
-            raise lose()
+            raise make_error()
 
     monkeypatch.setattr(engine.dialect, "do_commit", commit_and_lose)
     return losses
 
 
 @pytest.mark.invariant("S8", "S21")
-def test_a_lost_acknowledgement_counts_once(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commit took place but its answer was lost: the call is sent again by itself, and counts once."""
+def test_lost_acknowledgement_counts_once(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the acknowledgement of a commit is lost, the transaction is retried and counts once."""
     (first,) = registered_runs(ledger, key(), "r1")
     losses = lose_one_commit(ledger._engine, monkeypatch)
     recorded = ledger.record_verdict(acceptance(first))
@@ -131,10 +135,8 @@ def test_a_lost_acknowledgement_counts_once(ledger: Ledger, monkeypatch: pytest.
 
 
 @pytest.mark.invariant("X4")
-def test_a_busy_database_is_given_up_on_after_a_bounded_time(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """When the lock never comes, the error says that waiting may cure it, and nothing was recorded."""
+def test_busy_database_fails_after_a_bounded_time(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error is transient, and nothing is recorded."""
     monkeypatch.setattr(database, "BUSY_SECONDS", 0.05)
     with Ledger.opened(sqlite_url) as ledger:
         (first,) = registered_runs(ledger, key(), "r1")
@@ -146,8 +148,8 @@ def test_a_busy_database_is_given_up_on_after_a_bounded_time(
         other.dispose()
 
 
-def test_an_unreachable_database_is_named_without_its_address() -> None:
-    """A refused connection is an outage that waiting may cure, and its message tells neither host nor password."""
+def test_unreachable_database_error_hides_the_address() -> None:
+    """The error is transient, and its message contains neither host nor credentials."""
     with (
         pytest.raises(LedgerUnavailable) as caught,
         Ledger.opened("postgresql+psycopg2://ada:hunter2@127.0.0.1:1/ads"),
@@ -157,14 +159,14 @@ def test_an_unreachable_database_is_named_without_its_address() -> None:
     assert not any(secret in str(caught.value) for secret in ("hunter2", "ada", "127.0.0.1"))
 
 
-def test_a_refused_statement_is_not_tried_again(ledger: Ledger) -> None:
-    """What the database's rules refuse is refused at once, as a defect."""
-    tries = []
+def test_refused_statement_is_not_retried(ledger: Ledger) -> None:
+    """A statement that violates a constraint fails at once, and is not transient."""
+    calls = []
 
     def work(connection: sa.Connection) -> None:
-        tries.append(1)
+        calls.append(1)
         connection.exec_driver_sql("INSERT INTO partition_state (source) VALUES ('x')")
 
     with pytest.raises(LedgerRefused) as caught:
         database.transact(ledger._engine, work)
-    assert (len(tries), caught.value.is_transient) == (1, False)
+    assert (len(calls), caught.value.is_transient) == (1, False)

@@ -1,4 +1,4 @@
-"""Listing: filters, pages in key order, tallies."""
+"""Listing states: filters, pages in key order, and counts."""
 
 from collections import Counter
 from dataclasses import replace
@@ -17,17 +17,20 @@ QUERIES = ("ad_group_daily", "campaign_daily", "keyword_daily")
 
 
 @pytest.fixture
-def listed(ledger: Ledger) -> Ledger:
-    """36 partitions: 4 customers, 3 queries, 3 days; customer 9 succeeded, customer 10 failed, the others wait."""
-    everything = [
+def listing_ledger(ledger: Ledger) -> Ledger:
+    """36 partitions of 4 customers, 3 queries and 3 days.
+
+    Customer 9 has successes, customer 10 failures, and the others are pending.
+    """
+    partitions = [
         key(customer, query_name=query, day=day)
         for customer in ("9", "10", "100", "02")
         for query in QUERIES
         for day in (1, 2, 3)
     ]
-    ledger.insert_pending(everything)
-    accepted_runs(ledger, [each for each in everything if each.customer_id == "9"])
-    for each in everything:
+    ledger.insert_pending(partitions)
+    accepted_runs(ledger, [each for each in partitions if each.customer_id == "9"])
+    for each in partitions:
         if each.customer_id == "10":
             (bad,) = registered_runs(ledger, each, "r1")
             ledger.record_verdict(rejection(bad))
@@ -35,16 +38,16 @@ def listed(ledger: Ledger) -> Ledger:
 
 
 @pytest.mark.parametrize("limit", [1, 5, 35, 36, 1000])
-def test_pages_of_any_size_give_the_same_list(listed: Ledger, limit: int) -> None:
-    """Paging from key to key gives each partition once, in key order, the same on both databases."""
-    found = [state.key for state in listed.iter_states(StateFilter(), limit=limit)]
+def test_pages_of_any_size_give_the_same_list(listing_ledger: Ledger, limit: int) -> None:
+    """All pages together hold each partition once, in key order."""
+    found = [state.key for state in listing_ledger.iter_states(StateFilter(), limit=limit)]
     assert found == sorted(found)
     assert len(found) == len(set(found)) == 36
     assert found[0].customer_id == "02"  # text order, not numeric
 
 
 @pytest.mark.parametrize(
-    ("wanted", "count"),
+    ("state_filter", "count"),
     [
         (StateFilter(source="google_ads"), 36),
         (StateFilter(source="bing_ads"), 0),
@@ -59,41 +62,41 @@ def test_pages_of_any_size_give_the_same_list(listed: Ledger, limit: int) -> Non
         (StateFilter(since=date(2026, 2, 3), until=date(2026, 2, 2)), 0),
     ],
 )
-def test_filters_narrow_together(listed: Ledger, wanted: StateFilter, count: int) -> None:
-    """Each filter narrows, both ends of a window are in it, and the tally agrees with the list."""
-    found = list(listed.iter_states(wanted, limit=7))
+def test_filters_combine(listing_ledger: Ledger, state_filter: StateFilter, count: int) -> None:
+    """All conditions of a filter apply, windows include both ends, and the counts match the list."""
+    found = list(listing_ledger.iter_states(state_filter, limit=7))
     assert len(found) == count
-    assert sum(listed.count_by_status(wanted).values()) == count
+    assert sum(listing_ledger.count_by_status(state_filter).values()) == count
 
 
-def test_a_tally_names_every_status(listed: Ledger) -> None:
-    """A status that no partition has is counted as zero, not left out."""
-    assert listed.count_by_status(StateFilter()) == {Status.PENDING: 18, Status.SUCCESS: 9, Status.FAILED: 9}
-    assert listed.count_by_status(StateFilter(customer_ids=frozenset({"9"}))) == {
+def test_counts_include_every_status(listing_ledger: Ledger) -> None:
+    """A status without partitions is counted as zero."""
+    assert listing_ledger.count_by_status(StateFilter()) == {Status.PENDING: 18, Status.SUCCESS: 9, Status.FAILED: 9}
+    assert listing_ledger.count_by_status(StateFilter(customer_ids=frozenset({"9"}))) == {
         Status.PENDING: 0,
         Status.SUCCESS: 9,
         Status.FAILED: 0,
     }
 
 
-def test_a_page_after_a_key_that_is_not_there_goes_on_behind_it(listed: Ledger) -> None:
-    """The place to go on from need not exist."""
-    gone = PartitionKey(source="google_ads", customer_id="5", query_name="x", logical_date=date(2026, 2, 1))
-    assert {state.key.customer_id for state in listed.list_states(StateFilter(), after=gone)} == {"9"}
+def test_page_may_start_after_an_absent_key(listing_ledger: Ledger) -> None:
+    """The page holds the partitions with greater keys."""
+    absent = PartitionKey(source="google_ads", customer_id="5", query_name="x", logical_date=date(2026, 2, 1))
+    assert {state.key.customer_id for state in listing_ledger.list_states(StateFilter(), after=absent)} == {"9"}
 
 
 @pytest.mark.parametrize("limit", [1, 10, 35, 36])
-def test_a_tally_after_a_page_counts_what_is_left(listed: Ledger, limit: int) -> None:
-    """What a page showed and what the tally counts after its last key is everything, filtered alike."""
-    for wanted in (StateFilter(), StateFilter(statuses=frozenset({Status.PENDING}))):
-        page = listed.list_states(wanted, limit=limit)
-        left = listed.count_by_status(wanted, after=page[-1].key)
-        assert len(page) + sum(left.values()) == sum(listed.count_by_status(wanted).values())
+def test_count_after_a_page_covers_the_rest(listing_ledger: Ledger, limit: int) -> None:
+    """A page and the count after its last key add up to all partitions that match the filter."""
+    for state_filter in (StateFilter(), StateFilter(statuses=frozenset({Status.PENDING}))):
+        page = listing_ledger.list_states(state_filter, limit=limit)
+        rest = listing_ledger.count_by_status(state_filter, after=page[-1].key)
+        assert len(page) + sum(rest.values()) == sum(listing_ledger.count_by_status(state_filter).values())
 
 
 CUSTOMERS = [None, frozenset({"9"}), frozenset({"9", "02", "100"})]
-ASKED = [None, frozenset({"campaign_daily"}), frozenset({"campaign_daily", "keyword_daily"})]
-CONDITIONS = [
+QUERY_NAMES = [None, frozenset({"campaign_daily"}), frozenset({"campaign_daily", "keyword_daily"})]
+STATUSES = [
     None,
     frozenset({Status.FAILED}),
     frozenset({Status.PENDING}),
@@ -103,42 +106,50 @@ SINCE = [None, date(2026, 2, 2)]
 SOURCES = [None, "google_ads", "bing_ads"]
 
 
-def test_what_follows_a_key_is_the_same_however_it_is_asked(listed: Ledger) -> None:
-    """For every filter and every place to go on from, page and tally are what a look at each partition gives."""
-    everything = list(listed.iter_states(StateFilter()))
-    places = [everything[number].key for number in (0, 13, 35)]
-    places += [replace(places[1], source="a"), replace(places[1], source="z"), replace(places[1], customer_id="5")]
-    for source, customers, asked, statuses, since in product(SOURCES, CUSTOMERS, ASKED, CONDITIONS, SINCE):
-        wanted = StateFilter(source=source, customer_ids=customers, query_names=asked, statuses=statuses, since=since)
-        for place in (None, *places):
-            left = [state for state in everything if _passes(wanted, state) and (place is None or state.key > place)]
-            assert [state.key for state in listed.list_states(wanted, after=place, limit=9)] == [
-                s.key for s in left[:9]
+def test_page_and_count_after_a_key_match_a_full_scan(listing_ledger: Ledger) -> None:
+    """This holds for every combination of filter conditions and start key."""
+    partitions = list(listing_ledger.iter_states(StateFilter()))
+    starts = [partitions[number].key for number in (0, 13, 35)]
+    starts += [replace(starts[1], source="a"), replace(starts[1], source="z"), replace(starts[1], customer_id="5")]
+    for source, customers, query_names, statuses, since in product(SOURCES, CUSTOMERS, QUERY_NAMES, STATUSES, SINCE):
+        state_filter = StateFilter(
+            source=source, customer_ids=customers, query_names=query_names, statuses=statuses, since=since
+        )
+        for start in (None, *starts):
+            expected = [
+                state
+                for state in partitions
+                if _matches(state_filter, state) and (start is None or state.key > start)
             ]
-            counts = Counter(state.status for state in left)
-            assert listed.count_by_status(wanted, after=place, max_count=4) == {s: min(counts[s], 5) for s in Status}
+            assert [state.key for state in listing_ledger.list_states(state_filter, after=start, limit=9)] == [
+                s.key for s in expected[:9]
+            ]
+            counts = Counter(state.status for state in expected)
+            assert listing_ledger.count_by_status(state_filter, after=start, max_count=4) == {
+                s: min(counts[s], 5) for s in Status
+            }
 
 
-def _passes(wanted: StateFilter, state: PartitionState) -> bool:
+def _matches(state_filter: StateFilter, state: PartitionState) -> bool:
     key = state.key
     return (
-        wanted.source in (None, key.source)
-        and (wanted.customer_ids is None or key.customer_id in wanted.customer_ids)
-        and (wanted.query_names is None or key.query_name in wanted.query_names)
-        and (wanted.statuses is None or state.status in wanted.statuses)
-        and (wanted.since is None or key.logical_date >= wanted.since)
+        state_filter.source in (None, key.source)
+        and (state_filter.customer_ids is None or key.customer_id in state_filter.customer_ids)
+        and (state_filter.query_names is None or key.query_name in state_filter.query_names)
+        and (state_filter.statuses is None or state.status in state_filter.statuses)
+        and (state_filter.since is None or key.logical_date >= state_filter.since)
     )
 
 
 @pytest.mark.parametrize("limit", [0, -1, 10_001])
-def test_a_page_has_bounds(listed: Ledger, limit: int) -> None:
-    """A page of no rows, or of too many, is refused with the bounds."""
+def test_page_size_is_bounded(listing_ledger: Ledger, limit: int) -> None:
+    """A limit below 1 or above 10,000 is refused."""
     with pytest.raises(ValueError, match="limit must be 1 to 10000"):
-        listed.list_states(StateFilter(), limit=limit)
+        listing_ledger.list_states(StateFilter(), limit=limit)
 
 
-def test_asking_for_nothing_gives_nothing(ledger: Ledger) -> None:
-    """Every verb that takes many takes none."""
+def test_empty_arguments_give_empty_results(ledger: Ledger) -> None:
+    """Methods that take many items accept none."""
     assert ledger.states([]) == {}
     assert ledger.pointers([]) == {}
     assert ledger.record_verdicts([]) == []

@@ -1,4 +1,4 @@
-"""Random histories on SQLite, on Postgres and in the oracle at once: after every step all three say the same."""
+"""Random histories on SQLite, Postgres and a reference model, whose states must be equal after every step."""
 
 import itertools
 import tempfile
@@ -21,7 +21,7 @@ from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import SealFacts
 from ads_pipeline_tests.example_counts import examples
 from ads_pipeline_tests.ledger.builders import FakeClock, action_request, key
-from ads_pipeline_tests.ledger.reference_model import Judged, OraclePartition
+from ads_pipeline_tests.ledger.reference_model import ReferencePartition, ReferenceVerdict
 
 PARTITIONS = 3
 ROWS = 2
@@ -29,12 +29,13 @@ FACTS = SealFacts(
     extracted_at=datetime(2026, 2, 3, tzinfo=UTC), schema_version="1", api_version="v26", query_hash="0" * 64
 )
 _customers = itertools.count(1)
-partitions = st.integers(0, PARTITIONS - 1)
-validations = st.sampled_from(["", "", "", "v2", "v3"])
+partition_numbers = st.integers(0, PARTITIONS - 1)
+validation_ids = st.sampled_from(["", "", "", "v2", "v3"])
+actions = st.sampled_from([Action.REQUEUE, Action.WITHDRAW, Action.ENQUEUE, Action.REPROCESS])
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """Runs land in raw, are registered, judged, judged again and overruled; operators act; the clock jumps."""
+    """Lands, registers and judges runs, executes control actions, and moves the clock in both directions."""
 
     ledgers: tuple[Ledger, Ledger]
     raw: RawRuns
@@ -43,23 +44,23 @@ class LedgerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.keys = [key(str(next(_customers))) for _ in range(PARTITIONS)]
-        self.oracles = [OraclePartition() for _ in self.keys]
+        self.models = [ReferencePartition() for _ in self.keys]
         self.runs: list[list[Run]] = [[] for _ in self.keys]
         self.damaged: set[Run] = set()
-        self.seen: dict[PartitionKey, PartitionState] = {}
+        self.last_states: dict[PartitionKey, PartitionState] = {}
 
-    @rule(jump=st.integers(-5000, 5000))
-    def time_passes(self, jump: int) -> None:
-        self.clock.tick(timedelta(seconds=jump))
+    @rule(seconds=st.integers(-5000, 5000))
+    def move_clock(self, seconds: int) -> None:
+        self.clock.tick(timedelta(seconds=seconds))
 
-    @rule(place=partitions, sound=st.sampled_from([True, True, True, False]))
-    def run_lands(self, place: int, sound: bool) -> None:
-        run = Run(key=self.keys[place], run_id=f"r{len(self.runs[place])}")
-        self.runs[place].append(run)
-        landing = RunRegistration(run=run)
-        if sound:
+    @rule(number=partition_numbers, has_sound_seal=st.sampled_from([True, True, True, False]))
+    def register_run(self, number: int, has_sound_seal: bool) -> None:
+        run = Run(key=self.keys[number], run_id=f"r{len(self.runs[number])}")
+        self.runs[number].append(run)
+        registration = RunRegistration(run=run)
+        if has_sound_seal:
             seal = self.raw.land(run, ({"row": n} for n in range(ROWS)), FACTS)
-            landing = RunRegistration(
+            registration = RunRegistration(
                 run=run,
                 schema_version=seal.facts.schema_version,
                 record_count=seal.record_count,
@@ -67,94 +68,96 @@ class LedgerMachine(RuleBasedStateMachine):
             )
         else:
             self.damaged.add(run)
-        ordinals = {ledger.register([landing])[0].ordinal for ledger in self.ledgers}
-        assert ordinals == {len(self.runs[place])}
-        self.oracles[place].known = True
+        ordinals = {ledger.register([registration])[0].ordinal for ledger in self.ledgers}
+        assert ordinals == {len(self.runs[number])}
+        self.models[number].recorded = True
 
     @precondition(lambda self: any(self.runs))
-    @rule(data=st.data(), good=st.booleans(), validation=validations)
-    def verdict_arrives(self, data: st.DataObject, good: bool, validation: str) -> None:
-        place = data.draw(st.sampled_from([n for n, runs in enumerate(self.runs) if runs]))
-        ordinal = data.draw(st.integers(1, len(self.runs[place])))
-        run = self.runs[place][ordinal - 1]
-        if good and run in self.damaged and (ordinal, validation) not in self.oracles[place].heard:
+    @rule(data=st.data(), accepted=st.booleans(), validation_id=validation_ids)
+    def record_verdict(self, data: st.DataObject, accepted: bool, validation_id: str) -> None:
+        number = data.draw(st.sampled_from([n for n, runs in enumerate(self.runs) if runs]))
+        ordinal = data.draw(st.integers(1, len(self.runs[number])))
+        run = self.runs[number][ordinal - 1]
+        verdict = _verdict(run, accepted, validation_id)
+        is_new = (ordinal, validation_id) not in self.models[number].verdicts
+        if accepted and run in self.damaged and is_new:
             for ledger in self.ledgers:
                 with pytest.raises(UnsoundAcceptance):
-                    ledger.record_verdict(_verdict(run, good, validation))
+                    ledger.record_verdict(verdict)
             return
-        message = None if good else f"{run.run_id} {validation}"
-        answer = self.oracles[place].judge(Judged(ordinal, good, message), validation)
+        expected = self.models[number].record(
+            ReferenceVerdict(ordinal, accepted, verdict.error_message), validation_id
+        )
         for ledger in self.ledgers:
-            if answer == "conflict":
+            if expected == "conflict":
                 with pytest.raises(VerdictConflict):
-                    ledger.record_verdict(_verdict(run, good, validation))
+                    ledger.record_verdict(verdict)
             else:
-                recorded = ledger.record_verdict(_verdict(run, good, validation))
-                assert recorded.redelivered == (answer == "known")
+                assert ledger.record_verdict(verdict).redelivered == (expected == "redelivered")
 
-    @rule(place=partitions, act=st.sampled_from([Action.REQUEUE, Action.WITHDRAW, Action.ENQUEUE, Action.REPROCESS]))
-    def control_actions(self, place: int, act: Action) -> None:
-        verbs: dict[Action, Callable[[], str]] = {
-            Action.REQUEUE: self.oracles[place].requeue,
-            Action.WITHDRAW: self.oracles[place].withdraw,
-            Action.ENQUEUE: self.oracles[place].enqueue,
-            Action.REPROCESS: self.oracles[place].reprocess,
+    @rule(number=partition_numbers, action=actions)
+    def execute_action(self, number: int, action: Action) -> None:
+        model = self.models[number]
+        methods: dict[Action, Callable[[], str]] = {
+            Action.REQUEUE: model.requeue,
+            Action.WITHDRAW: model.withdraw,
+            Action.ENQUEUE: model.enqueue,
+            Action.REPROCESS: model.reprocess,
         }
-        expected = verbs[act]()
-        action_id = f"{self.keys[place].customer_id}-{next(_customers)}"
+        expected = methods[action]()
+        request = action_request(f"{self.keys[number].customer_id}-{next(_customers)}")
         for ledger in self.ledgers:
-            acted = ledger.execute(act, [self.keys[place]], action_request(action_id))
-            assert _answer(acted) == expected
+            assert _describe(ledger.execute(action, [self.keys[number]], request)) == expected
 
     @invariant()
-    def all_three_agree(self) -> None:
+    def states_equal_the_model(self) -> None:
         on_sqlite, on_postgres = (ledger.states(self.keys) for ledger in self.ledgers)
         assert on_sqlite == on_postgres
-        for partition, oracle, runs in zip(self.keys, self.oracles, self.runs, strict=True):
-            state = on_sqlite[partition]
-            assert (state.updated_at is not None) == oracle.known
-            assert state.status == oracle.status
-            assert state.current_run_id == (None if oracle.current is None else runs[oracle.current - 1].run_id)
-            assert state.error_message == oracle.message
-            assert state.attempt_count == oracle.attempts
+        for partition, model, runs in zip(self.keys, self.models, self.runs, strict=True):
+            state, current = on_sqlite[partition], model.current_ordinal
+            assert (state.updated_at is not None) == model.recorded
+            assert state.status == model.status
+            assert state.current_run_id == (None if current is None else runs[current - 1].run_id)
+            assert state.error_message == model.message
+            assert state.attempt_count == model.attempt_count
 
     @invariant()
-    def rows_only_move_forward(self) -> None:
+    def updated_at_and_attempt_count_only_grow(self) -> None:
         for partition, state in self.ledgers[0].states(self.keys).items():
-            before = self.seen.get(partition)
+            before = self.last_states.get(partition)
             if before is not None and before != state and before.updated_at and state.updated_at:
                 assert state.updated_at > before.updated_at
                 assert state.attempt_count >= before.attempt_count
-            self.seen[partition] = state
+            self.last_states[partition] = state
 
     @invariant()
-    def the_current_run_is_sealed(self) -> None:
+    def current_run_matches_its_seal(self) -> None:
         for state in self.ledgers[0].states(self.keys).values():
             if state.current_run_id is not None:
                 seal = self.raw.verify(Run(key=state.key, run_id=state.current_run_id))
                 assert (state.schema_version, state.record_count) == (seal.facts.schema_version, seal.record_count)
 
     @invariant()
-    def attempts_tell_the_same_story(self) -> None:
-        on_sqlite, on_postgres = ([ledger.attempts(partition) for partition in self.keys] for ledger in self.ledgers)
+    def attempts_are_equal(self) -> None:
+        on_sqlite, on_postgres = ([ledger.attempts(key) for key in self.keys] for ledger in self.ledgers)
         assert on_sqlite == on_postgres
-        assert [len(attempts) for attempts in on_sqlite] == [oracle.attempts for oracle in self.oracles]
+        assert [len(attempts) for attempts in on_sqlite] == [model.attempt_count for model in self.models]
 
 
-def _verdict(run: Run, good: bool, validation: str) -> Verdict:
-    if good:
-        return Verdict(run=run, outcome=Outcome.ACCEPTED, validation_id=validation, rows_read=ROWS)
+def _verdict(run: Run, accepted: bool, validation_id: str) -> Verdict:
+    if accepted:
+        return Verdict(run=run, outcome=Outcome.ACCEPTED, validation_id=validation_id, rows_read=ROWS)
     return Verdict(
         run=run,
         outcome=Outcome.REJECTED,
-        validation_id=validation,
+        validation_id=validation_id,
         error_class="row_contract",
-        error_message=f"{run.run_id} {validation}",
+        error_message=f"{run.run_id} {validation_id}",
     )
 
 
-def _answer(acted: ActionResult) -> str:
-    return "changed" if acted.changed else "refused" if acted.refused else "unchanged"
+def _describe(result: ActionResult) -> str:
+    return "changed" if result.changed else "refused" if result.refused else "unchanged"
 
 
 @pytest.fixture
@@ -174,8 +177,8 @@ def machine(sqlite_url: str, postgres_url: str) -> Iterator[type[LedgerMachine]]
 
 
 @pytest.mark.invariant("S1", "S4", "S5", "S6", "S8", "S9", "S10", "S11", "S19", "S22")
-def test_any_history_gives_the_same_ledger_everywhere(machine: type[LedgerMachine]) -> None:
-    """No history of landings, verdicts, redeliveries and acts brings database, other database and oracle apart."""
+def test_random_histories_match_the_reference_model(machine: type[LedgerMachine]) -> None:
+    """SQLite, Postgres and the model agree after every registration, verdict, redelivery and control action."""
     run_state_machine_as_test(
         machine,
         settings=settings(

@@ -1,4 +1,4 @@
-"""What verdicts make of partitions, as the ledger keeps it."""
+"""Recording verdicts and registering runs: effects, attempts, authority, and refusals."""
 
 import itertools
 import random
@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Effect, Outcome, Status, Verdict
 from ads_pipeline.errors import (
     RunChanged,
@@ -35,18 +36,18 @@ K = key()
 
 
 @pytest.mark.invariant("S1")
-def test_a_partition_without_a_row_reads_as_pending(ledger: Ledger) -> None:
-    """Absent and pending are the same to every reader, and reading makes no row."""
+def test_partition_without_a_row_is_pending(ledger: Ledger) -> None:
+    """An absent partition reads like a pending one."""
     state = ledger.state(K)
     assert (state.status, state.attempt_count, state.current_run_id) == (Status.PENDING, 0, None)
     assert ledger.states([K])[K] == state
     ledger.insert_pending([K])
-    explicit = ledger.state(K)
-    assert (explicit.status, explicit.attempt_count, explicit.current_run_id) == (Status.PENDING, 0, None)
+    recorded = ledger.state(K)
+    assert (recorded.status, recorded.attempt_count, recorded.current_run_id) == (Status.PENDING, 0, None)
 
 
-def test_an_acceptance_takes_the_authority(ledger: Ledger) -> None:
-    """The state names the accepted run and what its seal says."""
+def test_acceptance_takes_authority(ledger: Ledger) -> None:
+    """The state holds the accepted run and the schema version and record count of its seal."""
     (first,) = registered_runs(ledger, K, "r1")
     recorded = ledger.record_verdict(acceptance(first))
     assert (recorded.effect, recorded.attempt_no, recorded.redelivered) == (Effect.PROMOTED, 1, False)
@@ -61,8 +62,8 @@ def test_an_acceptance_takes_the_authority(ledger: Ledger) -> None:
     assert state.error_message is None
 
 
-def test_a_rejection_leaves_no_authority_where_there_was_none(ledger: Ledger) -> None:
-    """A failed partition that never succeeded names no run; the attempt tells which run was examined."""
+def test_rejection_without_earlier_success_sets_no_current_run(ledger: Ledger) -> None:
+    """A partition that never succeeded has no current run. The attempt holds the rejected run."""
     (first,) = registered_runs(ledger, K, "r1")
     ledger.record_verdict(rejection(first, "negative clicks"))
     state = ledger.state(K)
@@ -73,8 +74,8 @@ def test_a_rejection_leaves_no_authority_where_there_was_none(ledger: Ledger) ->
 
 
 @pytest.mark.invariant("S9")
-def test_a_failed_reprocessing_leaves_the_success_intact(ledger: Ledger) -> None:
-    """Rejecting a run that is not the current one counts, and changes nothing readers see."""
+def test_rejected_rerun_keeps_previous_success(ledger: Ledger) -> None:
+    """The rejection of a run without authority counts as an attempt and keeps the success."""
     first, second = registered_runs(ledger, K, "r1", "r2")
     before = ledger.record_verdict(acceptance(first)).state
     recorded = ledger.record_verdict(rejection(second))
@@ -90,8 +91,8 @@ def test_a_failed_reprocessing_leaves_the_success_intact(ledger: Ledger) -> None
     assert after.attempt_count == 2
 
 
-def test_rejecting_the_current_run_demotes(ledger: Ledger) -> None:
-    """A re-validation that fails takes the partition out of reading and says why."""
+def test_rejection_of_the_current_run_demotes(ledger: Ledger) -> None:
+    """A failed re-validation makes the partition fail with its message."""
     (first,) = registered_runs(ledger, K, "r1")
     ledger.record_verdict(acceptance(first))
     recorded = ledger.record_verdict(rejection(first, "rules changed", validation_id="v2"))
@@ -101,18 +102,18 @@ def test_rejecting_the_current_run_demotes(ledger: Ledger) -> None:
 
 
 @pytest.mark.invariant("S10")
-@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
-def test_an_older_run_never_takes_authority_from_a_newer_one(ledger: Ledger, order: tuple[int, ...]) -> None:
-    """Whatever order the acceptances arrive in, the newest registered run is the current one."""
-    runs = registered_runs(ledger, K, "zz", "mm", "aa")  # names sort the other way round: the ordinal decides
-    for place in order:
-        ledger.record_verdict(acceptance(runs[place]))
+@pytest.mark.parametrize("positions", list(itertools.permutations(range(3))))
+def test_older_run_never_takes_authority_from_a_newer_one(ledger: Ledger, positions: tuple[int, ...]) -> None:
+    """In every order of acceptances, the newest registered run becomes the current one."""
+    runs = registered_runs(ledger, K, "zz", "mm", "aa")  # the names sort in reverse, but only the ordinal counts
+    for position in positions:
+        ledger.record_verdict(acceptance(runs[position]))
     state = ledger.state(K)
     assert (state.current_run_id, state.attempt_count) == ("aa", 3)
 
 
-def test_an_older_accepted_run_serves_when_the_newer_one_was_only_rejected(ledger: Ledger) -> None:
-    """A rejected newer run does not stand in the way of an older good one."""
+def test_older_run_takes_authority_when_the_newer_was_rejected(ledger: Ledger) -> None:
+    """A rejected newer run does not block the acceptance of an older one."""
     first, second = registered_runs(ledger, K, "r1", "r2")
     ledger.record_verdict(rejection(second))
     ledger.record_verdict(acceptance(first))
@@ -121,11 +122,11 @@ def test_an_older_accepted_run_serves_when_the_newer_one_was_only_rejected(ledge
 
 
 @pytest.mark.invariant("S11")
-def test_a_rejected_run_becomes_current_only_by_a_new_validation(ledger: Ledger) -> None:
-    """The same run cannot be judged differently under the same validation; under a new one it can."""
+def test_rejected_run_takes_authority_only_by_a_new_validation(ledger: Ledger) -> None:
+    """A contradicting verdict is refused under the same validation_id and recorded under a new one."""
     (first,) = registered_runs(ledger, K, "r1")
     ledger.record_verdict(rejection(first))
-    with pytest.raises(VerdictConflict, match="already rejected, now said to be accepted"):
+    with pytest.raises(VerdictConflict, match="the recorded verdict is rejected, the new one accepted"):
         ledger.record_verdict(acceptance(first))
     assert ledger.state(K).status is Status.FAILED
     ledger.record_verdict(acceptance(first, "v2"))
@@ -133,11 +134,11 @@ def test_a_rejected_run_becomes_current_only_by_a_new_validation(ledger: Ledger)
 
 
 @pytest.mark.invariant("S8")
-def test_a_verdict_heard_again_counts_once(ledger: Ledger) -> None:
-    """Redelivery returns what was recorded and writes nothing, in one call or later, also after the state moved."""
+def test_redelivered_verdict_counts_once(ledger: Ledger) -> None:
+    """A redelivery, in the same call or later, returns the recorded result and writes nothing."""
     first, second = registered_runs(ledger, K, "r1", "r2")
-    once, again = ledger.record_verdicts([rejection(first), rejection(first)])
-    assert (once.redelivered, again.redelivered, again.attempt_no) == (False, True, 1)
+    first_result, second_result = ledger.record_verdicts([rejection(first), rejection(first)])
+    assert (first_result.redelivered, second_result.redelivered, second_result.attempt_no) == (False, True, 1)
     ledger.record_verdict(acceptance(second))
     before = ledger.state(K)
     later = ledger.record_verdict(rejection(first))
@@ -147,8 +148,8 @@ def test_a_verdict_heard_again_counts_once(ledger: Ledger) -> None:
 
 
 @pytest.mark.invariant("S6")
-def test_attempts_are_numbered_without_a_gap(ledger: Ledger) -> None:
-    """attempt_count is the number of the last attempt, and the number of attempts."""
+def test_attempts_are_numbered_without_gaps(ledger: Ledger) -> None:
+    """attempt_count equals the number of attempts and the number of the last one."""
     runs = registered_runs(ledger, K, *(f"r{n}" for n in range(6)))
     for n, each in enumerate(runs):
         ledger.record_verdict(acceptance(each) if n % 2 else rejection(each))
@@ -156,8 +157,8 @@ def test_attempts_are_numbered_without_a_gap(ledger: Ledger) -> None:
     assert ledger.state(K).attempt_count == 6
 
 
-def test_several_verdicts_on_one_partition_in_one_call_build_on_each_other(ledger: Ledger) -> None:
-    """A later verdict of a call sees what an earlier one made of the partition."""
+def test_verdicts_of_one_call_see_each_other(ledger: Ledger) -> None:
+    """Each verdict of a call applies to the state after the earlier ones on the same partition."""
     first, second, third = registered_runs(ledger, K, "r1", "r2", "r3")
     effects = [
         recorded.effect
@@ -172,36 +173,36 @@ def test_several_verdicts_on_one_partition_in_one_call_build_on_each_other(ledge
 
 @pytest.mark.invariant("S5")
 @pytest.mark.parametrize("seed", range(4))
-def test_a_call_of_many_is_the_verdicts_one_by_one(timed_ledger: Ledger, seed: int) -> None:
-    """Any mix of verdicts in one call leaves each partition as the same verdicts in calls of their own would."""
+def test_one_call_has_the_same_effect_as_single_calls(timed_ledger: Ledger, seed: int) -> None:
+    """A mix of verdicts in one call leads to the same states as one call per verdict."""
     chance = random.Random(seed)
-    together, apart = keys(40)[:20], keys(40)[20:]
-    runs = {each: registered_runs(timed_ledger, each, "r1", "r2", "r3") for each in together + apart}
+    in_one_call, one_by_one = keys(40)[:20], keys(40)[20:]
+    runs = {key: registered_runs(timed_ledger, key, "r1", "r2", "r3") for key in in_one_call + one_by_one}
     plan = [(n, run_no, chance.random() < 0.6) for n in range(20) for run_no in range(3)]
     chance.shuffle(plan)
-    verdicts = [
-        [(acceptance if good else rejection)(runs[side[n]][run_no]) for n, run_no, good in plan]
-        for side in (together, apart)
-    ]
-    timed_ledger.record_verdicts(verdicts[0])
-    for verdict in verdicts[1]:
+
+    def verdicts(partitions: list[PartitionKey]) -> list[Verdict]:
+        return [(acceptance if accepted else rejection)(runs[partitions[n]][run_no]) for n, run_no, accepted in plan]
+
+    timed_ledger.record_verdicts(verdicts(in_one_call))
+    for verdict in verdicts(one_by_one):
         timed_ledger.record_verdict(verdict)
-    for one, other in zip(together, apart, strict=True):
-        assert replace(timed_ledger.state(one), key=other) == timed_ledger.state(other)
+    for left, right in zip(in_one_call, one_by_one, strict=True):
+        assert replace(timed_ledger.state(left), key=right) == timed_ledger.state(right)
 
 
-@pytest.mark.parametrize("together", [True, False])
-def test_the_newest_rejection_speaks(ledger: Ledger, together: bool) -> None:
-    """The message is the newest rejected run's, whichever verdict arrives last."""
+@pytest.mark.parametrize("in_one_call", [True, False])
+def test_error_message_is_of_the_newest_rejected_run(ledger: Ledger, in_one_call: bool) -> None:
+    """The order of the verdicts does not matter for the error message."""
     first, second, third = registered_runs(ledger, K, "r1", "r2", "r3")
     verdicts = [rejection(second, "two"), rejection(third, "three"), rejection(first, "one")]
-    for call in [verdicts] if together else [[verdict] for verdict in verdicts]:
-        ledger.record_verdicts(call)
+    for batch in [verdicts] if in_one_call else [[verdict] for verdict in verdicts]:
+        ledger.record_verdicts(batch)
     assert ledger.state(K).error_message == "three"
 
 
-def test_thousands_of_partitions_are_judged_in_one_call(ledger: Ledger) -> None:
-    """One call of 2,000 verdicts gives each partition its own outcome, in the order given."""
+def test_one_call_records_thousands_of_partitions(ledger: Ledger) -> None:
+    """A call with 2,000 verdicts sets each state, and returns the results in the given order."""
     partitions = keys(2000)
     runs = [run(partition, "r1") for partition in partitions]
     ledger.register(sealed_runs(*runs))
@@ -215,8 +216,8 @@ def test_thousands_of_partitions_are_judged_in_one_call(ledger: Ledger) -> None:
     assert failed == set(partitions[::10])
 
 
-def test_one_refused_verdict_does_not_hold_up_the_others(ledger: Ledger) -> None:
-    """The good verdicts of a call are recorded; the error names the refused ones and carries both."""
+def test_refused_verdicts_do_not_block_the_others(ledger: Ledger) -> None:
+    """The other verdicts of the call are recorded. The error holds the refusals and the results."""
     good, conflicting, unknown = (run(partition, "r1") for partition in keys(3))
     ledger.register(sealed_runs(good, conflicting))
     ledger.record_verdict(rejection(conflicting))
@@ -229,28 +230,28 @@ def test_one_refused_verdict_does_not_hold_up_the_others(ledger: Ledger) -> None
     assert ledger.state(unknown.key).updated_at is None
 
 
-def test_an_unregistered_run_cannot_be_judged(ledger: Ledger) -> None:
-    """A verdict on a run the ledger was never told of is refused and makes no row."""
+def test_verdict_on_an_unregistered_run_is_refused(ledger: Ledger) -> None:
+    """The refusal inserts no row."""
     with pytest.raises(UnknownRun, match="register"):
         ledger.record_verdict(acceptance(run(K, "r1")))
     assert ledger.state(K).updated_at is None
 
 
 @pytest.mark.invariant("S4")
-def test_a_damaged_run_can_only_be_rejected(ledger: Ledger) -> None:
-    """A run registered without a sound seal, or read with another count than its seal's, never becomes current."""
-    torn, short = run(K, "torn"), run(K, "short")
-    ledger.register([*damaged_runs(torn), *sealed_runs(short)])
+def test_damaged_run_can_only_be_rejected(ledger: Ledger) -> None:
+    """A run with a damaged seal, or with another row count than its seal, is never accepted."""
+    damaged, short = run(K, "damaged"), run(K, "short")
+    ledger.register([*damaged_runs(damaged), *sealed_runs(short)])
     with pytest.raises(UnsoundAcceptance, match="damaged seal"):
-        ledger.record_verdict(acceptance(torn))
-    with pytest.raises(UnsoundAcceptance, match="2 rows were read, its seal says 3"):
+        ledger.record_verdict(acceptance(damaged))
+    with pytest.raises(UnsoundAcceptance, match="2 rows were read, but its seal counts 3"):
         ledger.record_verdict(Verdict(run=short, outcome=Outcome.ACCEPTED, rows_read=2))
     assert ledger.state(K).attempt_count == 0
-    assert ledger.record_verdict(rejection(torn)).effect is Effect.FAILED
+    assert ledger.record_verdict(rejection(damaged)).effect is Effect.FAILED
 
 
-def test_registering_gives_each_run_the_next_ordinal_once(ledger: Ledger) -> None:
-    """Ordinals follow the order of registration within a partition; a run keeps its own for ever."""
+def test_registration_assigns_the_next_ordinal_once(ledger: Ledger) -> None:
+    """Ordinals count up in the order of registration per partition, and never change."""
     other = key("42")
     first = ledger.register(sealed_runs(run(K, "b"), run(other, "b"), run(K, "a")))
     assert [registered.ordinal for registered in first] == [1, 1, 2]
@@ -259,8 +260,8 @@ def test_registering_gives_each_run_the_next_ordinal_once(ledger: Ledger) -> Non
     assert [registered.run.run_id for registered in ledger.runs(K)] == ["b", "a", "c"]
 
 
-def test_a_sealed_run_that_changed_is_refused(ledger: Ledger) -> None:
-    """The seal a run is registered with again must be the first one, or nothing of the call is registered."""
+def test_registration_with_another_seal_is_refused(ledger: Ledger) -> None:
+    """When one run of a call has another seal than before, none is registered."""
     ledger.register(sealed_runs(run(K, "r1")))
     with pytest.raises(RunChanged, match="never change"):
         ledger.register(
@@ -269,8 +270,8 @@ def test_a_sealed_run_that_changed_is_refused(ledger: Ledger) -> None:
     assert [registered.run.run_id for registered in ledger.runs(K)] == ["r1"]
 
 
-def test_inserting_pending_touches_no_recorded_partition(ledger: Ledger) -> None:
-    """Only absent rows are made; success, failure and earlier pending rows stay as they are."""
+def test_insert_pending_keeps_recorded_states(ledger: Ledger) -> None:
+    """Only absent partitions get a row. Success, failed and pending rows stay unchanged."""
     success, failure, absent = keys(3)
     accepted_runs(ledger, [success])
     (bad,) = registered_runs(ledger, failure, "r1")
@@ -283,20 +284,20 @@ def test_inserting_pending_touches_no_recorded_partition(ledger: Ledger) -> None
 
 
 @pytest.mark.invariant("S19")
-def test_updated_at_rises_though_the_clock_goes_back(timed_ledger: Ledger, clock: FakeClock) -> None:
-    """Every write of a row dates it later than the one before, whatever the clock says."""
+def test_updated_at_grows_when_the_clock_goes_back(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """Each write of a row has a later updated_at than the one before."""
     runs = registered_runs(timed_ledger, K, *(f"r{n}" for n in range(5)))
-    seen = [timed_ledger.state(K).updated_at]
+    timestamps = [timed_ledger.state(K).updated_at]
     for step, each in zip((0, -3600, 1, -7200, 0), runs, strict=True):
         clock.tick(timedelta(seconds=step))
         timed_ledger.record_verdict(acceptance(each))
-        seen.append(timed_ledger.state(K).updated_at)
-    assert all(earlier and later and earlier < later for earlier, later in itertools.pairwise(seen))
+        timestamps.append(timed_ledger.state(K).updated_at)
+    assert all(earlier and later and earlier < later for earlier, later in itertools.pairwise(timestamps))
 
 
 @pytest.mark.invariant("X2")
-def test_an_outside_message_is_kept_on_one_printable_line(ledger: Ledger) -> None:
-    """Control characters and what no database can hold are escaped, and a long message is cut."""
+def test_error_message_is_one_printable_line(ledger: Ledger) -> None:
+    """Control characters and surrogates are escaped, and a long message is cut."""
     (first,) = registered_runs(ledger, K, "r1")
     ledger.record_verdict(rejection(first, "\x00\x1b[31mred\r\n\ud800" + "x" * 5000))
     message = ledger.state(K).error_message
