@@ -1,4 +1,4 @@
-"""The real thing: `dagster dev` over a home of its own, asked through GraphQL as the UI asks it."""
+"""Starts `dagster dev` in a home of its own, and talks to it through GraphQL as the UI does."""
 
 import json
 import os
@@ -18,8 +18,10 @@ from typing import Any, TypeVar
 from ads_pipeline.domain.partition import PartitionKey
 
 ROOT = Path(__file__).parents[2]
-SECONDS_TO_START = 90
-SECONDS_TO_FINISH = 150
+# Limits for a process that hangs. A wait ends as soon as its result is there or the process is dead.
+SECONDS_TO_START = 300
+SECONDS_TO_FINISH = 900
+SECONDS_TO_ANSWER = 180
 ADD = """
 mutation($selector: RepositorySelector!, $name: String!, $key: String!) {
   addDynamicPartition(repositorySelector: $selector, partitionsDefName: $name, partitionKey: $key) {
@@ -52,78 +54,89 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
-    """A running instance and its address."""
+class DagsterServer:
+    """A running `dagster dev`."""
 
     url: str
     log: Path
+    process: "subprocess.Popen[bytes]"
 
-    def ask(self, query: str, **variables: Any) -> Any:
+    def query(self, query: str, **variables: Any) -> Any:
+        """Send a GraphQL query and return its data."""
         body = json.dumps({"query": query, "variables": variables}).encode()
         request = urllib.request.Request(f"{self.url}/graphql", body, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=60) as response:
+        with urllib.request.urlopen(request, timeout=SECONDS_TO_ANSWER) as response:
             answer = json.load(response)
         assert "errors" not in answer, answer["errors"]
         return answer["data"]
 
     def add_customer(self, customer: str) -> str:
-        added = self.ask(ADD, selector=SELECTOR, name="google_ads_customers", key=customer)
+        """Add a dynamic partition; return the type of the answer."""
+        added = self.query(ADD, selector=SELECTOR, name="google_ads_customers", key=customer)
         return str(added["addDynamicPartition"]["__typename"])
 
-    def launch(self, assets: Sequence[Sequence[str]], keys: Sequence[PartitionKey]) -> str:
-        """A backfill of exactly these partitions."""
+    def launch_backfill(self, assets: Sequence[Sequence[str]], keys: Sequence[PartitionKey]) -> str:
+        """Launch a backfill of exactly these partitions; return its id."""
         params = {
             "assetSelection": [{"path": list(asset)} for asset in assets],
             "partitionNames": [key.dagster_key for key in keys],
         }
-        launched = self.ask(LAUNCH, params=params)["launchPartitionBackfill"]
+        launched = self.query(LAUNCH, params=params)["launchPartitionBackfill"]
         assert launched["__typename"] == "LaunchBackfillSuccess", launched
         return str(launched["backfillId"])
 
-    def end_of(self, backfill: str) -> str:
-        """How it ended."""
-        return self.wait(lambda: self._ended(backfill))
+    def wait_for_backfill(self, backfill: str) -> str:
+        """Wait until the backfill has ended; return its status."""
+        return self.wait_for(lambda: self._final_status(backfill))
 
-    def _ended(self, backfill: str) -> str | None:
-        found = self.ask(BACKFILL, id=backfill)["partitionBackfillOrError"]
-        return None if found["status"] in ("REQUESTED", "CANCELING", "FAILING") else str(found["status"])
+    def _final_status(self, backfill: str) -> str | None:
+        status = str(self.query(BACKFILL, id=backfill)["partitionBackfillOrError"]["status"])
+        return None if status in {"REQUESTED", "CANCELING", "FAILING"} else status
 
-    def runs(self) -> dict[str, dict[str, str]]:
-        """Every run, with its tags."""
-        results = self.ask(RUNS)["runsOrError"]["results"]
-        return {each["runId"]: {tag["key"]: tag["value"] for tag in each["tags"]} for each in results}
+    def run_tags(self) -> dict[str, dict[str, str]]:
+        """The tags of every run."""
+        results = self.query(RUNS)["runsOrError"]["results"]
+        return {run["runId"]: {tag["key"]: tag["value"] for tag in run["tags"]} for run in results}
 
-    def status(self, run_id: str) -> str:
-        """What Dagster takes a run to be at."""
-        return str(self.ask(RUN, id=run_id)["runOrError"]["status"])
+    def run_status(self, run_id: str) -> str:
+        """The status of a run in Dagster."""
+        return str(self.query(RUN, id=run_id)["runOrError"]["status"])
 
-    def check(self, asset: Sequence[str], key: PartitionKey) -> bool | None:
-        """Whether the last check of this partition passed; None when it was not checked."""
-        found = self.ask(CHECKS, asset={"path": list(asset)}, partition=key.dagster_key)["assetCheckExecutions"]
-        return None if not found or found[0]["evaluation"] is None else bool(found[0]["evaluation"]["success"])
+    def check_passed(self, asset: Sequence[str], key: PartitionKey) -> bool | None:
+        """Whether the last check of this partition passed; None when there was none."""
+        executions = self.query(CHECKS, asset={"path": list(asset)}, partition=key.dagster_key)[
+            "assetCheckExecutions"
+        ]
+        evaluation = executions[0]["evaluation"] if executions else None
+        return None if evaluation is None else bool(evaluation["success"])
 
-    def wait(self, look: Callable[[], T | None], seconds: float = SECONDS_TO_FINISH) -> T:
+    def wait_for(self, find: Callable[[], T | None], seconds: float = SECONDS_TO_FINISH, *, every: float = 0.5) -> T:
+        """Call `find` until it returns a result. Fails with the end of the log at the limit or when Dagster died."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            found = look()
+            assert self.process.poll() is None, f"dagster dev ended with {self.process.poll()}:\n{self._log_end()}"
+            found = find()
             if found is not None:
                 return found
-            time.sleep(0.5)
-        raise AssertionError(f"not in {seconds} s:\n{self.log.read_text(errors='replace')[-4000:]}")
+            time.sleep(every)
+        raise AssertionError(f"no result within {seconds} s:\n{self._log_end()}")
+
+    def _log_end(self) -> str:
+        return self.log.read_text(errors="replace")[-4000:]
 
 
 @contextmanager
-def served(home: Path, environment: Mapping[str, str]) -> Iterator[Served]:
-    """`dagster dev` from this checkout, with nothing else in its environment than what a shell has."""
+def dagster_server(home: Path, environment: Mapping[str, str]) -> Iterator[DagsterServer]:
+    """Run `dagster dev` from this checkout, without the caller's settings, and kill it at the end."""
     home.mkdir(parents=True, exist_ok=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
     log = home / "dagster.log"
     shell = {name: value for name, value in os.environ.items() if not name.startswith(("ADS_PIPELINE_", "DAGSTER_"))}
     own = {"ADS_PIPELINE_HOME": str(home), "ADS_PIPELINE_SPARK": "local[2]", "PYTHONPATH": str(ROOT)}
     with log.open("wb") as output:
-        running = subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "dagster", "dev", "--host", "127.0.0.1", "--port", str(port)],
             cwd=ROOT,
             env=shell | own | dict(environment),
@@ -132,19 +145,18 @@ def served(home: Path, environment: Mapping[str, str]) -> Iterator[Served]:
             stderr=output,
             start_new_session=True,
         )
-    instance = Served(url=f"http://127.0.0.1:{port}", log=log)
+    server = DagsterServer(url=f"http://127.0.0.1:{port}", log=log, process=process)
     try:
-        instance.wait(lambda: _answers(instance, running), SECONDS_TO_START)
-        yield instance
+        server.wait_for(lambda: _answers(server), SECONDS_TO_START)
+        yield server
     finally:
-        os.killpg(running.pid, signal.SIGKILL)
-        running.wait()
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
-def _answers(instance: Served, running: "subprocess.Popen[bytes]") -> bool | None:
-    assert running.poll() is None, instance.log.read_text(errors="replace")[-4000:]
+def _answers(server: DagsterServer) -> bool | None:
     try:
-        instance.ask("{ version }")
+        server.query("{ version }")
     except (urllib.error.URLError, ConnectionError):
         return None
     return True

@@ -1,9 +1,10 @@
-"""Through the real daemon and webserver: what an operator does in the UI, and what comes of it."""
+"""A day of an operator in the UI, with the real daemon and webserver."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import cast
 
 import pytest
 from pyspark.sql import SparkSession
@@ -11,79 +12,84 @@ from pyspark.sql import SparkSession
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.orchestration.run_requests import START
-from ads_pipeline_tests.orchestration.dagster_server import Served, served
+from ads_pipeline_tests.orchestration.dagster_server import DagsterServer, dagster_server
 from ads_pipeline_tests.pipeline.builders import LocalDeployment, key, seal_invalid_run, seal_run, visible_runs
 
+NO_SPARK = cast("SparkSession", None)  # only Dagster's processes judge and load
 RAW, WAREHOUSE = ("raw", "campaign_daily"), ("warehouse", "campaign_daily")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
-    """A running instance, and the house it works on."""
+class ServedDeployment:
+    """A running Dagster, and the deployment that it works on."""
 
-    served: Served
-    house: LocalDeployment
+    server: DagsterServer
+    deployment: LocalDeployment
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def site(request: pytest.FixtureRequest, tmp_path: Path, spark: SparkSession) -> Iterator[Site]:
+def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServedDeployment]:
     home = tmp_path / "home"
     home.mkdir()
     environment = {}
     if request.param == "postgres":
         environment["ADS_PIPELINE_DATABASE_URL"] = request.getfixturevalue("unmigrated_postgres_url")
     url = environment.get("ADS_PIPELINE_DATABASE_URL") or f"sqlite:///{home / 'ledger.db'}"
-    with Ledger.opened(url) as ledger, served(home, environment) as instance:
-        yield Site(served=instance, house=LocalDeployment(home=home, spark=spark, ledger=ledger))
+    with Ledger.opened(url) as ledger, dagster_server(home, environment) as server:
+        yield ServedDeployment(server=server, deployment=LocalDeployment(home=home, spark=NO_SPARK, ledger=ledger))
 
 
 @pytest.mark.invariant("O1", "W12")
-@pytest.mark.timeout(600)
-def test_an_operators_day(site: Site) -> None:
-    """A backfill of a selection with holes runs exactly the selection, and its one bad partition alone is red; of the
-    warehouse alone nothing unjudged is published; a new run turns it green. What was sealed yesterday for a customer
-    that nobody knew comes in by itself. The log of events tells of all these runs, and how each ended."""
-    house, instance = site.house, site.served
+@pytest.mark.timeout(1200)
+def test_an_operators_day(served: ServedDeployment) -> None:
+    """A backfill of a selection with holes runs exactly the selection, and only its bad partition fails. A backfill of
+    the warehouse alone publishes nothing that was not judged. A new run repairs the bad partition. The sensor loads
+    yesterday's run of a new customer. The event log has all these runs with their ends."""
+    deployment, server = served.deployment, served.server
     good, bad, other, hole = key(1, 1), key(1, 2), key(2, 2), key(2, 1)
-    seal_run(house, good), seal_invalid_run(house, bad), seal_run(house, other), seal_run(house, hole)
+    for partition in (good, other, hole):
+        seal_run(deployment, partition)
+    seal_invalid_run(deployment, bad)
     fresh = replace(key(3), logical_date=(datetime.now(UTC) - timedelta(days=1)).date())
-    seal_run(house, fresh)
+    seal_run(deployment, fresh)
     for customer in ("1", "2"):
-        assert instance.add_customer(customer) == "AddDynamicPartitionSuccess"
+        assert server.add_customer(customer) == "AddDynamicPartitionSuccess"
 
-    assert instance.end_of(instance.launch([RAW, WAREHOUSE], [good, bad, other])) == "COMPLETED_FAILED"
-    assert [instance.check(RAW, each) for each in (good, bad, other, hole)] == [True, False, True, None]
-    assert {good: "r1", other: "r1"}.items() <= visible_runs(house).items()
-    assert bad not in visible_runs(house)
-    assert house.ledger.state(hole).attempt_count == 0
+    backfill = server.launch_backfill([RAW, WAREHOUSE], [good, bad, other])
+    assert server.wait_for_backfill(backfill) == "COMPLETED_FAILED"
+    assert [server.check_passed(RAW, each) for each in (good, bad, other, hole)] == [True, False, True, None]
+    assert {good: "r1", other: "r1"}.items() <= visible_runs(deployment).items()
+    assert bad not in visible_runs(deployment)
+    assert deployment.ledger.state(hole).attempt_count == 0
 
-    seal_run(house, bad, "r2")
-    mended, unjudged = instance.launch([RAW, WAREHOUSE], [bad]), instance.launch([WAREHOUSE], [hole])
-    assert instance.end_of(unjudged) == "COMPLETED_FAILED"
-    assert instance.end_of(mended) == "COMPLETED_SUCCESS"
-    assert instance.check(RAW, bad) is True
+    seal_run(deployment, bad, "r2")
+    repaired = server.launch_backfill([RAW, WAREHOUSE], [bad])
+    unjudged = server.launch_backfill([WAREHOUSE], [hole])
+    assert server.wait_for_backfill(unjudged) == "COMPLETED_FAILED"
+    assert server.wait_for_backfill(repaired) == "COMPLETED_SUCCESS"
+    assert server.check_passed(RAW, bad) is True
 
-    instance.wait(lambda: fresh in visible_runs(house) or None)
-    assert visible_runs(house) == {good: "r1", bad: "r2", other: "r1", fresh: "r1"}
-    assert house.ledger.state(fresh).attempt_count == 1
-    sensed = [tags for tags in instance.runs().values() if tags.get("dagster/sensor_name") == "raw_arrivals"]
-    assert [tags[START] for tags in sensed] == [fresh.dagster_key]
+    server.wait_for(lambda: fresh in visible_runs(deployment) or None)
+    assert visible_runs(deployment) == {good: "r1", bad: "r2", other: "r1", fresh: "r1"}
+    assert deployment.ledger.state(fresh).attempt_count == 1
+    requested = [tags for tags in server.run_tags().values() if tags.get("dagster/sensor_name") == "raw_arrivals"]
+    assert [tags[START] for tags in requested] == [fresh.dagster_key]
 
-    told = instance.wait(lambda: _ended(house))
-    # The backfill is a run for each customer, of which one has the bad partition; then the three others.
-    by_clock = {run for run, tags in instance.runs().items() if "dagster/schedule_name" in tags}
-    assert sorted(told[run] for run in told.keys() - by_clock) == ["COMPLETED"] * 3 + ["FAILED"] * 2
-    statuses = house.ledger.partition_statuses("raw", [bad, fresh])
-    assert [each and each.last_materialization_run_id for each in statuses.values()] == ["r2", "r1"]
+    statuses = server.wait_for(lambda: _final_run_statuses(deployment))
+    # The first backfill is one run per customer, one of them with the bad partition; then the three other runs.
+    scheduled = {run for run, tags in server.run_tags().items() if "dagster/schedule_name" in tags}
+    assert sorted(statuses[run] for run in statuses.keys() - scheduled) == ["COMPLETED"] * 3 + ["FAILED"] * 2
+    rows = deployment.ledger.partition_statuses("raw", [bad, fresh])
+    assert [row and row.last_materialization_run_id for row in rows.values()] == ["r2", "r1"]
 
 
-def _ended(house: LocalDeployment) -> dict[str, str] | None:
-    """How the runs of Dagster ended, once the sensor has heard of all."""
-    events = EventReader(house.ledger._engine)
-    found = {
+def _final_run_statuses(deployment: LocalDeployment) -> dict[str, str] | None:
+    """The final status of each Dagster run in the event log; None while one is open or a snapshot is behind."""
+    events = EventReader(deployment.ledger._engine)
+    snapshots = {
         head.run_id: snapshot
         for head, snapshot in events.list_newest_runs()
-        if head.run_id != house.ledger.origin.run_id
+        if head.run_id != deployment.ledger.origin.run_id
     }
-    ended = {run: str(each.status) for run, each in found.items() if each is not None and each.status.is_terminal}
-    return ended if ended and len(ended) == len(found) and not events.get_lag() else None
+    final = {run: str(each.status) for run, each in snapshots.items() if each is not None and each.status.is_terminal}
+    return final if final and len(final) == len(snapshots) and not events.get_lag() else None
