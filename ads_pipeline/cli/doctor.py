@@ -68,7 +68,7 @@ def _summarize(reports: Sequence[CheckReport]) -> str:
     findings = sum(len(report.findings) for report in reports)
     failed = sum(report.status is CheckStatus.FAILED for report in reports)
     skipped = sum(report.status is CheckStatus.SKIPPED for report in reports)
-    parts = [count_of(findings, "finding") if findings else "nothing is wrong"]
+    parts = [count_of(findings, "finding") if findings else "no findings"]
     parts += [f"{count_of(failed, 'check')} could not run"] if failed else []
     parts += [f"{count_of(skipped, 'check')} skipped"] if skipped else []
     return "; ".join(parts)

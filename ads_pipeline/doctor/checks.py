@@ -15,7 +15,7 @@ from typing import Final
 from ads_pipeline.doctor import dagster_records
 from ads_pipeline.doctor.examination import Deployment, DeploymentCheck, Finding, make_error, make_warning
 from ads_pipeline.domain.transitions import Outcome, Status
-from ads_pipeline.ledger.consistency.inspection import KnownRun, MisplacedPointer, OpenRun
+from ads_pipeline.ledger.consistency.inspection import InspectedRun, MisplacedPointer, OpenRun
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.pipeline.seal_comparison import RAW_DATA_MISSING, check_seal, compare_with_seal
 from ads_pipeline.quoting import printable
@@ -57,7 +57,7 @@ def check_home(deployment: Deployment) -> Iterator[Finding]:
 def check_clocks(deployment: Deployment) -> Iterator[Finding]:
     """Check that this machine and the database agree on the time, which leases depend on."""
     before = deployment.clock()
-    database_time = deployment.ledger.clock()
+    database_time = deployment.ledger.read_clock()
     after = deployment.clock()
     skew = max(before - database_time, database_time - after)
     if skew > MAX_CLOCK_SKEW:
@@ -67,7 +67,7 @@ def check_clocks(deployment: Deployment) -> Iterator[Finding]:
 
 def check_states(deployment: Deployment) -> Iterator[Finding]:
     """Check that the state of each partition follows from its logged verdicts and control actions."""
-    for key, problem in deployment.ledger.contradictions():
+    for key, problem in deployment.ledger.find_contradictions():
         step = "find out what wrote to the database directly, and restore the ledger from a backup or a copy"
         yield make_error(key, problem, step)
 
@@ -78,9 +78,9 @@ def check_raw_runs(deployment: Deployment) -> Iterator[Finding]:
     Both sides are sorted by the path of the run. Each difference is read again before it is reported, because runs
     may be sealed and registered during the check.
     """
-    for source in sorted({deployment.settings.google_apis.source, *deployment.ledger.sources()}):
+    for source in sorted({deployment.settings.google_apis.source, *deployment.ledger.list_sources()}):
         sealed = deployment.raw.find_runs(source=source, since=date.min, until=date.max)
-        for found, known in _merge(sealed, deployment.ledger.known(source)):
+        for found, known in _merge(sealed, deployment.ledger.list_runs(source)):
             if isinstance(found, DamagedRun) and found.run is None:
                 step = "rename it as documented in the README, or move it out of raw"
                 yield make_warning(f"raw/{found.path}", f"its name is not valid for a run: {found.problem}", step)
@@ -92,7 +92,7 @@ def check_raw_runs(deployment: Deployment) -> Iterator[Finding]:
 
 def check_pointers(deployment: Deployment) -> Iterator[Finding]:
     """Check that each pointer names the current run, or an accepted run while the current one is being loaded."""
-    return map(_describe_pointer, deployment.ledger.astray())
+    return map(_describe_pointer, deployment.ledger.find_misplaced_pointers())
 
 
 def check_tables(deployment: Deployment) -> Iterator[Finding]:
@@ -111,7 +111,7 @@ def check_tables(deployment: Deployment) -> Iterator[Finding]:
 
 def check_demotions(deployment: Deployment) -> Iterator[Finding]:
     """Check that no demotion is unfinished: its rows are hidden, but the status is not yet failed."""
-    for run, started_at in deployment.ledger.unfinished():
+    for run, started_at in deployment.ledger.list_unfinished_demotions():
         make_finding = make_error if deployment.now - started_at > HOUR else make_warning
         problem = f"its demotion began at {_format_time(started_at)} and is not finished"
         yield make_finding(run, problem, _reconcile_command(run.key.query_name))
@@ -128,26 +128,26 @@ def check_landings(deployment: Deployment) -> Iterator[Finding]:
 
 def check_runs(deployment: Deployment) -> Iterator[Finding]:
     """Check that each open run is alive."""
-    for run in deployment.ledger.open_runs():
+    for run in deployment.ledger.list_open_runs():
         if _is_lost(run, deployment.now):
-            lease = f"; its lease expired at {_format_time(run.leased_until)}" if run.leased_until else ""
-            problem = f"it has no last event; the newest is from {_format_time(run.last_at)}{lease}"
+            lease = f"; its lease expired at {_format_time(run.lease_expires_at)}" if run.lease_expires_at else ""
+            problem = f"it has no last event; the newest is from {_format_time(run.last_event_at)}{lease}"
             yield make_warning(f"run {run.run_id}", problem, f"ads-pipeline events tail {run.run_id}")
 
 
 def check_dagster(deployment: Deployment) -> Iterator[Finding]:
     """Check that finished Dagster runs are closed in the event log and that unfinished ones are alive."""
-    open_runs = {run.run_id: run for run in deployment.ledger.open_runs()}
+    open_runs = {run.run_id: run for run in deployment.ledger.list_open_runs()}
     statuses = dagster_records.read_statuses(
         deployment.settings.home, deployment.settings.postgres_url, sorted(open_runs)
     )
     for run_id, status in sorted(statuses.items()):
         run = open_runs[run_id]
-        if status in dagster_records.FINISHED_STATUSES and deployment.now - run.last_at > HOUR:
+        if status in dagster_records.FINISHED_STATUSES and deployment.now - run.last_event_at > HOUR:
             step = "start the Dagster daemon and turn on the sensor run_completion"
             yield make_warning(f"run {run_id}", f"it is {status} in Dagster but open in the event log", step)
         elif status not in dagster_records.FINISHED_STATUSES and _is_lost(run, deployment.now):
-            problem = f"it is {status} in Dagster, but its newest event is from {_format_time(run.last_at)}"
+            problem = f"it is {status} in Dagster, but its newest event is from {_format_time(run.last_event_at)}"
             yield make_error(
                 f"run {run_id}", problem, "terminate it in Dagster; sensors then request its partitions again"
             )
@@ -199,8 +199,8 @@ CHECKS: Final = (
 
 
 def _merge(
-    sealed: Iterable[Seal | DamagedRun], known: Iterable[KnownRun]
-) -> Iterator[tuple[Seal | DamagedRun | None, KnownRun | None]]:
+    sealed: Iterable[Seal | DamagedRun], known: Iterable[InspectedRun]
+) -> Iterator[tuple[Seal | DamagedRun | None, InspectedRun | None]]:
     """Merge two sorted iterables: pair the seal and the registration of each run; either may be None."""
     others = iter(known)
     other = next(others, None)
@@ -222,7 +222,7 @@ def _merge(
 
 
 def _check_unregistered(deployment: Deployment, found: Seal | DamagedRun) -> Iterator[Finding]:
-    if found.run is None or deployment.ledger.known_again(found.run) is not None:
+    if found.run is None or deployment.ledger.inspect_run(found.run) is not None:
         return
     problem = "it is sealed but not registered"
     if isinstance(found, DamagedRun):
@@ -232,16 +232,16 @@ def _check_unregistered(deployment: Deployment, found: Seal | DamagedRun) -> Ite
     )
 
 
-def _check_registered(deployment: Deployment, found: Seal | DamagedRun | None, known: KnownRun) -> Iterator[Finding]:
+def _check_registered(deployment: Deployment, found: Seal | DamagedRun | None, known: InspectedRun) -> Iterator[Finding]:
     """Compare a registered run with its seal. Damage of a rejected run is not reported."""
     registered = known.registered
     run = registered.run
     if compare_with_seal(registered, found) is None:
         return
-    problem, current = check_seal(registered, deployment.raw), deployment.ledger.known_again(run)
+    problem, current = check_seal(registered, deployment.raw), deployment.ledger.inspect_run(run)
     if problem is None or current is None or (problem != RAW_DATA_MISSING and current.outcome is Outcome.REJECTED):
         return
-    if current.current:
+    if current.is_current:
         yield make_error(
             run, f"{problem}; it is the current run and cannot be loaded again", f"restore its files, or {_NEW_RUN}"
         )
@@ -266,7 +266,7 @@ def _describe_pointer(pointer: MisplacedPointer) -> Finding:
 
 def _is_lost(run: OpenRun, now: datetime) -> bool:
     """Whether the lease of the run expired, or a run without a lease emitted no event for a day."""
-    return run.leased_until < now if run.leased_until else now - run.last_at > DAY
+    return run.lease_expires_at < now if run.lease_expires_at else now - run.last_event_at > DAY
 
 
 def _reconcile_command(query_name: str) -> str:

@@ -136,7 +136,7 @@ def run_checks(
         )
         return
     with LedgerInspection.opened(settings.database_url, tenancy=settings.tenancy) as ledger:
-        deployment = Deployment(settings=settings, ledger=ledger, now=ledger.clock())
+        deployment = Deployment(settings=settings, ledger=ledger, now=ledger.read_clock())
         for check in checks:
             yield run_check(check, deployment, quick=quick)
 
@@ -160,7 +160,7 @@ def _check_ledger(settings: Settings) -> CheckReport:
         step = "the first run of the pipeline creates one; restore a lost one from a backup or a copy"
         return _report(name, promise, [make_finding(file, "there is no ledger", step)])
     try:
-        with database.opened(settings.database_url, read_only=True):
+        with database.open_checked_engine(settings.database_url, read_only=True):
             return _report(name, promise, [])
     except LedgerOutdated as error:
         problem = f"its schema is at revision {error.found or 'none'}; this release needs {error.expected}"

@@ -117,4 +117,4 @@ def _window(now: datetime) -> tuple[date, date]:
 def _is_load_due(publication: PublicationStatus, now: datetime) -> bool:
     updated_at = publication.state.updated_at
     is_settled = updated_at is not None and updated_at < now - LOAD_GRACE_PERIOD
-    return publication.publishable and is_settled and not publication.pointed_at_current
+    return publication.is_publishable and is_settled and not publication.points_at_current

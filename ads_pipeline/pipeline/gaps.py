@@ -49,12 +49,12 @@ def find_gap(key: PartitionKey, publication: PublicationStatus | None) -> Gap | 
 def _find_judging_reason(publication: PublicationStatus) -> GapReason:
     if publication.state.status is Status.FAILED:
         return GapReason.REJECTED
-    if publication.unjudged:
+    if publication.has_unjudged_run:
         return GapReason.UNJUDGED
     return GapReason.WAITING if publication.state.attempt_count else GapReason.NOTHING_SEALED
 
 
 def _find_publishing_reason(publication: PublicationStatus) -> GapReason | None:
-    if publication.demoting:
+    if publication.demotion_pending:
         return GapReason.DEMOTING
-    return None if publication.pointed else GapReason.UNLOADED
+    return None if publication.is_published else GapReason.UNLOADED

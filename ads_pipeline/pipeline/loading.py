@@ -111,9 +111,9 @@ class Loader:
         pointers = self.ledger.publish(
             [Publication(run=load.run, table_version=written.table_version) for load in written.loads]
         )
-        if pointers.outdated:  # they lost their authority between the commit and the pointer
-            self.remove_unreadable(run.key for run in pointers.outdated)
-        superseded = (*written.outdated, *pointers.outdated)
+        if pointers.superseded:  # they lost their authority between the commit and the pointer
+            self.remove_unreadable(run.key for run in pointers.superseded)
+        superseded = (*written.outdated, *pointers.superseded)
         return LoadResult(published=tuple(pointers.published), superseded=superseded, unreadable=unreadable)
 
     def _read_frames(self, payloads: Iterable[SealedPayload]) -> Iterator[DataFrame]:

@@ -81,8 +81,8 @@ def plan_repairs(
 def _compare(publication: PublicationStatus, held: HeldPartition | None, readable: Collection[Run]) -> list[Repair]:
     state = publication.state
     key, repairs = state.key, list[Repair]()
-    if not publication.publishable:
-        if held is not None and not publication.demoting:
+    if not publication.is_publishable:
+        if held is not None and not publication.demotion_pending:
             repairs.append(_remove(key, held, f"the partition is {state.status}"))
         return repairs
     expected = (state.current_run_id, state.schema_version, state.record_count)
@@ -92,7 +92,7 @@ def _compare(publication: PublicationStatus, held: HeldPartition | None, readabl
             repairs.append(_remove(key, held, "that run is not accepted"))
         why = f"the table holds {held.run_id or 'rows of several runs'}" if held else "the table holds nothing"
         repairs.append(Repair(kind=RepairKind.LOAD, key=key, reason=f"{why}, current is {state.current_run_id}"))
-    elif not publication.pointed_at_current:
+    elif not publication.points_at_current:
         repairs.append(
             Repair(
                 kind=RepairKind.POINT,
@@ -136,11 +136,11 @@ def _find_candidates(
 
 def _matches(content: ExpectedContent, held: HeldPartition | None) -> bool:
     """Whether the table and the pointer agree with the expected content."""
-    if not content.publishable:
+    if not content.is_publishable:
         return held is None
     expected = (content.run_id, content.schema_version, content.record_count)
     found = (held.run_id, held.schema_version, held.rows) if held else (content.run_id, content.schema_version, 0)
-    return found == expected and bool(content.pointed_at_current)
+    return found == expected and bool(content.points_at_current)
 
 
 class ReconcilePlanner:

@@ -1,4 +1,4 @@
-"""`doctor`: a house that is well, and the same house damaged in one way after another."""
+"""`doctor` on a healthy deployment and on deployments damaged in one way each."""
 
 import os
 import shutil
@@ -26,23 +26,30 @@ from ads_pipeline.pipeline.registration import register_runs
 from ads_pipeline.raw.landing import TEMPORARY, RawRuns
 from ads_pipeline.raw.seal import METADATA, PAYLOAD
 from ads_pipeline.settings import read_settings
-from ads_pipeline_tests.builders import facts, tree
-from ads_pipeline_tests.cli.running import CommandResult, CommandLine, DemoCommandLine
-from ads_pipeline_tests.ledger.builders import accepted_runs, keys, registered_runs, action_request, rejection
+from ads_pipeline_tests.builders import seal_facts, read_tree
+from ads_pipeline_tests.cli.running import CommandLine, CommandResult, DemoCommandLine
+from ads_pipeline_tests.ledger.builders import (
+    accepted_runs,
+    action_request,
+    keys,
+    record_verdict,
+    registered_runs,
+    rejection,
+)
 
-GOOD = parse_key("google_ads/1180250317/campaign_daily/2026-03-03")
-BY_NAME = {check.name: check for check in CHECKS}
+PARTITION = parse_key("google_ads/1180250317/campaign_daily/2026-03-03")
+CHECKS_BY_NAME = {check.name: check for check in CHECKS}
 
 
 @pytest.fixture
-def well(demo_cli: DemoCommandLine, tmp_path: Path) -> CommandLine:
-    """A copy of the demonstration's home, which a test may damage."""
-    cli = CommandLine(home=tmp_path / "well")
+def healthy_cli(demo_cli: DemoCommandLine, tmp_path: Path) -> CommandLine:
+    """A copy of the demo's home, which a test may damage."""
+    cli = CommandLine(home=tmp_path / "home")
     shutil.copytree(demo_cli.home, cli.home)
     return cli
 
 
-def backdoor(cli: CommandLine, *statements: str) -> None:
+def execute_sql(cli: CommandLine, *statements: str) -> None:
     engine = database.open_engine(f"sqlite:///{cli.home / 'ledger.db'}")
     with engine.begin() as connection:
         for statement in statements:
@@ -50,147 +57,151 @@ def backdoor(cli: CommandLine, *statements: str) -> None:
     engine.dispose()
 
 
-def current(cli: CommandLine) -> Run:
+def current_run(cli: CommandLine) -> Run:
     with LedgerInspection.opened(f"sqlite:///{cli.home / 'ledger.db'}") as ledger:
-        run_id = ledger.state(GOOD).current_run_id
+        run_id = ledger.state(PARTITION).current_run_id
     assert run_id is not None
-    return Run(key=GOOD, run_id=run_id)
+    return Run(key=PARTITION, run_id=run_id)
 
 
-def folder(cli: CommandLine, run: Run) -> Path:
+def run_directory(cli: CommandLine, run: Run) -> Path:
     return cli.home / "raw" / run.path
 
 
-def found(cli: CommandLine, *words: str) -> list[dict[str, Any]]:
-    """The findings, when there are some: every one of them names what to do."""
-    ended = cli.run("doctor", "--json", *words)
-    assert ended.code == 1
-    assert all(each["next"] and each["problem"] for each in ended.objects)
-    return ended.objects
+def find_problems(cli: CommandLine, *words: str) -> list[dict[str, Any]]:
+    """Run doctor, which must find something, and return its findings."""
+    result = cli.run("doctor", "--json", *words)
+    assert result.code == 1
+    assert all(each["next"] and each["problem"] for each in result.objects)
+    return result.objects
 
 
-def only(cli: CommandLine) -> dict[str, Any]:
-    (one,) = found(cli)
-    return one
-
-
-@pytest.mark.invariant("L3")
-def test_a_house_that_is_well_is_told_so(well: CommandLine) -> None:
-    """Each check is one line of 80 columns at most, nothing is found, and the code is nought."""
-    ended = well.run("doctor")
-    assert (ended.code, ended.err) == (0, "")
-    assert [line.split()[0] for line in ended.lines[:-2]] == ["ok"] * 11 + ["skip", "ok"]
-    assert [line.split()[1] for line in ended.lines[2:-2]] == [check.name for check in CHECKS]
-    assert ended.lines[-1] == "nothing is wrong; 1 check left out"
-    assert max(map(len, ended.lines)) <= 80
-    asked = well.run("doctor", "--json")
-    assert (asked.code, asked.out, asked.err) == (0, "", "")
+def find_only_problem(cli: CommandLine) -> dict[str, Any]:
+    (finding,) = find_problems(cli)
+    return finding
 
 
 @pytest.mark.invariant("L3")
-def test_nothing_is_changed_by_looking(well: CommandLine) -> None:
-    """Neither a file nor a row, in a house that is well and in one that is not."""
-    (folder(well, current(well)) / PAYLOAD).unlink()
-    before = tree(well.home), well.run("ledger", "digest").out
-    assert well.process("doctor").code == 1
-    assert well.run("doctor", "--json").code == 1
-    assert (tree(well.home), well.run("ledger", "digest").out) == before
+def test_healthy_deployment_has_no_findings(healthy_cli: CommandLine) -> None:
+    """Each check prints one line of at most 80 columns, and the exit code is 0."""
+    result = healthy_cli.run("doctor")
+    assert (result.code, result.err) == (0, "")
+    assert [line.split()[0] for line in result.lines[:-2]] == ["ok"] * 11 + ["skipped", "ok"]
+    assert [line.split()[1] for line in result.lines[2:-2]] == [check.name for check in CHECKS]
+    assert result.lines[-1] == "no findings; 1 check skipped"
+    assert max(map(len, result.lines)) <= 80
+    as_json = healthy_cli.run("doctor", "--json")
+    assert (as_json.code, as_json.out, as_json.err) == (0, "", "")
 
 
-def test_quick_leaves_out_what_looks_at_everything(well: CommandLine) -> None:
-    """It is said, and what is wrong there is not found."""
-    (folder(well, current(well)) / PAYLOAD).unlink()
-    ended = well.run("doctor", "--quick")
-    assert ended.code == 0
-    assert [line.split()[1] for line in ended.lines if line.startswith("skip")] == [
+@pytest.mark.invariant("L3")
+def test_doctor_changes_nothing(healthy_cli: CommandLine) -> None:
+    """No file and no row changes, whether or not there are findings."""
+    (run_directory(healthy_cli, current_run(healthy_cli)) / PAYLOAD).unlink()
+    before = read_tree(healthy_cli.home), healthy_cli.run("ledger", "digest").out
+    assert healthy_cli.process("doctor").code == 1
+    assert healthy_cli.run("doctor", "--json").code == 1
+    assert (read_tree(healthy_cli.home), healthy_cli.run("ledger", "digest").out) == before
+
+
+def test_quick_skips_slow_checks(healthy_cli: CommandLine) -> None:
+    """Slow checks are listed as skipped, and their findings are missing."""
+    (run_directory(healthy_cli, current_run(healthy_cli)) / PAYLOAD).unlink()
+    result = healthy_cli.run("doctor", "--quick")
+    assert result.code == 0
+    assert [line.split()[1] for line in result.lines if line.startswith("skipped")] == [
         "states",
         "raw",
         "tables",
         "dagster",
     ]
-    assert well.run("doctor").code == 1
+    assert healthy_cli.run("doctor").code == 1
 
 
 def edit_seal(cli: CommandLine) -> None:
-    seal = folder(cli, current(cli)) / METADATA
+    seal = run_directory(cli, current_run(cli)) / METADATA
     seal.chmod(0o644)
     seal.write_text(seal.read_text().replace('"schema_version": "', '"schema_version": "9'))
 
 
 def remove_run(cli: CommandLine) -> None:
-    shutil.rmtree(folder(cli, current(cli)))
+    shutil.rmtree(run_directory(cli, current_run(cli)))
 
 
 def remove_payload(cli: CommandLine) -> None:
-    (folder(cli, current(cli)) / PAYLOAD).unlink()
+    (run_directory(cli, current_run(cli)) / PAYLOAD).unlink()
 
 
 @pytest.mark.invariant("L3", "S4")
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "problem"),
     [
         (remove_run, "its raw data is gone"),
-        (remove_payload, "sealed, but there is no payload"),
+        (remove_payload, "the run has a seal but no payload"),
         (edit_seal, "its seal is not the one it was registered with"),
     ],
 )
-def test_a_current_run_that_raw_does_not_bear_out_is_bad(
-    well: CommandLine, damage: Callable[[CommandLine], None], said: str
+def test_damaged_current_run_is_an_error(
+    healthy_cli: CommandLine, damage: Callable[[CommandLine], None], problem: str
 ) -> None:
-    """Readers have its rows, and nobody could load them again."""
-    damage(well)
-    one = only(well)
-    assert (one["check"], one["weight"], one["where"]) == ("raw", "bad", str(current(well)))
-    assert one["problem"].startswith(f"{said}; it is current")
+    """The rows of the current run could not be loaded again."""
+    damage(healthy_cli)
+    finding = find_only_problem(healthy_cli)
+    assert (finding["check"], finding["severity"], finding["location"]) == (
+        "raw",
+        "error",
+        str(current_run(healthy_cli)),
+    )
+    assert finding["problem"].startswith(f"{problem}; it is the current run")
 
 
-def test_damage_of_a_rejected_run_is_no_news(well: CommandLine) -> None:
-    """Its verdict says so, and nothing else need."""
-    raw, cut = RawRuns(well.home / "raw"), Run(key=GOOD, run_id="cut")
-    raw.land(cut, [{"a": 1}], facts())
-    (folder(well, cut) / PAYLOAD).unlink()
-    with Ledger.opened(f"sqlite:///{well.home / 'ledger.db'}") as ledger:
+def test_damage_of_rejected_run_is_not_reported(healthy_cli: CommandLine) -> None:
+    """Only the loss of all its files is reported, as a warning."""
+    raw, cut = RawRuns(healthy_cli.home / "raw"), Run(key=PARTITION, run_id="cut")
+    raw.land(cut, [{"a": 1}], seal_facts())
+    (run_directory(healthy_cli, cut) / PAYLOAD).unlink()
+    with Ledger.opened(f"sqlite:///{healthy_cli.home / 'ledger.db'}") as ledger:
         register_runs([cut], raw=raw, ledger=ledger)
-        ledger.record_verdict(rejection(cut))
-    well.run("events", "follow", "--once")
-    assert well.run("doctor").code == 0
-    sound = Run(key=GOOD, run_id="sound")
-    raw.land(sound, [{"a": 1}], facts())
-    with Ledger.opened(f"sqlite:///{well.home / 'ledger.db'}") as ledger:
+        record_verdict(ledger, rejection(cut))
+    healthy_cli.run("events", "follow", "--once")
+    assert healthy_cli.run("doctor").code == 0
+    sound = Run(key=PARTITION, run_id="sound")
+    raw.land(sound, [{"a": 1}], seal_facts())
+    with Ledger.opened(f"sqlite:///{healthy_cli.home / 'ledger.db'}") as ledger:
         register_runs([sound], raw=raw, ledger=ledger)
-        ledger.record_verdict(rejection(sound))
-    well.run("events", "follow", "--once")
-    (folder(well, sound) / PAYLOAD).unlink()
-    assert well.run("doctor").code == 0
-    shutil.rmtree(folder(well, sound))
-    one = only(well)
-    assert (one["weight"], one["problem"]) == ("look", "its raw data is gone")
+        record_verdict(ledger, rejection(sound))
+    healthy_cli.run("events", "follow", "--once")
+    (run_directory(healthy_cli, sound) / PAYLOAD).unlink()
+    assert healthy_cli.run("doctor").code == 0
+    shutil.rmtree(run_directory(healthy_cli, sound))
+    finding = find_only_problem(healthy_cli)
+    assert (finding["severity"], finding["problem"]) == ("warning", "its raw data is gone")
 
 
 @pytest.mark.invariant("L3")
-def test_runs_that_wait_are_looked_at(well: CommandLine) -> None:
-    """One that the ledger was never told of, one that awaits its verdict and is gone, and a name that is none."""
-    raw = well.home / "raw"
-    RawRuns(raw).land(Run(key=GOOD, run_id="unheard"), [], facts())
-    with Ledger.opened(f"sqlite:///{well.home / 'ledger.db'}") as ledger:
-        registered_runs(ledger, GOOD, "gone")
-    well.run("events", "follow", "--once")
-    (raw / GOOD.path / "run_id=a b").mkdir()
-    told = {(each["where"], each["weight"]): each["problem"] for each in found(well)}
-    assert told == {
-        (f"{GOOD}/unheard", "look"): "sealed, and the ledger was never told of it",
-        (f"{GOOD}/gone", "look"): "its raw data is gone; it awaits its verdict",
-        (f"raw/{GOOD.path}/run_id=a b", "look"): told[f"raw/{GOOD.path}/run_id=a b", "look"],
+def test_unjudged_runs_are_warnings(healthy_cli: CommandLine) -> None:
+    """Unregistered runs, lost runs without a verdict and invalid names are warnings."""
+    raw = healthy_cli.home / "raw"
+    RawRuns(raw).land(Run(key=PARTITION, run_id="unregistered"), [], seal_facts())
+    with Ledger.opened(f"sqlite:///{healthy_cli.home / 'ledger.db'}") as ledger:
+        registered_runs(ledger, PARTITION, "gone")
+    healthy_cli.run("events", "follow", "--once")
+    (raw / PARTITION.path / "run_id=a b").mkdir()
+    findings = {(each["location"], each["severity"]): each["problem"] for each in find_problems(healthy_cli)}
+    assert findings == {
+        (f"{PARTITION}/unregistered", "warning"): "it is sealed but not registered",
+        (f"{PARTITION}/gone", "warning"): "its raw data is gone; it awaits its verdict",
+        (f"raw/{PARTITION.path}/run_id=a b", "warning"): findings[f"raw/{PARTITION.path}/run_id=a b", "warning"],
     }
 
 
-def other_run(cli: CommandLine, verdict: str) -> None:
-    """A second run of the good day, with this verdict, at which readers are then pointed."""
+def publish_other_run(cli: CommandLine, verdict: str) -> None:
+    """Register a second run of the partition with this verdict and point readers at it."""
     with Ledger.opened(f"sqlite:///{cli.home / 'ledger.db'}") as ledger:
-        (run,) = registered_runs(ledger, GOOD, "other")
+        (run,) = registered_runs(ledger, PARTITION, "other")
         if verdict == "rejected":
-            ledger.record_verdict(rejection(run))
-    backdoor(
+            record_verdict(ledger, rejection(run))
+    execute_sql(
         cli,
         "UPDATE warehouse_pointer SET run_id = 'other', schema_version = '1', record_count = 3 "
         "WHERE customer_id = '1180250317' AND query_name = 'campaign_daily' AND logical_date = '2026-03-03'",
@@ -199,99 +210,101 @@ def other_run(cli: CommandLine, verdict: str) -> None:
 
 @pytest.mark.invariant("L3")
 @pytest.mark.parametrize("verdict", ["rejected", "none"])
-def test_a_pointer_at_a_run_that_is_not_accepted_is_bad(well: CommandLine, verdict: str) -> None:
-    """Whatever put it there; reconciliation points readers back."""
-    other_run(well, verdict)
-    told = {each["check"]: each for each in found(well) if each["check"] in {"pointers", "tables"}}
-    assert (told["pointers"]["weight"], told["pointers"]["where"]) == ("bad", str(GOOD))
-    assert told["pointers"]["problem"] == "readers are pointed at other, which is not accepted"
-    assert told["pointers"]["next"] == "ads-pipeline reconcile --query campaign_daily"
-    assert told["tables"]["problem"].endswith("is loaded and not pointed at")
+def test_pointer_to_run_without_acceptance_is_an_error(healthy_cli: CommandLine, verdict: str) -> None:
+    """The next step is to reconcile the query."""
+    publish_other_run(healthy_cli, verdict)
+    findings = {each["check"]: each for each in find_problems(healthy_cli) if each["check"] in {"pointers", "tables"}}
+    assert (findings["pointers"]["severity"], findings["pointers"]["location"]) == ("error", str(PARTITION))
+    assert findings["pointers"]["problem"] == "its pointer names other, which is not accepted"
+    assert findings["pointers"]["next"] == "ads-pipeline reconcile --query campaign_daily"
+    assert findings["tables"]["problem"].endswith("is loaded, but the pointer does not name it")
 
 
-def test_a_pointer_that_says_something_else_of_its_run_is_bad(well: CommandLine) -> None:
-    """Its schema version and count of rows are the run's."""
-    backdoor(
-        well,
+def test_pointer_that_contradicts_registration_is_an_error(healthy_cli: CommandLine) -> None:
+    """A pointer has the schema version and the row count of its run."""
+    execute_sql(
+        healthy_cli,
         "UPDATE warehouse_pointer SET record_count = 77 WHERE customer_id = '1180250317' "
         "AND query_name = 'campaign_daily' AND logical_date = '2026-03-03'",
     )
-    one = only(well)
-    assert (one["check"], one["weight"]) == ("pointers", "bad")
-    assert "says of" in one["problem"]
+    finding = find_only_problem(healthy_cli)
+    assert (finding["check"], finding["severity"]) == ("pointers", "error")
+    assert "its pointer and its registration differ" in finding["problem"]
 
 
 @pytest.mark.invariant("L3")
-def test_a_pointer_of_a_partition_that_is_no_success_is_bad(well: CommandLine) -> None:
-    """No row of it may be read."""
+def test_pointer_of_unsuccessful_partition_is_an_error(healthy_cli: CommandLine) -> None:
+    """Readers may not see rows of a pending partition."""
     key = "customer_id = '1180250317' AND query_name = 'campaign_daily' AND logical_date = '2026-03-03'"
-    backdoor(
-        well,
+    execute_sql(
+        healthy_cli,
         f"UPDATE partition_state SET status = 'pending', updated_at = '2027-01-01T00:00:00.000000Z' WHERE {key}",
     )
-    told = {each["check"]: each for each in found(well)}
-    assert set(told) == {"states", "pointers", "tables"}
-    assert "the partition is pending" in told["pointers"]["problem"]
-    assert (told["tables"]["weight"], told["tables"]["next"]) == (
-        "bad",
+    findings = {each["check"]: each for each in find_problems(healthy_cli)}
+    assert set(findings) == {"states", "pointers", "tables"}
+    assert "the partition is pending" in findings["pointers"]["problem"]
+    assert (findings["tables"]["severity"], findings["tables"]["next"]) == (
+        "error",
         "ads-pipeline reconcile --query campaign_daily",
     )
-    assert told["states"]["problem"].startswith("its row says pending from ")
-    assert ", its log success from " in told["states"]["problem"]
+    assert findings["states"]["problem"].startswith("its row says pending from ")
+    assert ", its log success from " in findings["states"]["problem"]
 
 
 @pytest.mark.invariant("L3")
-def test_a_verdict_that_somebody_invented_is_found(well: CommandLine) -> None:
-    """A log at odds with the rules is told with the attempt, though every row fits the database's rules."""
-    backdoor(
-        well,
+def test_forged_verdict_is_an_error(healthy_cli: CommandLine) -> None:
+    """An attempt that contradicts the transition rules is found, even if the database accepts it."""
+    execute_sql(
+        healthy_cli,
         "INSERT INTO attempts SELECT source, customer_id, query_name, logical_date, attempt_no + 1, run_id, 'v2', "
         "ordinal, 'accepted', 'promoted', NULL, NULL, rows_read, NULL, '2027-01-01T00:00:00.000000Z', "
         "current_ordinal, NULL FROM attempts WHERE customer_id = '1180250317' AND query_name = 'campaign_daily' "
         "AND logical_date = '2026-03-03' ORDER BY attempt_no DESC LIMIT 1",
     )
-    one = only(well)
-    assert (one["check"], one["weight"], one["where"]) == ("states", "bad", str(GOOD))
-    assert ": it is logged as promoted at " in one["problem"]
+    finding = find_only_problem(healthy_cli)
+    assert (finding["check"], finding["severity"], finding["location"]) == ("states", "error", str(PARTITION))
+    assert ": it is logged as promoted at " in finding["problem"]
 
 
-def test_what_a_table_does_not_hold_is_looked_at(empty_cli: CommandLine) -> None:
-    """An accepted run that is not loaded yet may be on its way; its raw data are not there, either."""
+def test_unloaded_partition_is_a_warning(empty_cli: CommandLine) -> None:
+    """A load may still follow. Each check prints at most ten findings."""
     with Ledger.opened(f"sqlite:///{empty_cli.home / 'ledger.db'}") as ledger:
         accepted_runs(ledger, keys(12))
     empty_cli.run("events", "follow", "--once")
-    objects = found(empty_cli)
+    objects = find_problems(empty_cli)
     assert [each["check"] for each in objects] == ["raw"] * 12 + ["tables"] * 12
-    assert {(each["weight"], each["problem"]) for each in objects[12:]} == {
-        ("look", "the table holds nothing, current is r1")
+    assert {(each["severity"], each["problem"]) for each in objects[12:]} == {
+        ("warning", "the table holds nothing, current is r1")
     }
-    ended = empty_cli.run("doctor")
-    assert ended.lines.count("and 2 more; --json lists all") == 2
-    assert ended.lines[-1] == "24 findings; 1 check left out"
-    assert max(map(len, ended.lines)) <= 80
+    result = empty_cli.run("doctor")
+    assert result.lines.count("and 2 more; --json lists all") == 2
+    assert result.lines[-1] == "24 findings; 1 check skipped"
+    assert max(map(len, result.lines)) <= 80
 
 
-@pytest.mark.parametrize(("ago", "weight"), [(timedelta(minutes=5), "look"), (timedelta(hours=2), "bad")])
-def test_a_demotion_that_is_not_finished_is_told(well: CommandLine, ago: timedelta, weight: str) -> None:
-    """It may be under way; after an hour it is not."""
-    run = current(well)
-    with Ledger.opened(f"sqlite:///{well.home / 'ledger.db'}") as ledger:
+@pytest.mark.parametrize(("age", "severity"), [(timedelta(minutes=5), "warning"), (timedelta(hours=2), "error")])
+def test_unfinished_demotion_is_an_error_after_an_hour(
+    healthy_cli: CommandLine, age: timedelta, severity: str
+) -> None:
+    """Before that it may still be running, so it is a warning."""
+    run = current_run(healthy_cli)
+    with Ledger.opened(f"sqlite:///{healthy_cli.home / 'ledger.db'}") as ledger:
         ledger.begin_demotions([rejection(run, validation_id="v2")])
-    well.run("events", "follow", "--once")
-    backdoor(well, f"UPDATE demotions SET started_at = '{instant_text(datetime.now(UTC) - ago)}'")
-    one = only(well)
-    assert (one["check"], one["weight"], one["where"]) == ("demotions", weight, str(run))
-    assert one["next"] == "ads-pipeline reconcile --query campaign_daily"
+    healthy_cli.run("events", "follow", "--once")
+    execute_sql(healthy_cli, f"UPDATE demotions SET started_at = '{instant_text(datetime.now(UTC) - age)}'")
+    finding = find_only_problem(healthy_cli)
+    assert (finding["check"], finding["severity"], finding["location"]) == ("demotions", severity, str(run))
+    assert finding["next"] == "ads-pipeline reconcile --query campaign_daily"
 
 
-def test_a_landing_that_was_left_is_told_after_a_day(well: CommandLine) -> None:
-    """With the command that removes it; one of today may be somebody's work."""
-    left = well.home / "raw" / GOOD.path / f"{TEMPORARY}r9.00ff"
-    left.mkdir()
-    assert well.run("doctor").code == 0
-    os.utime(left, (time.time() - 90_000, time.time() - 90_000))
-    one = only(well)
-    assert (one["check"], one["weight"], one["next"]) == ("landings", "look", f"rm -r {left}")
+def test_abandoned_landing_is_a_warning_after_a_day(healthy_cli: CommandLine) -> None:
+    """The next step is the command that removes the directory."""
+    abandoned = healthy_cli.home / "raw" / PARTITION.path / f"{TEMPORARY}r9.00ff"
+    abandoned.mkdir()
+    assert healthy_cli.run("doctor").code == 0
+    os.utime(abandoned, (time.time() - 90_000, time.time() - 90_000))
+    finding = find_only_problem(healthy_cli)
+    assert (finding["check"], finding["severity"], finding["next"]) == ("landings", "warning", f"rm -r {abandoned}")
 
 
 def lease(run_id: str, until: datetime) -> str:
@@ -299,44 +312,46 @@ def lease(run_id: str, until: datetime) -> str:
     return f"INSERT INTO leases VALUES ('{run_id}', '{at}', '{at}', '{instant_text(until)}', NULL)"
 
 
-def open_run(cli: CommandLine, heard: timedelta) -> str:
-    """A run of which nothing was heard for so long."""
+def open_run(cli: CommandLine, silence: timedelta) -> str:
+    """Create an open run whose newest event has this age."""
     with Ledger.opened(f"sqlite:///{cli.home / 'ledger.db'}") as ledger:
         run_id = ledger.origin.run_id
-        ledger.execute(Action.REPROCESS, [GOOD], action_request())
+        ledger.execute(Action.REPROCESS, [PARTITION], action_request())
     cli.run("events", "follow", "--once")
-    at = instant_text(datetime.now(UTC) - heard)
-    backdoor(
+    at = instant_text(datetime.now(UTC) - silence)
+    execute_sql(
         cli,
         f"UPDATE run_snapshots SET ended_at = NULL, status = 'RUNNING' WHERE run_id = '{run_id}'",
-        "DROP TRIGGER run_head_moves",
+        "DROP TRIGGER run_head_invalid_update",
         f"UPDATE run_head SET last_at = '{at}' WHERE run_id = '{run_id}'",
     )
     return run_id
 
 
-def test_a_run_that_nobody_ended_is_told(well: CommandLine) -> None:
-    """After a day of silence, or when its lease is over; while the lease holds, it is alive."""
-    run_id = open_run(well, timedelta(hours=23))
-    assert well.run("doctor").code == 0
-    backdoor(well, lease(run_id, datetime.now(UTC) + timedelta(hours=1)))
-    assert well.run("doctor").code == 0
-    backdoor(well, "DROP TRIGGER leases_move", "UPDATE leases SET expires_at = '2026-03-01T00:00:00.000000Z'")
-    one = only(well)
-    assert (one["check"], one["where"]) == ("runs", f"run {run_id}")
-    assert one["next"] == f"ads-pipeline events tail {run_id}"
+def test_open_run_with_expired_lease_is_a_warning(healthy_cli: CommandLine) -> None:
+    """A run counts as alive for a day, and as long as its lease is valid."""
+    run_id = open_run(healthy_cli, timedelta(hours=23))
+    assert healthy_cli.run("doctor").code == 0
+    execute_sql(healthy_cli, lease(run_id, datetime.now(UTC) + timedelta(hours=1)))
+    assert healthy_cli.run("doctor").code == 0
+    execute_sql(
+        healthy_cli, "DROP TRIGGER leases_invalid_update", "UPDATE leases SET expires_at = '2026-03-01T00:00:00.000000Z'"
+    )
+    finding = find_only_problem(healthy_cli)
+    assert (finding["check"], finding["location"]) == ("runs", f"run {run_id}")
+    assert finding["next"] == f"ads-pipeline events tail {run_id}"
 
 
-def test_a_run_that_was_silent_for_a_day_is_told(well: CommandLine) -> None:
-    """Where no lease says otherwise."""
-    open_run(well, timedelta(hours=25))
-    assert only(well)["check"] == "runs"
+def test_open_run_without_lease_is_a_warning_after_a_day(healthy_cli: CommandLine) -> None:
+    """Without a lease, the age of the newest event decides."""
+    open_run(healthy_cli, timedelta(hours=25))
+    assert find_only_problem(healthy_cli)["check"] == "runs"
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def records(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Path, str | None, sa.Engine]]:
-    """Dagster's own table of runs, where Dagster puts it on either database."""
-    home, url = tmp_path / "well", None
+    """Dagster's own table of runs, created in its place on either database."""
+    home, url = tmp_path / "home", None
     engine: sa.Engine
     if request.param == "postgres":
         url = request.getfixturevalue("postgres_url")
@@ -350,8 +365,8 @@ def records(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Pa
     engine.dispose()
 
 
-def test_dagsters_records_are_read_where_dagster_keeps_them(records: tuple[Path, str | None, sa.Engine]) -> None:
-    """Of the runs that are asked for, those that are there; where there is no table, there are no records."""
+def test_run_statuses_are_read_from_dagsters_storage(records: tuple[Path, str | None, sa.Engine]) -> None:
+    """The result holds only known runs. Without the table there are no records."""
     home, url, engine = records
     if url is not None:
         assert not dagster_records.has_records(home, url)
@@ -360,180 +375,184 @@ def test_dagsters_records_are_read_where_dagster_keeps_them(records: tuple[Path,
         row = {"pipeline_name": "x", "run_body": "{}"}
         connection.execute(sa.insert(RunsTable), [row | {"run_id": name, "status": name.upper()} for name in "abc"])
     assert dagster_records.has_records(home, url)
-    asked = [*(f"none-{number}" for number in range(1200)), "a", "c"]
-    assert dagster_records.read_statuses(home, url, asked) == {"a": "A", "c": "C"}
+    as_json = [*(f"none-{number}" for number in range(1200)), "a", "c"]
+    assert dagster_records.read_statuses(home, url, as_json) == {"a": "A", "c": "C"}
     assert dagster_records.SCHEMA == SCHEMA
 
 
 @pytest.mark.parametrize(
-    ("status", "heard", "answer"),
+    ("status", "silence", "expected"),
     [
         ("FAILURE", timedelta(minutes=5), None),
-        ("FAILURE", timedelta(hours=2), ("dagster", "look")),
+        ("FAILURE", timedelta(hours=2), ("dagster", "warning")),
         ("STARTED", timedelta(hours=2), None),
-        ("STARTED", timedelta(hours=25), ("dagster", "bad")),
+        ("STARTED", timedelta(hours=25), ("dagster", "error")),
     ],
 )
-def test_dagster_and_the_log_of_events_agree_which_runs_are_over(
-    well: CommandLine, status: str, heard: timedelta, answer: tuple[str, str] | None
+def test_dagster_and_event_log_must_agree_on_finished_runs(
+    healthy_cli: CommandLine, status: str, silence: timedelta, expected: tuple[str, str] | None
 ) -> None:
-    """A run that is over there and open here, and one that is dead here and running there, are each told."""
-    run_id = open_run(well, heard)
-    (well.home / "dagster" / "history").mkdir(parents=True)
-    engine = sa.create_engine(f"sqlite:///{well.home / 'dagster' / 'history' / 'runs.db'}")
+    """A run that is finished in one and open in the other is reported after a delay."""
+    run_id = open_run(healthy_cli, silence)
+    (healthy_cli.home / "dagster" / "history").mkdir(parents=True)
+    engine = sa.create_engine(f"sqlite:///{healthy_cli.home / 'dagster' / 'history' / 'runs.db'}")
     RunStorageSqlMetadata.create_all(engine)
     with engine.begin() as connection:
         connection.execute(
             sa.insert(RunsTable), {"run_id": run_id, "status": status, "pipeline_name": "x", "run_body": "{}"}
         )
     engine.dispose()
-    told = well.run("doctor", "--json").objects
-    assert [(each["check"], each["weight"]) for each in told if each["check"] == "dagster"] == (
-        [answer] if answer else []
+    findings = healthy_cli.run("doctor", "--json").objects
+    assert [(each["check"], each["severity"]) for each in findings if each["check"] == "dagster"] == (
+        [expected] if expected else []
     )
 
 
-def test_snapshots_that_lag_are_told(well: CommandLine) -> None:
-    """With the command that brings them up."""
-    with Ledger.opened(f"sqlite:///{well.home / 'ledger.db'}") as ledger:
+def test_lagging_snapshots_are_reported(healthy_cli: CommandLine) -> None:
+    """The next step is the command that updates the snapshots."""
+    with Ledger.opened(f"sqlite:///{healthy_cli.home / 'ledger.db'}") as ledger:
         accepted_runs(ledger, keys(1))
-    backdoor(
-        well,
-        "DROP TRIGGER run_events_no_UPDATE",
+    execute_sql(
+        healthy_cli,
+        "DROP TRIGGER run_events_no_update",
         "UPDATE run_events SET persisted_at = '2026-03-01T00:00:00.000000Z' WHERE run_seq = 1",
     )
-    (one,) = [each for each in found(well) if each["check"] == "snapshots"]
-    assert one["next"] == "ads-pipeline events follow --once"
-    assert "behind the events" in one["problem"]
+    (finding,) = [each for each in find_problems(healthy_cli) if each["check"] == "snapshots"]
+    assert finding["next"] == "ads-pipeline events follow --once"
+    assert "behind the events" in finding["problem"]
 
 
-def test_a_home_that_others_may_write_to_is_told(well: CommandLine) -> None:
-    """And one that is a file, or not there."""
-    well.home.chmod(0o777)
-    assert only(well)["next"] == f"chmod o-w {well.home}"
-    well.home.chmod(0o755)
-    (well.home / "raw").rename(well.home / "away")
-    (well.home / "raw").write_text("")
-    told = {each["check"]: each for each in well.run("doctor", "--json").objects}
-    assert (told["home"]["weight"], told["home"]["problem"]) == ("bad", "it is no folder")
+def test_unsafe_home_directories_are_reported(healthy_cli: CommandLine) -> None:
+    """World-writable directories and files in the place of directories are findings."""
+    healthy_cli.home.chmod(0o777)
+    assert find_only_problem(healthy_cli)["next"] == f"chmod o-w {healthy_cli.home}"
+    healthy_cli.home.chmod(0o755)
+    (healthy_cli.home / "raw").rename(healthy_cli.home / "away")
+    (healthy_cli.home / "raw").write_text("")
+    findings = {each["check"]: each for each in healthy_cli.run("doctor", "--json").objects}
+    assert (findings["home"]["severity"], findings["home"]["problem"]) == ("error", "it is not a directory")
 
 
-def test_wrong_settings_are_findings(tmp_path: Path) -> None:
-    """Every mistake is told; what cannot be looked at without them is said not to have been."""
-    ended = CommandLine(home=tmp_path, more={"ADS_PIPELINE_HOM": "x", "ADS_PIPELINE_QUERIES": "/nowhere"}).run("doctor")
-    assert ended.code == 1
-    assert ended.lines[0].split() == ["bad", "settings", "2", "findings"]
-    assert {line.split()[0] for line in ended.lines[1 : len(CHECKS) + 2]} == {"fail"}
-    assert any("did you mean ADS_PIPELINE_HOME?" in line for line in ended.lines)
-    assert max(map(len, ended.lines)) <= 80
+def test_invalid_settings_are_findings(tmp_path: Path) -> None:
+    """Every mistake is a finding, and all other checks fail."""
+    result = CommandLine(home=tmp_path, more={"ADS_PIPELINE_HOM": "x", "ADS_PIPELINE_QUERIES": "/nowhere"}).run(
+        "doctor"
+    )
+    assert result.code == 1
+    assert result.lines[0].split() == ["error", "settings", "2", "findings"]
+    assert {line.split()[0] for line in result.lines[1 : len(CHECKS) + 2]} == {"failed"}
+    assert any("did you mean ADS_PIPELINE_HOME?" in line for line in result.lines)
+    assert max(map(len, result.lines)) <= 80
 
 
-def test_a_ledger_that_is_not_there_is_not_made(well: CommandLine) -> None:
-    """Beside raw runs it was lost; in an empty home it is only to come."""
-    (well.home / "ledger.db").unlink()
-    told = well.run("doctor", "--json").objects[0]
-    assert (told["check"], told["weight"], told["problem"]) == ("ledger", "bad", "there is no ledger")
-    assert "restore a lost one from a backup" in told["next"]
-    shutil.rmtree(well.home / "raw")
-    assert well.run("doctor", "--json").objects[0]["weight"] == "look"
-    assert not (well.home / "ledger.db").exists()
+def test_missing_ledger_is_not_created(healthy_cli: CommandLine) -> None:
+    """A missing ledger is an error beside raw runs and a warning in an empty home."""
+    (healthy_cli.home / "ledger.db").unlink()
+    finding = healthy_cli.run("doctor", "--json").objects[0]
+    assert (finding["check"], finding["severity"], finding["problem"]) == ("ledger", "error", "there is no ledger")
+    assert "restore a lost one from a backup" in finding["next"]
+    shutil.rmtree(healthy_cli.home / "raw")
+    assert healthy_cli.run("doctor", "--json").objects[0]["severity"] == "warning"
+    assert not (healthy_cli.home / "ledger.db").exists()
 
 
-def test_another_releases_ledger_is_told(well: CommandLine) -> None:
-    """With what to do about it."""
-    backdoor(well, f"UPDATE {database.REVISION_TABLE} SET version_num = '9999'")
-    told = well.run("doctor", "--json").objects[0]
-    assert (told["check"], told["weight"]) == ("ledger", "bad")
-    assert told["problem"] == "it is at revision 9999, this release needs 0001"
-    assert told["next"].startswith("ads-pipeline migrate")
+def test_ledger_of_another_release_is_an_error(healthy_cli: CommandLine) -> None:
+    """The next step is to migrate."""
+    execute_sql(healthy_cli, f"UPDATE {database.REVISION_TABLE} SET version_num = '9999'")
+    finding = healthy_cli.run("doctor", "--json").objects[0]
+    assert (finding["check"], finding["severity"]) == ("ledger", "error")
+    assert finding["problem"] == "its schema is at revision 9999; this release needs 0001"
+    assert finding["next"].startswith("run ads-pipeline migrate")
 
 
 @pytest.mark.invariant("L3")
-def test_a_database_out_of_reach_is_no_finding_and_no_silence(well: CommandLine) -> None:
-    """It is told as what could not be looked at, and by the code."""
+def test_unreachable_database_fails_the_checks(healthy_cli: CommandLine) -> None:
+    """Checks that could not run are reported and set the exit code. No secret is printed."""
     url = "postgresql+psycopg2://u:secret@127.0.0.1:1/x"
-    ended = CommandLine(home=well.home, more={"ADS_PIPELINE_DATABASE_URL": url}).run("doctor")
-    assert ended.code == 1
-    assert ended.lines[1].startswith("fail  ledger     could not look: the ledger's database is busy")
-    assert "secret" not in ended.out
-    assert ended.lines[-1] == "nothing is wrong; 12 checks could not look"
+    result = CommandLine(home=healthy_cli.home, more={"ADS_PIPELINE_DATABASE_URL": url}).run("doctor")
+    assert result.code == 1
+    assert result.lines[1].startswith("failed   ledger     could not run: the ledger's database is busy")
+    assert "secret" not in result.out
+    assert result.lines[-1] == "no findings; 12 checks could not run"
 
 
 @pytest.mark.invariant("L3")
-def test_a_file_that_is_no_database_is_told(well: CommandLine) -> None:
-    """As what could not be looked at, and nothing is made of it."""
-    (well.home / "ledger.db").write_bytes(b"x" * 4096)
-    ended = well.run("doctor")
-    assert ended.code == 1
-    assert ended.lines[1].startswith("fail  ledger     could not look: ")
-    assert (well.home / "ledger.db").read_bytes() == b"x" * 4096
+def test_file_that_is_not_a_database_fails_the_check(healthy_cli: CommandLine) -> None:
+    """The file is not changed."""
+    (healthy_cli.home / "ledger.db").write_bytes(b"x" * 4096)
+    result = healthy_cli.run("doctor")
+    assert result.code == 1
+    assert result.lines[1].startswith("failed   ledger     could not run: ")
+    assert (healthy_cli.home / "ledger.db").read_bytes() == b"x" * 4096
 
 
-def test_it_is_the_same_on_postgres(postgres_url: str, tmp_path: Path) -> None:
-    """What the demonstration's ledger says there is looked at in the same way."""
+def test_postgres_gives_the_same_findings(postgres_url: str, tmp_path: Path) -> None:
+    """The checks work on both databases."""
     cli = CommandLine(home=tmp_path, more={"ADS_PIPELINE_DATABASE_URL": postgres_url})
     result = cli.run("doctor")
-    assert (result.code, result.lines[-1]) == (0, "nothing is wrong; 1 check left out")
+    assert (result.code, result.lines[-1]) == (0, "no findings; 1 check skipped")
     with Ledger.opened(postgres_url) as ledger:
         accepted_runs(ledger, keys(2))
         ledger.begin_demotions([rejection(Run(key=keys(1)[0], run_id="r1"), validation_id="v2")])
     cli.run("events", "follow", "--once")
-    told = {(each["check"], each["weight"]) for each in found(cli)}
-    assert told == {("raw", "bad"), ("tables", "look"), ("demotions", "look")}
+    findings = {(each["check"], each["severity"]) for each in find_problems(cli)}
+    assert findings == {("raw", "error"), ("tables", "warning"), ("demotions", "warning")}
 
 
 @pytest.mark.invariant("L3")
-def test_a_check_that_cannot_look_holds_up_no_other(well: CommandLine) -> None:
-    """A table that cannot be read is told as such, and everything else is looked at."""
-    log = well.home / "warehouse" / "google_ads" / "campaign_daily" / "_delta_log"
+def test_failed_check_does_not_stop_others(healthy_cli: CommandLine) -> None:
+    """An unreadable table fails one check; the other checks run."""
+    log = healthy_cli.home / "warehouse" / "google_ads" / "campaign_daily" / "_delta_log"
     for entry in log.iterdir():
         entry.write_text("{")
-    ended: CommandResult = well.run("doctor")
-    assert ended.code == 1
-    (failed,) = [line for line in ended.lines if line.startswith("fail")]
-    assert failed.startswith("fail  tables     could not look: google_ads/campaign_daily: ")
-    assert sum(line.startswith("ok") for line in ended.lines) == 11
-    (told,) = well.run("doctor", "--json").objects
-    assert (told["check"], told["weight"]) == ("tables", "fail")
+    result: CommandResult = healthy_cli.run("doctor")
+    assert result.code == 1
+    (failed,) = [line for line in result.lines if line.startswith("failed")]
+    assert failed.startswith("failed   tables     could not run: google_ads/campaign_daily: ")
+    assert sum(line.startswith("ok") for line in result.lines) == 11
+    (finding,) = healthy_cli.run("doctor", "--json").objects
+    assert (finding["check"], finding["severity"]) == ("tables", "failed")
 
 
-def site(cli: CommandLine, ledger: LedgerInspection, **more: Any) -> Deployment:
+def open_deployment(cli: CommandLine, ledger: LedgerInspection, **more: Any) -> Deployment:
     settings = read_settings({"ADS_PIPELINE_HOME": str(cli.home)})
-    return Deployment(settings=settings, ledger=ledger, now=ledger.clock(), **more)
+    return Deployment(settings=settings, ledger=ledger, now=ledger.read_clock(), **more)
 
 
-def test_clocks_that_differ_are_told(well: CommandLine) -> None:
-    """By how much, whichever is ahead; a few seconds are nobody's business."""
-    with LedgerInspection.opened(f"sqlite:///{well.home / 'ledger.db'}") as ledger:
-        answers = {
+def test_clock_skew_is_a_warning(healthy_cli: CommandLine) -> None:
+    """Skew of more than five seconds in either direction is reported."""
+    with LedgerInspection.opened(f"sqlite:///{healthy_cli.home / 'ledger.db'}") as ledger:
+        reports = {
             ahead: run_check(
-                BY_NAME["clocks"],
-                site(well, ledger, clock=lambda by=ahead: datetime.now(UTC) + timedelta(seconds=by)),
+                CHECKS_BY_NAME["clocks"],
+                open_deployment(
+                    healthy_cli, ledger, clock=lambda by=ahead: datetime.now(UTC) + timedelta(seconds=by)
+                ),
             )
             for ahead in (-90, -2, 2, 90)
         }
-    assert {ahead: each.status for ahead, each in answers.items()} == {
+    assert {ahead: each.status for ahead, each in reports.items()} == {
         -90: CheckStatus.WARNING,
         -2: CheckStatus.OK,
         2: CheckStatus.OK,
         90: CheckStatus.WARNING,
     }
-    assert "90 s apart" in answers[90].findings[0].problem
+    assert "differ by 90 s" in reports[90].findings[0].problem
 
 
-def test_a_full_disk_is_bad(well: CommandLine) -> None:
-    """Before it stops a landing."""
-    with LedgerInspection.opened(f"sqlite:///{well.home / 'ledger.db'}") as ledger:
-        told = run_check(BY_NAME["home"], site(well, ledger, enough_room=1 << 62))
-    assert told.status is CheckStatus.ERROR
-    assert "MiB are free" in told.findings[0].problem
+def test_full_disk_is_an_error(healthy_cli: CommandLine) -> None:
+    """Too little free space is an error."""
+    with LedgerInspection.opened(f"sqlite:///{healthy_cli.home / 'ledger.db'}") as ledger:
+        report = run_check(CHECKS_BY_NAME["home"], open_deployment(healthy_cli, ledger, min_free_bytes=1 << 62))
+    assert report.status is CheckStatus.ERROR
+    assert "MiB of disk space are free" in report.findings[0].problem
 
 
-def test_a_defect_is_not_taken_for_an_answer(well: CommandLine) -> None:
-    """Only what is out of reach is an answer of a check; what should not have happened rises."""
+def test_bug_in_a_check_raises(healthy_cli: CommandLine) -> None:
+    """Only errors of the deployment become reports; bugs raise."""
 
-    def broken(_site: Deployment) -> list[Any]:
+    def broken(_deployment: Deployment) -> list[Any]:
         raise KeyError("x")
 
-    with LedgerInspection.opened(f"sqlite:///{well.home / 'ledger.db'}") as ledger, pytest.raises(KeyError):
-        run_check(DeploymentCheck(name="broken", condition="", find=broken), site(well, ledger))
+    with LedgerInspection.opened(f"sqlite:///{healthy_cli.home / 'ledger.db'}") as ledger, pytest.raises(KeyError):
+        run_check(DeploymentCheck(name="broken", condition="", find=broken), open_deployment(healthy_cli, ledger))

@@ -20,7 +20,7 @@ from ads_pipeline.pipeline.gaps import GapReason
 from ads_pipeline.pipeline.judging import JudgingResult
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.settings import read_settings
-from ads_pipeline_tests.builders import tree
+from ads_pipeline_tests.builders import read_tree
 from ads_pipeline_tests.pipeline.builders import LocalDeployment, open_deployment
 
 UNTIL = date(2026, 3, 9)
@@ -123,7 +123,7 @@ def test_the_set_is_the_same_everywhere(tmp_path: Path) -> None:
     roots = tmp_path / "one", tmp_path / "other"
     demos = [land_demo(RawRuns(root), GOOGLE_APIS, until=UNTIL) for root in (*roots, roots[0])]
     assert demos[0] == demos[1] == demos[2]
-    assert tree(roots[0]) == tree(roots[1])
+    assert read_tree(roots[0]) == read_tree(roots[1])
 
 
 def test_the_set_of_another_day_tells_its_own_story(raw: RawRuns) -> None:

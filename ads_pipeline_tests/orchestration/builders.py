@@ -1,4 +1,4 @@
-"""A deployment in one folder with Dagster on top, and short ways to run it and to ask what Dagster shows."""
+"""A Dagster code location over one deployment, and functions to run it and to read what Dagster shows."""
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ RAW, WAREHOUSE = raw_asset_key(QUERY), warehouse_asset_key(QUERY)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
-    """A house, the definitions over it, and Dagster's own records."""
+    """A deployment, its definitions and a Dagster instance."""
 
     deployment: LocalDeployment
     settings: Settings
@@ -44,8 +44,8 @@ class Location:
         *,
         tags: Mapping[str, str] | None = None,
     ) -> dg.ExecuteInProcessResult:
-        """One run over the range from the first to the last of these partitions."""
-        told = dict(tags or {}) | {
+        """Execute one run over the range from the first to the last partition."""
+        run_tags = dict(tags or {}) | {
             "dagster/asset_partition_range_start": keys[0].dagster_key,
             "dagster/asset_partition_range_end": keys[-1].dagster_key,
         }
@@ -53,11 +53,11 @@ class Location:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return job.execute_in_process(
-                instance=self.instance, asset_selection=list(assets), tags=told, raise_on_error=False
+                instance=self.instance, asset_selection=list(assets), tags=run_tags, raise_on_error=False
             )
 
     def materialized_and_failed(self, asset: dg.AssetKey) -> tuple[set[str], set[str]]:
-        """The partitions Dagster shows as materialized, and as failed."""
+        """Return the partitions that Dagster shows as materialized and as failed."""
         partitions = define_partitions(self.settings.google_apis.start_date)
         with partition_loading_context(dynamic_partitions_store=self.instance):
             found = get_and_update_asset_status_cache_value(self.instance, asset, partitions)
@@ -67,7 +67,7 @@ class Location:
         return set(map(str, done)), set(map(str, failed))
 
     def check_results(self) -> dict[str, bool]:
-        """Whether the last check of each partition passed."""
+        """Map each checked partition to whether its last check passed."""
         partitions = define_partitions(self.settings.google_apis.start_date)
         check = dg.AssetCheckKey(RAW, "valid")
         with partition_loading_context(dynamic_partitions_store=self.instance):
@@ -98,7 +98,7 @@ def open_location(
         settings = replace(settings, google_apis=settings.google_apis.model_copy(update={"start_date": start_date}))
     home.mkdir(parents=True, exist_ok=True)
     with Ledger.opened(settings.database_url) as ledger, dg.instance_for_test(temp_dir=str(home)) as instance:
-        house = LocalDeployment(home=home, spark=spark, ledger=ledger)
-        timed: dict[str, Any] = {"now": clock} if clock else {}
-        defs = build_definitions(settings, source_factory=source_factory, **timed)
-        yield Location(deployment=house, settings=settings, defs=defs, instance=instance)
+        deployment = LocalDeployment(home=home, spark=spark, ledger=ledger)
+        options: dict[str, Any] = {"now": clock} if clock else {}
+        defs = build_definitions(settings, source_factory=source_factory, **options)
+        yield Location(deployment=deployment, settings=settings, defs=defs, instance=instance)

@@ -1,4 +1,4 @@
-"""What one run of the assets does to each of its partitions, and how Dagster shows it."""
+"""Runs of the assets: the result for each partition, and what Dagster shows."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,25 +20,25 @@ def location(tmp_path: Path, spark: SparkSession) -> Iterator[Location]:
         yield opened
 
 
-def test_one_bad_partition_alone_is_red(location: Location) -> None:
-    """Its neighbours in the same run are judged, loaded and shown so; the run says what was refused."""
+def test_invalid_partition_fails_alone(location: Location) -> None:
+    """Other partitions of the run are judged and loaded; the run names those it could not load."""
     location.add_customers(1, 2, 3)
-    good, bad, other = key(1), key(2), key(3)
+    valid, invalid, other = key(1), key(2), key(3)
     (
-        seal_run(location.deployment, good),
-        seal_invalid_run(location.deployment, bad),
+        seal_run(location.deployment, valid),
+        seal_invalid_run(location.deployment, invalid),
         seal_run(location.deployment, other),
     )
-    result = location.run([good, other])
+    result = location.run([valid, other])
     assert not result.success
-    assert location.materialized_and_failed(RAW) == (dagster_keys(good, bad, other), set())
-    assert location.materialized_and_failed(WAREHOUSE) == (dagster_keys(good, other), dagster_keys(bad))
-    assert location.check_results() == {good.dagster_key: True, bad.dagster_key: False, other.dagster_key: True}
-    assert visible_runs(location.deployment) == {good: "r1", other: "r1"}
+    assert location.materialized_and_failed(RAW) == (dagster_keys(valid, invalid, other), set())
+    assert location.materialized_and_failed(WAREHOUSE) == (dagster_keys(valid, other), dagster_keys(invalid))
+    assert location.check_results() == {valid.dagster_key: True, invalid.dagster_key: False, other.dagster_key: True}
+    assert visible_runs(location.deployment) == {valid: "r1", other: "r1"}
 
 
-def test_repairing_and_running_again_turns_it_green(location: Location) -> None:
-    """A new run of the bad partition, and everything of it is good; its neighbours are not touched."""
+def test_corrected_run_turns_the_partition_green(location: Location) -> None:
+    """A new valid run is accepted and loaded; other partitions are not touched."""
     location.add_customers(1, 2)
     seal_run(location.deployment, key(1)), seal_invalid_run(location.deployment, key(2))
     location.run([key(1), key(2)])
@@ -49,8 +49,8 @@ def test_repairing_and_running_again_turns_it_green(location: Location) -> None:
     assert visible_runs(location.deployment) == {key(1): "r1", key(2): "r2"}
 
 
-def test_what_was_never_sealed_is_not_materialized_and_holds_up_nobody(location: Location) -> None:
-    """The partition stays unmaterialized and unchecked, the run fails with the reason, its neighbours arrive."""
+def test_unsealed_partition_is_not_materialized(location: Location) -> None:
+    """It is not checked either, the run fails with the reason, and the others are loaded."""
     location.add_customers(1, 2, 3)
     seal_run(location.deployment, key(1)), seal_run(location.deployment, key(3))
     result = location.run([key(1), key(3)])
@@ -59,25 +59,25 @@ def test_what_was_never_sealed_is_not_materialized_and_holds_up_nobody(location:
     assert location.materialized_and_failed(WAREHOUSE) == (dagster_keys(key(1), key(3)), dagster_keys(key(2)))
     assert set(location.check_results()) == dagster_keys(key(1), key(3))
     assert visible_runs(location.deployment) == {key(1): "r1", key(3): "r1"}
-    assert "no run was registered" in refusal(result)
+    assert "no run was registered" in failure_message(result)
 
 
 @pytest.mark.invariant("W12")
-def test_a_run_of_the_warehouse_alone_publishes_no_failure(location: Location) -> None:
-    """Asked by hand for failed, pending and unknown partitions, the warehouse asset publishes none of them."""
+def test_warehouse_asset_alone_loads_only_successes(location: Location) -> None:
+    """Failed, pending and unknown partitions are not loaded."""
     location.add_customers(1, 2, 3, 4)
-    bad, good = seal_invalid_run(location.deployment, key(1)), seal_run(location.deployment, key(2))
-    location.deployment.pipeline.validation.judge([bad, good])
+    invalid, valid = seal_invalid_run(location.deployment, key(1)), seal_run(location.deployment, key(2))
+    location.deployment.pipeline.validation.judge([invalid, valid])
     location.deployment.ledger.insert_pending([key(3)])
     result = location.run([key(1), key(4)], [WAREHOUSE])
     assert not result.success
     assert location.materialized_and_failed(WAREHOUSE) == (dagster_keys(key(2)), dagster_keys(key(1), key(3), key(4)))
     assert visible_runs(location.deployment) == {key(2): "r1"}
-    assert "rejected" in refusal(result)
+    assert "rejected" in failure_message(result)
 
 
-def test_running_again_without_news_changes_nothing(location: Location) -> None:
-    """A run over partitions that are judged and loaded is green, counts no attempt and makes no commit."""
+def test_repeated_run_changes_nothing(location: Location) -> None:
+    """A run over loaded partitions succeeds without an attempt or a commit."""
     location.add_customers(1)
     seal_run(location.deployment, key(1))
     assert location.run([key(1)]).success
@@ -88,8 +88,8 @@ def test_running_again_without_news_changes_nothing(location: Location) -> None:
 
 
 @pytest.mark.invariant("O1")
-def test_every_sealed_run_of_a_partition_gets_its_verdict(location: Location) -> None:
-    """Three runs were sealed before anybody looked: each is judged once, and the newest accepted one is served."""
+def test_every_sealed_run_gets_one_verdict(location: Location) -> None:
+    """All sealed runs are judged once, and the newest accepted one is visible."""
     location.add_customers(1)
     for run_id in ("r1", "r2"):
         seal_run(location.deployment, key(1), run_id)
@@ -101,16 +101,21 @@ def test_every_sealed_run_of_a_partition_gets_its_verdict(location: Location) ->
     assert location.check_results() == {key(1).dagster_key: False}
 
 
-def test_the_ui_tells_what_changed(location: Location) -> None:
-    """A restatement shows both runs and the change in rows; a rejection its checks with samples."""
+def test_metadata_shows_what_changed(location: Location) -> None:
+    """A restatement shows both runs and the change in rows and cost; a rejection shows its violations."""
     location.add_customers(1)
     seal_run(location.deployment, key(1), "r1", count=2)
     location.run([key(1)])
     seal_run(location.deployment, key(1), "r2", count=5, cost_micros=2_000_000)
     location.run([key(1)])
-    told: Any = newest_metadata(location, WAREHOUSE)
-    assert (told["run_id"], told["previous_run_id"], told["rows"], told["change_in_rows"]) == ("r2", "r1", 5, 3)
-    assert (told["cost"], told["change_in_cost"]) == (10.0, 10.0 - 24.0)
+    metadata: Any = newest_metadata(location, WAREHOUSE)
+    assert (metadata["run_id"], metadata["previous_run_id"], metadata["rows"], metadata["change_in_rows"]) == (
+        "r2",
+        "r1",
+        5,
+        3,
+    )
+    assert (metadata["cost"], metadata["change_in_cost"]) == (10.0, 10.0 - 24.0)
     seal_invalid_run(location.deployment, key(1), "r3")
     result = location.run([key(1)], [RAW])
     (evaluation,) = result.get_asset_check_evaluations()
@@ -121,8 +126,8 @@ def test_the_ui_tells_what_changed(location: Location) -> None:
     assert result.success, "a rejected run alone is shown by its check"
 
 
-def test_a_query_without_a_contract_is_told_and_judged_by_nobody(location: Location) -> None:
-    """The check fails with what to do, no attempt is counted, and the partition stays unread."""
+def test_run_without_contract_gets_no_verdict(location: Location) -> None:
+    """The check fails with the reason, no attempt counts, and the partition is not loaded."""
     location.add_customers(1)
     run = Run(key=key(1), run_id="r1")
     location.deployment.raw.land(run, rows_for(key(1), 1), replace(FACTS, schema_version="99"))
@@ -140,11 +145,11 @@ def newest_metadata(location: Location, asset: dg.AssetKey) -> dict[str, Any]:
     return {name: value.value for name, value in event.asset_materialization.metadata.items()}
 
 
-def refusal(result: dg.ExecuteInProcessResult) -> str:
-    """What the failed step of the run said."""
+def failure_message(result: dg.ExecuteInProcessResult) -> str:
+    """Return the message of the failed step."""
     (failure,) = (event for event in result.all_events if event.event_type is dg.DagsterEventType.STEP_FAILURE)
     error: Any = failure.step_failure_data.error
     while error is not None and error.cause is not None:
         error = error.cause
-    told = failure.step_failure_data.user_failure_data
-    return f"{error.message if error else ''} {told.description if told else ''}"
+    failure_data = failure.step_failure_data.user_failure_data
+    return f"{error.message if error else ''} {failure_data.description if failure_data else ''}"

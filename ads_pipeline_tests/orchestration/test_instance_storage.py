@@ -1,4 +1,4 @@
-"""Where Dagster keeps its records: this checkout's `dagster.yaml`, on SQLite and on a real Postgres."""
+"""Dagster's storage with the `dagster.yaml` of this checkout, on SQLite and on Postgres."""
 
 import os
 import shutil
@@ -36,13 +36,13 @@ with dg.DagsterInstance.get() as instance:
 
 @dg.asset
 def rows() -> int:
-    print("a step speaks")
+    print("output of a step")
     return 7
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A directory with this checkout's two files for Dagster, in which nothing else may appear."""
+    """A directory with Dagster's two configuration files, in which no other file may appear."""
     path = tmp_path / "checkout"
     path.mkdir()
     for name in ("dagster.yaml", "workspace.yaml"):
@@ -52,20 +52,20 @@ def checkout(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def variables(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
-    """The whole environment of a process that keeps Dagster's records in SQLite, and in Postgres."""
+    """The environment of a process with Dagster storage in SQLite or in Postgres."""
     if request.param == "sqlite":
         return clean(tmp_path)
     return clean(tmp_path, ADS_PIPELINE_DATABASE_URL=request.getfixturevalue("unmigrated_postgres_url"))
 
 
 def clean(tmp_path: Path, **variables: str) -> dict[str, str]:
-    """An environment with nothing of the tests' own but what a process needs to find its code."""
+    """An environment with only these variables and what a process needs to find its code."""
     return {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(ROOT), **variables}
 
 
 @contextmanager
 def instance_in(checkout: Path, variables: dict[str, str]) -> Iterator[dg.DagsterInstance]:
-    """Dagster's instance as a process with that environment opens it."""
+    """The Dagster instance that a process with this environment opens."""
     with pytest.MonkeyPatch.context() as patch:
         for name in VARIABLES:
             patch.delenv(name, raising=False)
@@ -77,7 +77,7 @@ def instance_in(checkout: Path, variables: dict[str, str]) -> Iterator[dg.Dagste
 
 def python(*words: str, cwd: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *words], cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, *words], cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=600
     )
 
 
@@ -86,7 +86,7 @@ def files(root: Path) -> set[str]:
 
 
 def tables_of(url: str) -> set[tuple[str, str]]:
-    """Every table of a Postgres database, with its schema."""
+    """Every table of a Postgres database with its schema."""
     engine = sa.create_engine(url)
     with engine.connect() as connection:
         found = connection.exec_driver_sql(
@@ -96,8 +96,8 @@ def tables_of(url: str) -> set[tuple[str, str]]:
     return {(schema, table) for schema, table in found}
 
 
-def test_another_process_reads_what_was_recorded(checkout: Path, variables: dict[str, str]) -> None:
-    """A run and its events are there for the next process, and the checkout holds what it held."""
+def test_records_are_shared_between_processes(checkout: Path, variables: dict[str, str]) -> None:
+    """Another process reads the run and its events; no file is added to the checkout."""
     with instance_in(checkout, variables) as instance:
         run = dg.materialize([rows], instance=instance)
     read = python("-c", READ, cwd=checkout, env=variables | {"DAGSTER_HOME": str(checkout)})
@@ -106,8 +106,8 @@ def test_another_process_reads_what_was_recorded(checkout: Path, variables: dict
 
 
 @pytest.mark.parametrize("home", [None, "elsewhere"])
-def test_everything_is_kept_below_the_home(checkout: Path, tmp_path: Path, home: str | None) -> None:
-    """Records, values and what steps print are in the home's folder for Dagster, wherever the home is."""
+def test_all_records_are_below_the_home(checkout: Path, tmp_path: Path, home: str | None) -> None:
+    """Records, values and the output of steps are in the Dagster directory of the home."""
     variables = clean(tmp_path) | ({"ADS_PIPELINE_HOME": str(tmp_path / home)} if home else {})
     with instance_in(checkout, variables) as instance:
         run = dg.materialize([rows], instance=instance)
@@ -115,29 +115,29 @@ def test_everything_is_kept_below_the_home(checkout: Path, tmp_path: Path, home:
     kept = files(folder)
     assert {"history/runs.db", f"history/runs/{run.run_id}.db", "schedules/schedules.db", "storage/rows"} <= kept
     (printed,) = [name for name in kept if name.startswith("storage/") and name.endswith(".out")]
-    assert (folder / printed).read_text() == "a step speaks\n"
+    assert (folder / printed).read_text() == "output of a step\n"
     assert files(tmp_path) == {"checkout/dagster.yaml", "checkout/workspace.yaml"} | {
         str((folder / name).relative_to(tmp_path)) for name in kept
     }
 
 
-def test_nothing_has_to_be_set(checkout: Path, tmp_path: Path) -> None:
-    """In a checkout, without a DAGSTER_HOME, a Dagster command keeps what it records and leaves nothing behind."""
+def test_no_setting_is_required(checkout: Path, tmp_path: Path) -> None:
+    """Without DAGSTER_HOME, a Dagster command keeps its records and adds no file to the checkout."""
     code = tmp_path / "code.py"
     code.write_text("import dagster as dg\n\n@dg.asset\ndef rows():\n    return 7\n")
     command = ("-m", "dagster", "asset", "materialize", "-f", str(code), "--select", "rows")
-    done = python(*command, cwd=checkout, env=clean(tmp_path))
-    assert done.returncode == 0, done.stderr
+    process = python(*command, cwd=checkout, env=clean(tmp_path))
+    assert process.returncode == 0, process.stderr
     assert {path.name for path in checkout.iterdir()} == {"dagster.yaml", "workspace.yaml"}
     with instance_in(checkout, clean(tmp_path)) as instance:
         assert [run.status for run in instance.get_runs()] == [dg.DagsterRunStatus.SUCCESS]
 
 
 @pytest.mark.parametrize("first", ["ledger", "dagster"])
-def test_the_ledger_and_dagster_share_a_database(
+def test_ledger_and_dagster_share_a_database(
     checkout: Path, tmp_path: Path, unmigrated_postgres_url: str, first: str
 ) -> None:
-    """Whichever comes first, both make their tables, both have one named runs, and both open again."""
+    """Both have a table named runs, in either order of creation, and both open again."""
     variables = clean(tmp_path, ADS_PIPELINE_DATABASE_URL=unmigrated_postgres_url)
 
     def open_ledger() -> None:
@@ -157,10 +157,10 @@ def test_the_ledger_and_dagster_share_a_database(
     assert {schema for schema, _ in found} == {"public", SCHEMA}
 
 
-def test_many_may_open_an_empty_database_at_once(
+def test_concurrent_processes_can_open_an_empty_database(
     checkout: Path, tmp_path: Path, unmigrated_postgres_url: str
 ) -> None:
-    """Of processes that start together on an empty database, each finds the tables there."""
+    """Each of the processes finds the tables."""
     variables = clean(tmp_path, ADS_PIPELINE_DATABASE_URL=unmigrated_postgres_url, DAGSTER_HOME=str(checkout))
     script = "import dagster as dg\nwith dg.DagsterInstance.get() as instance: print(instance.get_runs_count())"
     with ThreadPoolExecutor(3) as pool:
@@ -168,10 +168,10 @@ def test_many_may_open_an_empty_database_at_once(
     assert [each.result().stdout for each in opened] == ["0\n"] * 3
 
 
-def test_a_schema_that_is_there_needs_no_right_to_create_one(
+def test_existing_schema_needs_no_create_privilege(
     checkout: Path, tmp_path: Path, unmigrated_postgres_url: str
 ) -> None:
-    """A role that may not create schemas keeps Dagster's records in the one that was made for it."""
+    """A role without the privilege can use the schema that was created for it."""
     engine = sa.create_engine(unmigrated_postgres_url, isolation_level="AUTOCOMMIT")
     role = f"role_{sa.make_url(unmigrated_postgres_url).database}"
     with engine.connect() as connection:
@@ -189,7 +189,7 @@ def test_a_schema_that_is_there_needs_no_right_to_create_one(
 
 
 def test_events_are_notified_through_psycopg2(checkout: Path, tmp_path: Path, unmigrated_postgres_url: str) -> None:
-    """The driver is the one under which Dagster's NOTIFY works, and the address's own options are kept."""
+    """NOTIFY works only with this driver. The URL's own options are kept."""
     address = sa.make_url(unmigrated_postgres_url)
     url = address.update_query_dict({"options": "-c application_name=mine"}).render_as_string(hide_password=False)
     with instance_in(checkout, clean(tmp_path, ADS_PIPELINE_DATABASE_URL=url)) as instance:
@@ -203,12 +203,12 @@ def test_events_are_notified_through_psycopg2(checkout: Path, tmp_path: Path, un
         assert len(listener.notifies) == 1
         with instance.run_storage.connect() as connection:  # type: ignore[attr-defined] # the SQL storages' own
             assert connection.dialect.driver == "psycopg2"
-            said = "SELECT current_setting('application_name'), current_setting('search_path')"
-            assert connection.exec_driver_sql(said).one() == ("mine", SCHEMA)
+            query = "SELECT current_setting('application_name'), current_setting('search_path')"
+            assert connection.exec_driver_sql(query).one() == ("mine", SCHEMA)
 
 
-def test_the_webserver_finds_the_same_records(checkout: Path, variables: dict[str, str]) -> None:
-    """The connections that the webserver makes anew read what others wrote."""
+def test_webserver_reads_the_same_records(checkout: Path, variables: dict[str, str]) -> None:
+    """The additional engines of the webserver use the same schema."""
     with instance_in(checkout, variables) as instance:
         instance.report_runless_asset_event(dg.AssetMaterialization("rows"))
         instance.optimize_for_webserver(statement_timeout=5000, pool_recycle=60, max_overflow=2)
@@ -224,8 +224,8 @@ def test_the_webserver_finds_the_same_records(checkout: Path, variables: dict[st
         ("ADS_PIPELINE_DATABSE_URL", "sqlite://"),
     ],
 )
-def test_a_wrong_setting_is_refused_by_name(checkout: Path, tmp_path: Path, name: str, value: str) -> None:
-    """No record is kept anywhere while a variable is wrong or misspelt, and the message names it without secrets."""
+def test_invalid_setting_is_refused(checkout: Path, tmp_path: Path, name: str, value: str) -> None:
+    """The message names the variable without secrets, and no record is written."""
     with pytest.raises(BadSettings) as caught, instance_in(checkout, clean(tmp_path, **{name: value})):
         pass
     assert [mistake.location for mistake in caught.value.mistakes] == [name]
@@ -233,19 +233,19 @@ def test_a_wrong_setting_is_refused_by_name(checkout: Path, tmp_path: Path, name
     assert files(tmp_path) == {"checkout/dagster.yaml", "checkout/workspace.yaml"}
 
 
-def test_a_command_ends_with_the_mistakes(checkout: Path, tmp_path: Path) -> None:
-    """The last words of a Dagster command that met wrong settings are ours."""
+def test_command_prints_the_mistakes_last(checkout: Path, tmp_path: Path) -> None:
+    """The last lines of a Dagster command with invalid settings list the mistakes."""
     variables = clean(tmp_path, DAGSTER_HOME=str(checkout), ADS_PIPELINE_DATABASE_URL="mysql://x")
-    done = python("-m", "dagster", "instance", "info", cwd=checkout, env=variables)
-    assert done.returncode != 0
-    assert done.stderr.splitlines()[-2:] == [
+    process = python("-m", "dagster", "instance", "info", cwd=checkout, env=variables)
+    assert process.returncode != 0
+    assert process.stderr.splitlines()[-2:] == [
         "ads_pipeline.errors.BadSettings: the settings hold 1 mistake; mend and start again:",
         "  ADS_PIPELINE_DATABASE_URL: must start with postgresql+psycopg2://",
     ]
 
 
-def test_the_instance_is_what_the_file_says(checkout: Path, variables: dict[str, str]) -> None:
-    """Dagster takes every limit of the file, and shows no address when it shows itself."""
+def test_instance_has_the_configured_limits(checkout: Path, variables: dict[str, str]) -> None:
+    """Dagster applies every limit of the file and prints no database URL."""
     with instance_in(checkout, variables) as instance:
         queue = instance.get_concurrency_config().run_queue_config
         assert queue is not None

@@ -1,4 +1,4 @@
-"""Runs that meet, die or wake up late: who is left what, and what becomes of the partitions."""
+"""Leases of concurrent, crashed and suspended runs, and what becomes of their partitions."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.control.tables import leases
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.orchestration.partitions import define_partitions
-from ads_pipeline.orchestration.resources import open_run_resources as rooms_for
+from ads_pipeline.orchestration.resources import open_run_resources
 from ads_pipeline.orchestration.run_completion import LEASE_EXPIRED, event_origin
 from ads_pipeline.orchestration.run_requests import RequestedPartitions, run_requests
 from ads_pipeline.pipeline.judging import Validation
@@ -30,8 +30,8 @@ from ads_pipeline.pipeline.registration import register_runs
 from ads_pipeline_tests.ledger.control.test_late_writes import until
 from ads_pipeline_tests.ledger.test_database_constraints import everything
 from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, dagster_keys, open_location
-from ads_pipeline_tests.orchestration.test_assets import refusal
-from ads_pipeline_tests.orchestration.test_sensors import created, tick
+from ads_pipeline_tests.orchestration.test_assets import failure_message
+from ads_pipeline_tests.orchestration.test_sensors import create_run, tick
 from ads_pipeline_tests.pipeline.builders import (
     QUERY,
     key,
@@ -50,7 +50,7 @@ def location(tmp_path: Path, spark: SparkSession) -> Iterator[Location]:
 
 @pytest.fixture
 def other(location: Location) -> Iterator[Lease]:
-    """The lease of a run that is at work elsewhere."""
+    """The lease of another active run."""
     lease = Lease(location.deployment.ledger._engine, "elsewhere", duration=timedelta(hours=1))
     lease.open()
     yield lease
@@ -58,11 +58,11 @@ def other(location: Location) -> Iterator[Lease]:
 
 
 @pytest.mark.invariant("O4")
-def test_a_run_leaves_alone_what_another_is_at_work_on(
+def test_run_skips_partitions_held_by_another_run(
     location: Location, other: Lease, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The partition in the middle is held: it is neither sealed in the ledger nor judged nor loaded, the failure says
-    who holds it and until when, and its neighbours are loaded. Once it is free the same run over it succeeds."""
+    """A held partition is neither registered nor judged nor loaded, and the failure names its holder. After the
+    other run ends, the same run succeeds."""
     location.add_customers(1, 2, 3)
     for customer in (1, 2, 3):
         seal_run(location.deployment, key(customer))
@@ -75,12 +75,11 @@ def test_a_run_leaves_alone_what_another_is_at_work_on(
     assert visible_runs(location.deployment) == {key(1): "r1", key(3): "r1"}
     ledger = location.deployment.ledger
     assert (ledger.runs(key(2)), ledger.state(key(2)).attempt_count) == ([], 0)
-    told = (
-        f"run elsewhere holds it, at least until {ledger.lease_holders([key(2)])[key(2)].until:%Y-%m-%d %H:%M:%S} UTC"
-    )
-    assert told in refusal(result)
+    expires_at = ledger.lease_holders([key(2)])[key(2)].expires_at
+    message = f"run elsewhere holds it, at least until {expires_at:%Y-%m-%d %H:%M:%S} UTC"
+    assert message in failure_message(result)
     logged = capfd.readouterr().err
-    assert f"skipped 1 of 3 partitions because other runs hold them. First: {key(2)}, {told}" in logged
+    assert f"skipped 1 of 3 partitions because other runs hold them. First: {key(2)}, {message}" in logged
     assert "no sealed run" not in logged
     other.end()
     assert location.run([key(2)]).success
@@ -88,8 +87,8 @@ def test_a_run_leaves_alone_what_another_is_at_work_on(
 
 
 @pytest.mark.invariant("O4")
-def test_a_run_of_which_all_is_held_does_nothing(location: Location, other: Lease) -> None:
-    """Nothing is granted: the run fails with the reason, and changes nothing of what is there."""
+def test_run_without_granted_partitions_changes_nothing(location: Location, other: Lease) -> None:
+    """The run fails with the reason."""
     location.add_customers(1)
     seal_run(location.deployment, key(1))
     assert location.run([key(1)]).success
@@ -103,42 +102,44 @@ def test_a_run_of_which_all_is_held_does_nothing(location: Location, other: Leas
     assert visible_runs(location.deployment) == {key(1): "r1"}
 
 
-def test_reconciliation_leaves_alone_what_a_run_is_at_work_on(location: Location, other: Lease) -> None:
-    """Of two differences the one that nobody is at work on is mended, under a claim of its own."""
+def test_reconciliation_skips_partitions_held_by_a_run(location: Location, other: Lease) -> None:
+    """It claims and repairs only the other partition."""
     location.add_customers(1, 2)
     runs = [seal_run(location.deployment, key(1)), seal_run(location.deployment, key(2))]
     location.deployment.pipeline.validation.judge(runs)
     other.claim([key(2)])
-    with rooms_for(location.settings, event_origin(created(location, key(1)))) as rooms:
-        done = rooms.reconciliation(location.deployment.spark).repair(source=rooms.source_name, query_name=QUERY)
-        assert [repair.key for repair in done.repairs] == [key(1)]
-        holders = rooms.ledger.lease_holders([key(1), key(2)])
-        assert (holders[key(1)].run_id, holders[key(2)].run_id) == (rooms.lease.run_id, "elsewhere")
+    with open_run_resources(location.settings, event_origin(create_run(location, key(1)))) as resources:
+        result = resources.reconciliation(location.deployment.spark).repair(
+            source=resources.source_name, query_name=QUERY
+        )
+        assert [repair.key for repair in result.repairs] == [key(1)]
+        holders = resources.ledger.lease_holders([key(1), key(2)])
+        assert (holders[key(1)].run_id, holders[key(2)].run_id) == (resources.lease.run_id, "elsewhere")
     assert visible_runs(location.deployment) == {key(1): "r1"}
 
 
-def vanish(location: Location, *keys: PartitionKey) -> dg.DagsterRun:
-    """A run that Dagster takes to be at work, and that died with all who could have told before it had judged."""
-    dead = created(location, *keys)
-    started = dg.DagsterEvent(event_type_value=dg.DagsterEventType.RUN_START.value, job_name=dead.job_name)
-    location.instance.report_dagster_event(started, dead.run_id)
-    with rooms_for(location.settings, event_origin(dead)) as rooms:
-        rooms.claim(keys)
-        register_runs(rooms.source.collect(keys), raw=rooms.raw, ledger=rooms.ledger)
-        _mislay(rooms.lease)
-    return dead
+def lose_run(location: Location, *keys: PartitionKey) -> dg.DagsterRun:
+    """Start a run in Dagster and abandon it with its lease, after it registered its runs."""
+    lost = create_run(location, *keys)
+    started = dg.DagsterEvent(event_type_value=dg.DagsterEventType.RUN_START.value, job_name=lost.job_name)
+    location.instance.report_dagster_event(started, lost.run_id)
+    with open_run_resources(location.settings, event_origin(lost)) as resources:
+        resources.claim(keys)
+        register_runs(resources.source.collect(keys), raw=resources.raw, ledger=resources.ledger)
+        _abandon(resources.lease)
+    return lost
 
 
-def _mislay(lease: Lease) -> None:
-    """Nothing ends it: as if the process were gone."""
+def _abandon(lease: Lease) -> None:
+    """Keep the lease open, as if the process were gone."""
     lease.end = lambda: None  # type: ignore[method-assign]
 
 
 def expire(location: Location, run_id: str) -> None:
-    """Let the lease have run out a moment ago, past the rule that leases are not shortened."""
+    """Let the lease expire now. The trigger that forbids shorter leases is dropped."""
     engine = location.deployment.ledger._engine
     with engine.begin() as connection:
-        connection.exec_driver_sql("DROP TRIGGER leases_move")
+        connection.exec_driver_sql("DROP TRIGGER leases_invalid_update")
         connection.execute(
             sa.update(leases).where(leases.c.run_id == run_id).values(expires_at=sa.text("heartbeat_at"))
         )
@@ -146,70 +147,70 @@ def expire(location: Location, run_id: str) -> None:
 
 @pytest.mark.invariant("O3", "P12")
 @pytest.mark.parametrize("cancelling", [False, True])
-def test_a_run_of_which_nothing_is_heard_is_ended(
+def test_run_with_expired_lease_is_closed(
     location: Location, capfd: pytest.CaptureFixture[str], cancelling: bool
 ) -> None:
-    """Dagster calls it at work, and while its lease holds it is left alone. Then it is over in Dagster and in the
-    log, its sealed run counts once as tried, and its partitions may be asked for again."""
+    """While the lease is valid the run stays open. Then it is closed in Dagster and in the event log, its sealed run
+    counts as one attempt without a verdict, and its partitions can be requested again."""
     location.add_customers(1, 2)
     run = seal_run(location.deployment, key(1))
-    dead = vanish(location, key(1), key(2))
+    lost = lose_run(location, key(1), key(2))
     if cancelling:
-        location.instance.report_run_canceling(dead)
+        location.instance.report_run_canceling(lost)
     tick(location, "run_completion")
     assert [*location.deployment.ledger.lease_holders([key(1)])] == [key(1)]
     assert requested(location) == []
-    expire(location, dead.run_id)
+    expire(location, lost.run_id)
     tick(location, "run_completion")
     assert f"left 1 sealed runs without a verdict. First: {run.key}" in capfd.readouterr().err
-    known = location.instance.get_run_by_id(dead.run_id)
+    known = location.instance.get_run_by_id(lost.run_id)
     assert known is not None
-    ended = (
+    expected = (
         (dg.DagsterRunStatus.CANCELED, RunStatus.CANCELLED)
         if cancelling
         else (dg.DagsterRunStatus.FAILURE, RunStatus.FAILED)
     )
     with EventReader.opened(location.settings.database_url) as events:
-        last = events.fetch(dead.run_id)[-1].event
-        assert (known.status, events.get_current_snapshot(dead.run_id).status) == ended
+        last = events.fetch(lost.run_id)[-1].event
+        assert (known.status, events.get_current_snapshot(lost.run_id).status) == expected
         assert last.event_data == {"why": LEASE_EXPIRED}
-        told = len(events.fetch(dead.run_id))
+        event_count = len(events.fetch(lost.run_id))
         tick(location, "run_completion")
-        assert len(events.fetch(dead.run_id)) == told
-    tried = location.deployment.ledger.partition_statuses(RAW_STATUS, [key(1)])[key(1)]
-    assert tried is not None
+        assert len(events.fetch(lost.run_id)) == event_count
+    status = location.deployment.ledger.partition_statuses(RAW_STATUS, [key(1)])[key(1)]
+    assert status is not None
     outcome = AttemptOutcome.CANCELLED if cancelling else AttemptOutcome.FAILED
-    assert (tried.last_attempt_run_id, tried.last_attempt_outcome) == (run.run_id, outcome)
+    assert (status.last_attempt_run_id, status.last_attempt_outcome) == (run.run_id, outcome)
     assert location.deployment.ledger.state(key(1)).attempt_count == 0
     assert len(requested(location)) == 1
     assert location.run([key(1)]).success
 
 
 def requested(location: Location) -> list[Any]:
-    """What would be asked of Dagster now."""
+    """Return the run requests that a sensor would make now."""
     partitions = define_partitions(location.settings.google_apis.start_date)
     due = RequestedPartitions(query_name=QUERY, assets=(RAW, WAREHOUSE), reasons={key(1): "r1"})
-    with_now = location.deployment.ledger._context.now
+    now = location.deployment.ledger._context.read_clock
     with location.deployment.ledger._engine.begin() as connection:
-        return run_requests(location.instance, partitions, due, now=with_now(connection))
+        return run_requests(location.instance, partitions, due, now=now(connection))
 
 
 @pytest.mark.invariant("O3")
-def test_a_run_that_died_before_it_told_of_anything_is_ended_too(location: Location) -> None:
-    """All there is of it is a lease that has expired: Dagster and the log are told of its end."""
+def test_lost_run_without_events_is_closed(location: Location) -> None:
+    """An expired lease is enough to close a run in Dagster and in the event log."""
     location.add_customers(1)
-    dead = created(location, key(1))
-    lease = Lease(location.deployment.ledger._engine, dead.run_id, duration=timedelta(0))
+    lost = create_run(location, key(1))
+    lease = Lease(location.deployment.ledger._engine, lost.run_id, duration=timedelta(0))
     lease.open()
     tick(location, "run_completion")
-    known = location.instance.get_run_by_id(dead.run_id)
+    known = location.instance.get_run_by_id(lost.run_id)
     assert known is not None
     assert known.status is dg.DagsterRunStatus.FAILURE
     with EventReader.opened(location.settings.database_url) as events:
-        assert [each.event.event_type for each in events.fetch(dead.run_id)] == ["RunFailed"]
+        assert [each.event.event_type for each in events.fetch(lost.run_id)] == ["RunFailed"]
 
 
-# A run worker that stops itself when it first comes to a verb of the ledger, and says how its steps failed.
+# A run worker that suspends itself at its first call of a ledger method, and prints how its steps failed.
 WORKER = """
 import os, signal, sys, warnings
 import dagster as dg
@@ -219,15 +220,15 @@ from ads_pipeline.orchestration.run_requests import range_tags
 from ads_pipeline.orchestration.partitions import asset_keys
 from ads_pipeline.settings import read_settings
 
-home, verb, query, partition = sys.argv[1:]
-work = getattr(Ledger, verb)
+home, method, query, partition = sys.argv[1:]
+original = getattr(Ledger, method)
 
-def stop_first(ledger, *words, **how):
-    setattr(Ledger, verb, work)
+def stop_first(ledger, *args, **kwargs):
+    setattr(Ledger, method, original)
     os.kill(os.getpid(), signal.SIGSTOP)
-    return work(ledger, *words, **how)
+    return original(ledger, *args, **kwargs)
 
-setattr(Ledger, verb, stop_first)
+setattr(Ledger, method, stop_first)
 warnings.simplefilter("ignore")
 variables = {"HOME": home, "SPARK": "local[2]", "LEASE_SECONDS": "8"}
 settings = read_settings({f"ADS_PIPELINE_{name}": value for name, value in variables.items()})
@@ -245,16 +246,15 @@ for event in result.all_events:
 
 
 @pytest.mark.invariant("O3", "W2")
-@pytest.mark.parametrize("verb", ["record_verdicts", "publishable_runs", "publish"])
-def test_a_run_worker_that_wakes_up_late_changes_nothing(location: Location, verb: str) -> None:
-    """It is stopped just before its verdict, before its last look ahead of the commit, or before readers are pointed
-    at what it committed. Its run is ended, another one loads a newer run; then it goes on, is refused, and neither
-    ledger nor table nor what readers see is touched."""
+@pytest.mark.parametrize("method", ["record_verdicts", "publishable_runs", "publish"])
+def test_suspended_worker_with_lost_lease_changes_nothing(location: Location, method: str) -> None:
+    """The worker is suspended before it records, commits or publishes. Its run is closed and another run loads newer
+    data. After the worker resumes, the ledger refuses its writes: ledger, table and visible rows stay the same."""
     location.add_customers(1)
     seal_run(location.deployment, key(1))
-    words = [str(location.deployment.home), verb, QUERY, key(1).dagster_key]
+    arguments = [str(location.deployment.home), method, QUERY, key(1).dagster_key]
     worker = subprocess.Popen(
-        [sys.executable, "-c", WORKER, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        [sys.executable, "-c", WORKER, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
     try:
         assert os.WIFSTOPPED(os.waitpid(worker.pid, os.WUNTRACED)[1])
@@ -280,11 +280,8 @@ def test_a_run_worker_that_wakes_up_late_changes_nothing(location: Location, ver
 
 
 @pytest.mark.invariant("O5")
-def test_a_run_that_is_cancelled_half_way_leaves_what_is_finished(
-    location: Location, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Cancelled between the verdicts of its first partitions and those of its last: the verdicts stand, one each,
-    what was loaded before is served as before, nothing else changes, and everything is free for the next run."""
+def test_cancelled_run_keeps_its_recorded_verdicts(location: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verdicts recorded before the cancellation remain, visible rows do not change, and all leases are released."""
     location.add_customers(1, 2, 3, 4)
     seal_run(location.deployment, key(4))
     assert location.run([key(4)]).success
@@ -298,7 +295,7 @@ def test_a_run_that_is_cancelled_half_way_leaves_what_is_finished(
         record(self, some)
         (running,) = location.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))
         location.instance.report_run_canceling(running)
-        raise KeyboardInterrupt  # which is what the signal makes of it
+        raise KeyboardInterrupt  # as Dagster raises for the signal
 
     with monkeypatch.context() as patch:
         patch.setattr(Validation, "record", cancelled_after_two)

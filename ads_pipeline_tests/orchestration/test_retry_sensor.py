@@ -1,4 +1,4 @@
-"""What the sensor of retries asks for: what is due by the policy or by order, where it can be fetched."""
+"""Run requests of the sensor `retries_due`, by the retry policy or by an operator's request."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -24,8 +24,8 @@ from ads_pipeline_tests.orchestration.builders import Location, dagster_keys, op
 from ads_pipeline_tests.pipeline.builders import FACTS, key, rows_for, seal_invalid_run, visible_runs
 
 
-class Fetching:
-    """An extractor whose first report of each day is bad, and whose next ones are good."""
+class FetchingSource:
+    """A source whose first run of each partition is invalid and whose later runs are valid."""
 
     can_fetch = True
 
@@ -43,7 +43,7 @@ class Fetching:
 
 @pytest.fixture
 def clock() -> FakeClock:
-    """February 2026, to which January's last days are fresh."""
+    """February 2026, so that the last days of January are fresh."""
     clock = FakeClock()
     clock.now = datetime(2026, 2, 1, 12, tzinfo=UTC)
     return clock
@@ -51,7 +51,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def location(tmp_path: Path, spark: SparkSession, clock: FakeClock) -> Iterator[Location]:
-    source_factory = partial(Fetching, fetched=Counter())
+    source_factory = partial(FetchingSource, fetched=Counter())
     with open_location(tmp_path / "home", spark, clock=clock, source_factory=source_factory) as opened:
         opened.add_customers(1, 2)
         yield opened
@@ -60,9 +60,9 @@ def location(tmp_path: Path, spark: SparkSession, clock: FakeClock) -> Iterator[
 def tick(location: Location) -> dg.SensorResult:
     sensor = location.defs.resolve_sensor_def("retries_due")
     defined: Any = location.defs.resources
-    wanted = {name: defined[name] for name in ("sensor_resources", "control_actions")}
+    selected = {name: defined[name] for name in ("sensor_resources", "control_actions")}
     with (
-        dg.build_resources(wanted) as resources,
+        dg.build_resources(selected) as resources,
         dg.build_sensor_context(instance=location.instance, definitions=location.defs) as context,
     ):
         result = sensor(
@@ -72,13 +72,13 @@ def tick(location: Location) -> dg.SensorResult:
     return result
 
 
-def asked(result: dg.SensorResult) -> list[tuple[str, str, str]]:
+def requested_ranges(result: dg.SensorResult) -> list[tuple[str, str, str]]:
     tags = [dict(request.tags or {}) for request in result.run_requests or []]
     return [(each[START], each[END], each[PRIORITY_TAG]) for each in tags]
 
 
 def make_due(location: Location) -> None:
-    """The policy's delays pass: only the store's clock counts, and it cannot be sent ahead."""
+    """Make all scheduled retries due. The clock of the database cannot be advanced."""
     engine = database.open_engine(location.settings.database_url)
     changed = "UPDATE retry_schedule SET due_at = strftime('%Y-%m-%dT%H:%M:%f001Z', failed_at)"
     database.transact(engine, lambda c: c.exec_driver_sql(changed))
@@ -86,35 +86,38 @@ def make_due(location: Location) -> None:
 
 
 @pytest.mark.invariant("S13")
-def test_what_failed_is_fetched_again_when_it_is_due(location: Location) -> None:
-    """Not before its delay; then it is put back to pending by the policy, asked for until it ran, and then not."""
-    old, fresh = key(1, 5), key(2, 30)
-    for partition in (old, fresh):
+def test_failed_partition_is_requested_when_it_is_due(location: Location) -> None:
+    """After its delay it is requeued by the policy and requested until it has run."""
+    backfill, fresh = key(1, 5), key(2, 30)
+    for partition in (backfill, fresh):
         location.run([partition])
     ledger = location.deployment.ledger
-    assert [state.status for state in ledger.states([old, fresh]).values()] == [Status.FAILED] * 2
-    assert asked(tick(location)) == []
-    assert ledger.state(old).status is Status.FAILED
+    assert [state.status for state in ledger.states([backfill, fresh]).values()] == [Status.FAILED] * 2
+    assert requested_ranges(tick(location)) == []
+    assert ledger.state(backfill).status is Status.FAILED
     make_due(location)
     first, second = tick(location), tick(location)
     assert (
-        asked(first)
-        == asked(second)
-        == [(*dagster_keys(fresh), *dagster_keys(fresh), "1"), (*dagster_keys(old), *dagster_keys(old), "0")]
+        requested_ranges(first)
+        == requested_ranges(second)
+        == [
+            (*dagster_keys(fresh), *dagster_keys(fresh), "1"),
+            (*dagster_keys(backfill), *dagster_keys(backfill), "0"),
+        ]
     )
     assert [each.run_key for each in first.run_requests or []] == [each.run_key for each in second.run_requests or []]
-    (act,) = ledger.partition_actions(old)
-    assert (act.action, act.operator, ledger.state(old).status) == ("requeue", OPERATOR, Status.PENDING)
+    (act,) = ledger.partition_actions(backfill)
+    assert (act.action, act.operator, ledger.state(backfill).status) == ("requeue", OPERATOR, Status.PENDING)
     for request in first.run_requests or []:
-        partition = fresh if request.tags[START] == fresh.dagster_key else old
+        partition = fresh if request.tags[START] == fresh.dagster_key else backfill
         location.run([partition], request.asset_selection or (), tags=request.tags)
-    assert visible_runs(location.deployment) == {old: "f2", fresh: "f2"}
-    assert ledger.state(old).attempt_count == 2
-    assert asked(tick(location)) == []
+    assert visible_runs(location.deployment) == {backfill: "f2", fresh: "f2"}
+    assert ledger.state(backfill).attempt_count == 2
+    assert requested_ranges(tick(location)) == []
 
 
-def test_what_an_operator_asks_for_is_fetched(location: Location) -> None:
-    """A success that is to be reprocessed is asked for at once, and readers keep what they have until it came."""
+def test_reprocess_request_is_requested_at_once(location: Location) -> None:
+    """Readers keep the previous run until the new one is loaded."""
     location.run([key(1, 5)])
     location.run([key(1, 5)])
     assert visible_runs(location.deployment) == {key(1, 5): "f2"}
@@ -124,23 +127,21 @@ def test_what_an_operator_asks_for_is_fetched(location: Location) -> None:
     assert ledger.state(key(1, 5)).status is Status.SUCCESS
     location.run([key(1, 5)], request.asset_selection or (), tags=request.tags)
     assert visible_runs(location.deployment) == {key(1, 5): "f3"}
-    assert asked(tick(location)) == []
+    assert requested_ranges(tick(location)) == []
 
 
-def test_where_nothing_is_fetched_the_failures_are_only_planned(
-    tmp_path: Path, spark: SparkSession, clock: FakeClock
-) -> None:
-    """Runs that others seal cannot be asked of Dagster: nothing is requeued, and the tick says whose turn it is."""
+def test_external_source_only_schedules_failures(tmp_path: Path, spark: SparkSession, clock: FakeClock) -> None:
+    """Nothing is requeued, and the skip message names the commands for the extractors."""
     with open_location(tmp_path / "home", spark, clock=clock) as location:
         location.add_customers(1)
         seal_invalid_run(location.deployment, key(1, 5))
         location.run([key(1, 5)])
-        told = tick(location)
-        assert "scheduled 1 failures" in str(told.skip_reason)
-        assert "ads-pipeline state due" in str(told.skip_reason)
+        result = tick(location)
+        assert "scheduled 1 failures" in str(result.skip_reason)
+        assert "ads-pipeline state due" in str(result.skip_reason)
         make_due(location)
-        assert asked(tick(location)) == []
+        assert requested_ranges(tick(location)) == []
         assert location.deployment.ledger.state(key(1, 5)).status is Status.FAILED
-        (planned,) = location.deployment.ledger.retry_queue.find_scheduled([key(1, 5)]).values()
-        assert planned.due_at is not None
-        assert planned.due_at - planned.failed_at < timedelta(minutes=1)
+        (scheduled,) = location.deployment.ledger.retry_queue.find_scheduled([key(1, 5)]).values()
+        assert scheduled.due_at is not None
+        assert scheduled.due_at - scheduled.failed_at < timedelta(minutes=1)

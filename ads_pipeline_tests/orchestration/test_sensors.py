@@ -1,4 +1,4 @@
-"""What sensors ask for: everything that is due, nothing else, once; and again when a run died."""
+"""Run requests of the sensors: every due partition once, and again after a run crashed."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
@@ -15,7 +15,7 @@ from ads_pipeline.domain.run_snapshots import RunStatus
 from ads_pipeline.errors import LeaseLost, LedgerUnavailable
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.orchestration.partitions import CUSTOMERS, define_partitions
-from ads_pipeline.orchestration.resources import open_run_resources as rooms_for
+from ads_pipeline.orchestration.resources import open_run_resources
 from ads_pipeline.orchestration.run_completion import event_origin
 from ads_pipeline.orchestration.run_requests import END, REQUEST_TAG, START, RequestedPartitions, run_requests
 from ads_pipeline.orchestration.sensors import LOAD_GRACE_PERIOD
@@ -28,7 +28,7 @@ from ads_pipeline_tests.pipeline.builders import QUERY, key, seal_run, visible_r
 
 @pytest.fixture
 def clock() -> FakeClock:
-    """February 2026, to which January's partitions are recent."""
+    """February 2026, so that partitions of January are recent."""
     clock = FakeClock()
     clock.now = datetime(2026, 2, 1, 12, tzinfo=UTC)
     return clock
@@ -41,7 +41,7 @@ def location(tmp_path: Path, spark: SparkSession, clock: FakeClock) -> Iterator[
 
 
 def tick(location: Location, name: str = "raw_arrivals") -> dg.SensorResult:
-    """One evaluation; customers that it asks for are added, as the daemon does."""
+    """Evaluate a sensor once, and add the customers that it requests as the daemon does."""
     sensor = location.defs.resolve_sensor_def(name)
     defined: Any = location.defs.resources
     with (
@@ -55,13 +55,13 @@ def tick(location: Location, name: str = "raw_arrivals") -> dg.SensorResult:
     return result
 
 
-def asked(result: dg.SensorResult) -> list[str]:
+def requested_ranges(result: dg.SensorResult) -> list[str]:
     tags = [dict(request.tags or {}) for request in result.run_requests or []]
     return [f"{each[START]}..{each[END]}" for each in tags]
 
 
-def carry_out(location: Location, result: dg.SensorResult) -> None:
-    """Run what was asked for, here."""
+def execute_requests(location: Location, result: dg.SensorResult) -> None:
+    """Execute the requested runs in this process."""
     for request in result.run_requests or []:
         start, end = (_parsed(request.tags[tag]) for tag in (START, END))
         location.run([start, end], request.asset_selection or (), tags=request.tags)
@@ -73,27 +73,26 @@ def _parsed(name: str) -> PartitionKey:
 
 
 @pytest.mark.invariant("O1", "O2")
-def test_what_was_sealed_is_run_once(location: Location) -> None:
-    """New customers on the first tick, exactly the arrivals on the second, nothing on the third; a late seal with an
-    older name is found all the same."""
+def test_sealed_runs_are_requested_once(location: Location) -> None:
+    """New customers are added on the first tick and run on the second. A late run with an older name is found too."""
     for partition in (key(1, 1), key(1, 2), key(2, 2)):
         seal_run(location.deployment, partition, "z-newer")
-    assert asked(tick(location)) == []
+    assert requested_ranges(tick(location)) == []
     second = tick(location)
-    assert asked(second) == ["1|2026-01-01..1|2026-01-01", "1|2026-01-02..2|2026-01-02"]
+    assert requested_ranges(second) == ["1|2026-01-01..1|2026-01-01", "1|2026-01-02..2|2026-01-02"]
     assert [request.asset_selection for request in second.run_requests or []] == [[RAW, WAREHOUSE]] * 2
-    carry_out(location, second)
-    assert asked(tick(location)) == []
+    execute_requests(location, second)
+    assert requested_ranges(tick(location)) == []
     seal_run(location.deployment, key(1, 1), "a-older")
-    carry_out(location, tick(location))
+    execute_requests(location, tick(location))
     assert visible_runs(location.deployment) == {key(1, 1): "a-older", key(1, 2): "z-newer", key(2, 2): "z-newer"}
     assert location.deployment.ledger.state(key(1, 1)).attempt_count == 2
-    assert asked(tick(location)) == []
+    assert requested_ranges(tick(location)) == []
 
 
 @pytest.mark.invariant("O1")
-def test_a_tick_that_was_lost_is_asked_again_under_the_same_key(location: Location) -> None:
-    """Nothing came of the first tick's requests: the next makes the same ones, so that Dagster runs them once."""
+def test_lost_tick_is_repeated_with_the_same_run_key(location: Location) -> None:
+    """Dagster executes requests with the same run key once."""
     location.add_customers(1)
     seal_run(location.deployment, key(1))
     first, second = tick(location), tick(location)
@@ -101,8 +100,8 @@ def test_a_tick_that_was_lost_is_asked_again_under_the_same_key(location: Locati
     assert keys[0] == keys[1] != []
 
 
-def test_a_run_at_work_is_not_doubled_and_a_dead_one_is_tried_again_later(location: Location) -> None:
-    """While a run is unfinished its partitions are left to it; after its death the key changes and the wait grows."""
+def test_crashed_run_is_requested_again_after_a_delay(location: Location) -> None:
+    """Partitions of an unfinished run are not requested. After a failure the run key changes."""
     location.add_customers(1)
     seal_run(location.deployment, key(1))
     partitions = define_partitions(location.settings.google_apis.start_date)
@@ -119,24 +118,24 @@ def test_a_run_at_work_is_not_doubled_and_a_dead_one_is_tried_again_later(locati
     assert again.tags[REQUEST_TAG] == request.tags[REQUEST_TAG]
 
 
-def test_partitions_of_somebody_elses_run_are_left_to_it(location: Location) -> None:
-    """An operator's unfinished backfill is at work on them: nothing is asked for until it has ended."""
+def test_partitions_of_an_operators_run_are_not_requested(location: Location) -> None:
+    """They are requested after that run has ended."""
     location.add_customers(1)
     seal_run(location.deployment, key(1))
     job = location.defs.resolve_implicit_global_asset_job_def()
     tags = {START: key(1).dagster_key, END: key(1).dagster_key}
-    theirs = location.instance.create_run_for_job(job, tags=tags, asset_selection=frozenset([RAW]))
-    assert asked(tick(location)) == []
-    location.instance.report_run_failed(theirs)
-    assert asked(tick(location)) == ["1|2026-01-01..1|2026-01-01"]
+    operators_run = location.instance.create_run_for_job(job, tags=tags, asset_selection=frozenset([RAW]))
+    assert requested_ranges(tick(location)) == []
+    location.instance.report_run_failed(operators_run)
+    assert requested_ranges(tick(location)) == ["1|2026-01-01..1|2026-01-01"]
 
 
-def test_ranges_hold_nothing_but_what_is_due(location: Location) -> None:
-    """Whatever the pattern of arrivals, the requested ranges cover each of them once and no other partition."""
+def test_ranges_cover_exactly_the_due_partitions(location: Location) -> None:
+    """The ranges cover each due partition once and no other partition."""
     location.add_customers(1, 2, 3, 4)
-    wanted = [key(c, d) for c, d in ((1, 1), (1, 2), (2, 2), (4, 1), (4, 3), (3, 5), (1, 5))]
+    selected = [key(c, d) for c, d in ((1, 1), (1, 2), (2, 2), (4, 1), (4, 3), (3, 5), (1, 5))]
     partitions = define_partitions(location.settings.google_apis.start_date)
-    due = RequestedPartitions(query_name=QUERY, assets=(RAW,), reasons=dict.fromkeys(wanted, "r1"))
+    due = RequestedPartitions(query_name=QUERY, assets=(RAW,), reasons=dict.fromkeys(selected, "r1"))
     requests = run_requests(location.instance, partitions, due, now=datetime.now(UTC))
     covered = [
         key(customer, day)
@@ -144,7 +143,7 @@ def test_ranges_hold_nothing_but_what_is_due(location: Location) -> None:
         for customer in _span(request.tags, 0)
         for day in _span(request.tags, 1)
     ]
-    assert sorted(covered) == sorted(wanted)
+    assert sorted(covered) == sorted(selected)
 
 
 def _span(tags: Mapping[str, str], part: int) -> range:
@@ -152,59 +151,54 @@ def _span(tags: Mapping[str, str], part: int) -> range:
     return range(ends[0], ends[1] + 1)
 
 
-def test_accepted_and_unloaded_partitions_are_loaded(
+def test_unloaded_partitions_are_requested(
     location: Location, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A success that readers are not pointed at is asked for, of the warehouse alone, once it has settled."""
+    """Loads of unpublished successes are requested after a grace period, for the warehouse asset only."""
     monkeypatch.setattr("ads_pipeline.orchestration.sensors.LOOKBACK", timedelta(days=40_000))
     location.add_customers(1, 2)
     runs = [seal_run(location.deployment, key(1)), seal_run(location.deployment, key(2))]
     location.deployment.pipeline.judge_and_load(runs[:1])
     location.deployment.pipeline.validation.judge(runs[1:])
     clock.now = location.deployment.ledger.state(key(2)).updated_at or clock.now
-    assert asked(tick(location, "states_to_load")) == []
+    assert requested_ranges(tick(location, "states_to_load")) == []
     clock.tick(2 * LOAD_GRACE_PERIOD)
     result = tick(location, "states_to_load")
-    assert asked(result) == ["2|2026-01-01..2|2026-01-01"]
+    assert requested_ranges(result) == ["2|2026-01-01..2|2026-01-01"]
     assert [request.asset_selection for request in result.run_requests or []] == [[WAREHOUSE]]
-    carry_out(location, result)
+    execute_requests(location, result)
     assert visible_runs(location.deployment) == {key(1): "r1", key(2): "r1"}
 
 
-def test_a_query_that_left_the_query_file_is_told_and_not_lost(
-    location: Location, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Its runs stay where they are and are named; the other queries' arrivals are run."""
-    gone = seal_run(location.deployment, key(1, 1, query_name="gone_daily"))
+def test_runs_of_a_removed_query_are_reported(location: Location, capfd: pytest.CaptureFixture[str]) -> None:
+    """Its raw data stays, and runs of the other queries are requested."""
+    removed = seal_run(location.deployment, key(1, 1, query_name="gone_daily"))
     seal_run(location.deployment, key(1))
     tick(location)
     assert (
         "1 partitions have sealed runs but no asset: their query is not in the query file" in capfd.readouterr().err
     )
-    assert asked(tick(location)) == ["1|2026-01-01..1|2026-01-01"]
-    assert location.deployment.raw.verify(gone)
+    assert requested_ranges(tick(location)) == ["1|2026-01-01..1|2026-01-01"]
+    assert location.deployment.raw.verify(removed)
 
 
-def test_a_later_start_date_loses_nothing(
+def test_later_start_date_loses_no_data(
     tmp_path: Path, spark: SparkSession, clock: FakeClock, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """What was loaded before the new start date stays readable; what is sealed there now is named and left alone."""
+    """Loaded days stay visible; new runs before the start date are reported and not requested."""
     with open_location(tmp_path / "home", spark, clock=clock) as before:
         before.deployment.pipeline.judge_and_load([seal_run(before.deployment, key(1, 1))])
     with open_location(tmp_path / "home", spark, clock=clock, start_date=date(2026, 1, 2)) as after:
         after.add_customers(1)
         seal_run(after.deployment, key(1, 1), "r2"), seal_run(after.deployment, key(1, 2))
-        assert asked(tick(after)) == ["1|2026-01-02..1|2026-01-02"]
+        assert requested_ranges(tick(after)) == ["1|2026-01-02..1|2026-01-02"]
         assert f"before the start date 2026-01-02. Their data is kept. First: {key(1, 1)}" in capfd.readouterr().err
         assert visible_runs(after.deployment) == {key(1, 1): "r1"}
 
 
 @pytest.mark.invariant("O1")
-def test_an_arrival_while_its_partition_is_being_loaded_is_not_lost(
-    location: Location, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A newer run is sealed between the verdict and the load of the older: the next tick asks for it, and each run
-    has one verdict."""
+def test_run_sealed_during_a_load_is_requested(location: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next tick requests it, and each run gets one verdict."""
     location.add_customers(1)
     seal_run(location.deployment, key(1), "r1")
     load = Loader.load
@@ -215,28 +209,28 @@ def test_an_arrival_while_its_partition_is_being_loaded_is_not_lost(
 
     with monkeypatch.context() as patch:
         patch.setattr(Loader, "load", interrupted)
-        carry_out(location, tick(location))
+        execute_requests(location, tick(location))
     assert visible_runs(location.deployment) == {key(1): "r1"}
-    carry_out(location, tick(location))
+    execute_requests(location, tick(location))
     assert visible_runs(location.deployment) == {key(1): "r2"}
     assert [attempt.run.run_id for attempt in location.deployment.ledger.attempts(key(1))] == ["r1", "r2"]
-    assert asked(tick(location)) == []
+    assert requested_ranges(tick(location)) == []
 
 
-def created(location: Location, *keys: PartitionKey) -> dg.DagsterRun:
-    """A run for the range of these partitions that nobody has started."""
+def create_run(location: Location, *keys: PartitionKey) -> dg.DagsterRun:
+    """Create a run over the range of these partitions without starting it."""
     tags = {START: keys[0].dagster_key, END: keys[-1].dagster_key}
     job = location.defs.resolve_implicit_global_asset_job_def()
     return location.instance.create_run_for_job(job, tags=tags, asset_selection=frozenset([RAW, WAREHOUSE]))
 
 
-def die(location: Location, *keys: PartitionKey) -> dg.DagsterRun:
-    """A run that began with these partitions, registered what is sealed of them, and was never heard of again."""
-    dead = created(location, *keys)
-    with rooms_for(location.settings, event_origin(dead)) as rooms:
-        rooms.claim(keys)
-        register_runs(rooms.source.collect(keys), raw=rooms.raw, ledger=rooms.ledger)
-    return dead
+def crash_run(location: Location, *keys: PartitionKey) -> dg.DagsterRun:
+    """Start a run, register the sealed runs of these partitions, and stop it without its last events."""
+    crashed = create_run(location, *keys)
+    with open_run_resources(location.settings, event_origin(crashed)) as resources:
+        resources.claim(keys)
+        register_runs(resources.source.collect(keys), raw=resources.raw, ledger=resources.ledger)
+    return crashed
 
 
 @pytest.mark.parametrize(
@@ -246,49 +240,46 @@ def die(location: Location, *keys: PartitionKey) -> dg.DagsterRun:
         (dg.DagsterInstance.report_run_canceled, RunStatus.CANCELLED, AttemptOutcome.CANCELLED),
     ],
 )
-def test_what_a_dead_run_left_is_told_and_counted_once(
+def test_crashed_run_is_closed_once(
     location: Location, capfd: pytest.CaptureFixture[str], end: Any, status: RunStatus, outcome: AttemptOutcome
 ) -> None:
-    """A run that died ends in the log of events too: its sealed run counts as tried, is named, and no state moved."""
+    """Its sealed run counts as one attempt and is reported, and no state changes."""
     location.add_customers(1, 2)
     run = seal_run(location.deployment, key(1))
-    dead = die(location, key(1), key(2))
+    crashed = crash_run(location, key(1), key(2))
     ledger = location.deployment.ledger
     tick(location, "run_completion")
     assert ledger.partition_statuses("raw", [key(1)])[key(1)] is None, (
         "ended while Dagster says that it may yet be at work"
     )
-    end(location.instance, dead)
+    end(location.instance, crashed)
     tick(location, "run_completion")
     assert f"left 1 sealed runs without a verdict. First: {run.key}" in capfd.readouterr().err
     found = ledger.partition_statuses("raw", [key(1), key(2)])
-    tried = found[key(1)]
-    assert tried is not None
-    assert (tried.last_attempt_run_id, tried.last_attempt_outcome) == (run.run_id, outcome)
-    assert found[key(2)] is None, "nothing was sealed, so nothing was tried"
+    status_row = found[key(1)]
+    assert status_row is not None
+    assert (status_row.last_attempt_run_id, status_row.last_attempt_outcome) == (run.run_id, outcome)
+    assert found[key(2)] is None, "nothing was sealed, so there was no attempt"
     assert ledger.state(key(1)).attempt_count == 0
     with EventReader.opened(location.settings.database_url) as events:
-        assert events.get_current_snapshot(dead.run_id).status is status
-        told = len(events.fetch(dead.run_id))
+        assert events.get_current_snapshot(crashed.run_id).status is status
+        event_count = len(events.fetch(crashed.run_id))
         tick(location, "run_completion")
-        assert len(events.fetch(dead.run_id)) == told
+        assert len(events.fetch(crashed.run_id)) == event_count
         assert events.get_lag() == timedelta(0)
-    assert ledger.partition_statuses("raw", [key(1)])[key(1)] == tried
+    assert ledger.partition_statuses("raw", [key(1)])[key(1)] == status_row
 
 
-def test_a_run_tells_its_story_in_order(location: Location) -> None:
-    """A run of Dagster is a run of events, its partitions the steps: begun, sealed, judged, loaded, ended, each once.
-
-    Once it has ended it may not be opened again.
-    """
+def test_events_of_a_run_are_ordered(location: Location) -> None:
+    """Each event is emitted once. A finished run cannot be opened again."""
     location.add_customers(1)
     seal_run(location.deployment, key(1))
     result = location.run([key(1)])
     tick(location, "run_completion")
     with EventReader.opened(location.settings.database_url) as events:
-        told = [(each.event.event_type, each.event.step_id) for each in events.fetch(result.run_id)]
+        events_seen = [(each.event.event_type, each.event.step_id) for each in events.fetch(result.run_id)]
     step = str(key(1))
-    assert told == [
+    assert events_seen == [
         ("RunStarted", None),
         ("StepStarted", step),
         ("RawSealed", step),
@@ -299,45 +290,49 @@ def test_a_run_tells_its_story_in_order(location: Location) -> None:
     assert location.deployment.ledger.lease_holders([key(1)]) == {}
     run = location.instance.get_run_by_id(result.run_id)
     assert run is not None
-    with pytest.raises(LeaseLost), rooms_for(location.settings, event_origin(run)):
+    with pytest.raises(LeaseLost), open_run_resources(location.settings, event_origin(run)):
         pytest.fail("a run was opened that has ended")
 
 
-def test_a_step_that_is_repeated_tells_nothing_twice(location: Location) -> None:
-    """The engine may repeat the steps of a run while it lives: what was told and counted stays as it was."""
+def test_repeated_step_emits_no_event_twice(location: Location) -> None:
+    """A retried step changes neither events nor attempts."""
     location.add_customers(1)
     seal_run(location.deployment, key(1))
-    run = created(location, key(1))
-    told = []
-    with rooms_for(location.settings, event_origin(run)) as rooms:
+    run = create_run(location, key(1))
+    events_seen = []
+    with open_run_resources(location.settings, event_origin(run)) as resources:
         for _ in range(2):
-            begun = rooms.claim([key(1)])
-            assert list(begun.granted) == [key(1)]
-            register_runs(rooms.source.collect([key(1)]), raw=rooms.raw, ledger=rooms.ledger)
-            rooms.pipeline(location.deployment.spark).validation.judge(rooms.ledger.unjudged_runs([key(1)]))
-            rooms.pipeline(location.deployment.spark).loader.load([key(1)])
-            told.append([each.event.event_type for each in rooms.events.fetch(run.run_id)])
-    assert told[0] == told[1] == ["RunStarted", "StepStarted", "RawSealed", "VerdictAccepted", "PartitionLoaded"]
+            claim = resources.claim([key(1)])
+            assert list(claim.granted) == [key(1)]
+            register_runs(resources.source.collect([key(1)]), raw=resources.raw, ledger=resources.ledger)
+            resources.pipeline(location.deployment.spark).validation.judge(resources.ledger.unjudged_runs([key(1)]))
+            resources.pipeline(location.deployment.spark).loader.load([key(1)])
+            events_seen.append([each.event.event_type for each in resources.events.fetch(run.run_id)])
+    assert (
+        events_seen[0]
+        == events_seen[1]
+        == ["RunStarted", "StepStarted", "RawSealed", "VerdictAccepted", "PartitionLoaded"]
+    )
     assert location.deployment.ledger.state(key(1)).attempt_count == 1
 
 
-def test_a_customer_that_is_none_is_told_and_stops_nobody(location: Location) -> None:
-    """Somebody added `a|b` in the UI: it is named with the rule, and the others' arrivals are run."""
+def test_invalid_customer_does_not_stop_the_sensor(location: Location) -> None:
+    """A customer that was added in the UI with an invalid name is ignored."""
     location.instance.add_dynamic_partitions(CUSTOMERS, ["1", "a|b"])
     seal_run(location.deployment, key(1))
-    assert asked(tick(location)) == ["1|2026-01-01..1|2026-01-01"]
+    assert requested_ranges(tick(location)) == ["1|2026-01-01..1|2026-01-01"]
     seal_run(location.deployment, key(2))
     tick(location)
-    assert "2|2026-01-01..2|2026-01-01" in asked(tick(location))
+    assert "2|2026-01-01..2|2026-01-01" in requested_ranges(tick(location))
 
 
-def test_an_outage_is_an_error_of_the_tick(location: Location, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ledger that cannot be asked makes the tick fail; nobody skips as if nothing were due."""
+def test_outage_fails_the_tick(location: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tick without the ledger fails and does not skip."""
     seal_run(location.deployment, key(1))
-    monkeypatch.setattr("ads_pipeline.ledger.reader.LedgerReader.judged_by_run_between", _broken)
+    monkeypatch.setattr("ads_pipeline.ledger.reader.LedgerReader.judged_by_run_between", _fail)
     with pytest.raises(LedgerUnavailable):
         tick(location)
 
 
-def _broken(*_args: object, **_kwargs: object) -> None:
+def _fail(*_args: object, **_kwargs: object) -> None:
     raise LedgerUnavailable("the ledger's database is busy or out of reach: no connection")

@@ -1,4 +1,4 @@
-"""A house of all rooms in one folder, and short ways to fill it and to look at it."""
+"""A deployment in one directory, and functions to fill it and to read what readers see."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -31,12 +31,12 @@ V2: dict[str, Any] = {"all_conversions": 2.0, "search_impression_share": 0.5}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalDeployment:
-    """Raw runs, a ledger and a warehouse in one home, and what works on them."""
+    """Raw runs, a ledger and a warehouse in one home."""
 
     home: Path
     spark: SparkSession
     ledger: Ledger
-    tell: ProgressReporter = no_progress
+    report_progress: ProgressReporter = no_progress
 
     @property
     def raw(self) -> RawRuns:
@@ -49,7 +49,11 @@ class LocalDeployment:
     @property
     def pipeline(self) -> Pipeline:
         return Pipeline(
-            spark=self.spark, raw=self.raw, ledger=self.ledger, warehouse=self.warehouse, report_progress=self.tell
+            spark=self.spark,
+            raw=self.raw,
+            ledger=self.ledger,
+            warehouse=self.warehouse,
+            report_progress=self.report_progress,
         )
 
     @property
@@ -77,46 +81,46 @@ def key(customer: int = 1, day: int = 1, query_name: str = QUERY) -> PartitionKe
 
 
 def rows_for(partition: PartitionKey, count: int, **changes: Any) -> list[dict[str, Any]]:
-    own = {"customer_id": partition.customer_id, "date": partition.logical_date.isoformat()}
-    return [row(number, **(own | changes)) for number in range(1, count + 1)]
+    key_columns = {"customer_id": partition.customer_id, "date": partition.logical_date.isoformat()}
+    return [row(number, **(key_columns | changes)) for number in range(1, count + 1)]
 
 
 def seal_run(
-    house: LocalDeployment, partition: PartitionKey, run_id: str = "r1", *, count: int = 2, **changes: Any
+    deployment: LocalDeployment, partition: PartitionKey, run_id: str = "r1", *, count: int = 2, **changes: Any
 ) -> Run:
-    """A sealed run of so many good rows, unless a column is changed into something bad."""
+    """Seal a run with this many valid rows; `changes` replace columns in every row."""
     run = Run(key=partition, run_id=run_id)
     facts = replace(FACTS, schema_version="2") if changes.keys() & V2.keys() else FACTS
-    house.raw.land(run, rows_for(partition, count, **changes), facts)
+    deployment.raw.land(run, rows_for(partition, count, **changes), facts)
     return run
 
 
-def seal_invalid_run(house: LocalDeployment, partition: PartitionKey, run_id: str = "r1") -> Run:
-    return seal_run(house, partition, run_id, cost_micros=-1)
+def seal_invalid_run(deployment: LocalDeployment, partition: PartitionKey, run_id: str = "r1") -> Run:
+    return seal_run(deployment, partition, run_id, cost_micros=-1)
 
 
-def corrupt_payload(house: LocalDeployment, run: Run) -> None:
+def corrupt_payload(deployment: LocalDeployment, run: Run) -> None:
     """Change a sealed payload without changing its size."""
-    payload = house.home / "raw" / run.path / PAYLOAD
+    payload = deployment.home / "raw" / run.path / PAYLOAD
     content = payload.read_bytes()
     payload.chmod(0o644)
     payload.write_bytes(content.replace(b"Spring", b"Autumn"))
 
 
-def table_version_count(house: LocalDeployment) -> int:
-    return len(list((house.home / "warehouse" / SOURCE / QUERY / "_delta_log").glob("*.json")))
+def table_version_count(deployment: LocalDeployment) -> int:
+    return len(list((deployment.home / "warehouse" / SOURCE / QUERY / "_delta_log").glob("*.json")))
 
 
-def visible_runs(house: LocalDeployment, view: str = QUERY) -> dict[PartitionKey, str]:
-    """Which run readers see of each partition, asked through DuckDB."""
-    with house.readers.connect([QUERY]) as connection:
+def visible_runs(deployment: LocalDeployment, view: str = QUERY) -> dict[PartitionKey, str]:
+    """Map each partition to the run that readers see through DuckDB."""
+    with deployment.readers.connect([QUERY]) as connection:
         if not connection.execute("SHOW TABLES").fetchall():
             return {}
         return _runs(connection, f"SELECT DISTINCT customer_id, logical_date, run_id FROM {view}")
 
 
-def visible_runs_in_spark(house: LocalDeployment) -> dict[PartitionKey, str]:
-    frame = house.readers.rows(house.spark, QUERY)
+def visible_runs_in_spark(deployment: LocalDeployment) -> dict[PartitionKey, str]:
+    frame = deployment.readers.rows(deployment.spark, QUERY)
     assert frame is not None
     rows = frame.select("customer_id", "logical_date", "run_id").distinct().collect()
     assert len({(each.customer_id, each.logical_date) for each in rows}) == len(rows)
@@ -128,14 +132,14 @@ def key_of(customer_id: str, day: date) -> PartitionKey:
 
 
 def error_classes(judged: Any) -> dict[Run, str | None]:
-    """The error class of each verdict; None for an acceptance."""
+    """Map each judged run to its error class, or to None if it was accepted."""
     return {each.verdict.run: each.verdict.error_class for each in judged.judgements}
 
 
 def hostile_payloads(partition: PartitionKey) -> dict[str, bytes]:
-    """Payloads that would hurt a careless reader."""
-    (good,) = rows_for(partition, 1)
-    line = json.dumps(good).encode() + b"\n"
+    """Payloads that could exhaust memory or the stack, or that belong to another query."""
+    (valid,) = rows_for(partition, 1)
+    line = json.dumps(valid).encode() + b"\n"
     return {
         "deep": b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"\n",
         "long_number": b'{"campaign_id": ' + b"9" * 100_000 + b"}\n",

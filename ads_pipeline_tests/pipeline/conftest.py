@@ -1,4 +1,4 @@
-"""A house on each database, and one on SQLite where the database makes no difference."""
+"""Deployments on each database, and on SQLite alone where the database makes no difference."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +11,11 @@ from ads_pipeline_tests.pipeline.builders import LocalDeployment, open_deploymen
 
 
 @pytest.fixture
-def each_house(tmp_path: Path, spark: SparkSession, ledger: Ledger) -> LocalDeployment:
+def deployment_on_each_database(tmp_path: Path, spark: SparkSession, ledger: Ledger) -> LocalDeployment:
     return LocalDeployment(home=tmp_path / "home", spark=spark, ledger=ledger)
 
 
 @pytest.fixture
-def house(tmp_path: Path, spark: SparkSession, sqlite_url: str) -> Iterator[LocalDeployment]:
+def deployment(tmp_path: Path, spark: SparkSession, sqlite_url: str) -> Iterator[LocalDeployment]:
     with open_deployment(tmp_path / "home", spark, sqlite_url) as opened:
         yield opened

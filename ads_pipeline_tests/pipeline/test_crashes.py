@@ -1,4 +1,4 @@
-"""Death between any two steps: what readers see stays right, and one reconciliation ends where no death would."""
+"""Crashes before and after every step: readers see no wrong row, and one reconciliation repairs the rest."""
 
 import shutil
 from collections.abc import Iterator
@@ -24,140 +24,145 @@ from ads_pipeline_tests.pipeline.builders import (
 )
 from ads_pipeline_tests.warehouse.builders import read_with_duckdb
 
-RESTATED, SPOILT, GOOD, BAD = key(1), key(2), key(3), key(4)
-STEPS = ("register", "begin_demotions", "remove", "record_verdicts", "replace", "publish")
-POINTS = 2 * (4 + 5)  # what the work below calls of these, before and after
+RESTATED, CORRUPTED, VALID, INVALID = key(1), key(2), key(3), key(4)
+CRASH_STEPS = ("register", "begin_demotions", "remove", "record_verdicts", "replace", "publish")
+CRASH_POINTS = 2 * (4 + 5)  # before and after each call of these in `run_work`
 
 
-class Killed(BaseException):
-    """No code of ours catches this, so nothing of ours can tidy up."""
+class SimulatedCrash(BaseException):
+    """A crash that no exception handler of the product catches."""
 
 
 @dataclass
-class Deadline:
-    """Counts the moments before and after every step and kills at one of them."""
+class CrashPoint:
+    """Counts the moments before and after each step, and crashes at one of them."""
 
     at: int
     passed: int = 0
     last: str = "nothing"
 
-    def moment(self, name: str) -> None:
+    def reach(self, name: str) -> None:
         self.passed += 1
         self.last = name
         if self.passed == self.at:
-            raise Killed(name)
+            raise SimulatedCrash(name)
 
 
-class Mortal:
-    """A room whose changing steps are moments to die at."""
+class CrashingProxy:
+    """Forwards calls to a ledger or warehouse and may crash before or after the calls that write."""
 
-    def __init__(self, room: Any, deadline: Deadline) -> None:
-        self._room, self._deadline = room, deadline
+    def __init__(self, target: Any, crash_point: CrashPoint) -> None:
+        self._target, self._crash_point = target, crash_point
 
     def __getattr__(self, name: str) -> Any:
-        work = getattr(self._room, name)
-        if name not in STEPS:
-            return work
+        method = getattr(self._target, name)
+        if name not in CRASH_STEPS:
+            return method
 
         def step(*args: Any, **kwargs: Any) -> Any:
-            self._deadline.moment(f"before {name}")
-            answer = work(*args, **kwargs)
-            self._deadline.moment(f"after {name}")
-            return answer
+            self._crash_point.reach(f"before {name}")
+            result = method(*args, **kwargs)
+            self._crash_point.reach(f"after {name}")
+            return result
 
         return step
 
 
 @pytest.fixture(scope="module")
-def beginning(spark: SparkSession, sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two loaded days, one of which spoils; a restatement, a new day and a bad one are sealed and not judged."""
-    home = tmp_path_factory.mktemp("beginning") / "home"
+def prepared_home(spark: SparkSession, sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two loaded days, one with a corrupted payload. A restatement, a valid and an invalid day are sealed."""
+    home = tmp_path_factory.mktemp("prepared_home") / "home"
     home.mkdir()
     shutil.copy(sqlite_template, home / "ledger.db")
-    with open_deployment(home, spark, f"sqlite:///{home / 'ledger.db'}") as house:
-        house.pipeline.judge_and_load([seal_run(house, RESTATED), seal_run(house, SPOILT)])
-        corrupt_payload(house, Run(key=SPOILT, run_id="r1"))
-        seal_run(house, RESTATED, "r2", count=3)
-        seal_run(house, GOOD)
-        seal_invalid_run(house, BAD)
+    with open_deployment(home, spark, f"sqlite:///{home / 'ledger.db'}") as deployment:
+        deployment.pipeline.judge_and_load([seal_run(deployment, RESTATED), seal_run(deployment, CORRUPTED)])
+        corrupt_payload(deployment, Run(key=CORRUPTED, run_id="r1"))
+        seal_run(deployment, RESTATED, "r2", count=3)
+        seal_run(deployment, VALID)
+        seal_invalid_run(deployment, INVALID)
     return home
 
 
 @pytest.fixture
-def house(beginning: Path, spark: SparkSession, tmp_path: Path) -> Iterator[LocalDeployment]:
+def deployment(prepared_home: Path, spark: SparkSession, tmp_path: Path) -> Iterator[LocalDeployment]:
     home = tmp_path / "copy"
-    shutil.copytree(beginning, home)
+    shutil.copytree(prepared_home, home)
     with open_deployment(home, spark, f"sqlite:///{home / 'ledger.db'}") as opened:
         yield opened
 
 
-def work(house: LocalDeployment, deadline: Deadline) -> None:
-    """A demotion, then a load with a bad neighbour."""
-    ledger: Any = Mortal(house.ledger, deadline)
-    warehouse: Any = Mortal(house.warehouse, deadline)
-    pipeline = Pipeline(spark=house.spark, raw=house.raw, ledger=ledger, warehouse=warehouse)
-    pipeline.validation.judge([Run(key=SPOILT, run_id="r1")], validation_id="again")
-    pipeline.judge_and_load([Run(key=RESTATED, run_id="r2"), Run(key=GOOD, run_id="r1"), Run(key=BAD, run_id="r1")])
+def run_work(deployment: LocalDeployment, crash_point: CrashPoint) -> None:
+    """A demotion, then a load with an invalid partition beside valid ones."""
+    ledger: Any = CrashingProxy(deployment.ledger, crash_point)
+    warehouse: Any = CrashingProxy(deployment.warehouse, crash_point)
+    pipeline = Pipeline(spark=deployment.spark, raw=deployment.raw, ledger=ledger, warehouse=warehouse)
+    pipeline.validation.judge([Run(key=CORRUPTED, run_id="r1")], validation_id="again")
+    pipeline.judge_and_load(
+        [Run(key=RESTATED, run_id="r2"), Run(key=VALID, run_id="r1"), Run(key=INVALID, run_id="r1")]
+    )
 
 
-def assert_nothing_wrong_is_served(house: LocalDeployment) -> None:
-    """What is visible is a success of an accepted run; no row of a failed partition is in the table."""
-    for partition, run_id in visible_runs(house).items():
+def assert_only_readable_rows(deployment: LocalDeployment) -> None:
+    """Assert that visible runs are readable and that the table has no row of a failed partition."""
+    for partition, run_id in visible_runs(deployment).items():
         run = Run(key=partition, run_id=run_id)
-        assert house.ledger.readable_runs([run]) == {run}
-    states = house.ledger.states(read_with_duckdb(house.home / "warehouse"))
+        assert deployment.ledger.readable_runs([run]) == {run}
+    states = deployment.ledger.states(read_with_duckdb(deployment.home / "warehouse"))
     assert Status.FAILED not in {state.status for state in states.values()}
 
 
-def outcome(house: LocalDeployment) -> tuple[Any, ...]:
-    keys = (RESTATED, SPOILT, GOOD, BAD)
+def read_outcome(deployment: LocalDeployment) -> tuple[Any, ...]:
+    keys = (RESTATED, CORRUPTED, VALID, INVALID)
     states = {
         partition: (state.status, state.current_run_id, state.attempt_count, state.error_message)
-        for partition, state in house.ledger.states(keys).items()
+        for partition, state in deployment.ledger.states(keys).items()
     }
     pointers = {
-        partition: (pointer.run, pointer.available) for partition, pointer in house.ledger.pointers(keys).items()
+        partition: (pointer.run, pointer.is_published)
+        for partition, pointer in deployment.ledger.pointers(keys).items()
     }
-    records = {partition: [row.run_id for row in load_records(house.ledger, partition)] for partition in keys}
-    return states, pointers, records, visible_runs(house), read_with_duckdb(house.home / "warehouse")
+    records = {partition: [row.run_id for row in load_records(deployment.ledger, partition)] for partition in keys}
+    return states, pointers, records, visible_runs(deployment), read_with_duckdb(deployment.home / "warehouse")
 
 
 @pytest.fixture(scope="module")
-def undisturbed(beginning: Path, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ...]:
-    """Where the work ends when nothing dies, and that it passes every point."""
-    home = tmp_path_factory.mktemp("undisturbed") / "home"
-    shutil.copytree(beginning, home)
-    with open_deployment(home, spark, f"sqlite:///{home / 'ledger.db'}") as house:
-        deadline = Deadline(at=-1)
-        work(house, deadline)
-        assert deadline.passed == POINTS
-        assert visible_runs(house) == {RESTATED: "r2", GOOD: "r1"}
-        return outcome(house)
+def state_without_crash(
+    prepared_home: Path, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Any, ...]:
+    """The final state without a crash, which reaches every crash point."""
+    home = tmp_path_factory.mktemp("state_without_crash") / "home"
+    shutil.copytree(prepared_home, home)
+    with open_deployment(home, spark, f"sqlite:///{home / 'ledger.db'}") as deployment:
+        crash_point = CrashPoint(at=-1)
+        run_work(deployment, crash_point)
+        assert crash_point.passed == CRASH_POINTS
+        assert visible_runs(deployment) == {RESTATED: "r2", VALID: "r1"}
+        return read_outcome(deployment)
 
 
 @pytest.mark.invariant("W3", "W8", "W9", "W14")
-@pytest.mark.parametrize("at", range(1, POINTS + 1))
-def test_death_at_any_step_is_mended_by_one_pass(
-    house: LocalDeployment, undisturbed: tuple[Any, ...], at: int
+@pytest.mark.parametrize("at", range(1, CRASH_POINTS + 1))
+def test_one_reconciliation_repairs_a_crash_at_any_step(
+    deployment: LocalDeployment, state_without_crash: tuple[Any, ...], at: int
 ) -> None:
-    """Dead before or after any step: nothing wrong is visible then, one pass mends it, and a rerun ends the same."""
-    deadline = Deadline(at=at)
-    with pytest.raises(Killed):
-        work(house, deadline)
-    assert_nothing_wrong_is_served(house)
-    house.reconciliation.repair(source="google_ads", query_name="campaign_daily")
-    assert house.differences() == [], deadline.last
-    assert_nothing_wrong_is_served(house)
-    work(house, Deadline(at=-1))
-    assert outcome(house) == undisturbed, deadline.last
+    """After a crash no wrong row is visible; one pass repairs it, and a rerun ends in the same state."""
+    crash_point = CrashPoint(at=at)
+    with pytest.raises(SimulatedCrash):
+        run_work(deployment, crash_point)
+    assert_only_readable_rows(deployment)
+    deployment.reconciliation.repair(source="google_ads", query_name="campaign_daily")
+    assert deployment.differences() == [], crash_point.last
+    assert_only_readable_rows(deployment)
+    run_work(deployment, CrashPoint(at=-1))
+    assert read_outcome(deployment) == state_without_crash, crash_point.last
 
 
-def test_a_plan_is_a_dry_run(house: LocalDeployment) -> None:
-    """Planning changes neither ledger nor table, and says the same twice."""
-    with pytest.raises(Killed):
-        work(house, Deadline(at=4))
-    before = outcome(house)
-    first = house.differences()
+def test_planning_changes_nothing(deployment: LocalDeployment) -> None:
+    """A repeated plan is the same, and neither ledger nor table changes."""
+    with pytest.raises(SimulatedCrash):
+        run_work(deployment, CrashPoint(at=4))
+    before = read_outcome(deployment)
+    first = deployment.differences()
     assert [repair.kind.name for repair in first] == ["DEMOTE"]
-    assert house.differences() == first
-    assert outcome(house) == before
+    assert deployment.differences() == first
+    assert read_outcome(deployment) == before

@@ -26,35 +26,35 @@ def demoting(action_id: str = "act-1") -> ActionRequest:
 
 
 @pytest.mark.invariant("W3", "W4", "S16")
-def test_what_is_demoted_is_gone_for_every_reader(each_house: LocalDeployment) -> None:
+def test_what_is_demoted_is_gone_for_every_reader(deployment_on_each_database: LocalDeployment) -> None:
     """Nobody reads it any more, its neighbour stays, the verdict counts, and the act stands in the log once."""
-    house = each_house
-    bad, good = seal_run(house, key(1)), seal_run(house, key(2))
-    house.pipeline.judge_and_load([bad, good])
-    done = demote(house.pipeline, [bad], demoting())
+    deployment = deployment_on_each_database
+    bad, good = seal_run(deployment, key(1)), seal_run(deployment, key(2))
+    deployment.pipeline.judge_and_load([bad, good])
+    done = demote(deployment.pipeline, [bad], demoting())
     assert ([each.effect for each in done.recorded], done.refusals) == ([Effect.DEMOTED], ())
-    assert visible_runs(house) == {good.key: "r1"}
-    assert set(read_with_duckdb(house.home / "warehouse")) == {good.key}
-    state = house.ledger.state(bad.key)
+    assert visible_runs(deployment) == {good.key: "r1"}
+    assert set(read_with_duckdb(deployment.home / "warehouse")) == {good.key}
+    state = deployment.ledger.state(bad.key)
     assert (state.status, state.attempt_count, state.current_run_id) == (Status.FAILED, 2, "r1")
     assert state.error_message == f"{bad}: taken back by ada: wrong account"
-    (act,) = house.ledger.partition_actions(bad.key)
+    (act,) = deployment.ledger.partition_actions(bad.key)
     assert (act.action, act.reason, act.status_before) == ("demote", "wrong account", Status.SUCCESS)
-    assert house.differences() == []
-    again = demote(house.pipeline, [bad], demoting())
+    assert deployment.differences() == []
+    again = demote(deployment.pipeline, [bad], demoting())
     assert [each.redelivered for each in again.recorded] == [True]
-    assert len(house.ledger.partition_actions(bad.key)) == 1
-    assert house.ledger.state(bad.key) == state
+    assert len(deployment.ledger.partition_actions(bad.key)) == 1
+    assert deployment.ledger.state(bad.key) == state
 
 
 @pytest.mark.invariant("W3", "W4")
 def test_a_demotion_that_died_is_finished_by_the_next_reconciliation(
-    house: LocalDeployment, monkeypatch: pytest.MonkeyPatch
+    deployment: LocalDeployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hidden in the transaction that logged the act; what is left to remove and to record is a difference."""
-    bad = seal_run(house, key(1))
-    house.pipeline.judge_and_load([bad])
-    pipeline = house.pipeline
+    bad = seal_run(deployment, key(1))
+    deployment.pipeline.judge_and_load([bad])
+    pipeline = deployment.pipeline
 
     def die(*_: Any, **__: Any) -> None:
         raise RuntimeError("died")
@@ -62,88 +62,92 @@ def test_a_demotion_that_died_is_finished_by_the_next_reconciliation(
     monkeypatch.setattr(pipeline, "take_out", die)
     with pytest.raises(RuntimeError):
         demote(pipeline, [bad], demoting())
-    assert visible_runs(house) == {}
-    assert [act.action for act in house.ledger.partition_actions(bad.key)] == ["demote"]
-    assert house.ledger.state(bad.key).status is Status.SUCCESS
-    house.reconciliation.repair(source=key().source, query_name=key().query_name)
-    assert house.ledger.state(bad.key).status is Status.FAILED
-    assert read_with_duckdb(house.home / "warehouse") == {}
-    assert house.differences() == []
+    assert visible_runs(deployment) == {}
+    assert [act.action for act in deployment.ledger.partition_actions(bad.key)] == ["demote"]
+    assert deployment.ledger.state(bad.key).status is Status.SUCCESS
+    deployment.reconciliation.repair(source=key().source, query_name=key().query_name)
+    assert deployment.ledger.state(bad.key).status is Status.FAILED
+    assert read_with_duckdb(deployment.home / "warehouse") == {}
+    assert deployment.differences() == []
 
 
 @pytest.mark.invariant("W5", "S10", "S11")
-def test_an_earlier_run_is_given_back(each_house: LocalDeployment) -> None:
+def test_an_earlier_run_is_given_back(deployment_on_each_database: LocalDeployment) -> None:
     """The newest accepted run before the current one; the one that was taken back never comes again by itself."""
-    house = each_house
-    first, second = seal_run(house, key(1), "r1", count=1), seal_run(house, key(1), "r2", count=2)
-    third = seal_invalid_run(house, key(1), "r3")
-    last = seal_run(house, key(1), "r4", count=4)
-    house.pipeline.judge_and_load([first])
-    house.pipeline.judge_and_load([second])
-    house.pipeline.validation.judge([third])
-    house.pipeline.judge_and_load([last])
-    state = house.ledger.state(key(1))
-    assert find_earlier_accepted(house.ledger, state) == second
-    done = restore(house.pipeline, house.ledger, [second], demoting("restore-1"))
+    deployment = deployment_on_each_database
+    first, second = seal_run(deployment, key(1), "r1", count=1), seal_run(deployment, key(1), "r2", count=2)
+    third = seal_invalid_run(deployment, key(1), "r3")
+    last = seal_run(deployment, key(1), "r4", count=4)
+    deployment.pipeline.judge_and_load([first])
+    deployment.pipeline.judge_and_load([second])
+    deployment.pipeline.validation.judge([third])
+    deployment.pipeline.judge_and_load([last])
+    state = deployment.ledger.state(key(1))
+    assert find_earlier_accepted(deployment.ledger, state) == second
+    done = restore(deployment.pipeline, deployment.ledger, [second], demoting("restore-1"))
     assert ([each.effect for each in done.recorded], done.problems) == ([Effect.PROMOTED], {})
-    assert visible_runs(house) == {key(1): "r2"}
-    state = house.ledger.state(key(1))
+    assert visible_runs(deployment) == {key(1): "r2"}
+    state = deployment.ledger.state(key(1))
     assert (state.status, state.current_run_id, state.record_count) == (Status.SUCCESS, "r2", 2)
-    assert [act.action for act in house.ledger.partition_actions(key(1))] == ["restore"]
-    assert house.differences() == []
-    house.pipeline.judge_and_load([last])  # its verdict is known; hearing it again gives it nothing back
-    assert visible_runs(house) == {key(1): "r2"}
-    assert find_earlier_accepted(house.ledger, state) == first
+    assert [act.action for act in deployment.ledger.partition_actions(key(1))] == ["restore"]
+    assert deployment.differences() == []
+    deployment.pipeline.judge_and_load([last])  # its verdict is known; hearing it again gives it nothing back
+    assert visible_runs(deployment) == {key(1): "r2"}
+    assert find_earlier_accepted(deployment.ledger, state) == first
 
 
-def test_what_would_be_rejected_today_is_not_given_back(house: LocalDeployment) -> None:
+def test_what_would_be_rejected_today_is_not_given_back(deployment: LocalDeployment) -> None:
     """The earlier run is judged again first; if it does not pass, readers keep what they have."""
-    first, second = seal_run(house, key(1), "r1"), seal_run(house, key(1), "r2")
-    house.pipeline.judge_and_load([first])
-    house.pipeline.judge_and_load([second])
-    corrupt_payload(house, first)
-    before = house.ledger.state(key(1))
-    done = restore(house.pipeline, house.ledger, [first], demoting("restore-1"))
+    first, second = seal_run(deployment, key(1), "r1"), seal_run(deployment, key(1), "r2")
+    deployment.pipeline.judge_and_load([first])
+    deployment.pipeline.judge_and_load([second])
+    corrupt_payload(deployment, first)
+    before = deployment.ledger.state(key(1))
+    done = restore(deployment.pipeline, deployment.ledger, [first], demoting("restore-1"))
     assert "it would be rejected today" in done.problems[key(1)]
-    assert (house.ledger.state(key(1)), visible_runs(house)) == (before, {key(1): "r2"})
-    assert house.ledger.partition_actions(key(1)) == []
+    assert (deployment.ledger.state(key(1)), visible_runs(deployment)) == (before, {key(1): "r2"})
+    assert deployment.ledger.partition_actions(key(1)) == []
     gone = Run(key=key(2), run_id="r1")
-    done = restore(house.pipeline, house.ledger, [gone], demoting("restore-2"))
+    done = restore(deployment.pipeline, deployment.ledger, [gone], demoting("restore-2"))
     assert list(done.problems) == [key(2)]
 
 
 @pytest.mark.parametrize("lost_by", ["demote", "withdraw"])
-def test_what_was_taken_back_can_be_given_back_by_order(house: LocalDeployment, lost_by: str) -> None:
+def test_what_was_taken_back_can_be_given_back_by_order(deployment: LocalDeployment, lost_by: str) -> None:
     """A withdrawn run needs no other; one that was demoted was rejected, so only one before it comes by itself."""
-    first, second = seal_run(house, key(1), "r1"), seal_run(house, key(1), "r2")
-    house.pipeline.judge_and_load([first])
-    house.pipeline.judge_and_load([second])
+    first, second = seal_run(deployment, key(1), "r1"), seal_run(deployment, key(1), "r2")
+    deployment.pipeline.judge_and_load([first])
+    deployment.pipeline.judge_and_load([second])
     if lost_by == "demote":
-        demote(house.pipeline, [second], demoting())
+        demote(deployment.pipeline, [second], demoting())
     else:
-        house.ledger.execute(Action.WITHDRAW, [key(1)], action_request())
-    assert visible_runs(house) == {}
-    found = find_earlier_accepted(house.ledger, house.ledger.state(key(1)))
+        deployment.ledger.execute(Action.WITHDRAW, [key(1)], action_request())
+    assert visible_runs(deployment) == {}
+    found = find_earlier_accepted(deployment.ledger, deployment.ledger.state(key(1)))
     assert found == (first if lost_by == "demote" else second)
-    restore(house.pipeline, house.ledger, [second], demoting("restore-1"))  # named, it is the operator's word
-    assert visible_runs(house) == {key(1): "r2"}
-    assert house.ledger.state(key(1)).status is Status.SUCCESS
+    restore(
+        deployment.pipeline, deployment.ledger, [second], demoting("restore-1")
+    )  # named, it is the operator's word
+    assert visible_runs(deployment) == {key(1): "r2"}
+    assert deployment.ledger.state(key(1)).status is Status.SUCCESS
 
 
 @pytest.mark.invariant("S10")
-def test_a_newer_run_that_comes_in_between_stays(house: LocalDeployment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_newer_run_that_comes_in_between_stays(
+    deployment: LocalDeployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It was not what the operator took back: readers get it, and the operator is told to look again."""
     for run_id in ("r1", "r2"):
-        house.pipeline.judge_and_load([seal_run(house, key(1), run_id)])
-    pipeline, validation = house.pipeline, house.pipeline.validation
+        deployment.pipeline.judge_and_load([seal_run(deployment, key(1), run_id)])
+    pipeline, validation = deployment.pipeline, deployment.pipeline.validation
 
     def late(*words: Any, **how: Any) -> Any:
-        house.pipeline.judge_and_load([seal_run(house, key(1), "r3")])
+        deployment.pipeline.judge_and_load([seal_run(deployment, key(1), "r3")])
         return validation.record(*words, **how)
 
     monkeypatch.setattr(pipeline, "validation", SimpleNamespace(evaluate=validation.evaluate, record=late))
     first = Run(key=key(1), run_id="r1")
-    done = restore(pipeline, house.ledger, [first], demoting("restore-1"))
+    done = restore(pipeline, deployment.ledger, [first], demoting("restore-1"))
     assert (done.recorded, done.problems) == ([], {key(1): SUPERSEDED})
-    assert visible_runs(house) == {key(1): "r3"}
-    assert house.differences() == []
+    assert visible_runs(deployment) == {key(1): "r3"}
+    assert deployment.differences() == []

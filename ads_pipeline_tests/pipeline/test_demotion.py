@@ -1,4 +1,4 @@
-"""Demotion in its steps: what was found bad is hidden, then gone, and only then recorded as failed."""
+"""A demotion hides the rows, then removes them, and only then records the failure."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,119 +20,119 @@ from ads_pipeline_tests.pipeline.builders import (
 from ads_pipeline_tests.warehouse.builders import read_all_versions, read_with_duckdb
 
 
-class Watched:
-    """A ledger that looks at the table's rows right before it records a verdict."""
+class ObservedLedger:
+    """A ledger that reads the rows of the table right before it records verdicts."""
 
-    def __init__(self, house: LocalDeployment) -> None:
-        self._house, self._ledger = house, house.ledger
+    def __init__(self, deployment: LocalDeployment) -> None:
+        self._deployment, self._ledger = deployment, deployment.ledger
         self.seen: list[tuple[set[str], set[str]]] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ledger, name)
 
-    def record_verdicts(self, verdicts: Sequence[Verdict], **how: Any) -> list[VerdictResult]:
-        in_table = {partition.customer_id for partition in read_with_duckdb(self._house.home / "warehouse")}
-        self.seen.append((in_table, {partition.customer_id for partition in visible_runs(self._house)}))
-        return self._ledger.record_verdicts(verdicts, **how)
+    def record_verdicts(self, verdicts: Sequence[Verdict], **options: Any) -> list[VerdictResult]:
+        in_table = {partition.customer_id for partition in read_with_duckdb(self._deployment.home / "warehouse")}
+        self.seen.append((in_table, {partition.customer_id for partition in visible_runs(self._deployment)}))
+        return self._ledger.record_verdicts(verdicts, **options)
 
 
 @pytest.mark.invariant("W3", "W4")
-def test_rows_are_gone_before_the_failure_is_recorded(each_house: LocalDeployment) -> None:
-    """When the failed verdict is written neither the ledger's readers nor readers of the table find the rows."""
-    house = each_house
-    bad, good = seal_run(house, key(1)), seal_run(house, key(2))
-    house.pipeline.judge_and_load([bad, good])
-    corrupt_payload(house, bad)
-    watched: Any = Watched(house)
-    pipeline = Pipeline(spark=house.spark, raw=house.raw, ledger=watched, warehouse=house.warehouse)
-    judged = pipeline.validation.judge([bad, good], validation_id="again")
+def test_rows_are_removed_before_failure_is_recorded(deployment_on_each_database: LocalDeployment) -> None:
+    """When the rejection is written, neither readers nor the table have the rows."""
+    deployment = deployment_on_each_database
+    demoted, valid = seal_run(deployment, key(1)), seal_run(deployment, key(2))
+    deployment.pipeline.judge_and_load([demoted, valid])
+    corrupt_payload(deployment, demoted)
+    observed: Any = ObservedLedger(deployment)
+    pipeline = Pipeline(spark=deployment.spark, raw=deployment.raw, ledger=observed, warehouse=deployment.warehouse)
+    judged = pipeline.validation.judge([demoted, valid], validation_id="again")
     assert {each.verdict.run: each.effect for each in judged.recorded} == {
-        bad: Effect.DEMOTED,
-        good: Effect.CONFIRMED,
+        demoted: Effect.DEMOTED,
+        valid: Effect.CONFIRMED,
     }
-    assert watched.seen == [({"2"}, {"2"})]
-    assert visible_runs(house) == {good.key: "r1"}
-    assert house.ledger.state(bad.key).status is Status.FAILED
-    assert [set(each) for each in read_all_versions(house.home / "warehouse")][-2:] == [
-        {bad.key, good.key},
-        {good.key},
+    assert observed.seen == [({"2"}, {"2"})]
+    assert visible_runs(deployment) == {valid.key: "r1"}
+    assert deployment.ledger.state(demoted.key).status is Status.FAILED
+    assert [set(each) for each in read_all_versions(deployment.home / "warehouse")][-2:] == [
+        {demoted.key, valid.key},
+        {valid.key},
     ]
-    assert house.differences() == []
+    assert deployment.differences() == []
 
 
 @pytest.mark.invariant("W5")
-def test_a_demoted_run_is_never_seen_again(house: LocalDeployment) -> None:
-    """r1 is demoted, r2 accepted but not loaded: nothing is visible until r2 is."""
-    first = seal_run(house, key(), "r1")
-    house.pipeline.judge_and_load([first])
-    corrupt_payload(house, first)
-    house.pipeline.validation.judge([first], validation_id="again")
-    assert visible_runs(house) == {}
-    house.pipeline.validation.judge([seal_run(house, key(), "r2")])
-    assert visible_runs(house) == {}
-    house.pipeline.loader.load([key()])
-    assert visible_runs(house) == {key(): "r2"}
+def test_demoted_run_stays_hidden(deployment: LocalDeployment) -> None:
+    """After r1 is demoted and r2 accepted, nothing is visible until r2 is loaded."""
+    first = seal_run(deployment, key(), "r1")
+    deployment.pipeline.judge_and_load([first])
+    corrupt_payload(deployment, first)
+    deployment.pipeline.validation.judge([first], validation_id="again")
+    assert visible_runs(deployment) == {}
+    deployment.pipeline.validation.judge([seal_run(deployment, key(), "r2")])
+    assert visible_runs(deployment) == {}
+    deployment.pipeline.loader.load([key()])
+    assert visible_runs(deployment) == {key(): "r2"}
 
 
-def test_demoting_a_run_that_was_never_loaded_takes_its_predecessor_along(house: LocalDeployment) -> None:
-    """r2 is accepted over a loaded r1, then found bad: the partition failed, so r1's rows go as well."""
-    house.pipeline.judge_and_load([seal_run(house, key(), "r1")])
-    second = seal_run(house, key(), "r2")
-    house.pipeline.validation.judge([second])
-    assert visible_runs(house) == {key(): "r1"}
-    corrupt_payload(house, second)
-    house.pipeline.validation.judge([second], validation_id="again")
-    assert visible_runs(house) == {}
-    assert read_with_duckdb(house.home / "warehouse") == {}
+def test_demoting_unloaded_run_hides_its_predecessor(deployment: LocalDeployment) -> None:
+    """When r2 is demoted before its load, the partition fails and the rows of r1 are removed."""
+    deployment.pipeline.judge_and_load([seal_run(deployment, key(), "r1")])
+    second = seal_run(deployment, key(), "r2")
+    deployment.pipeline.validation.judge([second])
+    assert visible_runs(deployment) == {key(): "r1"}
+    corrupt_payload(deployment, second)
+    deployment.pipeline.validation.judge([second], validation_id="again")
+    assert visible_runs(deployment) == {}
+    assert read_with_duckdb(deployment.home / "warehouse") == {}
 
 
-def test_a_rejected_rerun_demotes_nothing(house: LocalDeployment) -> None:
-    """A bad run that readers never got takes nothing from them, and costs the table no commit."""
-    house.pipeline.judge_and_load([seal_run(house, key(), "r1")])
-    before = len(read_all_versions(house.home / "warehouse"))
-    house.pipeline.validation.judge([seal_invalid_run(house, key(), "r2")])
-    assert visible_runs(house) == {key(): "r1"}
-    assert len(read_all_versions(house.home / "warehouse")) == before
+def test_rejected_rerun_keeps_previous_data(deployment: LocalDeployment) -> None:
+    """A rejected run that readers never saw removes nothing and makes no commit."""
+    deployment.pipeline.judge_and_load([seal_run(deployment, key(), "r1")])
+    before = len(read_all_versions(deployment.home / "warehouse"))
+    deployment.pipeline.validation.judge([seal_invalid_run(deployment, key(), "r2")])
+    assert visible_runs(deployment) == {key(): "r1"}
+    assert len(read_all_versions(deployment.home / "warehouse")) == before
 
 
 @pytest.mark.invariant("W3")
-def test_a_load_that_a_demotion_overtakes_serves_nothing(house: LocalDeployment) -> None:
-    """The run is found bad after the loader asked for leave and before it published: nobody sees a row of it."""
-    run = seal_run(house, key())
-    house.pipeline.validation.judge([run])
+def test_demotion_during_a_load_hides_the_run(deployment: LocalDeployment) -> None:
+    """A run that is demoted between commit and publication is not visible."""
+    run = seal_run(deployment, key())
+    deployment.pipeline.validation.judge([run])
 
-    class Overtaken:
+    class DemotingLedger:
         def __getattr__(self, name: str) -> Any:
-            return getattr(house.ledger, name)
+            return getattr(deployment.ledger, name)
 
         def publish(self, publications: Any) -> Any:
-            corrupt_payload(house, run)
-            house.pipeline.validation.judge([run], validation_id="again")
-            return house.ledger.publish(publications)
+            corrupt_payload(deployment, run)
+            deployment.pipeline.validation.judge([run], validation_id="again")
+            return deployment.ledger.publish(publications)
 
-    ledger: Any = Overtaken()
-    pipeline = Pipeline(spark=house.spark, raw=house.raw, ledger=ledger, warehouse=house.warehouse)
+    ledger: Any = DemotingLedger()
+    pipeline = Pipeline(spark=deployment.spark, raw=deployment.raw, ledger=ledger, warehouse=deployment.warehouse)
     loading = pipeline.loader.load([run.key])
     assert (loading.published, loading.superseded) == ((), (run,))
-    assert visible_runs(house) == {}
-    assert read_with_duckdb(house.home / "warehouse") == {}
-    assert house.differences() == []
+    assert visible_runs(deployment) == {}
+    assert read_with_duckdb(deployment.home / "warehouse") == {}
+    assert deployment.differences() == []
 
 
-def test_what_an_operator_withdraws_during_its_load_does_not_stay(house: LocalDeployment) -> None:
-    """The withdrawal comes after the commit and before the pointer: the loader takes the rows out again by itself."""
-    run = seal_run(house, key())
-    house.pipeline.validation.judge([run])
+def test_withdrawal_during_a_load_removes_the_rows(deployment: LocalDeployment) -> None:
+    """The loader removes the rows of a run that is withdrawn between commit and publication."""
+    run = seal_run(deployment, key())
+    deployment.pipeline.validation.judge([run])
 
-    class Withdrawn:
+    class WithdrawingLedger:
         def __getattr__(self, name: str) -> Any:
-            return getattr(house.ledger, name)
+            return getattr(deployment.ledger, name)
 
         def publish(self, publications: Any) -> Any:
-            house.ledger.execute(Action.WITHDRAW, [run.key], action_request())
-            return house.ledger.publish(publications)
+            deployment.ledger.execute(Action.WITHDRAW, [run.key], action_request())
+            return deployment.ledger.publish(publications)
 
-    ledger: Any = Withdrawn()
-    pipeline = Pipeline(spark=house.spark, raw=house.raw, ledger=ledger, warehouse=house.warehouse)
+    ledger: Any = WithdrawingLedger()
+    pipeline = Pipeline(spark=deployment.spark, raw=deployment.raw, ledger=ledger, warehouse=deployment.warehouse)
     assert pipeline.loader.load([run.key]).superseded == (run,)
-    assert read_with_duckdb(house.home / "warehouse") == {}
+    assert read_with_duckdb(deployment.home / "warehouse") == {}

@@ -1,4 +1,4 @@
-"""Any acts in any order: after each of them readers see only what may be read, and in the end nothing is missing."""
+"""A stateful test: after any sequence of operations readers see only readable rows, and none is lost."""
 
 import shutil
 import tempfile
@@ -26,14 +26,14 @@ from ads_pipeline_tests.pipeline.builders import (
     seal_run,
     visible_runs,
 )
-from ads_pipeline_tests.pipeline.test_crashes import Deadline, Killed, Mortal
+from ads_pipeline_tests.pipeline.test_crashes import CrashingProxy, CrashPoint, SimulatedCrash
 from ads_pipeline_tests.warehouse.builders import read_all_versions, read_with_duckdb
 
 customers = st.integers(1, 3).map(key)
 
 
-class Days(RuleBasedStateMachine):
-    """Three partitions of one day, which share a file of the table."""
+class PipelineOperations(RuleBasedStateMachine):
+    """Operations on three partitions of one day, which share a file of the table."""
 
     spark: ClassVar[SparkSession]
     template: ClassVar[Path]
@@ -43,104 +43,106 @@ class Days(RuleBasedStateMachine):
         self._opened = ExitStack()
         home = Path(self._opened.enter_context(tempfile.TemporaryDirectory()))
         shutil.copy(self.template, home / "ledger.db")
-        self.house: LocalDeployment = self._opened.enter_context(
+        self.deployment: LocalDeployment = self._opened.enter_context(
             open_deployment(home, self.spark, f"sqlite:///{home / 'ledger.db'}")
         )
-        self.landed = 0
-        self.acts = 0
+        self.sealed = 0
+        self.actions = 0
         self.current: dict[PartitionKey, str] = {}
-        self.spoilt: set[Run] = set()
+        self.corrupted: set[Run] = set()
 
     def teardown(self) -> None:
         try:
-            self.house.reconciliation.repair(source="google_ads", query_name="campaign_daily")
-            assert self.house.differences() == []
-            self.nothing_wrong_is_seen()
-            states = self.house.ledger.states(map(key, range(1, 4))).values()
-            wanted = {state.key: state.current_run_id for state in states if state.status is Status.SUCCESS}
-            lost = {run.key for run in self.spoilt}
-            seen = visible_runs(self.house)
-            assert {each: run_id for each, run_id in wanted.items() if each not in lost}.items() <= seen.items()
-            assert seen.keys() <= wanted.keys()
+            self.deployment.reconciliation.repair(source="google_ads", query_name="campaign_daily")
+            assert self.deployment.differences() == []
+            self.only_readable_rows_are_visible()
+            states = self.deployment.ledger.states(map(key, range(1, 4))).values()
+            expected = {state.key: state.current_run_id for state in states if state.status is Status.SUCCESS}
+            corrupted = {run.key for run in self.corrupted}
+            visible = visible_runs(self.deployment)
+            assert {
+                each: run_id for each, run_id in expected.items() if each not in corrupted
+            }.items() <= visible.items()
+            assert visible.keys() <= expected.keys()
         finally:
             self._opened.close()
 
-    @rule(good=st.lists(customers, unique=True, max_size=2), bad=st.lists(customers, unique=True, max_size=1))
-    def carry(self, good: list[PartitionKey], bad: list[PartitionKey]) -> None:
-        self.house.pipeline.judge_and_load(self._land(good, bad))
+    @rule(valid=st.lists(customers, unique=True, max_size=2), invalid=st.lists(customers, unique=True, max_size=1))
+    def judge_and_load(self, valid: list[PartitionKey], invalid: list[PartitionKey]) -> None:
+        self.deployment.pipeline.judge_and_load(self._seal(valid, invalid))
 
-    @rule(good=st.lists(customers, unique=True, min_size=1, max_size=3), at=st.integers(1, 12))
-    def carry_and_die(self, good: list[PartitionKey], at: int) -> None:
-        deadline = Deadline(at=at)
-        ledger: Any = Mortal(self.house.ledger, deadline)
-        warehouse: Any = Mortal(self.house.warehouse, deadline)
-        dying = Pipeline(spark=self.spark, raw=self.house.raw, ledger=ledger, warehouse=warehouse)
-        with suppress(Killed):
-            dying.judge_and_load(self._land(good, []))
+    @rule(valid=st.lists(customers, unique=True, min_size=1, max_size=3), at=st.integers(1, 12))
+    def judge_and_load_with_crash(self, valid: list[PartitionKey], at: int) -> None:
+        crash_point = CrashPoint(at=at)
+        ledger: Any = CrashingProxy(self.deployment.ledger, crash_point)
+        warehouse: Any = CrashingProxy(self.deployment.warehouse, crash_point)
+        crashing = Pipeline(spark=self.spark, raw=self.deployment.raw, ledger=ledger, warehouse=warehouse)
+        with suppress(SimulatedCrash):
+            crashing.judge_and_load(self._seal(valid, []))
 
     @rule(partition=customers)
     def judge_only(self, partition: PartitionKey) -> None:
-        self.house.pipeline.validation.judge(self._land([partition], []))
+        self.deployment.pipeline.validation.judge(self._seal([partition], []))
 
     @rule(partition=customers)
-    def spoil_and_judge_again(self, partition: PartitionKey) -> None:
-        current = self.house.ledger.state(partition).current_run_id
+    def corrupt_and_judge_again(self, partition: PartitionKey) -> None:
+        current = self.deployment.ledger.state(partition).current_run_id
         if current is not None:
             run = Run(key=partition, run_id=current)
-            corrupt_payload(self.house, run)
-            self.spoilt.add(run)
-            self.acts += 1
-            self.house.pipeline.validation.judge([run], validation_id=f"v{self.acts}")
+            corrupt_payload(self.deployment, run)
+            self.corrupted.add(run)
+            self.actions += 1
+            self.deployment.pipeline.validation.judge([run], validation_id=f"v{self.actions}")
 
     @rule(partition=customers)
     def withdraw(self, partition: PartitionKey) -> None:
-        self.acts += 1
-        self.house.ledger.execute(Action.WITHDRAW, [partition], action_request(f"act-{self.acts}"))
+        self.actions += 1
+        self.deployment.ledger.execute(Action.WITHDRAW, [partition], action_request(f"act-{self.actions}"))
 
     @rule()
-    def mend(self) -> None:
-        self.house.reconciliation.repair(source="google_ads", query_name="campaign_daily")
+    def reconcile(self) -> None:
+        self.deployment.reconciliation.repair(source="google_ads", query_name="campaign_daily")
 
     @rule()
     def optimize(self) -> None:
-        self.house.warehouse.optimize(self.spark, source="google_ads", query_name="campaign_daily")
+        self.deployment.warehouse.optimize(self.spark, source="google_ads", query_name="campaign_daily")
 
     @invariant()
-    def nothing_wrong_is_seen(self) -> None:
-        """W1, W3: one run a partition at every version; what is visible is readable; no failed row in the table."""
-        for version in read_all_versions(self.house.home / "warehouse"):
+    def only_readable_rows_are_visible(self) -> None:
+        """W1, W3: every version has one run per partition, visible runs are readable, no failed row is stored."""
+        for version in read_all_versions(self.deployment.home / "warehouse"):
             assert all(len(runs) == 1 for runs, _rows in version.values())
-        seen = {Run(key=partition, run_id=run_id) for partition, run_id in visible_runs(self.house).items()}
-        assert self.house.ledger.readable_runs(seen) == seen
+        seen = {Run(key=partition, run_id=run_id) for partition, run_id in visible_runs(self.deployment).items()}
+        assert self.deployment.ledger.readable_runs(seen) == seen
         held = (
-            read_with_duckdb(self.house.home / "warehouse")
-            if read_all_versions(self.house.home / "warehouse")
+            read_with_duckdb(self.deployment.home / "warehouse")
+            if read_all_versions(self.deployment.home / "warehouse")
             else {}
         )
-        states = self.house.ledger.states(held)
+        states = self.deployment.ledger.states(held)
         assert Status.FAILED not in {state.status for state in states.values()}
 
-    def _land(self, good: list[PartitionKey], bad: list[PartitionKey]) -> list[Run]:
+    def _seal(self, valid: list[PartitionKey], invalid: list[PartitionKey]) -> list[Run]:
         runs = []
-        for partition in good:
-            self.landed += 1
-            runs.append(seal_run(self.house, partition, f"r{self.landed}"))
-        for partition in bad:
-            self.landed += 1
-            runs.append(seal_invalid_run(self.house, partition, f"r{self.landed}"))
+        for partition in valid:
+            self.sealed += 1
+            runs.append(seal_run(self.deployment, partition, f"r{self.sealed}"))
+        for partition in invalid:
+            self.sealed += 1
+            runs.append(seal_invalid_run(self.deployment, partition, f"r{self.sealed}"))
         return runs
 
 
 @pytest.mark.invariant("W1", "W3", "W9")
 @pytest.mark.timeout(600)
-def test_whatever_happens_readers_see_only_what_may_be_read(spark: SparkSession, sqlite_template: Path) -> None:
-    """Loads, deaths, demotions, withdrawals, repairs and packing never show a wrong row or lose a good one."""
-    Days.spark, Days.template = spark, sqlite_template
-    Days.TestCase.settings = settings(
+def test_readers_see_only_readable_rows(spark: SparkSession, sqlite_template: Path) -> None:
+    """Loads, crashes, demotions, withdrawals, repairs and compaction show no wrong row and lose no valid one."""
+    PipelineOperations.spark, PipelineOperations.template = spark, sqlite_template
+    PipelineOperations.TestCase.settings = settings(
         max_examples=examples(4),
         stateful_step_count=8,
         deadline=None,
         suppress_health_check=list(HealthCheck),
         derandomize=True,
     )
-    Days.TestCase().runTest()
+    PipelineOperations.TestCase().runTest()

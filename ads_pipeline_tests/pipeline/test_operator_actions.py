@@ -30,6 +30,7 @@ from ads_pipeline_tests.ledger.builders import (
     action_request,
     key,
     keys,
+    record_verdict,
     registered_runs,
     rejection,
     run,
@@ -84,7 +85,7 @@ def test_a_filter_requeues_exactly_what_was_previewed(ledger: Ledger) -> None:
     fail(ledger, [newcomer])
     fail(ledger, [again], "r2")
     (good,) = registered_runs(ledger, mended, "r2")
-    ledger.record_verdict(acceptance(good))
+    record_verdict(ledger, acceptance(good))
     done = execute_preview(ledger, preview, action_request("retry"))
     assert [state.key for state in done.changed] == plain
     assert all(isinstance(refusal, StateChanged) for refusal in done.refused)
@@ -122,7 +123,7 @@ def test_a_validator_that_races_a_requeue_has_the_last_word(url: str) -> None:
 def _judge_slowly(ledger: Ledger, verdicts: list[Verdict], start: threading.Barrier) -> None:
     start.wait()
     for verdict in verdicts:
-        ledger.record_verdict(verdict)
+        record_verdict(ledger, verdict)
 
 
 def _requeue_slowly(ledger: Ledger, preview: ActionPreview, start: threading.Barrier, number: int) -> int:

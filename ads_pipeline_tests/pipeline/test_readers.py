@@ -1,4 +1,4 @@
-"""What readers get: consistent views, a strict variant, nothing beside the warehouse, and the list of gaps."""
+"""Consistent views of the warehouse, isolation of the session, and the list of gaps."""
 
 from typing import Any
 
@@ -23,52 +23,56 @@ from ads_pipeline_tests.pipeline.builders import (
 CURRENT = f"{QUERY}_current"
 
 
-def test_the_strict_view_shows_current_runs_alone(house: LocalDeployment) -> None:
-    """While a newer run is accepted and not loaded its predecessor is visible, and not in the strict view."""
-    house.pipeline.judge_and_load([seal_run(house, key(1)), seal_run(house, key(2))])
-    house.pipeline.validation.judge([seal_run(house, key(1), "r2")])
-    assert visible_runs(house) == visible_runs_in_spark(house) == {key(1): "r1", key(2): "r1"}
-    assert visible_runs(house, CURRENT) == {key(2): "r1"}
-    house.pipeline.loader.load([key(1)])
-    assert visible_runs(house, CURRENT) == visible_runs(house) == {key(1): "r2", key(2): "r1"}
+def test_current_view_shows_only_current_runs(deployment: LocalDeployment) -> None:
+    """Until a newer accepted run is loaded, its predecessor is visible but not in the `_current` view."""
+    deployment.pipeline.judge_and_load([seal_run(deployment, key(1)), seal_run(deployment, key(2))])
+    deployment.pipeline.validation.judge([seal_run(deployment, key(1), "r2")])
+    assert visible_runs(deployment) == visible_runs_in_spark(deployment) == {key(1): "r1", key(2): "r1"}
+    assert visible_runs(deployment, CURRENT) == {key(2): "r1"}
+    deployment.pipeline.loader.load([key(1)])
+    assert visible_runs(deployment, CURRENT) == visible_runs(deployment) == {key(1): "r2", key(2): "r1"}
 
 
-def test_a_load_in_between_makes_no_hole(house: LocalDeployment) -> None:
-    """A partition that is loaded after the table was opened and before the ledger is asked shows new rows or old."""
-    house.pipeline.judge_and_load([seal_run(house, key())])
+def test_load_between_two_reads_hides_no_partition(deployment: LocalDeployment) -> None:
+    """A load between opening the table and reading the ledger shows the new rows."""
+    deployment.pipeline.judge_and_load([seal_run(deployment, key())])
 
-    class Overtaken:
-        """A ledger that is asked one load too late, once."""
+    class LoadingLedger:
+        """A ledger that loads a newer run before its first answer."""
 
         def __init__(self) -> None:
-            self.looks = 0
+            self.reads = 0
 
         def __getattr__(self, name: str) -> Any:
-            return getattr(house.ledger, name)
+            return getattr(deployment.ledger, name)
 
-        def showing(self, **asked: Any) -> Any:
-            self.looks += 1
-            if self.looks == 1:
-                house.pipeline.judge_and_load([seal_run(house, key(), "r2")])
-            return house.ledger.visible_runs(**asked)
+        def showing(self, **options: Any) -> Any:
+            self.reads += 1
+            if self.reads == 1:
+                deployment.pipeline.judge_and_load([seal_run(deployment, key(), "r2")])
+            return deployment.ledger.visible_runs(**options)
 
-    overtaken: Any = Overtaken()
-    readers = type(house.readers)(ledger=overtaken, warehouse_root=house.home / "warehouse", source="google_ads")
+    loading_ledger: Any = LoadingLedger()
+    readers = type(deployment.readers)(
+        ledger=loading_ledger, warehouse_root=deployment.home / "warehouse", source="google_ads"
+    )
     with readers.connect([QUERY]) as connection:
         assert connection.execute(f"SELECT DISTINCT run_id FROM {QUERY}").fetchall() == [("r2",)]
-    assert overtaken.looks == 2
+    assert loading_ledger.reads == 2
 
 
 @pytest.mark.invariant("W16")
-def test_a_session_sees_one_version_whatever_happens_meanwhile(house: LocalDeployment) -> None:
-    """Both queries of one DuckDB session, and a frame of Spark's, tell of the same moment."""
-    house.pipeline.judge_and_load([seal_run(house, key(1))])
-    frame = house.readers.rows(house.spark, QUERY)
+def test_session_reads_one_version(deployment: LocalDeployment) -> None:
+    """All queries of a DuckDB session, and a Spark frame, read the version at their start."""
+    deployment.pipeline.judge_and_load([seal_run(deployment, key(1))])
+    frame = deployment.readers.rows(deployment.spark, QUERY)
     assert frame is not None
-    with house.readers.connect([QUERY]) as connection:
+    with deployment.readers.connect([QUERY]) as connection:
         count = f"SELECT count(*) FROM {QUERY}"
         assert connection.execute(count).fetchall() == [(2,)]
-        house.pipeline.judge_and_load([seal_run(house, key(1), "r2", count=5), seal_run(house, key(2))])
+        deployment.pipeline.judge_and_load(
+            [seal_run(deployment, key(1), "r2", count=5), seal_run(deployment, key(2))]
+        )
         assert connection.execute(count).fetchall() == [(2,)]
     assert frame.count() == 2
 
@@ -83,64 +87,68 @@ def test_a_session_sees_one_version_whatever_happens_meanwhile(house: LocalDeplo
         "INSTALL httpfs",
     ],
 )
-def test_a_readers_session_reaches_nothing_but_the_warehouse(house: LocalDeployment, statement: str) -> None:
-    """Files outside it, other databases, extensions and the settings that forbid them are out of reach."""
-    house.pipeline.judge_and_load([seal_run(house, key())])
-    with house.readers.connect([QUERY]) as connection, pytest.raises(duckdb.Error):
-        connection.execute(statement.format(home=house.home)).fetchall()
+def test_session_reads_only_the_warehouse(deployment: LocalDeployment, statement: str) -> None:
+    """Other files, databases, extensions and the settings that forbid them are refused."""
+    deployment.pipeline.judge_and_load([seal_run(deployment, key())])
+    with deployment.readers.connect([QUERY]) as connection, pytest.raises(duckdb.Error):
+        connection.execute(statement.format(home=deployment.home)).fetchall()
 
 
-def test_a_query_without_a_table_has_no_view(house: LocalDeployment) -> None:
-    """Nothing was ever loaded: no frame, no view, and a session all the same."""
-    assert house.readers.rows(house.spark, QUERY) is None
-    with house.readers.connect([QUERY, "ad_group_daily"]) as connection:
+def test_query_without_a_table_has_no_view(deployment: LocalDeployment) -> None:
+    """Before the first load there is no frame and no view, but a session."""
+    assert deployment.readers.rows(deployment.spark, QUERY) is None
+    with deployment.readers.connect([QUERY, "ad_group_daily"]) as connection:
         assert connection.execute("SHOW TABLES").fetchall() == []
 
 
-def test_an_emptied_table_is_read_as_no_rows(house: LocalDeployment) -> None:
-    """After the last rows went both ways of reading answer with columns and without rows."""
-    run = seal_run(house, key())
-    house.pipeline.judge_and_load([run])
-    corrupt_payload(house, run)
-    house.pipeline.validation.judge([run], validation_id="again")
-    frame = house.readers.rows(house.spark, QUERY)
+def test_emptied_table_has_columns_and_no_rows(deployment: LocalDeployment) -> None:
+    """After the last row is removed, both readers still return the columns."""
+    run = seal_run(deployment, key())
+    deployment.pipeline.judge_and_load([run])
+    corrupt_payload(deployment, run)
+    deployment.pipeline.validation.judge([run], validation_id="again")
+    frame = deployment.readers.rows(deployment.spark, QUERY)
     assert frame is not None
     assert (frame.count(), frame.columns[-1]) == (0, "is_current")
-    assert visible_runs(house) == {}
+    assert visible_runs(deployment) == {}
 
 
-def test_every_missing_day_has_its_reason(house: LocalDeployment) -> None:
-    """Each expected partition that readers do not see stands in the list once, with why; visible ones do not."""
-    seen = seal_run(house, key(1))
-    unloaded, demoting, withdrawn = seal_run(house, key(2)), seal_run(house, key(3)), seal_run(house, key(4))
-    unjudged, bad = seal_run(house, key(5)), seal_invalid_run(house, key(6))
-    house.pipeline.judge_and_load([seen, demoting, withdrawn, bad])
-    house.pipeline.validation.judge([unloaded])
-    house.ledger.begin_demotions([rejection(demoting, validation_id="again")])
-    house.ledger.execute(Action.WITHDRAW, [withdrawn.key], action_request())
-    house.ledger.insert_pending([key(7)])
-    house.ledger.register([RunRegistration(run=unjudged, schema_version="1", record_count=2)])
+def test_each_gap_has_a_reason(deployment: LocalDeployment) -> None:
+    """Every expected partition that is not visible is listed once with its reason."""
+    visible = seal_run(deployment, key(1))
+    unloaded, demoting, withdrawn = (
+        seal_run(deployment, key(2)),
+        seal_run(deployment, key(3)),
+        seal_run(deployment, key(4)),
+    )
+    unjudged, invalid = seal_run(deployment, key(5)), seal_invalid_run(deployment, key(6))
+    deployment.pipeline.judge_and_load([visible, demoting, withdrawn, invalid])
+    deployment.pipeline.validation.judge([unloaded])
+    deployment.ledger.begin_demotions([rejection(demoting, validation_id="again")])
+    deployment.ledger.execute(Action.WITHDRAW, [withdrawn.key], action_request())
+    deployment.ledger.insert_pending([key(7)])
+    deployment.ledger.register([RunRegistration(run=unjudged, schema_version="1", record_count=2)])
     day = key().logical_date
-    gaps = house.readers.gaps(QUERY, since=day, until=day)
+    gaps = deployment.readers.gaps(QUERY, since=day, until=day)
     assert {gap.key: gap.reason for gap in gaps} == {
         unloaded.key: GapReason.UNLOADED,
         demoting.key: GapReason.DEMOTING,
         withdrawn.key: GapReason.WAITING,
         unjudged.key: GapReason.UNJUDGED,
-        bad.key: GapReason.REJECTED,
+        invalid.key: GapReason.REJECTED,
         key(7): GapReason.NOTHING_SEALED,
     }
     (rejected,) = (gap for gap in gaps if gap.reason is GapReason.REJECTED)
     assert "cost_micros" in str(rejected)
 
 
-def test_an_account_that_drops_out_is_missed(house: LocalDeployment) -> None:
-    """Days and customers without a single row are listed: of every customer known, or of those that are named."""
-    house.pipeline.judge_and_load(
-        [seal_run(house, key(1, 1)), seal_run(house, key(2, 1)), seal_run(house, key(1, 2))]
+def test_missing_customers_and_days_are_gaps(deployment: LocalDeployment) -> None:
+    """Gaps cover all known customers, or the given ones, even without any row."""
+    deployment.pipeline.judge_and_load(
+        [seal_run(deployment, key(1, 1)), seal_run(deployment, key(2, 1)), seal_run(deployment, key(1, 2))]
     )
     window: dict[str, Any] = {"since": key(day=1).logical_date, "until": key(day=3).logical_date}
-    missing = [gap.key for gap in house.readers.gaps(QUERY, **window)]
+    missing = [gap.key for gap in deployment.readers.gaps(QUERY, **window)]
     assert missing == [key(2, 2), key(1, 3), key(2, 3)]
-    named = house.readers.gaps(QUERY, customers=["9", "2", "9"], **window)
+    named = deployment.readers.gaps(QUERY, customers=["9", "2", "9"], **window)
     assert [gap.key for gap in named] == [key(9, 1), key(2, 2), key(9, 2), key(2, 3), key(9, 3)]
