@@ -16,6 +16,7 @@ from ads_pipeline.domain.transitions import Outcome, Verdict
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.values import RunRegistration
 from ads_pipeline_tests.benchmarks.ratios import Ratio, compare
+from ads_pipeline_tests.ledger.builders import record_verdict
 
 PARTITIONS = 1000
 SINGLE_VERDICTS = 400
@@ -110,7 +111,7 @@ def _measure_single(ledger: Ledger, connection: Any, attempts: str, state: str, 
 
     return compare(
         "recording one verdict",
-        lambda number: ledger.record_verdict(verdicts[number]),
+        lambda number: record_verdict(ledger, verdicts[number]),
         two_statements,
         baseline_name=f"INSERT into {attempts} and upsert of {state}",
         rounds=SINGLE_VERDICTS,

@@ -19,7 +19,7 @@ from ads_pipeline_tests.benchmarks.ratios import Figure, Ratio, compare, measure
 from ads_pipeline_tests.benchmarks.runs import FIRST_DAY, write_runs
 from ads_pipeline_tests.benchmarks.validator import local_spark
 from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, open_location
-from ads_pipeline_tests.orchestration.dagster_server import Served, served
+from ads_pipeline_tests.orchestration.dagster_server import DagsterServer, dagster_server
 
 CUSTOMERS = [str(1_000_000_000 + number) for number in range(1_000)]
 ROUNDS = 3
@@ -113,18 +113,18 @@ def _measure_asset_pages(directory: Path) -> Iterator[Figure]:
     document["queries"] = {name: query} | {f"query_{number}": query for number in range(1, 10)}
     document["start_date"] = "2025-11-18"
     (directory / "queries.yaml").write_text(json.dumps(document, default=str))
-    with served(directory / "home", {"ADS_PIPELINE_QUERIES": str(directory / "queries.yaml")}) as instance:
+    with dagster_server(directory / "home", {"ADS_PIPELINE_QUERIES": str(directory / "queries.yaml")}) as server:
         for customer in CUSTOMERS:
-            instance.add_customer(customer)
-        for name, query in (("statuses", STATUSES), ("dimensions", DIMENSIONS)):
+            server.add_customer(customer)
+        for title, graphql in (("statuses", STATUSES), ("dimensions", DIMENSIONS)):
             yield measure_time(
-                f"partition {name} of one asset in the UI, with 10 queries x 1,000 customers x 365 days",
-                lambda _number, query=query: _send(instance, query),  # type: ignore[misc]
+                f"partition {title} of one asset in the UI, with 10 queries x 1,000 customers x 365 days",
+                lambda _number, graphql=graphql: _send(server, graphql),  # type: ignore[misc]
                 rounds=ROUNDS,
                 limit=1.0,
             )
 
 
-def _send(instance: Served, query: str) -> None:
-    answer = instance.ask(query, asset={"path": ["warehouse", "campaign_daily"]})
+def _send(server: DagsterServer, query: str) -> None:
+    answer = server.query(query, asset={"path": ["warehouse", "campaign_daily"]})
     assert answer["assetNodeOrError"]

@@ -18,7 +18,7 @@ from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Outcome
 from ads_pipeline.errors import AdsPipelineError
 from ads_pipeline.validator.judging import judge_runs
-from ads_pipeline_tests.builders import seal_by_hand
+from ads_pipeline_tests.builders import write_sealed_run
 from ads_pipeline_tests.pipeline.builders import (
     LocalDeployment,
     corrupt_payload,
@@ -38,7 +38,7 @@ def run_pipeline(spark: SparkSession, home: Path) -> Any:
     """The whole pipeline, with a restated, a demoted and an unloaded run, then reconciliation and compaction."""
     with open_deployment(home, spark, f"sqlite:///{home / 'ledger.db'}") as deployment:
         damaged = Run(key=key(9), run_id="damaged")
-        seal_by_hand(deployment.home / "raw", damaged, b"{}\n", payload_sha256="0" * 64)
+        write_sealed_run(deployment.home / "raw", damaged, b"{}\n", payload_sha256="0" * 64)
         valid = [seal_run(deployment, key(customer), count=3) for customer in (1, 2, 3)]
         judged, loaded = deployment.pipeline.judge_and_load([*valid, seal_invalid_run(deployment, key(8)), damaged])
         restated = seal_run(deployment, key(3), "r2", all_conversions=2.0, search_impression_share=0.5)

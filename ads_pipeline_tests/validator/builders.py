@@ -11,7 +11,7 @@ from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import PAYLOAD, Seal, SealFacts
 from ads_pipeline.validator.judging import SealedPayload
-from ads_pipeline_tests.builders import seal_by_hand
+from ads_pipeline_tests.builders import write_sealed_run
 
 DAY = date(2026, 2, 3)
 CUSTOMER = "1234567890"
@@ -59,7 +59,7 @@ def create_run(root: Path, run_id: str, *rows: dict[str, Any], customer_id: str 
 
 def create_outside_run(root: Path, run_id: str, payload: bytes, **seal: Any) -> SealedPayload:
     """A run of these bytes, sealed by an outside extractor, with changed fields in its seal."""
-    seal_by_hand(root, make_run(run_id), payload, **seal)
+    write_sealed_run(root, make_run(run_id), payload, **seal)
     return _describe_payload(root, RawRuns(root).read_seal(make_run(run_id)))
 
 

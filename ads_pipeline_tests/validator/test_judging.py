@@ -24,7 +24,7 @@ from ads_pipeline.errors import JudgingFailed
 from ads_pipeline.validator.contract_checks import check_rows
 from ads_pipeline.validator.judging import Judgement, SealedPayload, judge_runs, read_accepted_rows
 from ads_pipeline.validator.payload import read_rows
-from ads_pipeline_tests.builders import tree
+from ads_pipeline_tests.builders import read_tree
 from ads_pipeline_tests.example_counts import examples
 from ads_pipeline_tests.validator.builders import (
     CUSTOMER,
@@ -111,7 +111,7 @@ def test_verdict_is_repeatable_and_raw_files_stay_unchanged(
     spark: SparkSession, runs: dict[str, SealedPayload], tmp_path: Path
 ) -> None:
     """A verdict depends only on the bytes and the rules. Judging changes neither content nor mode of raw files."""
-    before = tree(tmp_path)
+    before = read_tree(tmp_path)
     payloads = list(runs.values())
     first = judge_runs(spark, payloads, RULES)
     assert judge_runs(spark, payloads, RULES) == first
@@ -119,7 +119,7 @@ def test_verdict_is_repeatable_and_raw_files_stay_unchanged(
     assert alone == first[:6]
     reverse = judge_runs(spark, payloads[::-1], RULES, validation_id="v2")
     assert [_without_validation_id(judgement) for judgement in reverse[::-1]] == first
-    assert tree(tmp_path) == before
+    assert read_tree(tmp_path) == before
 
 
 def _without_validation_id(judgement: Judgement) -> Judgement:
