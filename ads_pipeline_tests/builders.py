@@ -1,4 +1,4 @@
-"""Small values the raw tests share: a partition, its runs, the facts of a landing, what a root holds."""
+"""Test data of partitions and raw runs, and checks that several tests share."""
 
 import hashlib
 import json
@@ -35,7 +35,7 @@ def run(run_id: str = "r1", partition: PartitionKey | None = None) -> Run:
     return Run(key=partition or key(), run_id=run_id)
 
 
-def facts() -> SealFacts:
+def seal_facts() -> SealFacts:
     return SealFacts(
         extracted_at=datetime(2026, 2, 4, 5, 6, 7, 89, tzinfo=UTC),
         schema_version="1",
@@ -47,7 +47,7 @@ def facts() -> SealFacts:
 
 
 def seal_document(sealed: Run, payload: bytes, **changes: Any) -> dict[str, Any]:
-    """What metadata.json says of these bytes, every field filled, some of them changed."""
+    """The content of metadata.json for these bytes, with every field, some of them changed."""
     return {
         "source": sealed.key.source,
         "customer_id": sealed.key.customer_id,
@@ -65,8 +65,8 @@ def seal_document(sealed: Run, payload: bytes, **changes: Any) -> dict[str, Any]
     }
 
 
-def seal_by_hand(root: Path, sealed: Run, payload: bytes, **changes: Any) -> Path:
-    """A run that something other than `land` put there, and its directory."""
+def write_sealed_run(root: Path, sealed: Run, payload: bytes, **changes: Any) -> Path:
+    """Write a sealed run without `land`, and return its directory."""
     directory = root / sealed.path
     directory.mkdir(parents=True)
     (directory / PAYLOAD).write_bytes(payload)
@@ -74,15 +74,15 @@ def seal_by_hand(root: Path, sealed: Run, payload: bytes, **changes: Any) -> Pat
     return directory
 
 
-def tree(top: Path) -> dict[str, tuple[int, bytes]]:
-    """Every entry below a directory with its mode and, where it has any, its content."""
+def read_tree(top: Path) -> dict[str, tuple[int, bytes]]:
+    """Every path below a directory with its mode and, for files, its content."""
     return {
         str(path.relative_to(top)): (path.lstat().st_mode, path.read_bytes() if path.is_file() else b"")
         for path in top.rglob("*")
     }
 
 
-def found(raw: RawRuns, since: date = DAY, until: date = DAY) -> list[Seal | DamagedRun]:
+def find_runs(raw: RawRuns, since: date = DAY, until: date = DAY) -> list[Seal | DamagedRun]:
     return list(raw.find_runs(source="google_ads", since=since, until=until))
 
 
@@ -93,24 +93,26 @@ def assert_unreadable(raw: RawRuns, error: type[RawError]) -> None:
         pass
 
 
-def assert_listed_as_damage(raw: RawRuns) -> None:
+def assert_listed_as_damaged(raw: RawRuns) -> None:
     (damage,) = raw.list_runs(key())
     assert isinstance(damage, DamagedRun)
     assert (damage.path, damage.run) == (run().path, run())
-    assert found(raw) == [damage]
+    assert find_runs(raw) == [damage]
 
 
-def race(root: Path, rounds: int, racer: int, start: Barrier, results: "SimpleQueue[tuple[int, list[int]]]") -> None:
-    """Lands, in each round, the run that every other racer lands too, and reports the rounds that were won."""
+def land_in_races(
+    root: Path, rounds: int, racer: int, start: Barrier, results: "SimpleQueue[tuple[int, list[int]]]"
+) -> None:
+    """In each round, land the run that every other racer lands too; put the rounds won into `results`."""
     won = []
     for number in range(rounds):
 
         def rows() -> Iterator[dict[str, int]]:
             yield {"racer": racer}
-            start.wait(60)  # by now every racer has found the name free
+            start.wait(300)  # every racer has checked by now that the name is free
 
         try:
-            RawRuns(root).land(run(f"round-{number}"), rows(), facts())
+            RawRuns(root).land(run(f"round-{number}"), rows(), seal_facts())
             won.append(number)
         except RunExists:
             pass

@@ -1,4 +1,4 @@
-"""Starts what tests need for real: a Postgres cluster with an empty ledger, the same in SQLite, and a local Spark."""
+"""Shared fixtures: a Postgres server, empty ledgers in Postgres and SQLite, and a local Spark session."""
 
 import os
 import shutil
@@ -18,32 +18,31 @@ from ads_pipeline.ledger import database
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline_tests.ledger.builders import FakeClock
 
-# Many short-lived Sparks: what a JVM would gain by compiling well and collecting in parallel, it never earns back.
+# The tests start many short JVMs, for which optimizing compilers and a parallel collector do not pay off.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-LONG = 300  # seconds that a test may take to be one of those that begin first
+LONG = 1_200  # seconds; a test with this limit mostly waits for Dagster's daemon, and starts first
 
-settings.register_profile("ads_pipeline", deadline=None)  # a shared machine is slow at any moment
+settings.register_profile("ads_pipeline", deadline=None)  # a shared machine may be slow at any moment
 settings.load_profile("ads_pipeline")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that take minutes begin first, near the head of each worker's share; else all would wait for them."""
-    long = [item for item in items if (mark := item.get_closest_marker("timeout")) and mark.args[0] >= LONG]
-    short = [item for item in items if item not in set(long)]
-    workers = int(getattr(config, "workerinput", {}).get("workercount", 1))
-    items[:] = short
-    for number, item in enumerate(long):
-        share = number % workers
-        items.insert(share * len(items) // workers + share * len(long), item)  # rather behind its head than before it
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start files with tests of minutes first, so that no worker runs one alone at the end."""
+    long = {item.path for item in items if (mark := item.get_closest_marker("timeout")) and mark.args[0] >= LONG}
+    items.sort(key=lambda item: item.path not in long)
 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
-    """The address of a real Postgres server on a socket of its own, with a migrated template database."""
-    home = Path(tempfile.mkdtemp(prefix="pg"))  # a socket's path must be short
+    """The URL of a real Postgres server on its own socket, with a migrated template database."""
+    home = Path(tempfile.mkdtemp(prefix="pg"))  # the path of a socket must be short
     server = get_server(home / "data", cleanup_mode="stop")
     try:
         url = server.get_uri(driver="psycopg2")
+        # No test needs a database after a power failure. fsync takes most of the time that CREATE DATABASE takes.
+        for setting in ("fsync", "full_page_writes"):
+            _execute(url, f"ALTER SYSTEM SET {setting} = off")
+        _execute(url, "SELECT pg_reload_conf()")
         _execute(url, "CREATE DATABASE ledger_template")
         engine = database.open_engine(_named(url, "ledger_template"))
         database.migrate(engine)
@@ -56,7 +55,7 @@ def postgres_server() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A real local Spark."""
+    """A real local Spark session."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     session = (
         SparkSession.builder.master("local[2]")
@@ -94,14 +93,14 @@ def sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
 def postgres_url(postgres_server: str) -> Iterator[str]:
     """An empty, migrated ledger in a Postgres database."""
     name = f"t_{uuid.uuid4().hex}"
-    _execute(postgres_server, f"CREATE DATABASE {name} TEMPLATE ledger_template")
+    _execute(postgres_server, f"CREATE DATABASE {name} TEMPLATE ledger_template STRATEGY FILE_COPY")
     yield _named(postgres_server, name)
     _execute(postgres_server, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.fixture
 def unmigrated_postgres_url(postgres_server: str) -> Iterator[str]:
-    """A Postgres database with nothing in it."""
+    """An empty Postgres database without a schema."""
     name = f"t_{uuid.uuid4().hex}"
     _execute(postgres_server, f"CREATE DATABASE {name}")
     yield _named(postgres_server, name)
@@ -110,7 +109,7 @@ def unmigrated_postgres_url(postgres_server: str) -> Iterator[str]:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest) -> str:
-    """An empty, migrated ledger, once on each database."""
+    """The URL of an empty, migrated ledger, once for each database."""
     address: str = request.getfixturevalue(f"{request.param}_url")
     return address
 
@@ -128,14 +127,14 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def timed_ledger(url: str, clock: FakeClock) -> Iterator[Ledger]:
-    """A ledger whose time is the test's."""
+    """A ledger that uses the test's clock."""
     with Ledger.opened(url, clock=clock) as opened:
         yield opened
 
 
 @pytest.fixture
 def backdoor(url: str) -> Iterator[sa.Engine]:
-    """The database itself, past every rule of our own."""
+    """A direct connection to the ledger's database, without the product's rules."""
     engine = database.open_engine(url)
     yield engine
     engine.dispose()

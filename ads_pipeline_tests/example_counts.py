@@ -1,4 +1,4 @@
-"""How much a test tries: little for each change, much in `make soak`."""
+"""The number of Hypothesis examples: few in a normal test run, many in `make soak`."""
 
 import os
 from typing import Final
@@ -7,5 +7,5 @@ TIMES: Final = int(os.environ.get("SOAK", "1"))
 
 
 def examples(number: int) -> int:
-    """So many examples of a property for a change, and as many times more in a soak as it was told."""
+    """The number of examples, multiplied by the environment variable SOAK."""
     return number * TIMES

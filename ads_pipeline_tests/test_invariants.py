@@ -1,4 +1,4 @@
-"""The list of invariants and the tests that hold them are the same list."""
+"""Every listed invariant has a test, every marked test a listed invariant, and every test a docstring."""
 
 import ast
 import re
@@ -8,12 +8,12 @@ from pathlib import Path
 HERE = Path(__file__).parent
 
 
-def listed() -> list[str]:
+def listed_codes() -> list[str]:
     return re.findall(r"^\| ([A-Z][0-9]+) \|", (HERE / "invariants.md").read_text(), re.MULTILINE)
 
 
-def marked() -> Iterator[tuple[str, str]]:
-    """Each code in a marker, with the test that carries it."""
+def marked_tests() -> Iterator[tuple[str, str]]:
+    """Each marked code with its test."""
     for path in sorted(HERE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef):
@@ -28,21 +28,21 @@ def _codes(mark: ast.expr) -> list[str]:
     return []
 
 
-def test_every_invariant_has_a_test_and_every_mark_an_invariant() -> None:
-    """No promise is listed without a test that holds it, and no test claims a promise that is not listed."""
-    codes = listed()
+def test_invariants_and_marks_agree() -> None:
+    """Every listed invariant has a marked test, and every mark names a listed invariant."""
+    codes = listed_codes()
     assert len(codes) == len(set(codes))
-    held = {code for code, _test in marked()}
-    assert set(codes) - held == set(), "listed but held by no test"
-    assert held - set(codes) == set(), "claimed by a test but not listed"
+    tested = {code for code, _test in marked_tests()}
+    assert set(codes) - tested == set(), "listed, but no test has the mark"
+    assert tested - set(codes) == set(), "marked in a test, but not listed"
 
 
-def test_every_test_says_its_rule() -> None:
-    """Each test states the rule it checks in its docstring."""
-    silent = [
+def test_every_test_has_a_docstring() -> None:
+    """Each test function states its rule in a docstring."""
+    missing = [
         f"{path.name}::{node.name}"
         for path in sorted(HERE.rglob("*.py"))
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and not ast.get_docstring(node)
     ]
-    assert silent == []
+    assert missing == []

@@ -1,35 +1,35 @@
-"""Progress: a bar where there is a terminal, lines where there is none, and nothing where nobody looks."""
+"""Progress: a bar on a terminal, lines on other streams."""
 
 import io
 
-from ads_pipeline.progress import silence, telling
+from ads_pipeline.progress import no_progress, progress_on
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
+    """A stream that reports to be a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
-def test_a_terminal_gets_a_bar() -> None:
-    """The words, how many of how many, and the time; drawn over, not line after line."""
+def test_terminal_shows_bar() -> None:
+    """A terminal shows the step and the count on a bar that is redrawn in place."""
     terminal = Terminal()
-    with telling(terminal)("loading", 30) as done:
-        done(10)
-        done(20)
+    with progress_on(terminal)("loading", 30) as advance:
+        advance(10)
+        advance(20)
     shown = terminal.getvalue()
     assert "loading" in shown
     assert "30/30" in shown
     assert "\x1b[" in shown
 
 
-def test_anything_else_gets_lines() -> None:
-    """One line at the start and one for each advance, without control characters."""
+def test_other_stream_gets_lines() -> None:
+    """Another stream gets one line at the start and one for each advance, without control characters."""
     stream = io.StringIO()
-    with telling(stream)("loading", 1500) as done:
-        done(1000)
-        done(500)
+    with progress_on(stream)("loading", 1500) as advance:
+        advance(1000)
+        advance(500)
     lines = stream.getvalue().splitlines()
     assert lines[0] == "loading: 1,500 partitions"
     assert [line.rpartition(", ")[0] for line in lines[1:]] == [
@@ -39,7 +39,7 @@ def test_anything_else_gets_lines() -> None:
     assert all(line.isprintable() for line in lines)
 
 
-def test_nobody_needs_to_be_told() -> None:
-    """The silent way takes the same words."""
-    with silence("loading", 3) as done:
-        done(3)
+def test_no_progress_accepts_calls() -> None:
+    """`no_progress` accepts the calls of a reporter."""
+    with no_progress("loading", 3) as advance:
+        advance(3)

@@ -105,7 +105,7 @@ def construct(field: str, value: Any) -> object:
     return Run(key=KEY, run_id=value) if field == "run_id" else validate_name(field, value)
 
 
-def refused(attempt: Callable[[], object]) -> BadName:
+def catch_bad_name(attempt: Callable[[], object]) -> BadName:
     with pytest.raises(BadName) as caught:
         attempt()
     assert str(caught.value).isprintable()
@@ -129,37 +129,37 @@ def set_local_zone(zone: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("field", NAME_RULES)
 def test_name_length_limits(field: str) -> None:
-    """The shortest and the longest construct of a field are accepted; one more character is refused."""
+    """The shortest and the longest name of a field are accepted; one more character is refused."""
     shortest, longest = SHORTEST_AND_LONGEST[field]
     for value in (shortest, longest):
         assert validate_name(field, value) == value
         construct(field, value)
-    refused(lambda: construct(field, longest + "1"))
+    catch_bad_name(lambda: construct(field, longest + "1"))
 
 
 @pytest.mark.invariant("R5", "X2")
 @pytest.mark.parametrize("value", HOSTILE, ids=short)
 @pytest.mark.parametrize("field", NAME_RULES)
 def test_hostile_name_is_refused(field: str, value: object) -> None:
-    """A hostile construct is refused with field and rule, and its value escaped on one line."""
-    error = refused(lambda: construct(field, value))
+    """A hostile name is refused with field and rule, and its value escaped on one line."""
+    error = catch_bad_name(lambda: construct(field, value))
     rule = NAME_RULES[field][1]
     assert (error.field, error.rule, error.value) == (field, rule, value)
     assert str(error).startswith(f"{field}: ")
-    assert str(error).endswith(f" is refused: {rule}")
+    assert str(error).endswith(f" is catch_bad_name: {rule}")
 
 
 @pytest.mark.parametrize(("field", "value"), [(f, v) for f, values in HOSTILE_TO.items() for v in values], ids=short)
 def test_rules_differ_by_field(field: str, value: str) -> None:
-    """A construct that is valid for one field may be refused for another."""
-    assert refused(lambda: construct(field, value)).field == field
+    """A name that is valid for one field may be refused for another."""
+    assert catch_bad_name(lambda: construct(field, value)).field == field
 
 
 def test_refusal_shows_escaped_value_and_type() -> None:
     """A refusal shows escaped characters and the type of the value."""
-    assert r"'1\n\x1b[31m'" in str(refused(lambda: construct("customer_id", "1\n\x1b[31m")))
-    assert "customer_id: 1 is refused" in str(refused(lambda: construct("customer_id", 1)))
-    assert "\u2026" in str(refused(lambda: construct("customer_id", "9" * 300)))
+    assert r"'1\n\x1b[31m'" in str(catch_bad_name(lambda: construct("customer_id", "1\n\x1b[31m")))
+    assert "customer_id: 1 is catch_bad_name" in str(catch_bad_name(lambda: construct("customer_id", 1)))
+    assert "\u2026" in str(catch_bad_name(lambda: construct("customer_id", "9" * 300)))
 
 
 @pytest.mark.invariant("S20")
@@ -167,7 +167,7 @@ def test_refusal_shows_escaped_value_and_type() -> None:
 def test_only_iso_dates_are_accepted(value: object) -> None:
     """A date is written YYYY-MM-DD and is a plain date; datetimes are refused: a zone could shift the day."""
     for attempt in (lambda: parse_date(value), lambda: construct("logical_date", value)):
-        error = refused(attempt)
+        error = catch_bad_name(attempt)
         assert (error.field, error.rule) == ("logical_date", DATE_RULE)
 
 
@@ -224,7 +224,7 @@ def test_parsed_text_formats_to_itself(text: str) -> None:
 )
 def test_malformed_text_is_refused(text: str) -> None:
     """A key needs exactly four valid parts."""
-    refused(lambda: parse_key(text))
+    catch_bad_name(lambda: parse_key(text))
 
 
 @pytest.mark.invariant("R5")
@@ -239,7 +239,7 @@ def test_malformed_text_is_refused(text: str) -> None:
 )
 def test_malformed_path_is_refused(part: str, instead: str) -> None:
     """A path that is not exactly a run's path is refused."""
-    refused(lambda: parse_run_path(RUN_PATH.replace(part, instead)))
+    catch_bad_name(lambda: parse_run_path(RUN_PATH.replace(part, instead)))
 
 
 @pytest.mark.invariant("O6")
@@ -249,7 +249,7 @@ def test_malformed_path_is_refused(part: str, instead: str) -> None:
 )
 def test_malformed_dagster_key_is_refused(text: str) -> None:
     """A range, a list or a third dimension is not parsed as one partition."""
-    refused(lambda: parse_dagster_key(text, source="s", query_name="q"))
+    catch_bad_name(lambda: parse_dagster_key(text, source="s", query_name="q"))
 
 
 @pytest.mark.invariant("O6")
@@ -265,7 +265,7 @@ def test_dagster_formats_the_same_key(key: PartitionKey) -> None:
 @pytest.mark.invariant("O6")
 def test_dagster_definition_accepts_key() -> None:
     """A real multi-partitions definition contains the key and splits it into the same two parts."""
-    customers = dg.DynamicPartitionsDefinition(construct="customers")
+    customers = dg.DynamicPartitionsDefinition(name="customers")
     days = dg.DailyPartitionsDefinition(start_date="2024-01-01")
     both = dg.MultiPartitionsDefinition({"customer": customers, "date": days})
     with dg.DagsterInstance.ephemeral() as instance:
@@ -323,7 +323,7 @@ def test_generated_run_id_ignores_time_zone(moment: datetime, tail: str, other: 
 )
 def test_generated_run_id_needs_eight_hex_digits(tail: str) -> None:
     """Another random part is refused, because it could weaken uniqueness or escape the path."""
-    assert refused(lambda: generate_run_id(datetime(2024, 1, 1, tzinfo=UTC), tail)).field == "run_id"
+    assert catch_bad_name(lambda: generate_run_id(datetime(2024, 1, 1, tzinfo=UTC), tail)).field == "run_id"
 
 
 @given(some=st.lists(runs))

@@ -1,4 +1,4 @@
-"""What an event may say, and the key and the text that every store must agree on."""
+"""Run events: validation, the idempotency key and the canonical JSON text."""
 
 import json
 from dataclasses import replace
@@ -10,21 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ads_pipeline.domain.run_events import (
-    DEEPEST,
     LEDGER_TYPES,
-    LONGEST,
+    MAX_DATA_DEPTH,
+    MAX_DATA_LENGTH,
     REPEATABLE,
     RUN_TYPES,
     STEP_TYPES,
     AppendResult,
     Event,
-    Origin,
+    EventOrigin,
     canonical_json,
     idempotency_key,
 )
 from ads_pipeline.errors import BadEvent
 from ads_pipeline_tests.run_event_stores import builders
-from ads_pipeline_tests.run_event_stores.builders import told
+from ads_pipeline_tests.run_event_stores.builders import make_event
 
 Parts = tuple[str, str | None, int, str, str]  # run, step, logical attempt, type, plan
 EVENT_ID = "0b6ff1c0-7d1f-4f39-9a55-2d8b0f6a7c11"
@@ -44,38 +44,41 @@ GOLDEN: list[tuple[Parts, str]] = [
 ]  # fmt: skip
 
 
-def of(parts: Parts, **more: Any) -> Event:
+def event_with_key(parts: Parts, **more: Any) -> Event:
     run_id, step_id, attempt, event_type, plan = parts
-    return told(run_id, event_type, step_id, plan_version=plan, logical_attempt_id=attempt, **more)
+    return make_event(run_id, event_type, step_id, plan_version=plan, logical_attempt_id=attempt, **more)
 
 
-def but(event: Event, name: str, value: Any) -> Event:
+def change_field(event: Event, name: str, value: Any) -> Event:
     """The event with another value in one field."""
     return replace(event, **dict[str, Any]({name: value}))
 
 
 @pytest.mark.invariant("E16")
 @pytest.mark.parametrize(("parts", "digest"), GOLDEN, ids=str)
-def test_keys_are_those_of_other_implementations(parts: Parts, digest: str) -> None:
-    """The key is SHA-256 of the five parts between bars, as any tool computes it."""
+def test_key_is_standard_sha256(parts: Parts, digest: str) -> None:
+    """The key is the SHA-256 of the five parts joined by bars."""
     run_id, step_id, attempt, event_type, plan = parts
-    assert of(parts).idempotency_key == digest
+    assert event_with_key(parts).idempotency_key == digest
     assert digest == idempotency_key(
         run_id=run_id, step_id=step_id, logical_attempt_id=attempt, event_type=event_type, plan_version=plan
     )
 
 
 @pytest.mark.invariant("E16")
-def test_the_first_attempt_need_not_be_said() -> None:
-    """Without a number an event is attempt 1, but one that may come again has no key before the store counts it."""
-    event = told("r1", "StepCompleted", "s1", plan_version="p1")
+def test_attempt_defaults_to_one() -> None:
+    """An event without an attempt number is attempt 1; a repeatable event has no key until the store numbers it."""
+    event = make_event("r1", "StepCompleted", "s1", plan_version="p1")
     assert (event.logical_attempt_id, event.idempotency_key) == (1, GOLDEN[1][1])
     for event_type in sorted(REPEATABLE):
-        again = told("r1", event_type)
+        again = make_event("r1", event_type)
         assert again.logical_attempt_id is None
-        with pytest.raises(BadEvent, match=r"^event: logical_attempt_id: .*the store gives it"):
+        with pytest.raises(BadEvent, match=r"^event: logical_attempt_id: .*has not numbered"):
             _ = again.idempotency_key
-        assert again.numbered(2).idempotency_key == told("r1", event_type, logical_attempt_id=2).idempotency_key
+        assert (
+            again.with_occurrence(2).idempotency_key
+            == make_event("r1", event_type, logical_attempt_id=2).idempotency_key
+        )
 
 
 # Few values, so that equal parts are as common as parts that only look alike when they are joined.
@@ -89,18 +92,18 @@ parts_of_keys: st.SearchStrategy[Parts] = st.tuples(
 
 
 @pytest.mark.invariant("E16")
-@given(one=parts_of_keys, other=parts_of_keys, taken=st.lists(st.booleans(), min_size=5, max_size=5))
-def test_the_key_changes_with_each_part(one: Parts, other: Parts, taken: list[bool]) -> None:
+@given(one=parts_of_keys, other=parts_of_keys, choices=st.lists(st.booleans(), min_size=5, max_size=5))
+def test_key_changes_with_each_part(one: Parts, other: Parts, choices: list[bool]) -> None:
     """Two events have one key exactly when all five parts are equal."""
-    mixed: Any = tuple(b if take else a for a, b, take in zip(one, other, taken, strict=True))
-    assert (of(one).idempotency_key == of(mixed).idempotency_key) is (one == mixed)
-    assert of(one).idempotency_key == of(one).idempotency_key
+    mixed: Any = tuple(b if take else a for a, b, take in zip(one, other, choices, strict=True))
+    assert (event_with_key(one).idempotency_key == event_with_key(mixed).idempotency_key) is (one == mixed)
+    assert event_with_key(one).idempotency_key == event_with_key(one).idempotency_key
 
 
 @pytest.mark.invariant("E16")
-@given(event=builders.whole_events, other=builders.whole_events)
-def test_the_key_depends_on_nothing_else(event: Event, other: Event) -> None:
-    """The engine's own attempts, ids, times, versions and payload are no part of what makes an event the same."""
+@given(event=builders.full_events, other=builders.full_events)
+def test_key_ignores_other_fields(event: Event, other: Event) -> None:
+    """Engine attempts, ids, times, versions and payload do not change the key."""
     free = (
         "event_id", "emitted_at", "engine_attempt_id", "event_data", "adapter_version", "engine_run_ref",
         "caused_by_signal_id", "parent_event_id",
@@ -111,18 +114,18 @@ def test_the_key_depends_on_nothing_else(event: Event, other: Event) -> None:
 @pytest.mark.invariant("E16")
 @pytest.mark.parametrize("name", ["run_id", "step_id", "event_type", "plan_version", "logical_attempt_id"])
 @pytest.mark.parametrize("spelled", ["a|b", "|", "a|", "|a"])
-def test_no_part_of_a_key_holds_a_bar(name: str, spelled: str) -> None:
-    """Else two different events could be spelled alike."""
+def test_key_parts_have_no_separator(name: str, spelled: str) -> None:
+    """A bar in any part is refused, because two different events could get one key."""
     with pytest.raises(BadEvent, match=f"^event: {name}: ") as refused:
-        but(of(GOLDEN[1][0]), name, spelled)
+        change_field(event_with_key(GOLDEN[1][0]), name, spelled)
     assert refused.value.field == name
 
 
 @pytest.mark.invariant("E16")
-def test_no_step_has_the_name_that_stands_for_the_run() -> None:
-    """A step called RUN would have the key of the run itself."""
+def test_step_name_run_is_reserved() -> None:
+    """A step named RUN is refused, because it would have the key of the run itself."""
     with pytest.raises(BadEvent, match=r"^event: step_id: RUN "):
-        told("r1", "NoteTaken", "RUN")
+        make_event("r1", "NoteTaken", "RUN")
 
 
 NAMES = ["run_id", "plan_version", "event_type", "step_id", "adapter_version", "caused_by_signal_id"]
@@ -153,8 +156,8 @@ BAD_IDS: list[object] = ["", EVENT_ID.upper(), EVENT_ID + "\n", EVENT_ID.replace
     [(name, value) for name in NAMES for value in BAD_NAMES] + [(name, value) for name in IDS for value in BAD_IDS],
     ids=ascii,
 )
-def test_names_keep_their_rules(name: str, value: object) -> None:
-    """A name that some place could not show or keep is refused, on one printable line that says which it is."""
+def test_invalid_names_are_refused(name: str, value: object) -> None:
+    """An invalid name is refused with its field, on one printable line."""
     fields: dict[str, Any] = {"run_id": "r1", "event_type": "NoteTaken", "step_id": "s1"} | {name: value}
     with pytest.raises(BadEvent, match=f"^event: {name}: ") as refused:
         Event(**{"plan_version": builders.PLAN, "emitted_at": builders.EMITTED_AT} | fields)
@@ -163,10 +166,10 @@ def test_names_keep_their_rules(name: str, value: object) -> None:
 
 
 @pytest.mark.parametrize("name", ["run_id", "plan_version", "event_type", "event_id", "emitted_at"])
-def test_some_fields_are_always_said(name: str) -> None:
-    """None is no run, no plan, no type, no id and no time."""
+def test_required_fields_are_not_none(name: str) -> None:
+    """Run, plan, type, id and time are required."""
     with pytest.raises(BadEvent, match=f"^event: {name}: "):
-        but(told("r1", "NoteTaken"), name, None)
+        change_field(make_event("r1", "NoteTaken"), name, None)
 
 
 @pytest.mark.parametrize(
@@ -174,37 +177,37 @@ def test_some_fields_are_always_said(name: str) -> None:
     [("run_id", 96), ("plan_version", 96), ("adapter_version", 96), ("caused_by_signal_id", 96), ("step_id", 256),
      ("event_type", 64)],
 )  # fmt: skip
-def test_names_have_a_longest(name: str, longest: int) -> None:
-    """A name may be as long as its column, and not a letter longer."""
-    event = told("r1", "NoteTaken", "s1")
-    assert getattr(but(event, name, "n" * longest), name) == "n" * longest
+def test_name_length_is_limited(name: str, longest: int) -> None:
+    """A name may be as long as its column, and not one character longer."""
+    event = make_event("r1", "NoteTaken", "s1")
+    assert getattr(change_field(event, name, "n" * longest), name) == "n" * longest
     with pytest.raises(BadEvent, match=f"^event: {name}: "):
-        but(event, name, "n" * (longest + 1))
+        change_field(event, name, "n" * (longest + 1))
 
 
 @pytest.mark.parametrize("name", ["logical_attempt_id", "engine_attempt_id"])
 @pytest.mark.parametrize(
     "number", [0, -1, True, 1.0, "1", 2**63, float("nan"), 10**5000], ids=lambda n: type(n).__name__
 )
-def test_attempts_are_counted_from_one(name: str, number: object) -> None:
-    """Only a whole number from 1 that fits 64 bits is an attempt."""
+def test_attempt_numbers_start_at_one(name: str, number: object) -> None:
+    """An attempt number is a whole number from 1 that fits 64 bits."""
     with pytest.raises(BadEvent, match=f"^event: {name}: "):
-        but(told("r1", "StepStarted", "s1"), name, number)
+        change_field(make_event("r1", "StepStarted", "s1"), name, number)
 
 
-def test_an_event_is_of_the_run_or_of_a_step() -> None:
-    """What happens to runs names no step, what happens to steps names one, and types nobody knows are free."""
+def test_event_type_decides_about_step() -> None:
+    """Run events have no step, step events have one, and unknown types may have one."""
     assert not STEP_TYPES & (RUN_TYPES | REPEATABLE)
     assert LEDGER_TYPES < STEP_TYPES
     for event_type in sorted(RUN_TYPES | REPEATABLE):
-        assert told("r1", event_type).step_id is None
-        with pytest.raises(BadEvent, match=f"^event: step_id: {event_type} is about the whole run"):
-            told("r1", event_type, "s1")
+        assert make_event("r1", event_type).step_id is None
+        with pytest.raises(BadEvent, match=f"^event: step_id: {event_type} is a run-level event"):
+            make_event("r1", event_type, "s1")
     for event_type in sorted(STEP_TYPES):
-        assert told("r1", event_type, "s1").step_id == "s1"
-        with pytest.raises(BadEvent, match=f"^event: step_id: {event_type} needs one"):
-            told("r1", event_type)
-    assert [told("r1", "NoteTaken", step).step_id for step in (None, "s1")] == [None, "s1"]
+        assert make_event("r1", event_type, "s1").step_id == "s1"
+        with pytest.raises(BadEvent, match=f"^event: step_id: {event_type} needs a step_id"):
+            make_event("r1", event_type)
+    assert [make_event("r1", "NoteTaken", step).step_id for step in (None, "s1")] == [None, "s1"]
 
 
 @pytest.mark.invariant("E15")
@@ -213,9 +216,9 @@ def test_an_event_is_of_the_run_or_of_a_step() -> None:
     ["2026-03-01T10:00:00Z", "2026-03-01T10:00:00+05:45", "2026-03-01T10:00:00.123456-00:00", "20260301T100000+0000",
      "2026-03-01T10:00:00,5+01", "2026-W09-7T10:00+14:00", "0001-01-01T00:00:00+23:59"],
 )  # fmt: skip
-def test_a_time_is_kept_as_it_was_written(text: str) -> None:
-    """Any ISO 8601 text with an offset is a time, and not a character of it changes."""
-    assert told("r1", "RunStarted", emitted_at=text).emitted_at == text
+def test_emitted_at_is_kept_verbatim(text: str) -> None:
+    """Any ISO 8601 text with an offset is accepted and kept unchanged."""
+    assert make_event("r1", "RunStarted", emitted_at=text).emitted_at == text
 
 
 @pytest.mark.parametrize(
@@ -227,19 +230,21 @@ def test_a_time_is_kept_as_it_was_written(text: str) -> None:
      "2026-03-01T10:00:00Z" + " " * 30, 1772359200, 1.5, b"2026-03-01T10:00:00Z", datetime(2026, 3, 1, tzinfo=UTC)],
     ids=ascii,
 )  # fmt: skip
-def test_what_is_no_instant_is_refused(text: Any) -> None:
-    """A time without an offset, or one that only Python would read, has no place in an order."""
+def test_invalid_time_is_refused(text: Any) -> None:
+    """A time without an offset, or in a format that only Python reads, is refused."""
     with pytest.raises(BadEvent, match=r"^event: emitted_at: ") as refused:
-        told("r1", "RunStarted", emitted_at=text)
+        make_event("r1", "RunStarted", emitted_at=text)
     assert str(refused.value).isprintable()
 
 
-def test_an_event_told_again_by_number_is_else_the_same() -> None:
-    """Numbering changes the number alone, also not the event_id."""
-    event = told("r1", "RunPaused", event_data={"why": "lunch"}, engine_run_ref={"id": 7}, adapter_version="1.0")
-    assert replace(event.numbered(3), logical_attempt_id=None) == event
-    assert event.numbered(3).logical_attempt_id == 3
-    assert told("r1", "RunPaused").event_id != event.event_id
+def test_numbering_changes_only_the_number() -> None:
+    """`with_occurrence` changes only the attempt number; the event_id stays."""
+    event = make_event(
+        "r1", "RunPaused", event_data={"why": "lunch"}, engine_run_ref={"id": 7}, adapter_version="1.0"
+    )
+    assert replace(event.with_occurrence(3), logical_attempt_id=None) == event
+    assert event.with_occurrence(3).logical_attempt_id == 3
+    assert make_event("r1", "RunPaused").event_id != event.event_id
 
 
 def nested(levels: int) -> object:
@@ -273,23 +278,23 @@ REFUSED: dict[str, object] = {
     "date": date(2026, 3, 1),
     "object": object(),
     "complex": 1j,
-    "too deep": nested(DEEPEST + 1),
+    "too deep": nested(MAX_DATA_DEPTH + 1),
     "endless": circle,
-    "too long": "x" * (LONGEST - 1),
-    "too long with astral letters": "😀" * (LONGEST - 1),
-    "too many": [0] * LONGEST,
+    "too long": "x" * (MAX_DATA_LENGTH - 1),
+    "too long with astral letters": "😀" * (MAX_DATA_LENGTH - 1),
+    "too many": [0] * MAX_DATA_LENGTH,
 }
 
 
 @pytest.mark.invariant("E18")
 @pytest.mark.parametrize("field", ["event_data", "engine_run_ref"])
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_some_store_could_not_keep_is_refused_for_all(what: str, field: str) -> None:
-    """Wherever it hides, the event is refused before any store sees it, and the field is named."""
+def test_unstorable_data_is_refused(what: str, field: str) -> None:
+    """A value that some database cannot store is refused with its field, wherever it is nested."""
     values = [REFUSED[what]] if what.startswith("too deep") else [REFUSED[what], [0, {"a": [REFUSED[what]]}]]
     for value in values:
         with pytest.raises(BadEvent, match=f"^event: {field}: ") as refused:
-            but(told("r1", "RunStarted"), field, value)
+            change_field(make_event("r1", "RunStarted"), field, value)
         assert str(refused.value).isprintable()
         with pytest.raises(BadEvent, match=r"^event: event_data: "):
             canonical_json(value)
@@ -301,34 +306,34 @@ def test_what_some_store_could_not_keep_is_refused_for_all(what: str, field: str
     [
         (2**63 - 1, "9223372036854775807"),
         (-(2**63), "-9223372036854775808"),
-        (nested(DEEPEST), '[{"a":' * (DEEPEST // 2) + "1" + "}]" * (DEEPEST // 2)),
-        ("x" * (LONGEST - 2), '"' + "x" * (LONGEST - 2) + '"'),
-        ("😀" * (LONGEST - 2), '"' + "😀" * (LONGEST - 2) + '"'),
+        (nested(MAX_DATA_DEPTH), '[{"a":' * (MAX_DATA_DEPTH // 2) + "1" + "}]" * (MAX_DATA_DEPTH // 2)),
+        ("x" * (MAX_DATA_LENGTH - 2), '"' + "x" * (MAX_DATA_LENGTH - 2) + '"'),
+        ("😀" * (MAX_DATA_LENGTH - 2), '"' + "😀" * (MAX_DATA_LENGTH - 2) + '"'),
         ({"b": (1, 1.0, True), "a": None, "B": -0.0}, '{"B":-0.0,"a":null,"b":[1,1.0,true]}'),
         ("\u2028\x7f\x01", '"\u2028\x7f\\u0001"'),
     ],
     ids=["largest", "smallest", "deepest", "longest", "longest astral", "mixed", "odd letters"],
 )
-def test_the_text_of_a_value_is_known_beforehand(value: object, text: str) -> None:
-    """Names are sorted, nothing is spaced, letters are themselves; all up to the bounds themselves."""
+def test_canonical_json_examples(value: object, text: str) -> None:
+    """Keys are sorted, there is no whitespace, characters are not escaped; values up to the limits are accepted."""
     assert canonical_json(value) == text
-    event = told("r1", "RunStarted", event_data=value, engine_run_ref=value)
-    assert (event.payload, event.engine_run) == (text, text)
+    event = make_event("r1", "RunStarted", event_data=value, engine_run_ref=value)
+    assert (event.payload, event.engine_run_json) == (text, text)
 
 
-def turned(value: object) -> object:
-    """The same value with the names of each object in the opposite order, and tuples for lists."""
+def reverse_order(value: object) -> object:
+    """The same value with the keys of each object in reverse order, and tuples in place of lists."""
     if isinstance(value, dict):
-        return {name: turned(value[name]) for name in reversed(value)}
-    return tuple(turned(each) for each in value) if isinstance(value, list) else value
+        return {name: reverse_order(value[name]) for name in reversed(value)}
+    return tuple(reverse_order(each) for each in value) if isinstance(value, list) else value
 
 
 @pytest.mark.invariant("E18")
 @given(value=builders.json_values)
-def test_one_value_has_one_text(value: object) -> None:
-    """The order of names does not matter, reading the text gives the value, and its text again is the same."""
+def test_equal_values_have_equal_text(value: object) -> None:
+    """The order of keys does not matter, parsing the text gives the value, and its text is the same again."""
     text = canonical_json(value)
-    assert canonical_json(turned(value)) == text
+    assert canonical_json(reverse_order(value)) == text
     assert json.loads(text) == value
     assert canonical_json(json.loads(text)) == text
     assert "\n" not in text
@@ -336,42 +341,42 @@ def test_one_value_has_one_text(value: object) -> None:
 
 @pytest.mark.invariant("E18")
 @given(one=builders.json_values, other=builders.json_values)
-def test_two_values_have_two_texts(one: object, other: object) -> None:
-    """Values that differ, if only as 1 and 1.0 do, differ in their text, and so do events that hold them."""
+def test_different_values_have_different_text(one: object, other: object) -> None:
+    """Values that differ, even as 1 and 1.0 do, have different texts, and so have their events."""
     same = json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
     assert (canonical_json(one) == canonical_json(other)) is same
-    event = told("r1", "RunStarted", event_data=one)
+    event = make_event("r1", "RunStarted", event_data=one)
     assert (replace(event, event_data=other) == event) is same
 
 
 @pytest.mark.invariant("E18")
 @pytest.mark.parametrize("field", ["event_data", "engine_run_ref"])
-def test_events_are_equal_when_their_texts_are(field: str) -> None:
-    """How the producer held a value does not matter, its text does; and events can stand in sets."""
-    event = but(told("r1", "RunStarted"), field, {"a": [1], "b": 2})
-    same, other = but(event, field, {"b": 2, "a": (1,)}), but(event, field, {"a": [1.0], "b": 2})
+def test_events_are_compared_by_text(field: str) -> None:
+    """Events are equal when their texts are, and can be members of sets."""
+    event = change_field(make_event("r1", "RunStarted"), field, {"a": [1], "b": 2})
+    same, other = change_field(event, field, {"b": 2, "a": (1,)}), change_field(event, field, {"a": [1.0], "b": 2})
     assert {event, same, other} == {event, other}
     assert event != other
 
 
-def test_an_append_was_new_or_known() -> None:
-    """What is not idempotent was written, and the reverse."""
+def test_append_is_new_or_idempotent() -> None:
+    """An append is either idempotent or persisted."""
     for idempotent in (True, False):
         assert AppendResult(run_seq=1, idempotent=idempotent).persisted is not idempotent
 
 
-def test_an_origin_lends_its_names_to_events() -> None:
-    """What is true of all events of a run is said once; each event brings its own type, step and time."""
-    origin = Origin(
+def test_origin_provides_shared_fields() -> None:
+    """`EventOrigin.make_event` fills the fields of the run; the caller adds type, step and time."""
+    origin = EventOrigin(
         run_id="r1", plan_version="p1", engine_attempt_id=2, adapter_version="1.0", engine_run_ref={"id": "x"}
     )
     at = datetime(2026, 3, 1, 10, tzinfo=timezone(timedelta(hours=5, minutes=45)))
-    event = origin.event("StepStarted", at=at, step_id="s1", event_data=[1])
-    expected = told(
+    event = origin.make_event("StepStarted", at=at, step_id="s1", event_data=[1])
+    expected = make_event(
         "r1", "StepStarted", "s1", plan_version="p1", engine_attempt_id=2, adapter_version="1.0",
         engine_run_ref={"id": "x"}, event_data=[1], event_id=event.event_id,
         emitted_at="2026-03-01T10:00:00.000000+05:45",
     )  # fmt: skip
     assert event == expected
     with pytest.raises(BadEvent, match=r"^event: emitted_at: "):
-        origin.event("RunStarted", at=at.replace(tzinfo=None))
+        origin.make_event("RunStarted", at=at.replace(tzinfo=None))

@@ -1,4 +1,4 @@
-"""The transition table, held against a second table written by hand, and what must follow from it."""
+"""The transition table against a second table written by hand, and properties that follow from it."""
 
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -20,10 +20,10 @@ from ads_pipeline.domain.transitions import (
     RegisteredRun,
     Status,
     Verdict,
-    act_of,
-    carry_out,
-    move_for,
-    rule_on,
+    action_for,
+    apply_control_action,
+    apply_verdict,
+    transition_for,
 )
 from ads_pipeline.errors import BadName, IllegalTransition
 from ads_pipeline_tests import builders
@@ -31,12 +31,12 @@ from ads_pipeline_tests import builders
 KEY = builders.key()
 NOW = datetime(2026, 2, 4, 12, tzinfo=UTC)
 EARLIER = NOW - timedelta(hours=1)
-CURRENT = 5  # the ordinal of the run that holds the authority
-TOLD_BY = 6  # the ordinal of the run whose rejection an old message tells
+CURRENT = 5  # the ordinal of the run that has authority
+MESSAGE_ORDINAL = 6  # the ordinal of the run that an old message is about
 
-# What each act makes of a partition in each recorded state; `-` is refused.
+# The result of each action in each status; `-` is illegal.
 GRID_TEXT = """
-    act             absent   pending  failed   success
+    action             absent   pending  failed   success
     ACCEPT_NEWER    promote  promote  promote  promote
     ACCEPT_CURRENT  -        promote  promote  confirm
     ACCEPT_OLDER    -        promote  promote  supersede
@@ -51,7 +51,7 @@ GRID_TEXT = """
     MARK_TERMINAL   -        -        stay     -
     CLEAR_TERMINAL  -        stay     stay     stay
 """
-# What those words mean. A success has no message, so to keep it is to have none.
+# The meaning of the words above. A success has no message, so `keep` leaves it without one.
 MEANINGS_TEXT = """
     word       status   authority  attempts  message  effect
     promote    success  takes      +1        clear    promoted
@@ -69,8 +69,8 @@ Authority = tuple[str | None, str | None, int | None]
 
 
 class Cell(NamedTuple):
-    recorded: str
-    act: str
+    status_before: str
+    action: str
     status: str = "refused"
     authority: str = ""
     attempts: str = ""
@@ -78,201 +78,210 @@ class Cell(NamedTuple):
     effect: str = ""
 
     def __str__(self) -> str:
-        return f"{self.recorded}-{self.act}"
+        return f"{self.status_before}-{self.action}"
 
 
 def grid() -> Iterator[Cell]:
     (_, *states), *rows = (line.split() for line in GRID_TEXT.strip().splitlines())
     meanings = {word: rest for word, *rest in map(str.split, MEANINGS_TEXT.strip().splitlines())}
-    for act, *words in rows:
-        for recorded, word in zip(states, words, strict=True):
+    for action, *words in rows:
+        for status_before, word in zip(states, words, strict=True):
             status, *rest = meanings.get(word, ["refused"])
-            yield Cell(recorded, act, recorded if status == "same" else status, *rest)
+            yield Cell(status_before, action, status_before if status == "same" else status, *rest)
 
 
 GRID = tuple(grid())
 LEGAL = tuple(cell for cell in GRID if cell.status != "refused")
-JUDGED: dict[str, tuple[int, ...]] = {  # the ordinals of the runs a verdict may be about, for it to be that act
+# The ordinals of the judged run for which a verdict is that action.
+JUDGED_ORDINALS: dict[str, tuple[int, ...]] = {
     "ACCEPT_NEWER": (CURRENT + 1, CURRENT + 9),
     "ACCEPT_CURRENT": (CURRENT,),
     "ACCEPT_OLDER": (1, CURRENT - 1),
     "REJECT_CURRENT": (CURRENT,),
-    "REJECT_OTHER": (1, CURRENT - 1, TOLD_BY, TOLD_BY + 1),
+    "REJECT_OTHER": (1, CURRENT - 1, MESSAGE_ORDINAL, MESSAGE_ORDINAL + 1),
 }
 
 
 RECORDED = {"absent": None, "pending": Status.PENDING, "failed": Status.FAILED, "success": Status.SUCCESS}
 
 
-def registered(ordinal: int) -> RegisteredRun:
+def register(ordinal: int) -> RegisteredRun:
     run = builders.run(f"run-{ordinal}")
     return RegisteredRun(run=run, ordinal=ordinal, schema_version=f"v{ordinal}", record_count=ordinal * 100)
 
 
-def verdict_on(ordinal: int, outcome: Outcome, words: str) -> Verdict:
+def make_verdict(ordinal: int, outcome: Outcome, message: str) -> Verdict:
     if outcome is Outcome.ACCEPTED:
-        return Verdict(run=registered(ordinal).run, outcome=outcome, rows_read=ordinal * 100)
-    return Verdict(run=registered(ordinal).run, outcome=outcome, error_class="bad_rows", error_message=words)
+        return Verdict(run=register(ordinal).run, outcome=outcome, rows_read=ordinal * 100)
+    return Verdict(run=register(ordinal).run, outcome=outcome, error_class="bad_rows", error_message=message)
 
 
-def authority(state: PartitionState) -> Authority:
+def authority_columns(state: PartitionState) -> Authority:
     return state.current_run_id, state.schema_version, state.record_count
 
 
-def authority_of(ordinal: int | None) -> Authority:
+def expected_authority(ordinal: int | None) -> Authority:
     return (None, None, None) if ordinal is None else (f"run-{ordinal}", f"v{ordinal}", ordinal * 100)
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """A partition between two verdicts, with the ordinals that the ledger keeps beside it."""
+class LedgerView:
+    """A partition's state between two verdicts, with the ordinals that the ledger stores."""
 
     state: PartitionState
     current_ordinal: int | None = None
     message_ordinal: int | None = None
     effect: Effect | None = None
 
-    def hear(self, ordinal: int, outcome: Outcome, words: str = "words", *, now: datetime = NOW) -> "Standing":
-        verdict, run = verdict_on(ordinal, outcome, words), registered(ordinal)
-        beside = {"current_ordinal": self.current_ordinal, "message_ordinal": self.message_ordinal}
-        ruling = rule_on(self.state, verdict, registered=run, now=now, **beside)
-        current = ordinal if ruling.effect is Effect.PROMOTED else self.current_ordinal
-        return Standing(ruling.state, current, ruling.message_ordinal, ruling.effect)
+    def record(
+        self, ordinal: int, outcome: Outcome, message: str = "message", *, now: datetime = NOW
+    ) -> "LedgerView":
+        verdict, run = make_verdict(ordinal, outcome, message), register(ordinal)
+        ordinals_stored = {"current_ordinal": self.current_ordinal, "message_ordinal": self.message_ordinal}
+        effect = apply_verdict(self.state, verdict, registered=run, now=now, **ordinals_stored)
+        current = ordinal if effect.effect is Effect.PROMOTED else self.current_ordinal
+        return LedgerView(effect.state, current, effect.message_ordinal, effect.effect)
 
 
-NEW = Standing(PartitionState.absent(KEY))
+NEW = LedgerView(PartitionState.absent(KEY))
 
 
-def standing_as(name: str) -> Standing:
-    """A partition recorded so, with a current run and, unless it succeeded, an old message."""
+def view_with_status(name: str) -> LedgerView:
+    """A partition with this status, a current run and, unless it is a success, an old message."""
     if name == "absent":
         return NEW
-    words, told_by = (None, None) if name == "success" else ("old words", TOLD_BY)
-    run_id, version, rows = authority_of(CURRENT)
+    message, message_ordinal = (None, None) if name == "success" else ("old message", MESSAGE_ORDINAL)
+    run_id, version, rows = expected_authority(CURRENT)
     state = replace(NEW.state, current_run_id=run_id, schema_version=version, record_count=rows, attempt_count=3)
-    return Standing(replace(state, status=Status(name), error_message=words, updated_at=EARLIER), CURRENT, told_by)
+    return LedgerView(
+        replace(state, status=Status(name), error_message=message, updated_at=EARLIER), CURRENT, message_ordinal
+    )
 
 
-def happen(before: Standing, act: str, ordinal: int = CURRENT) -> Standing:
-    if act not in JUDGED:
-        return replace(before, state=carry_out(before.state, Action[act], now=NOW))
-    outcome = Outcome.ACCEPTED if act.startswith("ACCEPT") else Outcome.REJECTED
-    return before.hear(ordinal, outcome, "new words")
+def perform(before: LedgerView, action: str, ordinal: int = CURRENT) -> LedgerView:
+    if action not in JUDGED_ORDINALS:
+        return replace(before, state=apply_control_action(before.state, Action[action], now=NOW))
+    outcome = Outcome.ACCEPTED if action.startswith("ACCEPT") else Outcome.REJECTED
+    return before.record(ordinal, outcome, "new message")
 
 
 @pytest.mark.invariant("S5")
-def test_the_grid_has_every_cell_once() -> None:
-    """No pair of a recorded state and an act goes unexamined, and the product lists the legal ones only."""
-    pairs = [(RECORDED[cell.recorded], Action[cell.act]) for cell in GRID]
+def test_grid_has_every_pair_once() -> None:
+    """The grid has every pair of status and action, and the product's table has exactly the legal pairs."""
+    pairs = [(RECORDED[cell.status_before], Action[cell.action]) for cell in GRID]
     assert len(pairs) == len(set(pairs))
     assert set(pairs) == set(product((None, *Status), Action))
-    assert set(TRANSITIONS) == {(RECORDED[cell.recorded], Action[cell.act]) for cell in LEGAL}
+    assert set(TRANSITIONS) == {(RECORDED[cell.status_before], Action[cell.action]) for cell in LEGAL}
 
 
 @pytest.mark.invariant("S5")
 @pytest.mark.parametrize("cell", LEGAL, ids=str)
-def test_the_table_agrees_with_the_grid(cell: Cell) -> None:
-    """Each cell of the product's table says what the grid says."""
-    move = move_for(RECORDED[cell.recorded], Action[cell.act], partition=KEY)
-    assert move.to is RECORDED[cell.status]
-    assert move.takes_authority is (cell.authority == "takes")
-    assert move.message == cell.message
-    assert (move.effect or "-") == cell.effect
-    assert (move.effect is not None) is (cell.attempts == "+1")
+def test_table_equals_grid(cell: Cell) -> None:
+    """Each entry of the product's table equals the grid's."""
+    transition = transition_for(RECORDED[cell.status_before], Action[cell.action], partition=KEY)
+    assert transition.target is RECORDED[cell.status]
+    assert transition.takes_authority is (cell.authority == "takes")
+    assert transition.message == cell.message
+    assert (transition.effect or "-") == cell.effect
+    assert (transition.effect is not None) is (cell.attempts == "+1")
 
 
 @pytest.mark.invariant("S5", "S6", "S8", "S9")
 @pytest.mark.parametrize(
-    ("cell", "ordinal"), [(cell, ordinal) for cell in LEGAL for ordinal in JUDGED.get(cell.act, (0,))], ids=str
+    ("cell", "ordinal"),
+    [(cell, ordinal) for cell in LEGAL for ordinal in JUDGED_ORDINALS.get(cell.action, (0,))],
+    ids=str,
 )
-def test_each_act_does_what_the_grid_says(cell: Cell, ordinal: int) -> None:
-    """An act moves status, authority, count and message as its cell says, or hands back the very same value."""
-    before = standing_as(cell.recorded)
-    after = happen(before, cell.act, ordinal)
-    old, new = (before.state.error_message, before.message_ordinal), ("new words", ordinal)
+def test_action_has_effect_of_grid(cell: Cell, ordinal: int) -> None:
+    """An action changes status, authority, count and message as the grid says, or returns the same object."""
+    before = view_with_status(cell.status_before)
+    after = perform(before, cell.action, ordinal)
+    old, new = (before.state.error_message, before.message_ordinal), ("new message", ordinal)
     newest = old if before.message_ordinal is not None and before.message_ordinal > ordinal else new
     message = {"clear": (None, None), "keep": old, "set": new, "newest": newest}[cell.message]
-    assert after.state.recorded is RECORDED[cell.status]
-    assert authority(after.state) == (authority_of(ordinal) if cell.authority == "takes" else authority(before.state))
+    assert after.state.recorded_status is RECORDED[cell.status]
+    assert authority_columns(after.state) == (
+        expected_authority(ordinal) if cell.authority == "takes" else authority_columns(before.state)
+    )
     assert f"{after.state.attempt_count - before.state.attempt_count:+}" == cell.attempts
     assert (after.state.error_message, after.message_ordinal) == message
     assert (after.effect or "-") == cell.effect
-    unchanged = (cell.status, cell.attempts) == (cell.recorded, "+0")
+    unchanged = (cell.status, cell.attempts) == (cell.status_before, "+0")
     assert (after.state is before.state) is unchanged
     assert unchanged or (after.state.key, after.state.updated_at) == (KEY, NOW)
 
 
 @pytest.mark.invariant("S5")
 @pytest.mark.parametrize("cell", [cell for cell in GRID if cell not in LEGAL], ids=str)
-def test_every_other_act_is_refused_in_a_sentence(cell: Cell) -> None:
-    """What the grid does not allow is refused, with the partition, the act and the state it is in."""
-    act, ordinal = Action[cell.act], JUDGED.get(cell.act, (0,))[0]
-    said = f"^{KEY}: cannot {act.value} while the partition is {cell.recorded}: ."
-    with pytest.raises(IllegalTransition, match=said):
-        move_for(RECORDED[cell.recorded], act, partition=KEY)
-    with pytest.raises(IllegalTransition, match=said):  # of an absent one, a current run is a contradiction
-        happen(replace(standing_as(cell.recorded), current_ordinal=CURRENT), cell.act, ordinal)
+def test_illegal_action_is_refused(cell: Cell) -> None:
+    """An action that the grid does not allow raises an error with the partition, the action and the status."""
+    action, ordinal = Action[cell.action], JUDGED_ORDINALS.get(cell.action, (0,))[0]
+    expected = f"^{KEY}: cannot {action.value} while the partition is {cell.status_before}: ."
+    with pytest.raises(IllegalTransition, match=expected):
+        transition_for(RECORDED[cell.status_before], action, partition=KEY)
+    with pytest.raises(IllegalTransition, match=expected):  # an absent partition has no current run
+        perform(replace(view_with_status(cell.status_before), current_ordinal=CURRENT), cell.action, ordinal)
 
 
 @pytest.mark.invariant("S5")
-def test_a_verdict_is_no_control_act() -> None:
-    """Only a verdict, with its run and its count, makes the moves of a verdict."""
+def test_verdict_is_not_a_control_action() -> None:
+    """The transitions of verdicts cannot be made by a control action."""
     for cell in GRID:
-        if cell.act in JUDGED:
+        if cell.action in JUDGED_ORDINALS:
             with pytest.raises(IllegalTransition):
-                carry_out(standing_as(cell.recorded).state, Action[cell.act], now=NOW)
+                apply_control_action(view_with_status(cell.status_before).state, Action[cell.action], now=NOW)
 
 
-def test_a_verdict_is_classed_by_ordinals() -> None:
-    """Which act a verdict is depends on the two ordinals alone; without a current run every run is newer."""
+def test_verdict_action_follows_from_ordinals() -> None:
+    """The action of a verdict depends only on the two ordinals; without a current run every run is newer."""
 
-    def acts(outcome: Outcome, *, current: int | None) -> list[Action]:
-        return [act_of(outcome, ordinal=ordinal, current_ordinal=current) for ordinal in (1, 2, 3)]
+    def actions(outcome: Outcome, *, current: int | None) -> list[Action]:
+        return [action_for(outcome, ordinal=ordinal, current_ordinal=current) for ordinal in (1, 2, 3)]
 
-    assert acts(Outcome.ACCEPTED, current=2) == [Action.ACCEPT_OLDER, Action.ACCEPT_CURRENT, Action.ACCEPT_NEWER]
-    assert acts(Outcome.REJECTED, current=2) == [Action.REJECT_OTHER, Action.REJECT_CURRENT, Action.REJECT_OTHER]
-    assert acts(Outcome.ACCEPTED, current=None) == [Action.ACCEPT_NEWER] * 3
-    assert acts(Outcome.REJECTED, current=None) == [Action.REJECT_OTHER] * 3
-
-
-Step = tuple[Standing, int, Outcome, Standing]  # before, what was heard, after
+    assert actions(Outcome.ACCEPTED, current=2) == [Action.ACCEPT_OLDER, Action.ACCEPT_CURRENT, Action.ACCEPT_NEWER]
+    assert actions(Outcome.REJECTED, current=2) == [Action.REJECT_OTHER, Action.REJECT_CURRENT, Action.REJECT_OTHER]
+    assert actions(Outcome.ACCEPTED, current=None) == [Action.ACCEPT_NEWER] * 3
+    assert actions(Outcome.REJECTED, current=None) == [Action.REJECT_OTHER] * 3
 
 
-def walk(*heard: tuple[int, Outcome]) -> Iterator[Step]:
-    standing = NEW
-    for ordinal, outcome in heard:
-        after = standing.hear(ordinal, outcome, f"run {ordinal} is bad")
-        yield standing, ordinal, outcome, after
-        standing = after
+Step = tuple[LedgerView, int, Outcome, LedgerView]  # before, verdict, after
+
+
+def record_all(*verdicts: tuple[int, Outcome]) -> Iterator[Step]:
+    view = NEW
+    for ordinal, outcome in verdicts:
+        after = view.record(ordinal, outcome, f"run {ordinal} is bad")
+        yield view, ordinal, outcome, after
+        view = after
 
 
 ordinals = st.integers(1, 6)
-heard_before = st.tuples(ordinals, st.sampled_from(Outcome))
-walks = st.lists(heard_before, max_size=25).map(lambda heard: tuple(walk(*heard)))
+verdict_inputs = st.tuples(ordinals, st.sampled_from(Outcome))
+histories = st.lists(verdict_inputs, max_size=25).map(lambda verdicts: tuple(record_all(*verdicts)))
 
 
 @given(rejected=st.lists(ordinals, min_size=1, unique=True).flatmap(st.permutations))
-def test_the_newest_rejected_run_speaks(rejected: list[int]) -> None:
-    """Whichever rejection arrives last, the message is that of the newest run and nothing is current."""
-    *_, (_, _, _, last) = walk(*((ordinal, Outcome.REJECTED) for ordinal in rejected))
+def test_message_is_of_newest_rejected_run(rejected: list[int]) -> None:
+    """In whatever order rejections arrive, the message is the newest run's, and no run is current."""
+    *_, (_, _, _, last) = record_all(*((ordinal, Outcome.REJECTED) for ordinal in rejected))
     assert (last.state.error_message, last.message_ordinal) == (f"run {max(rejected)} is bad", max(rejected))
-    assert (authority(last.state), last.current_ordinal) == (authority_of(None), None)
+    assert (authority_columns(last.state), last.current_ordinal) == (expected_authority(None), None)
 
 
 @pytest.mark.invariant("S10")
-@given(steps=walks)
-def test_an_acceptance_never_takes_a_success_back_to_an_older_run(steps: tuple[Step, ...]) -> None:
-    """The current run of a success only ever gives way to a newer one."""
+@given(steps=histories)
+def test_acceptance_never_moves_authority_to_older_run(steps: tuple[Step, ...]) -> None:
+    """The current run of a success is only replaced by a newer one."""
     for before, ordinal, outcome, after in steps:
-        if before.state.recorded is Status.SUCCESS and outcome is Outcome.ACCEPTED:
+        if before.state.recorded_status is Status.SUCCESS and outcome is Outcome.ACCEPTED:
             assert after.current_ordinal == max(before.current_ordinal or 0, ordinal)
             assert after.state.status is Status.SUCCESS
 
 
 @pytest.mark.invariant("S9")
-@given(steps=walks)
-def test_rejecting_another_run_leaves_a_success_alone(steps: tuple[Step, ...]) -> None:
-    """A rejection of a run that is not current changes nothing of a success but its count and its time."""
+@given(steps=histories)
+def test_rejecting_another_run_keeps_success(steps: tuple[Step, ...]) -> None:
+    """Rejecting a run that is not current changes only the attempt count and the time of a success."""
     for before, ordinal, outcome, after in steps:
         if (
             before.state.status is Status.SUCCESS
@@ -284,67 +293,68 @@ def test_rejecting_another_run_leaves_a_success_alone(steps: tuple[Step, ...]) -
 
 
 @pytest.mark.invariant("S3", "S6")
-@given(steps=walks)
-def test_every_state_on_the_way_is_whole(steps: tuple[Step, ...]) -> None:
-    """Each verdict counts once; a success has authority and no message, a failure a message."""
+@given(steps=histories)
+def test_every_state_is_consistent(steps: tuple[Step, ...]) -> None:
+    """Each verdict counts once; a success has authority and no message, a failure has a message."""
     for number, (_, _, _, after) in enumerate(steps, start=1):
         assert after.state.attempt_count == number
-        assert after.state.status is Status.FAILED or None not in authority(after.state)
+        assert after.state.status is Status.FAILED or None not in authority_columns(after.state)
         assert bool(after.state.error_message) is (after.state.status is Status.FAILED)
 
 
-@given(steps=walks)
-def test_version_and_count_are_those_of_the_current_run(steps: tuple[Step, ...]) -> None:
-    """What a state says of its rows is what was registered for the run it names, whoever was judged since."""
+@given(steps=histories)
+def test_version_and_count_are_of_current_run(steps: tuple[Step, ...]) -> None:
+    """Schema version and record count are those registered for the current run, whichever runs were judged since."""
     for _, _, _, after in steps:
-        assert authority(after.state) == authority_of(after.current_ordinal)
+        assert authority_columns(after.state) == expected_authority(after.current_ordinal)
 
 
-moments = st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 - zone added
-control_acts = st.sampled_from([act for act in Action if act.name not in JUDGED])
+times = st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 - zone added
+control_actions = st.sampled_from([action for action in Action if action.name not in JUDGED_ORDINALS])
 
 
 @pytest.mark.invariant("S19")
-@given(happened=st.lists(st.tuples(control_acts | heard_before, moments), max_size=25))
-def test_time_moves_forward_with_every_write(happened: list[tuple[Action | tuple[int, Outcome], datetime]]) -> None:
-    """A change is dated by the clock, or a microsecond after the last one when the clock is not past that."""
-    standing = NEW
-    for act, now in happened:
-        before = standing.state
-        if isinstance(act, tuple):
-            standing = standing.hear(*act, now=now)
-        elif (before.recorded, act) in TRANSITIONS:
-            standing = replace(standing, state=carry_out(before, act, now=now))
-        if standing.state is not before:
+@given(events=st.lists(st.tuples(control_actions | verdict_inputs, times), max_size=25))
+def test_updated_at_only_grows(events: list[tuple[Action | tuple[int, Outcome], datetime]]) -> None:
+    """A change has the clock's time, or a microsecond more than the last change when the clock is not later."""
+    view = NEW
+    for action, now in events:
+        before = view.state
+        if isinstance(action, tuple):
+            view = view.record(*action, now=now)
+        elif (before.recorded_status, action) in TRANSITIONS:
+            view = replace(view, state=apply_control_action(before, action, now=now))
+        if view.state is not before:
             last = before.updated_at
-            assert standing.state.updated_at == (
-                now if last is None or last < now else last + timedelta(microseconds=1)
-            )
+            assert view.state.updated_at == (now if last is None or last < now else last + timedelta(microseconds=1))
 
 
 @pytest.mark.parametrize(
-    ("outcome", "kind", "words", "rows"), list(product(Outcome, (None, "bad_rows"), (None, "", "words"), (None, 0)))
+    ("outcome", "kind", "message", "rows"),
+    list(product(Outcome, (None, "bad_rows"), (None, "", "message"), (None, 0))),
 )
-def test_a_verdict_gives_its_reasons(outcome: Outcome, kind: str | None, words: str | None, rows: int | None) -> None:
-    """A rejection has its class and its words, an acceptance its count and neither of these, and else it is none."""
-    rejection = outcome is Outcome.REJECTED and kind is not None and bool(words)
-    acceptance = outcome is Outcome.ACCEPTED and kind is words is None and rows is not None
-    parts: dict[str, Any] = {"error_class": kind, "error_message": words, "rows_read": rows}
+def test_verdict_needs_matching_fields(
+    outcome: Outcome, kind: str | None, message: str | None, rows: int | None
+) -> None:
+    """A rejection needs a class and a message; an acceptance needs a row count and neither of these."""
+    rejection = outcome is Outcome.REJECTED and kind is not None and bool(message)
+    acceptance = outcome is Outcome.ACCEPTED and kind is message is None and rows is not None
+    parts: dict[str, Any] = {"error_class": kind, "error_message": message, "rows_read": rows}
     with nullcontext() if rejection or acceptance else pytest.raises(ValueError, match=f"^{KEY}/run-1: "):
         Verdict(run=builders.run("run-1"), outcome=outcome, **parts)
 
 
 @pytest.mark.parametrize("names", [{"validation_id": "../x"}, {"validation_id": "_"}, {"error_class": "B"}], ids=str)
-def test_the_names_in_a_verdict_keep_their_rules(names: dict[str, str]) -> None:
-    """A verdict's own names are held to the whitelist when it is made."""
-    parts: dict[str, Any] = {"error_class": "bad_rows", "error_message": "words"} | names
+def test_names_in_verdict_are_validated(names: dict[str, str]) -> None:
+    """The validation_id and error class of a verdict are validated on construction."""
+    parts: dict[str, Any] = {"error_class": "bad_rows", "error_message": "message"} | names
     with pytest.raises(BadName, match=f"^{next(iter(names))}: "):
-        Verdict(run=registered(1).run, outcome=Outcome.REJECTED, **parts)
+        Verdict(run=register(1).run, outcome=Outcome.REJECTED, **parts)
 
 
 @pytest.mark.invariant("X2")
-def test_a_rejection_is_told_on_one_line() -> None:
-    """The words of a rejection come from outside, so they are escaped and cut before anyone keeps them."""
-    message = str(verdict_on(1, Outcome.REJECTED, "\x1b[31mred\r\n\x00" + "x" * 3000).error_message)
+def test_rejection_message_is_one_line() -> None:
+    """The message of a rejection comes from outside, so it is escaped and cut on construction."""
+    message = str(make_verdict(1, Outcome.REJECTED, "\x1b[31mred\r\n\x00" + "x" * 3000).error_message)
     assert message.startswith(r"\x1b[31mred\r\n\x00xxx")
     assert len(message) == 2000

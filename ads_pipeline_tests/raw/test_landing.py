@@ -1,7 +1,6 @@
-"""Holds raw runs to R1, R2 and R4 to R8: whole or absent, immutable, one winner, safe names, no links, in order.
+"""Raw runs (R1, R2, R4 to R8): complete or absent, immutable, one winner, safe names, no links, row order.
 
-What a landing that breaks off leaves behind is in `test_raw_crashes`; what a seal may say, in `test_seal`.
-"""
+Interrupted landings are tested in `test_landing_crashes`, the content of seals in `test_seal`."""
 
 import hashlib
 import json
@@ -26,14 +25,14 @@ from ads_pipeline_tests.builders import (
     DAY,
     PAYLOAD_OF_ROWS,
     ROWS,
-    assert_listed_as_damage,
+    assert_listed_as_damaged,
     assert_unreadable,
-    facts,
-    found,
+    find_runs,
     key,
+    read_tree,
     run,
-    seal_by_hand,
-    tree,
+    seal_facts,
+    write_sealed_run,
 )
 from ads_pipeline_tests.example_counts import examples
 
@@ -62,13 +61,13 @@ def rewrite(path: Path, content: bytes) -> None:
 
 class TestReading:
     @pytest.mark.invariant("R1")
-    def test_a_landed_run_is_listed_and_reads_back(self, raw: RawRuns) -> None:
-        """What was landed is what is listed, verified and read, and the seal states the bytes that were written."""
-        seal = raw.land(run(), ROWS, facts())
-        assert (seal.run, seal.facts, seal.record_count) == (run(), facts(), 2)
+    def test_landed_run_is_listed_and_read(self, raw: RawRuns) -> None:
+        """A landed run is listed, verified and read, and the seal has the size and digest of the bytes."""
+        seal = raw.land(run(), ROWS, seal_facts())
+        assert (seal.run, seal.facts, seal.record_count) == (run(), seal_facts(), 2)
         assert seal.payload_bytes == len(PAYLOAD_OF_ROWS)
         assert seal.payload_sha256 == hashlib.sha256(PAYLOAD_OF_ROWS).hexdigest()
-        assert list(raw.list_runs(key())) == found(raw) == [seal]
+        assert list(raw.list_runs(key())) == find_runs(raw) == [seal]
         assert raw.read_seal(run()) == raw.verify(run()) == seal
         with raw.open(run()) as (again, payload):
             assert (again, payload.read()) == (seal, PAYLOAD_OF_ROWS)
@@ -91,9 +90,9 @@ class TestReading:
     def test_rows_keep_their_order(
         self, tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]]
     ) -> None:
-        """The payload's lines are the rows that were given, in the order they were given in."""
+        """The payload's lines are the rows in the order given."""
         raw = RawRuns(tmp_path_factory.mktemp("raw"))
-        raw.land(run(), iter(rows), facts())
+        raw.land(run(), iter(rows), seal_facts())
         with raw.open(run()) as (seal, payload):
             assert [json.loads(line) for line in payload] == rows
         assert seal.record_count == len(rows)
@@ -108,60 +107,60 @@ class TestReading:
             pytest.param(lambda path: path.unlink(), id="missing"),
         ],
     )
-    def test_a_payload_of_another_size_is_damage(self, raw: RawRuns, root: Path, change: Change) -> None:
-        """A sealed run whose payload is shorter, longer or gone is listed as damage and never read."""
-        raw.land(run(), ROWS, facts())
+    def test_payload_of_another_size_is_damage(self, raw: RawRuns, root: Path, change: Change) -> None:
+        """A sealed run whose payload is shorter, longer or missing is listed as damage and never read."""
+        raw.land(run(), ROWS, seal_facts())
         change(root / run().path / PAYLOAD)
-        assert_listed_as_damage(raw)
+        assert_listed_as_damaged(raw)
         assert_unreadable(raw, RunDamaged)
 
     @pytest.mark.invariant("R1")
     @pytest.mark.parametrize("position", [0, len(PAYLOAD_OF_ROWS) // 2, len(PAYLOAD_OF_ROWS) - 1])
-    def test_one_flipped_bit_is_never_read(self, raw: RawRuns, root: Path, position: int) -> None:
-        """A payload of the right size with one wrong bit is refused before its first byte is handed out."""
-        raw.land(run(), ROWS, facts())
+    def test_flipped_bit_is_damage(self, raw: RawRuns, root: Path, position: int) -> None:
+        """A payload with one wrong bit is refused before the first byte is returned."""
+        raw.land(run(), ROWS, seal_facts())
         flipped = bytearray(PAYLOAD_OF_ROWS)
         flipped[position] ^= 1
         rewrite(root / run().path / PAYLOAD, bytes(flipped))
         assert_unreadable(raw, RunDamaged)
 
     @pytest.mark.invariant("R1")
-    def test_what_has_no_seal_does_not_exist(self, raw: RawRuns, root: Path) -> None:
-        """A run without metadata.json, and a whole run under a temporary name, are not listed."""
-        raw.land(run(), ROWS, facts())
-        raw.land(run("r2"), ROWS, facts())
+    def test_unsealed_run_is_not_listed(self, raw: RawRuns, root: Path) -> None:
+        """A directory without metadata.json, and a complete run under a temporary name, are not listed."""
+        raw.land(run(), ROWS, seal_facts())
+        raw.land(run("r2"), ROWS, seal_facts())
         (root / run().path / METADATA).unlink()
         (root / run("r2").path).rename(root / key().path / "_tmp.r2.0badcafe")
-        assert list(raw.list_runs(key())) == found(raw) == []
+        assert list(raw.list_runs(key())) == find_runs(raw) == []
         assert_unreadable(raw, RunNotSealed)
 
     @pytest.mark.invariant("R1")
     @pytest.mark.parametrize("rows", [0, 5])
-    def test_rows_are_counted_whatever_their_size(self, raw: RawRuns, rows: int) -> None:
-        """No row at all, and rows that fill many reads, are sealed with their count and verified like any other."""
-        assert raw.land(run(), ({"text": "x" * 900_000} for _ in range(rows)), facts()).record_count == rows
+    def test_rows_of_any_size_are_counted(self, raw: RawRuns, rows: int) -> None:
+        """No rows at all, and rows larger than a read buffer, are sealed and verified."""
+        assert raw.land(run(), ({"text": "x" * 900_000} for _ in range(rows)), seal_facts()).record_count == rows
         assert raw.verify(run()).record_count == rows
 
     @pytest.mark.invariant("R1")
     def test_extra_files_are_ignored(self, raw: RawRuns, root: Path) -> None:
-        """Files that other tools leave inside a run, or hidden beside one, change nothing."""
-        seal = raw.land(run(), ROWS, facts())
+        """Files that other tools leave in a run, or hidden beside one, change nothing."""
+        seal = raw.land(run(), ROWS, seal_facts())
         for directory in [(root / run().path), *list((root / run().path).parents)[: RUN_DEPTH - 1]]:
             (directory / "_SUCCESS").write_text("x")
             (directory / ".crc").write_text("x")
         (root / run().path / "notes.txt").write_text("x")
-        assert list(raw.list_runs(key())) == found(raw) == [raw.verify(run())] == [seal]
+        assert list(raw.list_runs(key())) == find_runs(raw) == [raw.verify(run())] == [seal]
 
-    def test_the_window_includes_both_ends_in_path_order(self, raw: RawRuns) -> None:
-        """A window finds the runs of its first and last day and of those between, in the order of their paths."""
+    def test_date_range_includes_both_ends(self, raw: RawRuns) -> None:
+        """A search finds the runs of the first and last day and between, in path order."""
         days = [DAY + timedelta(days=n) for n in range(5)]
         runs = [run(name, key(customer, day=day)) for day in days for customer in ("20", "3") for name in ("b", "a")]
         for each in runs:
-            raw.land(each, ROWS, facts())
-        listed = [seal.run for seal in found(raw, days[1], days[3]) if isinstance(seal, Seal)]
+            raw.land(each, ROWS, seal_facts())
+        listed = [seal.run for seal in find_runs(raw, days[1], days[3]) if isinstance(seal, Seal)]
         assert listed == sorted((r for r in runs if days[1] <= r.key.logical_date <= days[3]), key=lambda r: r.path)
         assert len(listed) == 12
-        assert found(raw, days[3], days[1]) == []
+        assert find_runs(raw, days[3], days[1]) == []
         assert list(raw.find_runs(source="other_ads", since=days[0], until=days[4])) == []
 
     @pytest.mark.parametrize(
@@ -175,10 +174,10 @@ class TestReading:
         ],
     )
     def test_misnamed_directories_are_reported(self, raw: RawRuns, root: Path, path: str) -> None:
-        """A directory whose name breaks the rules is damage at its own level, beside the good runs."""
-        seal = raw.land(run(), ROWS, facts())
+        """A directory with an invalid name is reported as damage at its level, beside the sound runs."""
+        seal = raw.land(run(), ROWS, seal_facts())
         (root / "google_ads" / path).mkdir(parents=True)
-        listed = found(raw, DAY, DAY + timedelta(days=20))
+        listed = find_runs(raw, DAY, DAY + timedelta(days=20))
         assert seal in listed
         assert [(each.path, each.run) for each in listed if isinstance(each, DamagedRun)] == [
             (f"google_ads/{path}", None)
@@ -187,46 +186,46 @@ class TestReading:
 
 class TestLanding:
     @pytest.mark.invariant("R2")
-    def test_a_sealed_run_never_changes(self, raw: RawRuns, root: Path) -> None:
-        """Whatever else is done, a sealed run keeps its bytes, and its files grant nobody to write."""
+    def test_sealed_run_never_changes(self, raw: RawRuns, root: Path) -> None:
+        """No later call changes a sealed run's bytes, and its files are read-only."""
         mask = os.umask(0o022)
         try:
-            raw.land(run(), ROWS, facts())
+            raw.land(run(), ROWS, seal_facts())
         finally:
             os.umask(mask)
-        before = tree(root / run().path)
+        before = read_tree(root / run().path)
         assert {name: stat.S_IMODE(mode) for name, (mode, _) in before.items()} == {PAYLOAD: 0o444, METADATA: 0o444}
-        raw.land(run("r2"), ROWS, facts())
+        raw.land(run("r2"), ROWS, seal_facts())
         with pytest.raises(RunExists):
-            raw.land(run(), [], facts())
+            raw.land(run(), [], seal_facts())
         with pytest.raises(BadRow):
-            raw.land(run("r3"), [{"x": float("nan")}], facts())
+            raw.land(run("r3"), [{"x": float("nan")}], seal_facts())
         with raw.open(run()) as (_seal, payload):
             payload.read()
-        assert len(raw.list_runs(key())) == len(found(raw)) == 2
+        assert len(raw.list_runs(key())) == len(find_runs(raw)) == 2
         assert raw.read_seal(run()) == raw.verify(run())
-        assert tree(root / run().path) == before
+        assert read_tree(root / run().path) == before
 
     @pytest.mark.invariant("R2", "R4")
     @pytest.mark.parametrize(
         "occupy",
         [
-            pytest.param(lambda day: RawRuns(day.parents[3]).land(run(), ROWS, facts()), id="same run"),
-            pytest.param(lambda day: RawRuns(day.parents[3]).land(run("R1"), ROWS, facts()), id="other case"),
+            pytest.param(lambda day: RawRuns(day.parents[3]).land(run(), ROWS, seal_facts()), id="same run"),
+            pytest.param(lambda day: RawRuns(day.parents[3]).land(run("R1"), ROWS, seal_facts()), id="other case"),
             pytest.param(lambda day: (day / "run_id=r1").mkdir(), id="empty directory"),
             pytest.param(lambda day: (day / "run_id=r1").write_text("x"), id="file"),
             pytest.param(lambda day: (day / "run_id=r1").symlink_to(day), id="link"),
         ],
     )
-    def test_a_taken_name_is_refused(self, raw: RawRuns, root: Path, occupy: Change) -> None:
-        """Landing on a name that is taken, by whatever and in whatever case, changes nothing."""
+    def test_taken_run_id_is_refused(self, raw: RawRuns, root: Path, occupy: Change) -> None:
+        """Landing under a taken name, also in another case, changes nothing."""
         day = root / key().path
         day.mkdir(parents=True)
         occupy(day)
-        before = tree(root)
+        before = read_tree(root)
         with pytest.raises(RunExists):
-            raw.land(run(), [{"other": 1}], facts())
-        assert tree(root) == before
+            raw.land(run(), [{"other": 1}], seal_facts())
+        assert read_tree(root) == before
 
 
 class TestNames:
@@ -244,24 +243,24 @@ class TestNames:
             *(("logical_date", value) for value in ("2026-02-03", datetime.combine(DAY, datetime.min.time()))),
         ],
     )
-    def test_a_hostile_name_is_refused(self, tmp_path: Path, raw: RawRuns, field: str, value: object) -> None:
-        """A name that breaks its rule is refused by a one-line message that names the field; nothing is written."""
-        raw.land(run(), ROWS, facts())
-        before = tree(tmp_path)
+    def test_invalid_name_is_refused(self, tmp_path: Path, raw: RawRuns, field: str, value: object) -> None:
+        """An invalid name is refused on one line with its field; nothing is written."""
+        raw.land(run(), ROWS, seal_facts())
+        before = read_tree(tmp_path)
         parts: dict[str, Any] = {**PARTS, field: value}
         run_id = parts.pop("run_id")
         with pytest.raises(BadName) as refused:
-            raw.land(Run(key=PartitionKey(**parts), run_id=run_id), ROWS, facts())
+            raw.land(Run(key=PartitionKey(**parts), run_id=run_id), ROWS, seal_facts())
         assert refused.value.field == field
         assert str(refused.value).startswith(f"{field}: ")
         assert str(refused.value).isprintable()
-        assert tree(tmp_path) == before
+        assert read_tree(tmp_path) == before
 
     @pytest.mark.invariant("R5")
     @pytest.mark.parametrize("source", [*HOSTILE, "Google_Ads"])
-    def test_a_hostile_source_is_not_searched(self, raw: RawRuns, source: str) -> None:
-        """A search below a source whose name breaks its rule is refused, not answered from outside the root."""
-        raw.land(run(), ROWS, facts())
+    def test_invalid_source_is_refused(self, raw: RawRuns, source: str) -> None:
+        """A search below an invalid source is refused, and nothing outside the root is read."""
+        raw.land(run(), ROWS, seal_facts())
         with pytest.raises(BadName):
             list(raw.find_runs(source=source, since=DAY, until=DAY))
 
@@ -282,8 +281,8 @@ class TestNames:
 
     @pytest.mark.invariant("R5")
     @given(NEAR | ANY, NEAR | ANY, st.from_regex(r"[0-9A-Za-z][0-9A-Za-z._-]{0,95}", fullmatch=True))
-    def test_each_key_has_a_path_of_its_own(self, one: PartitionKey, other: PartitionKey, run_id: str) -> None:
-        """Two keys share a path, in any case, only when equal; a path lies below the root and spells its run."""
+    def test_different_keys_have_different_paths(self, one: PartitionKey, other: PartitionKey, run_id: str) -> None:
+        """Two keys share a path, in any case, only when they are equal; every path is below the root."""
         assert (one == other) == (one.path.casefold() == other.path.casefold())
         path = Run(key=one, run_id=run_id).path
         assert posixpath.normpath(path) == path
@@ -295,41 +294,41 @@ class TestNames:
 class TestLinks:
     @pytest.mark.invariant("R7")
     @LEVELS
-    def test_a_linked_directory_is_not_followed(self, tmp_path: Path, raw: RawRuns, root: Path, depth: int) -> None:
-        """A symbolic link in place of any directory below the root stops reading and landing; nothing is touched."""
-        raw.land(run(), ROWS, facts())
+    def test_symbolic_link_is_not_followed(self, tmp_path: Path, raw: RawRuns, root: Path, depth: int) -> None:
+        """A symbolic link in place of any directory below the root stops reading and landing."""
+        raw.land(run(), ROWS, seal_facts())
         linked = "/".join(run().path.split("/")[:depth])
         (root / linked).rename(tmp_path / "elsewhere")
         (root / linked).symlink_to(tmp_path / "elsewhere")
-        before = tree(tmp_path)
+        before = read_tree(tmp_path)
         assert_unreadable(raw, UnsafePath)
         with pytest.raises(UnsafePath):
             raw.read_seal(run())
         with pytest.raises(RunExists if depth == RUN_DEPTH else UnsafePath):
-            raw.land(run(), ROWS, facts())
+            raw.land(run(), ROWS, seal_facts())
         if depth == RUN_DEPTH:
-            assert_listed_as_damage(raw)
+            assert_listed_as_damaged(raw)
         else:
             with pytest.raises(UnsafePath):
                 raw.list_runs(key())
         if depth == 1:
             with pytest.raises(UnsafePath):
-                found(raw)
+                find_runs(raw)
         else:
-            assert [(each.path, type(each)) for each in found(raw) if isinstance(each, DamagedRun)] == [
+            assert [(each.path, type(each)) for each in find_runs(raw) if isinstance(each, DamagedRun)] == [
                 (linked, DamagedRun)
             ]
-        assert tree(tmp_path) == before
+        assert read_tree(tmp_path) == before
 
     @pytest.mark.invariant("R1", "R7")
-    @pytest.mark.timeout(30)
+    @pytest.mark.timeout(240)
     @pytest.mark.parametrize(
         "kind", [stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFDIR, stat.S_IFLNK], ids=["pipe", "socket", "directory", "link"]
     )
     @pytest.mark.parametrize("name", [PAYLOAD, METADATA])
-    def test_what_is_not_a_plain_file_is_damage(self, raw: RawRuns, root: Path, name: str, kind: int) -> None:
-        """A pipe, socket, directory or link in place of a run's file is damage and holds up nobody."""
-        file = seal_by_hand(root, run(), b"", payload_bytes=None, payload_sha256=None) / name
+    def test_special_file_is_damage(self, raw: RawRuns, root: Path, name: str, kind: int) -> None:
+        """A pipe, socket, directory or link in place of a run's file is damage and does not block."""
+        file = write_sealed_run(root, run(), b"", payload_bytes=None, payload_sha256=None) / name
         moved = file.rename(root / "moved")
         if kind == stat.S_IFDIR:
             file.mkdir()
@@ -337,13 +336,13 @@ class TestLinks:
             file.symlink_to(moved)
         else:
             os.mknod(file, kind | 0o600)
-        assert_listed_as_damage(raw)
+        assert_listed_as_damaged(raw)
         assert_unreadable(raw, RawError)
 
     @pytest.mark.invariant("R7")
-    def test_the_root_itself_may_be_a_link(self, tmp_path: Path) -> None:
-        """The operator may point the root elsewhere by a link."""
+    def test_root_may_be_a_link(self, tmp_path: Path) -> None:
+        """The root itself may be a symbolic link."""
         (tmp_path / "disk").mkdir()
         (tmp_path / "root").symlink_to(tmp_path / "disk")
-        seal = RawRuns(tmp_path / "root").land(run(), ROWS, facts())
+        seal = RawRuns(tmp_path / "root").land(run(), ROWS, seal_facts())
         assert RawRuns(tmp_path / "disk").verify(run()) == seal

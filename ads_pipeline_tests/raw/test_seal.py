@@ -1,4 +1,4 @@
-"""Holds metadata.json to R1 and R6: what is missing, mistyped, contradictory or not strict JSON seals nothing."""
+"""Parsing of metadata.json (R1, R6): missing, mistyped, contradictory and non-strict content makes a run damaged."""
 
 import json
 from contextlib import suppress
@@ -27,13 +27,13 @@ from ads_pipeline.raw.seal import (
 from ads_pipeline_tests.builders import (
     PAYLOAD_OF_ROWS,
     ROWS,
-    assert_listed_as_damage,
+    assert_listed_as_damaged,
     assert_unreadable,
-    facts,
     key,
     run,
-    seal_by_hand,
     seal_document,
+    seal_facts,
+    write_sealed_run,
 )
 
 REQUIRED = ["extracted_at", "schema_version", "api_version", "query_hash", "record_count"]
@@ -64,12 +64,12 @@ def refusal(hostile: bytes) -> str:
 
 class TestFields:
     @pytest.mark.invariant("R1")
-    def test_a_whole_seal_is_read(self) -> None:
-        """Every field of a seal arrives as what it is, the instant in UTC."""
+    def test_complete_seal_is_parsed(self) -> None:
+        """Every field of a seal is parsed; the instant is in UTC."""
         text = content(extracted_at="2026-02-04T07:06:07+02:00", time_zone="Europe/Paris", currency_code="EUR")
         assert parse_seal(text, run()) == Seal(
             run=run(),
-            facts=replace(facts(), extracted_at=datetime(2026, 2, 4, 5, 6, 7, tzinfo=UTC)),
+            facts=replace(seal_facts(), extracted_at=datetime(2026, 2, 4, 5, 6, 7, tzinfo=UTC)),
             record_count=2,
             payload_bytes=len(PAYLOAD_OF_ROWS),
             payload_sha256=seal_document(run(), PAYLOAD_OF_ROWS)["payload_sha256"],
@@ -77,8 +77,8 @@ class TestFields:
 
     @pytest.mark.invariant("R1")
     @pytest.mark.parametrize("name", [*REQUIRED, *NAMES])
-    def test_a_missing_field_is_damage(self, name: str) -> None:
-        """A seal without a field that it must have is refused by that field's name; null is no value."""
+    def test_missing_field_is_damage(self, name: str) -> None:
+        """A seal without a required field is refused with the field's name; null counts as missing."""
         assert name in refusal(without(name))
         assert name in refusal(content(**{name: None}))
 
@@ -96,8 +96,8 @@ class TestFields:
             *(("payload_sha256", value) for value in ("0" * 63, "0" * 65, "A" * 64, "g" * 64)),
         ],
     )
-    def test_a_mistyped_field_is_damage(self, name: str, value: object) -> None:
-        """A value of another type or shape than its field's is refused by the field's name, never converted."""
+    def test_mistyped_field_is_damage(self, name: str, value: object) -> None:
+        """A value of the wrong type or shape is refused with the field's name and never converted."""
         assert name in refusal(content(**{name: value}))
 
     @pytest.mark.invariant("R1")
@@ -115,13 +115,13 @@ class TestFields:
             "1770181567",
         ],
     )
-    def test_an_instant_without_its_offset_is_damage(self, instant: str) -> None:
-        """A time that names no instant, for want of an offset or of a day in the calendar, is refused."""
+    def test_instant_without_offset_is_damage(self, instant: str) -> None:
+        """A time without an offset, and a day that does not exist, are refused."""
         assert "extracted_at" in refusal(content(extracted_at=instant))
 
     @pytest.mark.parametrize("value", [0, MAX_COUNT])
-    def test_counts_reach_from_zero_to_the_largest_int64(self, value: int) -> None:
-        """The smallest and the largest count that a database column holds are counts."""
+    def test_count_limits(self, value: int) -> None:
+        """Counts from 0 to the largest 64-bit integer are accepted."""
         seal = parse_seal(content(record_count=value, payload_bytes=value), run())
         assert (seal.record_count, seal.payload_bytes) == (value, value)
 
@@ -141,18 +141,18 @@ class TestFields:
             ("run_id", ["r1"]),
         ],
     )
-    def test_a_seal_that_contradicts_its_path_is_damage(self, name: str, value: object) -> None:
-        """A seal that names its run otherwise than its directory does is refused by the field that differs."""
+    def test_seal_of_another_run_is_damage(self, name: str, value: object) -> None:
+        """A seal whose names differ from its path is refused with the field that differs."""
         assert f"says {name} is" in refusal(content(**{name: value}))
 
     @pytest.mark.invariant("R6")
-    def test_a_run_moved_to_another_partition_is_damage(self, tmp_path: Path) -> None:
-        """A whole, sealed run that was copied below another customer is that customer's damage, not its data."""
+    def test_run_copied_to_another_partition_is_damage(self, tmp_path: Path) -> None:
+        """A sealed run that was copied to another customer's directory is damage there."""
         raw = RawRuns(tmp_path)
-        raw.land(run(partition=key("999")), ROWS, facts())
+        raw.land(run(partition=key("999")), ROWS, seal_facts())
         (tmp_path / key().path).mkdir(parents=True)
         (tmp_path / run(partition=key("999")).path).rename(tmp_path / run().path)
-        assert_listed_as_damage(raw)
+        assert_listed_as_damaged(raw)
         assert_unreadable(raw, RunDamaged)
 
 
@@ -183,13 +183,13 @@ class TestText:
             pytest.param(content().ljust(MAX_SEAL_BYTES + 1), id="too large"),
         ],
     )
-    def test_a_text_that_is_not_strict_json_is_damage(self, tmp_path: Path, hostile: bytes) -> None:
-        """A metadata.json that is not one strict JSON object of bounded size makes its run damage, never absent."""
+    def test_non_strict_json_is_damage(self, tmp_path: Path, hostile: bytes) -> None:
+        """A metadata.json that is not one strict JSON object of limited size makes its run damaged, not absent."""
         refusal(hostile)
-        metadata = seal_by_hand(tmp_path, run(), PAYLOAD_OF_ROWS) / METADATA
+        metadata = write_sealed_run(tmp_path, run(), PAYLOAD_OF_ROWS) / METADATA
         assert RawRuns(tmp_path).verify(run()).record_count == 2
         metadata.write_bytes(hostile)
-        assert_listed_as_damage(RawRuns(tmp_path))
+        assert_listed_as_damaged(RawRuns(tmp_path))
         assert_unreadable(RawRuns(tmp_path), RunDamaged)
 
     @pytest.mark.parametrize(
@@ -202,8 +202,8 @@ class TestText:
             pytest.param(content()[:-1] + b', "x": ' + b"[" * 63 + b"]" * 63 + b"}", id="64 deep"),
         ],
     )
-    def test_white_space_and_depth_within_bounds_are_fine(self, lenient: bytes) -> None:
-        """However an outside extractor lays its JSON out, the seal says the same."""
+    def test_layout_does_not_matter(self, lenient: bytes) -> None:
+        """Whitespace and nesting within the limits do not change the seal."""
         assert parse_seal(lenient, run()) == parse_seal(content(), run())
 
     @pytest.mark.parametrize(
@@ -211,8 +211,8 @@ class TestText:
         [{"refresh_token": SECRET}, {SECRET: 1}, {"x": {"y": [SECRET]}}, {"x": SECRET * 100}],
         ids=["value", "name", "nested", "long"],
     )
-    def test_an_unknown_field_is_ignored_and_never_repeated(self, extra: dict[str, Any]) -> None:
-        """What a seal says beyond its fields changes nothing and stands in no value and no message."""
+    def test_unknown_field_is_ignored(self, extra: dict[str, Any]) -> None:
+        """Unknown fields change nothing and appear in no value and no message."""
         assert parse_seal(content(**extra), run()) == parse_seal(content(), run())
         assert SECRET not in repr(parse_seal(content(**extra), run()))
         text = content(**extra)
@@ -226,9 +226,9 @@ class TestText:
 class TestOutsideSeals:
     @pytest.mark.invariant("R1")
     @pytest.mark.parametrize("payload", [PAYLOAD_OF_ROWS, PAYLOAD_OF_ROWS[:-1]], ids=["with last end", "without"])
-    def test_a_count_alone_is_held_against_the_payload(self, tmp_path: Path, payload: bytes) -> None:
-        """An outside seal may leave out the payload's size and digest; its record_count is checked all the same."""
-        directory = seal_by_hand(tmp_path, run(), payload, record_count=2)
+    def test_count_without_digest_is_checked(self, tmp_path: Path, payload: bytes) -> None:
+        """A seal may leave out the payload's size and digest; its record_count is still checked."""
+        directory = write_sealed_run(tmp_path, run(), payload, record_count=2)
         (directory / METADATA).write_bytes(without(*OPTIONAL))
         seal = RawRuns(tmp_path).verify(run())
         assert (seal.record_count, seal.payload_bytes, seal.payload_sha256) == (2, None, None)
@@ -236,17 +236,17 @@ class TestOutsideSeals:
     @pytest.mark.invariant("R1")
     @pytest.mark.parametrize("said", [0, 1, 3])
     @pytest.mark.parametrize("digest", [{}, {"payload_bytes": None, "payload_sha256": None}], ids=["ours", "outside"])
-    def test_a_wrong_count_is_never_read(self, tmp_path: Path, said: int, digest: dict[str, None]) -> None:
-        """A seal that counts other rows than the payload holds is refused, whatever else it gets right."""
-        seal_by_hand(tmp_path, run(), PAYLOAD_OF_ROWS, record_count=said, **digest)
+    def test_wrong_count_is_refused(self, tmp_path: Path, said: int, digest: dict[str, None]) -> None:
+        """A seal with another row count than the payload is refused, even when size and digest match."""
+        write_sealed_run(tmp_path, run(), PAYLOAD_OF_ROWS, record_count=said, **digest)
         assert_unreadable(RawRuns(tmp_path), RunDamaged)
 
     @pytest.mark.invariant("R1")
     @pytest.mark.parametrize("said", [{"payload_bytes": 7}, {"payload_sha256": "0" * 64}], ids=["size", "digest"])
-    def test_what_an_outside_seal_does_say_must_be_true(self, tmp_path: Path, said: dict[str, Any]) -> None:
-        """A size or digest that is given without the other is held against the payload."""
+    def test_size_and_digest_are_checked_separately(self, tmp_path: Path, said: dict[str, Any]) -> None:
+        """A size or digest that is given without the other is checked against the payload."""
         given_alone: dict[str, Any] = {"payload_bytes": None, "payload_sha256": None, **said}
-        seal_by_hand(tmp_path, run(), PAYLOAD_OF_ROWS, **given_alone)
+        write_sealed_run(tmp_path, run(), PAYLOAD_OF_ROWS, **given_alone)
         assert_unreadable(RawRuns(tmp_path), RunDamaged)
 
 
@@ -283,15 +283,15 @@ class TestRoundTrip:
             payload_sha256=st.none() | st.from_regex(r"[0-9a-f]{64}", fullmatch=True),
         )
     )
-    def test_every_seal_reads_back_as_it_was_written(self, seal: Seal) -> None:
-        """What `seal_text` writes `parse_seal` reads as an equal seal, its instant in UTC."""
+    def test_every_seal_is_parsed_back(self, seal: Seal) -> None:
+        """`parse_seal` of `encode_seal` gives an equal seal, with its instant in UTC."""
         again = parse_seal(encode_seal(seal), seal.run)
         assert again == seal
         assert again.facts.extracted_at.tzinfo is UTC
 
     @given(st.data())
-    def test_no_damage_of_the_text_escapes_the_tree(self, data: st.DataObject) -> None:
-        """A seal with arbitrary bytes put in, or in place of others, is read or is damage; nothing else is raised."""
+    def test_damaged_seal_raises_only_run_damaged(self, data: st.DataObject) -> None:
+        """A seal with inserted or replaced bytes is parsed or raises RunDamaged, nothing else."""
         whole = content()
         start = data.draw(st.integers(0, len(whole)))
         end = data.draw(st.integers(start, min(len(whole), start + 40)))
@@ -312,8 +312,8 @@ class TestRoundTrip:
         ],
         ids=["schema", "no hash", "surrogate", "api", "currency", "naive", "before the calendar"],
     )
-    def test_facts_that_no_seal_can_hold_are_refused(self, tmp_path: Path, change: dict[str, Any]) -> None:
-        """Facts that could not be read back as they are fail the landing, and nothing is sealed."""
+    def test_invalid_facts_are_refused(self, tmp_path: Path, change: dict[str, Any]) -> None:
+        """Facts that could not be parsed back are refused on construction, and nothing is sealed."""
         with pytest.raises(AdsPipelineError):
-            RawRuns(tmp_path).land(run(), ROWS, replace(facts(), **change))
+            RawRuns(tmp_path).land(run(), ROWS, replace(seal_facts(), **change))
         assert RawRuns(tmp_path).list_runs(key()) == ()
