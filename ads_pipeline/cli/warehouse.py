@@ -68,7 +68,7 @@ def gaps(
         if not customer_ids:
             raise BadCommand("no --customer is given and the ledger has no customers: give at least one --customer")
         readers = Readers(ledger=ledger, warehouse_root=settings.warehouse_root, source=source)
-        found = {name: readers.gaps(name, since=since, until=until, customers=customer_ids) for name in names}
+        found = {name: readers.find_gaps(name, since=since, until=until, customers=customer_ids) for name in names}
     missing = sum(map(len, found.values()))
     expected = count_of(len(names) * len(customer_ids) * ((until - since).days + 1), "expected partition")
     summary = f"{missing:,} of {expected} missing" if missing else f"none of {expected} missing"

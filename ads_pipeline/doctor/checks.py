@@ -82,7 +82,7 @@ def check_raw_runs(deployment: Deployment) -> Iterator[Finding]:
         sealed = deployment.raw.find_runs(source=source, since=date.min, until=date.max)
         for found, known in _merge(sealed, deployment.ledger.list_runs(source)):
             if isinstance(found, DamagedRun) and found.run is None:
-                step = "rename it as documented in the README, or move it out of raw"
+                step = "rename it as docs/raw-format.md describes, or move it out of raw"
                 yield make_warning(f"raw/{found.path}", f"its name is not valid for a run: {found.problem}", step)
             elif known is None and found is not None:
                 yield from _check_unregistered(deployment, found)
@@ -232,7 +232,9 @@ def _check_unregistered(deployment: Deployment, found: Seal | DamagedRun) -> Ite
     )
 
 
-def _check_registered(deployment: Deployment, found: Seal | DamagedRun | None, known: InspectedRun) -> Iterator[Finding]:
+def _check_registered(
+    deployment: Deployment, found: Seal | DamagedRun | None, known: InspectedRun
+) -> Iterator[Finding]:
     """Compare a registered run with its seal. Damage of a rejected run is not reported."""
     registered = known.registered
     run = registered.run

@@ -184,5 +184,5 @@ def _one_line(error: Exception) -> str:
 
 def _describe_mistake(mistake: Mistake) -> Finding:
     return make_error(
-        mistake.location, mistake.problem, "correct it and run doctor again; the README lists all settings"
+        mistake.location, mistake.problem, "correct it and run doctor again; docs/settings.md lists all settings"
     )

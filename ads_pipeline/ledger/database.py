@@ -1,6 +1,6 @@
-"""Opens the ledger's database and keeps every difference between SQLite and Postgres.
+"""Opens the ledger's database: engines, transactions, errors and migrations, on SQLite and Postgres.
 
-Which statements are run is for `reader` and `writer` to say; they are the same for both.
+The SQL statements are in `reader` and in the folders of the ledger.
 """
 
 import sqlite3
@@ -24,32 +24,32 @@ from ads_pipeline.quoting import printable
 T = TypeVar("T")
 
 BUSY_SECONDS: Final = 30
-MIGRATION_LOCK: Final = 0x616473  # any constant that only this product's migrations take
+MIGRATION_LOCK: Final = 0x616473  # any constant that no other advisory lock uses
 REVISION_TABLE: Final = "ledger_revision"
-METADATA: Final = tables.leases.metadata  # with every table in it
-ONLY_READS: Final = "only_reads"  # an option of connections through which a writer reads while others write
+METADATA: Final = tables.leases.metadata  # with every table of the ledger
+READ_ONLY: Final = "read_only"  # an execution option: on SQLite, such a transaction takes no write lock
 OLDEST_SQLITE: Final = (3, 38, 0)  # STRICT tables, UPDATE … FROM and JSON functions
 
-# SQLSTATEs after which the same transaction may simply be tried again. Every write of the ledger is keyed, so that is
-# also the cure when a connection breaks during COMMIT and nobody knows whether it took place.
+# SQLSTATEs after which the same transaction is retried. Every write of the ledger is idempotent, so a retry is also
+# right when the connection breaks during COMMIT and the outcome is unknown.
 _SQLITE_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _SQLITE_OUTAGE = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN)
-_TRY_AGAIN_STATES = ("40001", "40P01", "55P03", "57P01", "57P02", "57P03", "53300")
+_RETRYABLE_STATES = ("40001", "40P01", "55P03", "57P01", "57P02", "57P03", "53300")
 
 
-class Overtaken(Exception):
-    """Another transaction wrote first what this one had read without a lock. It is tried again, and never escapes."""
+class ConcurrentWrite(Exception):
+    """Another transaction changed a row that this one had read without a lock. `transact` retries it."""
 
 
 def open_engine(url: str, *, read_only: bool = False) -> sa.Engine:
-    """An engine on the ledger; with read_only the database itself refuses every write made through it."""
+    """An engine on the ledger. With read_only, the database refuses every write."""
     if sa.make_url(url).get_backend_name() == "sqlite":
         return _open_sqlite(url, read_only=read_only)
     options = {
         "timezone": "UTC",
         "lock_timeout": f"{BUSY_SECONDS}s",
-        "idle_in_transaction_session_timeout": "60s",  # a stuck holder would stall everyone behind its locks
-        "plan_cache_mode": "force_generic_plan",  # every prepared statement looks rows up by key
+        "idle_in_transaction_session_timeout": "60s",  # a stuck process would block all others with its locks
+        "plan_cache_mode": "force_generic_plan",  # every prepared statement looks up rows by key
         "default_transaction_read_only": "on" if read_only else "off",
     }
     return sa.create_engine(
@@ -65,12 +65,12 @@ def open_engine(url: str, *, read_only: bool = False) -> sa.Engine:
 
 def _open_sqlite(url: str, *, read_only: bool) -> sa.Engine:
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
-        wanted = ".".join(map(str, OLDEST_SQLITE))
-        raise LedgerUnavailable(f"SQLite {sqlite3.sqlite_version} is too old, the ledger needs {wanted} or newer")
+        oldest = ".".join(map(str, OLDEST_SQLITE))
+        raise LedgerUnavailable(f"SQLite {sqlite3.sqlite_version} is too old; the ledger needs {oldest} or newer")
     path = Path(sa.make_url(url).database or "")
     if not read_only:
         _create_folder(path.parent)
-    mode = "rw" if read_only else "rwc"  # a reader must not make an empty ledger where it looked for one
+    mode = "rw" if read_only else "rwc"  # a reader must not create an empty file
     engine = sa.create_engine(
         "sqlite://",
         creator=lambda: sqlite3.connect(
@@ -94,12 +94,12 @@ def _open_sqlite(url: str, *, read_only: bool) -> sa.Engine:
         ):
             connection.execute(f"PRAGMA {pragma}")
 
-    # A deferred transaction that reads first cannot be upgraded once another has written: it fails at once, whatever
-    # the busy timeout. So a writer takes the lock before it reads.
+    # A deferred transaction that has read fails at its first write when another one has written meanwhile, without
+    # waiting for the busy timeout. So a writer takes the write lock before it reads.
     @sa.event.listens_for(engine, "begin")
     def _begin(connection: sa.Connection) -> None:
-        only_reads = read_only or connection.get_execution_options().get(ONLY_READS)
-        connection.exec_driver_sql("BEGIN" if only_reads else "BEGIN IMMEDIATE")
+        is_reading = read_only or connection.get_execution_options().get(READ_ONLY)
+        connection.exec_driver_sql("BEGIN" if is_reading else "BEGIN IMMEDIATE")
 
     return engine
 
@@ -122,94 +122,96 @@ def display_url(url: str) -> str:
 
 
 def transact(engine: sa.Engine, work: Callable[[sa.Connection], T]) -> T:
-    """Run the work in one transaction; again, a bounded number of times, when it only met others at the wrong moment.
+    """Run the work in one transaction. Retries a bounded number of times after conflicts and lost connections.
 
-    The work must be safe to run twice: a commit whose acknowledgement was lost may have taken place.
+    The work must be idempotent: a commit whose acknowledgement was lost may have happened.
     """
 
-    def once() -> T:
+    def run_once() -> T:
         with engine.begin() as connection:
             return work(connection)
 
     try:
-        return _TRIES(once)
+        return _RETRYING(run_once)
     except sa.exc.DBAPIError as error:
-        raise translated(error) from error
-    except Overtaken as error:
-        raise LedgerUnavailable("the ledger's database is busy: others kept writing first") from error
+        raise translate_error(error) from error
+    except ConcurrentWrite as error:
+        raise LedgerUnavailable(
+            "the ledger's database is busy: concurrent writes kept changing the same rows"
+        ) from error
 
 
-def hold_still(connection: sa.Connection) -> None:
-    """Let all reads of this transaction see one moment. Before its first statement; in SQLite they do anyway."""
+def use_one_snapshot(connection: sa.Connection) -> None:
+    """Let all reads of this transaction see one moment. Call it before the first statement; SQLite does so anyway."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
 
 
 @contextmanager
-def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """A connection whose reads all see one moment, for answers that are too long to be held in memory."""
+def open_snapshot(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """A connection whose reads all see one moment, for results that do not fit in memory."""
     try:
-        with engine.connect().execution_options(**{ONLY_READS: True}) as connection:
-            hold_still(connection)
+        with engine.connect().execution_options(**{READ_ONLY: True}) as connection:
+            use_one_snapshot(connection)
             yield connection
     except sa.exc.DBAPIError as error:
-        raise translated(error) from error
+        raise translate_error(error) from error
 
 
 @contextmanager
-def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """A connection whose one transaction commits at the end of the block; unlike `transact`, it is not retried."""
+def open_transaction(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """A connection with one transaction, committed at the end of the block. It is not retried, unlike `transact`."""
     try:
         with engine.begin() as connection:
             yield connection
     except sa.exc.DBAPIError as error:
-        raise translated(error) from error
+        raise translate_error(error) from error
 
 
-def may_be_tried_again(error: BaseException) -> bool:
-    """Whether the same transaction may succeed in a moment, or may even have succeeded already."""
+def is_retryable(error: BaseException) -> bool:
+    """Whether a retry of the same transaction may succeed. It may also have been committed already."""
     if not isinstance(error, sa.exc.DBAPIError):
-        return isinstance(error, Overtaken)
+        return isinstance(error, ConcurrentWrite)
     if isinstance(error.orig, sqlite3.Error):
         return _sqlite_code(error.orig) in _SQLITE_BUSY
-    return error.connection_invalidated or getattr(error.orig, "pgcode", None) in _TRY_AGAIN_STATES
+    return error.connection_invalidated or getattr(error.orig, "pgcode", None) in _RETRYABLE_STATES
 
 
-_TRIES: Final = tenacity.Retrying(
-    retry=tenacity.retry_if_exception(may_be_tried_again),
+_RETRYING: Final = tenacity.Retrying(
+    retry=tenacity.retry_if_exception(is_retryable),
     wait=tenacity.wait_random_exponential(multiplier=0.02, max=2),
     stop=tenacity.stop_after_attempt(8) | tenacity.stop_after_delay(2 * BUSY_SECONDS),
     reraise=True,
 )
 
 
-def translated(error: sa.exc.DBAPIError) -> LedgerUnavailable | LedgerRefused:
-    """The library's error as one of ours. Neither message repeats a statement's values or the address."""
+def translate_error(error: sa.exc.DBAPIError) -> LedgerUnavailable | LedgerRefused:
+    """The library's error as an error of the ledger. The message contains no statement values and no URL."""
     original = error.orig
-    said = printable(str(original).strip().partition("\n")[0])
+    message = printable(str(original).strip().partition("\n")[0])
     if isinstance(original, sqlite3.Error):
         outage = _sqlite_code(original) in _SQLITE_BUSY + _SQLITE_OUTAGE
     else:
         state = getattr(original, "pgcode", None)
-        outage = may_be_tried_again(error) or (state is None and isinstance(error, sa.exc.OperationalError))
-        said = said if state else "no connection"  # a failed connection's message tells host and user
+        outage = is_retryable(error) or (state is None and isinstance(error, sa.exc.OperationalError))
+        message = message if state else "no connection"  # the driver's message names host and user
     if outage:
-        return LedgerUnavailable(f"the ledger's database is busy or out of reach: {said}")
-    return LedgerRefused(f"the ledger's database refused a statement that should not have been tried: {said}")
+        return LedgerUnavailable(f"the ledger's database is busy or unreachable: {message}")
+    return LedgerRefused(f"the ledger's database refused a statement: {message}")
 
 
 def _sqlite_code(error: sqlite3.Error) -> int:
-    """The primary result code; the upper bits only tell variants of it apart."""
+    """The primary result code. The upper bits hold the extended code."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 def migrate(engine: sa.Engine) -> None:
-    """Bring the schema to this release's revision. Safe to run again, and by many at once.
+    """Create the schema, or upgrade it to this release's revision. Safe to repeat, and to run concurrently.
 
-    LedgerOutdated for a ledger of a release that this one does not know: there is no way back.
+    Raises LedgerOutdated when the revision is unknown to this release. There are no downgrades.
     """
 
-    def upgrade(connection: sa.Connection) -> None:
+    def run_revisions(connection: sa.Connection) -> None:
         if connection.dialect.name == "postgresql":
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
         config = _alembic()
@@ -217,33 +219,33 @@ def migrate(engine: sa.Engine) -> None:
         command.upgrade(config, "head")
 
     try:
-        transact(engine, upgrade)
+        transact(engine, run_revisions)
     except CommandError as error:
-        raise LedgerOutdated(*revisions(engine)) from error
+        raise LedgerOutdated(*read_revisions(engine)) from error
 
 
 def upgrade(url: str) -> tuple[str | None, str]:
-    """Migrate the database at this URL; its revision before and after."""
+    """Migrate the database. Returns its revision before and after."""
     engine = open_engine(url)
     try:
-        before, after = revisions(engine)
+        before, after = read_revisions(engine)
         migrate(engine)
     finally:
         engine.dispose()
     return before, after
 
 
-def revisions(engine: sa.Engine) -> tuple[str | None, str]:
-    """The schema's revision, and the one this release writes."""
+def read_revisions(engine: sa.Engine) -> tuple[str | None, str]:
+    """The revision of the database, and the revision of this release."""
 
-    def found(connection: sa.Connection) -> str | None:
+    def read(connection: sa.Connection) -> str | None:
         return MigrationContext.configure(connection, opts={"version_table": REVISION_TABLE}).get_current_revision()
 
-    return transact(engine, found), newest_revision()
+    return transact(engine, read), newest_revision()
 
 
 def newest_revision() -> str:
-    """The revision that this release writes."""
+    """The revision of this release."""
     return str(ScriptDirectory.from_config(_alembic()).get_current_head())
 
 
@@ -254,25 +256,25 @@ def _alembic() -> Config:
 
 
 @contextmanager
-def opened(url: str, *, read_only: bool = False) -> Iterator[sa.Engine]:
-    """An engine on a ledger of this release's revision, closed at the end of the block.
+def open_checked_engine(url: str, *, read_only: bool = False) -> Iterator[sa.Engine]:
+    """An engine on a ledger of this release's revision, disposed at the end of the block.
 
-    A writer finds an empty database and makes the ledger in it. An older ledger is never migrated by the way.
+    A writer creates the schema in an empty database. Raises LedgerOutdated for any other revision.
     """
     engine = open_engine(url, read_only=read_only)
     try:
-        found, wanted = revisions(engine)
+        found, expected = read_revisions(engine)
         if found is None and not read_only:
             migrate(engine)
-        elif found != wanted:
-            raise LedgerOutdated(found, wanted)
+        elif found != expected:
+            raise LedgerOutdated(found, expected)
         yield engine
     finally:
         engine.dispose()
 
 
-def grant_reading(engine: sa.Engine, role: str) -> None:
-    """Let a Postgres role read the ledger and nothing more: for loaders, sensors and whoever else only asks."""
+def grant_read_access(engine: sa.Engine, role: str) -> None:
+    """Grant a Postgres role read access to the ledger and nothing else."""
     quoted_role = engine.dialect.identifier_preparer.quote_identifier(role)
 
     def grant(connection: sa.Connection) -> None:

@@ -38,15 +38,10 @@ class Ledger(ControlActions):
         """Insert a pending row for each partition that has no row. Return the number of inserted rows."""
         requested = sorted(set(keys))
         return self._transact(
-            lambda connection: self._context.insert_pending(connection, requested, self._context.read_clock(connection))
+            lambda connection: self._context.insert_pending(
+                connection, requested, self._context.read_clock(connection)
+            )
         )
-
-    def record_verdict(self, verdict: Verdict) -> VerdictResult:
-        """Record one verdict. Raises the LedgerError for which the verdict is refused."""
-        try:
-            return self.record_verdicts([verdict])[0]
-        except VerdictsRefused as refused:
-            raise refused.refusals[0] from None
 
     def record_verdicts(
         self, verdicts: Sequence[Verdict], *, cause: VerdictCause | None = None
@@ -77,7 +72,7 @@ class Ledger(ControlActions):
     def publish(self, publications: Sequence[Publication]) -> PublishResult:
         """Point readers at runs that the warehouse holds, and add their load records.
 
-        Runs that lost their authority are skipped and returned as outdated.
+        Runs that lost their authority are skipped and returned as superseded.
         """
         return self._transact(lambda connection: publish_runs(self._context, connection, publications))
 

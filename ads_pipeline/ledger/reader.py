@@ -19,16 +19,16 @@ from ads_pipeline.ledger.control import audit_queries
 from ads_pipeline.ledger.control.leases import read_lease_holder, select_claims
 from ads_pipeline.ledger.control.retry_queue import RetryQueue
 from ads_pipeline.ledger.row_mapping import (
-    pick_fields,
-    encode_key,
     decode_key,
-    key_of_table,
     decode_pointer,
+    decode_publication_status,
     decode_registered_run,
     decode_run,
-    encode_run,
-    decode_publication_status,
     decode_state,
+    encode_key,
+    encode_run,
+    key_of_table,
+    pick_fields,
 )
 from ads_pipeline.ledger.rowsets import RowStatement
 from ads_pipeline.ledger.state import listing_queries, visibility_queries
@@ -79,7 +79,7 @@ class LedgerReader:
     @classmethod
     @contextmanager
     def opened(cls, url: str, *, tenancy: Tenancy = DEFAULT_TENANCY) -> Iterator[Self]:
-        with database.opened(url, read_only=True) as engine:
+        with database.open_checked_engine(url, read_only=True) as engine:
             yield cls(engine, tenancy=tenancy)
 
     @property
@@ -155,12 +155,16 @@ class LedgerReader:
     def pointers(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, Pointer]:
         """Return the pointers of the partitions that have one, in the order of the keys."""
         unique_keys = list(dict.fromkeys(keys))
-        pointers = {pointer.run.key: pointer for pointer in map(decode_pointer, self._read(self._pointers, unique_keys))}
+        pointers = {
+            pointer.run.key: pointer for pointer in map(decode_pointer, self._read(self._pointers, unique_keys))
+        }
         return {key: pointers[key] for key in unique_keys if key in pointers}
 
     def judged_by_run(self, keys: Iterable[PartitionKey]) -> dict[Run, bool]:
         """Return the registered runs of these partitions, oldest first in each, and whether each has a verdict."""
-        return {decode_run(row): bool(row.judged) for row in self._read(self._judged_flags, list(dict.fromkeys(keys)))}
+        return {
+            decode_run(row): bool(row.is_judged) for row in self._read(self._judged_flags, list(dict.fromkeys(keys)))
+        }
 
     def unjudged_runs(self, keys: Iterable[PartitionKey]) -> list[Run]:
         """Return the registered runs of these partitions that have no verdict, oldest first in each."""
@@ -174,12 +178,12 @@ class LedgerReader:
     def judged_by_run_between(self, *, source: str, since: date, until: date) -> dict[Run, bool]:
         """Return the registered runs of a source in a window of days, and whether each has a verdict."""
         statement = visibility_queries.runs_with_judged_flag_between(source=source, since=since, until=until)
-        return {decode_run(row): bool(row.judged) for row in self._execute(statement)}
+        return {decode_run(row): bool(row.is_judged) for row in self._execute(statement)}
 
     def last_verdicts(self, state_filter: StateFilter) -> dict[Run, tuple[Outcome | None, bool]]:
         """Return the last outcome of each registered run, and whether the run is the current run of a success."""
         rows = self._execute(visibility_queries.last_verdicts().where(*listing_queries.conditions(state_filter)))
-        return {decode_run(row): (row.outcome and Outcome(row.outcome), bool(row.current)) for row in rows}
+        return {decode_run(row): (row.outcome and Outcome(row.outcome), bool(row.is_current)) for row in rows}
 
     def publishable_runs(self, candidates: Iterable[Run]) -> set[Run]:
         """Return the candidates that are the current run of a success without an open demotion."""
@@ -197,7 +201,7 @@ class LedgerReader:
             visibility_queries.visible_runs(source=source, query_name=query_name, since=since, until=until)
         )
         return VisibleRuns(
-            runs=tuple(VisibleRun(row.customer_id, row.logical_date, row.run_id, row.current) for row in rows),
+            runs=tuple(VisibleRun(row.customer_id, row.logical_date, row.run_id, row.is_current) for row in rows),
             table_version=max((row.table_version for row in rows), default=-1),
         )
 
@@ -298,11 +302,11 @@ class LedgerReader:
         return list(map(_attempt, self._execute(statement)))
 
     def _read(self, statement: RowStatement, keys: Sequence[PartitionKey]) -> Sequence[sa.Row[Any]]:
-        return database.transact(self._engine, lambda c: statement.run(c, map(encode_key, keys)).all())
+        return database.transact(self._engine, lambda c: statement.execute(c, map(encode_key, keys)).all())
 
     def _select_runs(self, statement: RowStatement, candidates: Iterable[Run]) -> set[Run]:
         rows = list(map(encode_run, candidates))
-        return database.transact(self._engine, lambda c: set(map(decode_run, statement.run(c, rows))))
+        return database.transact(self._engine, lambda c: set(map(decode_run, statement.execute(c, rows))))
 
     def _execute(self, statement: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
         return database.transact(self._engine, lambda c: c.execute(statement).all())

@@ -1,4 +1,4 @@
-"""Turns rows of the ledger into values, and values into rows."""
+"""Decodes rows of the ledger to values, encodes values as rows, and builds SQL expressions that statements share."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -19,15 +19,15 @@ KEY_TYPES: Final[Mapping[str, TypeEngine[Any]]] = {
 }
 
 
-def clock_of(dialect: str) -> sa.ColumnElement[Any]:
-    """The database's clock, so that one clock stamps every row of a shared ledger."""
+def database_clock(dialect: str) -> sa.ColumnElement[Any]:
+    """The database's clock: one clock stamps every row, whichever machine writes it."""
     if dialect == "postgresql":
         return sa.func.clock_timestamp(type_=Instant()).label("now")
     return sa.func.strftime("%Y-%m-%dT%H:%M:%f000Z", "now", type_=Instant()).label("now")
 
 
-def clock_ahead(dialect: str, by: timedelta) -> sa.ColumnElement[Any]:
-    """What the database's clock will say then."""
+def database_clock_plus(dialect: str, by: timedelta) -> sa.ColumnElement[Any]:
+    """The database's clock plus a duration."""
     if dialect == "postgresql":
         return sa.type_coerce(sa.func.clock_timestamp() + sa.literal(by, sa.Interval()), Instant())
     ahead = f"{by.total_seconds():+.3f} seconds"
@@ -35,19 +35,19 @@ def clock_ahead(dialect: str, by: timedelta) -> sa.ColumnElement[Any]:
 
 
 def insert_into(dialect: str, table: sa.Table) -> postgresql.Insert | sqlite.Insert:
-    """The dialect's own INSERT, which knows ON CONFLICT."""
+    """The dialect's own INSERT, which supports ON CONFLICT."""
     return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
 
 
 def instant_as_text(dialect: str, instant: sa.ColumnElement[Any]) -> sa.ColumnElement[str]:
-    """An instant as `instant_text` spells it."""
+    """An instant as `instant_text` formats it."""
     if dialect == "sqlite":
         return sa.type_coerce(instant, sa.Text)
     utc = sa.func.timezone(sa.literal_column("'UTC'"), instant)
     return sa.func.to_char(utc, sa.literal_column("""'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'"""), type_=sa.Text)
 
 
-def key_of(table: sa.FromClause) -> list[sa.ColumnElement[Any]]:
+def key_of_table(table: sa.FromClause) -> list[sa.ColumnElement[Any]]:
     return [table.c[name] for name in KEY]
 
 
@@ -55,7 +55,7 @@ def same_key(left: sa.FromClause, right: sa.FromClause) -> sa.ColumnElement[bool
     return sa.and_(*(left.c[name] == right.c[name] for name in KEY))
 
 
-def key_fields(key: PartitionKey) -> dict[str, Any]:
+def encode_key(key: PartitionKey) -> dict[str, Any]:
     return {
         "source": key.source,
         "customer_id": key.customer_id,
@@ -64,10 +64,10 @@ def key_fields(key: PartitionKey) -> dict[str, Any]:
     }
 
 
-def state_fields(state: PartitionState) -> dict[str, Any]:
+def encode_state(state: PartitionState) -> dict[str, Any]:
     if state.updated_at is None:
         raise ValueError(f"{state.key}: an absent state has no row")
-    return key_fields(state.key) | {
+    return encode_key(state.key) | {
         "status": state.status,
         "current_run_id": state.current_run_id,
         "schema_version": state.schema_version,
@@ -78,16 +78,16 @@ def state_fields(state: PartitionState) -> dict[str, Any]:
     }
 
 
-def run_name(run: Run) -> dict[str, Any]:
-    return key_fields(run.key) | {"run_id": run.run_id}
+def encode_run(run: Run) -> dict[str, Any]:
+    return encode_key(run.key) | {"run_id": run.run_id}
 
 
-def verdict_fields(verdict: Verdict) -> dict[str, Any]:
-    return run_name(verdict.run) | {"validation_id": verdict.validation_id}
+def encode_verdict_id(verdict: Verdict) -> dict[str, Any]:
+    return encode_run(verdict.run) | {"validation_id": verdict.validation_id}
 
 
-def demotion_fields(verdict: Verdict) -> dict[str, Any]:
-    return verdict_fields(verdict) | {
+def encode_demotion(verdict: Verdict) -> dict[str, Any]:
+    return encode_verdict_id(verdict) | {
         "error_class": verdict.error_class,
         "error_message": verdict.error_message,
         "rows_read": verdict.rows_read,
@@ -95,8 +95,8 @@ def demotion_fields(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def run_fields(registered: RegisteredRun, now: datetime) -> dict[str, Any]:
-    return key_fields(registered.run.key) | {
+def encode_registration(registered: RegisteredRun, now: datetime) -> dict[str, Any]:
+    return encode_key(registered.run.key) | {
         "run_id": registered.run.run_id,
         "ordinal": registered.ordinal,
         "schema_version": registered.schema_version,
@@ -106,8 +106,8 @@ def run_fields(registered: RegisteredRun, now: datetime) -> dict[str, Any]:
     }
 
 
-def pointer_fields(publication: Publication, state: PartitionState) -> dict[str, Any]:
-    return key_fields(state.key) | {
+def encode_pointer(publication: Publication, state: PartitionState) -> dict[str, Any]:
+    return encode_key(state.key) | {
         "run_id": publication.run.run_id,
         "schema_version": state.schema_version,
         "record_count": state.record_count,
@@ -116,19 +116,19 @@ def pointer_fields(publication: Publication, state: PartitionState) -> dict[str,
     }
 
 
-def key_in(row: sa.Row[Any]) -> PartitionKey:
+def decode_key(row: sa.Row[Any]) -> PartitionKey:
     return PartitionKey(
         source=row.source, customer_id=row.customer_id, query_name=row.query_name, logical_date=row.logical_date
     )
 
 
-def run_in(row: sa.Row[Any]) -> Run:
-    return Run(key=key_in(row), run_id=row.run_id)
+def decode_run(row: sa.Row[Any]) -> Run:
+    return Run(key=decode_key(row), run_id=row.run_id)
 
 
-def state_of(row: sa.Row[Any], key: PartitionKey | None = None) -> PartitionState:
+def decode_state(row: sa.Row[Any], key: PartitionKey | None = None) -> PartitionState:
     return PartitionState(
-        key=key or key_in(row),
+        key=key or decode_key(row),
         status=Status(row.status),
         current_run_id=row.current_run_id,
         schema_version=row.schema_version,
@@ -139,22 +139,27 @@ def state_of(row: sa.Row[Any], key: PartitionKey | None = None) -> PartitionStat
     )
 
 
-def pointer_of(row: sa.Row[Any]) -> Pointer:
+def decode_pointer(row: sa.Row[Any]) -> Pointer:
     return Pointer(
-        run=run_in(row), available=row.availability == "published", **fields_for(Pointer, row, "run", "available")
+        run=decode_run(row),
+        is_published=row.availability == "published",
+        **pick_fields(Pointer, row, "run", "is_published"),
     )
 
 
-def standing_of(row: sa.Row[Any]) -> PublicationStatus:
-    state = state_of(row)
+def decode_publication_status(row: sa.Row[Any]) -> PublicationStatus:
+    state = decode_state(row)
     return PublicationStatus(
-        state=state, pointer=_pointer_beside(row, state.key), demoting=row.demoting, unjudged=row.unjudged
+        state=state,
+        pointer=_decode_joined_pointer(row, state.key),
+        demotion_pending=row.demotion_pending,
+        has_unjudged_run=row.has_unjudged_run,
     )
 
 
-def registered_of(row: sa.Row[Any]) -> RegisteredRun:
+def decode_registered_run(row: sa.Row[Any]) -> RegisteredRun:
     return RegisteredRun(
-        run=run_in(row),
+        run=decode_run(row),
         ordinal=row.ordinal,
         schema_version=row.schema_version,
         record_count=row.record_count,
@@ -162,7 +167,7 @@ def registered_of(row: sa.Row[Any]) -> RegisteredRun:
     )
 
 
-def _pointer_beside(row: sa.Row[Any], key: PartitionKey) -> Pointer | None:
+def _decode_joined_pointer(row: sa.Row[Any], key: PartitionKey) -> Pointer | None:
     if row.pointer_run_id is None:
         return None
     return Pointer(
@@ -170,12 +175,12 @@ def _pointer_beside(row: sa.Row[Any], key: PartitionKey) -> Pointer | None:
         schema_version=row.pointer_schema_version,
         record_count=row.pointer_record_count,
         table_version=row.pointer_table_version,
-        available=row.pointer_availability == "published",
+        is_published=row.pointer_availability == "published",
         changed_at=row.pointer_changed_at,
     )
 
 
-def fields_for(kind: type[Any], row: sa.Row[Any], *but: str) -> dict[str, Any]:
-    """The columns of a row that a value of this kind has under the same name."""
+def pick_fields(kind: type[Any], row: sa.Row[Any], *excluded: str) -> dict[str, Any]:
+    """The columns of a row that `kind` has a field for, without those in `excluded`."""
     values = row._mapping
-    return {name: values[name] for name in (field.name for field in fields(kind)) if name not in but}
+    return {name: values[name] for name in (field.name for field in fields(kind)) if name not in excluded}

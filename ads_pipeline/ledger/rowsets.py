@@ -1,30 +1,31 @@
-"""Hands any number of rows to a statement as one parameter.
+"""Passes any number of rows to a statement as one parameter.
 
-A rowset is a JSON array of objects. One statement then serves one row and a thousand, on both databases; what it
-costs to build, send and plan does not grow with the rows.
+A rowset is a JSON array of objects. The same statement text serves one row and thousands, on both databases, so the
+cost of building, sending and planning it does not grow with the rows.
 """
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql.psycopg2 import PGDialect_psycopg2
 from sqlalchemy.types import TypeEngine
 
+ROWSET: Final = "rowset"  # the name of the parameter and of the FROM clause
 Rows = Iterable[Mapping[str, Any]]
 Rowset = Callable[[Mapping[str, TypeEngine[Any]]], sa.FromClause]
 
 
-_text = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
+_encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
 
 
 class RowStatement:
-    """A statement whose one parameter is a rowset; `build` makes it from the function that makes the rowset.
+    """A statement whose one parameter is a rowset. `build` gets a function that returns the rowset as a FROM clause.
 
-    Planning a join of four tables takes Postgres longer than running it for one partition, and the driver cannot
-    prepare statements by itself; so here each connection prepares a statement for one row when it first runs it. For
-    many rows it is planned each time: that costs little beside them, and the plan must suit the tables' present size.
+    For one row, Postgres takes longer to plan a join of four tables than to run it, so each connection prepares the
+    one-row statement once (psycopg2 has no prepared statements). For many rows the statement is planned every time:
+    that is cheap by comparison, and the plan must fit the present size of the tables.
     """
 
     def __init__(self, name: str, dialect: str, build: Callable[[Rowset], sa.Executable]) -> None:
@@ -33,11 +34,11 @@ class RowStatement:
             self._one = _Prepared(name, build(_postgres_row))
         self._many = build(_postgres_rowset if dialect == "postgresql" else _sqlite_rowset)
 
-    def run(self, connection: sa.Connection, rows: Rows) -> sa.CursorResult[Any]:
-        listed = list(rows)
-        if self._one is not None and len(listed) == 1:
-            return self._one.run(connection, _text(listed[0]))
-        return connection.execute(self._many, {"asked": _text(listed)})
+    def execute(self, connection: sa.Connection, rows: Rows) -> sa.CursorResult[Any]:
+        row_list = list(rows)
+        if self._one is not None and len(row_list) == 1:
+            return self._one.execute(connection, _encode(row_list[0]))
+        return connection.execute(self._many, {ROWSET: _encode(row_list)})
 
 
 class _Prepared:
@@ -49,7 +50,7 @@ class _Prepared:
         self._prepare = f"PREPARE {name} (text) AS {text}"
         self._execute = f"EXECUTE {name} (%s)"
 
-    def run(self, connection: sa.Connection, rows: str) -> sa.CursorResult[Any]:
+    def execute(self, connection: sa.Connection, rows: str) -> sa.CursorResult[Any]:
         prepared = connection.info.setdefault("prepared", set())
         if self._prepare not in prepared:
             connection.exec_driver_sql(self._prepare)
@@ -62,21 +63,21 @@ def _postgres_rowset(columns: Mapping[str, TypeEngine[Any]]) -> sa.FromClause:
 
 
 def _postgres_row(columns: Mapping[str, TypeEngine[Any]]) -> sa.FromClause:
-    """As many as one object, which Postgres knows to be one row."""
+    """One row. With json_to_record, the planner knows that there is only one."""
     return _postgres_records(sa.func.json_to_record, columns)
 
 
 def _postgres_records(function: Any, columns: Mapping[str, TypeEngine[Any]]) -> sa.FromClause:
-    asked = sa.cast(sa.bindparam("asked", type_=sa.Text()), sa.JSON)
+    parameter = sa.cast(sa.bindparam(ROWSET, type_=sa.Text()), sa.JSON)
     typed = [sa.column(column, kind) for column, kind in columns.items()]
-    records: sa.TableValuedAlias = function(asked).table_valued(*typed)
-    return records.render_derived(name="asked", with_types=True)
+    records: sa.TableValuedAlias = function(parameter).table_valued(*typed)
+    return records.render_derived(name=ROWSET, with_types=True)
 
 
 def _sqlite_rowset(columns: Mapping[str, TypeEngine[Any]]) -> sa.FromClause:
-    each = sa.func.json_each(sa.bindparam("asked", type_=sa.Text())).table_valued("value", name="asked_each")
-    picked = [
+    each = sa.func.json_each(sa.bindparam(ROWSET, type_=sa.Text())).table_valued("value", name="rowset_each")
+    columns_of_row = [
         sa.type_coerce(sa.func.json_extract(each.c.value, f"$.{column}"), kind).label(column)
         for column, kind in columns.items()
     ]
-    return sa.select(*picked).subquery("asked")
+    return sa.select(*columns_of_row).subquery(ROWSET)

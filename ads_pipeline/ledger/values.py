@@ -1,4 +1,4 @@
-"""The values that are handed to the ledger and come back from it."""
+"""The values that callers pass to the ledger and get from it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from ads_pipeline.errors import LedgerError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateFilter:
-    """Which partitions to list. What is left out does not narrow; an empty set matches nothing."""
+    """Which partitions to list. None means any; an empty set matches nothing."""
 
     source: str | None = None
     customer_ids: frozenset[str] | None = None
@@ -24,7 +24,7 @@ class StateFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRegistration:
-    """A run to register, with what its seal says; nothing when the seal is damaged."""
+    """A run to register, with the facts of its seal, or without them when the seal is damaged."""
 
     run: Run
     schema_version: str | None = None
@@ -35,7 +35,7 @@ class RunRegistration:
         if self.schema_version is not None:
             validate_name("schema_version", self.schema_version)
         if (self.schema_version is None) != (self.record_count is None):
-            raise ValueError(f"{self.run}: a sound seal gives both schema_version and record_count")
+            raise ValueError(f"{self.run}: schema_version and record_count must be given together")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictResult:
-    """What became of a verdict that was handed in. `redelivered` says that it was recorded before."""
+    """The result of recording one verdict. `redelivered` means that it had been recorded before."""
 
     verdict: Verdict
     attempt_no: int
@@ -68,7 +68,7 @@ class VerdictResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publication:
-    """A run whose rows the warehouse now holds, and the table version that holds them."""
+    """A run whose rows are in the warehouse, and the table version that added them."""
 
     run: Run
     table_version: int
@@ -76,45 +76,45 @@ class Publication:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishResult:
-    """Which runs readers may now be shown, and which lost their authority before they could be."""
+    """The runs that readers see now, and those that lost their authority before they were published."""
 
     published: tuple[Run, ...]
-    outdated: tuple[Run, ...]
+    superseded: tuple[Run, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pointer:
-    """What the warehouse shows for a partition. An unavailable pointer shows nothing."""
+    """The run that readers see of a partition. A pointer that is not published hides all its rows."""
 
     run: Run
     schema_version: str
     record_count: int
     table_version: int
-    available: bool
+    is_published: bool
     changed_at: datetime
 
 
 class VisibleRun(NamedTuple):
-    """A run whose rows readers may see; a tuple because there are very many. `current`: it is the newest accepted."""
+    """A run that readers may see. `is_current`: no newer run is accepted. A tuple, because there may be millions."""
 
     customer_id: str
     logical_date: date
     run_id: str
-    current: bool
+    is_current: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisibleRuns:
-    """Every run of one query that readers may see, and the table version by which all of them were published."""
+    """All runs of one query that readers may see, and the newest table version that published one of them."""
 
     runs: tuple[VisibleRun, ...]
     table_version: int
 
 
 class ExpectedContent(NamedTuple):
-    """What the table should hold of a recorded partition, and whether readers are pointed at that.
+    """The run that the Delta table should hold for a partition, and whether the pointer is at it.
 
-    A tuple because there are very many; a `Standing` tells the rest.
+    A tuple, because there may be millions. `PublicationStatus` has the details of one partition.
     """
 
     customer_id: str
@@ -122,56 +122,56 @@ class ExpectedContent(NamedTuple):
     run_id: str | None
     schema_version: str | None
     record_count: int | None
-    publishable: bool
-    pointed_at_current: bool | None
+    is_publishable: bool
+    points_at_current: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicationStatus:
-    """Where a recorded partition stands between its verdict and its readers.
+    """The state of a partition and its pointer.
 
-    `demoting`: its current run was found bad, which is not yet recorded. `unjudged`: a registered run awaits its
-    first verdict.
+    `demotion_pending`: a demotion of the current run has begun and is not recorded yet. `has_unjudged_run`: a
+    registered run has no verdict.
     """
 
     state: PartitionState
     pointer: Pointer | None
-    demoting: bool
-    unjudged: bool
+    demotion_pending: bool
+    has_unjudged_run: bool
 
     @property
-    def publishable(self) -> bool:
-        return self.state.status is Status.SUCCESS and not self.demoting
+    def is_publishable(self) -> bool:
+        return self.state.status is Status.SUCCESS and not self.demotion_pending
 
     @property
-    def pointed(self) -> bool:
-        """Whether readers are pointed at any run of it."""
-        return self.pointer is not None and self.pointer.available
+    def is_published(self) -> bool:
+        """Whether readers see any run of the partition."""
+        return self.pointer is not None and self.pointer.is_published
 
     @property
-    def pointed_at_current(self) -> bool:
-        return self.pointed and self.pointer is not None and self.pointer.run.run_id == self.state.current_run_id
+    def points_at_current(self) -> bool:
+        return self.is_published and self.pointer is not None and self.pointer.run.run_id == self.state.current_run_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseHolder:
-    """The run that a partition is claimed by. Its lease holds until then, and longer if more is heard of it.
+    """The run that has claimed a partition. Each heartbeat of the run extends its lease.
 
-    The fence grows each time the partition goes to another run.
+    The fence grows whenever another run claims the partition.
     """
 
     run_id: str
     fence: int
-    since: datetime
-    until: datetime
+    claimed_at: datetime
+    expires_at: datetime
 
     def __str__(self) -> str:
-        return f"run {self.run_id} holds it, at least until {self.until:%Y-%m-%d %H:%M:%S} UTC"
+        return f"run {self.run_id} holds it, at least until {self.expires_at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimResult:
-    """What became of a claim: the fence of each partition that was granted, and who holds the others."""
+    """The result of a claim: the fence of each granted partition, and the holder of each other one."""
 
     granted: Mapping[PartitionKey, int]
     held: Mapping[PartitionKey, LeaseHolder]
@@ -179,7 +179,7 @@ class ClaimResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionRequest:
-    """Who acts, how and why. The action_id makes the act happen once however often it is sent."""
+    """An operator's request for a control action. It is executed once per action_id, however often it is sent."""
 
     action_id: str
     operator: str
@@ -193,7 +193,7 @@ class ActionRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictCause:
-    """By whose order verdicts are recorded that no validator came to by itself: "demote" or "restore"."""
+    """The operator's command that caused a verdict: "demote" or "restore"."""
 
     action: str
     request: ActionRequest
@@ -201,7 +201,7 @@ class VerdictCause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedFetch:
-    """A fetch that brought no run: why, and the moment that the source named for the next try, if it did."""
+    """A fetch that produced no run. `wait_until` is the earliest retry that the source allows, if it named one."""
 
     key: PartitionKey
     error_class: str
@@ -211,12 +211,12 @@ class FailedFetch:
     def __post_init__(self) -> None:
         validate_name("error_class", self.error_class)
         if not self.error_message:
-            raise ValueError(f"{self.key}: a failed fetch says why")
+            raise ValueError(f"{self.key}: a failed fetch needs an error_message")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionResult:
-    """What an order did. The refused partitions are as they were, each with the reason."""
+    """The result of a control action. Refused partitions are unchanged; each error has the reason."""
 
     changed: tuple[PartitionState, ...]
     unchanged: tuple[PartitionKey, ...]
@@ -225,7 +225,7 @@ class ActionResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionAction:
-    """An operator's act on one partition."""
+    """A control action as it is logged for one partition."""
 
     action_id: str
     action: str
@@ -238,7 +238,7 @@ class PartitionAction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedAction:
-    """An operator's act as it was logged. One on very many partitions is in several, numbered behind a dot."""
+    """A control action as it is logged. Large ones are logged in parts, whose ids end with a dot and a number."""
 
     action_id: str
     action: str

@@ -34,7 +34,7 @@ class CompletedRun:
     unjudged: tuple[PartitionKey, ...]
 
 
-def event_origin(run: dg.DagsterRun) -> EventOrigin:
+def build_event_origin(run: dg.DagsterRun) -> EventOrigin:
     """The origin of the events of a Dagster run. Its events carry the id of the run."""
     reference = {"job": run.job_name, "parent_run_id": run.parent_run_id, "root_run_id": run.root_run_id}
     return EventOrigin(
@@ -59,7 +59,7 @@ def close_finished_runs(instance: dg.DagsterInstance, events: RunCompletionLog) 
         status = FINAL_STATUSES.get(run.status) if run else None
         if run is not None and status is not None:
             reason = reason or f"Dagster reports the run as {run.status.value}"
-            unjudged = events.complete_run(event_origin(run), status, reason=reason)
+            unjudged = events.complete_run(build_event_origin(run), status, reason=reason)
             yield CompletedRun(run_id=run_id, status=status, unjudged=tuple(unjudged))
 
 

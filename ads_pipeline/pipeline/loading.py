@@ -63,7 +63,7 @@ class Loader:
         results = [LoadResult(skipped=tuple(skipped))]
         with self.report_progress("loading", len(ready)) as advance:
             for table_states in group_by(ready, lambda state: (state.key.source, state.key.query_name)).values():
-                for batch in split(table_states, PARTITIONS_PER_COMMIT):
+                for batch in split_batches(table_states, PARTITIONS_PER_COMMIT):
                     results.append(self._load_batch(batch))
                     advance(len(batch))
         result = _combine(results)
@@ -71,10 +71,10 @@ class Loader:
             self.ledger.record_failed_loads({run: str(error) for run, error in result.unreadable.items()})
         return result
 
-    def remove_unreadable(self, keys: Iterable[PartitionKey]) -> None:
+    def remove_hidden_rows(self, keys: Iterable[PartitionKey]) -> None:
         """Remove the rows of these partitions whose runs readers may not see."""
         for table_keys in group_by(keys, lambda key: (key.source, key.query_name)).values():
-            self.warehouse.remove(self.spark, table_keys, is_removable=self._find_unreadable)
+            self.warehouse.remove(self.spark, table_keys, is_removable=self._find_hidden)
 
     def _load_batch(self, states: Sequence[PartitionState]) -> LoadResult:
         """Load partitions of one table. Payloads are verified only after a failure: that reads every byte."""
@@ -112,24 +112,24 @@ class Loader:
             [Publication(run=load.run, table_version=written.table_version) for load in written.loads]
         )
         if pointers.superseded:  # they lost their authority between the commit and the pointer
-            self.remove_unreadable(run.key for run in pointers.superseded)
+            self.remove_hidden_rows(run.key for run in pointers.superseded)
         superseded = (*written.outdated, *pointers.superseded)
         return LoadResult(published=tuple(pointers.published), superseded=superseded, unreadable=unreadable)
 
     def _read_frames(self, payloads: Iterable[SealedPayload]) -> Iterator[DataFrame]:
-        for (query_name, version), group in group_by(payloads, contract_of).items():
+        for (query_name, version), group in group_by(payloads, contract_key).items():
             yield read_accepted_rows(self.spark, group, rules_for(query_name, version))
 
-    def _find_unreadable(self, runs: Sequence[Run]) -> set[Run]:
+    def _find_hidden(self, runs: Sequence[Run]) -> set[Run]:
         return set(runs) - self.ledger.readable_runs(runs)
 
 
-def contract_of(payload: SealedPayload) -> tuple[str, str]:
+def contract_key(payload: SealedPayload) -> tuple[str, str]:
     """The query name and schema version that select the contract."""
     return payload.seal.run.key.query_name, payload.seal.facts.schema_version
 
 
-def split(items: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
+def split_batches(items: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
     return (items[start : start + size] for start in range(0, len(items), size))
 
 

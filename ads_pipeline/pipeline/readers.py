@@ -17,7 +17,7 @@ from ads_pipeline.pipeline.gaps import Gap, find_gap
 from ads_pipeline.warehouse.values import WarehouseTable
 from ads_pipeline.warehouse.visible_rows import TableVersion, connect_duckdb, read_newest_version, read_with_spark
 
-MAX_ATTEMPTS: Final = 5
+MAX_VERSION_READS: Final = 5
 
 
 class Readers:
@@ -26,7 +26,7 @@ class Readers:
     def __init__(self, *, ledger: LedgerReader, warehouse_root: Path, source: str) -> None:
         self._ledger, self._root, self._source = ledger, warehouse_root, source
 
-    def rows(self, spark: SparkSession, query_name: str) -> DataFrame | None:
+    def read_rows(self, spark: SparkSession, query_name: str) -> DataFrame | None:
         """Return the visible rows, or None when the query has no table yet.
 
         `is_current` is false for the rows of a run while a newer accepted run waits to be loaded.
@@ -57,7 +57,9 @@ class Readers:
             ).fetchall()
         return {version.table.partition_key(customer, day): total for customer, day, total in rows}
 
-    def gaps(self, query_name: str, *, since: date, until: date, customers: Sequence[str] | None = None) -> list[Gap]:
+    def find_gaps(
+        self, query_name: str, *, since: date, until: date, customers: Sequence[str] | None = None
+    ) -> list[Gap]:
         """List expected days that are not visible, ordered by day and customer.
 
         Every day is expected for each of the customers; by default for all customers in the ledger.
@@ -85,7 +87,7 @@ class Readers:
         A partition that is loaded between the two reads would otherwise show neither its old nor its new rows.
         """
         table = WarehouseTable(root=self._root, source=self._source, query_name=query_name)
-        for _attempt in range(MAX_ATTEMPTS):
+        for _attempt in range(MAX_VERSION_READS):
             number = read_newest_version(table)
             if number is None:
                 return None

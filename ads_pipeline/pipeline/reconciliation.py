@@ -207,6 +207,6 @@ class Reconciliation(ReconcilePlanner):
         if keys[RepairKind.DEMOTE]:
             demotions, own = self._open_demotions(source, query_name, since, until), set(keys[RepairKind.DEMOTE])
             self._pipeline.validation.record([verdict for verdict in demotions if verdict.run.key in own])
-        self._pipeline.loader.remove_unreadable(keys[RepairKind.REMOVE])
+        self._pipeline.loader.remove_hidden_rows(keys[RepairKind.REMOVE])
         loading = self._pipeline.loader.load([*keys[RepairKind.LOAD], *keys[RepairKind.POINT]])
         return ReconcileResult(repairs=tuple(repairs), loading=loading)

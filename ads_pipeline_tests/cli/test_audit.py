@@ -7,16 +7,16 @@ import pytest
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.pipeline import operator_actions
 from ads_pipeline_tests.cli.actions.builders import (
-    BECAUSE,
+    REASON,
     DAY,
     FAILED,
-    GOOD,
+    SUCCESSFUL,
     MARKED,
-    digest,
-    fail,
-    ledger_at,
-    recent,
-    stock,
+    read_all_rows,
+    record_failures,
+    open_ledger,
+    recent_key,
+    fill_ledger,
 )
 from ads_pipeline_tests.cli.running import CommandLine, CommandResult
 from ads_pipeline_tests.ledger.builders import accepted_runs, action_request
@@ -24,7 +24,7 @@ from ads_pipeline_tests.ledger.builders import accepted_runs, action_request
 
 @pytest.fixture
 def cli(empty_cli: CommandLine) -> CommandLine:
-    stock(empty_cli)
+    fill_ledger(empty_cli)
     return empty_cli
 
 
@@ -47,7 +47,7 @@ def pages(cli: CommandLine, *arguments: str) -> list[dict[str, object]]:
 
 def test_actions_are_listed_newest_first(cli: CommandLine) -> None:
     """Each entry has operator, time, command, filters, reason and the number of partitions."""
-    cli.run("state", "retry", "--customer", "101", *BECAUSE, "--operator", "ada")
+    cli.run("state", "retry", "--customer", "101", *REASON, "--operator", "ada")
     cli.run("state", "withdraw", "--all", "--reason", "unknown currency", "--operator", "bob")
     result = cli.run("audit", "actions")
     assert (result.code, result.err, result.lines[-1]) == (0, "", "3 actions")
@@ -71,11 +71,11 @@ def test_actions_are_listed_newest_first(cli: CommandLine) -> None:
 
 def test_partitions_of_an_action_are_listed(cli: CommandLine) -> None:
     """Each partition is listed with its status before the action; an unknown action id is an error."""
-    cli.run("state", "withdraw", "--all", *BECAUSE)
+    cli.run("state", "withdraw", "--all", *REASON)
     action_id = cli.run("audit", "actions", "--json").objects[0]["action_id"]
     result = cli.run("audit", "actions", "--action", action_id)
     rows = [line.split() for line in result.lines[-4:-2]]
-    assert rows == [[each.customer_id, "campaign_daily", str(DAY), "success"] for each in GOOD]
+    assert rows == [[each.customer_id, "campaign_daily", str(DAY), "success"] for each in SUCCESSFUL]
     assert result.lines[-1] == "2 partitions"
     unknown = cli.run("audit", "actions", "--action", f"{action_id}0")
     assert (unknown.code, unknown.out) == (64, "")
@@ -85,7 +85,7 @@ def test_partitions_of_an_action_are_listed(cli: CommandLine) -> None:
 def test_action_in_several_transactions_is_listed_as_one(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     """An action split over several transactions lists every partition once under its id."""
     monkeypatch.setattr(operator_actions, "PARTITIONS_PER_TRANSACTION", 2)
-    result = cli.run("state", "retry", "--all", "--clear-terminal", *BECAUSE)
+    result = cli.run("state", "retry", "--all", "--clear-terminal", *REASON)
     action_id = result.lines[-1].removeprefix("action ")
     listed = pages(cli, "audit", "actions", "--action", action_id)
     assert [each["customer_id"] for each in listed] == [each.customer_id for each in [*FAILED, MARKED]]
@@ -94,9 +94,9 @@ def test_action_in_several_transactions_is_listed_as_one(cli: CommandLine, monke
 
 def test_pages_cover_every_action_once(cli: CommandLine) -> None:
     """Actions with the same timestamp are each listed once."""
-    with ledger_at(cli) as ledger:
+    with open_ledger(cli) as ledger:
         for number in range(5):
-            ledger.execute(Action.REPROCESS, GOOD, action_request(f"a-{number}"))
+            ledger.execute(Action.REPROCESS, SUCCESSFUL, action_request(f"a-{number}"))
     whole = cli.run("audit", "actions", "--json").objects
     assert pages(cli, "audit", "actions") == whole
     assert len(whole) == 6
@@ -104,11 +104,11 @@ def test_pages_cover_every_action_once(cli: CommandLine) -> None:
 
 def test_terminal_failures_are_listed_with_reason(cli: CommandLine) -> None:
     """Marked, exhausted and too old failures are listed; retryable ones are not. Pages cover every entry."""
-    exhausted, old = recent(130), replace(recent(131), logical_date=DAY.replace(year=DAY.year - 1, day=1))
-    with ledger_at(cli) as ledger:
+    exhausted, old = recent_key(130), replace(recent_key(131), logical_date=DAY.replace(year=DAY.year - 1, day=1))
+    with open_ledger(cli) as ledger:
         for number in range(6):
-            fail(ledger, [exhausted], f"r{number}")
-        fail(ledger, [old])
+            record_failures(ledger, [exhausted], f"r{number}")
+        record_failures(ledger, [old])
     result = cli.run("audit", "terminal")
     assert (result.code, result.lines[-1]) == (0, "3 terminal failures")
     assert max(map(len, result.lines)) <= 80
@@ -128,9 +128,9 @@ def test_terminal_failures_are_listed_with_reason(cli: CommandLine) -> None:
 
 def test_attempts_of_matching_partitions_are_listed(cli: CommandLine) -> None:
     """Each verdict has outcome, effect, error class and message. Pages cover every attempt."""
-    with ledger_at(cli) as ledger:
+    with open_ledger(cli) as ledger:
         accepted_runs(ledger, FAILED[:1], "r2")
-        fail(ledger, FAILED[:1], "r3", "damaged")
+        record_failures(ledger, FAILED[:1], "r3", "damaged")
     result = cli.run("audit", "attempts", "--customer", "101")
     assert result.lines[0] == str(FAILED[0])
     arguments = [" ".join(line.split()) for line in result.lines[1:4]]
@@ -151,9 +151,9 @@ def test_attempts_of_matching_partitions_are_listed(cli: CommandLine) -> None:
 @pytest.mark.parametrize("name", ["actions", "terminal", "attempts", "parked"])
 def test_empty_ledger_lists_nothing(empty_cli: CommandLine, name: str) -> None:
     """An empty list is no error, and listing writes nothing."""
-    before = digest(empty_cli)
+    before = read_all_rows(empty_cli)
     result = empty_cli.run("audit", name)
     assert (result.code, result.err) == (0, "")
     assert result.lines[-1].startswith("0 ")
     assert empty_cli.run("audit", name, "--json").out == ""
-    assert digest(empty_cli) == before
+    assert read_all_rows(empty_cli) == before

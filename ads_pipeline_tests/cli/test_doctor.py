@@ -26,7 +26,7 @@ from ads_pipeline.pipeline.registration import register_runs
 from ads_pipeline.raw.landing import TEMPORARY, RawRuns
 from ads_pipeline.raw.seal import METADATA, PAYLOAD
 from ads_pipeline.settings import read_settings
-from ads_pipeline_tests.builders import seal_facts, read_tree
+from ads_pipeline_tests.builders import read_tree, seal_facts
 from ads_pipeline_tests.cli.running import CommandLine, CommandResult, DemoCommandLine
 from ads_pipeline_tests.ledger.builders import (
     accepted_runs,
@@ -248,7 +248,7 @@ def test_pointer_of_unsuccessful_partition_is_an_error(healthy_cli: CommandLine)
         "ads-pipeline reconcile --query campaign_daily",
     )
     assert findings["states"]["problem"].startswith("its row says pending from ")
-    assert ", its log success from " in findings["states"]["problem"]
+    assert ", its log says success from " in findings["states"]["problem"]
 
 
 @pytest.mark.invariant("L3")
@@ -335,7 +335,9 @@ def test_open_run_with_expired_lease_is_a_warning(healthy_cli: CommandLine) -> N
     execute_sql(healthy_cli, lease(run_id, datetime.now(UTC) + timedelta(hours=1)))
     assert healthy_cli.run("doctor").code == 0
     execute_sql(
-        healthy_cli, "DROP TRIGGER leases_invalid_update", "UPDATE leases SET expires_at = '2026-03-01T00:00:00.000000Z'"
+        healthy_cli,
+        "DROP TRIGGER leases_invalid_update",
+        "UPDATE leases SET expires_at = '2026-03-01T00:00:00.000000Z'",
     )
     finding = find_only_problem(healthy_cli)
     assert (finding["check"], finding["location"]) == ("runs", f"run {run_id}")

@@ -13,7 +13,7 @@ from ads_pipeline_tests.ledger.builders import accepted_runs, keys
 
 def execute(cli: CommandLine, statement: str) -> None:
     engine = database.open_engine(f"sqlite:///{cli.home / 'ledger.db'}")
-    with database.writing(engine) as connection:
+    with database.open_transaction(engine) as connection:
         connection.exec_driver_sql(statement)
     engine.dispose()
 

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Outcome, Verdict
+from ads_pipeline.errors import VerdictsRefused
 from ads_pipeline.ledger import database, tables
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.values import ActionRequest, Publication, PublishResult, RunRegistration, VerdictResult
@@ -80,6 +81,14 @@ def accepted_runs(ledger: Ledger, partitions: Iterable[PartitionKey], run_id: st
     runs = [run(partition, run_id) for partition in partitions]
     ledger.register(sealed_runs(*runs))
     return ledger.record_verdicts([acceptance(run) for run in runs])
+
+
+def record_verdict(ledger: Ledger, verdict: Verdict) -> VerdictResult:
+    """Record one verdict, or raise the error for which it is refused."""
+    try:
+        return ledger.record_verdicts([verdict])[0]
+    except VerdictsRefused as refused:
+        raise refused.refusals[0] from None
 
 
 def publish_runs(ledger: Ledger, *runs: Run) -> PublishResult:

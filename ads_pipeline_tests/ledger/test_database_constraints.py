@@ -176,7 +176,6 @@ def test_a_reader_has_no_way_to_write(success: Ledger, url: str) -> None:
     assert verbs - {name for name in dir(LedgerReader) if not name.startswith("_")} == {
         "register",
         "insert_pending",
-        "record_verdict",
         "record_verdicts",
         "execute",
         "begin_demotions",
@@ -211,7 +210,7 @@ def test_a_postgres_role_may_be_given_reading_alone(postgres_url: str) -> None:
     engine = database.open_engine(postgres_url)
     role = f"loader_{sa.make_url(postgres_url).database}"
     database.transact(engine, lambda c: c.exec_driver_sql(f"CREATE ROLE {role} LOGIN"))
-    database.grant_reading(engine, role)
+    database.grant_read_access(engine, role)
     lesser = sa.make_url(postgres_url).set(username=role).render_as_string(hide_password=False)
     with LedgerReader.opened(lesser) as reader:
         assert reader.state(K).current_run_id == "r1"

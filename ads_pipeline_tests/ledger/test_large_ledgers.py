@@ -47,7 +47,7 @@ def test_each_kind_is_what_its_verdicts_made_of_it(grown: Ledger) -> None:
         standing = grown.publication_status(each.key)
         assert standing is not None
         assert (standing.pointer and standing.pointer.run.run_id) == (kind.loaded and each.run_id(kind.loaded))
-        assert standing.demoting == bool(kind.demoting)
+        assert standing.demotion_pending == bool(kind.demoting)
         assert [record.run_id for record in load_records(grown, each.key)] == (
             [each.run_id(kind.loaded)] if kind.loaded else []
         )
@@ -67,13 +67,13 @@ def test_outlines_and_standings_tell_the_same(grown: Ledger) -> None:
             run_id=each.state.current_run_id,
             schema_version=each.state.schema_version,
             record_count=each.state.record_count,
-            publishable=each.publishable,
-            pointed_at_current=each.pointed_at_current,
+            is_publishable=each.is_publishable,
+            points_at_current=each.points_at_current,
         )
         for each in standings
     }
     found = grown.expected_contents(source=SOURCE, query_name=QUERIES[0])
-    assert {each._replace(pointed_at_current=bool(each.pointed_at_current)) for each in found} == told
+    assert {each._replace(points_at_current=bool(each.points_at_current)) for each in found} == told
     assert len(found) == len(standings) == SHAPE.customers * SHAPE.days
     for keys in ([each.state.key for each in standings], [standings[7].state.key], []):
         asked = sorted(grown.publication_statuses(keys), key=lambda each: (each.state.key.logical_date, each.state.key))

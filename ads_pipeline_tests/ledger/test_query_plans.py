@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -144,11 +145,12 @@ def grown(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def _database_of(server: str) -> str:
+    name = f"large_{uuid.uuid4().hex}"
     engine = sa.create_engine(server, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
-        connection.exec_driver_sql("CREATE DATABASE grown TEMPLATE ledger_template")
+        connection.exec_driver_sql(f"CREATE DATABASE {name} TEMPLATE ledger_template")
     engine.dispose()
-    return sa.make_url(server).set(database="grown").render_as_string(hide_password=False)
+    return sa.make_url(server).set(database=name).render_as_string(hide_password=False)
 
 
 @pytest.mark.parametrize("after", [None, MIDDLE], ids=["first", "middle"])

@@ -23,8 +23,8 @@ from ads_pipeline.ledger.control.tables import leases
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.orchestration.partitions import define_partitions
 from ads_pipeline.orchestration.resources import open_run_resources
-from ads_pipeline.orchestration.run_completion import LEASE_EXPIRED, event_origin
-from ads_pipeline.orchestration.run_requests import RequestedPartitions, run_requests
+from ads_pipeline.orchestration.run_completion import LEASE_EXPIRED, build_event_origin
+from ads_pipeline.orchestration.run_requests import RequestedPartitions, build_run_requests
 from ads_pipeline.pipeline.judging import Validation
 from ads_pipeline.pipeline.registration import register_runs
 from ads_pipeline_tests.ledger.control.test_late_writes import until
@@ -108,7 +108,7 @@ def test_reconciliation_skips_partitions_held_by_a_run(location: Location, other
     runs = [seal_run(location.deployment, key(1)), seal_run(location.deployment, key(2))]
     location.deployment.pipeline.validation.judge(runs)
     other.claim([key(2)])
-    with open_run_resources(location.settings, event_origin(create_run(location, key(1)))) as resources:
+    with open_run_resources(location.settings, build_event_origin(create_run(location, key(1)))) as resources:
         result = resources.reconciliation(location.deployment.spark).repair(
             source=resources.source_name, query_name=QUERY
         )
@@ -123,7 +123,7 @@ def lose_run(location: Location, *keys: PartitionKey) -> dg.DagsterRun:
     lost = create_run(location, *keys)
     started = dg.DagsterEvent(event_type_value=dg.DagsterEventType.RUN_START.value, job_name=lost.job_name)
     location.instance.report_dagster_event(started, lost.run_id)
-    with open_run_resources(location.settings, event_origin(lost)) as resources:
+    with open_run_resources(location.settings, build_event_origin(lost)) as resources:
         resources.claim(keys)
         register_runs(resources.source.collect(keys), raw=resources.raw, ledger=resources.ledger)
         _abandon(resources.lease)
@@ -192,7 +192,7 @@ def requested(location: Location) -> list[Any]:
     due = RequestedPartitions(query_name=QUERY, assets=(RAW, WAREHOUSE), reasons={key(1): "r1"})
     now = location.deployment.ledger._context.read_clock
     with location.deployment.ledger._engine.begin() as connection:
-        return run_requests(location.instance, partitions, due, now=now(connection))
+        return build_run_requests(location.instance, partitions, due, now=now(connection))
 
 
 @pytest.mark.invariant("O3")

@@ -120,7 +120,7 @@ def visible_runs(deployment: LocalDeployment, view: str = QUERY) -> dict[Partiti
 
 
 def visible_runs_in_spark(deployment: LocalDeployment) -> dict[PartitionKey, str]:
-    frame = deployment.readers.rows(deployment.spark, QUERY)
+    frame = deployment.readers.read_rows(deployment.spark, QUERY)
     assert frame is not None
     rows = frame.select("customer_id", "logical_date", "run_id").distinct().collect()
     assert len({(each.customer_id, each.logical_date) for each in rows}) == len(rows)

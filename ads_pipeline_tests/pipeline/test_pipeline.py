@@ -102,7 +102,7 @@ def test_empty_run_replaces_previous_rows(deployment: LocalDeployment) -> None:
     pointer = deployment.ledger.pointers([key()])[key()]
     assert (pointer.run.run_id, pointer.record_count, pointer.is_published) == ("r2", 0, True)
     day = key().logical_date
-    assert deployment.readers.gaps(QUERY, since=day, until=day) == []
+    assert deployment.readers.find_gaps(QUERY, since=day, until=day) == []
     assert deployment.differences() == []
 
 

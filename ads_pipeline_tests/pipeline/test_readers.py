@@ -65,7 +65,7 @@ def test_load_between_two_reads_hides_no_partition(deployment: LocalDeployment) 
 def test_session_reads_one_version(deployment: LocalDeployment) -> None:
     """All queries of a DuckDB session, and a Spark frame, read the version at their start."""
     deployment.pipeline.judge_and_load([seal_run(deployment, key(1))])
-    frame = deployment.readers.rows(deployment.spark, QUERY)
+    frame = deployment.readers.read_rows(deployment.spark, QUERY)
     assert frame is not None
     with deployment.readers.connect([QUERY]) as connection:
         count = f"SELECT count(*) FROM {QUERY}"
@@ -96,7 +96,7 @@ def test_session_reads_only_the_warehouse(deployment: LocalDeployment, statement
 
 def test_query_without_a_table_has_no_view(deployment: LocalDeployment) -> None:
     """Before the first load there is no frame and no view, but a session."""
-    assert deployment.readers.rows(deployment.spark, QUERY) is None
+    assert deployment.readers.read_rows(deployment.spark, QUERY) is None
     with deployment.readers.connect([QUERY, "ad_group_daily"]) as connection:
         assert connection.execute("SHOW TABLES").fetchall() == []
 
@@ -107,7 +107,7 @@ def test_emptied_table_has_columns_and_no_rows(deployment: LocalDeployment) -> N
     deployment.pipeline.judge_and_load([run])
     corrupt_payload(deployment, run)
     deployment.pipeline.validation.judge([run], validation_id="again")
-    frame = deployment.readers.rows(deployment.spark, QUERY)
+    frame = deployment.readers.read_rows(deployment.spark, QUERY)
     assert frame is not None
     assert (frame.count(), frame.columns[-1]) == (0, "is_current")
     assert visible_runs(deployment) == {}
@@ -129,7 +129,7 @@ def test_each_gap_has_a_reason(deployment: LocalDeployment) -> None:
     deployment.ledger.insert_pending([key(7)])
     deployment.ledger.register([RunRegistration(run=unjudged, schema_version="1", record_count=2)])
     day = key().logical_date
-    gaps = deployment.readers.gaps(QUERY, since=day, until=day)
+    gaps = deployment.readers.find_gaps(QUERY, since=day, until=day)
     assert {gap.key: gap.reason for gap in gaps} == {
         unloaded.key: GapReason.UNLOADED,
         demoting.key: GapReason.DEMOTING,
@@ -148,7 +148,7 @@ def test_missing_customers_and_days_are_gaps(deployment: LocalDeployment) -> Non
         [seal_run(deployment, key(1, 1)), seal_run(deployment, key(2, 1)), seal_run(deployment, key(1, 2))]
     )
     window: dict[str, Any] = {"since": key(day=1).logical_date, "until": key(day=3).logical_date}
-    missing = [gap.key for gap in deployment.readers.gaps(QUERY, **window)]
+    missing = [gap.key for gap in deployment.readers.find_gaps(QUERY, **window)]
     assert missing == [key(2, 2), key(1, 3), key(2, 3)]
-    named = deployment.readers.gaps(QUERY, customers=["9", "2", "9"], **window)
+    named = deployment.readers.find_gaps(QUERY, customers=["9", "2", "9"], **window)
     assert [gap.key for gap in named] == [key(9, 1), key(2, 2), key(9, 2), key(2, 3), key(9, 3)]

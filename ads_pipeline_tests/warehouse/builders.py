@@ -104,7 +104,7 @@ Warehouse(Path(sys.argv[1])).CALL
 def run_and_kill(moment: str, call: str, root: Path) -> None:
     """Call the warehouse in another process, which is killed before or after the function that `moment` names."""
     script = [sys.executable, "-W", "ignore", "-c", KILLED_PROCESS.replace("CALL", call), str(root), moment]
-    done = subprocess.run(script, capture_output=True, check=False, timeout=120)
+    done = subprocess.run(script, capture_output=True, check=False, timeout=600)
     assert done.returncode == -9, done.stderr.decode()[-2000:]
 
 

@@ -58,11 +58,11 @@ class PartitionReport:
     @property
     def pointer(self) -> Pointer | None:
         """The pointer, if it shows a run to readers."""
-        return self.publication.pointer if self.publication and self.publication.pointed else None
+        return self.publication.pointer if self.publication and self.publication.is_published else None
 
     @property
     def is_safe(self) -> bool:
-        return self.publication is not None and self.publication.publishable
+        return self.publication is not None and self.publication.is_publishable
 
     @property
     def unregistered(self) -> dict[str, Seal | DamagedRun]:
@@ -80,7 +80,7 @@ class PartitionReport:
             status=state.status if publication else None,
             current_run_id=state.current_run_id,
             visible_run_id=self.pointer.run.run_id if self.pointer else None,
-            demoting=publication is not None and publication.demoting,
+            demoting=publication is not None and publication.demotion_pending,
             unjudged_run_id=unjudged,
             judging_failed=unjudged is not None and _was_last_attempt(self.staleness.raw, unjudged),
             rejected_run_id=_find_rejected_run(self),

@@ -25,10 +25,10 @@ def copy_ledger(source_url: str, target_url: str, *, progress: Progress) -> Ledg
     the target has rows, CopyDiffers when the digests differ. After any failure the target has no rows.
     """
     with (
-        database.opened(source_url, read_only=True) as source_engine,
-        database.opened(target_url) as target_engine,
-        database.reading(source_engine) as source,
-        database.writing(target_engine) as target,
+        database.open_checked_engine(source_url, read_only=True) as source_engine,
+        database.open_checked_engine(target_url) as target_engine,
+        database.open_snapshot(source_engine) as source,
+        database.open_transaction(target_engine) as target,
     ):
         for connection in (source, target):
             _allow_waiting(connection)

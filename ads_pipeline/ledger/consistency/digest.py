@@ -56,7 +56,7 @@ class RowHasher:
 
 def digest_ledger(url: str) -> LedgerDigest:
     """The digest of every table at one moment. Two ledgers have the same one exactly when they hold the same rows."""
-    with database.opened(url, read_only=True) as engine, database.reading(engine) as connection:
+    with database.open_checked_engine(url, read_only=True) as engine, database.open_snapshot(engine) as connection:
         tables = database.METADATA.sorted_tables
         return LedgerDigest(tables={table.name: digest_table(connection, table) for table in tables})
 

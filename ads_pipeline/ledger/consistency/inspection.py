@@ -1,6 +1,6 @@
-"""Asks the ledger what only an examination asks: of everything at once, and whether it agrees with itself.
+"""Reads whole ledgers for `doctor`: whether states match their logs, pointers their states, and runs their claims.
 
-Read-only like any reader. What is found is for `symptoms` to judge.
+Everything here is read-only. The checks of `doctor` decide what is a problem.
 """
 
 from collections.abc import Iterator
@@ -14,104 +14,104 @@ from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Outcome, PartitionState, RegisteredRun, Status
 from ads_pipeline.errors import LogContradicted
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.consistency.replay import histories, replay
+from ads_pipeline.ledger.consistency.replay import read_histories, replay
 from ads_pipeline.ledger.control.tables import leases
 from ads_pipeline.ledger.reader import LedgerReader
-from ads_pipeline.ledger.row_mapping import clock_of, key_of, registered_of, run_in
+from ads_pipeline.ledger.row_mapping import database_clock, decode_registered_run, decode_run, key_of_table
 from ads_pipeline.ledger.state import visibility_queries
 from ads_pipeline.ledger.tables import demotions, run_head, run_snapshots, runs
 
-AT_ONCE: Final = 5_000
+ROWS_PER_FETCH: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KnownRun:
-    """A registered run, its last verdict, and whether a success has it as its current run."""
+class InspectedRun:
+    """A registered run, the outcome of its last verdict, and whether it is the current run of a success."""
 
     registered: RegisteredRun
     outcome: Outcome | None
-    current: bool
+    is_current: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MisplacedPointer:
-    """A published pointer that is not at the current run of a success, or says something else of its run."""
+    """A published pointer that is not at the current run of a success, or differs from its run's registration."""
 
     run: Run
     status: Status
     current_run_id: str | None
     outcome: Outcome | None
-    differs: bool
+    differs_from_registration: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenRun:
-    """A run of an engine that has not ended, when it was last heard of, and until when it holds its claims."""
+    """An engine run that has not ended, with the times of its last event and of the end of its lease."""
 
     run_id: str
-    last_at: datetime
-    leased_until: datetime | None
+    last_event_at: datetime
+    lease_expires_at: datetime | None
 
 
 class LedgerInspection(LedgerReader):
-    """Read access for whoever examines the whole ledger."""
+    """Read access to the whole ledger."""
 
-    def clock(self) -> datetime:
-        """What time it is in the database."""
-        rows = self._execute(sa.select(clock_of(self._engine.dialect.name)))
+    def read_clock(self) -> datetime:
+        """The time of the database."""
+        rows = self._execute(sa.select(database_clock(self._engine.dialect.name)))
         now: datetime = rows[0].now
         return now
 
-    def sources(self) -> list[str]:
-        """Every source of which a run is registered."""
+    def list_sources(self) -> list[str]:
+        """Every source with a registered run."""
         return sorted(row.source for row in self._execute(sa.select(runs.c.source).distinct()))
 
-    def contradictions(self) -> Iterator[tuple[PartitionKey, str]]:
-        """Each partition whose state does not follow from its logs, and how it differs; as of one moment."""
-        with database.reading(self._engine) as connection:
-            for history in histories(connection):
+    def find_contradictions(self) -> Iterator[tuple[PartitionKey, str]]:
+        """Each partition whose state does not follow from its logs, with the difference, as of one moment."""
+        with database.open_snapshot(self._engine) as connection:
+            for history in read_histories(connection):
                 try:
                     state = replay(history)
                 except LogContradicted as error:
-                    yield history.key, f"the rules do not lead to its log: {error.problem}"
+                    yield history.key, f"its log contradicts the rules: {error.problem}"
                     continue
                 if state != (history.recorded or PartitionState.absent(history.key)):
-                    yield history.key, f"its row says {_told(history.recorded)}, its log {_told(state)}"
+                    yield history.key, f"its row says {_describe(history.recorded)}, its log says {_describe(state)}"
 
-    def known(self, source: str) -> Iterator[KnownRun]:
-        """Every registered run of a source, in the order of its path below raw."""
+    def list_runs(self, source: str) -> Iterator[InspectedRun]:
+        """Every registered run of a source, in the order of the paths below raw."""
         statement = visibility_queries.runs_with_last_outcome(source=source)
-        with database.reading(self._engine) as connection:
-            for row in connection.execute(statement, execution_options={"yield_per": AT_ONCE}):
-                yield _known(row)
+        with database.open_snapshot(self._engine) as connection:
+            for row in connection.execute(statement, execution_options={"yield_per": ROWS_PER_FETCH}):
+                yield _inspected_run(row)
 
-    def known_again(self, run: Run) -> KnownRun | None:
-        """How one run is known now; None when it is not."""
+    def inspect_run(self, run: Run) -> InspectedRun | None:
+        """One run, read now. None when it is not registered."""
         statement = visibility_queries.runs_with_last_outcome(source=run.key.source)
-        named = [runs.c[name] == getattr(run.key, name) for name in ("customer_id", "query_name", "logical_date")]
-        rows = self._execute(statement.where(*named, runs.c.run_id == run.run_id))
-        return _known(rows[0]) if rows else None
+        same_key = [runs.c[name] == getattr(run.key, name) for name in ("customer_id", "query_name", "logical_date")]
+        rows = self._execute(statement.where(*same_key, runs.c.run_id == run.run_id))
+        return _inspected_run(rows[0]) if rows else None
 
-    def astray(self) -> list[MisplacedPointer]:
-        """The published pointers that are not where they should be, by partition."""
+    def find_misplaced_pointers(self) -> list[MisplacedPointer]:
+        """All misplaced pointers, by partition."""
         return [
             MisplacedPointer(
-                run=run_in(row),
+                run=decode_run(row),
                 status=Status(row.status),
                 current_run_id=row.current_run_id,
                 outcome=row.outcome and Outcome(row.outcome),
-                differs=bool(row.differs),
+                differs_from_registration=bool(row.differs),
             )
             for row in self._execute(visibility_queries.mismatched_pointers())
         ]
 
-    def unfinished(self) -> list[tuple[Run, datetime]]:
-        """The demotions that have begun and are not recorded, each with when it began, oldest first."""
-        order = demotions.c.started_at, *key_of(demotions), demotions.c.run_id
-        return [(run_in(row), row.started_at) for row in self._execute(sa.select(demotions).order_by(*order))]
+    def list_unfinished_demotions(self) -> list[tuple[Run, datetime]]:
+        """The demotions that have begun and are not recorded, with their start, oldest first."""
+        order = demotions.c.started_at, *key_of_table(demotions), demotions.c.run_id
+        return [(decode_run(row), row.started_at) for row in self._execute(sa.select(demotions).order_by(*order))]
 
-    def open_runs(self) -> list[OpenRun]:
-        """The runs that have not ended, as far as they are projected, by name."""
+    def list_open_runs(self) -> list[OpenRun]:
+        """The runs that have not ended, by id. Runs whose snapshot is behind their events are left out."""
         statement = (
             sa.select(run_head.c.run_id, run_head.c.last_at, leases.c.expires_at)
             .join(run_snapshots, run_snapshots.c.run_id == run_head.c.run_id)
@@ -121,19 +121,21 @@ class LedgerInspection(LedgerReader):
             .order_by(run_head.c.run_id)
         )
         return [
-            OpenRun(run_id=row.run_id, last_at=row.last_at, leased_until=row.expires_at)
+            OpenRun(run_id=row.run_id, last_event_at=row.last_at, lease_expires_at=row.expires_at)
             for row in self._execute(statement)
         ]
 
 
-def _known(row: sa.Row[Any]) -> KnownRun:
-    return KnownRun(
-        registered=registered_of(row), outcome=row.outcome and Outcome(row.outcome), current=bool(row.current)
+def _inspected_run(row: sa.Row[Any]) -> InspectedRun:
+    return InspectedRun(
+        registered=decode_registered_run(row),
+        outcome=row.outcome and Outcome(row.outcome),
+        is_current=bool(row.is_current),
     )
 
 
-def _told(state: PartitionState | None) -> str:
+def _describe(state: PartitionState | None) -> str:
     if state is None or state.recorded_status is None:
         return "nothing"
-    of = f" from {state.current_run_id} of {state.record_count} rows" if state.current_run_id else ""
-    return f"{state.status}{of} after {state.attempt_count} attempts at {state.updated_at}"
+    run = f" from {state.current_run_id} of {state.record_count} rows" if state.current_run_id else ""
+    return f"{state.status}{run} after {state.attempt_count} attempts at {state.updated_at}"

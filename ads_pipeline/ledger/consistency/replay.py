@@ -1,7 +1,6 @@
-"""Replays what is logged of each partition, by the rules alone, to the state that must follow from it.
+"""Replays the logs of each partition, by the transition rules alone, to the state that must follow from them.
 
-The logs are the registered runs, the verdicts on them and the acts of operators. Nothing is written here:
-`rebuilding` writes the states, and an examination holds them against those that stand.
+The logs are the registered runs, their verdicts, and the control actions. Nothing is written here.
 """
 
 import heapq
@@ -29,162 +28,184 @@ from ads_pipeline.domain.transitions import (
     apply_verdict,
 )
 from ads_pipeline.errors import IllegalTransition, LogContradicted, UnsoundAcceptance
-from ads_pipeline.ledger.row_mapping import fields_for, key_in, key_of, registered_of, run_in, state_of
+from ads_pipeline.ledger.row_mapping import (
+    decode_key,
+    decode_registered_run,
+    decode_run,
+    decode_state,
+    key_of_table,
+    pick_fields,
+)
 from ads_pipeline.ledger.state.verdict_recorder import require_sound_seal
-from ads_pipeline.ledger.tables import KEY, control_action_partitions, attempts, control_actions, partition_state, runs
+from ads_pipeline.ledger.tables import (
+    KEY,
+    attempts,
+    control_action_partitions,
+    control_actions,
+    partition_state,
+    runs,
+)
 
-AT_ONCE: Final = 5_000
-CLOCKS_GO_BACK: Final = timedelta(hours=1)  # and no further, or it is the log that is wrong
-# The acts by which a partition's status changes. Others are noted beside it, and are no part of the replay.
-MOVING: Final[Mapping[str, Action]] = {
-    act.name.lower(): act
-    for (status, act), move in TRANSITIONS.items()
-    if move.effect is None and move.target is not status
+ROWS_PER_FETCH: Final = 5_000
+CLOCK_SKEW: Final = timedelta(hours=1)  # tolerated between the clocks of runs and verdicts
+# The actions that change a partition's status. The replay leaves out the others.
+STATUS_CHANGES: Final[Mapping[str, Action]] = {
+    action.name.lower(): action
+    for (status, action), transition in TRANSITIONS.items()
+    if transition.effect is None and transition.target is not status
 }
 _Rows = Sequence[sa.Row[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionHistory:
-    """What is logged of one partition, and its state as it stands; None where there is no row."""
+    """The logs of one partition and its recorded state, which is None when there is no row."""
 
     key: PartitionKey
     recorded: PartitionState | None
-    registered: Mapping[str, RegisteredRun]
+    registered_runs: Mapping[str, RegisteredRun]
     attempts: _Rows
-    acts: _Rows
-    heard_at: datetime | None
+    actions: _Rows
+    first_registered_at: datetime | None
 
     @property
-    def begun(self) -> PartitionState:
-        """The row before its first verdict. When it was made nothing says any more once it was judged.
+    def initial_state(self) -> PartitionState:
+        """The state before the first verdict and action.
 
-        It was no later than its first run was heard of, but for what a clock goes back.
+        A judged row no longer tells when it was created: at most CLOCK_SKEW before its first run was registered.
         """
-        made = self.recorded.updated_at if self.recorded is not None else self.heard_at
-        if self.attempts and self.heard_at is not None:
-            made = self.heard_at - CLOCKS_GO_BACK
-        if made is None or any(act.status_before is None for act in self.acts):
+        created_at = self.recorded.updated_at if self.recorded is not None else self.first_registered_at
+        if self.attempts and self.first_registered_at is not None:
+            created_at = self.first_registered_at - CLOCK_SKEW
+        if created_at is None or any(action.status_before is None for action in self.actions):
             return PartitionState.absent(self.key)
-        return PartitionState(key=self.key, status=Status.PENDING, updated_at=made)
+        return PartitionState(key=self.key, status=Status.PENDING, updated_at=created_at)
 
     @property
-    def placed(self) -> dict[int, list[sa.Row[Any]]]:
-        """The acts by the number of attempts before them; where that was not kept, as far as their times tell it."""
-        found: dict[int, list[sa.Row[Any]]] = {}
-        for act in self.acts:
-            before = act.attempt_no
-            if before is None:
-                before = sum(attempt.judged_at <= act.performed_at for attempt in self.attempts)
-            found.setdefault(before, []).append(act)
-        return found
+    def actions_by_attempt(self) -> dict[int, list[sa.Row[Any]]]:
+        """The actions by the number of attempts before them. Times cannot order the two logs: clocks may go back."""
+        actions: dict[int, list[sa.Row[Any]]] = {}
+        for action in self.actions:
+            actions.setdefault(action.attempt_no, []).append(action)
+        return actions
 
 
-def histories(connection: sa.Connection) -> Iterator[PartitionHistory]:
-    """Every partition of which anything is logged or recorded, in key order, a portion at a time."""
-    streams = [_stream(connection, number, statement) for number, statement in enumerate(_STREAMS)]
+def read_histories(connection: sa.Connection) -> Iterator[PartitionHistory]:
+    """The history of every partition with a row or a log entry, in key order, streamed."""
+    streams = [_read_rows(connection, number, statement) for number, statement in enumerate(_STATEMENTS)]
     for _key, members in groupby(heapq.merge(*streams, key=itemgetter(0)), key=itemgetter(0)):
-        rows: list[list[sa.Row[Any]]] = [[] for _ in _STREAMS]
-        for _place, number, row in members:
+        rows: list[list[sa.Row[Any]]] = [[] for _ in _STATEMENTS]
+        for _row_key, number, row in members:
             rows[number].append(row)
-        states, registered, judged, acts = rows
+        states, registered, judged, actions = rows
         yield PartitionHistory(
-            key=key_in(next(row for some in rows for row in some)),
-            recorded=state_of(states[0]) if states else None,
-            registered={row.run_id: registered_of(row) for row in registered},
+            key=decode_key(next(row for group in rows for row in group)),
+            recorded=decode_state(states[0]) if states else None,
+            registered_runs={row.run_id: decode_registered_run(row) for row in registered},
             attempts=judged,
-            acts=acts,
-            heard_at=registered[0].registered_at if registered else None,
+            actions=actions,
+            first_registered_at=registered[0].registered_at if registered else None,
         )
 
 
 def replay(history: PartitionHistory) -> PartitionState:
-    """The state that follows from the logs; LogContradicted where the rules cannot have led to them."""
-    state, placed = history.begun, history.placed
-    current: int | None = None
-    speaker: int | None = None
-    state = _moved(state, placed.pop(0, ()))
+    """The state that follows from the logs. Raises LogContradicted when the rules cannot produce these logs."""
+    state, actions = history.initial_state, history.actions_by_attempt
+    current_ordinal: int | None = None
+    message_ordinal: int | None = None
+    state = _apply_actions(state, actions.pop(0, ()))
     for number, attempt in enumerate(history.attempts, 1):
-        registered = history.registered.get(attempt.run_id)
+        registered = history.registered_runs.get(attempt.run_id)
         if registered is None or registered.ordinal != attempt.ordinal or attempt.attempt_no != number:
-            raise _contradicted(state, attempt, "its number or its run is not the one that is registered")
-        ruling = _ruled(state, attempt, registered, current, speaker)
-        state, speaker = ruling.state, ruling.message_ordinal
-        current = registered.ordinal if ruling.effect is Effect.PROMOTED else current
-        found = (ruling.effect, state.updated_at, current, speaker)
+            raise _contradiction(state, attempt, "its number or its run does not match the registration")
+        result = _apply_attempt(state, attempt, registered, current_ordinal, message_ordinal)
+        state, message_ordinal = result.state, result.message_ordinal
+        current_ordinal = registered.ordinal if result.effect is Effect.PROMOTED else current_ordinal
+        expected = (result.effect, state.updated_at, current_ordinal, message_ordinal)
         logged = (attempt.effect, attempt.judged_at, attempt.current_ordinal, attempt.message_ordinal)
-        if found != logged:
-            raise _contradicted(state, attempt, f"it is logged as {_told(logged)}, the rules make it {_told(found)}")
-        state = _moved(state, placed.pop(number, ()))
-    if placed:
-        raise LogContradicted(str(history.key), f"an act stands behind attempt {min(placed)}, which is missing")
+        if expected != logged:
+            problem = f"the log says {_describe_effect(logged)}, the rules say {_describe_effect(expected)}"
+            raise _contradiction(state, attempt, problem)
+        state = _apply_actions(state, actions.pop(number, ()))
+    if actions:
+        problem = f"a control action follows attempt {min(actions)}, which is not in the log"
+        raise LogContradicted(str(history.key), problem)
     return state
 
 
-def _ruled(
-    state: PartitionState, attempt: sa.Row[Any], registered: RegisteredRun, current: int | None, speaker: int | None
+def _apply_attempt(
+    state: PartitionState,
+    attempt: sa.Row[Any],
+    registered: RegisteredRun,
+    current_ordinal: int | None,
+    message_ordinal: int | None,
 ) -> VerdictEffect:
     try:
         verdict = Verdict(
-            run=run_in(attempt),
+            run=decode_run(attempt),
             outcome=Outcome(attempt.outcome),
-            **fields_for(Verdict, attempt, "run", "outcome"),
+            **pick_fields(Verdict, attempt, "run", "outcome"),
         )
         require_sound_seal(verdict, registered)
         return apply_verdict(
             state,
             verdict,
             registered=registered,
-            current_ordinal=current,
-            message_ordinal=speaker,
+            current_ordinal=current_ordinal,
+            message_ordinal=message_ordinal,
             now=attempt.judged_at,
         )
     except (ValueError, IllegalTransition, UnsoundAcceptance) as error:
-        raise _contradicted(state, attempt, str(error)) from error
+        raise _contradiction(state, attempt, str(error)) from error
 
 
-def _moved(state: PartitionState, acts: Iterable[sa.Row[Any]]) -> PartitionState:
-    """The state after acts that no verdict parts: their order is told by what each found, where clocks do not."""
-    waiting = list(acts)
-    while waiting:
-        act = next((each for each in waiting if each.status_before == state.recorded_status), waiting[0])
-        waiting.remove(act)
-        state = _acted(state, act)
+def _apply_actions(state: PartitionState, actions: Iterable[sa.Row[Any]]) -> PartitionState:
+    """Apply the actions between two attempts. The status before each gives their order, where clocks do not."""
+    remaining = list(actions)
+    while remaining:
+        action = next((each for each in remaining if each.status_before == state.recorded_status), remaining[0])
+        remaining.remove(action)
+        state = _apply_action(state, action)
     return state
 
 
-def _acted(state: PartitionState, act: sa.Row[Any]) -> PartitionState:
-    if act.status_before != state.recorded_status:
-        problem = f"act {act.action_id} found it {act.status_before or 'absent'}, the log has it {state.recorded_status or 'absent'}"
+def _apply_action(state: PartitionState, action: sa.Row[Any]) -> PartitionState:
+    if action.status_before != state.recorded_status:
+        before, expected = action.status_before or "absent", state.recorded_status or "absent"
+        problem = f"control action {action.action_id} logged the status {before}, the log leads to {expected}"
         raise LogContradicted(str(state.key), problem)
     try:
-        return apply_control_action(state, MOVING[act.action], now=act.performed_at)
+        return apply_control_action(state, STATUS_CHANGES[action.action], now=action.performed_at)
     except IllegalTransition as error:
-        raise LogContradicted(str(state.key), f"act {act.action_id}: {error}") from error
+        raise LogContradicted(str(state.key), f"control action {action.action_id}: {error}") from error
 
 
-def _contradicted(state: PartitionState, attempt: sa.Row[Any], problem: str) -> LogContradicted:
+def _contradiction(state: PartitionState, attempt: sa.Row[Any], problem: str) -> LogContradicted:
     return LogContradicted(str(state.key), f"attempt {attempt.attempt_no}: {problem}")
 
 
-def _told(logged: Iterable[object]) -> str:
-    effect, at, current, speaker = logged
-    return f"{effect} at {at}, with current run {current or 'none'} and message of run {speaker or 'none'}"
+def _describe_effect(values: Iterable[object]) -> str:
+    effect, at, current, message = values
+    return f"{effect} at {at}, with current run {current or 'none'} and message of run {message or 'none'}"
 
 
-def _stream(
+def _read_rows(
     connection: sa.Connection, number: int, statement: sa.Select[Any]
 ) -> Iterator[tuple[tuple[Any, ...], int, sa.Row[Any]]]:
-    for row in connection.execute(statement, execution_options={"yield_per": AT_ONCE}):
+    for row in connection.execute(statement, execution_options={"yield_per": ROWS_PER_FETCH}):
         yield tuple(getattr(row, name) for name in KEY), number, row
 
 
-_STREAMS: Final[tuple[sa.Select[Any], ...]] = (
-    sa.select(partition_state).order_by(*key_of(partition_state)),
-    sa.select(runs).order_by(*key_of(runs), runs.c.ordinal),
-    sa.select(attempts).order_by(*key_of(attempts), attempts.c.attempt_no),
+_STATEMENTS: Final[tuple[sa.Select[Any], ...]] = (
+    sa.select(partition_state).order_by(*key_of_table(partition_state)),
+    sa.select(runs).order_by(*key_of_table(runs), runs.c.ordinal),
+    sa.select(attempts).order_by(*key_of_table(attempts), attempts.c.attempt_no),
     sa.select(control_action_partitions, control_actions.c.action, control_actions.c.performed_at)
     .join(control_actions, control_actions.c.action_id == control_action_partitions.c.action_id)
-    .where(control_actions.c.action.in_(sorted(MOVING)))
-    .order_by(*key_of(control_action_partitions), control_actions.c.performed_at, control_action_partitions.c.action_id),
+    .where(control_actions.c.action.in_(sorted(STATUS_CHANGES)))
+    .order_by(
+        *key_of_table(control_action_partitions),
+        control_actions.c.performed_at,
+        control_action_partitions.c.action_id,
+    ),
 )

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Action, PartitionState, apply_control_action
 from ads_pipeline.errors import ActionIdReused, IllegalTransition, LedgerError, MarkedTerminal, StateChanged
-from ads_pipeline.ledger.row_mapping import key_fields, key_in, state_fields
+from ads_pipeline.ledger.row_mapping import encode_key, decode_key, encode_state
 from ads_pipeline.ledger.tables import instant_text
 from ads_pipeline.ledger.values import ActionRequest, ActionResult
 from ads_pipeline.ledger.write_context import WriteContext
@@ -47,8 +47,8 @@ def execute_action(
 
     A partition that differs from its `expected` state is refused.
     """
-    now = context.now(connection)
-    before = context.lock(connection, keys)
+    now = context.read_clock(connection)
+    before = context.lock_states(connection, keys)
     if is_logged(context, connection, action.name, request):
         return _read_earlier_result(context, connection, request, keys, before)
     states = [before.get(key) or PartitionState.absent(key) for key in keys]
@@ -79,19 +79,19 @@ def log_action(
         "partitions_changed": len(changed),
         "performed_at": now,
     }
-    connection.execute(context.sql.insert_action, row)
+    connection.execute(context.statements.insert_action, row)
     rows = (
-        key_fields(state.key)
+        encode_key(state.key)
         | {"action_id": request.action_id, "attempt_no": state.attempt_count}
         | {"status_before": before[state.key].status if state.key in before else None}
         for state in changed
     )
-    context.sql.insert_action_partitions.run(connection, rows)
+    context.statements.insert_action_partitions.execute(connection, rows)
 
 
 def is_logged(context: WriteContext, connection: sa.Connection, action: str, request: ActionRequest) -> bool:
     """Whether this request was executed before. Raises ActionIdReused when its id names another action."""
-    row = connection.execute(context.sql.read_action, {"action_id": request.action_id}).one_or_none()
+    row = connection.execute(context.statements.read_action, {"action_id": request.action_id}).one_or_none()
     if row is not None and (row.action, row.operator) != (action.lower(), printable(request.operator)):
         raise ActionIdReused(request.action_id)
     return row is not None
@@ -108,19 +108,19 @@ def _write_changes(
 ) -> None:
     at, keys = instant_text(now), [state.key for state in changed]
     updated = [state for state in changed if state.key in before and state != before[state.key]]
-    context.sql.update_states.run(connection, map(state_fields, updated))
+    context.statements.update_states.execute(connection, map(encode_state, updated))
     context.insert_pending(connection, [key for key in keys if key not in before], now)
     if action is Action.WITHDRAW:
         context.withdraw_pointers(connection, keys)
     if action in REQUEST_KINDS:
         opened = {"kind": REQUEST_KINDS[action], "action_id": request.action_id, "requested_at": at}
-        rows = (key_fields(state.key) | {"attempt_no": state.attempt_count} | opened for state in changed)
-        context.sql.upsert_requests.run(connection, rows)
+        rows = (encode_key(state.key) | {"attempt_no": state.attempt_count} | opened for state in changed)
+        context.statements.upsert_requests.execute(connection, rows)
     if action is Action.MARK_TERMINAL:
         mark = {"action_id": request.action_id, "marked_at": at}
-        context.sql.insert_terminal_marks.run(connection, (key_fields(key) | mark for key in keys))
+        context.statements.insert_terminal_marks.execute(connection, (encode_key(key) | mark for key in keys))
     if action is Action.CLEAR_TERMINAL:
-        context.sql.delete_terminal_marks.run(connection, map(key_fields, keys))
+        context.statements.delete_terminal_marks.execute(connection, map(encode_key, keys))
 
 
 def _emit_events(
@@ -138,14 +138,14 @@ def _emit_events(
     data = {"operator": printable(request.operator), "reason": printable(request.reason)}
     numbers: Mapping[PartitionKey, int] = {state.key: state.attempt_count + 1 for state in changed}
     if action in {Action.MARK_TERMINAL, Action.CLEAR_TERMINAL}:
-        rows = context.sql.actions_per_partition.run(connection, map(key_fields, numbers))
-        numbers = Counter(map(key_in, rows))
+        rows = context.statements.actions_per_partition.execute(connection, map(encode_key, numbers))
+        numbers = Counter(map(decode_key, rows))
     at = instant_text(now)
     events: list[dict[str, Any]] = [
-        context.own.encode(EVENT_TYPES[action], str(key), number, data, emitted_at=at, caused_by=request.action_id)
+        context.event_encoder.encode(EVENT_TYPES[action], str(key), number, data, emitted_at=at, caused_by=request.action_id)
         for key, number in numbers.items()
     ]
-    context.tell(connection, events, now)
+    context.append_events(connection, events, now)
 
 
 def _read_earlier_result(
@@ -155,8 +155,8 @@ def _read_earlier_result(
     keys: Sequence[PartitionKey],
     states: Mapping[PartitionKey, PartitionState],
 ) -> ActionResult:
-    rows = connection.execute(context.sql.read_action_partitions, {"action_id": request.action_id})
-    changed = set(map(key_in, rows))
+    rows = connection.execute(context.statements.read_action_partitions, {"action_id": request.action_id})
+    changed = set(map(decode_key, rows))
     return ActionResult(
         changed=tuple(states[key] for key in keys if key in changed),
         unchanged=tuple(key for key in keys if key not in changed),
@@ -169,9 +169,9 @@ def _find_recorded(
 ) -> Collection[PartitionKey]:
     """The partitions that already have the open request or the terminal mark that this action concerns."""
     if action is Action.REPROCESS:
-        return set(map(key_in, context.sql.read_open_requests.run(connection, map(key_fields, keys))))
+        return set(map(decode_key, context.statements.read_open_requests.execute(connection, map(encode_key, keys))))
     if action in {Action.REQUEUE, Action.MARK_TERMINAL, Action.CLEAR_TERMINAL}:
-        return set(map(key_in, context.sql.read_terminal_marks.run(connection, map(key_fields, keys))))
+        return set(map(decode_key, context.statements.read_terminal_marks.execute(connection, map(encode_key, keys))))
     return ()
 
 

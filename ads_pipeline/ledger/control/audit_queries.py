@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.ledger.row_mapping import KEY_TYPES, key_of, same_key
+from ads_pipeline.ledger.row_mapping import KEY_TYPES, key_of_table, same_key
 from ads_pipeline.ledger.tables import (
     KEY,
     Instant,
@@ -40,12 +40,12 @@ def select_action_parts(action_id: str) -> sa.Select[Any]:
 
 def select_changed_partitions(action_ids: Sequence[str], after: PartitionKey | None, limit: int) -> sa.Select[Any]:
     """Select the partitions that these actions changed, in key order, with their earlier status."""
-    columns = *key_of(control_action_partitions), control_action_partitions.c.status_before
+    columns = *key_of_table(control_action_partitions), control_action_partitions.c.status_before
     statement = sa.select(*columns).distinct().where(control_action_partitions.c.action_id.in_(action_ids))
     if after is not None:
         position = sa.tuple_(*_key_literals(after))
-        statement = statement.where(sa.tuple_(*key_of(control_action_partitions)) > position)
-    return statement.order_by(*key_of(control_action_partitions)).limit(limit)
+        statement = statement.where(sa.tuple_(*key_of_table(control_action_partitions)) > position)
+    return statement.order_by(*key_of_table(control_action_partitions)).limit(limit)
 
 
 def select_attempts(
@@ -56,8 +56,8 @@ def select_attempts(
     if after is not None:
         key, number = after
         position = sa.tuple_(*_key_literals(key), sa.literal(number))
-        statement = statement.where(sa.tuple_(*key_of(attempts), attempts.c.attempt_no) > position)
-    return statement.where(*conditions).order_by(*key_of(attempts), attempts.c.attempt_no).limit(limit)
+        statement = statement.where(sa.tuple_(*key_of_table(attempts), attempts.c.attempt_no) > position)
+    return statement.where(*conditions).order_by(*key_of_table(attempts), attempts.c.attempt_no).limit(limit)
 
 
 def _key_literals(key: PartitionKey) -> list[sa.ColumnElement[Any]]:

@@ -24,7 +24,7 @@ from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.control.retry_queue import Parking, RetryQueue, ScheduledRetry
 from ads_pipeline.ledger.events.event_log import EventLog, completing_run, new_origin
 from ads_pipeline.ledger.reader import DEFAULT_TENANCY, LedgerReader
-from ads_pipeline.ledger.row_mapping import key_fields, key_in
+from ads_pipeline.ledger.row_mapping import encode_key, decode_key
 from ads_pipeline.ledger.tables import instant_text
 from ads_pipeline.ledger.values import ActionRequest, ActionResult, FailedFetch
 from ads_pipeline.ledger.write_context import Clock, WriteContext
@@ -58,7 +58,7 @@ class ControlActions(LedgerReader):
         self._context = WriteContext(
             engine.dialect.name, clock=clock, origin=self.origin, tenancy=tenancy, lease=lease
         )
-        self._sql = self._context.sql
+        self._sql = self._context.statements
 
     @classmethod
     @contextmanager
@@ -75,7 +75,7 @@ class ControlActions(LedgerReader):
 
         Without an origin, a new run is started here and completed at the end of the block.
         """
-        with database.opened(url) as engine:
+        with database.open_checked_engine(url) as engine:
             opened = cls(engine, clock=clock, origin=origin, tenancy=tenancy, lease=lease)
             if origin is not None:
                 yield opened
@@ -125,29 +125,29 @@ class ControlActions(LedgerReader):
     def _record_failed_fetches(
         self, connection: sa.Connection, failures: Sequence[FailedFetch], policy: RetryPolicy, today: date
     ) -> list[ScheduledRetry]:
-        now = self._context.now(connection)
+        now = self._context.read_clock(connection)
         keys = sorted_keys(failure.key for failure in failures)
         self._context.insert_pending(connection, keys, now)
-        self._context.lock(connection, keys)
-        earlier = Counter(map(key_in, self._sql.failed_fetches_per_partition.run(connection, map(key_fields, keys))))
-        self._sql.insert_failed_fetches.run(connection, (self._fetch_fields(failure, now) for failure in failures))
+        self._context.lock_states(connection, keys)
+        earlier = Counter(map(decode_key, self._sql.failed_fetches_per_partition.execute(connection, map(encode_key, keys))))
+        self._sql.insert_failed_fetches.execute(connection, (self._fetch_fields(failure, now) for failure in failures))
         parkings = [parking for parking in map(_parking_for, failures) if parking is not None]
         for parking in dict.fromkeys(parkings):
             connection.execute(self._sql.insert_parking, asdict(parking) | {"parked_at": now})
         at = instant_text(now)
         events = [
-            self._context.own.encode(
+            self._context.event_encoder.encode(
                 "FetchFailed", str(failure.key), earlier[failure.key] + 1, _error_fields(failure), emitted_at=at
             )
             for failure in failures
         ]
-        self._context.tell(connection, events, now)
+        self._context.append_events(connection, events, now)
         return self.retry_queue.schedule_partitions(connection, keys, policy, today)
 
     def _fetch_fields(self, failure: FailedFetch, now: datetime) -> dict[str, Any]:
         wait_until = failure.wait_until
         return (
-            key_fields(failure.key)
+            encode_key(failure.key)
             | _error_fields(failure)
             | {
                 "failed_at": instant_text(now),
@@ -157,7 +157,7 @@ class ControlActions(LedgerReader):
         )
 
     def _park(self, connection: sa.Connection, parking: Parking, request: ActionRequest) -> bool:
-        now = self._context.now(connection)
+        now = self._context.read_clock(connection)
         if is_logged(self._context, connection, "park", request):
             return True
         log_action(self._context, connection, "park", request, (), {}, now)
@@ -165,7 +165,7 @@ class ControlActions(LedgerReader):
         return bool(inserted.rowcount)
 
     def _release(self, connection: sa.Connection, parking: Parking, request: ActionRequest) -> bool:
-        now = self._context.now(connection)
+        now = self._context.read_clock(connection)
         if is_logged(self._context, connection, "release", request):
             return True
         log_action(self._context, connection, "release", request, (), {}, now)

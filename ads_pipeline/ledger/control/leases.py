@@ -19,12 +19,12 @@ from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.tables import claims, leases
 from ads_pipeline.ledger.row_mapping import (
     KEY_TYPES,
-    clock_ahead,
-    clock_of,
+    database_clock_plus,
+    database_clock,
     insert_into,
-    key_fields,
-    key_in,
-    key_of,
+    encode_key,
+    decode_key,
+    key_of_table,
     same_key,
 )
 from ads_pipeline.ledger.rowsets import Rowset, RowStatement
@@ -54,7 +54,7 @@ class Lease:
     @contextmanager
     def opened(cls, url: str, run_id: str, *, duration: timedelta) -> Iterator[Self]:
         """Open a lease, renew it in a thread while the block runs, and end it afterwards."""
-        with database.opened(url) as engine:
+        with database.open_checked_engine(url) as engine:
             lease = cls(engine, run_id, duration=duration)
             lease.open()
             try:
@@ -93,10 +93,10 @@ class Lease:
 
         No run can take these claims over before the transaction ends. The caller holds the state rows' locks.
         """
-        lost = self._read_lost.run(connection, self._claim_rows(keys)).all()
+        lost = self._read_lost.execute(connection, self._claim_rows(keys)).all()
         if lost:
-            first = min(lost, key=key_in)
-            raise LeaseLost(self.run_id, _describe_loss(self.run_id, first), str(key_in(first)))
+            first = min(lost, key=decode_key)
+            raise LeaseLost(self.run_id, _describe_loss(self.run_id, first), str(decode_key(first)))
 
     def renew_until_stopped(self, stopped: threading.Event) -> None:
         """Renew the lease until stopped or lost. During a database outage, try again every second at least."""
@@ -127,15 +127,15 @@ class Lease:
 
     def _claim(self, connection: sa.Connection, keys: Sequence[PartitionKey]) -> ClaimResult:
         """Lock first, read in a later statement: it sees what other runs committed while this one waited."""
-        self._insert_claims.run(connection, self._claim_rows(keys))
-        self._lock_claims.run(connection, self._claim_rows(keys)).all()
-        rows = {key_in(row): row for row in self._read_claims.run(connection, self._claim_rows(keys))}
+        self._insert_claims.execute(connection, self._claim_rows(keys))
+        self._lock_claims.execute(connection, self._claim_rows(keys)).all()
+        rows = {decode_key(row): row for row in self._read_claims.execute(connection, self._claim_rows(keys))}
         free = {key for key in keys if not rows[key].is_live}
         own = {key for key in keys if rows[key].run_id == self.run_id}
         if own & free or (free and not self._renew(connection)):
             raise LeaseLost(self.run_id, "its lease has ended or expired")
         if free:
-            self._take_claims.run(connection, self._claim_rows(sorted(free)))
+            self._take_claims.execute(connection, self._claim_rows(sorted(free)))
         granted = {key: rows[key].fence + (key in free) for key in keys if key in own or key in free}
         held = {key: read_lease_holder(rows[key]) for key in keys if key not in granted}
         return ClaimResult(granted=granted, held=held)
@@ -145,11 +145,11 @@ class Lease:
         if self._clock is not None:
             now = self._clock()
             return sa.literal(now, Instant()), sa.literal(now + self.duration, Instant())
-        return clock_of(self._dialect), clock_ahead(self._dialect, self.duration)
+        return database_clock(self._dialect), database_clock_plus(self._dialect, self.duration)
 
     def _claim_rows(self, keys: Iterable[PartitionKey]) -> Iterator[dict[str, Any]]:
         now = instant_text(self._clock()) if self._clock else None
-        return (key_fields(key) | {"run_id": self.run_id, "now": now} for key in keys)
+        return (encode_key(key) | {"run_id": self.run_id, "now": now} for key in keys)
 
     def _statement(self, name: str, build: Callable[[Rowset], sa.Executable]) -> RowStatement:
         return RowStatement(name, self._dialect, build)
@@ -162,7 +162,7 @@ class Lease:
             sa.literal_column("1").label("fence"),
             _now(rows, self._dialect).label("claimed_at"),
         )
-        select = sa.select(*key_of(rows), *columns).where(sa.true()).order_by(*key_of(rows))
+        select = sa.select(*key_of_table(rows), *columns).where(sa.true()).order_by(*key_of_table(rows))
         insert = insert_into(self._dialect, claims).from_select((*KEY, "run_id", "fence", "claimed_at"), select)
         return insert.on_conflict_do_nothing()
 
@@ -212,7 +212,7 @@ def select_claims(rowset: Rowset, dialect: str) -> sa.Select[Any]:
 
 
 def read_lease_holder(row: sa.Row[Any]) -> LeaseHolder:
-    return LeaseHolder(run_id=row.run_id, fence=row.fence, since=row.claimed_at, until=row.expires_at)
+    return LeaseHolder(run_id=row.run_id, fence=row.fence, claimed_at=row.claimed_at, expires_at=row.expires_at)
 
 
 def _select_lost(rowset: Rowset, dialect: str) -> sa.Select[Any]:
@@ -221,7 +221,7 @@ def _select_lost(rowset: Rowset, dialect: str) -> sa.Select[Any]:
     held = _select_claims_in_order(rows).with_for_update(read=True, of=claims).cte("held")
     live = sa.func.coalesce(_is_live(_now(rows, dialect)), sa.false())
     return (
-        sa.select(*key_of(rows), held.c.run_id, held.c.claimed_at, leases.c.expires_at, leases.c.ended_at)
+        sa.select(*key_of_table(rows), held.c.run_id, held.c.claimed_at, leases.c.expires_at, leases.c.ended_at)
         .select_from(rows)
         .outerjoin(held, same_key(held, rows))
         .outerjoin(leases, leases.c.run_id == held.c.run_id)
@@ -235,8 +235,8 @@ def _select_claims_for_update(rowset: Rowset) -> sa.Select[Any]:
 
 def _select_claims_in_order(rows: sa.FromClause) -> sa.Select[Any]:
     """Select claims in key order. Every transaction locks them in this order, so none can deadlock."""
-    requested = sa.tuple_(*key_of(claims)).in_(sa.select(*key_of(rows)))
-    return sa.select(claims).where(requested).order_by(*key_of(claims))
+    requested = sa.tuple_(*key_of_table(claims)).in_(sa.select(*key_of_table(rows)))
+    return sa.select(claims).where(requested).order_by(*key_of_table(claims))
 
 
 def _is_live(now: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
@@ -244,7 +244,7 @@ def _is_live(now: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
 
 
 def _now(rows: sa.FromClause, dialect: str) -> sa.ColumnElement[Any]:
-    return sa.func.coalesce(rows.c.now, clock_of(dialect), type_=Instant())
+    return sa.func.coalesce(rows.c.now, database_clock(dialect), type_=Instant())
 
 
 def _describe_loss(run_id: str, row: sa.Row[Any]) -> str:

@@ -30,12 +30,12 @@ from ads_pipeline.ledger.control import retry_queue_queries
 from ads_pipeline.ledger.control.tables import failed_fetches, parkings, requests, retry_schedule, terminal_marks
 from ads_pipeline.ledger.row_mapping import (
     KEY_TYPES,
-    clock_of,
-    fields_for,
+    database_clock,
+    pick_fields,
     insert_into,
-    key_fields,
-    key_in,
-    key_of,
+    encode_key,
+    decode_key,
+    key_of_table,
     same_key,
 )
 from ads_pipeline.ledger.rowsets import Rowset, RowStatement
@@ -95,7 +95,7 @@ class RetryQueue:
     def __init__(self, engine: sa.Engine, *, clock: Callable[[], datetime] | None = None) -> None:
         self._engine, self._clock = engine, clock
         dialect = engine.dialect.name
-        self._read_clock = sa.select(clock_of(dialect))
+        self._read_clock = sa.select(database_clock(dialect))
         self._read_scheduled = _lookup(retry_schedule, dialect)
         self._read_requests = _lookup(requests, dialect)
         self._read_marked = _lookup(terminal_marks, dialect)
@@ -105,29 +105,29 @@ class RetryQueue:
 
     def find_scheduled(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, ScheduledRetry]:
         """The scheduled retry of each partition that has one."""
-        return {key_in(row): _read_scheduled_retry(row) for row in self._read(self._read_scheduled, keys)}
+        return {decode_key(row): _read_scheduled_retry(row) for row in self._read(self._read_scheduled, keys)}
 
     def find_requests(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, OpenRequest]:
         """The last request for each partition that has one. It may be closed: compare its `attempt_no`."""
-        return {key_in(row): _read_request(row) for row in self._read(self._read_requests, keys)}
+        return {decode_key(row): _read_request(row) for row in self._read(self._read_requests, keys)}
 
     def find_marked(self, keys: Iterable[PartitionKey]) -> set[PartitionKey]:
         """The partitions among `keys` that are marked as terminal."""
-        return set(map(key_in, self._read(self._read_marked, keys)))
+        return set(map(decode_key, self._read(self._read_marked, keys)))
 
     def list_parkings(self, source: str) -> list[Parking]:
         """The parked accounts and queries of a source, by scope and name."""
         order = parkings.c.scope, parkings.c.name
         statement = sa.select(parkings).where(parkings.c.source == source).order_by(*order)
         rows = self._transact(lambda c: c.execute(statement).all())
-        return [Parking(**fields_for(Parking, row)) for row in rows]
+        return [Parking(**pick_fields(Parking, row)) for row in rows]
 
     def find_due(
         self, policy: RetryPolicy, lane: Lane, *, source: str, today: date, limit: int = PARTITIONS_PER_TRANSACTION
     ) -> list[PartitionKey]:
         """The failed partitions of a lane whose retry is due, the longest due first."""
         statement = retry_queue_queries.select_due(policy, lane, source=source, today=today, limit=limit)
-        return [key_in(row) for row in self._execute_now(statement)]
+        return [decode_key(row) for row in self._execute_now(statement)]
 
     def find_due_requests(
         self, policy: RetryPolicy, lane: Lane, *, source: str, today: date, limit: int = PARTITIONS_PER_TRANSACTION
@@ -172,12 +172,12 @@ class RetryQueue:
             _schedule(failure, attempt_no, policy, today)
             for failure, attempt_no in self._read_failures(connection, keys)
         ]
-        self._upsert.run(connection, (_schedule_fields(retry) | {"planned_at": at} for retry in scheduled))
+        self._upsert.execute(connection, (_schedule_fields(retry) | {"planned_at": at} for retry in scheduled))
         return scheduled
 
     def _schedule_batch(self, connection: sa.Connection, policy: RetryPolicy, today: date) -> int:
         statement = retry_queue_queries.select_unscheduled(PARTITIONS_PER_TRANSACTION)
-        keys = [key_in(row) for row in connection.execute(statement)]
+        keys = [decode_key(row) for row in connection.execute(statement)]
         return len(self.schedule_partitions(connection, keys, policy, today)) if keys else 0
 
     def _read_failures(
@@ -185,13 +185,13 @@ class RetryQueue:
     ) -> Iterator[tuple[Failure, int]]:
         """The last failure of each partition that has one, with the partition's attempt count."""
         ends, numbers = defaultdict[PartitionKey, list[AttemptEnd]](list), dict.fromkeys(keys, 0)
-        for row in self._read_attempts.run(connection, map(key_fields, keys)):
+        for row in self._read_attempts.execute(connection, map(encode_key, keys)):
             accepted = row.outcome == Outcome.ACCEPTED
-            ends[key_in(row)].append(AttemptEnd(at=row.judged_at, accepted=accepted, error_class=row.error_class))
-            numbers[key_in(row)] = max(numbers[key_in(row)], row.attempt_no)
-        for row in self._read_failed_fetches.run(connection, map(key_fields, keys)):
+            ends[decode_key(row)].append(AttemptEnd(at=row.judged_at, accepted=accepted, error_class=row.error_class))
+            numbers[decode_key(row)] = max(numbers[decode_key(row)], row.attempt_no)
+        for row in self._read_failed_fetches.execute(connection, map(encode_key, keys)):
             end = AttemptEnd(at=row.failed_at, error_class=row.error_class, wait_until=row.wait_until)
-            ends[key_in(row)].append(end)
+            ends[decode_key(row)].append(end)
         for key, number in numbers.items():
             failure = last_failure(key, ends[key])
             if failure is not None:
@@ -207,7 +207,7 @@ class RetryQueue:
     def _read(self, statement: RowStatement, keys: Iterable[PartitionKey]) -> Sequence[sa.Row[Any]]:
         rows = list[sa.Row[Any]]()
         for batch in _batches(keys):
-            rows += self._transact(lambda c, batch=batch: statement.run(c, map(key_fields, batch)).all())  # type: ignore[misc]
+            rows += self._transact(lambda c, batch=batch: statement.execute(c, map(encode_key, batch)).all())  # type: ignore[misc]
         return rows
 
     def _transact(self, work: Callable[[sa.Connection], T]) -> T:
@@ -238,15 +238,15 @@ def _schedule(failure: Failure, attempt_no: int, policy: RetryPolicy, today: dat
 
 
 def _read_scheduled_retry(row: sa.Row[Any]) -> ScheduledRetry:
-    return ScheduledRetry(key=key_in(row), **fields_for(ScheduledRetry, row, "key"))
+    return ScheduledRetry(key=decode_key(row), **pick_fields(ScheduledRetry, row, "key"))
 
 
 def _read_request(row: sa.Row[Any]) -> OpenRequest:
-    return OpenRequest(key=key_in(row), **fields_for(OpenRequest, row, "key"))
+    return OpenRequest(key=decode_key(row), **pick_fields(OpenRequest, row, "key"))
 
 
 def _schedule_fields(retry: ScheduledRetry) -> dict[str, Any]:
-    row = key_fields(retry.key)
+    row = encode_key(retry.key)
     for field in fields(ScheduledRetry):
         value = getattr(retry, field.name)
         if field.name != "key":
@@ -276,7 +276,7 @@ def _upsert_schedule(dialect: str, rowset: Rowset) -> sa.Insert:
     rows, names = rowset(_SCHEDULE_ROW), tuple(_SCHEDULE_ROW)
     # Without a WHERE, SQLite parses ON CONFLICT as the ON of a join.
     select = sa.select(*(rows.c[name] for name in names)).where(sa.true())
-    insert = insert_into(dialect, retry_schedule).from_select(names, select.order_by(*key_of(rows)))
+    insert = insert_into(dialect, retry_schedule).from_select(names, select.order_by(*key_of_table(rows)))
     new = insert.excluded
     changed = {name: new[name] for name in names if name not in KEY}
     is_older = retry_schedule.c.attempt_no <= new.attempt_no

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from ads_pipeline.domain.retry import FRESH_DAYS, WAITING_CLASSES, Lane, RetryPolicy, newest_expired_day
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.control.tables import claims, leases, parkings, requests, retry_schedule, terminal_marks
-from ads_pipeline.ledger.row_mapping import key_of, same_key
+from ads_pipeline.ledger.row_mapping import key_of_table, same_key
 from ads_pipeline.ledger.tables import Instant, partition_state
 
 REQUESTS_PER_CLEANUP: Final = 10_000  # a backfill may leave a million open requests
@@ -22,7 +22,7 @@ NOW: Final[sa.BindParameter[Any]] = sa.bindparam("now", type_=Instant())
 def select_due(policy: RetryPolicy, lane: Lane, *, source: str, today: date, limit: int) -> sa.Select[Any]:
     """Select the failed partitions whose retry is due, the longest due first."""
     return (
-        sa.select(*key_of(retry_schedule))
+        sa.select(*key_of_table(retry_schedule))
         .join_from(retry_schedule, partition_state, same_key(partition_state, retry_schedule))
         .where(
             retry_schedule.c.source == source,
@@ -34,7 +34,7 @@ def select_due(policy: RetryPolicy, lane: Lane, *, source: str, today: date, lim
             _in_lane(retry_schedule, lane, today),
             *_unblocked_conditions(retry_schedule),
         )
-        .order_by(retry_schedule.c.due_at, *key_of(retry_schedule))
+        .order_by(retry_schedule.c.due_at, *key_of_table(retry_schedule))
         .limit(limit)
     )
 
@@ -59,7 +59,7 @@ def select_due_requests(policy: RetryPolicy, lane: Lane, *, source: str, today: 
             sa.not_(waits_for_retry),
             *_unblocked_conditions(requests),
         )
-        .order_by(requests.c.requested_at, *key_of(requests))
+        .order_by(requests.c.requested_at, *key_of_table(requests))
         .limit(limit)
     )
 
@@ -70,9 +70,9 @@ def select_unscheduled(limit: int) -> sa.Select[Any]:
         same_key(retry_schedule, partition_state), retry_schedule.c.attempt_no == partition_state.c.attempt_count
     )
     return (
-        sa.select(*key_of(partition_state))
+        sa.select(*key_of_table(partition_state))
         .where(partition_state.c.status == sa.literal_column(f"'{Status.FAILED}'"), sa.not_(scheduled))
-        .order_by(*key_of(partition_state))
+        .order_by(*key_of_table(partition_state))
         .limit(limit)
     )
 
@@ -82,7 +82,7 @@ def delete_finished() -> tuple[sa.Delete, ...]:
     order = requests.c.source, requests.c.requested_at
     oldest = sa.select(requests).order_by(*order).limit(REQUESTS_PER_CLEANUP).subquery("oldest")
     closed = (
-        sa.select(*key_of(oldest))
+        sa.select(*key_of_table(oldest))
         .join_from(oldest, partition_state, same_key(partition_state, oldest))
         .where(partition_state.c.attempt_count > oldest.c.attempt_no)
     )
@@ -91,7 +91,7 @@ def delete_finished() -> tuple[sa.Delete, ...]:
         partition_state.c.status == str(Status.SUCCESS),
         partition_state.c.updated_at > retry_schedule.c.failed_at,
     )
-    delete_requests = sa.delete(requests).where(sa.tuple_(*key_of(requests)).in_(closed))
+    delete_requests = sa.delete(requests).where(sa.tuple_(*key_of_table(requests)).in_(closed))
     return delete_requests, sa.delete(retry_schedule).where(succeeded)
 
 

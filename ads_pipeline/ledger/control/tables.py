@@ -1,13 +1,13 @@
-"""Names the control plane's tables: who works on what, what is wanted, and what becomes of failures.
+"""The tables of leases, claims, requests, the retry queue and parkings.
 
-They stand beside the state and never in it: a partition's row says only what its verdicts and acts made of it.
+A partition's state never depends on them: it follows from verdicts and control actions alone.
 """
 
 import sqlalchemy as sa
 
 from ads_pipeline.ledger.tables import Instant, key_columns, metadata
 
-# One a run of the engine, renewed while the run lives. All that the run has claimed is claimed as long as this holds.
+# One for each engine run, extended by its heartbeats. The claims of the run are valid while its lease is.
 leases = sa.Table(
     "leases",
     metadata,
@@ -18,7 +18,7 @@ leases = sa.Table(
     sa.Column("ended_at", Instant),
 )
 
-# Which run a partition was given to last. The fence grows each time it goes to another one.
+# The run that last claimed a partition. The fence grows whenever another run claims it.
 claims = sa.Table(
     "claims",
     metadata,
@@ -28,7 +28,7 @@ claims = sa.Table(
     sa.Column("claimed_at", Instant),
 )
 
-# What is to be produced anew: open until a verdict follows, which is when the partition counts more attempts.
+# Requested partitions. A request is open until the next verdict, when attempt_count exceeds attempt_no.
 requests = sa.Table(
     "requests",
     metadata,
@@ -39,7 +39,7 @@ requests = sa.Table(
     sa.Column("requested_at", Instant),
 )
 
-# Fetches that brought no run. Verdicts that reject one are in `attempts`.
+# Fetches that produced no run. Rejected runs are in `attempts`.
 failed_fetches = sa.Table(
     "failed_fetches",
     metadata,
@@ -51,8 +51,8 @@ failed_fetches = sa.Table(
     sa.Column("wait_until", Instant),
 )
 
-# What was made of a partition's last failure: derived, and planned anew when it fails again. No due_at: only an
-# operator's order brings another attempt. Whether it is terminal is computed, and not kept.
+# The retry planned after a partition's last failure; the next failure replaces it. Without due_at there is no
+# automatic retry. Whether a partition is terminal is computed, not stored.
 retry_schedule = sa.Table(
     "retry_schedule",
     metadata,
@@ -75,7 +75,7 @@ terminal_marks = sa.Table(
     sa.Column("marked_at", Instant),
 )
 
-# Accounts and queries for which nothing is fetched until somebody has mended them.
+# Customers and queries that are not fetched until an operator releases them.
 parkings = sa.Table(
     "parkings",
     metadata,

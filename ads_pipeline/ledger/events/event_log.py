@@ -36,7 +36,7 @@ class EventLog(EventReader):
     @classmethod
     @contextmanager
     def opened(cls, url: str, *, clock: Callable[[], datetime] | None = None) -> Iterator[Self]:
-        with database.opened(url) as engine:
+        with database.open_checked_engine(url) as engine:
             yield cls(engine, clock=clock)
 
     def append(self, event: Event) -> AppendResult:
@@ -131,7 +131,7 @@ class EventLog(EventReader):
         conflicts = Counter(event.run_id for event, result in pairs if result.payload_conflict)
         if conflicts:
             rows = ({"run_id": run_id, "conflicts": count} for run_id, count in conflicts.items())
-            self._sql.count_conflicts.run(connection, rows)
+            self._sql.count_conflicts.execute(connection, rows)
 
     def _insert(
         self, connection: sa.Connection, rows: Iterable[dict[str, Any]], now: datetime | None
@@ -141,8 +141,8 @@ class EventLog(EventReader):
             return {}
         *before, last = self._sql.append
         for statement in before:
-            statement.run(connection, listed)
-        return {(row.run_id, row.idempotency_key): row.run_seq for row in last.run(connection, listed)}
+            statement.execute(connection, listed)
+        return {(row.run_id, row.idempotency_key): row.run_seq for row in last.execute(connection, listed)}
 
     def _find_existing(
         self, connection: sa.Connection, events: Sequence[Event], now: datetime
@@ -152,12 +152,12 @@ class EventLog(EventReader):
             {"position": position, "run_id": event.run_id, "idempotency_key": event.idempotency_key}
             for position, event in enumerate(events)
         ]
-        rows = self._sql.find_existing.run(connection, keys).all()
+        rows = self._sql.find_existing.execute(connection, keys).all()
         if any(row.last_seq is None for row in rows):
             self._insert_missing_heads(connection, events, now)
-            rows = self._sql.find_existing.run(connection, keys).all()
+            rows = self._sql.find_existing.execute(connection, keys).all()
         if any(row.last_seq != row.seen_seq for row in rows):
-            rows = self._sql.find_existing.run(
+            rows = self._sql.find_existing.execute(
                 connection, keys
             ).all()  # others appended while this waited for the locks
         return rows
@@ -166,7 +166,7 @@ class EventLog(EventReader):
         plans = {event.run_id: event.plan_version for event in reversed(events)}
         appended_at = instant_text(now)
         rows = ({"run_id": run, "plan_version": plan, "appended_at": appended_at} for run, plan in plans.items())
-        self._sql.insert_missing_heads.run(connection, rows)
+        self._sql.insert_missing_heads.execute(connection, rows)
 
     def _number_repeatable(self, connection: sa.Connection, events: Sequence[Event], now: datetime) -> list[Event]:
         """Number the repeatable events that have no number: a known event keeps its own, a new one gets the next."""

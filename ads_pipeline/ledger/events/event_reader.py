@@ -44,7 +44,7 @@ class EventReader:
     @classmethod
     @contextmanager
     def opened(cls, url: str) -> Iterator[Self]:
-        with database.opened(url, read_only=True) as engine:
+        with database.open_checked_engine(url, read_only=True) as engine:
             yield cls(engine)
 
     def fetch(self, run_id: str, *, after_seq: int = 0, limit: int = DEFAULT_PAGE_SIZE) -> list[LoggedEvent]:
@@ -77,7 +77,7 @@ class EventReader:
         requested = sorted(statuses)
 
         def read(connection: sa.Connection) -> tuple[RunSnapshot, dict[str, StepStatus]]:
-            database.hold_still(connection)
+            database.use_one_snapshot(connection)
             snapshot, changed = _fold_current(connection, run_id)
             stored = sa.select(run_steps).where(run_steps.c.run_id == run_id, run_steps.c.status.in_(requested))
             steps = {row.step_id: StepStatus(row.status) for row in connection.execute(stored)} | changed
@@ -106,7 +106,7 @@ class EventReader:
         """
 
         def read(connection: sa.Connection) -> list[LoggedEvent]:
-            database.hold_still(connection)
+            database.use_one_snapshot(connection)
             runs = {row.run_id for select in _select_step_runs(step_id, limit) for row in connection.execute(select)}
             events = (
                 sa.select(run_events, run_head.c.plan_version)
@@ -133,7 +133,7 @@ class EventReader:
         """
 
         def read(connection: sa.Connection) -> RunSnapshot:
-            database.hold_still(connection)
+            database.use_one_snapshot(connection)
             return fold_later_events(connection, RunSnapshot(run_id=run_id), {})
 
         snapshot = database.transact(self.engine, read)

@@ -55,7 +55,7 @@ class RunCompletionLog(EventLog):
     def opened(
         cls, url: str, *, clock: Callable[[], datetime] | None = None, tenancy: Tenancy = DEFAULT_TENANCY
     ) -> Iterator[Self]:
-        with database.opened(url) as engine:
+        with database.open_checked_engine(url) as engine:
             yield cls(engine, clock=clock, tenancy=tenancy)
 
     def list_open_runs(self, limit: int = 1_000) -> list[str]:
@@ -117,20 +117,20 @@ class RunCompletionLog(EventLog):
         if snapshot.status.is_terminal:
             return None
         locked = _find_running_partitions(steps)
-        self._lock_states.run(connection, map(encode_key, locked)).all()
+        self._lock_states.execute(connection, map(encode_key, locked)).all()
         self._insert_missing_heads(connection, [last], now)
         connection.execute(sa.select(run_head.c.run_id).where(run_head.c.run_id == last.run_id).with_for_update())
         if fold_later_events(connection, snapshot, steps).status.is_terminal:
             return None
         running = _find_running_partitions(steps)
         if not set(running) <= set(locked):
-            raise database.Overtaken("a step started while its run was being completed")
+            raise database.ConcurrentWrite("a step started while its run was being completed")
         return running
 
     def _find_unjudged_runs(self, connection: sa.Connection, keys: Sequence[PartitionKey]) -> dict[PartitionKey, Run]:
         """Return the newest registered run of each partition that awaits a verdict."""
-        rows = self._known_runs.run(connection, map(encode_key, keys))
-        return {run.key: run for run in (decode_run(row) for row in rows if not row.judged)}
+        rows = self._known_runs.execute(connection, map(encode_key, keys))
+        return {run.key: run for run in (decode_run(row) for row in rows if not row.is_judged)}
 
 
 def _find_running_partitions(steps: Mapping[str, StepStatus]) -> list[PartitionKey]:

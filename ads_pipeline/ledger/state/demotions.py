@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from ads_pipeline.domain.transitions import Effect, Outcome, Status, Verdict
-from ads_pipeline.ledger.row_mapping import encode_demotion, decode_run, encode_run, encode_verdict_id
+from ads_pipeline.ledger.row_mapping import decode_run, encode_demotion, encode_run, encode_verdict_id
 from ads_pipeline.ledger.state.verdict_recorder import log_cause, read_verdict_rows
 from ads_pipeline.ledger.tables import instant_text
 from ads_pipeline.ledger.values import VerdictCause, VerdictResult
@@ -27,8 +27,10 @@ def begin_demotions(
     now = context.read_clock(connection)
     at = instant_text(now)
     runs = (encode_run(verdict.run) for verdict in demoting)
-    already_open = set(map(decode_run, context.statements.read_open_demotions.run(connection, runs)))
-    context.statements.insert_demotions.run(connection, (encode_demotion(each) | {"started_at": at} for each in demoting))
+    already_open = set(map(decode_run, context.statements.read_open_demotions.execute(connection, runs)))
+    context.statements.insert_demotions.execute(
+        connection, (encode_demotion(each) | {"started_at": at} for each in demoting)
+    )
     context.withdraw_pointers(connection, {verdict.run.key for verdict in demoting})
     attempt_counts = {verdict.run: row.attempt_count for verdict, row in zip(verdicts, rows, strict=True)}
     new = {verdict.run: verdict for verdict in demoting if verdict.run not in already_open}
@@ -48,7 +50,9 @@ def finish_demotions(context: WriteContext, connection: sa.Connection, results: 
     if demoted:
         context.withdraw_pointers(connection, demoted)
     if rejected:
-        context.statements.delete_demotions.run(connection, (encode_verdict_id(result.verdict) for result in rejected))
+        context.statements.delete_demotions.execute(
+            connection, (encode_verdict_id(result.verdict) for result in rejected)
+        )
 
 
 def _demotes(verdict: Verdict, row: sa.Row[Any]) -> bool:
@@ -62,4 +66,6 @@ def _demotes(verdict: Verdict, row: sa.Row[Any]) -> bool:
 
 def _begun_event(context: WriteContext, verdict: Verdict, attempt_no: int, emitted_at: str) -> dict[str, Any]:
     data = {"run_id": verdict.run.run_id, "error_message": verdict.error_message}
-    return context.event_encoder.encode("DemotionBegun", str(verdict.run.key), attempt_no, data, emitted_at=emitted_at)
+    return context.event_encoder.encode(
+        "DemotionBegun", str(verdict.run.key), attempt_no, data, emitted_at=emitted_at
+    )

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from ads_pipeline.domain.freshness import WAREHOUSE, AttemptOutcome
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import PartitionState, Status
-from ads_pipeline.ledger.row_mapping import encode_key, decode_key, encode_pointer, decode_run, encode_run
+from ads_pipeline.ledger.row_mapping import decode_key, decode_run, encode_key, encode_pointer, encode_run
 from ads_pipeline.ledger.status.partition_status import AttemptResult
 from ads_pipeline.ledger.tables import instant_text
 from ads_pipeline.ledger.values import Publication, PublishResult
@@ -24,7 +24,7 @@ def publish_runs(
 ) -> PublishResult:
     """Point readers at the runs that still have authority, and record each load.
 
-    A run without authority, or with an open demotion, is returned as outdated and changes nothing.
+    A run without authority, or with an open demotion, is returned as superseded and changes nothing.
     """
     now = context.read_clock(connection)
     keys = sorted({publication.run.key for publication in publications})
@@ -32,24 +32,24 @@ def publish_runs(
     context.check_lease(connection, keys)
     pointers = {
         decode_key(row): row.run_id
-        for row in context.statements.read_pointers.run(connection, map(encode_key, keys))
+        for row in context.statements.read_pointers.execute(connection, map(encode_key, keys))
         if row.availability == "published"
     }
     runs = [encode_run(publication.run) for publication in publications]
-    demoted = set(map(decode_run, context.statements.read_open_demotions.run(connection, runs)))
+    demoted = set(map(decode_run, context.statements.read_open_demotions.execute(connection, runs)))
     published: list[Run] = []
-    outdated: list[Run] = []
+    superseded: list[Run] = []
     changes: dict[PartitionKey, dict[str, Any]] = {}
     for publication in publications:
         run, state = publication.run, states.get(publication.run.key)
         if state is None or run in demoted or not _has_authority(run, state):
-            outdated.append(run)
+            superseded.append(run)
             continue
         published.append(run)
         if pointers.get(run.key) != run.run_id:
             changes[run.key] = encode_pointer(publication, state)
     _move_pointers(context, connection, changes, states, now)
-    return PublishResult(published=tuple(published), superseded=tuple(outdated))
+    return PublishResult(published=tuple(published), superseded=tuple(superseded))
 
 
 def record_failed_loads(context: WriteContext, connection: sa.Connection, errors: Mapping[Run, str]) -> None:
@@ -71,8 +71,8 @@ def _move_pointers(
     now: datetime,
 ) -> None:
     at = instant_text(now)
-    context.statements.upsert_pointers.run(connection, (row | {"changed_at": at} for row in changes.values()))
-    context.statements.insert_load_records.run(connection, (row | {"loaded_at": at} for row in changes.values()))
+    context.statements.upsert_pointers.execute(connection, (row | {"changed_at": at} for row in changes.values()))
+    context.statements.insert_load_records.execute(connection, (row | {"loaded_at": at} for row in changes.values()))
     loads = [
         AttemptResult(
             key=key,

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import RegisteredRun
 from ads_pipeline.errors import RunChanged
-from ads_pipeline.ledger.row_mapping import encode_key, decode_registered_run, encode_registration
+from ads_pipeline.ledger.row_mapping import decode_registered_run, encode_key, encode_registration
 from ads_pipeline.ledger.tables import instant_text
 from ads_pipeline.ledger.values import RunRegistration
 from ads_pipeline.ledger.write_context import WriteContext
@@ -31,9 +31,9 @@ def register_runs(
         encode_key(registration.run.key) | {"position": position, "run_id": registration.run.run_id}
         for position, registration in enumerate(registrations)
     ]
-    rows = context.statements.read_registered_runs.run(connection, requested).all()
+    rows = context.statements.read_registered_runs.execute(connection, requested).all()
     registered, new = _assign_ordinals(registrations, rows)
-    context.statements.insert_runs.run(connection, (encode_registration(run, now) for run in new))
+    context.statements.insert_runs.execute(connection, (encode_registration(run, now) for run in new))
     context.append_events(connection, [_sealed_event(context, run, instant_text(now)) for run in new], now)
     return [registered[registration.run] for registration in registrations]
 

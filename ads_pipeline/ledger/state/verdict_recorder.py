@@ -26,7 +26,7 @@ from ads_pipeline.errors import LedgerError, UnknownRun, UnsoundAcceptance, Verd
 from ads_pipeline.ledger.control.action_execution import is_logged, log_action
 from ads_pipeline.ledger.database import ConcurrentWrite
 from ads_pipeline.ledger.events.event_rows import encode_event_data
-from ads_pipeline.ledger.row_mapping import encode_key, decode_state, encode_verdict_id
+from ads_pipeline.ledger.row_mapping import decode_state, encode_key, encode_verdict_id
 from ads_pipeline.ledger.state.verdict_statements import STATE_PREFIX, VERDICT_EVENT_TYPES
 from ads_pipeline.ledger.status.partition_status import (
     MATERIALIZING_EFFECTS,
@@ -176,7 +176,7 @@ class VerdictRecorder:
 
     def _write_rows(self) -> None:
         statements = self._context.statements.record_verdicts
-        written = [statement.run(self._connection, self._rows).rowcount for statement in statements]
+        written = [statement.execute(self._connection, self._rows).rowcount for statement in statements]
         if written[-1] < len(self._last_rows):
             raise ConcurrentWrite("a status was written without the lock of its partition's state")
 
@@ -192,11 +192,11 @@ def read_verdict_rows(
         | {"position": position}
         for position, verdict in enumerate(verdicts)
     ]
-    rows = context.statements.read_verdict_rows.run(connection, requested).all()
+    rows = context.statements.read_verdict_rows.execute(connection, requested).all()
     if any(row.attempt_count and row.last_attempt_no is None for row in rows):
         # Another transaction committed while this statement waited for the lock. The statement sees the new state row
         # without the attempt that was committed with it. A second read, under the lock, sees both.
-        rows = context.statements.read_verdict_rows.run(connection, requested).all()
+        rows = context.statements.read_verdict_rows.execute(connection, requested).all()
     context.check_lease(connection, {verdict.run.key for verdict in verdicts})
     return rows
 
@@ -211,7 +211,9 @@ def log_cause(
     """Log the operator's action that caused these verdicts, unless an earlier transaction has logged it."""
     if cause is None or is_logged(context, connection, cause.action, cause.request):
         return
-    states = {verdict.run.key: decode_state(row, verdict.run.key) for verdict, row in zip(verdicts, rows, strict=True)}
+    states = {
+        verdict.run.key: decode_state(row, verdict.run.key) for verdict, row in zip(verdicts, rows, strict=True)
+    }
     now = context.read_clock(connection)
     log_action(context, connection, cause.action, cause.request, list(states.values()), states, now)
 

@@ -65,7 +65,7 @@ def visible_runs(*, source: str, query_name: str, since: date | None, until: dat
             partition_state.c.customer_id,
             partition_state.c.logical_date,
             runs.c.run_id,
-            is_current.label("current"),
+            is_current.label("is_current"),
             warehouse_pointer.c.table_version,
         )
         .join_from(partition_state, warehouse_pointer, same_key(partition_state, warehouse_pointer))
@@ -94,8 +94,8 @@ def expected_contents(*, source: str, query_name: str, since: date | None, until
             state.current_run_id,
             state.schema_version,
             state.record_count,
-            sa.and_(_is_success(), sa.not_(_has_open_demotion())).label("publishable"),
-            is_pointed_at.label("pointed_at_current"),
+            sa.and_(_is_success(), sa.not_(_has_open_demotion())).label("is_publishable"),
+            is_pointed_at.label("is_pointed_at_current"),
         )
         .outerjoin_from(partition_state, warehouse_pointer, same_key(partition_state, warehouse_pointer))
         .where(*_in_query(source, query_name, since, until))
@@ -128,7 +128,7 @@ def runs_with_judged_flag(rowset: Rowset) -> sa.Select[Any]:
     """The registered runs of the requested partitions, oldest first in each, and whether each has a verdict."""
     requested = rowset(KEY_TYPES)
     return (
-        sa.select(*key_of_table(runs), runs.c.run_id, _is_judged().label("judged"))
+        sa.select(*key_of_table(runs), runs.c.run_id, _is_judged().label("is_judged"))
         .join_from(requested, runs, same_key(runs, requested))
         .order_by(*key_of_table(runs), runs.c.ordinal)
     )
@@ -136,7 +136,7 @@ def runs_with_judged_flag(rowset: Rowset) -> sa.Select[Any]:
 
 def runs_with_judged_flag_between(*, source: str, since: date, until: date) -> sa.Select[Any]:
     """The registered runs of a source in a window of days, and whether each has a verdict."""
-    return sa.select(*key_of_table(runs), runs.c.run_id, _is_judged().label("judged")).where(
+    return sa.select(*key_of_table(runs), runs.c.run_id, _is_judged().label("is_judged")).where(
         runs.c.source == source, runs.c.logical_date >= since, runs.c.logical_date <= until
     )
 
@@ -156,14 +156,14 @@ def newest_runs(rowset: Rowset) -> sa.Select[Any]:
 def last_verdicts() -> sa.Select[Any]:
     """Each registered run with its last outcome, and whether it is the current run of a success."""
     return sa.select(
-        *key_of_table(runs), runs.c.run_id, _last_outcome(runs).label("outcome"), _is_current().label("current")
+        *key_of_table(runs), runs.c.run_id, _last_outcome(runs).label("outcome"), _is_current().label("is_current")
     ).join_from(runs, partition_state, same_key(runs, partition_state))
 
 
 def runs_with_last_outcome(*, source: str) -> sa.Select[Any]:
     """The registered runs of a source in key order, with all columns, the last outcome and the current flag."""
     return (
-        sa.select(runs, _last_outcome(runs).label("outcome"), _is_current().label("current"))
+        sa.select(runs, _last_outcome(runs).label("outcome"), _is_current().label("is_current"))
         .outerjoin_from(runs, partition_state, same_key(runs, partition_state))
         .where(runs.c.source == source)
         .order_by(*key_of_table(runs), runs.c.run_id)
@@ -202,8 +202,8 @@ def _publication_status_columns() -> list[Any]:
     return [
         *partition_state.c,
         *(warehouse_pointer.c[name].label(f"pointer_{name}") for name in _POINTER),
-        _has_open_demotion().label("demoting"),
-        sa.and_(sa.not_(_is_success()), has_unjudged_run).label("unjudged"),
+        _has_open_demotion().label("demotion_pending"),
+        sa.and_(sa.not_(_is_success()), has_unjudged_run).label("has_unjudged_run"),
     ]
 
 

@@ -189,4 +189,6 @@ def _terminal_marks(rowset: Rowset) -> sa.Select[Any]:
 
 def _delete_terminal_marks(rowset: Rowset) -> sa.Delete:
     requested = rowset(KEY_TYPES)
-    return sa.delete(terminal_marks).where(sa.tuple_(*key_of_table(terminal_marks)).in_(sa.select(*key_of_table(requested))))
+    return sa.delete(terminal_marks).where(
+        sa.tuple_(*key_of_table(terminal_marks)).in_(sa.select(*key_of_table(requested)))
+    )

@@ -88,7 +88,7 @@ class PartitionStatuses:
             | {"position": position, "asset": asset}
             for position, key in enumerate(keys)
         ]
-        rows = self._read.run(connection, requested)
+        rows = self._read.execute(connection, requested)
         return {key: (decode_status(row), row.attempt_count) for key, row in zip(keys, rows, strict=True)}
 
     def record_attempts(
@@ -116,14 +116,14 @@ class PartitionStatuses:
                     "code_version": result.code_version,
                 }
             )
-        self._insert_attempts.run(connection, logged)
+        self._insert_attempts.execute(connection, logged)
         if self.upsert(connection, statuses) < len(statuses):  # a staleness sweep holds no partition lock
-            raise database.Overtaken("a status was written while an attempt was being folded into it")
+            raise database.ConcurrentWrite("a status was written while an attempt was being folded into it")
         return {result.key: before[result.key][1] + 1 for result in results}
 
     def upsert(self, connection: sa.Connection, statuses: Iterable[PartitionStatus]) -> int:
         """Write the rows that are newer than the stored ones, and return how many were written."""
-        return self._upsert.run(connection, map(encode_status, statuses)).rowcount
+        return self._upsert.execute(connection, map(encode_status, statuses)).rowcount
 
     def _fold(
         self, status: PartitionStatus | None, asset: str, result: AttemptResult, at: datetime

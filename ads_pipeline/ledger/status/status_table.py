@@ -68,21 +68,21 @@ class StatusTable:
     @classmethod
     @contextmanager
     def opened(cls, url: str, *, tenancy: Tenancy = DEFAULT_TENANCY) -> Iterator[Self]:
-        with database.opened(url) as engine:
+        with database.open_checked_engine(url) as engine:
             yield cls(engine, tenancy=tenancy)
 
     def read_all(self) -> Iterator[PartitionStatus]:
         """Yield every row in the order of its key, as of one moment. The rows are streamed from the database."""
         order = [partition_status.c[name] for name in STATUS_KEY]
         try:
-            options = {database.ONLY_READS: True, "yield_per": ROWS_PER_BATCH}
+            options = {database.READ_ONLY: True, "yield_per": ROWS_PER_BATCH}
             with self._engine.connect().execution_options(**options) as connection:
                 for row in connection.execute(sa.select(partition_status).order_by(*order)):
                     status = decode_status(row)
                     if status is not None:
                         yield status
         except sa.exc.DBAPIError as error:
-            raise database.translated(error) from error
+            raise database.translate_error(error) from error
 
     def get_code_versions(self, source: str) -> dict[str, CodeVersion]:
         """Return the current code version of each asset, by asset key."""
@@ -117,7 +117,7 @@ class StatusTable:
         def work(connection: sa.Connection) -> int:
             now = connection.scalars(self._read_clock).one()
             rows = (_encode_staleness(status, stale, now) for status, stale in found)
-            return self._update_staleness.run(connection, rows).rowcount
+            return self._update_staleness.execute(connection, rows).rowcount
 
         return database.transact(self._engine, work)
 

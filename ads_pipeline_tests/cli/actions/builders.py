@@ -1,4 +1,4 @@
-"""A ledger for operators' commands: failed, terminal and good partitions, of days that are not too old."""
+"""A ledger for tests of operators' commands: failed, terminal and successful partitions of recent days."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,33 +14,33 @@ from ads_pipeline.ledger import database
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.tables import metadata
 from ads_pipeline_tests.cli.running import CommandLine
-from ads_pipeline_tests.ledger.builders import accepted_runs, registered_runs, publish_runs, action_request, run
+from ads_pipeline_tests.ledger.builders import accepted_runs, action_request, publish_runs, registered_runs, run
 
 TODAY = datetime.now(UTC).date()
-DAY = TODAY - timedelta(days=2)  # also on the day after, should midnight pass
-BECAUSE = ("--reason", "the source was down")
+DAY = TODAY - timedelta(days=2)  # recent also when midnight passes during the test
+REASON = ("--reason", "the source was down")
 
 
-def recent(customer: int | str, query_name: str = "campaign_daily") -> PartitionKey:
+def recent_key(customer: int | str, query_name: str = "campaign_daily") -> PartitionKey:
     return PartitionKey(source="google_ads", customer_id=str(customer), query_name=query_name, logical_date=DAY)
 
 
-FAILED = [recent(customer) for customer in range(101, 105)]
-MARKED = recent(110)
-GOOD = [recent(120), recent(121)]
+FAILED = [recent_key(customer) for customer in range(101, 105)]
+MARKED = recent_key(110)
+SUCCESSFUL = [recent_key(120), recent_key(121)]
 
 
 @contextmanager
-def ledger_at(cli: CommandLine) -> Iterator[Ledger]:
-    with Ledger.opened(url_of(cli)) as ledger:
+def open_ledger(cli: CommandLine) -> Iterator[Ledger]:
+    with Ledger.opened(ledger_url(cli)) as ledger:
         yield ledger
 
 
-def url_of(cli: CommandLine) -> str:
+def ledger_url(cli: CommandLine) -> str:
     return f"sqlite:///{cli.home / 'ledger.db'}"
 
 
-def fail(
+def record_failures(
     ledger: Ledger, partitions: Sequence[PartitionKey], run_id: str = "r1", error_class: str = "contract"
 ) -> None:
     for partition in partitions:
@@ -59,18 +59,18 @@ def fail(
     )
 
 
-def stock(cli: CommandLine) -> None:
-    """Four that failed, one that is marked as terminal, two that are read."""
-    with ledger_at(cli) as ledger:
-        fail(ledger, [*FAILED, MARKED])
+def fill_ledger(cli: CommandLine) -> None:
+    """Record four failed partitions, one marked as terminal and two published ones."""
+    with open_ledger(cli) as ledger:
+        record_failures(ledger, [*FAILED, MARKED])
         ledger.execute(Action.MARK_TERMINAL, [MARKED], action_request("marked"))
-        accepted_runs(ledger, GOOD)
-        publish_runs(ledger, *(run(each, "r1") for each in GOOD))
+        accepted_runs(ledger, SUCCESSFUL)
+        publish_runs(ledger, *(run(partition, "r1") for partition in SUCCESSFUL))
 
 
-def digest(cli: CommandLine) -> dict[str, list[str]]:
+def read_all_rows(cli: CommandLine) -> dict[str, list[str]]:
     """Every row of every table."""
-    with database.opened(url_of(cli), read_only=True) as engine:
+    with database.open_checked_engine(ledger_url(cli), read_only=True) as engine:
 
         def rows(connection: sa.Connection) -> dict[str, list[str]]:
             return {
@@ -81,6 +81,6 @@ def digest(cli: CommandLine) -> dict[str, list[str]]:
         return database.transact(engine, rows)
 
 
-def somebody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A question would reach somebody, whose answers are what the test feeds to the command."""
+def simulate_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the command ask for confirmation; the test supplies the answers."""
     monkeypatch.setattr(confirmation, "is_interactive", lambda: True)

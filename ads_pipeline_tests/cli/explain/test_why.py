@@ -11,9 +11,17 @@ from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.values import RunRegistration
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import PAYLOAD
-from ads_pipeline_tests.builders import ROWS, facts, seal_by_hand
+from ads_pipeline_tests.builders import ROWS, seal_facts, write_sealed_run
 from ads_pipeline_tests.cli.running import CommandLine, CommandResult, DemoCommandLine
-from ads_pipeline_tests.ledger.builders import acceptance, action_request, key, publish_runs, rejection, run
+from ads_pipeline_tests.ledger.builders import (
+    acceptance,
+    action_request,
+    key,
+    publish_runs,
+    record_verdict,
+    rejection,
+    run,
+)
 
 HOSTILE = "\x1b[31m[red]\nforged :smile:"
 K = key()
@@ -27,7 +35,7 @@ def ledger(empty_cli: CommandLine) -> Iterator[Ledger]:
 
 def seal_run(cli: CommandLine, partition: PartitionKey = K, run_id: str = "r1") -> Run:
     """A sealed run that is not registered."""
-    RawRuns(cli.home / "raw").land(run(partition, run_id), ROWS, facts())
+    RawRuns(cli.home / "raw").land(run(partition, run_id), ROWS, seal_facts())
     return run(partition, run_id)
 
 
@@ -100,7 +108,7 @@ def test_failed_partition_shows_message_and_next_step(demo_cli: DemoCommandLine)
 def test_damage_after_the_verdict_is_shown(empty_cli: CommandLine, ledger: Ledger) -> None:
     """A payload truncated after its verdict is reported beside the registered run."""
     first = land_run(empty_cli, ledger)
-    ledger.record_verdict(acceptance(first))
+    record_verdict(ledger, acceptance(first))
     payload = empty_cli.home / "raw" / first.path / PAYLOAD
     payload.chmod(0o644)
     payload.write_bytes(b"")
@@ -121,7 +129,7 @@ def test_unregistered_sealed_runs_are_listed(empty_cli: CommandLine) -> None:
     seal_run(empty_cli)
     assert text_of(explain(empty_cli), "runs") == "- r1, sealed and not registered, 2 rows"
     assert text_of(explain(empty_cli), "next").startswith("to judge r1: ")
-    seal_by_hand(empty_cli.home / "raw", run(key(day=2), "r1"), b"{}\n", payload_bytes=7)
+    write_sealed_run(empty_cli.home / "raw", run(key(day=2), "r1"), b"{}\n", payload_bytes=7)
     result = explain(empty_cli, key(day=2))
     assert "r1, sealed and not registered, damaged: the payload has 3 bytes, the seal says 7" in text_of(
         result, "runs"
@@ -138,10 +146,10 @@ def test_missing_raw_root_is_not_an_empty_one(empty_cli: CommandLine) -> None:
 def test_accepted_run_awaiting_load_is_shown(empty_cli: CommandLine, ledger: Ledger) -> None:
     """Readers keep the previous run, the warehouse is stale, and the next step is to load."""
     first = land_run(empty_cli, ledger)
-    ledger.record_verdict(acceptance(first))
+    record_verdict(ledger, acceptance(first))
     assert text_of(explain(empty_cli), "readers see") == "nothing, because it is accepted and not loaded yet"
     publish_runs(ledger, first)
-    ledger.record_verdict(acceptance(land_run(empty_cli, ledger, "r2")))
+    record_verdict(ledger, acceptance(land_run(empty_cli, ledger, "r2")))
     result = explain(empty_cli)
     assert text_of(result, "safe to read") == "yes, from run r2 with 3 rows"
     assert text_of(result, "readers see").startswith("run r1 since 20")
@@ -153,7 +161,7 @@ def test_accepted_run_awaiting_load_is_shown(empty_cli: CommandLine, ledger: Led
 def test_unloadable_run_is_shown(empty_cli: CommandLine, ledger: Ledger) -> None:
     """A failed load with missing raw data is reported, and the advice is to replace the data."""
     first = land_run(empty_cli, ledger)
-    ledger.record_verdict(acceptance(first))
+    record_verdict(ledger, acceptance(first))
     ledger.record_failed_loads({first: "no such run"})
     shutil.rmtree(empty_cli.home / "raw" / first.path)
     result = explain(empty_cli)
@@ -165,9 +173,9 @@ def test_unloadable_run_is_shown(empty_cli: CommandLine, ledger: Ledger) -> None
 def test_rejected_rerun_keeps_success_and_is_shown(empty_cli: CommandLine, ledger: Ledger) -> None:
     """A success whose newer run was rejected stays safe to read; the advice is a corrected run."""
     first = land_run(empty_cli, ledger)
-    ledger.record_verdict(acceptance(first))
+    record_verdict(ledger, acceptance(first))
     publish_runs(ledger, first)
-    ledger.record_verdict(rejection(land_run(empty_cli, ledger, "r2")))
+    record_verdict(ledger, rejection(land_run(empty_cli, ledger, "r2")))
     result = explain(empty_cli)
     assert text_of(result, "safe to read") == "yes, from run r1 with 3 rows"
     assert text_of(result, "raw asset").startswith("bad rerun; materialized from r1 at ")
@@ -178,7 +186,7 @@ def test_rejected_rerun_keeps_success_and_is_shown(empty_cli: CommandLine, ledge
 def test_unjudged_newer_run_is_next(empty_cli: CommandLine, ledger: Ledger) -> None:
     """Only an unjudged run that is newer than the current one needs a verdict."""
     _older, newer = land_run(empty_cli, ledger), land_run(empty_cli, ledger, "r2")
-    ledger.record_verdict(acceptance(newer))
+    record_verdict(ledger, acceptance(newer))
     publish_runs(ledger, newer)
     assert text_of(explain(empty_cli), "next") == "nothing: readers see the newest run"
     land_run(empty_cli, ledger, "r3")
@@ -189,7 +197,7 @@ def test_unjudged_newer_run_is_next(empty_cli: CommandLine, ledger: Ledger) -> N
 def test_unfinished_demotion_is_not_safe_to_read(empty_cli: CommandLine, ledger: Ledger) -> None:
     """A partition is not safe to read from the start of its demotion."""
     first = land_run(empty_cli, ledger)
-    ledger.record_verdict(acceptance(first))
+    record_verdict(ledger, acceptance(first))
     publish_runs(ledger, first)
     ledger.begin_demotions([rejection(first, validation_id="again")])
     result = explain(empty_cli)
@@ -201,7 +209,7 @@ def test_unfinished_demotion_is_not_safe_to_read(empty_cli: CommandLine, ledger:
 def test_control_actions_are_listed(empty_cli: CommandLine, ledger: Ledger) -> None:
     """Each action appears with time, operator, command and reason, and the last one explains the status."""
     first = land_run(empty_cli, ledger)
-    ledger.record_verdict(acceptance(first))
+    record_verdict(ledger, acceptance(first))
     publish_runs(ledger, first)
     ledger.execute(Action.WITHDRAW, [K], action_request(reason="wrong currency"))
     result = explain(empty_cli)
@@ -224,7 +232,7 @@ def test_partition_without_asset_names_the_reason(empty_cli: CommandLine) -> Non
 
 def test_hostile_text_is_escaped(empty_cli: CommandLine, ledger: Ledger) -> None:
     """Text of rows and operators cannot colour or break a line, and is not parsed as markup."""
-    ledger.record_verdict(rejection(land_run(empty_cli, ledger), HOSTILE))
+    record_verdict(ledger, rejection(land_run(empty_cli, ledger), HOSTILE))
     ledger.execute(Action.REQUEUE, [K], action_request(reason=HOSTILE))
     result = explain(empty_cli)
     assert all(line.isprintable() for line in result.lines)
@@ -234,9 +242,9 @@ def test_hostile_text_is_escaped(empty_cli: CommandLine, ledger: Ledger) -> None
 def test_json_contains_the_whole_report(empty_cli: CommandLine, ledger: Ledger) -> None:
     """The JSON object contains the fields of `state inspect --json` and everything on the screen."""
     first = land_run(empty_cli, ledger)
-    ledger.record_verdict(acceptance(first))
+    record_verdict(ledger, acceptance(first))
     publish_runs(ledger, first)
-    ledger.record_verdict(rejection(land_run(empty_cli, ledger, "r2")))
+    record_verdict(ledger, rejection(land_run(empty_cli, ledger, "r2")))
     ledger.execute(Action.WITHDRAW, [K], action_request())
     seal_run(empty_cli, K, "r3")
     (found,) = empty_cli.run("state", "why", str(K), "--json").objects

@@ -53,7 +53,7 @@ def source_url(url: str) -> str:
 
 def execute(url: str, *statements: str) -> None:
     engine = database.open_engine(url)
-    with database.writing(engine) as connection:
+    with database.open_transaction(engine) as connection:
         for statement in statements:
             connection.exec_driver_sql(statement)
     engine.dispose()
@@ -248,7 +248,7 @@ def _digest_after_kill(url: str, target_url: str, moment: int) -> Iterator[Ledge
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=600,
     )
     assert child.returncode in (0, -9), child.stderr
     if child.returncode == -9:

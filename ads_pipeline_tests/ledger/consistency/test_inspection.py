@@ -25,6 +25,7 @@ from ads_pipeline_tests.ledger.builders import (
     key,
     keys,
     publish_runs,
+    record_verdict,
     registered_runs,
     rejection,
     run,
@@ -51,7 +52,7 @@ def test_states_that_follow_from_their_logs_are_passed_over(url: str) -> None:
         ((where, problem),) = ledger.find_contradictions()
     assert where == key("6")
     assert problem.startswith("its row says pending from r1 of 3 rows after 1 attempts at 2030-01-01 00:00:00+00:00")
-    assert "its log success from r1 of 3 rows after 1 attempts at 2026-" in problem
+    assert "its log says success from r1 of 3 rows after 1 attempts at 2026-" in problem
 
 
 def test_runs_are_told_in_the_order_of_their_paths(ledger: Ledger, url: str) -> None:
@@ -70,7 +71,7 @@ def test_a_run_is_known_with_its_last_verdict(ledger: Ledger, url: str) -> None:
     """And whether a success has it as its current run; a partition that was withdrawn has none that is."""
     accepted_runs(ledger, keys(2))
     (newer,) = registered_runs(ledger, keys(1)[0], "r2")
-    ledger.record_verdict(rejection(newer))
+    record_verdict(ledger, rejection(newer))
     ledger.execute(Action.WITHDRAW, [keys(2)[1]], action_request())
     with LedgerInspection.opened(url) as inspection:
         found = [(each.registered.run.run_id, each.outcome, each.is_current) for each in inspection.list_runs("google_ads")]

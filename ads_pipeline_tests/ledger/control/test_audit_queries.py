@@ -1,23 +1,39 @@
-"""What was done to all partitions, in pages: acts of operators, what they changed, and verdicts."""
+"""Tests the paged audit log: control actions, the partitions they changed, and verdicts."""
 
 from ads_pipeline.domain.transitions import Action, Status
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.values import LoggedAction, StateFilter
-from ads_pipeline_tests.ledger.builders import FakeClock, acceptance, accepted_runs, key, keys, registered_runs, action_request, rejection
+from ads_pipeline_tests.ledger.builders import (
+    FakeClock,
+    acceptance,
+    accepted_runs,
+    action_request,
+    key,
+    keys,
+    record_verdict,
+    registered_runs,
+    rejection,
+)
 
 ALL = StateFilter(source="google_ads")
 
 
-def test_acts_come_newest_first_in_pages_that_make_the_whole(timed_ledger: Ledger, clock: FakeClock) -> None:
-    """Of one moment the id decides, so that none is left out or told twice where a page ends."""
+def test_actions_are_listed_newest_first_in_pages(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """Actions of the same time are ordered by id, so pages neither lose nor repeat one."""
     accepted_runs(timed_ledger, keys(2))
     for moment in range(3):
         clock.tick()
         for number in range(3):
             timed_ledger.execute(Action.REPROCESS, keys(2), action_request(f"a-{moment}-{number}"))
     whole = timed_ledger.list_actions()
-    assert [act.action_id for act in whole] == [f"a-{moment}-{number}" for moment in (2, 1, 0) for number in (2, 1, 0)]
-    assert (whole[-1].partitions_changed, whole[-1].operator, whole[-1].performed_at) == (2, "ada", whole[-2].performed_at)
+    assert [action.action_id for action in whole] == [
+        f"a-{moment}-{number}" for moment in (2, 1, 0) for number in (2, 1, 0)
+    ]
+    assert (whole[-1].partitions_changed, whole[-1].operator, whole[-1].performed_at) == (
+        2,
+        "ada",
+        whole[-2].performed_at,
+    )
     for limit in (1, 2, 4, 9):
         found, last = list[LoggedAction](), None
         while page := timed_ledger.list_actions(after=last, limit=limit):
@@ -26,8 +42,8 @@ def test_acts_come_newest_first_in_pages_that_make_the_whole(timed_ledger: Ledge
         assert found == whole
 
 
-def test_an_act_is_found_with_its_parts(ledger: Ledger) -> None:
-    """By its own id, which is no pattern; what it changed is listed once, with what each was before."""
+def test_action_is_found_with_its_parts(ledger: Ledger) -> None:
+    """The id is not a pattern; each changed partition is listed once with its earlier status."""
     accepted_runs(ledger, keys(5))
     for action_id, some in (("a_1.1", keys(5)[:3]), ("a_1.2", keys(5)[3:]), ("ab1.1", keys(1)), ("a_10", keys(1))):
         ledger.execute(Action.WITHDRAW, some, action_request(action_id))
@@ -40,12 +56,12 @@ def test_an_act_is_found_with_its_parts(ledger: Ledger) -> None:
     assert first + ledger.list_changed_partitions(ids, after=first[-1][0]) == ledger.list_changed_partitions(ids)
 
 
-def test_verdicts_on_what_matches_come_in_pages(ledger: Ledger) -> None:
-    """In key order and as they were recorded, from just behind one of them; filters narrow."""
+def test_attempts_of_matching_partitions_are_paged(ledger: Ledger) -> None:
+    """Verdicts come in key order and then by attempt number, after the given position."""
     accepted_runs(ledger, [key("1"), key("2", query_name="ad_group_daily"), key("3", day=2)])
     for number in range(2, 5):
         (newer,) = registered_runs(ledger, key("1"), f"r{number}")
-        ledger.record_verdict(acceptance(newer) if number % 2 else rejection(newer))
+        record_verdict(ledger, acceptance(newer) if number % 2 else rejection(newer))
     whole = ledger.list_attempts(ALL)
     assert [(each.run.key.customer_id, each.attempt_no) for each in whole] == [
         ("1", 1),

@@ -1,4 +1,4 @@
-"""Processes that race for partitions, are stopped and wake up late, or die: nobody works on what is another's."""
+"""Tests leases across processes: races for partitions, processes that are stopped and resumed, and killed ones."""
 
 import itertools
 import json
@@ -26,18 +26,18 @@ from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.control.tables import claims, leases
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
-from ads_pipeline_tests.ledger.builders import acceptance, key, keys, publish_runs, run
+from ads_pipeline_tests.ledger.builders import acceptance, key, keys, publish_runs, record_verdict, run
 from ads_pipeline_tests.ledger.control.test_leases import WRITES
 from ads_pipeline_tests.ledger.test_database_constraints import everything
 
 T = TypeVar("T")
 CONTESTED: Final = keys(6)
 PROCESSES, THREADS = 4, 2
-SECONDS_OF_RACING: Final = 5
+SECONDS_OF_RACING, TURNS = 5, 20  # both are minimums: a slow machine has few turns in that time
 SHORT: Final = timedelta(milliseconds=400)
 
-# Holds a partition until it is told to go on; then it says of each write whether it was refused.
-HOLDING = """
+# Claims a partition and waits for a line on standard input. Then it prints for each write whether it was refused.
+HOLDER_SCRIPT = """
 import sys
 from datetime import timedelta
 from ads_pipeline.errors import LeaseLost
@@ -69,109 +69,109 @@ with (
 
 
 @contextmanager
-def holding(url: str) -> Iterator["subprocess.Popen[str]"]:
-    """A process that has claimed the partition and keeps its lease."""
+def holder_process(url: str) -> Iterator["subprocess.Popen[str]"]:
+    """A process that has claimed the partition and renews its lease."""
     child = subprocess.Popen(
-        [sys.executable, "-c", HOLDING, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLDER_SCRIPT, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     try:
-        assert said(child) == "holding"
+        assert read_line(child) == "holding"
         yield child
     finally:
         child.kill()
         child.communicate()
 
 
-def said(child: "subprocess.Popen[str]") -> str:
+def read_line(child: "subprocess.Popen[str]") -> str:
     assert child.stdout is not None
     return child.stdout.readline().strip()
 
 
-def go_on(child: "subprocess.Popen[str]") -> None:
+def send_newline(child: "subprocess.Popen[str]") -> None:
     assert child.stdin is not None
     child.stdin.write("\n")
     child.stdin.flush()
 
 
-def heir_of(engine: sa.Engine, run_id: str = "heir") -> Lease:
+def open_lease(engine: sa.Engine, run_id: str = "heir") -> Lease:
     lease = Lease(engine, run_id, duration=timedelta(hours=1))
     lease.open()
     return lease
 
 
-def until(look: Callable[[], T | None], seconds: float = 60) -> T:
+def wait_for(read: Callable[[], T | None], seconds: float = 600) -> T:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        found = look()
+        found = read()
         if found is not None:
             return found
         time.sleep(0.05)
     raise AssertionError(f"not in {seconds} s")
 
 
-def granted(lease: Lease) -> int | None:
-    """The fence of the partition, once it is granted."""
+def claim_fence(lease: Lease) -> int | None:
+    """Claim the partition: its fence, or None while another run holds it."""
     return lease.claim([key()]).granted.get(key())
 
 
 @pytest.mark.invariant("O3")
-def test_who_wakes_up_after_its_lease_changes_nothing(url: str, backdoor: sa.Engine) -> None:
-    """A process is stopped past its lease, while another takes over, judges and publishes. When it goes on, each of
-    its writes is refused by name, its beat brings nothing back, and every row of the ledger is as it was."""
-    with holding(url) as zombie:
-        heir = heir_of(backdoor)
-        time.sleep(5)  # longer than its lease, which it renews
-        assert granted(heir) is None
-        zombie.send_signal(signal.SIGSTOP)
-        assert until(lambda: granted(heir)) == 2
-        ledger = Ledger(backdoor, lease=heir)
-        ledger.record_verdict(acceptance(run(key(), "r1")))
+def test_process_resumed_after_its_lease_changes_nothing(url: str, backdoor: sa.Engine) -> None:
+    """A process is stopped past its lease while another run takes over, judges and publishes. After it resumes,
+    each of its writes is refused, its lease cannot be renewed, and every row of the ledger stays as it was."""
+    with holder_process(url) as suspended:
+        successor = open_lease(backdoor)
+        time.sleep(5)  # longer than the lease, which the process renews
+        assert claim_fence(successor) is None
+        suspended.send_signal(signal.SIGSTOP)
+        assert wait_for(lambda: claim_fence(successor)) == 2
+        ledger = Ledger(backdoor, lease=successor)
+        record_verdict(ledger, acceptance(run(key(), "r1")))
         assert publish_runs(ledger, run(key(), "r1")).published
         before = everything(backdoor)
-        zombie.send_signal(signal.SIGCONT)
-        go_on(zombie)
-        answers = [said(zombie) for _ in WRITES]
+        suspended.send_signal(signal.SIGCONT)
+        send_newline(suspended)
+        answers = [read_line(suspended) for _ in WRITES]
         assert [answer.partition(": run heir claimed it at")[0] for answer in answers] == [
             f"{name}: {key()}: run zombie may not write of it" for name in WRITES
         ]
-        assert said(zombie) == "lost"
+        assert read_line(suspended) == "lost"
         assert everything(backdoor) == before
 
 
 @pytest.mark.invariant("O3")
-def test_what_a_killed_process_held_is_free_when_its_lease_has_expired(url: str, backdoor: sa.Engine) -> None:
-    """Killed at once, it ends nothing: the partition is held for as long as its last lease says, and then granted."""
-    with holding(url) as victim, LedgerReader.opened(url) as reader:
-        heir = heir_of(backdoor)
+def test_claims_of_a_killed_process_are_free_after_its_lease(url: str, backdoor: sa.Engine) -> None:
+    """A killed process does not end its lease. Its partition is granted after the lease expires, and not before."""
+    with holder_process(url) as victim, LedgerReader.opened(url) as reader:
+        successor = open_lease(backdoor)
         victim.kill()
         victim.wait()
         holder = reader.lease_holders([key()])[key()]
-        assert (holder.run_id, heir.claim([key()]).held) == ("zombie", {key(): holder})
-        assert until(lambda: granted(heir)) == 2
+        assert (holder.run_id, successor.claim([key()]).held) == ("zombie", {key(): holder})
+        assert wait_for(lambda: claim_fence(successor)) == 2
         taken = database.transact(backdoor, lambda c: c.execute(sa.select(claims)).one())
-        assert taken.claimed_at >= holder.until
-        assert taken.claimed_at < holder.until + timedelta(seconds=10), "nobody would have waited for it"
+        assert taken.claimed_at >= holder.expires_at
+        assert taken.claimed_at < holder.expires_at + timedelta(seconds=10), "the grant came too late"
         assert reader.lease_holders([key()])[key()].run_id == "heir"
 
 
-def race(url: str, number: int, record: Path) -> None:
-    """Claims and lets go of the partitions again and again, in several threads; writes down what was held when."""
+def run_racer(url: str, number: int, record: Path) -> None:
+    """Claims and releases the partitions repeatedly in several threads, and writes down who held what when."""
     end = time.monotonic() + SECONDS_OF_RACING
 
     def work(thread: int) -> None:
         chance = random.Random(number * THREADS + thread)
         with record.with_stem(f"{number}-{thread}").open("w") as file:
             for turn in itertools.count():
-                if time.monotonic() > end:
+                if turn >= TURNS and time.monotonic() > end:
                     break
-                file.write(_hold(engine, f"w{number}-{thread}-{turn}", chance))
+                file.write(_hold_partitions(engine, f"w{number}-{thread}-{turn}", chance))
 
-    with database.opened(url) as engine, ThreadPoolExecutor(THREADS) as pool:
+    with database.open_checked_engine(url) as engine, ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(work, range(THREADS)))
 
 
-def _hold(engine: sa.Engine, run_id: str, chance: random.Random) -> str:
-    """One run's life: it claims twice, holds, and ends or simply stops."""
+def _hold_partitions(engine: sa.Engine, run_id: str, chance: random.Random) -> str:
+    """One run: it claims twice, holds, and then ends its lease or simply stops."""
     lease, held = Lease(engine, run_id, duration=SHORT), dict[PartitionKey, tuple[int, datetime]]()
     lease.open()
     with suppress(LeaseLost):  # a slow machine may take longer than its lease lasts
@@ -188,11 +188,11 @@ def _hold(engine: sa.Engine, run_id: str, chance: random.Random) -> str:
 
 
 @pytest.mark.invariant("O4")
-def test_no_two_hold_a_partition_at_the_same_time(url: str, backdoor: sa.Engine, tmp_path: Path) -> None:
-    """Processes of many threads race for the same partitions, some die holding them: each fence is of one run, the
-    fences of a partition follow each other, and nobody was granted it before the holder before let go or expired."""
+def test_no_two_runs_hold_a_partition_at_once(url: str, backdoor: sa.Engine, tmp_path: Path) -> None:
+    """Threads of several processes race for the same partitions, and some stop without ending their lease. Each fence
+    belongs to one run, fences have no gaps, and no grant precedes the end or expiry of the previous one."""
     context = multiprocessing.get_context("spawn")
-    racers = [context.Process(target=race, args=(url, n, tmp_path / f"{n}.jsonl")) for n in range(PROCESSES)]
+    racers = [context.Process(target=run_racer, args=(url, n, tmp_path / f"{n}.jsonl")) for n in range(PROCESSES)]
     for racer in racers:
         racer.start()
     for racer in racers:

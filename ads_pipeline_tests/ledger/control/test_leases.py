@@ -1,4 +1,4 @@
-"""Leases: who may work on a partition, for how long, and what happens when two want it."""
+"""Tests leases: which run may write a partition, for how long, and what happens when two runs want it."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -23,8 +23,9 @@ from ads_pipeline_tests.ledger.builders import (
     accepted_runs,
     key,
     keys,
-    registered_runs,
     publish_runs,
+    record_verdict,
+    registered_runs,
     rejection,
     run,
     sealed_runs,
@@ -39,14 +40,14 @@ Opening = Callable[..., Lease]
 
 @pytest.fixture
 def lease(backdoor: sa.Engine, clock: FakeClock) -> Opening:
-    """Opens leases in the test's time."""
+    """Opens leases on the test's clock."""
 
-    def open_one(run_id: str = "engine-1", *, lasts: timedelta = LASTS) -> Lease:
+    def open_lease(run_id: str = "engine-1", *, lasts: timedelta = LASTS) -> Lease:
         opened = Lease(backdoor, run_id, duration=lasts, clock=clock)
         opened.open()
         return opened
 
-    return open_one
+    return open_lease
 
 
 @pytest.fixture
@@ -55,16 +56,16 @@ def reader(url: str) -> Iterator[LedgerReader]:
         yield opened
 
 
-def guarded(lease: Lease) -> Ledger:
-    """The ledger as the run with this lease writes it."""
+def ledger_under(lease: Lease) -> Ledger:
+    """A ledger that writes as the run of this lease."""
     return Ledger(
         lease._engine, clock=lease._clock, origin=EventOrigin(run_id=lease.run_id, plan_version="p1"), lease=lease
     )
 
 
 @pytest.mark.invariant("O4")
-def test_a_partition_is_granted_to_one_run_at_a_time(lease: Opening, clock: FakeClock) -> None:
-    """Who claims first has it and keeps it when it asks again; another is told by whom and until when it is held."""
+def test_partition_is_granted_to_one_run_at_a_time(lease: Opening, clock: FakeClock) -> None:
+    """The first claim wins and may be repeated; another run gets the holder and the end of its lease."""
     first, second = lease("engine-1"), lease("engine-2")
     both, rest = keys(3)[:2], keys(3)[1:]
     assert dict(first.claim(both).granted) == dict.fromkeys(both, 1)
@@ -78,8 +79,8 @@ def test_a_partition_is_granted_to_one_run_at_a_time(lease: Opening, clock: Fake
 
 
 @pytest.mark.invariant("O3", "O4")
-def test_the_fence_grows_with_each_change_of_holder(lease: Opening, clock: FakeClock) -> None:
-    """A partition goes on when its holder ends or has been silent for as long as its lease lasts, and not before."""
+def test_fence_grows_with_each_holder(lease: Opening, clock: FakeClock) -> None:
+    """A partition is free when its holder has ended or not renewed its lease, and not before."""
     first = lease("engine-1")
     first.claim([key()])
     first.end()
@@ -93,8 +94,8 @@ def test_the_fence_grows_with_each_change_of_holder(lease: Opening, clock: FakeC
 
 
 @pytest.mark.invariant("O3")
-def test_a_beat_renews_and_brings_nothing_back(lease: Opening, clock: FakeClock) -> None:
-    """Beats in time keep a lease for ever; once it expired or ended, no beat and no opening brings it back."""
+def test_renewal_keeps_but_never_revives_a_lease(lease: Opening, clock: FakeClock) -> None:
+    """Renewed in time, a lease never expires; once expired or ended, nothing brings it back."""
     kept, silent, ended = lease("engine-1"), lease("engine-2"), lease("engine-3")
     ended.end()
     for _ in range(3):
@@ -111,8 +112,8 @@ def test_a_beat_renews_and_brings_nothing_back(lease: Opening, clock: FakeClock)
     assert dict(kept.claim([key()]).granted) == {key(): 1}
 
 
-def test_a_clock_that_goes_back_shortens_no_lease(lease: Opening, clock: FakeClock) -> None:
-    """What was promised to a run stays promised."""
+def test_clock_going_back_does_not_shorten_a_lease(lease: Opening, clock: FakeClock) -> None:
+    """A renewal never moves the expiry to an earlier time."""
     held = lease()
     clock.tick(-timedelta(hours=1))
     assert held.renew()
@@ -121,8 +122,8 @@ def test_a_clock_that_goes_back_shortens_no_lease(lease: Opening, clock: FakeClo
 
 
 @pytest.mark.invariant("O3")
-def test_a_lost_lease_does_not_take_what_is_free(lease: Opening, clock: FakeClock, backdoor: sa.Engine) -> None:
-    """A run that may hold nothing any more leaves the claims as they are, also on what nobody ever claimed."""
+def test_lost_lease_cannot_claim(lease: Opening, clock: FakeClock, backdoor: sa.Engine) -> None:
+    """A run without a live lease changes no claim, not even on a partition that was never claimed."""
     silent = lease()
     clock.tick(LASTS)
     before = everything(backdoor)
@@ -131,8 +132,8 @@ def test_a_lost_lease_does_not_take_what_is_free(lease: Opening, clock: FakeCloc
     assert everything(backdoor) == before
 
 
-def test_thousands_are_claimed_in_as_many_statements_as_one(lease: Opening, backdoor: sa.Engine) -> None:
-    """Claiming costs the same number of statements whatever the number of partitions."""
+def test_claim_statements_do_not_grow_with_partitions(lease: Opening, backdoor: sa.Engine) -> None:
+    """Claiming 2,000 partitions takes as many statements as claiming a few."""
     counted: list[int] = []
     sa.event.listen(backdoor, "before_cursor_execute", lambda *_: counted.append(1))
     first, second = lease("engine-1"), lease("engine-2")
@@ -146,11 +147,8 @@ def test_thousands_are_claimed_in_as_many_statements_as_one(lease: Opening, back
     assert len(counted) <= of_many + 4, "a connection prepares statements once"
 
 
-def test_readers_are_told_who_holds(lease: Opening, reader: LedgerReader, backdoor: sa.Engine) -> None:
-    """The reader names the run, since when and until when at least; of what is free it says nothing.
-
-    It goes by the store's clock.
-    """
+def test_reader_lists_lease_holders(lease: Opening, reader: LedgerReader, backdoor: sa.Engine) -> None:
+    """The reader names run, start and expiry of live claims, by the database's clock, and omits free partitions."""
     held = Lease(backdoor, "engine-1", duration=timedelta(hours=1))
     held.open()
     held.claim([key(day=1)])
@@ -169,17 +167,17 @@ def test_readers_are_told_who_holds(lease: Opening, reader: LedgerReader, backdo
 
 WRITES: dict[str, Callable[[Ledger], object]] = {
     "register": lambda ledger: ledger.register(sealed_runs(run(key(), "late"))),
-    "verdict": lambda ledger: ledger.record_verdict(acceptance(run(key(), "r2"))),
-    "rejection": lambda ledger: ledger.record_verdict(rejection(run(key(), "r1"), validation_id="again")),
+    "verdict": lambda ledger: record_verdict(ledger, acceptance(run(key(), "r2"))),
+    "rejection": lambda ledger: record_verdict(ledger, rejection(run(key(), "r1"), validation_id="again")),
     "demotion": lambda ledger: ledger.begin_demotions([rejection(run(key(), "r1"), validation_id="again")]),
     "publication": lambda ledger: publish_runs(ledger, run(key(), "r1")),
     "failed load": lambda ledger: ledger.record_failed_loads({run(key(), "r1"): "no disk"}),
-    "last look": lambda ledger: ledger.publishable_runs([run(key(), "r1")]),
+    "final check": lambda ledger: ledger.publishable_runs([run(key(), "r1")]),
 }
 
 
-def prepared(ledger: Ledger) -> None:
-    """A partition of which each of the writes would change something, or at least find something."""
+def prepare(ledger: Ledger) -> None:
+    """A partition on which each of the writes would change or find something."""
     accepted_runs(ledger, [key()])
     registered_runs(ledger, key(), "r2")
 
@@ -187,63 +185,63 @@ def prepared(ledger: Ledger) -> None:
 @pytest.mark.invariant("O3")
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("how", ["taken over", "expired", "ended", "never claimed"])
-def test_a_run_writes_only_of_what_it_holds(
+def test_run_writes_only_partitions_it_holds(
     lease: Opening, timed_ledger: Ledger, clock: FakeClock, backdoor: sa.Engine, how: str, write: str
 ) -> None:
-    """However a run came to hold a partition no longer, every write of it is refused by name and changes nothing."""
-    prepared(timed_ledger)
-    mine = lease()
+    """Whatever ended the claim, every write of the partition is refused and changes nothing."""
+    prepare(timed_ledger)
+    held = lease()
     if how != "never claimed":
-        mine.claim([key()])
+        held.claim([key()])
     if how in ("expired", "taken over"):
         clock.tick(LASTS)
     if how == "ended":
-        mine.end()
+        held.end()
     if how == "taken over":
         lease("engine-2").claim([key()])
     before = everything(backdoor)
     with pytest.raises(LeaseLost, match=f"^{key()}: run engine-1 may not write of it: ") as caught:
-        WRITES[write](guarded(mine))
+        WRITES[write](ledger_under(held))
     assert (caught.value.run_id, caught.value.partition) == ("engine-1", str(key()))
     assert not caught.value.is_transient
     assert everything(backdoor) == before
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_a_holder_writes_as_if_there_were_no_leases(lease: Opening, timed_ledger: Ledger, write: str) -> None:
-    """What the run holds, it may write of; and who has no lease needs no claim."""
-    prepared(timed_ledger)
-    mine = lease()
-    mine.claim([key()])
-    WRITES[write](guarded(mine))
+def test_holder_may_write(lease: Opening, timed_ledger: Ledger, write: str) -> None:
+    """A run may write the partitions it holds; a writer without a lease needs no claim."""
+    prepare(timed_ledger)
+    held = lease()
+    held.claim([key()])
+    WRITES[write](ledger_under(held))
     WRITES[write](timed_ledger)
 
 
 @pytest.mark.invariant("O3")
-def test_one_lost_partition_refuses_the_whole_call(lease: Opening, backdoor: sa.Engine) -> None:
-    """A call of many verdicts, one of them of somebody else's partition, records none of them."""
-    mine = lease()
-    mine.claim([key(day=1)])
+def test_one_unclaimed_partition_refuses_the_whole_call(lease: Opening, backdoor: sa.Engine) -> None:
+    """A call with verdicts on claimed and unclaimed partitions records none of them."""
+    held = lease()
+    held.claim([key(day=1)])
     runs = [run(key(day=day), "r1") for day in (1, 2)]
     Ledger(backdoor).register(sealed_runs(*runs))
     before = everything(backdoor)
     with pytest.raises(LeaseLost, match=str(key(day=2))):
-        guarded(mine).record_verdicts([acceptance(each) for each in runs])
+        ledger_under(held).record_verdicts([acceptance(each) for each in runs])
     assert everything(backdoor) == before
-    guarded(mine).record_verdicts([acceptance(runs[0])])
+    ledger_under(held).record_verdicts([acceptance(runs[0])])
 
 
-def test_a_guarded_write_costs_one_statement_more(lease: Opening, backdoor: sa.Engine) -> None:
-    """The guard is one statement a call, whatever the number of partitions."""
+def test_checking_claims_costs_one_statement(lease: Opening, backdoor: sa.Engine) -> None:
+    """The check is one statement per call, whatever the number of partitions."""
     counted: list[int] = []
     many = keys(50)
-    mine = lease()
-    mine.claim(many)
+    held = lease()
+    held.claim(many)
     runs = [[run(each, f"r{n}") for each in many] for n in range(2)]
     Ledger(backdoor).register(sealed_runs(*runs[0], *runs[1]))
     sa.event.listen(backdoor, "before_cursor_execute", lambda *_: counted.append(1))
     numbers = []
-    for ledger, some in ((Ledger(backdoor), runs[0]), (guarded(mine), runs[1])):
+    for ledger, some in ((Ledger(backdoor), runs[0]), (ledger_under(held), runs[1])):
         counted.clear()
         ledger.record_verdicts([acceptance(each) for each in some])
         numbers.append(len(counted))
@@ -252,9 +250,9 @@ def test_a_guarded_write_costs_one_statement_more(lease: Opening, backdoor: sa.E
 
 @pytest.mark.invariant("O3", "O4")
 @pytest.mark.parametrize("first", ["write", "claim"])
-def test_a_take_over_and_a_late_write_see_each_other(postgres_url: str, first: str) -> None:
-    """Whoever comes second waits for the first: a claim finds the verdict, a verdict finds the claim."""
-    with Ledger.opened(postgres_url) as plain, database.opened(postgres_url) as slow:
+def test_takeover_and_late_write_are_serialized(postgres_url: str, first: str) -> None:
+    """The second waits for the first: a claim then sees the verdict, and a verdict sees the claim."""
+    with Ledger.opened(postgres_url) as plain, database.open_checked_engine(postgres_url) as slow:
         (r1,) = registered_runs(plain, key(), "r1")
         old, new = (Lease(engine, name, duration=LASTS) for engine, name in ((slow, "engine-1"), (slow, "engine-2")))
         for each in (old, new):
@@ -264,9 +262,9 @@ def test_a_take_over_and_a_late_write_see_each_other(postgres_url: str, first: s
 
         def pause(_connection: sa.Connection) -> None:
             held.set()
-            hold.wait(20)
+            hold.wait(300)
 
-        with database.opened(postgres_url) as quick, ThreadPoolExecutor(2) as pool, set_on_exit(hold):
+        with database.open_checked_engine(postgres_url) as quick, ThreadPoolExecutor(2) as pool, set_on_exit(hold):
             late = Ledger(slow if first == "write" else quick, lease=old)
             taking = Lease(quick if first == "write" else slow, "engine-2", duration=LASTS)
             if first == "claim":
@@ -274,16 +272,16 @@ def test_a_take_over_and_a_late_write_see_each_other(postgres_url: str, first: s
             sa.event.listen(slow, "commit", pause)
 
             def write() -> object:
-                return late.record_verdict(acceptance(r1))
+                return record_verdict(late, acceptance(r1))
 
             def claim() -> object:
                 if first == "write":
-                    expire(quick, "engine-1")
+                    end_lease(quick, "engine-1")
                 return taking.claim([key()])
 
             one, two = (write, claim) if first == "write" else (claim, write)
             holding = pool.submit(one)
-            assert held.wait(20)
+            assert held.wait(300)
             waiting = pool.submit(two)
             wait_until_a_transaction_waits(postgres_url)
             hold.set()
@@ -297,17 +295,17 @@ def test_a_take_over_and_a_late_write_see_each_other(postgres_url: str, first: s
         assert plain.lease_holders([key()])[key()].run_id == "engine-2"
 
 
-def expire(engine: sa.Engine, run_id: str) -> None:
-    """As when the lease had run out meanwhile."""
+def end_lease(engine: sa.Engine, run_id: str) -> None:
+    """End the lease, as if it had run out."""
     database.transact(
         engine, lambda c: c.execute(sa.update(leases).where(leases.c.run_id == run_id).values(ended_at=sa.func.now()))
     )
 
 
 @pytest.mark.invariant("O4")
-def test_who_waited_for_a_claim_finds_the_lease_of_its_holder(postgres_url: str) -> None:
-    """Of two that find a partition free, the second sees the first's lease, though it was opened after it began."""
-    with database.opened(postgres_url) as slow, database.opened(postgres_url) as quick:
+def test_waiting_claim_sees_the_new_holder(postgres_url: str) -> None:
+    """Of two runs that claim a free partition, the second sees the first's lease after it waited."""
+    with database.open_checked_engine(postgres_url) as slow, database.open_checked_engine(postgres_url) as quick:
         dead = Lease(quick, "engine-0", duration=LASTS)
         dead.open()
         dead.claim([key()])
@@ -319,12 +317,12 @@ def test_who_waited_for_a_claim_finds_the_lease_of_its_holder(postgres_url: str)
 
         def pause(_connection: sa.Connection) -> None:
             held.set()
-            hold.wait(20)
+            hold.wait(300)
 
         sa.event.listen(slow, "commit", pause)
         with ThreadPoolExecutor(2) as pool, set_on_exit(hold):
             taking = pool.submit(first.claim, [key()])
-            assert held.wait(20)
+            assert held.wait(300)
             waiting = pool.submit(second.claim, [key()])
             wait_until_a_transaction_waits(postgres_url)
             hold.set()
@@ -332,28 +330,28 @@ def test_who_waited_for_a_claim_finds_the_lease_of_its_holder(postgres_url: str)
             assert waiting.result().held[key()].run_id == "engine-1"
 
 
-def test_an_outage_is_waited_for(backdoor: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread that beats outlives a database that is out of reach, and ends when the lease is lost."""
+def test_renewal_survives_an_outage(backdoor: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The renewing thread continues after a database outage and ends when the lease is lost."""
     answers = iter(["out of reach", "out of reach", "kept", "lost"])
-    asked = threading.Event()
+    lost = threading.Event()
 
     def beat(_self: Lease) -> bool:
         answer = next(answers)
         if answer == "out of reach":
             raise LedgerUnavailable("the ledger's database is busy or out of reach: no connection")
         if answer == "lost":
-            asked.set()
+            lost.set()
         return answer == "kept"
 
     monkeypatch.setattr(Lease, "renew", beat)
     with renewing(Lease(backdoor, "engine-1", duration=timedelta(milliseconds=40))):
-        assert asked.wait(20)
+        assert lost.wait(300)
 
 
-def test_an_outage_at_the_close_is_not_how_the_run_ended(
+def test_outage_while_ending_the_lease_is_suppressed(
     url: str, reader: LedgerReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A lease that cannot be given back hides neither success nor failure of what was done under it; it expires."""
+    """When the lease cannot be ended, the outcome of the block stays the same, and the lease expires."""
 
     def out_of_reach(_lease: Lease) -> None:
         raise LedgerUnavailable("the ledger's database is busy or out of reach: no connection")
@@ -367,8 +365,8 @@ def test_an_outage_at_the_close_is_not_how_the_run_ended(
 
 
 @pytest.mark.invariant("O3")
-def test_a_run_that_is_ended_loses_its_lease(lease: Opening, timed_ledger: Ledger, clock: FakeClock) -> None:
-    """Whoever tells that a run has ended gives its partitions free, and names those that were only silent."""
+def test_ending_a_run_ends_its_lease(lease: Opening, timed_ledger: Ledger, clock: FakeClock) -> None:
+    """Ending a run frees its partitions; only runs with expired leases are overdue."""
     log = RunCompletionLog(timed_ledger._engine, clock=clock)
     living, silent = lease("engine-1", lasts=LASTS * 3), lease("engine-2")
     living.claim([key(day=1)])
@@ -380,15 +378,15 @@ def test_a_run_that_is_ended_loses_its_lease(lease: Opening, timed_ledger: Ledge
         log.complete_run(EventOrigin(run_id=each.run_id, plan_version="p1"), RunStatus.FAILED, reason="it is gone")
         assert not each.renew()
     assert log.list_expired_runs() == []
-    heir = lease("engine-3")
-    assert dict(heir.claim([key(day=1), key(day=2)]).granted) == {key(day=1): 2, key(day=2): 2}
+    successor = lease("engine-3")
+    assert dict(successor.claim([key(day=1), key(day=2)]).granted) == {key(day=1): 2, key(day=2): 2}
 
 
 @pytest.mark.invariant("O3", "O4")
-def test_the_database_refuses_what_no_lease_does(lease: Opening, backdoor: sa.Engine) -> None:
-    """A lease that comes back, a fence that falls and a holder that changes under the same fence are refused."""
-    mine, other = lease("engine-1"), lease("engine-2")
-    mine.claim([key()])
+def test_database_refuses_invalid_lease_changes(lease: Opening, backdoor: sa.Engine) -> None:
+    """Triggers refuse a revived lease, a falling fence and a holder that changes under the same fence."""
+    held, other = lease("engine-1"), lease("engine-2")
+    held.claim([key()])
     refused(backdoor, "UPDATE claims SET run_id = 'engine-2'")
     refused(backdoor, "UPDATE claims SET fence = 0")
     refused(backdoor, "UPDATE claims SET run_id = 'nobody', fence = 2")

@@ -1,5 +1,6 @@
-"""What is planned for failures, what is due, and what somebody asked for."""
+"""Tests the retry queue: scheduled retries, due partitions, open requests and parkings."""
 
+import itertools
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
@@ -9,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.retry import AttemptEnd, Lane, RetryAt, RetryPolicy, decide_retry, last_failure, lane_for
+from ads_pipeline.domain.retry import AttemptEnd, Lane, RetryAt, RetryPolicy, decide_retry, lane_for, last_failure
 from ads_pipeline.domain.transitions import Action, Outcome, Status, Verdict
 from ads_pipeline.errors import ActionIdReused, MarkedTerminal
 from ads_pipeline.ledger import database
@@ -18,7 +19,18 @@ from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.values import FailedFetch
 from ads_pipeline_tests.example_counts import examples
-from ads_pipeline_tests.ledger.builders import FakeClock, acceptance, accepted_runs, key, registered_runs, action_request, rejection, run, sealed_runs
+from ads_pipeline_tests.ledger.builders import (
+    FakeClock,
+    acceptance,
+    accepted_runs,
+    action_request,
+    key,
+    record_verdict,
+    registered_runs,
+    rejection,
+    run,
+    sealed_runs,
+)
 
 POLICY = RetryPolicy()
 TODAY = date(2026, 3, 1)
@@ -28,95 +40,105 @@ OLD = key("2", day=1)
 GONE = replace(FRESH, customer_id="3", logical_date=date(2025, 11, 1))
 
 
-def mend(ledger: Ledger, partition: PartitionKey, run_id: str) -> None:
+def record_success(ledger: Ledger, partition: PartitionKey, run_id: str) -> None:
     (good,) = registered_runs(ledger, partition, run_id)
-    ledger.record_verdict(acceptance(good))
+    record_verdict(ledger, acceptance(good))
 
 
-def fail(ledger: Ledger, partition: PartitionKey, run_id: str = "r1", error_class: str = "contract") -> None:
+def record_failure(
+    ledger: Ledger, partition: PartitionKey, run_id: str = "r1", error_class: str = "contract"
+) -> None:
     (bad,) = registered_runs(ledger, partition, run_id)
     message = f"{run_id} is bad"
-    ledger.record_verdict(
-        Verdict(run=bad, outcome=Outcome.REJECTED, error_class=error_class, error_message=message, rows_read=3)
+    record_verdict(
+        ledger,
+        Verdict(run=bad, outcome=Outcome.REJECTED, error_class=error_class, error_message=message, rows_read=3),
     )
 
 
-def due(ledger: Ledger, *, today: date = TODAY, policy: RetryPolicy = POLICY) -> list[PartitionKey]:
-    """Everything that is due, once it was planned."""
+def find_due(ledger: Ledger, *, today: date = TODAY, policy: RetryPolicy = POLICY) -> list[PartitionKey]:
+    """Schedule failures, then all that is due."""
     ledger.retry_queue.schedule_failures(policy, today=today)
     return [each for lane in Lane for each in ledger.retry_queue.find_due(policy, lane, source=SOURCE, today=today)]
 
 
-def wanted(ledger: Ledger, *, today: date = TODAY) -> list[PartitionKey]:
-    return [each.key for lane in Lane for each in ledger.retry_queue.find_due_requests(POLICY, lane, source=SOURCE, today=today)]
+def find_due_requests(ledger: Ledger, *, today: date = TODAY) -> list[PartitionKey]:
+    return [
+        each.key
+        for lane in Lane
+        for each in ledger.retry_queue.find_due_requests(POLICY, lane, source=SOURCE, today=today)
+    ]
 
 
-def test_a_failure_is_due_after_its_delay(timed_ledger: Ledger, clock: FakeClock) -> None:
-    """Five minutes and a bit after the first failure, half an hour and a bit after the second; a success never."""
+def test_failure_is_due_after_its_delay(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """The delay grows with each failure in a row; a success is never due."""
     accepted_runs(timed_ledger, [key("9")])
-    fail(timed_ledger, OLD)
-    assert due(timed_ledger) == []
+    record_failure(timed_ledger, OLD)
+    assert find_due(timed_ledger) == []
     clock.tick(timedelta(minutes=6))
-    assert due(timed_ledger) == [OLD]
-    fail(timed_ledger, OLD, "r2")
-    assert due(timed_ledger) == []
+    assert find_due(timed_ledger) == [OLD]
+    record_failure(timed_ledger, OLD, "r2")
+    assert find_due(timed_ledger) == []
     clock.tick(timedelta(minutes=29))
-    assert due(timed_ledger) == []
+    assert find_due(timed_ledger) == []
     clock.tick(timedelta(minutes=8))
-    assert due(timed_ledger) == [OLD]
+    assert find_due(timed_ledger) == [OLD]
     assert timed_ledger.retry_queue.find_scheduled([OLD])[OLD].why == "contract: failure 2 of 6"
-    mend(timed_ledger, OLD, "r3")
-    assert due(timed_ledger) == []
+    record_success(timed_ledger, OLD, "r3")
+    assert find_due(timed_ledger) == []
     assert timed_ledger.retry_queue.find_scheduled([OLD]) == {}
 
 
-def test_failures_are_counted_from_the_last_acceptance(timed_ledger: Ledger, clock: FakeClock) -> None:
-    """A month of restatements does not use up the tries of the first failure after it."""
+def test_failures_are_counted_since_the_last_acceptance(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """A month of restatements does not use up the attempts of the first failure after it."""
     for number in range(1, 31):
         accepted_runs(timed_ledger, [OLD], f"r{number}")
-    fail(timed_ledger, OLD, "r31")  # set aside: the success stands, and nothing is due
+    record_failure(timed_ledger, OLD, "r31")  # set aside: the success stands, and nothing is due
     clock.tick(timedelta(days=1))
-    assert due(timed_ledger) == []
-    timed_ledger.record_verdict(rejection(run(OLD, "r30"), validation_id="again"))
+    assert find_due(timed_ledger) == []
+    record_verdict(timed_ledger, rejection(run(OLD, "r30"), validation_id="again"))
     clock.tick(timedelta(days=1))
-    assert due(timed_ledger) == [OLD]
-    assert (timed_ledger.state(OLD).attempt_count, timed_ledger.retry_queue.find_scheduled([OLD])[OLD].failures) == (32, 2)
+    assert find_due(timed_ledger) == [OLD]
+    assert (timed_ledger.state(OLD).attempt_count, timed_ledger.retry_queue.find_scheduled([OLD])[OLD].failures) == (
+        32,
+        2,
+    )
 
 
 @pytest.mark.invariant("S17")
-def test_what_is_terminal_is_not_due(timed_ledger: Ledger, clock: FakeClock) -> None:
-    """Too many failures, too old a day and a mark end the tries; a policy that allows more brings them back."""
+def test_terminal_partitions_are_not_due(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """Too many failures, an old date and a mark end retries; a policy that allows more resumes them."""
     for number in range(POLICY.max_attempts):
-        fail(timed_ledger, OLD, f"r{number}")
-    fail(timed_ledger, GONE)
-    fail(timed_ledger, FRESH)
+        record_failure(timed_ledger, OLD, f"r{number}")
+    record_failure(timed_ledger, GONE)
+    record_failure(timed_ledger, FRESH)
     timed_ledger.execute(Action.MARK_TERMINAL, [FRESH], action_request("mark"))
     clock.tick(timedelta(days=1))
-    assert due(timed_ledger) == []
+    assert find_due(timed_ledger) == []
     patient = RetryPolicy(max_attempts=7, max_age=timedelta(days=900))
-    assert due(timed_ledger, policy=patient) == [GONE, OLD]
+    assert find_due(timed_ledger, policy=patient) == [GONE, OLD]
     timed_ledger.execute(Action.CLEAR_TERMINAL, [FRESH], action_request("clear"))
-    assert due(timed_ledger) == [FRESH]
+    assert find_due(timed_ledger) == [FRESH]
 
 
-def test_the_longest_due_come_first_in_each_lane(timed_ledger: Ledger, clock: FakeClock) -> None:
-    """Fresh days and backfills are asked for apart, each with a limit of its own."""
+def test_longest_due_come_first_in_each_lane(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """Each lane is queried separately, with its own limit."""
     for customer in ("5", "4"):
-        fail(timed_ledger, key(customer))
+        record_failure(timed_ledger, key(customer))
         clock.tick()
-    fail(timed_ledger, FRESH)
+    record_failure(timed_ledger, FRESH)
     clock.tick(timedelta(hours=1))
     timed_ledger.retry_queue.schedule_failures(POLICY, today=TODAY)
-    asked = {"source": SOURCE, "today": TODAY, "limit": 1}
-    assert timed_ledger.retry_queue.find_due(POLICY, Lane.FRESH, **asked) == [FRESH]  # type: ignore[arg-type]
-    backfill = timed_ledger.retry_queue.find_due(POLICY, Lane.BACKFILL, **asked)  # type: ignore[arg-type]
+    options = {"source": SOURCE, "today": TODAY, "limit": 1}
+    assert timed_ledger.retry_queue.find_due(POLICY, Lane.FRESH, **options) == [FRESH]  # type: ignore[arg-type]
+    backfill = timed_ledger.retry_queue.find_due(POLICY, Lane.BACKFILL, **options)  # type: ignore[arg-type]
     planned = timed_ledger.retry_queue.find_scheduled([key("4"), key("5")])
     assert backfill == [min(planned, key=lambda each: planned[each].due_at or datetime.max.replace(tzinfo=UTC))]
     assert timed_ledger.retry_queue.find_due(POLICY, Lane.FRESH, source="other", today=TODAY) == []
 
 
-def test_what_an_operator_took_back_is_not_fetched_again_by_itself(timed_ledger: Ledger, clock: FakeClock) -> None:
-    """The same data would come again and be accepted again; only an order brings another attempt."""
+def test_demoted_partition_is_not_retried_automatically(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """A retry would accept the same data again, so only a control action starts one."""
     accepted_runs(timed_ledger, [OLD])
     taken_back = Verdict(
         run=run(OLD, "r1"),
@@ -126,18 +148,18 @@ def test_what_an_operator_took_back_is_not_fetched_again_by_itself(timed_ledger:
         error_message="wrong account",
         rows_read=3,
     )
-    timed_ledger.record_verdict(taken_back)
+    record_verdict(timed_ledger, taken_back)
     clock.tick(timedelta(days=2))
-    assert due(timed_ledger) == []
+    assert find_due(timed_ledger) == []
     assert timed_ledger.retry_queue.find_scheduled([OLD])[OLD].due_at is None
     timed_ledger.execute(Action.REQUEUE, [OLD], action_request())
-    assert wanted(timed_ledger) == [OLD]
+    assert find_due_requests(timed_ledger) == [OLD]
 
 
-def test_a_request_is_open_until_a_verdict_answers_it(timed_ledger: Ledger, clock: FakeClock) -> None:
-    """Requeued, enqueued and to be reprocessed: each is wanted until it has one more attempt, accepted or not."""
+def test_request_is_open_until_the_next_verdict(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """A request is due until the partition has one more attempt, accepted or not."""
     again, new, better = key("4"), key("5"), key("6")
-    fail(timed_ledger, again)
+    record_failure(timed_ledger, again)
     accepted_runs(timed_ledger, [better])
     timed_ledger.execute(Action.REQUEUE, [again], action_request("a"))
     clock.tick()
@@ -145,19 +167,22 @@ def test_a_request_is_open_until_a_verdict_answers_it(timed_ledger: Ledger, cloc
     clock.tick()
     assert timed_ledger.execute(Action.REPROCESS, [better], action_request("c")).changed
     assert timed_ledger.execute(Action.REPROCESS, [better], action_request("d")).unchanged == (better,)
-    assert wanted(timed_ledger) == [again, new, better]
-    kinds = {partition: asked.kind for partition, asked in timed_ledger.retry_queue.find_requests([again, better]).items()}
+    assert find_due_requests(timed_ledger) == [again, new, better]
+    kinds = {
+        partition: request.kind
+        for partition, request in timed_ledger.retry_queue.find_requests([again, better]).items()
+    }
     assert kinds == {again: "retry", better: "reprocess"}
-    fail(timed_ledger, better, "r2")
+    record_failure(timed_ledger, better, "r2")
     assert timed_ledger.state(better).status is Status.SUCCESS
-    mend(timed_ledger, again, "r2")
-    assert wanted(timed_ledger) == [new]
-    due(timed_ledger)
+    record_success(timed_ledger, again, "r2")
+    assert find_due_requests(timed_ledger) == [new]
+    find_due(timed_ledger)
     assert list(timed_ledger.retry_queue.find_requests([again, new, better])) == [new]
 
 
-def test_a_quota_costs_no_try_and_names_its_own_moment(timed_ledger: Ledger, clock: FakeClock) -> None:
-    """However often the quota was used up, the partition comes back when the source said, and has all its tries."""
+def test_exhausted_quota_costs_no_attempt(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """The partition is due at the time that the source named, with all its attempts left."""
     until = clock.now + timedelta(hours=9)
     timed_ledger.execute(Action.ENQUEUE, [FRESH], action_request())
     for _ in range(20):
@@ -169,24 +194,24 @@ def test_a_quota_costs_no_try_and_names_its_own_moment(timed_ledger: Ledger, clo
         )
     assert (planned.failures, planned.due_at) == (0, until)
     assert timed_ledger.state(FRESH).attempt_count == 0
-    assert wanted(timed_ledger) == []
+    assert find_due_requests(timed_ledger) == []
     clock.now = until
-    assert wanted(timed_ledger) == [FRESH]
+    assert find_due_requests(timed_ledger) == [FRESH]
 
 
-def test_failed_fetches_and_rejections_are_counted_together(timed_ledger: Ledger, clock: FakeClock) -> None:
-    """Both are failures in a row, and both end with an acceptance; only the verdicts are attempts."""
+def test_failed_fetches_and_rejections_count_together(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """Both are failures in a row that an acceptance ends; only verdicts are attempts."""
     for number in range(3):
         clock.tick()
-        fail(timed_ledger, OLD, f"r{number}")
+        record_failure(timed_ledger, OLD, f"r{number}")
         clock.tick()
-        fetch(timed_ledger, OLD, "timeout")
+        record_failed_fetch(timed_ledger, OLD, "timeout")
     assert timed_ledger.retry_queue.find_scheduled([OLD])[OLD].failures == 6
     clock.tick(timedelta(days=1))
-    assert due(timed_ledger) == []
-    mend(timed_ledger, OLD, "r9")
+    assert find_due(timed_ledger) == []
+    record_success(timed_ledger, OLD, "r9")
     clock.tick()
-    fetch(timed_ledger, OLD, "timeout")
+    record_failed_fetch(timed_ledger, OLD, "timeout")
     assert timed_ledger.retry_queue.find_scheduled([OLD])[OLD].failures == 1
 
 
@@ -194,43 +219,43 @@ def test_failed_fetches_and_rejections_are_counted_together(timed_ledger: Ledger
     ("error_class", "scope", "name"),
     [("customer_not_enabled", "customer", "1"), ("unrecognized_field", "query", "campaign_daily")],
 )
-def test_a_fault_of_account_or_query_parks_it(
+def test_account_or_query_error_parks_it(
     timed_ledger: Ledger, clock: FakeClock, error_class: str, scope: str, name: str
 ) -> None:
-    """All its partitions wait until somebody releases it, which is an act in the log; others go on."""
+    """All partitions of a parked account or query wait until it is released; others continue."""
     other_query, other_customer = replace(FRESH, query_name="other"), replace(FRESH, customer_id="7")
     neighbour = other_query if scope == "customer" else other_customer
-    stranger = replace(FRESH, customer_id="8", query_name="other")
-    for partition in (neighbour, stranger):
-        fail(timed_ledger, partition)
+    unrelated = replace(FRESH, customer_id="8", query_name="other")
+    for partition in (neighbour, unrelated):
+        record_failure(timed_ledger, partition)
     clock.tick(timedelta(hours=1))
-    fetch(timed_ledger, FRESH, error_class)
-    assert due(timed_ledger) == [stranger]
+    record_failed_fetch(timed_ledger, FRESH, error_class)
+    assert find_due(timed_ledger) == [unrelated]
     (parking,) = timed_ledger.retry_queue.list_parkings(SOURCE)
     assert (parking.scope, parking.name, parking.error_class) == (scope, name, error_class)
     assert timed_ledger.release(parking, action_request("release-1"))
-    assert timed_ledger.release(parking, action_request("release-1"))  # the same act, sent again
+    assert timed_ledger.release(parking, action_request("release-1"))  # the same request again
     assert not timed_ledger.release(parking, action_request("release-2"))
-    assert set(due(timed_ledger)) == {neighbour, stranger}
+    assert set(find_due(timed_ledger)) == {neighbour, unrelated}
     with pytest.raises(ActionIdReused):
         timed_ledger.park(parking, action_request("release-1"))
 
 
-def test_an_operator_parks_and_releases(timed_ledger: Ledger, clock: FakeClock) -> None:
-    """What an operator parks waits as well; parking it again keeps the first reason."""
-    fail(timed_ledger, OLD)
+def test_operator_parks_and_releases(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """Parked partitions wait; parking again keeps the first reason."""
+    record_failure(timed_ledger, OLD)
     clock.tick(timedelta(hours=1))
     parking = Parking(source=SOURCE, scope="customer", name="2", error_class="by_operator", why="moves to us in May")
     assert timed_ledger.park(parking, action_request("park-1"))
     assert not timed_ledger.park(parking, action_request("park-2"))
-    assert due(timed_ledger) == []
+    assert find_due(timed_ledger) == []
     assert timed_ledger.release(parking, action_request("release-1"))
-    assert due(timed_ledger) == [OLD]
+    assert find_due(timed_ledger) == [OLD]
 
 
-def test_a_marked_partition_is_not_requeued(ledger: Ledger) -> None:
-    """Marking is for failed ones, once; a requeue is refused until the mark is cleared, and each act is told."""
-    fail(ledger, OLD)
+def test_marked_partition_is_not_requeued(ledger: Ledger) -> None:
+    """Only failed partitions can be marked; a requeue is refused until the mark is cleared; each action is logged."""
+    record_failure(ledger, OLD)
     accepted_runs(ledger, [key("9")])
     marked = ledger.execute(Action.MARK_TERMINAL, [OLD, key("9")], action_request("mark"))
     assert ([state.key for state in marked.changed], len(marked.refused)) == ([OLD], 1)
@@ -249,36 +274,37 @@ def test_a_marked_partition_is_not_requeued(ledger: Ledger) -> None:
     ]
 
 
-def test_acts_beside_the_state_are_told(ledger: Ledger, log: EventLog) -> None:
-    """Marks, requests and failed fetches are events too; a mark that is set again is told again."""
-    fail(ledger, OLD)
+def test_actions_without_state_change_emit_events(ledger: Ledger, log: EventLog) -> None:
+    """Marks, requests and failed fetches emit events, also when they are repeated."""
+    record_failure(ledger, OLD)
     accepted_runs(ledger, [key("9")])
     for number in range(2):
         ledger.execute(Action.MARK_TERMINAL, [OLD], action_request(f"mark-{number}"))
         ledger.execute(Action.CLEAR_TERMINAL, [OLD], action_request(f"clear-{number}"))
-        fetch(ledger, OLD, "timeout")
+        record_failed_fetch(ledger, OLD, "timeout")
     ledger.execute(Action.REPROCESS, [key("9")], action_request("reprocess"))
-    told = [each.event.event_type for each in log.fetch(ledger.origin.run_id)]
-    assert told[-7:] == [*(["TerminalMarked", "TerminalCleared", "FetchFailed"] * 2), "ReprocessRequested"]
+    events = [each.event.event_type for each in log.fetch(ledger.origin.run_id)]
+    assert events[-7:] == [*(["TerminalMarked", "TerminalCleared", "FetchFailed"] * 2), "ReprocessRequested"]
 
 
-def test_a_plan_of_more_attempts_stays(timed_ledger: Ledger, clock: FakeClock, backdoor: sa.Engine) -> None:
-    """Whoever planned from an earlier look does not undo what was planned from a later one."""
-    fail(timed_ledger, OLD)
-    fail(timed_ledger, OLD, "r2")
+def test_schedule_of_more_attempts_is_kept(timed_ledger: Ledger, clock: FakeClock, backdoor: sa.Engine) -> None:
+    """Scheduling from an older read does not overwrite a newer schedule."""
+    record_failure(timed_ledger, OLD)
+    record_failure(timed_ledger, OLD, "r2")
     timed_ledger.retry_queue.schedule_failures(POLICY, today=TODAY)
-    later = "UPDATE retry_schedule SET attempt_no = 7, why = 'from a later look'"
+    later = "UPDATE retry_schedule SET attempt_no = 7, why = 'scheduled later'"
     database.transact(backdoor, lambda c: c.exec_driver_sql(later))
     clock.tick()
-    fetch(timed_ledger, OLD, "timeout")
-    assert timed_ledger.retry_queue.find_scheduled([OLD])[OLD].why == "from a later look"
+    record_failed_fetch(timed_ledger, OLD, "timeout")
+    assert timed_ledger.retry_queue.find_scheduled([OLD])[OLD].why == "scheduled later"
 
 
-def fetch(ledger: Ledger, partition: PartitionKey, error_class: str) -> None:
+def record_failed_fetch(ledger: Ledger, partition: PartitionKey, error_class: str) -> None:
     failed = FailedFetch(key=partition, error_class=error_class, error_message="it did not come")
     ledger.record_failed_fetches([failed], POLICY, today=TODAY)
 
 
+_customer_ids = itertools.count(1)  # each example has customers, and so an action id, of its own
 histories = st.lists(
     st.tuples(
         st.integers(0, 3),
@@ -298,7 +324,7 @@ def test_what_the_database_finds_due_is_what_the_policy_says(
     """Whatever happened to partitions, those are due that `retry` would try again by now, and no others."""
     policy, clock = RetryPolicy(max_attempts=max_attempts), FakeClock()
     with Ledger.opened(url, clock=clock) as ledger:
-        partitions = _newcomers(ledger)
+        partitions = _new_partitions()
         ends: dict[PartitionKey, list[AttemptEnd]] = {each: [] for each in partitions}
         for number, (place, what, wait) in enumerate(history):
             partition = partitions[place]
@@ -315,7 +341,7 @@ def test_what_the_database_finds_due_is_what_the_policy_says(
             answer = decide_retry(failure, policy, marked=each in marked, today=TODAY)
             if isinstance(answer, RetryAt) and answer.at <= clock.now and each.customer_id not in parked:
                 expected.add(each)
-        assert set(due(ledger, policy=policy)) & set(partitions) == expected
+        assert set(find_due(ledger, policy=policy)) & set(partitions) == expected
         for lane in Lane:
             found = ledger.retry_queue.find_due(policy, lane, source=SOURCE, today=TODAY)
             assert all(lane_for(each, TODAY) is lane for each in found)
@@ -333,7 +359,7 @@ def _happens(ledger: Ledger, partition: PartitionKey, what: str, run_id: str, po
                 error_message="no",
                 rows_read=3,
             )
-        recorded = ledger.record_verdict(verdict)
+        recorded = record_verdict(ledger, verdict)
         at = recorded.state.updated_at
         assert at is not None
         return AttemptEnd(at=at, accepted=what == "accept", error_class=None if what == "accept" else what)
@@ -342,8 +368,7 @@ def _happens(ledger: Ledger, partition: PartitionKey, what: str, run_id: str, po
     return AttemptEnd(at=planned.failed_at, error_class=what)
 
 
-def _newcomers(ledger: Ledger) -> list[PartitionKey]:
-    """Partitions that no example before had: a ledger of its own for each would take far longer."""
-    first = max(map(int, ledger.customers(SOURCE)), default=0) + 1
+def _new_partitions() -> list[PartitionKey]:
+    """Partitions that no earlier example used: one ledger per example would take far longer."""
     days = (FRESH.logical_date, OLD.logical_date, GONE.logical_date, date(2026, 2, 20))
-    return [replace(FRESH, customer_id=str(first + place), logical_date=day) for place, day in enumerate(days)]
+    return [replace(FRESH, customer_id=str(next(_customer_ids)), logical_date=day) for day in days]

@@ -23,6 +23,7 @@ from ads_pipeline_tests.ledger.builders import (
     accepted_runs,
     action_request,
     keys,
+    record_verdict,
     registered_runs,
     rejection,
     run,
@@ -77,7 +78,7 @@ def test_change_without_its_event_is_rolled_back(url: str, backdoor: sa.Engine) 
         with Ledger.opened(url, origin=EventOrigin(run_id=run_id, plan_version="p2")) as ledger:
             for change in (
                 lambda ledger: ledger.register(sealed_runs(run(K, "r3"))),
-                lambda ledger: ledger.record_verdict(acceptance(run(K, "r2"))),
+                lambda ledger: record_verdict(ledger, acceptance(run(K, "r2"))),
                 lambda ledger: ledger.begin_demotions([rejection(R1, validation_id="v2")]),
                 lambda ledger: ledger.publish([Publication(run=R1, table_version=0)]),
                 lambda ledger: ledger.record_failed_loads({R1: "disk full"}),
@@ -155,7 +156,7 @@ def _crash_at(url: str, name: str, point: int) -> tuple[bool, bool]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=600,
     )
     assert child.returncode in (0, -9), child.stderr
     return child.returncode == -9, "acknowledged" in child.stdout

@@ -22,6 +22,7 @@ from ads_pipeline_tests.ledger.builders import (
     accepted_runs,
     action_request,
     key,
+    record_verdict,
     registered_runs,
     rejection,
     run,
@@ -129,7 +130,7 @@ def test_demotion_emits_events_at_begin_and_verdict(ledger: Ledger) -> None:
     verdict = rejection(R1, validation_id="v2")
     ledger.begin_demotions([verdict, verdict])
     check_no_events(ledger, lambda: ledger.begin_demotions([verdict]))
-    ledger.record_verdict(verdict)
+    record_verdict(ledger, verdict)
     check_no_events(ledger, lambda: ledger.begin_demotions([verdict]))
     assert read_event_keys(ledger, after=2) == [("DemotionBegun", str(K), 2), ("VerdictRejected", str(K), 2)]
     assert read_events(ledger)[2].event.event_data == {"run_id": "r1", "error_message": "r1 is bad"}
@@ -170,7 +171,7 @@ def test_control_actions_emit_an_event_per_changed_partition(ledger: Ledger, act
     """The event has the operator, the reason, the action id and the next attempt number. A repeat emits nothing."""
     accepted_runs(ledger, [key("1")])
     (failed,) = registered_runs(ledger, key("2"), "r1")
-    ledger.record_verdict(rejection(failed))
+    record_verdict(ledger, rejection(failed))
     before = len(read_events(ledger))
     partitions = [key("1"), key("2"), key("3")]
     result = ledger.execute(action, partitions, action_request("act-7", reason="wrong\taccount"))
@@ -191,7 +192,7 @@ def test_open_reprocess_request_is_not_emitted_again(ledger: Ledger) -> None:
     ledger.execute(Action.REPROCESS, [K], action_request("act-1"))
     check_no_events(ledger, lambda: ledger.execute(Action.REPROCESS, [K], action_request("act-2")))
     (bad,) = registered_runs(ledger, K, "r2")
-    ledger.record_verdict(rejection(bad))
+    record_verdict(ledger, rejection(bad))
     assert ledger.execute(Action.REPROCESS, [K], action_request("act-3")).changed
 
 
@@ -201,14 +202,14 @@ def test_open_reprocess_request_is_not_emitted_again(ledger: Ledger) -> None:
 def emit_every_type(ledger: Ledger) -> list[str]:
     """Make every change that emits events, and return the expected event types in order."""
     registered_runs(ledger, K, "r1")
-    ledger.record_verdict(acceptance(R1))
+    record_verdict(ledger, acceptance(R1))
     ledger.record_failed_loads({R1: "x" * 3_000})
     ledger.publish([Publication(run=R1, table_version=0)])
     ledger.begin_demotions([rejection(R1, "ungültig", validation_id="v2")])
-    ledger.record_verdict(rejection(R1, "ungültig", validation_id="v2"))
+    record_verdict(ledger, rejection(R1, "ungültig", validation_id="v2"))
     ledger.execute(Action.REQUEUE, [K], action_request("act-1"))
     ledger.execute(Action.ENQUEUE, [key("2")], action_request("act-2"))
-    ledger.record_verdict(acceptance(R1, "v3"))
+    record_verdict(ledger, acceptance(R1, "v3"))
     ledger.execute(Action.WITHDRAW, [K], action_request("act-3"))
     return [
         "RawSealed",
@@ -264,7 +265,7 @@ def test_event_has_the_time_of_its_change(timed_ledger: Ledger, clock: FakeClock
     """`persisted_at` and `emitted_at` equal the time of the verdict, by the ledger's clock."""
     (first,) = registered_runs(timed_ledger, K, "r1")
     clock.tick()
-    timed_ledger.record_verdict(acceptance(first))
+    record_verdict(timed_ledger, acceptance(first))
     (event,) = read_events(timed_ledger, after=1)
     judged_at = timed_ledger.attempts(K)[0].judged_at
     assert event.persisted_at == judged_at == clock.now

@@ -24,6 +24,7 @@ from ads_pipeline_tests.ledger.builders import (
     accepted_runs,
     key,
     keys,
+    record_verdict,
     registered_runs,
     rejection,
     run,
@@ -99,7 +100,7 @@ def test_partition_that_awaits_no_verdict_gets_no_attempt(ledger: Ledger) -> Non
     log.append(ORIGIN.make_event("StepStarted", at=_now(log), step_id=str(unsealed)))
     log.append(ORIGIN.make_event("StepStarted", at=_now(log), step_id="dbt:model"))
     (r1,) = registered_runs(with_origin(ledger), judged, "r1")
-    ledger.record_verdict(acceptance(r1))
+    record_verdict(ledger, acceptance(r1))
     before = read_statuses(StatusTable(ledger._engine))
     assert log.complete_run(ORIGIN, RunStatus.FAILED) == []
     event_types = {step: event_type for event_type, step, _ in read_events(log)}
@@ -153,7 +154,7 @@ def _complete_concurrently(url: str, origin: EventOrigin) -> list[list[Partition
 
     def complete(number: int) -> list[PartitionKey]:
         with RunCompletionLog.opened(url) as log:
-            barrier.wait(30)
+            barrier.wait(300)
             return log.complete_run(origin, FINAL_STATUSES[number % 3])
 
     with ThreadPoolExecutor(6) as pool:
@@ -173,12 +174,12 @@ def test_completion_reads_again_after_waiting_for_the_lock(
     postgres_url: str, first: str, event_types: list[str], outcome: AttemptOutcome
 ) -> None:
     """A completion that waited for another completion, or for a verdict, finds no unjudged partition."""
-    with Ledger.opened(postgres_url) as ledger, database.opened(postgres_url) as slow:
+    with Ledger.opened(postgres_url) as ledger, database.open_checked_engine(postgres_url) as slow:
         (r1,) = registered_runs(with_origin(ledger), key(), "r1")
         actions: dict[str, Callable[[], object]] = {
             "completion": lambda: RunCompletionLog(slow).complete_run(ORIGIN, RunStatus.FAILED),
-            "own verdict": lambda: Ledger(slow, origin=ORIGIN).record_verdict(acceptance(r1)),
-            "another's verdict": lambda: Ledger(slow).record_verdict(acceptance(r1)),
+            "own verdict": lambda: record_verdict(Ledger(slow, origin=ORIGIN), acceptance(r1)),
+            "another's verdict": lambda: record_verdict(Ledger(slow), acceptance(r1)),
         }
         log = RunCompletionLog(ledger._engine)
         assert (
@@ -194,7 +195,7 @@ def test_completion_reads_again_after_waiting_for_the_lock(
 @pytest.mark.invariant("P12", "E12")
 def test_run_without_partitions_is_completed_once(postgres_url: str) -> None:
     """Of several completions that waited for one append, only the first adds an event."""
-    with database.opened(postgres_url) as engine, database.opened(postgres_url) as slow:
+    with database.open_checked_engine(postgres_url) as engine, database.open_checked_engine(postgres_url) as slow:
         log = RunCompletionLog(engine)
         log.append(ORIGIN.make_event("RunStarted", at=_now(log)))
 
@@ -217,12 +218,12 @@ def _run_during_commit(
 
     def pause(_connection: sa.Connection) -> None:
         held.set()
-        release.wait(20)
+        release.wait(300)
 
     sa.event.listen(slow, "commit", pause)
     with ThreadPoolExecutor(2) as pool, set_on_exit(release):
         holding = pool.submit(first)
-        assert held.wait(20)
+        assert held.wait(300)
         waiting = pool.submit(second)
         _wait_for_locks(url, waiters)
         release.set()
@@ -235,11 +236,11 @@ def test_verdict_racing_a_completion_is_consistent(url: str) -> None:
     """In either order, steps, attempts and status rows agree, and the verdict stands."""
     partitions = keys(16)
     barrier = threading.Barrier(2)
-    with Ledger.opened(url) as ledger, database.opened(url) as other:
+    with Ledger.opened(url) as ledger, database.open_checked_engine(url) as other:
         log = RunCompletionLog(other)
 
         def complete(origin: EventOrigin) -> list[PartitionKey]:
-            barrier.wait(30)
+            barrier.wait(300)
             return log.complete_run(origin, RunStatus.FAILED)
 
         for number, partition in enumerate(partitions):
@@ -247,9 +248,9 @@ def test_verdict_racing_a_completion_is_consistent(url: str) -> None:
             (r1,) = registered_runs(with_origin(ledger, origin), partition, "r1")
             with ThreadPoolExecutor(1) as pool:
                 completion = pool.submit(complete, origin)
-                barrier.wait(30)
+                barrier.wait(300)
                 verdict = rejection(r1) if number % 4 == 3 else acceptance(r1)
-                with_origin(ledger, origin).record_verdict(verdict)
+                record_verdict(with_origin(ledger, origin), verdict)
             judged = AttemptOutcome.FAILED if number % 4 == 3 else AttemptOutcome.SUCCEEDED
             left = [("r1", AttemptOutcome.FAILED)] if completion.result() else []
             assert sorted(attempts_at(ledger, partition)) == sorted([*left, ("r1", judged)])
@@ -265,7 +266,7 @@ def test_verdict_racing_a_completion_is_consistent(url: str) -> None:
 def test_completions_of_overlapping_runs_do_not_deadlock(url: str) -> None:
     """Runs that started the same partitions in different orders are completed at once, without a retry."""
     partitions = keys(20)
-    with Ledger.opened(url) as ledger, database.opened(url) as engine:
+    with Ledger.opened(url) as ledger, database.open_checked_engine(url) as engine:
         origins = [EventOrigin(run_id=f"engine-{number}", plan_version="p1") for number in range(4)]
         for number, origin in enumerate(origins):
             shuffled = random.Random(number).sample(partitions, len(partitions))
@@ -308,7 +309,7 @@ def _now(log: RunCompletionLog) -> Any:
 def _wait_for_locks(url: str, waiters: int) -> None:
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
     engine = database.open_engine(url)
-    until = time.monotonic() + 20
+    until = time.monotonic() + 600
     while database.transact(engine, lambda connection: connection.exec_driver_sql(waiting).scalar_one()) < waiters:
         assert time.monotonic() < until, "no transaction waited for the lock"
         time.sleep(0.02)

@@ -20,7 +20,7 @@ from ads_pipeline.ledger.values import ActionResult, RunRegistration
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import SealFacts
 from ads_pipeline_tests.example_counts import examples
-from ads_pipeline_tests.ledger.builders import FakeClock, action_request, key
+from ads_pipeline_tests.ledger.builders import FakeClock, action_request, key, record_verdict
 from ads_pipeline_tests.ledger.reference_model import ReferencePartition, ReferenceVerdict
 
 PARTITIONS = 3
@@ -83,7 +83,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if accepted and run in self.damaged and is_new:
             for ledger in self.ledgers:
                 with pytest.raises(UnsoundAcceptance):
-                    ledger.record_verdict(verdict)
+                    record_verdict(ledger, verdict)
             return
         expected = self.models[number].record(
             ReferenceVerdict(ordinal, accepted, verdict.error_message), validation_id
@@ -91,9 +91,9 @@ class LedgerMachine(RuleBasedStateMachine):
         for ledger in self.ledgers:
             if expected == "conflict":
                 with pytest.raises(VerdictConflict):
-                    ledger.record_verdict(verdict)
+                    record_verdict(ledger, verdict)
             else:
-                assert ledger.record_verdict(verdict).redelivered == (expected == "redelivered")
+                assert record_verdict(ledger, verdict).redelivered == (expected == "redelivered")
 
     @rule(number=partition_numbers, action=actions)
     def execute_action(self, number: int, action: Action) -> None:

@@ -13,6 +13,7 @@ from ads_pipeline_tests.ledger.builders import (
     key,
     keys,
     load_records,
+    record_verdict,
     registered_runs,
     rejection,
     run,
@@ -56,14 +57,14 @@ def test_publishing_again_changes_nothing(ledger: Ledger) -> None:
 
 @pytest.mark.invariant("W12")
 def test_only_the_current_run_of_a_success_is_published(ledger: Ledger) -> None:
-    """Runs of absent, pending, failed and superseded partitions are returned as outdated."""
+    """Runs of absent, pending, failed and superseded partitions are returned as superseded."""
     absent, pending, failing, superseded, good = keys(5)
     ledger.insert_pending([pending])
     (bad,) = registered_runs(ledger, failing, "r1")
-    ledger.record_verdict(rejection(bad))
+    record_verdict(ledger, rejection(bad))
     accepted_runs(ledger, [superseded, good])
     (newer,) = registered_runs(ledger, superseded, "r2")
-    ledger.record_verdict(acceptance(newer))
+    record_verdict(ledger, acceptance(newer))
     runs = [run(partition, "r1") for partition in (absent, pending, failing, superseded, good)]
     result = ledger.publish([Publication(run=each, table_version=1) for each in runs])
     assert result == PublishResult(published=(run(good, "r1"),), superseded=tuple(runs[:4]))
@@ -73,9 +74,9 @@ def test_only_the_current_run_of_a_success_is_published(ledger: Ledger) -> None:
 def test_new_run_moves_pointer_and_adds_load_record(ledger: Ledger) -> None:
     """A run that is published again later keeps its first load record."""
     first, second = registered_runs(ledger, K, "r1", "r2")
-    ledger.record_verdict(acceptance(first))
+    record_verdict(ledger, acceptance(first))
     ledger.publish([Publication(run=first, table_version=1)])
-    ledger.record_verdict(acceptance(second))
+    record_verdict(ledger, acceptance(second))
     ledger.publish([Publication(run=second, table_version=2)])
     ledger.record_verdicts([rejection(second, validation_id="v2"), acceptance(first, "v2")])
     ledger.publish([Publication(run=first, table_version=3)])
@@ -99,7 +100,7 @@ def test_demoted_run_accepted_again_is_published_again(ledger: Ledger) -> None:
 
 
 def test_withdrawn_run_cannot_be_published(ledger: Ledger) -> None:
-    """After a withdrawal, publish returns the run as outdated."""
+    """After a withdrawal, publish returns the run as superseded."""
     accepted_runs(ledger, [K])
     ledger.execute(Action.WITHDRAW, [K], action_request())
     assert ledger.publish([Publication(run=run(K, "r1"), table_version=1)]).superseded == (run(K, "r1"),)

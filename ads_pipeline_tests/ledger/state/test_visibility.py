@@ -15,6 +15,7 @@ from ads_pipeline_tests.ledger.builders import (
     action_request,
     key,
     keys,
+    record_verdict,
     registered_runs,
     rejection,
     run,
@@ -42,7 +43,7 @@ def visible_runs(ledger: Ledger) -> VisibleRuns:
 def test_demoting_verdict_withdraws_the_pointer_in_its_transaction(ledger: Ledger) -> None:
     """This also holds for a verdict whose demotion was never begun."""
     publish(ledger, K)
-    assert ledger.record_verdict(rejection(run(K, "r1"), validation_id="again")).effect is Effect.DEMOTED
+    assert record_verdict(ledger, rejection(run(K, "r1"), validation_id="again")).effect is Effect.DEMOTED
     assert not ledger.pointers([K])[K].is_published
     assert visible_run_ids(ledger) == {}
 
@@ -67,7 +68,7 @@ def test_open_demotion_keeps_its_verdict_until_it_is_recorded(ledger: Ledger) ->
     assert ledger.begin_demotions([verdict]) == [verdict]
     (stored,) = ledger.open_demotions(source="google_ads", query_name="campaign_daily")
     assert stored == verdict
-    ledger.record_verdict(stored)
+    record_verdict(ledger, stored)
     assert ledger.open_demotions(source="google_ads", query_name="campaign_daily") == []
     assert ledger.begin_demotions([verdict]) == []
 
@@ -78,9 +79,9 @@ def test_only_rejections_of_the_current_run_begin_demotions(ledger: Ledger) -> N
     publish(ledger, superseded, good, restored)
     accepted_runs(ledger, [superseded], "r2")
     (bad,) = registered_runs(ledger, failed, "r1")
-    ledger.record_verdict(rejection(bad))
-    ledger.record_verdict(rejection(run(restored, "r1"), validation_id="one"))
-    ledger.record_verdict(acceptance(run(restored, "r1"), validation_id="two"))
+    record_verdict(ledger, rejection(bad))
+    record_verdict(ledger, rejection(run(restored, "r1"), validation_id="one"))
+    record_verdict(ledger, acceptance(run(restored, "r1"), validation_id="two"))
     verdicts = [
         rejection(run(superseded, "r1"), validation_id="one"),
         rejection(bad, validation_id="one"),
@@ -107,7 +108,7 @@ def test_rejected_run_is_not_visible_while_another_is_loaded(ledger: Ledger) -> 
     """r1 is loaded, r2 is rejected and r3 is accepted but not loaded. Readers never see r2."""
     publish(ledger, K)
     (second, _third) = registered_runs(ledger, K, "r2", "r3")
-    ledger.record_verdict(rejection(second))
+    record_verdict(ledger, rejection(second))
     accepted_runs(ledger, [K], "r3")
     assert visible_run_ids(ledger) == {"r1": False, "r3": True}
 
@@ -116,7 +117,7 @@ def test_rejected_run_is_not_visible_while_another_is_loaded(ledger: Ledger) -> 
 def test_demoted_run_stays_hidden_when_a_newer_one_is_accepted(ledger: Ledger) -> None:
     """r1 is demoted, r2 is accepted but not loaded. The table may still hold r1, but readers see no run."""
     publish(ledger, K)
-    ledger.record_verdict(rejection(run(K, "r1"), validation_id="again"))
+    record_verdict(ledger, rejection(run(K, "r1"), validation_id="again"))
     accepted_runs(ledger, [K], "r2")
     assert visible_run_ids(ledger) == {}
     assert ledger.readable_runs([run(K, "r1"), run(K, "r2")]) == {run(K, "r2")}
@@ -137,7 +138,7 @@ def test_only_loaded_runs_are_visible(ledger: Ledger) -> None:
     publish(ledger, loaded)
     accepted_runs(ledger, [unloaded])
     (bad,) = registered_runs(ledger, failed, "r1")
-    ledger.record_verdict(rejection(bad))
+    record_verdict(ledger, rejection(bad))
     ledger.insert_pending([pending])
     assert visible_runs(ledger).runs == (VisibleRun(loaded.customer_id, loaded.logical_date, "r1", True),)
 
@@ -196,7 +197,7 @@ def test_last_verdicts_hold_outcome_and_current_flag(ledger: Ledger) -> None:
     first, second, _third = registered_runs(ledger, K, "r1", "r2", "r3")
     ledger.record_verdicts([acceptance(first), acceptance(second), rejection(first, validation_id="again")])
     (withdrawn,) = registered_runs(ledger, key("2"), "r1")
-    ledger.record_verdict(acceptance(withdrawn))
+    record_verdict(ledger, acceptance(withdrawn))
     ledger.execute(Action.WITHDRAW, [withdrawn.key], action_request())
     registered_runs(ledger, key("2", query_name="ad_group_daily"), "r1")
     verdicts = ledger.last_verdicts(StateFilter(source="google_ads", query_names=frozenset({"campaign_daily"})))

@@ -26,6 +26,7 @@ from ads_pipeline_tests.ledger.builders import (
     key,
     keys,
     publish_runs,
+    record_verdict,
     registered_runs,
     rejection,
     run,
@@ -106,7 +107,7 @@ def test_file_has_the_rows_of_the_table(ledger: Ledger, path: Path) -> None:
     accepted_runs(ledger, keys(3))
     publish_runs(ledger, run(keys(3)[0], "r1"))
     (failed,) = registered_runs(ledger, key("9"), "r1")
-    ledger.record_verdict(rejection(failed))
+    record_verdict(ledger, rejection(failed))
     table = StatusTable(ledger._engine)
     stale = Staleness(since=datetime(2026, 3, 1, 1, 2, 3, 4, tzinfo=UTC), reason=StaleReason.CODE_CHANGED, reasons=())
     table.store_staleness([(next(iter(table.read_all())), stale)])
@@ -214,7 +215,7 @@ def test_crash_leaves_the_old_file(path: Path, moment: int) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=600,
     )
     crashed = moment < 100
     assert child.returncode == (-signal.SIGKILL if crashed else 0), child.stderr
@@ -252,7 +253,7 @@ def test_full_disk_leaves_the_old_file(path: Path, max_bytes: int) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=600,
     )
     assert (child.returncode, child.stdout) == (0, "partition_status.parquet: File too large\n"), child.stderr
     assert {row["last_attempt_run_id"] for row in read_rows(path)} == {"first"}
@@ -297,7 +298,7 @@ def test_file_is_a_consistent_snapshot(ledger: Ledger, path: Path) -> None:
         for number, row in enumerate(table.read_all()):
             if number == 0:
                 (r2,) = registered_runs(ledger, keys(3)[2], "r2")
-                ledger.record_verdict(acceptance(r2))
+                record_verdict(ledger, acceptance(r2))
             yield row
 
     write_status_file(rows_with_concurrent_verdict(), path)

@@ -39,6 +39,7 @@ from ads_pipeline_tests.ledger.builders import (
     key,
     keys,
     publish_runs,
+    record_verdict,
     rejection,
     run,
     sealed_runs,
@@ -115,7 +116,7 @@ class History:
             return
         before = self.ledger.state(judged.key)
         verdict = acceptance(judged, validation) if good else rejection(judged, validation_id=validation)
-        recorded = self.ledger.record_verdict(verdict)
+        recorded = record_verdict(self.ledger, verdict)
         if recorded.redelivered:
             return
         self.attempted[RAW, judged.key] = (judged.run_id, SUCCEEDED if good else FAILED)
@@ -218,7 +219,7 @@ def write_randomly(url: str, writer: int) -> None:
         table = StatusTable(ledger._engine)
         for number, partition in itertools.product(range(RUNS_EACH), CONTESTED):
             mine = run(partition, f"w{writer}-{number}")
-            ledger.record_verdict(rejection(mine) if chance.random() < 0.3 else acceptance(mine))
+            record_verdict(ledger, rejection(mine) if chance.random() < 0.3 else acceptance(mine))
             if chance.random() < 0.5:
                 publish_runs(ledger, mine)
             else:
@@ -286,7 +287,7 @@ def test_sweep_during_an_attempt_loses_neither_write(postgres_url: str, asset: s
 
         sa.event.listen(ledger._engine, "before_cursor_execute", sweep_before_writing)
         if asset == RAW:
-            ledger.record_verdict(rejection(run(key(), "r2")))
+            record_verdict(ledger, rejection(run(key(), "r2")))
         else:
             ledger.record_failed_loads({run(key(), "r2"): "no"})
         assert swept == [1]
