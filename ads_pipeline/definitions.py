@@ -20,11 +20,11 @@ from ads_pipeline.orchestration.resources import (
     RunResources,
     SensorResources,
     SourceFactory,
-    external_runs,
+    build_external_source,
     open_run_resources,
     open_sensor_resources,
 )
-from ads_pipeline.orchestration.run_completion import event_origin
+from ads_pipeline.orchestration.run_completion import build_event_origin
 from ads_pipeline.orchestration.schedules import build_schedules
 from ads_pipeline.orchestration.sensors import build_sensors
 from ads_pipeline.settings import Settings, read_settings
@@ -36,7 +36,7 @@ def _now() -> datetime:
 
 
 def build_definitions(
-    settings: Settings | None = None, *, now: Clock = _now, source_factory: SourceFactory = external_runs
+    settings: Settings | None = None, *, now: Clock = _now, source_factory: SourceFactory = build_external_source
 ) -> dg.Definitions:
     """Build all definitions from the given settings, or from the environment."""
     resolved = settings or read_settings(os.environ)
@@ -77,7 +77,7 @@ def _build_run_resources(settings: Settings, source_factory: SourceFactory) -> d
     def run_resources(context: dg.InitResourceContext) -> Iterator[RunResources]:
         if context.run is None:
             raise dg.DagsterInvariantViolationError("run_resources can be opened only in a run")
-        with open_run_resources(settings, event_origin(context.run), source_factory) as resources:
+        with open_run_resources(settings, build_event_origin(context.run), source_factory) as resources:
             yield resources
 
     return run_resources

@@ -15,7 +15,7 @@ from dagster_pyspark import PySparkResource
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Outcome
-from ads_pipeline.orchestration.metadata import status_metadata, verdict_metadata
+from ads_pipeline.orchestration.metadata import describe_status, describe_verdict
 from ads_pipeline.orchestration.partitions import parse_partition_names, raw_asset_key
 from ads_pipeline.orchestration.resources import RunResources, claim_partitions
 from ads_pipeline.pipeline.judging import JudgingResult
@@ -68,8 +68,8 @@ def _evaluate(
             passed=outcome is Outcome.ACCEPTED,
             blocking=False,  # otherwise one rejected partition would stop the whole run
             severity=dg.AssetCheckSeverity.ERROR,
-            metadata=verdict_metadata(run.run_id, outcome, judgements.get(run), judged.unjudged.get(run))
-            | status_metadata(staleness[key].raw),
+            metadata=describe_verdict(run.run_id, outcome, judgements.get(run), judged.unjudged.get(run))
+            | describe_status(staleness[key].raw),
             target_materialization_data=storage_id
             and TargetMaterialization(storage_id=storage_id, run_id=context.run.run_id, timestamp=time.time()),
         )

@@ -11,7 +11,7 @@ from dagster_pyspark import PySparkResource
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.orchestration.io_manager import LoadedPartitions, SealedPartitions, suppress_materialization
-from ads_pipeline.orchestration.metadata import load_metadata, status_metadata
+from ads_pipeline.orchestration.metadata import describe_load, describe_status
 from ads_pipeline.orchestration.partitions import parse_partition_names, raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.resources import RunResources, claim_partitions
 from ads_pipeline.orchestration.run_requests import QUERY_TAG
@@ -92,8 +92,8 @@ def _load(resources: RunResources, loader: Loader, keys: list[PartitionKey]) -> 
     after, cost_after = ledger.pointers(run.key for run in result.published), _sum_cost(resources, keys)
     staleness = resources.staleness.calculate(ledger, after, now=datetime.now(UTC))
     return {
-        key: load_metadata(pointer, before.get(key), cost=cost_after.get(key), cost_before=cost_before.get(key))
-        | status_metadata(staleness[key].warehouse)
+        key: describe_load(pointer, before.get(key), cost=cost_after.get(key), cost_before=cost_before.get(key))
+        | describe_status(staleness[key].warehouse)
         for key, pointer in after.items()
     }
 

@@ -17,7 +17,7 @@ from dagster._core.definitions.source_asset import (
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.values import LeaseHolder
-from ads_pipeline.orchestration.metadata import run_metadata
+from ads_pipeline.orchestration.metadata import describe_run
 from ads_pipeline.orchestration.partitions import dimension_tags, parse_partition_names
 from ads_pipeline.orchestration.resources import RunResources
 from ads_pipeline.pipeline.gaps import Gap, find_gap
@@ -83,7 +83,7 @@ class PartitionStateIOManager(dg.IOManager):
         """Register sealed runs and describe the newest run of each partition."""
         register_runs(runs, raw=self._resources.raw, ledger=self._resources.ledger)
         newest = self._resources.ledger.newest_runs(keys)
-        return {key: run_metadata(registered) for key, (registered, _outcome) in newest.items()}
+        return {key: describe_run(registered) for key, (registered, _outcome) in newest.items()}
 
     def load_input(self, context: dg.InputContext) -> list[PartitionKey]:
         """Return the partitions of the run whose status is success."""

@@ -13,7 +13,7 @@ from ads_pipeline.validator.judging import Judgement
 MICROS: Final = 1_000_000
 
 
-def run_metadata(registered: RegisteredRun) -> dict[str, Any]:
+def describe_run(registered: RegisteredRun) -> dict[str, Any]:
     """Describe a registered run. A damaged run has neither rows nor a schema version."""
     rows = dg.MetadataValue.int(registered.record_count or 0)
     return {
@@ -24,7 +24,7 @@ def run_metadata(registered: RegisteredRun) -> dict[str, Any]:
     }
 
 
-def load_metadata(
+def describe_load(
     after: Pointer, before: Pointer | None, *, cost: int | None, cost_before: int | None
 ) -> dict[str, Any]:
     """Describe what readers see, and the change from what they saw before. Costs are in micros of the currency."""
@@ -45,7 +45,7 @@ def load_metadata(
     return metadata
 
 
-def status_metadata(status: AssetStatus) -> dict[str, Any]:
+def describe_status(status: AssetStatus) -> dict[str, Any]:
     metadata: dict[str, Any] = {
         "display_status": str(status.display),
         "last_attempt": str(status.last_attempt or "none"),
@@ -56,7 +56,7 @@ def status_metadata(status: AssetStatus) -> dict[str, Any]:
     return metadata
 
 
-def verdict_metadata(
+def describe_verdict(
     run_id: str, outcome: Outcome | None, judgement: Judgement | None, unjudged: AdsPipelineError | None
 ) -> dict[str, Any]:
     """Describe a verdict, with the violations and sample rows as a table."""

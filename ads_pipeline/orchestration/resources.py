@@ -31,7 +31,7 @@ from ads_pipeline.warehouse.publication import Warehouse
 SourceFactory = Callable[[RawRuns, LedgerReader], Source]
 
 
-def external_runs(raw: RawRuns, ledger: LedgerReader) -> Source:
+def build_external_source(raw: RawRuns, ledger: LedgerReader) -> Source:
     """Create the source of a deployment whose extractors run outside Dagster."""
     return SealedRuns(raw=raw, ledger=ledger)
 
@@ -112,7 +112,7 @@ class RunResources(SensorResources):
 
 @contextmanager
 def open_sensor_resources(
-    settings: Settings, source_factory: SourceFactory = external_runs
+    settings: Settings, source_factory: SourceFactory = build_external_source
 ) -> Iterator[SensorResources]:
     settings.home.mkdir(parents=True, exist_ok=True)
     url, tenancy = settings.database_url, settings.tenancy
@@ -122,7 +122,7 @@ def open_sensor_resources(
 
 @contextmanager
 def open_run_resources(
-    settings: Settings, origin: EventOrigin, source_factory: SourceFactory = external_runs
+    settings: Settings, origin: EventOrigin, source_factory: SourceFactory = build_external_source
 ) -> Iterator[RunResources]:
     """Open the resources of one Dagster run: take its lease, emit RunStarted and project its events until it ends."""
     url, tenancy = settings.database_url, settings.tenancy

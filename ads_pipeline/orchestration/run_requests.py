@@ -67,14 +67,14 @@ def build_sensor_result(
             selected = {key: why for key, why in due.items() if (key.query_name, lane_for(key, now.date())) == group}
             if selected:
                 requested = RequestedPartitions(query_name=name, assets=assets, reasons=selected, lane=lane)
-                requests += run_requests(context.instance, partitions, requested, now=now)
+                requests += build_run_requests(context.instance, partitions, requested, now=now)
     if requests:
         return dg.SensorResult(run_requests=requests)
     waiting = f"; {len(due)} partitions are in unfinished runs or wait for their next run" if due else ""
     return dg.SensorResult(skip_reason=f"no partition is due{waiting}")
 
 
-def run_requests(
+def build_run_requests(
     instance: dg.DagsterInstance,
     partitions: dg.MultiPartitionsDefinition,
     requested: RequestedPartitions,

@@ -48,7 +48,7 @@ def demote(pipeline: Pipeline, runs: Iterable[Run], request: ActionRequest) -> O
     Each demotion counts as an attempt. A run that is no longer current is rejected too, and the current run stays.
     """
     cause = VerdictCause(action="demote", request=request)
-    recorded, refusals = pipeline.validation.record([_rejection(run, request) for run in runs], overruling=cause)
+    recorded, refusals = pipeline.validation.record([_rejection(run, request) for run in runs], cause=cause)
     return OverrideResult(recorded=recorded, refusals=refusals)
 
 
@@ -73,7 +73,7 @@ def restore(pipeline: Pipeline, ledger: LedgerReader, runs: Sequence[Run], reque
     if not verdicts:
         return OverrideResult(recorded=(), problems=problems)
     cause = VerdictCause(action="restore", request=request)
-    recorded, refusals = pipeline.validation.record(verdicts, overruling=cause)
+    recorded, refusals = pipeline.validation.record(verdicts, cause=cause)
     accepted = [result for result in recorded if result.verdict.outcome is Outcome.ACCEPTED]
     promoted = [result for result in accepted if result.effect is Effect.PROMOTED]
     problems |= {result.state.key: SUPERSEDED for result in accepted if result.effect is Effect.SUPERSEDED}

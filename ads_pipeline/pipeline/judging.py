@@ -12,7 +12,7 @@ from ads_pipeline.domain.transitions import Outcome, Verdict
 from ads_pipeline.errors import AdsPipelineError, ContractMissing, LedgerError, VerdictsRefused
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.values import VerdictCause, VerdictResult
-from ads_pipeline.pipeline.loading import Loader, contract_of, group_by, split
+from ads_pipeline.pipeline.loading import Loader, contract_key, group_by, split_batches
 from ads_pipeline.pipeline.registration import register_runs
 from ads_pipeline.progress import ProgressReporter, no_progress
 from ads_pipeline.raw.landing import RawRuns
@@ -51,7 +51,7 @@ class Validation:
         refusals: list[LedgerError] = []
         unjudged: dict[Run, AdsPipelineError] = {}
         with self.report_progress("judging", len(runs)) as advance:
-            for batch in split(runs, RUNS_PER_BATCH):
+            for batch in split_batches(runs, RUNS_PER_BATCH):
                 for judged in self._judge_batch(batch, unjudged, validation_id):
                     judgements += judged
                     results, refused = self.record([judgement.verdict for judgement in judged])
@@ -69,7 +69,7 @@ class Validation:
         return JudgingResult(judgements=tuple(judgements), unjudged=unjudged)
 
     def record(
-        self, verdicts: Sequence[Verdict], *, overruling: VerdictCause | None = None
+        self, verdicts: Sequence[Verdict], *, cause: VerdictCause | None = None
     ) -> tuple[Sequence[VerdictResult], Sequence[LedgerError]]:
         """Record verdicts; return the recorded ones and the refusals.
 
@@ -77,10 +77,10 @@ class Validation:
         """
         rejections = [verdict for verdict in verdicts if verdict.outcome is Outcome.REJECTED]
         if rejections:
-            demotions = self.ledger.begin_demotions(rejections, cause=overruling)
-            self.loader.remove_unreadable(verdict.run.key for verdict in demotions)
+            demotions = self.ledger.begin_demotions(rejections, cause=cause)
+            self.loader.remove_hidden_rows(verdict.run.key for verdict in demotions)
         try:
-            return self.ledger.record_verdicts(verdicts, cause=overruling), ()
+            return self.ledger.record_verdicts(verdicts, cause=cause), ()
         except VerdictsRefused as error:
             return [each for each in error.recorded if isinstance(each, VerdictResult)], error.refusals
 
@@ -95,7 +95,7 @@ class Validation:
         payloads = (
             SealedPayload(seal=seal, payload_path=self.raw.payload_path(seal.run)) for seal in registration.seals
         )
-        for (query_name, version), group in group_by(payloads, contract_of).items():
+        for (query_name, version), group in group_by(payloads, contract_key).items():
             try:
                 rules = rules_for(query_name, version)
             except ContractMissing as error:

@@ -1,4 +1,4 @@
-"""The demonstration: what is landed, that it is plausible, and what the real pipeline makes of it."""
+"""The reports of the demo, their plausibility, and their result in the real pipeline."""
 
 import json
 import shutil
@@ -30,30 +30,32 @@ QUERIES = ("campaign_daily", "ad_group_daily", "search_term_daily")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """The demonstration as it was landed, and what became of it."""
+class LoadedDemo:
+    """The landed demo, the results of judging and the remaining gaps."""
 
-    house: LocalDeployment
+    deployment: LocalDeployment
     demo: Demo
     judged: JudgingResult
     missing: dict[PartitionKey, GapReason]
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path, spark: SparkSession) -> Iterator[Told]:
-    """Landed, found below the raw root, and carried to the readers."""
-    home = tmp_path_factory.mktemp("told")
+def loaded(
+    tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path, spark: SparkSession
+) -> Iterator[LoadedDemo]:
+    """The demo, found below the raw root, judged and loaded."""
+    home = tmp_path_factory.mktemp("loaded")
     shutil.copy(sqlite_template, home / "ledger.db")
-    with open_deployment(home, spark, f"sqlite:///{home / 'ledger.db'}") as house:
-        demo = land_demo(house.raw, GOOGLE_APIS, until=UNTIL)
-        found = [each.run for each in house.raw.find_runs(source=GOOGLE_APIS.source, since=FIRST, until=LAST)]
-        judged, _loading = house.pipeline.judge_and_load([run for run in found if run is not None])
-        yield Told(house=house, demo=demo, judged=judged, missing=missing_in(house))
+    with open_deployment(home, spark, f"sqlite:///{home / 'ledger.db'}") as deployment:
+        demo = land_demo(deployment.raw, GOOGLE_APIS, until=UNTIL)
+        found = [each.run for each in deployment.raw.find_runs(source=GOOGLE_APIS.source, since=FIRST, until=LAST)]
+        judged, _loading = deployment.pipeline.judge_and_load([run for run in found if run is not None])
+        yield LoadedDemo(deployment=deployment, demo=demo, judged=judged, missing=missing_in(deployment))
 
 
-def missing_in(house: LocalDeployment) -> dict[PartitionKey, GapReason]:
-    gaps = [house.readers.gaps(query, since=FIRST, until=LAST) for query in QUERIES]
-    return {gap.key: gap.reason for of_query in gaps for gap in of_query}
+def missing_in(deployment: LocalDeployment) -> dict[PartitionKey, GapReason]:
+    gaps = [deployment.readers.find_gaps(query, since=FIRST, until=LAST) for query in QUERIES]
+    return {gap.key: gap.reason for query_gaps in gaps for gap in query_gaps}
 
 
 @pytest.fixture
@@ -69,43 +71,43 @@ def keys_of(demo: Demo) -> set[PartitionKey]:
     return {run.key for run in demo.landed}
 
 
-def test_exactly_the_bad_and_the_damaged_are_refused(told: Told) -> None:
-    """The contracts accept every other run, and say of the two what is wrong with them."""
-    verdicts = {each.verdict.run: each.verdict for each in told.judged.judgements}
-    assert verdicts.keys() == set(told.demo.landed)
-    assert not told.judged.unjudged
+def test_only_the_two_faulty_runs_are_rejected(loaded: LoadedDemo) -> None:
+    """Each rejection names the fault; all other runs are accepted."""
+    verdicts = {each.verdict.run: each.verdict for each in loaded.judged.judgements}
+    assert verdicts.keys() == set(loaded.demo.landed)
+    assert not loaded.judged.unjudged
     refused = {run for run, verdict in verdicts.items() if verdict.outcome is Outcome.REJECTED}
-    assert refused == {told.demo.negative_cost, told.demo.damaged}
-    assert "cost_micros" in str(verdicts[told.demo.negative_cost].error_message)
-    assert "4 rows, the seal says 6" in str(verdicts[told.demo.damaged].error_message)
+    assert refused == {loaded.demo.negative_cost, loaded.demo.damaged}
+    assert "cost_micros" in str(verdicts[loaded.demo.negative_cost].error_message)
+    assert "4 rows, the seal says 6" in str(verdicts[loaded.demo.damaged].error_message)
 
 
-def test_what_readers_miss_is_what_the_story_says(told: Told) -> None:
-    """Two days are missing because their runs were rejected, and one because nothing came; all others are visible."""
-    assert told.missing == {
-        told.demo.negative_cost.key: GapReason.REJECTED,
-        told.demo.damaged.key: GapReason.REJECTED,
-        told.demo.late: GapReason.NOTHING_SEALED,
+def test_three_partitions_are_missing(loaded: LoadedDemo) -> None:
+    """Two runs are rejected and one partition has no run; all others are visible."""
+    assert loaded.missing == {
+        loaded.demo.negative_cost.key: GapReason.REJECTED,
+        loaded.demo.damaged.key: GapReason.REJECTED,
+        loaded.demo.late: GapReason.NOTHING_SEALED,
     }
 
 
-def test_the_restated_day_is_read_as_it_is_known_now(told: Told) -> None:
-    """Its newer run has the authority, and more conversions than the first, for the same cost."""
-    state = told.house.ledger.state(told.demo.restated.key)
-    assert (state.current_run_id, state.attempt_count) == (told.demo.restated.run_id, 2)
-    before, now = (rows_of(told.house.raw, run) for run in (told.demo.original, told.demo.restated))
+def test_restated_day_has_the_newer_run(loaded: LoadedDemo) -> None:
+    """The newer run has the authority, the same cost and more conversions."""
+    state = loaded.deployment.ledger.state(loaded.demo.restated.key)
+    assert (state.current_run_id, state.attempt_count) == (loaded.demo.restated.run_id, 2)
+    before, now = (rows_of(loaded.deployment.raw, run) for run in (loaded.demo.original, loaded.demo.restated))
     assert [row["cost_micros"] for row in before] == [row["cost_micros"] for row in now]
     assert all(old["conversions"] < new["conversions"] for old, new in zip(before, now, strict=True))
 
 
-def test_a_day_without_rows_is_a_good_day(told: Told) -> None:
-    """The empty partition is a success of no rows: visible, and no gap."""
-    state = told.house.ledger.state(told.demo.empty.key)
+def test_empty_day_is_a_success(loaded: LoadedDemo) -> None:
+    """A partition without rows is a success and no gap."""
+    state = loaded.deployment.ledger.state(loaded.demo.empty.key)
     assert (state.status, state.record_count) == (Status.SUCCESS, 0)
 
 
-def test_the_set_is_whole(raw: RawRuns) -> None:
-    """Four customers, three queries and the seven days before, but for the late one; and one day came twice."""
+def test_demo_covers_all_partitions(raw: RawRuns) -> None:
+    """Four customers, three queries and seven days have a run, except one; one day has two."""
     demo = land_demo(raw, GOOGLE_APIS, until=UNTIL)
     assert {(key.customer_id, key.query_name) for key in keys_of(demo)} == {
         (account.customer_id, query) for account in ACCOUNTS for query in QUERIES
@@ -118,24 +120,24 @@ def test_the_set_is_whole(raw: RawRuns) -> None:
     assert len(set(special)) == len(special)
 
 
-def test_the_set_is_the_same_everywhere(tmp_path: Path) -> None:
-    """Landed on two machines, or twice on one, the runs hold the same bytes under the same names."""
+def test_demo_is_deterministic(tmp_path: Path) -> None:
+    """Repeated calls and other directories give the same bytes under the same names."""
     roots = tmp_path / "one", tmp_path / "other"
     demos = [land_demo(RawRuns(root), GOOGLE_APIS, until=UNTIL) for root in (*roots, roots[0])]
     assert demos[0] == demos[1] == demos[2]
     assert read_tree(roots[0]) == read_tree(roots[1])
 
 
-def test_the_set_of_another_day_tells_its_own_story(raw: RawRuns) -> None:
-    """A set that was landed before takes no name away from the next day's, whose parts are all there."""
+def test_demos_of_different_days_are_independent(raw: RawRuns) -> None:
+    """The demo of the next day has all its special cases beside those of an earlier demo."""
     land_demo(raw, GOOGLE_APIS, until=UNTIL)
     later = land_demo(raw, GOOGLE_APIS, until=date(2026, 3, 10))
     assert any(row["cost_micros"] < 0 for row in rows_of(raw, later.negative_cost))
     assert rows_of(raw, later.empty) == []
 
 
-def test_the_numbers_hang_together(raw: RawRuns) -> None:
-    """Ad groups add up to their search campaigns, search terms to less, and weekends are quieter than Mondays."""
+def test_numbers_are_consistent(raw: RawRuns) -> None:
+    """Ad groups add up to their search campaigns, search terms to less, and weekends have less traffic."""
     demo = land_demo(raw, GOOGLE_APIS, until=UNTIL)
     totals: defaultdict[tuple[str, str, date], int] = defaultdict(int)
     for run in set(demo.landed) - {demo.restated}:
@@ -152,8 +154,8 @@ def test_the_numbers_hang_together(raw: RawRuns) -> None:
         assert campaigns[0] > campaigns[5]  # 2 March 2026 was a Monday
 
 
-def test_seals_tell_zone_and_currency(raw: RawRuns) -> None:
-    """Each account's runs carry its own time zone and currency, and the hash of the query that made them."""
+def test_seals_have_time_zone_and_currency(raw: RawRuns) -> None:
+    """The seals of each customer's runs have its time zone and currency."""
     demo = land_demo(raw, GOOGLE_APIS, until=UNTIL)
     facts = {run.key.customer_id: raw.read_seal(run).facts for run in demo.landed}
     assert [(facts[each.customer_id].time_zone, facts[each.customer_id].currency_code) for each in ACCOUNTS] == [
@@ -162,8 +164,8 @@ def test_seals_tell_zone_and_currency(raw: RawRuns) -> None:
     assert [facts[each.customer_id].currency_code for each in ACCOUNTS] == ["EUR", "GBP", "USD", "JPY"]
 
 
-def test_a_query_file_without_its_queries_is_refused(raw: RawRuns) -> None:
-    """The demonstration says which query it lacks, before it lands a run of it."""
+def test_missing_query_is_refused(raw: RawRuns) -> None:
+    """The error names the missing query, and nothing is landed."""
     queries = {name: query for name, query in GOOGLE_APIS.queries.items() if name != "search_term_daily"}
     with pytest.raises(BadName, match="the query file must define it"):
         land_demo(raw, GOOGLE_APIS.model_copy(update={"queries": queries}), until=UNTIL)

@@ -17,7 +17,7 @@ from ads_pipeline.definitions import build_definitions
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.orchestration.partitions import CUSTOMERS, define_partitions, raw_asset_key, warehouse_asset_key
-from ads_pipeline.orchestration.resources import SourceFactory, external_runs
+from ads_pipeline.orchestration.resources import SourceFactory, build_external_source
 from ads_pipeline.settings import Settings, read_settings
 from ads_pipeline_tests.ledger.builders import FakeClock
 from ads_pipeline_tests.pipeline.builders import QUERY, LocalDeployment
@@ -91,7 +91,7 @@ def open_location(
     *,
     clock: FakeClock | None = None,
     start_date: date | None = None,
-    source_factory: SourceFactory = external_runs,
+    source_factory: SourceFactory = build_external_source,
 ) -> Iterator[Location]:
     settings = read_settings({"ADS_PIPELINE_HOME": str(home), "ADS_PIPELINE_SPARK": "local[2]"})
     if start_date is not None:

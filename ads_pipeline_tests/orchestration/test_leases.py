@@ -27,7 +27,7 @@ from ads_pipeline.orchestration.run_completion import LEASE_EXPIRED, build_event
 from ads_pipeline.orchestration.run_requests import RequestedPartitions, build_run_requests
 from ads_pipeline.pipeline.judging import Validation
 from ads_pipeline.pipeline.registration import register_runs
-from ads_pipeline_tests.ledger.control.test_late_writes import until
+from ads_pipeline_tests.ledger.control.test_late_writes import wait_for
 from ads_pipeline_tests.ledger.test_database_constraints import everything
 from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, dagster_keys, open_location
 from ads_pipeline_tests.orchestration.test_assets import failure_message
@@ -260,7 +260,7 @@ def test_suspended_worker_with_lost_lease_changes_nothing(location: Location, me
         assert os.WIFSTOPPED(os.waitpid(worker.pid, os.WUNTRACED)[1])
         ledger = location.deployment.ledger
         run_id = ledger.lease_holders([key(1)])[key(1)].run_id
-        until(lambda: True if not ledger.lease_holders([key(1)]) else None)
+        wait_for(lambda: True if not ledger.lease_holders([key(1)]) else None)
         tick(location, "run_completion")
         seal_run(location.deployment, key(1), "r2")
         assert location.run([key(1)]).success

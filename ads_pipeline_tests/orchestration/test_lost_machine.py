@@ -15,7 +15,7 @@ from ads_pipeline.domain.freshness import AttemptOutcome
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.orchestration.run_completion import LEASE_EXPIRED
-from ads_pipeline_tests.ledger.control.test_late_writes import until
+from ads_pipeline_tests.ledger.control.test_late_writes import wait_for
 from ads_pipeline_tests.ledger.status.finished_attempts import read_attempts
 from ads_pipeline_tests.orchestration.dagster_server import dagster_server
 from ads_pipeline_tests.pipeline.builders import LocalDeployment, key, seal_run, visible_runs
@@ -34,7 +34,7 @@ def deployment(tmp_path: Path) -> Iterator[LocalDeployment]:
 
 
 @pytest.mark.invariant("O1", "O3", "P12")
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(1100)
 def test_partition_of_a_lost_machine_is_run_again(deployment: LocalDeployment) -> None:
     """All processes of Dagster are killed while a run holds its partition. After a restart Dagster shows the run as
     started. Once its lease has expired, the run is closed, counts as one failed attempt without a verdict, and its
@@ -48,7 +48,7 @@ def test_partition_of_a_lost_machine_is_run_again(deployment: LocalDeployment) -
         server.launch_backfill([RAW, WAREHOUSE], [partition])
         server.wait_for(lambda: ledger.runs(partition) or None, every=0.05)
         lost_run = ledger.lease_holders([partition])[partition].run_id
-    until(lambda: True if not living_processes(deployment.home) else None)
+    wait_for(lambda: True if not living_processes(deployment.home) else None)
     assert ledger.state(partition).attempt_count == 0, "the run had finished before it was killed"
     assert dagster_records.read_statuses(deployment.home, None, [lost_run]) == {lost_run: "STARTED"}
 

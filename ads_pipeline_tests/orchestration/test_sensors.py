@@ -16,8 +16,8 @@ from ads_pipeline.errors import LeaseLost, LedgerUnavailable
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.orchestration.partitions import CUSTOMERS, define_partitions
 from ads_pipeline.orchestration.resources import open_run_resources
-from ads_pipeline.orchestration.run_completion import event_origin
-from ads_pipeline.orchestration.run_requests import END, REQUEST_TAG, START, RequestedPartitions, run_requests
+from ads_pipeline.orchestration.run_completion import build_event_origin
+from ads_pipeline.orchestration.run_requests import END, REQUEST_TAG, START, RequestedPartitions, build_run_requests
 from ads_pipeline.orchestration.sensors import LOAD_GRACE_PERIOD
 from ads_pipeline.pipeline.loading import Loader, LoadResult
 from ads_pipeline.pipeline.registration import register_runs
@@ -106,14 +106,14 @@ def test_crashed_run_is_requested_again_after_a_delay(location: Location) -> Non
     seal_run(location.deployment, key(1))
     partitions = define_partitions(location.settings.google_apis.start_date)
     due = RequestedPartitions(query_name=QUERY, assets=(RAW, WAREHOUSE), reasons={key(1): "r1"})
-    (request,) = run_requests(location.instance, partitions, due, now=datetime.now(UTC))
+    (request,) = build_run_requests(location.instance, partitions, due, now=datetime.now(UTC))
     job = location.defs.resolve_implicit_global_asset_job_def()
     run = location.instance.create_run_for_job(job, tags=dict(request.tags), asset_selection=frozenset([RAW]))
-    assert run_requests(location.instance, partitions, due, now=datetime.now(UTC)) == []
+    assert build_run_requests(location.instance, partitions, due, now=datetime.now(UTC)) == []
     location.instance.report_run_failed(run)
-    assert run_requests(location.instance, partitions, due, now=datetime.now(UTC)) == []
+    assert build_run_requests(location.instance, partitions, due, now=datetime.now(UTC)) == []
     later = datetime.now(UTC) + timedelta(minutes=3)
-    (again,) = run_requests(location.instance, partitions, due, now=later)
+    (again,) = build_run_requests(location.instance, partitions, due, now=later)
     assert again.run_key != request.run_key
     assert again.tags[REQUEST_TAG] == request.tags[REQUEST_TAG]
 
@@ -136,7 +136,7 @@ def test_ranges_cover_exactly_the_due_partitions(location: Location) -> None:
     selected = [key(c, d) for c, d in ((1, 1), (1, 2), (2, 2), (4, 1), (4, 3), (3, 5), (1, 5))]
     partitions = define_partitions(location.settings.google_apis.start_date)
     due = RequestedPartitions(query_name=QUERY, assets=(RAW,), reasons=dict.fromkeys(selected, "r1"))
-    requests = run_requests(location.instance, partitions, due, now=datetime.now(UTC))
+    requests = build_run_requests(location.instance, partitions, due, now=datetime.now(UTC))
     covered = [
         key(customer, day)
         for request in requests
@@ -227,7 +227,7 @@ def create_run(location: Location, *keys: PartitionKey) -> dg.DagsterRun:
 def crash_run(location: Location, *keys: PartitionKey) -> dg.DagsterRun:
     """Start a run, register the sealed runs of these partitions, and stop it without its last events."""
     crashed = create_run(location, *keys)
-    with open_run_resources(location.settings, event_origin(crashed)) as resources:
+    with open_run_resources(location.settings, build_event_origin(crashed)) as resources:
         resources.claim(keys)
         register_runs(resources.source.collect(keys), raw=resources.raw, ledger=resources.ledger)
     return crashed
@@ -290,7 +290,7 @@ def test_events_of_a_run_are_ordered(location: Location) -> None:
     assert location.deployment.ledger.lease_holders([key(1)]) == {}
     run = location.instance.get_run_by_id(result.run_id)
     assert run is not None
-    with pytest.raises(LeaseLost), open_run_resources(location.settings, event_origin(run)):
+    with pytest.raises(LeaseLost), open_run_resources(location.settings, build_event_origin(run)):
         pytest.fail("a run was opened that has ended")
 
 
@@ -300,7 +300,7 @@ def test_repeated_step_emits_no_event_twice(location: Location) -> None:
     seal_run(location.deployment, key(1))
     run = create_run(location, key(1))
     events_seen = []
-    with open_run_resources(location.settings, event_origin(run)) as resources:
+    with open_run_resources(location.settings, build_event_origin(run)) as resources:
         for _ in range(2):
             claim = resources.claim([key(1)])
             assert list(claim.granted) == [key(1)]
