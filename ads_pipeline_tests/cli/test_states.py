@@ -9,7 +9,15 @@ from ads_pipeline.domain.transitions import Outcome, PartitionState, Verdict
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.values import Publication, RunRegistration
 from ads_pipeline_tests.cli.running import CommandLine, DemoCommandLine
-from ads_pipeline_tests.ledger.builders import acceptance, accepted_runs, key, registered_runs, rejection, run
+from ads_pipeline_tests.ledger.builders import (
+    acceptance,
+    accepted_runs,
+    key,
+    record_verdict,
+    registered_runs,
+    rejection,
+    run,
+)
 
 STATUS_FIELDS = (
     "display_status",
@@ -22,8 +30,8 @@ STATUS_FIELDS = (
     "last_attempt_outcome",
 )
 FORECAST_FIELDS = {
-    *("next_try_at", "next_try_why", "terminal", "marked_terminal"),
-    *("requested", "requested_at", "requested_by_act", "parked", "held_by_run"),
+    *("next_retry_at", "next_retry_reason", "terminal", "marked_terminal"),
+    *("requested", "requested_at", "requested_by_action", "parked", "held_by_run"),
 }
 HOSTILE = "\x1b[31m[red]\nforged :smile:"
 
@@ -45,7 +53,7 @@ def test_error_messages_follow_the_table(demo_cli: DemoCommandLine) -> None:
     output = " ".join(result.out.split())
     assert "cost_micros must be at least 0 in 1 row" in output
     assert "the payload has 4 rows, the seal says 6" in output
-    assert str(demo_cli.demo.bad) in result.out
+    assert str(demo_cli.demo.negative_cost) in result.out
     assert result.lines[-1] == "2 partitions: 2 failed"
 
 
@@ -86,7 +94,7 @@ def test_json_has_every_field(demo_cli: DemoCommandLine) -> None:
     current = {f"{asset}_{name}" for asset in ("raw", "warehouse") for name in STATUS_FIELDS}
     assert bad.keys() == own | current | FORECAST_FIELDS | {"source", "customer_id", "query_name", "logical_date"}
     assert (bad["raw_display_status"], bad["raw_last_attempt_outcome"]) == ("NeverMaterialized", "FAILED")
-    assert (bad["customer_id"], bad["logical_date"]) == (demo_cli.demo.bad.key.customer_id, "2026-03-07")
+    assert (bad["customer_id"], bad["logical_date"]) == (demo_cli.demo.negative_cost.key.customer_id, "2026-03-07")
     assert (bad["status"], bad["attempt_count"], bad["current_run_id"]) == ("failed", 1, None)
     assert damaged["error_message"].endswith("the payload has 4 rows, the seal says 6")
     assert result.err == "2 partitions: 2 failed\n"
@@ -143,8 +151,7 @@ def test_error_messages_are_escaped(empty_cli: CommandLine) -> None:
     bad = run(key(), "r1")
     with Ledger.opened(f"sqlite:///{empty_cli.home / 'ledger.db'}") as ledger:
         ledger.register([RunRegistration(run=bad, schema_version="1", record_count=1)])
-        ledger.record_verdict(
-            Verdict(run=bad, outcome=Outcome.REJECTED, error_class="row_contract", error_message=HOSTILE)
+        record_verdict(ledger, Verdict(run=bad, outcome=Outcome.REJECTED, error_class="row_contract", error_message=HOSTILE)
         )
     result = empty_cli.run("state", "inspect")
     assert r"\x1b[31m[red]\nforged :smile:" in result.out
@@ -161,7 +168,7 @@ def test_data_column_shows_staleness_beside_status(empty_cli: CommandLine) -> No
         ledger.publish([Publication(run=run(key(), "r1"), table_version=0)])
         assert _row_cells(empty_cli) == ["success", "3", "1", "current"]
         (newer, worse) = registered_runs(ledger, key(), "r2", "r3")
-        ledger.record_verdict(acceptance(newer))
+        record_verdict(ledger, acceptance(newer))
         assert _row_cells(empty_cli) == ["success", "3", "2", "not", "loaded"]
         (output,) = empty_cli.run("state", "inspect", "--json").objects
         assert (output["warehouse_display_status"], output["warehouse_stale_reasons"]) == (
@@ -170,7 +177,7 @@ def test_data_column_shows_staleness_beside_status(empty_cli: CommandLine) -> No
         )
         assert output["warehouse_stale_since"] == output["raw_last_materialization_at"]
         ledger.publish([Publication(run=newer, table_version=1)])
-        ledger.record_verdict(rejection(worse))
+        record_verdict(ledger, rejection(worse))
         assert _row_cells(empty_cli) == ["success", "3", "3", "bad", "rerun"]
         (output,) = empty_cli.run("state", "inspect", "--json").objects
         assert output["raw_display_status"] == "MaterializedButLastAttemptFailed"

@@ -1,4 +1,4 @@
-"""Verdicts by an operator's order: what readers get is taken back, or an earlier run is given to them again."""
+"""Tests `demote` and `restore`: verdicts, visible rows and the log."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -21,37 +21,37 @@ from ads_pipeline_tests.pipeline.builders import (
 from ads_pipeline_tests.warehouse.builders import read_with_duckdb
 
 
-def demoting(action_id: str = "act-1") -> ActionRequest:
+def override_request(action_id: str = "act-1") -> ActionRequest:
     return ActionRequest(action_id=action_id, operator="ada", command="state demote", reason="wrong account")
 
 
 @pytest.mark.invariant("W3", "W4", "S16")
-def test_what_is_demoted_is_gone_for_every_reader(deployment_on_each_database: LocalDeployment) -> None:
-    """Nobody reads it any more, its neighbour stays, the verdict counts, and the act stands in the log once."""
+def test_demoted_run_is_hidden_from_every_reader(deployment_on_each_database: LocalDeployment) -> None:
+    """Other partitions stay visible, the verdict counts as an attempt, and the action is logged once."""
     deployment = deployment_on_each_database
     bad, good = seal_run(deployment, key(1)), seal_run(deployment, key(2))
     deployment.pipeline.judge_and_load([bad, good])
-    done = demote(deployment.pipeline, [bad], demoting())
-    assert ([each.effect for each in done.recorded], done.refusals) == ([Effect.DEMOTED], ())
+    result = demote(deployment.pipeline, [bad], override_request())
+    assert ([each.effect for each in result.recorded], result.refusals) == ([Effect.DEMOTED], ())
     assert visible_runs(deployment) == {good.key: "r1"}
     assert set(read_with_duckdb(deployment.home / "warehouse")) == {good.key}
     state = deployment.ledger.state(bad.key)
     assert (state.status, state.attempt_count, state.current_run_id) == (Status.FAILED, 2, "r1")
-    assert state.error_message == f"{bad}: taken back by ada: wrong account"
-    (act,) = deployment.ledger.partition_actions(bad.key)
-    assert (act.action, act.reason, act.status_before) == ("demote", "wrong account", Status.SUCCESS)
+    assert state.error_message == f"{bad}: demoted by ada: wrong account"
+    (logged,) = deployment.ledger.partition_actions(bad.key)
+    assert (logged.action, logged.reason, logged.status_before) == ("demote", "wrong account", Status.SUCCESS)
     assert deployment.differences() == []
-    again = demote(deployment.pipeline, [bad], demoting())
+    again = demote(deployment.pipeline, [bad], override_request())
     assert [each.redelivered for each in again.recorded] == [True]
     assert len(deployment.ledger.partition_actions(bad.key)) == 1
     assert deployment.ledger.state(bad.key) == state
 
 
 @pytest.mark.invariant("W3", "W4")
-def test_a_demotion_that_died_is_finished_by_the_next_reconciliation(
+def test_reconcile_finishes_an_interrupted_demotion(
     deployment: LocalDeployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Hidden in the transaction that logged the act; what is left to remove and to record is a difference."""
+    """The first transaction hides the run and logs the action; reconcile removes the rows and records the verdict."""
     bad = seal_run(deployment, key(1))
     deployment.pipeline.judge_and_load([bad])
     pipeline = deployment.pipeline
@@ -61,9 +61,9 @@ def test_a_demotion_that_died_is_finished_by_the_next_reconciliation(
 
     monkeypatch.setattr(pipeline, "take_out", die)
     with pytest.raises(RuntimeError):
-        demote(pipeline, [bad], demoting())
+        demote(pipeline, [bad], override_request())
     assert visible_runs(deployment) == {}
-    assert [act.action for act in deployment.ledger.partition_actions(bad.key)] == ["demote"]
+    assert [logged.action for logged in deployment.ledger.partition_actions(bad.key)] == ["demote"]
     assert deployment.ledger.state(bad.key).status is Status.SUCCESS
     deployment.reconciliation.repair(source=key().source, query_name=key().query_name)
     assert deployment.ledger.state(bad.key).status is Status.FAILED
@@ -72,8 +72,8 @@ def test_a_demotion_that_died_is_finished_by_the_next_reconciliation(
 
 
 @pytest.mark.invariant("W5", "S10", "S11")
-def test_an_earlier_run_is_given_back(deployment_on_each_database: LocalDeployment) -> None:
-    """The newest accepted run before the current one; the one that was taken back never comes again by itself."""
+def test_restore_publishes_the_earlier_accepted_run(deployment_on_each_database: LocalDeployment) -> None:
+    """The newest accepted run before the current one becomes current, and the rejected one stays hidden."""
     deployment = deployment_on_each_database
     first, second = seal_run(deployment, key(1), "r1", count=1), seal_run(deployment, key(1), "r2", count=2)
     third = seal_invalid_run(deployment, key(1), "r3")
@@ -84,70 +84,70 @@ def test_an_earlier_run_is_given_back(deployment_on_each_database: LocalDeployme
     deployment.pipeline.judge_and_load([last])
     state = deployment.ledger.state(key(1))
     assert find_earlier_accepted(deployment.ledger, state) == second
-    done = restore(deployment.pipeline, deployment.ledger, [second], demoting("restore-1"))
-    assert ([each.effect for each in done.recorded], done.problems) == ([Effect.PROMOTED], {})
+    result = restore(deployment.pipeline, deployment.ledger, [second], override_request("restore-1"))
+    assert ([each.effect for each in result.recorded], result.problems) == ([Effect.PROMOTED], {})
     assert visible_runs(deployment) == {key(1): "r2"}
     state = deployment.ledger.state(key(1))
     assert (state.status, state.current_run_id, state.record_count) == (Status.SUCCESS, "r2", 2)
-    assert [act.action for act in deployment.ledger.partition_actions(key(1))] == ["restore"]
+    assert [logged.action for logged in deployment.ledger.partition_actions(key(1))] == ["restore"]
     assert deployment.differences() == []
-    deployment.pipeline.judge_and_load([last])  # its verdict is known; hearing it again gives it nothing back
+    deployment.pipeline.judge_and_load([last])  # known verdict: nothing is published
     assert visible_runs(deployment) == {key(1): "r2"}
     assert find_earlier_accepted(deployment.ledger, state) == first
 
 
-def test_what_would_be_rejected_today_is_not_given_back(deployment: LocalDeployment) -> None:
-    """The earlier run is judged again first; if it does not pass, readers keep what they have."""
+def test_run_that_is_rejected_now_is_not_restored(deployment: LocalDeployment) -> None:
+    """The validator judges the earlier run again; if it rejects the run, nothing changes."""
     first, second = seal_run(deployment, key(1), "r1"), seal_run(deployment, key(1), "r2")
     deployment.pipeline.judge_and_load([first])
     deployment.pipeline.judge_and_load([second])
     corrupt_payload(deployment, first)
     before = deployment.ledger.state(key(1))
-    done = restore(deployment.pipeline, deployment.ledger, [first], demoting("restore-1"))
-    assert "it would be rejected today" in done.problems[key(1)]
+    result = restore(deployment.pipeline, deployment.ledger, [first], override_request("restore-1"))
+    assert "the validator rejects it now" in result.problems[key(1)]
     assert (deployment.ledger.state(key(1)), visible_runs(deployment)) == (before, {key(1): "r2"})
     assert deployment.ledger.partition_actions(key(1)) == []
-    gone = Run(key=key(2), run_id="r1")
-    done = restore(deployment.pipeline, deployment.ledger, [gone], demoting("restore-2"))
-    assert list(done.problems) == [key(2)]
+    missing = Run(key=key(2), run_id="r1")
+    result = restore(deployment.pipeline, deployment.ledger, [missing], override_request("restore-2"))
+    assert list(result.problems) == [key(2)]
 
 
-@pytest.mark.parametrize("lost_by", ["demote", "withdraw"])
-def test_what_was_taken_back_can_be_given_back_by_order(deployment: LocalDeployment, lost_by: str) -> None:
-    """A withdrawn run needs no other; one that was demoted was rejected, so only one before it comes by itself."""
+@pytest.mark.parametrize("cause", ["demote", "withdraw"])
+def test_demoted_or_withdrawn_run_can_be_restored_by_name(deployment: LocalDeployment, cause: str) -> None:
+    """Without a name, a withdrawn run is offered again, and a demoted one is not."""
     first, second = seal_run(deployment, key(1), "r1"), seal_run(deployment, key(1), "r2")
     deployment.pipeline.judge_and_load([first])
     deployment.pipeline.judge_and_load([second])
-    if lost_by == "demote":
-        demote(deployment.pipeline, [second], demoting())
+    if cause == "demote":
+        demote(deployment.pipeline, [second], override_request())
     else:
         deployment.ledger.execute(Action.WITHDRAW, [key(1)], action_request())
     assert visible_runs(deployment) == {}
     found = find_earlier_accepted(deployment.ledger, deployment.ledger.state(key(1)))
-    assert found == (first if lost_by == "demote" else second)
-    restore(
-        deployment.pipeline, deployment.ledger, [second], demoting("restore-1")
-    )  # named, it is the operator's word
+    assert found == (first if cause == "demote" else second)
+    restore(deployment.pipeline, deployment.ledger, [second], override_request("restore-1"))
     assert visible_runs(deployment) == {key(1): "r2"}
     assert deployment.ledger.state(key(1)).status is Status.SUCCESS
 
 
 @pytest.mark.invariant("S10")
-def test_a_newer_run_that_comes_in_between_stays(
+def test_newer_run_accepted_meanwhile_stays_current(
     deployment: LocalDeployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was not what the operator took back: readers get it, and the operator is told to look again."""
+    """A run that was accepted after the preview is not demoted, and the operator must preview again."""
     for run_id in ("r1", "r2"):
         deployment.pipeline.judge_and_load([seal_run(deployment, key(1), run_id)])
     pipeline, validation = deployment.pipeline, deployment.pipeline.validation
 
-    def late(*words: Any, **how: Any) -> Any:
+    def accept_newer_then_record(*args: Any, **kwargs: Any) -> Any:
         deployment.pipeline.judge_and_load([seal_run(deployment, key(1), "r3")])
-        return validation.record(*words, **how)
+        return validation.record(*args, **kwargs)
 
-    monkeypatch.setattr(pipeline, "validation", SimpleNamespace(evaluate=validation.evaluate, record=late))
+    monkeypatch.setattr(
+        pipeline, "validation", SimpleNamespace(evaluate=validation.evaluate, record=accept_newer_then_record)
+    )
     first = Run(key=key(1), run_id="r1")
-    done = restore(pipeline, deployment.ledger, [first], demoting("restore-1"))
-    assert (done.recorded, done.problems) == ([], {key(1): SUPERSEDED})
+    result = restore(pipeline, deployment.ledger, [first], override_request("restore-1"))
+    assert (result.recorded, result.problems) == ([], {key(1): SUPERSEDED})
     assert visible_runs(deployment) == {key(1): "r3"}
     assert deployment.differences() == []

@@ -117,7 +117,7 @@ def test_verdict_wins_a_race_with_a_requeue(url: str) -> None:
             won["requeue"] += len(partitions) - refused
             for state in ledger.states(partitions).values():
                 assert (state.status, state.attempt_count) == (Status.FAILED, number)
-        assert min(won.values()) > 0, "the race was never a race"
+        assert min(won.values()) > 0, "both sides must win at least once"
 
 
 def _judge_slowly(ledger: Ledger, verdicts: list[Verdict], start: threading.Barrier) -> None:
@@ -144,16 +144,18 @@ def test_only_a_requeue_makes_failed_pending(ledger: Ledger) -> None:
     ledger.insert_pending([key()])
     ledger.execute(Action.ENQUEUE, [key()], action_request("backfill"))
     assert ledger.state(key()).status is Status.FAILED
-    (action,) = execute_preview(
+    (requeued,) = execute_preview(
         ledger, operator_actions_for(ledger).preview(Action.REQUEUE, ALL), action_request("retry")
     ).changed
-    assert ledger.state(key()) == action
+    assert ledger.state(key()) == requeued
     assert [each.action for each in ledger.partition_actions(key())] == ["requeue"]
 
 
 @pytest.mark.invariant("S14")
 @pytest.mark.parametrize(
-    "act", [Action.REQUEUE, Action.MARK_TERMINAL, Action.CLEAR_TERMINAL, Action.REPROCESS, Action.WITHDRAW], ids=str
+    "action",
+    [Action.REQUEUE, Action.MARK_TERMINAL, Action.CLEAR_TERMINAL, Action.REPROCESS, Action.WITHDRAW],
+    ids=str,
 )
 def test_repeated_request_changes_nothing(ledger: Ledger, backdoor: sa.Engine, action: Action) -> None:
     """The same request returns the same result, and a new preview finds nothing to do."""
@@ -190,12 +192,12 @@ def test_outage_reports_partitions_not_reached(ledger: Ledger, monkeypatch: pyte
 
 @contextmanager
 def _outage_after(ledger: Ledger, transactions: int) -> Iterator[None]:
-    begun = 0
+    started = 0
 
     def begin(_connection: sa.Connection) -> None:
-        nonlocal begun
-        begun += 1
-        if begun > transactions:
+        nonlocal started
+        started += 1
+        if started > transactions:
             raise LedgerUnavailable("out of reach")
 
     sa.event.listen(ledger._engine, "begin", begin)
@@ -207,7 +209,9 @@ def _outage_after(ledger: Ledger, transactions: int) -> Iterator[None]:
 
 @pytest.mark.invariant("S15")
 @pytest.mark.parametrize(
-    "act", [Action.REQUEUE, Action.MARK_TERMINAL, Action.CLEAR_TERMINAL, Action.REPROCESS, Action.WITHDRAW], ids=str
+    "action",
+    [Action.REQUEUE, Action.MARK_TERMINAL, Action.CLEAR_TERMINAL, Action.REPROCESS, Action.WITHDRAW],
+    ids=str,
 )
 def test_preview_writes_nothing(ledger: Ledger, url: str, backdoor: sa.Engine, action: Action) -> None:
     """A preview works on a read-only connection and leaves every row unchanged."""
@@ -235,25 +239,25 @@ def test_action_and_log_rows_commit_together(ledger: Ledger) -> None:
     assert ledger.partition_actions(keys(3)[0]) == []
     done = execute_preview(ledger, preview, request)
     for state in done.changed:
-        (action,) = ledger.partition_actions(state.key)
-        assert (action.action, action.operator, action.command, action.reason, action.status_before) == (
+        (logged,) = ledger.partition_actions(state.key)
+        assert (logged.action, logged.operator, logged.command, logged.reason, logged.status_before) == (
             *("requeue", "ada", "state retry --all", "fixed"),
             Status.FAILED,
         )
-        assert action.performed_at == state.updated_at
+        assert logged.performed_at == state.updated_at
 
 
 @contextmanager
 def _failing_insert_of_log_rows(ledger: Ledger) -> Iterator[None]:
-    def execute(*told: object) -> None:
-        if "control_action_partitions" in str(told[2]) and "INSERT" in str(told[2]):
+    def fail_on_insert(*arguments: object) -> None:
+        if "control_action_partitions" in str(arguments[2]) and "INSERT" in str(arguments[2]):
             raise RuntimeError("died")
 
-    sa.event.listen(ledger._engine, "before_cursor_execute", execute)
+    sa.event.listen(ledger._engine, "before_cursor_execute", fail_on_insert)
     try:
         yield
     finally:
-        sa.event.remove(ledger._engine, "before_cursor_execute", execute)
+        sa.event.remove(ledger._engine, "before_cursor_execute", fail_on_insert)
 
 
 def test_named_partitions_are_skipped_with_a_reason(ledger: Ledger) -> None:
@@ -263,7 +267,7 @@ def test_named_partitions_are_skipped_with_a_reason(ledger: Ledger) -> None:
     named = [key("1"), key("2"), key("3")]
     skipped = operator_actions_for(ledger).preview(Action.REQUEUE, named).skipped
     assert "reprocessed or withdrawn" in skipped[key("2")]
-    assert skipped[key("3")] == "it is absent"
+    assert skipped[key("3")] == "status is absent"
     assert keys_in(operator_actions_for(ledger).preview(Action.WITHDRAW, named)) == [key("2")]
 
 
@@ -283,7 +287,7 @@ def test_marks_are_cleared_before_the_requeue(ledger: Ledger) -> None:
     assert [state.key for state in preview.marks_to_clear] == [key("1")]
     done = execute_preview(ledger, preview, action_request("retry"))
     assert ([state.key for state in done.changed], done.is_complete) == ([key("1"), key("2")], True)
-    assert [action.action for action in ledger.partition_actions(key("1"))] == [
+    assert [logged.action for logged in ledger.partition_actions(key("1"))] == [
         "mark_terminal",
         "clear_terminal",
         "requeue",
@@ -311,12 +315,12 @@ def test_due_partitions_are_requeued_in_both_lanes(timed_ledger: Ledger, clock: 
     result = actions.requeue_due(timed_ledger, action_request("tick-1"), source="google_ads", slots=8)
     requeued = {state.key for state in result.changed}
     assert (len(requeued & set(fresh)), len(requeued & set(old))) == (8, 8)
-    assert {action.action for partition in requeued for action in timed_ledger.partition_actions(partition)} == {
+    assert {logged.action for partition in requeued for logged in timed_ledger.partition_actions(partition)} == {
         "requeue"
     }
-    turn = {each.key for each in actions.next_requests(source="google_ads", slots=8)}
-    assert (len(turn & set(fresh)), len(turn & set(old))) == (6, 2)
-    assert turn <= requeued
+    chosen = {each.key for each in actions.next_requests(source="google_ads", slots=8)}
+    assert (len(chosen & set(fresh)), len(chosen & set(old))) == (6, 2)
+    assert chosen <= requeued
     assert actions.requeue_due(timed_ledger, action_request("tick-2"), source="google_ads", slots=8).changed == ()
     more = actions.requeue_due(timed_ledger, action_request("tick-3"), source="google_ads", slots=9)
     assert len(more.changed) == 2
@@ -331,11 +335,11 @@ def test_partition_that_failed_again_is_not_requeued(
     clock.tick(timedelta(hours=1))
     requeue = timed_ledger.execute
 
-    def late(*words: Any, **how: Any) -> ActionResult:
+    def fail_again_then_requeue(*args: Any, **kwargs: Any) -> ActionResult:
         record_failures(timed_ledger, [key()], "r2")
-        return requeue(*words, **how)
+        return requeue(*args, **kwargs)
 
-    monkeypatch.setattr(timed_ledger, "execute", late)
+    monkeypatch.setattr(timed_ledger, "execute", fail_again_then_requeue)
     actions = operator_actions_for(timed_ledger, today=clock.now.date())
     result = actions.requeue_due(timed_ledger, action_request("tick-1"), source="google_ads", slots=8)
     assert [type(refusal) for refusal in result.refused] == [StateChanged]
@@ -352,8 +356,8 @@ def test_backfills_do_not_delay_fresh_days(timed_ledger: Ledger, clock: FakeCloc
     actions = operator_actions_for(timed_ledger, today=clock.now.date())
     assert len(actions.next_requests(source="google_ads", slots=8)) == 8
     actions.requeue_due(timed_ledger, action_request("tick-1"), source="google_ads", slots=8)
-    turn = [each.key for each in actions.next_requests(source="google_ads", slots=8)]
-    assert (turn[0], len(turn)) == (fresh, 8)
+    chosen = [each.key for each in actions.next_requests(source="google_ads", slots=8)]
+    assert (chosen[0], len(chosen)) == (fresh, 8)
 
 
 def test_enqueue_requests_unrecorded_partitions(ledger: Ledger) -> None:
@@ -365,8 +369,8 @@ def test_enqueue_requests_unrecorded_partitions(ledger: Ledger) -> None:
     preview = operator_actions_for(ledger).preview(Action.ENQUEUE, named)
     assert keys_in(preview) == [key("4"), key("5")]
     assert preview.skipped == {
-        key("1"): "it is failed",
-        key("2"): "it is success",
+        key("1"): "status is failed",
+        key("2"): "status is success",
         key("3"): operator_actions.ALREADY_RECORDED,
     }
     ledger.insert_pending([key("5")])

@@ -1,4 +1,4 @@
-"""`state retry` and the other acts: what they show, when they ask, what they change, and what they tell."""
+"""Tests `state retry` and the other control actions: preview, confirmation, changes and report."""
 
 import os
 import pty
@@ -18,112 +18,112 @@ from ads_pipeline.errors import LedgerUnavailable
 from ads_pipeline.ledger.control.control_actions import ControlActions
 from ads_pipeline.pipeline import operator_actions
 from ads_pipeline_tests.cli.actions.builders import (
-    BECAUSE,
     DAY,
     FAILED,
-    GOOD,
     MARKED,
-    digest,
-    fail,
-    ledger_at,
-    recent,
-    somebody_answers,
-    stock,
+    REASON,
+    SUCCESSFUL,
+    fill_ledger,
+    open_ledger,
+    read_all_rows,
+    recent_key,
+    record_failures,
+    simulate_terminal,
 )
-from ads_pipeline_tests.cli.running import MAIN_SCRIPT, CommandResult, CommandLine
-from ads_pipeline_tests.ledger.builders import acceptance, accepted_runs, registered_runs
+from ads_pipeline_tests.cli.running import MAIN_SCRIPT, CommandLine, CommandResult
+from ads_pipeline_tests.ledger.builders import acceptance, accepted_runs, record_verdict, registered_runs
 
 VERBS = ("retry", "mark-terminal", "clear-terminal", "reprocess", "withdraw")
-MANY = [recent(customer) for customer in range(1001, 1024)]
+MANY = [recent_key(customer) for customer in range(1001, 1024)]
 Change = Callable[[], None]
 
 
 @pytest.fixture
 def cli(empty_cli: CommandLine) -> CommandLine:
-    stock(empty_cli)
+    fill_ledger(empty_cli)
     return empty_cli
 
 
 def states(cli: CommandLine, *partitions: Any) -> list[PartitionState]:
-    with ledger_at(cli) as ledger:
+    with open_ledger(cli) as ledger:
         return list(ledger.states(partitions).values())
 
 
-def action_id(ended: CommandResult) -> str:
-    (found,) = re.findall(r"^act ([0-9a-f-]{36})$", ended.out + ended.err, re.MULTILINE)
+def action_id(result: CommandResult) -> str:
+    (found,) = re.findall(r"^action ([0-9a-f-]{36})$", result.out + result.err, re.MULTILINE)
     return str(found)
 
 
-def answers(monkeypatch: pytest.MonkeyPatch, before: Change, *, agrees: bool = True) -> list[str]:
-    """Somebody is asked, and meanwhile something happens; the questions that were asked."""
-    somebody_answers(monkeypatch)
-    asked: list[str] = []
+def confirm_after(monkeypatch: pytest.MonkeyPatch, before: Change, *, agree: bool = True) -> list[str]:
+    """Run `before` at each confirmation and answer it. Returns the questions, filled as they are asked."""
+    simulate_terminal(monkeypatch)
+    questions: list[str] = []
 
     def confirm(question: str, **_: Any) -> bool:
-        asked.append(question)
+        questions.append(question)
         before()
-        if not agrees:
+        if not agree:
             raise typer.Abort
         return True
 
     monkeypatch.setattr(typer, "confirm", confirm)
-    return asked
+    return questions
 
 
 @pytest.mark.parametrize(
-    ("verb", "wanted", "changed", "now", "becomes"),
+    ("verb", "option", "changed", "now", "becomes"),
     [
         ("retry", "--all", FAILED, "failed, 1 attempt", "pending"),
         ("mark-terminal", "--all", FAILED, "failed, 1 attempt", "failed, terminal"),
         ("clear-terminal", "--all", [MARKED], "failed, 1 attempt", "failed, not marked"),
-        ("reprocess", "--all", GOOD, "success, 3 rows", "success, requested"),
-        ("withdraw", "--all", GOOD, "success, 3 rows", "pending, hidden"),
+        ("reprocess", "--all", SUCCESSFUL, "success, 3 rows", "success, requested"),
+        ("withdraw", "--all", SUCCESSFUL, "success, 3 rows", "pending, hidden"),
     ],
 )
-def test_an_act_shows_what_it_does(
-    cli: CommandLine, verb: str, wanted: str, changed: list[Any], now: str, becomes: str
+def test_preview_and_result_are_printed(
+    cli: CommandLine, verb: str, option: str, changed: list[Any], now: str, becomes: str
 ) -> None:
-    """Each partition with what it is and what it becomes; then how many, and the act's id."""
-    ended = cli.run("state", verb, wanted, *BECAUSE)
-    assert (ended.code, ended.err) == (0, "")
-    assert re.split(" {2,}", ended.lines[0].strip()) == ["customer", "query", "day", "now", "becomes"]
-    rows = [re.split(" {2,}", line.strip()) for line in ended.lines[1 : ended.lines.index("")]]
+    """The preview lists each partition before and after; the result has the count and the action's id."""
+    result = cli.run("state", verb, option, *REASON)
+    assert (result.code, result.err) == (0, "")
+    assert re.split(" {2,}", result.lines[0].strip()) == ["customer", "query", "day", "now", "becomes"]
+    rows = [re.split(" {2,}", line.strip()) for line in result.lines[1 : result.lines.index("")]]
     assert rows == [[each.customer_id, "campaign_daily", str(DAY), now, becomes] for each in changed]
-    many = "1 partition" if len(changed) == 1 else f"{len(changed)} partitions"
-    assert f"{many} to {verb}: " in ended.out
-    assert ended.lines[-2:] == [f"{verb}: {many} changed", f"act {action_id(ended)}"]
+    count = "1 partition" if len(changed) == 1 else f"{len(changed)} partitions"
+    assert f"{count} to {verb}: " in result.out
+    assert result.lines[-2:] == [f"{verb}: {count} changed", f"action {action_id(result)}"]
     for key in changed:
-        with ledger_at(cli) as ledger:
-            assert ledger.partition_actions(key)[-1].action_id == action_id(ended)
+        with open_ledger(cli) as ledger:
+            assert ledger.partition_actions(key)[-1].action_id == action_id(result)
 
 
 @pytest.mark.invariant("S14")
 @pytest.mark.parametrize("verb", VERBS)
-def test_an_act_that_is_typed_again_finds_nothing_to_do(cli: CommandLine, verb: str) -> None:
-    """It says so, ends with 0, and adds nothing to the log of acts."""
-    cli.run("state", verb, "--all", *BECAUSE)
-    before = digest(cli)
-    again = cli.run("state", verb, "--all", *BECAUSE)
+def test_repeated_action_changes_nothing(cli: CommandLine, verb: str) -> None:
+    """The second command exits with 0 and adds nothing to the log."""
+    cli.run("state", verb, "--all", *REASON)
+    before = read_all_rows(cli)
+    again = cli.run("state", verb, "--all", *REASON)
     assert again.code == 0
     assert again.lines[0] == f"nothing to {verb}"
-    assert digest(cli) == before
+    assert read_all_rows(cli) == before
 
 
 @pytest.mark.invariant("S15")
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_dry_run_writes_nothing(cli: CommandLine, verb: str) -> None:
-    """It shows what the act itself shows, asks nobody, and every row of every table stays as it is."""
-    before = digest(cli)
-    dry = cli.run("state", verb, "--all", *BECAUSE, "--dry-run")
+def test_dry_run_writes_nothing(cli: CommandLine, verb: str) -> None:
+    """A dry run prints the same preview, asks nothing, and leaves every row unchanged."""
+    before = read_all_rows(cli)
+    dry = cli.run("state", verb, "--all", *REASON, "--dry-run")
     assert (dry.code, dry.lines[-1]) == (0, "nothing was changed")
-    assert digest(cli) == before
-    done = cli.run("state", verb, "--all", *BECAUSE)
+    assert read_all_rows(cli) == before
+    done = cli.run("state", verb, "--all", *REASON)
     assert done.lines[: len(dry.lines) - 1] == dry.lines[:-1]
 
 
 @pytest.mark.invariant("S16")
-def test_an_act_is_logged_as_it_was_typed(cli: CommandLine) -> None:
-    """Who, by which words, with which filters and why, and when, in the very transaction that changed the states."""
+def test_action_is_logged_with_its_command_line(cli: CommandLine) -> None:
+    """The log has operator, command, filters, reason and the time of the state change."""
     words = (
         "state",
         "retry",
@@ -136,48 +136,48 @@ def test_an_act_is_logged_as_it_was_typed(cli: CommandLine) -> None:
         "--operator",
         "ada",
     )
-    ended = cli.run(*words)
-    with ledger_at(cli) as ledger:
-        (act,) = ledger.partition_actions(FAILED[0])
+    result = cli.run(*words)
+    with open_ledger(cli) as ledger:
+        (logged,) = ledger.partition_actions(FAILED[0])
         state = ledger.state(FAILED[0])
-    assert (act.action_id, act.action, act.operator) == (action_id(ended), "requeue", "ada")
-    assert (act.command, act.reason) == (shlex.join(words), "it's fixed")
-    assert (act.status_before, act.performed_at) == (Status.FAILED, state.updated_at)
-    logged = next(row for row in digest(cli)["control_actions"] if act.action_id in row)
-    assert f"--customer 101 --since {DAY}" in logged
+    assert (logged.action_id, logged.action, logged.operator) == (action_id(result), "requeue", "ada")
+    assert (logged.command, logged.reason) == (shlex.join(words), "it's fixed")
+    assert (logged.status_before, logged.performed_at) == (Status.FAILED, state.updated_at)
+    row = next(row for row in read_all_rows(cli)["control_actions"] if logged.action_id in row)
+    assert f"--customer 101 --since {DAY}" in row
 
 
 @pytest.mark.invariant("S16")
-def test_more_than_twenty_are_asked_about(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No changes nothing and ends with 1, yes does it, and --yes is not asked; twenty are done at once."""
-    with ledger_at(cli) as ledger:
-        fail(ledger, MANY)
-    before = digest(cli)
-    asked = answers(monkeypatch, lambda: None, agrees=False)
-    refused = cli.run("state", "retry", "--all", *BECAUSE)
-    assert (refused.code, asked) == (1, ["retry 27 partitions?"])
+def test_more_than_twenty_changes_need_confirmation(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ "No" exits with 1 and changes nothing, "yes" proceeds, --yes skips the question, and 20 changes need none."""
+    with open_ledger(cli) as ledger:
+        record_failures(ledger, MANY)
+    before = read_all_rows(cli)
+    questions = confirm_after(monkeypatch, lambda: None, agree=False)
+    refused = cli.run("state", "retry", "--all", *REASON)
+    assert (refused.code, questions) == (1, ["retry 27 partitions?"])
     assert "and 7 more" in refused.lines
-    assert digest(cli) == before
-    asked = answers(monkeypatch, lambda: None)
-    assert cli.run("state", "retry", *map(str, MANY[:20]), *BECAUSE).code == 0
-    assert asked == []
-    assert cli.run("state", "mark-terminal", *map(str, FAILED), *BECAUSE, "--yes").code == 0
-    with ledger_at(cli) as ledger:
-        accepted_runs(ledger, [recent(customer) for customer in range(2001, 2031)])
-    assert cli.run("state", "reprocess", "--all", *BECAUSE).code == 0
-    assert asked == ["reprocess 32 partitions?"]
-    assert cli.run("state", "withdraw", "--all", *BECAUSE, "--yes").code == 0
-    assert asked == ["reprocess 32 partitions?"]
+    assert read_all_rows(cli) == before
+    questions = confirm_after(monkeypatch, lambda: None)
+    assert cli.run("state", "retry", *map(str, MANY[:20]), *REASON).code == 0
+    assert questions == []
+    assert cli.run("state", "mark-terminal", *map(str, FAILED), *REASON, "--yes").code == 0
+    with open_ledger(cli) as ledger:
+        accepted_runs(ledger, [recent_key(customer) for customer in range(2001, 2031)])
+    assert cli.run("state", "reprocess", "--all", *REASON).code == 0
+    assert questions == ["reprocess 32 partitions?"]
+    assert cli.run("state", "withdraw", "--all", *REASON, "--yes").code == 0
+    assert questions == ["reprocess 32 partitions?"]
 
 
 @pytest.mark.invariant("S16")
 @pytest.mark.parametrize(("answer", "code"), [(b"n\n", 1), (b"y\n", 0)])
-def test_somebody_at_a_terminal_is_asked(cli: CommandLine, answer: bytes, code: int) -> None:
-    """The question stands on standard error, so that the answer can be piped; only yes changes anything."""
-    with ledger_at(cli) as ledger:
-        fail(ledger, MANY)
+def test_question_goes_to_standard_error(cli: CommandLine, answer: bytes, code: int) -> None:
+    """The question does not mix with piped output, and only "yes" changes anything."""
+    with open_ledger(cli) as ledger:
+        record_failures(ledger, MANY)
     keyboard, terminal = pty.openpty()
-    words = ("state", "retry", "--all", *BECAUSE, "--json")
+    words = ("state", "retry", "--all", *REASON, "--json")
     started = subprocess.Popen(
         [sys.executable, "-c", MAIN_SCRIPT, *words],
         env=cli.environ(),
@@ -186,7 +186,7 @@ def test_somebody_at_a_terminal_is_asked(cli: CommandLine, answer: bytes, code: 
         stderr=subprocess.PIPE,
     )
     os.write(keyboard, answer)
-    out, err = started.communicate(timeout=60)
+    out, err = started.communicate(timeout=600)
     os.close(keyboard)
     os.close(terminal)
     assert started.returncode == code
@@ -196,125 +196,129 @@ def test_somebody_at_a_terminal_is_asked(cli: CommandLine, answer: bytes, code: 
 
 
 @pytest.mark.invariant("S16")
-def test_where_nobody_can_be_asked_nothing_is_done(cli: CommandLine) -> None:
-    """A script has to say --yes; it is told so, and the code is 64."""
-    with ledger_at(cli) as ledger:
-        fail(ledger, MANY)
-    before = digest(cli)
-    ended = cli.run("state", "retry", "--all", *BECAUSE)
-    assert (ended.code, ended.out) == (64, "")
-    assert "27 partitions would change and nobody can be asked here" in ended.err
-    assert digest(cli) == before
-    assert cli.run("state", "retry", "--all", *BECAUSE, "--yes").code == 0
+def test_without_terminal_confirmation_needs_yes(cli: CommandLine) -> None:
+    """A script without --yes exits with 64 and changes nothing."""
+    with open_ledger(cli) as ledger:
+        record_failures(ledger, MANY)
+    before = read_all_rows(cli)
+    result = cli.run("state", "retry", "--all", *REASON)
+    assert (result.code, result.out) == (64, "")
+    assert "27 partitions would change, and there is no terminal to ask" in result.err
+    assert read_all_rows(cli) == before
+    assert cli.run("state", "retry", "--all", *REASON, "--yes").code == 0
 
 
 @pytest.mark.invariant("S16")
-def test_every_partition_must_be_said(cli: CommandLine) -> None:
-    """An act without a name and without a filter is refused, unless --all says that it is meant."""
-    ended = cli.run("state", "retry", *BECAUSE, "--yes")
-    assert (ended.code, ended.out) == (64, "")
-    assert "--all" in ended.err
+def test_selecting_every_partition_needs_all(cli: CommandLine) -> None:
+    """An action without partitions and filters is refused unless --all is given."""
+    result = cli.run("state", "retry", *REASON, "--yes")
+    assert (result.code, result.out) == (64, "")
+    assert "--all" in result.err
 
 
 @pytest.mark.invariant("S13", "S14")
-def test_only_what_was_previewed_is_touched(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What fails again or is mended while somebody is asked is left alone and named; the rest is done."""
-    again, mended, *others = MANY
-    newcomer = recent(9999)
-    with ledger_at(cli) as ledger:
-        fail(ledger, MANY)
+def test_partitions_changed_after_the_preview_remain(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition that fails again or succeeds during the confirmation is not changed; the others are."""
+    failed_again, succeeded, *others = MANY
+    newly_failed = recent_key(9999)
+    with open_ledger(cli) as ledger:
+        record_failures(ledger, MANY)
 
     def meanwhile() -> None:
-        with ledger_at(cli) as ledger:
-            fail(ledger, [again, newcomer], "r2")
-            (good,) = registered_runs(ledger, mended, "r2")
-            ledger.record_verdict(acceptance(good))
+        with open_ledger(cli) as ledger:
+            record_failures(ledger, [failed_again, newly_failed], "r2")
+            (accepted,) = registered_runs(ledger, succeeded, "r2")
+            record_verdict(ledger, acceptance(accepted))
 
-    answers(monkeypatch, meanwhile)
-    ended = cli.run("state", "retry", "--query", "campaign_daily", *BECAUSE)
-    assert ended.code == 2
-    assert f"left: {again}: it was failed after 1 attempt when it was looked at and is failed after 2" in ended.err
-    assert f"left: {mended}: it was failed after 1 attempt when it was looked at and is success after 2" in ended.err
-    assert ended.lines[-5:] == [
-        "retry: 25 partitions changed, 2 left",
-        f"act {action_id(ended)}",
-        "what is left, to look at again:",
-        f"  {again} \\",
-        f"  {mended}",
+    confirm_after(monkeypatch, meanwhile)
+    result = cli.run("state", "retry", "--query", "campaign_daily", *REASON)
+    assert result.code == 2
+    assert (
+        f"remaining: {failed_again}: it was failed after 1 attempt in the preview and is failed after 2" in result.err
+    )
+    assert (
+        f"remaining: {succeeded}: it was failed after 1 attempt in the preview and is success after 2" in result.err
+    )
+    assert result.lines[-5:] == [
+        "retry: 25 partitions changed, 2 remaining",
+        f"action {action_id(result)}",
+        "remaining, to preview again:",
+        f"  {failed_again} \\",
+        f"  {succeeded}",
     ]
-    with ledger_at(cli) as ledger:
-        found = ledger.states([again, mended, newcomer, MARKED, *others, *FAILED])
+    with open_ledger(cli) as ledger:
+        found = ledger.states([failed_again, succeeded, newly_failed, MARKED, *others, *FAILED])
     assert [state.status for state in found.values()] == [
         *(Status.FAILED, Status.SUCCESS, Status.FAILED, Status.FAILED),
         *[Status.PENDING] * 25,
     ]
-    pasted = shlex.split(" ".join(ended.lines[-2:]).replace("\\", ""))
-    assert cli.run("state", "retry", *pasted, *BECAUSE).lines[-2] == "retry: 1 partition changed"
+    remaining = shlex.split(" ".join(result.lines[-2:]).replace("\\", ""))
+    assert cli.run("state", "retry", *remaining, *REASON).lines[-2] == "retry: 1 partition changed"
 
 
 @pytest.mark.invariant("S14")
-def test_an_outage_on_the_way_leaves_the_rest_named(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was done stands; the code is 2, and what remains can be pasted as arguments."""
+def test_outage_lists_remaining_partitions(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finished batches stay, the exit code is 2, and the remaining partitions are printed as arguments."""
     monkeypatch.setattr(operator_actions, "PARTITIONS_PER_TRANSACTION", 3)
-    carry_out, calls = ControlActions.execute, [0]
+    execute, calls = ControlActions.execute, [0]
 
-    def fails_second(self: ControlActions, *words: Any, **more: Any) -> Any:
+    def fail_second_call(self: ControlActions, *args: Any, **kwargs: Any) -> Any:
         calls[0] += 1
         if calls[0] == 2:
             raise LedgerUnavailable("busy")
-        return carry_out(self, *words, **more)
+        return execute(self, *args, **kwargs)
 
-    monkeypatch.setattr(ControlActions, "execute", fails_second)
-    ended = cli.run("state", "retry", "--all", *BECAUSE)
-    assert ended.code == 2
-    assert ended.err == f"left: {FAILED[3]}: busy\n"
-    assert ended.lines[-4] == "retry: 3 partitions changed, 1 left"
-    assert ended.lines[-1] == f"  {FAILED[3]}"
-    assert cli.run("state", "retry", ended.lines[-1].strip(), *BECAUSE).code == 0
+    monkeypatch.setattr(ControlActions, "execute", fail_second_call)
+    result = cli.run("state", "retry", "--all", *REASON)
+    assert result.code == 2
+    assert result.err == f"remaining: {FAILED[3]}: busy\n"
+    assert result.lines[-4] == "retry: 3 partitions changed, 1 remaining"
+    assert result.lines[-1] == f"  {FAILED[3]}"
+    assert cli.run("state", "retry", result.lines[-1].strip(), *REASON).code == 0
 
 
-def test_terminal_ones_need_a_word(cli: CommandLine) -> None:
-    """They are left out and counted; --clear-terminal takes them along, and clears their marks before."""
-    left = cli.run("state", "retry", str(MARKED), *BECAUSE)
-    assert left.lines[0] == "nothing to retry"
-    assert "terminal: marked as terminal; clear the marker" in " ".join(left.out.split())
-    done = cli.run("state", "retry", str(MARKED), *BECAUSE, "--clear-terminal")
+def test_terminal_partitions_need_clear_terminal(cli: CommandLine) -> None:
+    """They are skipped; --clear-terminal includes them and clears their marks first."""
+    skipped = cli.run("state", "retry", str(MARKED), *REASON)
+    assert skipped.lines[0] == "nothing to retry"
+    assert "terminal: marked as terminal; clear the mark" in " ".join(skipped.out.split())
+    done = cli.run("state", "retry", str(MARKED), *REASON, "--clear-terminal")
     assert "pending, mark cleared" in done.out
     assert states(cli, MARKED)[0].status is Status.PENDING
-    with ledger_at(cli) as ledger:
+    with open_ledger(cli) as ledger:
         assert ledger.retry_queue.find_marked([MARKED]) == set()
-        assert [act.action for act in ledger.partition_actions(MARKED)[1:]] == ["clear_terminal", "requeue"]
+        assert [logged.action for logged in ledger.partition_actions(MARKED)[1:]] == ["clear_terminal", "requeue"]
 
 
-def test_what_raw_knows_nothing_of_needs_a_word(cli: CommandLine) -> None:
-    """Fetching it again would find the same nothing; --force does it all the same."""
+def test_partitions_without_sealed_run_need_force(cli: CommandLine) -> None:
+    """A retry skips a partition without a sealed run unless --force is given."""
     (cli.home / "raw").mkdir()
-    left = cli.run("state", "retry", str(FAILED[0]), *BECAUSE)
-    assert "raw holds no run of it" in left.out
+    skipped = cli.run("state", "retry", str(FAILED[0]), *REASON)
+    assert "no sealed run on disk" in skipped.out
     assert states(cli, FAILED[0])[0].status is Status.FAILED
-    assert cli.run("state", "retry", str(FAILED[0]), *BECAUSE, "--force").code == 0
+    assert cli.run("state", "retry", str(FAILED[0]), *REASON, "--force").code == 0
     assert states(cli, FAILED[0])[0].status is Status.PENDING
 
 
-def test_a_class_of_errors_narrows(cli: CommandLine) -> None:
-    """Only partitions whose last failure was of that class are meant; a class that nothing has is a mistake."""
-    with ledger_at(cli) as ledger:
-        fail(ledger, FAILED[:1], "r2", "quota_exhausted")
-    done = cli.run("state", "retry", "--error-class", "quota_exhausted", *BECAUSE)
+def test_error_class_filters_failures(cli: CommandLine) -> None:
+    """Only partitions whose last failure has that class are selected; an unknown class is refused."""
+    with open_ledger(cli) as ledger:
+        record_failures(ledger, FAILED[:1], "r2", "quota_exhausted")
+    done = cli.run("state", "retry", "--error-class", "quota_exhausted", *REASON)
     assert "retry: 1 partition changed" in done.lines
     assert [state.status for state in states(cli, *FAILED[:2])] == [Status.PENDING, Status.FAILED]
-    assert "nothing to retry" in cli.run("state", "retry", "--error-class", "damaged", *BECAUSE).lines
-    wrong = cli.run("state", "retry", "--error-class", "contrct", *BECAUSE)
-    assert wrong.code == 64
-    assert "did you mean contract?" in wrong.err
+    assert "nothing to retry" in cli.run("state", "retry", "--error-class", "damaged", *REASON).lines
+    unknown = cli.run("state", "retry", "--error-class", "contrct", *REASON)
+    assert unknown.code == 64
+    assert "did you mean contract?" in unknown.err
 
 
-def test_a_program_gets_a_line_for_each_partition(cli: CommandLine) -> None:
-    """Planned, done or left out, each with what it was and is; what people are told goes to standard error."""
-    words = ("state", "retry", str(FAILED[0]), str(MARKED), *BECAUSE, "--json")
+def test_json_has_one_line_per_partition(cli: CommandLine) -> None:
+    """Each line has the result, the old and the new description; notes go to standard error."""
+    words = ("state", "retry", str(FAILED[0]), str(MARKED), *REASON, "--json")
     dry, done = cli.run(*words, "--dry-run"), cli.run(*words)
-    assert [each["result"] for each in dry.objects] == ["planned", "left out"]
-    assert [each["result"] for each in done.objects] == ["done", "left out"]
+    assert [each["result"] for each in dry.objects] == ["planned", "skipped"]
+    assert [each["result"] for each in done.objects] == ["done", "skipped"]
     assert done.objects[0] | {"action_id": None} == {
         "source": "google_ads",
         "customer_id": "101",
@@ -332,40 +336,40 @@ def test_a_program_gets_a_line_for_each_partition(cli: CommandLine) -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_preview_fits_eighty_columns_without_colours(cli: CommandLine, verb: str) -> None:
-    """Also where the partitions have long names, and what is left out has long reasons."""
-    with ledger_at(cli) as ledger:
-        fail(ledger, [recent("1" * 20, "search_term_daily")])
-        accepted_runs(ledger, [recent("2" * 20, "search_term_daily")])
-    ended = cli.run("state", verb, "--all", *BECAUSE, "--dry-run")
-    assert max(map(len, ended.lines)) <= 80
-    assert "\x1b" not in ended.out
+def test_preview_fits_eighty_columns_without_colours(cli: CommandLine, verb: str) -> None:
+    """The preview fits also with long partition names and long skip reasons."""
+    with open_ledger(cli) as ledger:
+        record_failures(ledger, [recent_key("1" * 20, "search_term_daily")])
+        accepted_runs(ledger, [recent_key("2" * 20, "search_term_daily")])
+    result = cli.run("state", verb, "--all", *REASON, "--dry-run")
+    assert max(map(len, result.lines)) <= 80
+    assert "\x1b" not in result.out
 
 
-def test_hostile_words_reach_no_terminal(cli: CommandLine) -> None:
-    """Neither the reason nor the operator's name can colour or break a line wherever the act is told."""
-    cli.run("state", "withdraw", str(GOOD[0]), "--reason", "\x1b[31mred\n", "--operator", "a\x1b[0m")
-    told = cli.run("state", "why", str(GOOD[0]))
-    assert all(line.isprintable() for line in told.lines)
+def test_hostile_text_is_escaped(cli: CommandLine) -> None:
+    """Neither the reason nor the operator's name can colour or break a line."""
+    cli.run("state", "withdraw", str(SUCCESSFUL[0]), "--reason", "\x1b[31mred\n", "--operator", "a\x1b[0m")
+    report = cli.run("state", "why", str(SUCCESSFUL[0]))
+    assert all(line.isprintable() for line in report.lines)
 
 
-def test_each_act_has_a_verb() -> None:
-    """What operators may do to partitions, the command line offers; a backfill is of those that are not recorded."""
+def test_every_action_has_a_command() -> None:
+    """The command line offers every control action; enqueue is the only one for unrecorded partitions."""
     assert set(control_actions.ACTION_COMMANDS) == set(operator_actions.CANDIDATES)
     assert tuple(verb.name for verb in control_actions.ACTION_COMMANDS.values()) == ("enqueue", *VERBS)
 
 
-def test_a_backfill_is_asked_for(cli: CommandLine) -> None:
-    """Each day of each query and customer that nobody has heard of, and nothing that is recorded; then it is due."""
+def test_enqueue_requests_unrecorded_partitions(cli: CommandLine) -> None:
+    """Each unrecorded day of the selected queries and customers becomes due; recorded ones are skipped."""
     words = ("--customer", "1", "--query", "campaign_daily", "--since", "2026-01-01", "--until", "2026-01-03")
-    ended = cli.run("state", "enqueue", *words, "--reason", "moved here")
-    assert (ended.code, ended.lines[-2]) == (0, "enqueue: 3 partitions changed")
+    result = cli.run("state", "enqueue", *words, "--reason", "moved here")
+    assert (result.code, result.lines[-2]) == (0, "enqueue: 3 partitions changed")
     again = cli.run("state", "enqueue", *words, "--reason", "moved here")
     assert (again.code, again.lines[0]) == (0, "nothing to enqueue")
-    assert "it is recorded already" in " ".join(again.out.split())
+    assert "already recorded" in " ".join(again.out.split())
     due = [f"{each['customer_id']}/{each['logical_date']}" for each in cli.run("state", "due", "--json").objects]
     assert [each for each in due if each.startswith("1/")] == [f"1/2026-01-0{day}" for day in (1, 2, 3)]
-    assert cli.run("state", "enqueue", str(GOOD[0]), "--reason", "x").lines[0] == "nothing to enqueue"
+    assert cli.run("state", "enqueue", str(SUCCESSFUL[0]), "--reason", "x").lines[0] == "nothing to enqueue"
 
 
 @pytest.mark.parametrize(
@@ -381,8 +385,8 @@ def test_a_backfill_is_asked_for(cli: CommandLine) -> None:
     ],
     ids=" ".join,
 )
-def test_a_backfill_says_its_days(cli: CommandLine, words: tuple[str, ...]) -> None:
-    """Without both ends, or beyond today, or of what is not in the query file, nothing is enqueued."""
-    before = digest(cli)
+def test_enqueue_needs_valid_days(cli: CommandLine, words: tuple[str, ...]) -> None:
+    """A missing end, a future day, a wrong order or an undefined query enqueues nothing."""
+    before = read_all_rows(cli)
     assert cli.run("state", "enqueue", *words, "--reason", "x").code == 64
-    assert digest(cli) == before
+    assert read_all_rows(cli) == before

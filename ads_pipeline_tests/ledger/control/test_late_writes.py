@@ -132,7 +132,7 @@ def test_process_resumed_after_its_lease_changes_nothing(url: str, backdoor: sa.
         send_newline(suspended)
         answers = [read_line(suspended) for _ in WRITES]
         assert [answer.partition(": run heir claimed it at")[0] for answer in answers] == [
-            f"{name}: {key()}: run zombie may not write of it" for name in WRITES
+            f"{name}: {key()}: run zombie may not write to it" for name in WRITES
         ]
         assert read_line(suspended) == "lost"
         assert everything(backdoor) == before

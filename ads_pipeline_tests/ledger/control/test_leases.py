@@ -104,7 +104,7 @@ def test_renewal_keeps_but_never_revives_a_lease(lease: Opening, clock: FakeCloc
     assert not silent.renew()
     assert not ended.renew()
     for lost in (silent, ended):
-        with pytest.raises(LeaseLost, match=f"run {lost.run_id} may write of nothing: .*; start a new run"):
+        with pytest.raises(LeaseLost, match=f"run {lost.run_id} may not write: .*; start a new run"):
             lost.open()
         with pytest.raises(LeaseLost):
             lost.claim([key()])
@@ -200,7 +200,7 @@ def test_run_writes_only_partitions_it_holds(
     if how == "taken over":
         lease("engine-2").claim([key()])
     before = everything(backdoor)
-    with pytest.raises(LeaseLost, match=f"^{key()}: run engine-1 may not write of it: ") as caught:
+    with pytest.raises(LeaseLost, match=f"^{key()}: run engine-1 may not write to it: ") as caught:
         WRITES[write](ledger_under(held))
     assert (caught.value.run_id, caught.value.partition) == ("engine-1", str(key()))
     assert not caught.value.is_transient
