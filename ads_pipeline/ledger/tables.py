@@ -1,6 +1,6 @@
-"""Names the ledger's tables and columns for those who build statements.
+"""The tables and columns of the ledger, for building statements. `control.tables` has those of the control actions.
 
-The constraints, indexes and triggers stand in `migrations`, once; a test holds the two against each other.
+Constraints, indexes and triggers are in `migrations`. A test compares the two.
 """
 
 from datetime import UTC, date, datetime
@@ -12,7 +12,7 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 
 
 def instant_text(instant: datetime) -> str:
-    """Fixed width and always UTC, so that text order is time order; Postgres reads it as well."""
+    """The instant in UTC as text of fixed width, so that text order is time order. Postgres accepts it too."""
     return instant.astimezone(UTC).isoformat(timespec="microseconds")[:26] + "Z"
 
 
@@ -30,7 +30,7 @@ class Instant(TypeDecorator[datetime]):
 
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:  # noqa: ARG002 - the base's
         if isinstance(value, str):
-            return datetime.fromisoformat(value)  # its Z says UTC; strptime takes forty times as long
+            return datetime.fromisoformat(value)  # the text ends in Z; strptime takes forty times as long
         return None if value is None else value.astimezone(UTC)
 
 
@@ -71,7 +71,7 @@ partition_state = sa.Table(
     sa.Column("attempt_count", sa.Integer),
 )
 
-# Every run the ledger was told of. The ordinal is the order of registration, and the only order between runs.
+# Every registered run. The ordinal is the order of registration, the only order between the runs of a partition.
 runs = sa.Table(
     "runs",
     metadata,
@@ -84,8 +84,8 @@ runs = sa.Table(
     sa.Column("registered_at", Instant),
 )
 
-# Every verdict, numbered within its partition. The last two columns are what stood once it had been recorded: the
-# ordinal of the current run, and of the run whose rejection the error message tells.
+# Every verdict, numbered within its partition. After the verdict, current_ordinal is the ordinal of the current run,
+# and message_ordinal the ordinal of the run that the state's error_message is about.
 attempts = sa.Table(
     "attempts",
     metadata,
@@ -105,7 +105,7 @@ attempts = sa.Table(
     sa.Column("message_ordinal", sa.Integer),
 )
 
-# Which run the warehouse shows for a partition, written only after its rows are there.
+# The run that readers see of a partition. It is written after the rows are in the warehouse.
 warehouse_pointer = sa.Table(
     "warehouse_pointer",
     metadata,
@@ -118,7 +118,7 @@ warehouse_pointer = sa.Table(
     sa.Column("changed_at", Instant),
 )
 
-# The first publication of a run; publishing it again adds nothing.
+# The first publication of each run. Publishing it again adds no row.
 load_records = sa.Table(
     "load_records",
     metadata,
@@ -130,7 +130,7 @@ load_records = sa.Table(
     sa.Column("loaded_at", Instant),
 )
 
-# The verdicts that reject what readers get: hidden at once, recorded when the warehouse has let go of the rows.
+# Unfinished demotions: the rows are hidden at once, and the verdict is recorded when the warehouse has removed them.
 demotions = sa.Table(
     "demotions",
     metadata,
@@ -157,8 +157,8 @@ control_actions = sa.Table(
     sa.Column("performed_at", Instant),
 )
 
-# The partitions an act changed, what they were before it, and how many attempts they counted then, which earlier
-# releases did not keep.
+# The partitions that an action changed, with their status and number of attempts before it. The number gives actions
+# and verdicts one order. Their times cannot: an action is dated before it waits for its locks.
 control_action_partitions = sa.Table(
     "control_action_partitions",
     metadata,
@@ -168,7 +168,7 @@ control_action_partitions = sa.Table(
     sa.Column("attempt_no", sa.Integer),
 )
 
-# Where each run's events stand: its row is the lock of its order. `projected_seq` is how far the snapshot is.
+# The newest event of each run. The row is locked to append events in order. The snapshot includes projected_seq.
 run_head = sa.Table(
     "run_head",
     metadata,
@@ -202,7 +202,7 @@ run_events = sa.Table(
     sa.Column("parent_event_id", sa.Text),
 )
 
-# What the events make of a run: derived, and made anew from them at any time.
+# The snapshot of each run, folded from its events. It can be rebuilt at any time.
 run_snapshots = sa.Table(
     "run_snapshots",
     metadata,
@@ -225,7 +225,7 @@ run_steps = sa.Table(
     sa.Column("status", sa.Text),
 )
 
-# ADR-026's table, with its columns and no other.
+# The table of ADR-026, with exactly its columns.
 partition_status = sa.Table(
     "partition_status",
     metadata,
@@ -245,8 +245,8 @@ partition_status = sa.Table(
     sa.Column("row_version", sa.Text),
 )
 
-# Every finish that is no verdict: loads, and attempts that ended without one. With `attempts` these are all that
-# partition_status is folded from.
+# Finished attempts without a verdict: loads, and attempts that failed before it. partition_status is folded from
+# these and from `attempts`.
 finished_attempts = sa.Table(
     "finished_attempts",
     metadata,
@@ -258,7 +258,7 @@ finished_attempts = sa.Table(
     sa.Column("code_version", sa.Text),
 )
 
-# The version of each asset's definition, and since when it is the one that runs.
+# The code version of each asset, and since when it is in use.
 code_versions = sa.Table(
     "code_versions",
     metadata,

@@ -1,4 +1,4 @@
-"""What an examination asks the ledger: the same on both databases, and no word of work that is under way."""
+"""Inspection of a whole ledger: contradictions, runs, pointers and open engine runs."""
 
 import threading
 import time
@@ -36,8 +36,8 @@ from ads_pipeline_tests.ledger.histories import SCRIPTED_HISTORY, apply_history
 
 
 @pytest.mark.invariant("L3")
-def test_states_that_follow_from_their_logs_are_passed_over(url: str) -> None:
-    """Whatever happened to them; one that somebody wrote past the ledger is told with what is and what should be."""
+def test_state_that_does_not_follow_from_its_log_is_found(url: str) -> None:
+    """States after a long history are all consistent. A row changed by plain SQL is reported with both states."""
     clock = FakeClock()
     with Ledger.opened(url, clock=clock) as ledger:
         apply_history(ledger, clock, SCRIPTED_HISTORY)
@@ -45,54 +45,56 @@ def test_states_that_follow_from_their_logs_are_passed_over(url: str) -> None:
         assert list(ledger.find_contradictions()) == []
     engine = database.open_engine(url)
     at = "2030-01-01T00:00:00.000000Z"
-    wrong = f"UPDATE partition_state SET status = 'pending', updated_at = '{at}' WHERE customer_id = '6'"
-    database.transact(engine, lambda connection: connection.exec_driver_sql(wrong))
+    corruption = f"UPDATE partition_state SET status = 'pending', updated_at = '{at}' WHERE customer_id = '6'"
+    database.transact(engine, lambda connection: connection.exec_driver_sql(corruption))
     engine.dispose()
     with LedgerInspection.opened(url) as ledger:
-        ((where, problem),) = ledger.find_contradictions()
-    assert where == key("6")
+        ((partition, problem),) = ledger.find_contradictions()
+    assert partition == key("6")
     assert problem.startswith("its row says pending from r1 of 3 rows after 1 attempts at 2030-01-01 00:00:00+00:00")
     assert "its log says success from r1 of 3 rows after 1 attempts at 2026-" in problem
 
 
-def test_runs_are_told_in_the_order_of_their_paths(ledger: Ledger, url: str) -> None:
-    """Which is how raw finds them, so that the two can be held side by side."""
-    places = [key(customer, query_name=name) for customer in ("10", "9", "100", "1") for name in ("a_b", "ab", "a")]
-    for partition in places:
+def test_runs_are_listed_in_path_order(ledger: Ledger, url: str) -> None:
+    """Raw lists its directories in the same order, so that both lists can be merged."""
+    partitions = [
+        key(customer, query_name=name) for customer in ("10", "9", "100", "1") for name in ("a_b", "ab", "a")
+    ]
+    for partition in partitions:
         registered_runs(ledger, partition, "r2", "R1", "r10", "r-1", "r1")
     with LedgerInspection.opened(url) as inspection:
-        paths = [known.registered.run.path for known in inspection.list_runs("google_ads")]
+        paths = [inspected.registered.run.path for inspected in inspection.list_runs("google_ads")]
         assert inspection.list_sources() == ["google_ads"]
     assert paths == sorted(paths, key=lambda path: path.split("/"))
     assert len(paths) == 60
 
 
-def test_a_run_is_known_with_its_last_verdict(ledger: Ledger, url: str) -> None:
-    """And whether a success has it as its current run; a partition that was withdrawn has none that is."""
+def test_run_is_listed_with_its_last_verdict(ledger: Ledger, url: str) -> None:
+    """`is_current` is true only for the current run of a success, not for one of a withdrawn partition."""
     accepted_runs(ledger, keys(2))
     (newer,) = registered_runs(ledger, keys(1)[0], "r2")
     record_verdict(ledger, rejection(newer))
     ledger.execute(Action.WITHDRAW, [keys(2)[1]], action_request())
     with LedgerInspection.opened(url) as inspection:
-        found = [(each.registered.run.run_id, each.outcome, each.is_current) for each in inspection.list_runs("google_ads")]
-        assert inspection.inspect_run(newer) == list(inspection.list_runs("google_ads"))[1]
+        inspected = list(inspection.list_runs("google_ads"))
+        assert inspection.inspect_run(newer) == inspected[1]
         assert inspection.inspect_run(run(keys(1)[0], "r3")) is None
-    assert found == [
+    assert [(each.registered.run.run_id, each.outcome, each.is_current) for each in inspected] == [
         ("r1", Outcome.ACCEPTED, True),
         ("r2", Outcome.REJECTED, False),
         ("r1", Outcome.ACCEPTED, False),
     ]
 
 
-def test_pointers_astray_are_those_not_at_the_current_run(ledger: Ledger, url: str, backdoor: sa.Engine) -> None:
-    """One that was withdrawn shows nothing, and is none of them."""
+def test_misplaced_pointers_are_found(ledger: Ledger, url: str, backdoor: sa.Engine) -> None:
+    """A pointer at an older run and one that differs from the registration are found. A withdrawn one is not."""
     first, second, third, fourth = keys(4)
     accepted_runs(ledger, keys(4))
     publish_runs(ledger, *(run(each, "r1") for each in keys(4)))
     accepted_runs(ledger, [second], "r2")
     ledger.execute(Action.WITHDRAW, [third], action_request())
-    wrong = f"UPDATE warehouse_pointer SET schema_version = '9' WHERE customer_id = '{fourth.customer_id}'"
-    database.transact(backdoor, lambda connection: connection.exec_driver_sql(wrong))
+    corruption = f"UPDATE warehouse_pointer SET schema_version = '9' WHERE customer_id = '{fourth.customer_id}'"
+    database.transact(backdoor, lambda connection: connection.exec_driver_sql(corruption))
     with LedgerInspection.opened(url) as inspection:
         found = {each.run.key: each for each in inspection.find_misplaced_pointers()}
     assert set(found) == {second, fourth}
@@ -101,8 +103,8 @@ def test_pointers_astray_are_those_not_at_the_current_run(ledger: Ledger, url: s
     assert first not in found
 
 
-def test_open_runs_are_told_with_their_lease(ledger: Ledger, url: str, backdoor: sa.Engine) -> None:
-    """When they were last heard of, and until when they hold their claims; not those that are not projected."""
+def test_open_runs_are_listed_with_their_lease(ledger: Ledger, url: str, backdoor: sa.Engine) -> None:
+    """Each has the times of its last event and of its lease. Runs whose snapshot is behind are left out."""
     accepted_runs(ledger, keys(1))
     run_id = ledger.origin.run_id
     with LedgerInspection.opened(url) as inspection:
