@@ -10,17 +10,25 @@ from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.values import RunRegistration
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import PAYLOAD
-from ads_pipeline_tests.builders import ROWS, facts
+from ads_pipeline_tests.builders import ROWS, seal_facts
 from ads_pipeline_tests.cli.running import WEEK, CommandLine, DemoCommandLine
 from ads_pipeline_tests.cli.test_exit_codes import on_terminal
-from ads_pipeline_tests.ledger.builders import acceptance, key, publish_runs, registered_runs, rejection, run
+from ads_pipeline_tests.ledger.builders import (
+    acceptance,
+    key,
+    publish_runs,
+    record_verdict,
+    registered_runs,
+    rejection,
+    run,
+)
 
 ALL = ("--since", "2026-02-01", "--until", "2026-02-28")
 
 
 def seal(cli: CommandLine, *runs: Run) -> None:
     for each in runs:
-        RawRuns(cli.home / "raw").land(each, ROWS, facts())
+        RawRuns(cli.home / "raw").land(each, ROWS, seal_facts())
 
 
 def tamper(cli: CommandLine, each: Run) -> Path:
@@ -87,8 +95,8 @@ def test_demoted_run_is_not_current(empty_cli: CommandLine) -> None:
     seal(empty_cli, run(key(), "r1"))
     with Ledger.opened(f"sqlite:///{empty_cli.home / 'ledger.db'}") as ledger:
         (first,) = registered_runs(ledger, key(), "r1")
-        ledger.record_verdict(acceptance(first))
-        ledger.record_verdict(rejection(first, validation_id="again"))
+        record_verdict(ledger, acceptance(first))
+        record_verdict(ledger, rejection(first, validation_id="again"))
     assert empty_cli.run("raw", "list", *ALL).lines[-1] == "1 sealed run: 1 rejected"
 
 

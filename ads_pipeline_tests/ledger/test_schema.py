@@ -80,7 +80,7 @@ def test_many_may_open_the_first_ledger_at_once(kind: str, tmp_path: Path, reque
     together = Barrier(6)
 
     def open_and_write(writer: int) -> None:
-        together.wait(30)
+        together.wait(300)
         with Ledger.opened(url) as ledger:
             accepted_runs(ledger, [key(str(writer))])
 

@@ -132,7 +132,7 @@ def test_append_reads_again_after_waiting_for_the_lock(postgres_url: str) -> Non
 
     def pause(_connection: sa.Connection) -> None:
         held.set()
-        release.wait(20)
+        release.wait(300)
 
     def create_run() -> None:
         slow.append(other)
@@ -140,7 +140,7 @@ def test_append_reads_again_after_waiting_for_the_lock(postgres_url: str) -> Non
     def append_slowly() -> None:
         sa.event.listen(slow.engine, "commit", pause)
         first.append(pool.submit(slow.append, event))
-        assert held.wait(20)
+        assert held.wait(300)
 
     actions = iter([lambda: None, create_run, append_slowly])
 
@@ -167,12 +167,12 @@ def test_append_that_waited_for_its_duplicate_is_idempotent(postgres_url: str) -
 
     def pause(_connection: sa.Connection) -> None:
         held.set()
-        release.wait(20)
+        release.wait(300)
 
     with EventLog.opened(postgres_url) as log, EventLog.opened(postgres_url) as slow, ThreadPoolExecutor(2) as pool:
         sa.event.listen(slow.engine, "commit", pause)
         first = pool.submit(slow.append, event)
-        assert held.wait(20)
+        assert held.wait(300)
         waiting = pool.submit(log.append, event)
         wait_until_a_transaction_waits(postgres_url)
         release.set()
@@ -204,7 +204,7 @@ def run_concurrently(calls: list[list[Event]], log: EventLog) -> list[list[Appen
     barrier = threading.Barrier(len(calls))
 
     def append(events: list[Event]) -> list[AppendResult]:
-        barrier.wait(30)
+        barrier.wait(300)
         return log.append_many(events)
 
     with ThreadPoolExecutor(len(calls)) as pool:

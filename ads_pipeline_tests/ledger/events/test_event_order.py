@@ -127,7 +127,7 @@ def test_polling_reader_gets_every_event_once_in_order(url: str, tmp_path: Path)
         for writer in writers:
             writer.join()
         done.set()
-        received = reading.result(60)
+        received = reading.result(600)
     assert [writer.exitcode for writer in writers] == [0] * WRITERS
     acknowledged = read_acknowledged(files)
     assert set(positions(received)) == set(acknowledged)
@@ -173,7 +173,7 @@ def test_events_of_killed_writers_are_not_lost(url: str, tmp_path: Path) -> None
             for writer in running:
                 _kill(writer)
             done.set()
-        received = reading.result(60)
+        received = reading.result(600)
     acknowledged = read_acknowledged(files)
     assert len(acknowledged) > 200, "too few events were appended"
     assert set(acknowledged) <= set(positions(received))
@@ -187,7 +187,7 @@ def test_events_of_killed_writers_are_not_lost(url: str, tmp_path: Path) -> None
 def _start(url: str, name: str, file: Path) -> subprocess.Popen[bytes]:
     with file.open("wb") as written:
         writer = subprocess.Popen([sys.executable, "-c", ENDLESS_WRITER, url, name], stdout=written)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while not file.stat().st_size:
         assert writer.poll() is None
         assert time.monotonic() < deadline
@@ -197,4 +197,4 @@ def _start(url: str, name: str, file: Path) -> subprocess.Popen[bytes]:
 
 def _kill(writer: subprocess.Popen[bytes]) -> None:
     writer.send_signal(signal.SIGKILL)
-    assert writer.wait(30) == -signal.SIGKILL
+    assert writer.wait(300) == -signal.SIGKILL

@@ -14,7 +14,16 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Effect, Status, Verdict
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline_tests.ledger.builders import acceptance, key, keys, registered_runs, rejection, run, sealed_runs
+from ads_pipeline_tests.ledger.builders import (
+    acceptance,
+    key,
+    keys,
+    record_verdict,
+    registered_runs,
+    rejection,
+    run,
+    sealed_runs,
+)
 
 WRITERS = 8
 PARTITIONS = keys(6)
@@ -114,18 +123,18 @@ def test_verdict_that_waited_for_the_lock_applies_to_the_new_state(postgres_url:
     partition = key()
     with Ledger.opened(postgres_url) as ledger, Ledger.opened(postgres_url) as slow:
         first, second, third = registered_runs(ledger, partition, "r1", "r2", "r3")
-        ledger.record_verdict(acceptance(first))
+        record_verdict(ledger, acceptance(first))
         resume, paused = threading.Event(), threading.Event()
 
         def pause(connection: sa.Connection) -> None:
             paused.set()
-            resume.wait(20)
+            resume.wait(300)
 
         sa.event.listen(slow._engine, "commit", pause)
         with ThreadPoolExecutor(2) as pool:
-            slower = pool.submit(slow.record_verdict, acceptance(third))
-            assert paused.wait(20)
-            waiting = pool.submit(ledger.record_verdict, acceptance(second))
+            slower = pool.submit(record_verdict, slow, acceptance(third))
+            assert paused.wait(300)
+            waiting = pool.submit(record_verdict, ledger, acceptance(second))
             wait_until_a_transaction_waits(postgres_url)
             resume.set()
             assert slower.result().effect is Effect.PROMOTED
@@ -135,7 +144,7 @@ def test_verdict_that_waited_for_the_lock_applies_to_the_new_state(postgres_url:
 
 def wait_until_a_transaction_waits(url: str) -> None:
     engine = database.open_engine(url)
-    for _ in itertools.repeat(None, 500):
+    for _ in itertools.repeat(None, 15_000):
         statement = (
             "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
         )

@@ -15,7 +15,16 @@ from ads_pipeline.errors import LedgerRefused, LedgerUnavailable
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
-from ads_pipeline_tests.ledger.builders import acceptance, key, keys, registered_runs, rejection, run, sealed_runs
+from ads_pipeline_tests.ledger.builders import (
+    acceptance,
+    key,
+    keys,
+    record_verdict,
+    registered_runs,
+    rejection,
+    run,
+    sealed_runs,
+)
 
 PARTITIONS = keys(4)
 
@@ -91,7 +100,7 @@ def _record_and_kill(url: str, point: int) -> tuple[bool, bool]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=600,
     )
     assert child.returncode in (0, -9), child.stderr
     return child.returncode == -9, "acknowledged" in child.stdout
@@ -128,7 +137,7 @@ def test_lost_acknowledgement_counts_once(ledger: Ledger, monkeypatch: pytest.Mo
     """When the acknowledgement of a commit is lost, the transaction is retried and counts once."""
     (first,) = registered_runs(ledger, key(), "r1")
     losses = lose_one_commit(ledger._engine, monkeypatch)
-    recorded = ledger.record_verdict(acceptance(first))
+    recorded = record_verdict(ledger, acceptance(first))
     assert losses == ["lost"]
     assert (recorded.redelivered, recorded.attempt_no) == (True, 1)
     assert ledger.state(key()).attempt_count == len(ledger.attempts(key())) == 1
@@ -142,7 +151,7 @@ def test_busy_database_fails_after_a_bounded_time(sqlite_url: str, monkeypatch: 
         (first,) = registered_runs(ledger, key(), "r1")
         other = database.open_engine(sqlite_url)
         with other.begin(), pytest.raises(LedgerUnavailable, match="locked") as caught:
-            ledger.record_verdict(acceptance(first))
+            record_verdict(ledger, acceptance(first))
         assert caught.value.is_transient
         assert ledger.state(key()).attempt_count == 0
         other.dispose()

@@ -11,7 +11,7 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.values import StateFilter
-from ads_pipeline_tests.ledger.builders import accepted_runs, key, registered_runs, rejection
+from ads_pipeline_tests.ledger.builders import accepted_runs, key, record_verdict, registered_runs, rejection
 
 QUERIES = ("ad_group_daily", "campaign_daily", "keyword_daily")
 
@@ -33,7 +33,7 @@ def listing_ledger(ledger: Ledger) -> Ledger:
     for each in partitions:
         if each.customer_id == "10":
             (bad,) = registered_runs(ledger, each, "r1")
-            ledger.record_verdict(rejection(bad))
+            record_verdict(ledger, rejection(bad))
     return ledger
 
 

@@ -26,6 +26,7 @@ from ads_pipeline_tests.ledger.builders import (
     damaged_runs,
     key,
     keys,
+    record_verdict,
     registered_runs,
     rejection,
     run,
@@ -49,7 +50,7 @@ def test_partition_without_a_row_is_pending(ledger: Ledger) -> None:
 def test_acceptance_takes_authority(ledger: Ledger) -> None:
     """The state holds the accepted run and the schema version and record count of its seal."""
     (first,) = registered_runs(ledger, K, "r1")
-    recorded = ledger.record_verdict(acceptance(first))
+    recorded = record_verdict(ledger, acceptance(first))
     assert (recorded.effect, recorded.attempt_no, recorded.redelivered) == (Effect.PROMOTED, 1, False)
     state = ledger.state(K)
     assert state == recorded.state
@@ -65,7 +66,7 @@ def test_acceptance_takes_authority(ledger: Ledger) -> None:
 def test_rejection_without_earlier_success_sets_no_current_run(ledger: Ledger) -> None:
     """A partition that never succeeded has no current run. The attempt holds the rejected run."""
     (first,) = registered_runs(ledger, K, "r1")
-    ledger.record_verdict(rejection(first, "negative clicks"))
+    record_verdict(ledger, rejection(first, "negative clicks"))
     state = ledger.state(K)
     assert (state.status, state.current_run_id, state.error_message) == (Status.FAILED, None, "negative clicks")
     (attempt,) = ledger.attempts(K)
@@ -77,8 +78,8 @@ def test_rejection_without_earlier_success_sets_no_current_run(ledger: Ledger) -
 def test_rejected_rerun_keeps_previous_success(ledger: Ledger) -> None:
     """The rejection of a run without authority counts as an attempt and keeps the success."""
     first, second = registered_runs(ledger, K, "r1", "r2")
-    before = ledger.record_verdict(acceptance(first)).state
-    recorded = ledger.record_verdict(rejection(second))
+    before = record_verdict(ledger, acceptance(first)).state
+    recorded = record_verdict(ledger, rejection(second))
     after = ledger.state(K)
     assert recorded.effect is Effect.SET_ASIDE
     assert (after.status, after.current_run_id, after.schema_version, after.record_count, after.error_message) == (
@@ -94,8 +95,8 @@ def test_rejected_rerun_keeps_previous_success(ledger: Ledger) -> None:
 def test_rejection_of_the_current_run_demotes(ledger: Ledger) -> None:
     """A failed re-validation makes the partition fail with its message."""
     (first,) = registered_runs(ledger, K, "r1")
-    ledger.record_verdict(acceptance(first))
-    recorded = ledger.record_verdict(rejection(first, "rules changed", validation_id="v2"))
+    record_verdict(ledger, acceptance(first))
+    recorded = record_verdict(ledger, rejection(first, "rules changed", validation_id="v2"))
     state = ledger.state(K)
     assert recorded.effect is Effect.DEMOTED
     assert (state.status, state.current_run_id, state.error_message) == (Status.FAILED, "r1", "rules changed")
@@ -107,7 +108,7 @@ def test_older_run_never_takes_authority_from_a_newer_one(ledger: Ledger, positi
     """In every order of acceptances, the newest registered run becomes the current one."""
     runs = registered_runs(ledger, K, "zz", "mm", "aa")  # the names sort in reverse, but only the ordinal counts
     for position in positions:
-        ledger.record_verdict(acceptance(runs[position]))
+        record_verdict(ledger, acceptance(runs[position]))
     state = ledger.state(K)
     assert (state.current_run_id, state.attempt_count) == ("aa", 3)
 
@@ -115,8 +116,8 @@ def test_older_run_never_takes_authority_from_a_newer_one(ledger: Ledger, positi
 def test_older_run_takes_authority_when_the_newer_was_rejected(ledger: Ledger) -> None:
     """A rejected newer run does not block the acceptance of an older one."""
     first, second = registered_runs(ledger, K, "r1", "r2")
-    ledger.record_verdict(rejection(second))
-    ledger.record_verdict(acceptance(first))
+    record_verdict(ledger, rejection(second))
+    record_verdict(ledger, acceptance(first))
     state = ledger.state(K)
     assert (state.status, state.current_run_id, state.error_message) == (Status.SUCCESS, "r1", None)
 
@@ -125,11 +126,11 @@ def test_older_run_takes_authority_when_the_newer_was_rejected(ledger: Ledger) -
 def test_rejected_run_takes_authority_only_by_a_new_validation(ledger: Ledger) -> None:
     """A contradicting verdict is refused under the same validation_id and recorded under a new one."""
     (first,) = registered_runs(ledger, K, "r1")
-    ledger.record_verdict(rejection(first))
+    record_verdict(ledger, rejection(first))
     with pytest.raises(VerdictConflict, match="the recorded verdict is rejected, the new one accepted"):
-        ledger.record_verdict(acceptance(first))
+        record_verdict(ledger, acceptance(first))
     assert ledger.state(K).status is Status.FAILED
-    ledger.record_verdict(acceptance(first, "v2"))
+    record_verdict(ledger, acceptance(first, "v2"))
     assert ledger.state(K).current_run_id == "r1"
 
 
@@ -139,9 +140,9 @@ def test_redelivered_verdict_counts_once(ledger: Ledger) -> None:
     first, second = registered_runs(ledger, K, "r1", "r2")
     first_result, second_result = ledger.record_verdicts([rejection(first), rejection(first)])
     assert (first_result.redelivered, second_result.redelivered, second_result.attempt_no) == (False, True, 1)
-    ledger.record_verdict(acceptance(second))
+    record_verdict(ledger, acceptance(second))
     before = ledger.state(K)
-    later = ledger.record_verdict(rejection(first))
+    later = record_verdict(ledger, rejection(first))
     assert (later.redelivered, later.attempt_no, later.effect) == (True, 1, Effect.FAILED)
     assert ledger.state(K) == before
     assert len(ledger.attempts(K)) == before.attempt_count == 2
@@ -152,7 +153,7 @@ def test_attempts_are_numbered_without_gaps(ledger: Ledger) -> None:
     """attempt_count equals the number of attempts and the number of the last one."""
     runs = registered_runs(ledger, K, *(f"r{n}" for n in range(6)))
     for n, each in enumerate(runs):
-        ledger.record_verdict(acceptance(each) if n % 2 else rejection(each))
+        record_verdict(ledger, acceptance(each) if n % 2 else rejection(each))
     assert [attempt.attempt_no for attempt in ledger.attempts(K)] == [1, 2, 3, 4, 5, 6]
     assert ledger.state(K).attempt_count == 6
 
@@ -186,7 +187,7 @@ def test_one_call_has_the_same_effect_as_single_calls(timed_ledger: Ledger, seed
 
     timed_ledger.record_verdicts(verdicts(in_one_call))
     for verdict in verdicts(one_by_one):
-        timed_ledger.record_verdict(verdict)
+        record_verdict(timed_ledger, verdict)
     for left, right in zip(in_one_call, one_by_one, strict=True):
         assert replace(timed_ledger.state(left), key=right) == timed_ledger.state(right)
 
@@ -220,7 +221,7 @@ def test_refused_verdicts_do_not_block_the_others(ledger: Ledger) -> None:
     """The other verdicts of the call are recorded. The error holds the refusals and the results."""
     good, conflicting, unknown = (run(partition, "r1") for partition in keys(3))
     ledger.register(sealed_runs(good, conflicting))
-    ledger.record_verdict(rejection(conflicting))
+    record_verdict(ledger, rejection(conflicting))
     with pytest.raises(VerdictsRefused) as caught:
         ledger.record_verdicts([acceptance(conflicting), acceptance(good), acceptance(unknown)])
     assert [type(refusal) for refusal in caught.value.refusals] == [VerdictConflict, UnknownRun]
@@ -233,7 +234,7 @@ def test_refused_verdicts_do_not_block_the_others(ledger: Ledger) -> None:
 def test_verdict_on_an_unregistered_run_is_refused(ledger: Ledger) -> None:
     """The refusal inserts no row."""
     with pytest.raises(UnknownRun, match="register"):
-        ledger.record_verdict(acceptance(run(K, "r1")))
+        record_verdict(ledger, acceptance(run(K, "r1")))
     assert ledger.state(K).updated_at is None
 
 
@@ -243,11 +244,11 @@ def test_damaged_run_can_only_be_rejected(ledger: Ledger) -> None:
     damaged, short = run(K, "damaged"), run(K, "short")
     ledger.register([*damaged_runs(damaged), *sealed_runs(short)])
     with pytest.raises(UnsoundAcceptance, match="damaged seal"):
-        ledger.record_verdict(acceptance(damaged))
+        record_verdict(ledger, acceptance(damaged))
     with pytest.raises(UnsoundAcceptance, match="2 rows were read, but its seal counts 3"):
-        ledger.record_verdict(Verdict(run=short, outcome=Outcome.ACCEPTED, rows_read=2))
+        record_verdict(ledger, Verdict(run=short, outcome=Outcome.ACCEPTED, rows_read=2))
     assert ledger.state(K).attempt_count == 0
-    assert ledger.record_verdict(rejection(damaged)).effect is Effect.FAILED
+    assert record_verdict(ledger, rejection(damaged)).effect is Effect.FAILED
 
 
 def test_registration_assigns_the_next_ordinal_once(ledger: Ledger) -> None:
@@ -263,7 +264,7 @@ def test_registration_assigns_the_next_ordinal_once(ledger: Ledger) -> None:
 def test_registration_with_another_seal_is_refused(ledger: Ledger) -> None:
     """When one run of a call has another seal than before, none is registered."""
     ledger.register(sealed_runs(run(K, "r1")))
-    with pytest.raises(RunChanged, match="never change"):
+    with pytest.raises(RunChanged, match="must not change"):
         ledger.register(
             [*sealed_runs(run(K, "r2")), RunRegistration(run=run(K, "r1"), schema_version="1", record_count=ROWS + 1)]
         )
@@ -275,7 +276,7 @@ def test_insert_pending_keeps_recorded_states(ledger: Ledger) -> None:
     success, failure, absent = keys(3)
     accepted_runs(ledger, [success])
     (bad,) = registered_runs(ledger, failure, "r1")
-    ledger.record_verdict(rejection(bad))
+    record_verdict(ledger, rejection(bad))
     before = ledger.states([success, failure])
     assert ledger.insert_pending([success, failure, absent, absent]) == 1
     assert ledger.insert_pending([success, failure, absent]) == 0
@@ -290,7 +291,7 @@ def test_updated_at_grows_when_the_clock_goes_back(timed_ledger: Ledger, clock: 
     timestamps = [timed_ledger.state(K).updated_at]
     for step, each in zip((0, -3600, 1, -7200, 0), runs, strict=True):
         clock.tick(timedelta(seconds=step))
-        timed_ledger.record_verdict(acceptance(each))
+        record_verdict(timed_ledger, acceptance(each))
         timestamps.append(timed_ledger.state(K).updated_at)
     assert all(earlier and later and earlier < later for earlier, later in itertools.pairwise(timestamps))
 
@@ -299,7 +300,7 @@ def test_updated_at_grows_when_the_clock_goes_back(timed_ledger: Ledger, clock: 
 def test_error_message_is_one_printable_line(ledger: Ledger) -> None:
     """Control characters and surrogates are escaped, and a long message is cut."""
     (first,) = registered_runs(ledger, K, "r1")
-    ledger.record_verdict(rejection(first, "\x00\x1b[31mred\r\n\ud800" + "x" * 5000))
+    record_verdict(ledger, rejection(first, "\x00\x1b[31mred\r\n\ud800" + "x" * 5000))
     message = ledger.state(K).error_message
     assert message is not None
     assert message.startswith(r"\x00\x1b[31mred\r\n\ud800xxx")

@@ -29,6 +29,7 @@ from ads_pipeline_tests.ledger.builders import (
     accepted_runs,
     key,
     publish_runs,
+    record_verdict,
     registered_runs,
     rejection,
     run,
@@ -80,7 +81,7 @@ def test_acceptance_is_materialization_and_attempt(timed_ledger: Ledger, clock: 
     clock.now = datetime(2026, 3, 1, 4, 5, 6, 789, tzinfo=UTC)
     timed_ledger.register(sealed_runs(run(key(), "r1"), schema_version="7"))
     clock.tick()
-    timed_ledger.record_verdict(acceptance(run(key(), "r1")))
+    record_verdict(timed_ledger, acceptance(run(key(), "r1")))
     row = read_status(timed_ledger, key())
     assert row == PartitionStatus(
         tenant_id="default",
@@ -116,7 +117,7 @@ def test_only_promotion_materializes(timed_ledger: Ledger, clock: FakeClock) -> 
     for verdict, expected_materialization, expected_attempt in expected:
         clock.tick()
         before = timed_ledger.partition_statuses(RAW, [key()])[key()]
-        timed_ledger.record_verdict(verdict)
+        record_verdict(timed_ledger, verdict)
         row = read_status(timed_ledger, key())
         assert (materialization(row), last_attempt(row)) == (expected_materialization, expected_attempt)
         assert row.last_attempt_at == clock.now
@@ -157,14 +158,14 @@ def test_loads_are_attempts_of_the_warehouse_asset(ledger: Ledger) -> None:
         (None, None),
         ("r1", FAILED),
     )
-    ledger.record_verdict(acceptance(r1))
+    record_verdict(ledger, acceptance(r1))
     publish_runs(ledger, r1)
     loaded = read_status(ledger, key(), WAREHOUSE)
     assert (materialization(loaded), last_attempt(loaded)) == (("r1", "1"), ("r1", SUCCEEDED))
     assert loaded.asset_key == "warehouse/campaign_daily"
     publish_runs(ledger, r1)
     assert read_status(ledger, key(), WAREHOUSE) == loaded
-    ledger.record_verdict(acceptance(r2))
+    record_verdict(ledger, acceptance(r2))
     ledger.record_failed_loads({r2: "the disk is full"})
     row = read_status(ledger, key(), WAREHOUSE)
     assert (materialization(row), last_attempt(row)) == (("r1", "1"), ("r2", FAILED))
@@ -232,7 +233,7 @@ def test_row_versions_grow_when_the_clock_goes_back(url: str, clock: FakeClock) 
         for number, each in enumerate(runs):
             clock.tick(timedelta(seconds=(number % 3 - 1) * 5))
             ledger = (one, other)[number % 2]
-            ledger.record_verdict(rejection(each) if number % 3 == 1 else acceptance(each))
+            record_verdict(ledger, rejection(each) if number % 3 == 1 else acceptance(each))
             rows.append(read_status(ledger, key()))
         for earlier, later in pairwise(rows):
             assert earlier.last_attempt_at is not None

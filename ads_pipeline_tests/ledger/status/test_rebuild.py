@@ -117,7 +117,7 @@ def _crash_at(url: str, moment: int) -> bool:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=600,
     )
     assert child.returncode in (0, -9), child.stderr
     return child.returncode == -9
