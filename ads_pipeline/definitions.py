@@ -11,19 +11,12 @@ from dagster_pyspark import PySparkResource
 
 from ads_pipeline.ledger.control.control_actions import ControlActions
 from ads_pipeline.ledger.write_context import Clock
-from ads_pipeline.orchestration import demo_run
+from ads_pipeline.orchestration import demo_run, resources
 from ads_pipeline.orchestration.asset_checks import build_check
 from ads_pipeline.orchestration.assets import build_assets
 from ads_pipeline.orchestration.io_manager import PartitionStateIOManager
 from ads_pipeline.orchestration.partitions import define_partitions
-from ads_pipeline.orchestration.resources import (
-    RunResources,
-    SensorResources,
-    SourceFactory,
-    build_external_source,
-    open_run_resources,
-    open_sensor_resources,
-)
+from ads_pipeline.orchestration.resources import RunResources, SensorResources, SourceFactory
 from ads_pipeline.orchestration.run_completion import build_event_origin
 from ads_pipeline.orchestration.schedules import build_schedules
 from ads_pipeline.orchestration.sensors import build_sensors
@@ -36,7 +29,10 @@ def _now() -> datetime:
 
 
 def build_definitions(
-    settings: Settings | None = None, *, now: Clock = _now, source_factory: SourceFactory = build_external_source
+    settings: Settings | None = None,
+    *,
+    now: Clock = _now,
+    source_factory: SourceFactory = resources.build_external_source,
 ) -> dg.Definitions:
     """Build all definitions from the given settings, or from the environment."""
     resolved = settings or read_settings(os.environ)
@@ -77,8 +73,8 @@ def _build_run_resources(settings: Settings, source_factory: SourceFactory) -> d
     def run_resources(context: dg.InitResourceContext) -> Iterator[RunResources]:
         if context.run is None:
             raise dg.DagsterInvariantViolationError("run_resources can be opened only in a run")
-        with open_run_resources(settings, build_event_origin(context.run), source_factory) as resources:
-            yield resources
+        with resources.open_run_resources(settings, build_event_origin(context.run), source_factory) as opened:
+            yield opened
 
     return run_resources
 
@@ -86,8 +82,8 @@ def _build_run_resources(settings: Settings, source_factory: SourceFactory) -> d
 def _build_sensor_resources(settings: Settings, source_factory: SourceFactory) -> dg.ResourceDefinition:
     @dg.resource(description="Ledger and raw runs for sensors: read access, and the log of completed runs.")
     def sensor_resources(_context: dg.InitResourceContext) -> Iterator[SensorResources]:
-        with open_sensor_resources(settings, source_factory) as resources:
-            yield resources
+        with resources.open_sensor_resources(settings, source_factory) as opened:
+            yield opened
 
     return sensor_resources
 

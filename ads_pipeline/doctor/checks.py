@@ -29,7 +29,7 @@ HOUR: Final = timedelta(hours=1)
 DAY: Final = timedelta(days=1)
 LANDING_PATTERN: Final = f"*/customer_id=*/query_name=*/logical_date=*/{TEMPORARY}*"
 _FOLDERS: Final = ("raw", "warehouse")
-_NEW_RUN: Final = "seal a new run of the partition"
+_RESTORE: Final = "restore its files, or seal a new run of the partition"
 
 
 def check_home(deployment: Deployment) -> Iterator[Finding]:
@@ -45,9 +45,7 @@ def check_home(deployment: Deployment) -> Iterator[Finding]:
         if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
             yield make_error(folder, "this user cannot read and write it", f"chmod u+rwx {_quote_path(folder)}")
         if folder.stat().st_mode & stat.S_IWOTH:
-            yield make_warning(
-                folder, "every user of this machine can write to it", f"chmod o-w {_quote_path(folder)}"
-            )
+            yield make_warning(folder, "every local user can write to it", f"chmod o-w {_quote_path(folder)}")
     free = shutil.disk_usage(top).free
     if free < deployment.min_free_bytes:
         step = "free disk space; the schedule maintenance deletes unneeded files"
@@ -149,7 +147,7 @@ def check_dagster(deployment: Deployment) -> Iterator[Finding]:
         elif status not in dagster_records.FINISHED_STATUSES and _is_lost(run, deployment.now):
             problem = f"it is {status} in Dagster, but its newest event is from {_format_time(run.last_event_at)}"
             yield make_error(
-                f"run {run_id}", problem, "terminate it in Dagster; sensors then request its partitions again"
+                f"run {run_id}", problem, "terminate it in Dagster; sensors then run its partitions again"
             )
 
 
@@ -168,33 +166,22 @@ def _find_dagster_skip_reason(deployment: Deployment) -> str | None:
 
 
 CHECKS: Final = (
+    DeploymentCheck("home", "the home is writable by this user only; its disk has space", check_home),
+    DeploymentCheck("clocks", "this machine and the database agree on the time", check_clocks),
+    DeploymentCheck("states", "every state follows from its verdicts and actions", check_states, slow=True),
+    DeploymentCheck("raw", "sealed runs are registered and match their registration", check_raw_runs, slow=True),
+    DeploymentCheck("pointers", "pointers name current runs", check_pointers),
+    DeploymentCheck("tables", "the Delta tables hold what the ledger expects", check_tables, slow=True),
+    DeploymentCheck("demotions", "no demotion is unfinished", check_demotions),
+    DeploymentCheck("landings", "no temporary run directory is left", check_landings),
+    DeploymentCheck("runs", "every open run is alive", check_runs),
     DeploymentCheck(
-        name="home", condition="the home is writable by this user only; its disk has space", find=check_home
-    ),
-    DeploymentCheck(name="clocks", condition="this machine and the database agree on the time", find=check_clocks),
-    DeploymentCheck(
-        name="states", condition="every state follows from its verdicts and actions", find=check_states, slow=True
-    ),
-    DeploymentCheck(
-        name="raw",
-        condition="sealed runs are registered and match their registration",
-        find=check_raw_runs,
-        slow=True,
-    ),
-    DeploymentCheck(name="pointers", condition="pointers name current runs", find=check_pointers),
-    DeploymentCheck(
-        name="tables", condition="the Delta tables hold what the ledger expects", find=check_tables, slow=True
-    ),
-    DeploymentCheck(name="demotions", condition="no demotion is unfinished", find=check_demotions),
-    DeploymentCheck(name="landings", condition="no temporary run directory is left", find=check_landings),
-    DeploymentCheck(name="runs", condition="every open run is alive", find=check_runs),
-    DeploymentCheck(
-        name="dagster",
-        condition="Dagster and the event log agree on finished runs",
-        find=check_dagster,
+        "dagster",
+        "Dagster and the event log agree on finished runs",
+        check_dagster,
         find_skip_reason=_find_dagster_skip_reason,
     ),
-    DeploymentCheck(name="snapshots", condition="the run snapshots are up to date", find=check_snapshots),
+    DeploymentCheck("snapshots", "the run snapshots are up to date", check_snapshots),
 )
 
 
@@ -227,9 +214,8 @@ def _check_unregistered(deployment: Deployment, found: Seal | DamagedRun) -> Ite
     problem = "it is sealed but not registered"
     if isinstance(found, DamagedRun):
         problem += f"; it is damaged: {found.problem}"
-    yield make_warning(
-        found.run, problem, f"materialize raw/{found.run.key.query_name} in Dagster, or wait for raw_arrivals"
-    )
+    step = f"materialize raw/{found.run.key.query_name} in Dagster, or wait for raw_arrivals"
+    yield make_warning(found.run, problem, step)
 
 
 def _check_registered(
@@ -244,11 +230,9 @@ def _check_registered(
     if problem is None or current is None or (problem != RAW_DATA_MISSING and current.outcome is Outcome.REJECTED):
         return
     if current.is_current:
-        yield make_error(
-            run, f"{problem}; it is the current run and cannot be loaded again", f"restore its files, or {_NEW_RUN}"
-        )
+        yield make_error(run, f"{problem}; it is the current run and cannot be loaded again", _RESTORE)
     elif current.outcome is None:
-        yield make_warning(run, f"{problem}; it awaits its verdict", f"restore its files, or {_NEW_RUN}")
+        yield make_warning(run, f"{problem}; it awaits its verdict", _RESTORE)
     else:
         yield make_warning(run, problem, "restore its files, or ignore it: readers do not see this run")
 

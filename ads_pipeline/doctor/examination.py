@@ -73,7 +73,7 @@ class Deployment:
         return RawRuns(self.settings.raw_root)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class DeploymentCheck:
     """One check. `condition` is the statement that holds when nothing is found.
 

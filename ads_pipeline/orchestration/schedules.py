@@ -50,10 +50,9 @@ def _reconcile(query_names: Sequence[str]) -> dg.JobDefinition:
     def repair_differences(
         context: dg.OpExecutionContext, run_resources: dg.ResourceParam[RunResources], pyspark: PySparkResource
     ) -> None:
+        reconciliation = run_resources.reconciliation(pyspark.spark_session)
         for name in query_names:
-            result = run_resources.reconciliation(pyspark.spark_session).repair(
-                source=run_resources.source_name, query_name=name
-            )
+            result = reconciliation.repair(source=run_resources.source_name, query_name=name)
             for repair in result.repairs:
                 context.log.info("%s", repair)
             for run, error in result.loading.unreadable.items():
@@ -78,11 +77,10 @@ def _maintenance(query_names: Sequence[str]) -> dg.JobDefinition:
     def compact_and_vacuum(
         context: dg.OpExecutionContext, run_resources: dg.ResourceParam[RunResources], pyspark: PySparkResource
     ) -> None:
+        warehouse, source = run_resources.warehouse, run_resources.source_name
         for name in query_names:
-            version = run_resources.warehouse.optimize(
-                pyspark.spark_session, source=run_resources.source_name, query_name=name
-            )
-            removed = run_resources.warehouse.vacuum(source=run_resources.source_name, query_name=name)
+            version = warehouse.optimize(pyspark.spark_session, source=source, query_name=name)
+            removed = warehouse.vacuum(source=source, query_name=name)
             context.log.info("%s: compacted in table version %s, deleted %d files", name, version, len(removed))
         retired = run_resources.events.retire_before(datetime.now(UTC) - EVENTS_KEPT)
         context.log.info("retired the events of %d runs", len(retired))

@@ -38,15 +38,12 @@ def find_gap(key: PartitionKey, publication: PublicationStatus | None) -> Gap | 
     """Return why readers do not see this partition, or None when they see it."""
     if publication is None:
         return Gap(key=key, reason=GapReason.NOTHING_SEALED)
-    reason = (
-        _find_publishing_reason(publication)
-        if publication.state.status is Status.SUCCESS
-        else _find_judging_reason(publication)
-    )
+    is_success = publication.state.status is Status.SUCCESS
+    reason = _explain_unpublished(publication) if is_success else _explain_unsuccessful(publication)
     return None if reason is None else Gap(key=key, reason=reason, detail=publication.state.error_message)
 
 
-def _find_judging_reason(publication: PublicationStatus) -> GapReason:
+def _explain_unsuccessful(publication: PublicationStatus) -> GapReason:
     if publication.state.status is Status.FAILED:
         return GapReason.REJECTED
     if publication.has_unjudged_run:
@@ -54,7 +51,7 @@ def _find_judging_reason(publication: PublicationStatus) -> GapReason:
     return GapReason.WAITING if publication.state.attempt_count else GapReason.NOTHING_SEALED
 
 
-def _find_publishing_reason(publication: PublicationStatus) -> GapReason | None:
+def _explain_unpublished(publication: PublicationStatus) -> GapReason | None:
     if publication.demotion_pending:
         return GapReason.DEMOTING
     return None if publication.is_published else GapReason.UNLOADED

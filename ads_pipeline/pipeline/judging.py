@@ -95,9 +95,9 @@ class Validation:
         payloads = (
             SealedPayload(seal=seal, payload_path=self.raw.payload_path(seal.run)) for seal in registration.seals
         )
-        for (query_name, version), group in group_by(payloads, contract_key).items():
+        for contract, group in group_by(payloads, contract_key).items():
             try:
-                rules = rules_for(query_name, version)
+                rules = rules_for(*contract)
             except ContractMissing as error:
                 unjudged.update((payload.seal.run, error) for payload in group)
                 continue

@@ -74,7 +74,9 @@ class Loader:
     def remove_hidden_rows(self, keys: Iterable[PartitionKey]) -> None:
         """Remove the rows of these partitions whose runs readers may not see."""
         for table_keys in group_by(keys, lambda key: (key.source, key.query_name)).values():
-            self.warehouse.remove(self.spark, table_keys, is_removable=self._find_hidden)
+            self.warehouse.remove(
+                self.spark, table_keys, is_removable=lambda runs: set(runs) - self.ledger.readable_runs(runs)
+            )
 
     def _load_batch(self, states: Sequence[PartitionState]) -> LoadResult:
         """Load partitions of one table. Payloads are verified only after a failure: that reads every byte."""
@@ -105,8 +107,15 @@ class Loader:
     ) -> LoadResult:
         if not payloads:
             return LoadResult(unreadable=unreadable)
-        loads = [_describe_load(payload.seal) for payload in payloads.values()]
-        rows = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), self._read_frames(payloads.values()))
+        loads = [
+            Load(run=run, schema_version=each.seal.facts.schema_version, record_count=each.seal.record_count)
+            for run, each in payloads.items()
+        ]
+        frames = (
+            read_accepted_rows(self.spark, group, rules_for(*contract))
+            for contract, group in group_by(payloads.values(), contract_key).items()
+        )
+        rows = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), frames)
         written = self.warehouse.replace(self.spark, rows, loads, is_publishable=self.ledger.publishable_runs)
         pointers = self.ledger.publish(
             [Publication(run=load.run, table_version=written.table_version) for load in written.loads]
@@ -115,13 +124,6 @@ class Loader:
             self.remove_hidden_rows(run.key for run in pointers.superseded)
         superseded = (*written.outdated, *pointers.superseded)
         return LoadResult(published=tuple(pointers.published), superseded=superseded, unreadable=unreadable)
-
-    def _read_frames(self, payloads: Iterable[SealedPayload]) -> Iterator[DataFrame]:
-        for (query_name, version), group in group_by(payloads, contract_key).items():
-            yield read_accepted_rows(self.spark, group, rules_for(query_name, version))
-
-    def _find_hidden(self, runs: Sequence[Run]) -> set[Run]:
-        return set(runs) - self.ledger.readable_runs(runs)
 
 
 def contract_key(payload: SealedPayload) -> tuple[str, str]:
@@ -138,10 +140,6 @@ def group_by(items: Iterable[_T], key: Callable[[_T], _K]) -> dict[_K, list[_T]]
     for item in items:
         groups[key(item)].append(item)
     return dict(groups)
-
-
-def _describe_load(seal: Seal) -> Load:
-    return Load(run=seal.run, schema_version=seal.facts.schema_version, record_count=seal.record_count)
 
 
 def _combine(results: Sequence[LoadResult]) -> LoadResult:

@@ -42,9 +42,11 @@ def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServedDep
 @pytest.mark.invariant("O1", "W12")
 @pytest.mark.timeout(1200)
 def test_an_operators_day(served: ServedDeployment) -> None:
-    """A backfill of a selection with holes runs exactly the selection, and only its bad partition fails. A backfill of
-    the warehouse alone publishes nothing that was not judged. A new run repairs the bad partition. The sensor then loads
-    yesterday's run of a new customer. The event log has all these runs with their ends."""
+    """A backfill of a selection with holes runs exactly the selection, and only its bad partition fails.
+
+    A backfill of the warehouse alone publishes nothing that was not judged. A new run repairs the bad partition. The
+    sensor then loads yesterday's run of a new customer. The event log has all these runs with their ends.
+    """
     deployment, server = served.deployment, served.server
     good, bad, other, hole = key(1, 1), key(1, 2), key(2, 2), key(2, 1)
     for partition in (good, other, hole):
