@@ -9,6 +9,7 @@ from ads_pipeline.domain.partition import Run
 from ads_pipeline.domain.transitions import Action, Effect, Status
 from ads_pipeline.ledger.values import ActionRequest
 from ads_pipeline.pipeline.demote_and_restore import SUPERSEDED, demote, find_earlier_accepted, restore
+from ads_pipeline.pipeline.loading import Loader
 from ads_pipeline_tests.ledger.builders import action_request
 from ads_pipeline_tests.pipeline.builders import (
     LocalDeployment,
@@ -59,8 +60,8 @@ def test_reconcile_finishes_an_interrupted_demotion(
     def die(*_: Any, **__: Any) -> None:
         raise RuntimeError("died")
 
-    monkeypatch.setattr(pipeline, "take_out", die)
-    with pytest.raises(RuntimeError):
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+        patch.setattr(Loader, "remove_hidden_rows", die)
         demote(pipeline, [bad], override_request())
     assert visible_runs(deployment) == {}
     assert [logged.action for logged in deployment.ledger.partition_actions(bad.key)] == ["demote"]
