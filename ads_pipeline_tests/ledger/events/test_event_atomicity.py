@@ -85,7 +85,7 @@ def test_change_without_its_event_is_rolled_back(url: str, backdoor: sa.Engine) 
                 lambda ledger: ledger.execute(Action.WITHDRAW, [K], action_request()),
             ):
                 with pytest.raises(LedgerRefused):
-                    change(ledger)  # type: ignore[no-untyped-call]
+                    change(ledger)
     assert everything(backdoor) == before
 
 
