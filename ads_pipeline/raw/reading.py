@@ -59,7 +59,7 @@ def translate_os_errors(path: str) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in NOT_A_DIRECTORY:
-            raise UnsafePath(path, "a symbolic link or a file stands where a directory must be") from error
+            raise UnsafePath(path, NOT_A_DIRECTORY_PROBLEM) from error
         raise RawUnavailable(path, f"the file system failed: {error.strerror}") from error
 
 

@@ -36,7 +36,7 @@ from ads_pipeline.errors import BadName
 from ads_pipeline_tests import builders
 
 DAY = builders.DAY
-ENDED = datetime(2026, 2, 4, tzinfo=UTC)  # when DAY has
+ENDED = datetime(2026, 2, 4, tzinfo=UTC)  # the end of DAY
 ASSET_PARTITION = make_asset_partition(WAREHOUSE, builders.key())
 VALUES = partition_values(builders.key())
 TICK = timedelta(microseconds=1)
@@ -131,11 +131,11 @@ any_finish = st.builds(
     endings,
     st.integers(0, 3),
 )
-# As the store stamps them, one after the other.
+# Attempts as a store records them, in increasing order of time and version.
 histories = st.lists(endings, min_size=1, max_size=12).map(
     lambda ended: [finished_attempt(hour, ending[0], code=ending[1]) for hour, ending in enumerate(ended, start=1)]
 )
-# What may already be there: nothing, or what earlier finishes left, perhaps with a sweep's mark on it.
+# Previous rows: none, or the result of earlier attempts, possibly with the staleness columns of a sweep.
 rows = st.none() | st.builds(
     lambda attempts, marked: replace(
         fold_all(attempts),
@@ -273,7 +273,7 @@ def test_attempt_of_another_row_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "said"),
+    ("changes", "error", "message"),
     [
         ({"at": ENDED.replace(tzinfo=None)}, ValueError, "needs a time zone"),
         ({"outcome": FAILED}, ValueError, "ended as FAILED has no code version"),
@@ -281,9 +281,9 @@ def test_attempt_of_another_row_is_refused() -> None:
         ({"version": "1"}, BadName, "row_version"),
     ],
 )
-def test_invalid_attempt_is_refused(changes: dict[str, Any], error: type[Exception], said: str) -> None:
+def test_invalid_attempt_is_refused(changes: dict[str, Any], error: type[Exception], message: str) -> None:
     """An attempt needs a time zone and a valid version; only a success may have a code version."""
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         replace(finished_attempt(1, code="code-1"), **changes)
 
 
@@ -334,15 +334,15 @@ STALE = Staleness(since=ENDED, reason=StaleReason.CODE_CHANGED, reasons=(StaleRe
 
 def shown() -> Iterator[tuple[PreviousRow, Staleness | None, DisplayStatus]]:
     _, *lines = map(str.split, DISPLAY_TEXT.strip().splitlines())
-    for outcome, when, *words in lines:
+    for outcome, when, *statuses in lines:
         row = replace(
             fold_one(None, finished_attempt(0, code="code-1")),
             last_attempt_at=WHEN[when],
             last_attempt_outcome=None if outcome == "-" else AttemptOutcome(outcome),
         )
         never = replace(row, last_materialization_at=None)
-        for stale, word in zip((None, STALE), words, strict=True):
-            yield row, stale, DisplayStatus(word)
+        for stale, status in zip((None, STALE), statuses, strict=True):
+            yield row, stale, DisplayStatus(status)
             yield never, stale, DisplayStatus.NEVER_MATERIALIZED
     yield None, None, DisplayStatus.NEVER_MATERIALIZED
     yield None, STALE, DisplayStatus.NEVER_MATERIALIZED
@@ -354,8 +354,8 @@ def test_display_status_follows_table() -> None:
     cells = list(shown())
     last_attempt = {(row.last_attempt_outcome, row.last_attempt_at) for row, _, _ in cells if row is not None}
     assert last_attempt == {*product(AttemptOutcome, (ENDED - TICK, ENDED, ENDED + TICK)), (None, None)}
-    assert {word for _, _, word in cells} == set(DisplayStatus)
-    assert [display_status(row, stale) for row, stale, _ in cells] == [word for _, _, word in cells]
+    assert {status for _, _, status in cells} == set(DisplayStatus)
+    assert [display_status(row, stale) for row, stale, _ in cells] == [status for _, _, status in cells]
 
 
 def test_deadline_is_first_after_materialization() -> None:
@@ -406,13 +406,13 @@ ALL_REASONS = [StaleReason.FRESHNESS_POLICY, StaleReason.UPSTREAM_CHANGED, Stale
 
 def compute_staleness(row: PreviousRow = ROW, **changes: Any) -> Staleness | None:
     """The staleness, by default before the deadline, with nothing changed upstream or in the code."""
-    asked: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "policy": POLICY,
         "upstream_at": MADE_AT,
         "code": CodeVersion(version="code-1", since=ENDED),
         "now": DUE,
     }
-    return find_staleness(row, day=DAY, **(asked | changes))
+    return find_staleness(row, day=DAY, **(arguments | changes))
 
 
 @pytest.mark.invariant("P6")
@@ -438,14 +438,14 @@ def test_partition_is_stale_after_deadline(day: date, days: int) -> None:
     """At the deadline a partition is current; one microsecond later it is stale since the deadline."""
     due = datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=days + 1)
     row = replace(ROW, last_materialization_at=due - TICK)
-    asked: dict[str, Any] = {"day": day, "policy": POLICY, "upstream_at": None, "code": None}
+    arguments: dict[str, Any] = {"day": day, "policy": POLICY, "upstream_at": None, "code": None}
     for now in (due - TICK, due):
-        assert find_staleness(row, now=now, **asked) is None
+        assert find_staleness(row, now=now, **arguments) is None
     policy = StaleReason.FRESHNESS_POLICY
     expected = Staleness(since=due, reason=policy, reasons=(policy,))
     for now in (due + TICK, (due + TICK).astimezone(ZoneInfo("America/New_York")), due + 1000 * HOUR):
-        assert find_staleness(row, now=now, **asked) == expected
-    assert find_staleness(replace(row, last_materialization_at=due), now=due + TICK, **asked) is None
+        assert find_staleness(row, now=now, **arguments) == expected
+    assert find_staleness(replace(row, last_materialization_at=due), now=due + TICK, **arguments) is None
 
 
 @pytest.mark.invariant("P6")
@@ -494,11 +494,11 @@ def test_staleness_ignores_sweep_columns(
     row = replace(ROW, last_materialization_at=made_at)
     since, reason = mark or (None, None)
     marked = replace(row, stale_since=since, stale_reason_code=reason)
-    asked: dict[str, Any] = {"upstream_at": upstream_at, "code": code}
-    stale = compute_staleness(row, now=now, **asked)
-    assert compute_staleness(row, now=now, **asked) == stale == compute_staleness(marked, now=now, **asked)
+    arguments: dict[str, Any] = {"upstream_at": upstream_at, "code": code}
+    stale = compute_staleness(row, now=now, **arguments)
+    assert compute_staleness(row, now=now, **arguments) == stale == compute_staleness(marked, now=now, **arguments)
     assert display_status(row, stale) == display_status(marked, stale)
-    later = compute_staleness(row, now=now + wait * HOUR, **asked)
+    later = compute_staleness(row, now=now + wait * HOUR, **arguments)
     if stale is not None:
         assert later is not None
         assert made_at <= stale.since
@@ -533,7 +533,7 @@ def test_versions_sort_by_number(one: int, other: int) -> None:
     assert (encode_ulid(one) < encode_ulid(other)) is (one < other)
 
 
-@example(milli=1013, micro=0, randomness=0)  # seconds in a float fall short of this one
+@example(milli=1013, micro=0, randomness=0)  # float seconds would round this one down
 @given(milli=st.integers(0, 253402300799999), micro=st.integers(0, 999), randomness=random_parts)
 def test_first_version_has_time_and_random_part(milli: int, micro: int, randomness: int) -> None:
     """Without a previous version, a version is the clock's millisecond, rounded down, and the random part."""

@@ -71,12 +71,12 @@ def is_terminal(status: Status, failures: int, age: int, *, marked: bool = False
 
 
 keys = st.builds(builders.key, st.integers(0, 10**6).map(str), day=st.dates(date(2020, 1, 1), date(2030, 1, 1)))
-moments = st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 - st gives the zone
+times = st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 - st gives the zone
 policies = st.builds(
     lambda steps, jitter, attempts, age: RetryPolicy(
         delays=tuple(step * TICK for step in sorted(steps)), jitter=jitter, max_attempts=attempts, max_age=age
     ),
-    # Steps that nearly touch beside steps far apart: there the jitter of one could reach beyond the next.
+    # Steps that are close together or far apart: the jitter of a close step could exceed the next step.
     st.sets(st.integers(1, 100) | st.integers(1, 366 * 86_400 * 10**6), min_size=1, max_size=6),
     st.floats(0, 1, exclude_max=True),
     st.integers(1, 10),
@@ -87,9 +87,9 @@ failed = st.builds(
     Failure,
     key=keys,
     failures=counts,
-    failed_at=moments,
+    failed_at=times,
     error_class=st.sampled_from(ERROR_CLASSES),
-    wait_until=st.none() | moments,
+    wait_until=st.none() | times,
 )
 days = st.dates(date(2019, 1, 1), date(2032, 1, 1))
 
@@ -102,7 +102,7 @@ def test_delay_stays_within_step_and_jitter(policy: RetryPolicy, key: PartitionK
     step = policy.delays[min(failures, len(policy.delays)) - 1]
     waited = retry_delay(failures, policy, key=key)
     assert step <= waited <= step + step * policy.jitter
-    assert waited <= policy.delays[-1] * (1 + policy.jitter) + TICK  # a float's last digit
+    assert waited <= policy.delays[-1] * (1 + policy.jitter) + TICK  # tolerance for float rounding
 
 
 @pytest.mark.invariant("S18")

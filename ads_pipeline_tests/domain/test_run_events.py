@@ -113,11 +113,11 @@ def test_key_ignores_other_fields(event: Event, other: Event) -> None:
 
 @pytest.mark.invariant("E16")
 @pytest.mark.parametrize("name", ["run_id", "step_id", "event_type", "plan_version", "logical_attempt_id"])
-@pytest.mark.parametrize("spelled", ["a|b", "|", "a|", "|a"])
-def test_key_parts_have_no_separator(name: str, spelled: str) -> None:
+@pytest.mark.parametrize("value", ["a|b", "|", "a|", "|a"])
+def test_key_parts_have_no_separator(name: str, value: str) -> None:
     """A bar in any part is refused, because two different events could get one key."""
     with pytest.raises(BadEvent, match=f"^event: {name}: ") as refused:
-        change_field(event_with_key(GOLDEN[1][0]), name, spelled)
+        change_field(event_with_key(GOLDEN[1][0]), name, value)
     assert refused.value.field == name
 
 

@@ -29,7 +29,7 @@ from ads_pipeline_tests.run_event_stores.builders import EventSpec
 
 START = datetime(2026, 3, 1, 10, tzinfo=UTC)
 
-# What each event makes of a run in each status: `-` cannot be, `=` changes nothing and is no contradiction.
+# The status of a run after each event: `-` is inconsistent, `=` changes nothing and is not inconsistent.
 GRID_TEXT = """
     event         PENDING    RUNNING    PAUSED     COMPLETED  FAILED  CANCELLED
     RunStarted    RUNNING    RUNNING    -          -          -       -
@@ -41,7 +41,7 @@ GRID_TEXT = """
     (of a step)   RUNNING    RUNNING    PAUSED     -          -       -
     (unknown)     =          =          =          =          =       =
 """
-# And what each event of a step makes of the step; `=` leaves it as it was.
+# The status of a step after each of its events; `=` leaves it unchanged.
 STEPS_TEXT = """
     StepStarted        RUNNING
     StepCompleted      SUCCEEDED

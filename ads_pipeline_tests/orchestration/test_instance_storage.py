@@ -239,7 +239,7 @@ def test_command_prints_the_mistakes_last(checkout: Path, tmp_path: Path) -> Non
     process = python("-m", "dagster", "instance", "info", cwd=checkout, env=variables)
     assert process.returncode != 0
     assert process.stderr.splitlines()[-2:] == [
-        "ads_pipeline.errors.BadSettings: the settings hold 1 mistake; mend and start again:",
+        "ads_pipeline.errors.BadSettings: the settings have 1 mistake; correct and start again:",
         "  ADS_PIPELINE_DATABASE_URL: must start with postgresql+psycopg2://",
     ]
 

@@ -28,7 +28,7 @@ from ads_pipeline.orchestration.run_requests import RequestedPartitions, build_r
 from ads_pipeline.pipeline.judging import Validation
 from ads_pipeline.pipeline.registration import register_runs
 from ads_pipeline_tests.ledger.control.test_late_writes import wait_for
-from ads_pipeline_tests.ledger.test_database_constraints import everything
+from ads_pipeline_tests.ledger.test_database_constraints import read_all_tables
 from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, dagster_keys, open_location
 from ads_pipeline_tests.orchestration.test_assets import failure_message
 from ads_pipeline_tests.orchestration.test_sensors import create_run, tick
@@ -265,14 +265,14 @@ def test_suspended_worker_with_lost_lease_changes_nothing(location: Location, me
         seal_run(location.deployment, key(1), "r2")
         assert location.run([key(1)]).success
         tick(location, "run_completion")
-        before = everything(ledger._engine), table_version_count(location.deployment)
+        before = read_all_tables(ledger._engine), table_version_count(location.deployment)
         worker.send_signal(signal.SIGCONT)
         refusals = worker.communicate()[0].decode()
     finally:
         worker.kill()
     assert "LeaseLost" in refusals
-    assert f"{key(1)}: run {run_id} may not write of it: run " in refusals
-    assert (everything(ledger._engine), table_version_count(location.deployment)) == before
+    assert f"{key(1)}: run {run_id} may not write to it: run " in refusals
+    assert (read_all_tables(ledger._engine), table_version_count(location.deployment)) == before
     assert visible_runs(location.deployment) == {key(1): "r2"}
     known = location.instance.get_run_by_id(run_id)
     assert known is not None

@@ -234,18 +234,18 @@ class TestOutsideSeals:
         assert (seal.record_count, seal.payload_bytes, seal.payload_sha256) == (2, None, None)
 
     @pytest.mark.invariant("R1")
-    @pytest.mark.parametrize("said", [0, 1, 3])
+    @pytest.mark.parametrize("changes", [0, 1, 3])
     @pytest.mark.parametrize("digest", [{}, {"payload_bytes": None, "payload_sha256": None}], ids=["ours", "outside"])
-    def test_wrong_count_is_refused(self, tmp_path: Path, said: int, digest: dict[str, None]) -> None:
+    def test_wrong_count_is_refused(self, tmp_path: Path, changes: int, digest: dict[str, None]) -> None:
         """A seal with another row count than the payload is refused, even when size and digest match."""
-        write_sealed_run(tmp_path, run(), PAYLOAD_OF_ROWS, record_count=said, **digest)
+        write_sealed_run(tmp_path, run(), PAYLOAD_OF_ROWS, record_count=changes, **digest)
         assert_unreadable(RawRuns(tmp_path), RunDamaged)
 
     @pytest.mark.invariant("R1")
-    @pytest.mark.parametrize("said", [{"payload_bytes": 7}, {"payload_sha256": "0" * 64}], ids=["size", "digest"])
-    def test_size_and_digest_are_checked_separately(self, tmp_path: Path, said: dict[str, Any]) -> None:
+    @pytest.mark.parametrize("changes", [{"payload_bytes": 7}, {"payload_sha256": "0" * 64}], ids=["size", "digest"])
+    def test_size_and_digest_are_checked_separately(self, tmp_path: Path, changes: dict[str, Any]) -> None:
         """A size or digest that is given without the other is checked against the payload."""
-        given_alone: dict[str, Any] = {"payload_bytes": None, "payload_sha256": None, **said}
+        given_alone: dict[str, Any] = {"payload_bytes": None, "payload_sha256": None, **changes}
         write_sealed_run(tmp_path, run(), PAYLOAD_OF_ROWS, **given_alone)
         assert_unreadable(RawRuns(tmp_path), RunDamaged)
 
