@@ -1,4 +1,4 @@
-"""The schema: made by migrations, the same as the statements expect, and never migrated by the way."""
+"""The schema: created by the migration, and equal to the tables that the statements use."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -37,8 +37,8 @@ STATE_COLUMNS = [
 ]
 
 
-def test_the_tables_are_as_the_statements_name_them(backdoor: sa.Engine) -> None:
-    """Migrations make exactly the tables, columns and primary keys that the code reads and writes."""
+def test_migration_creates_the_declared_tables(backdoor: sa.Engine) -> None:
+    """The migration creates exactly the tables, columns and primary keys that the statements use."""
     inspector = sa.inspect(backdoor)
     assert set(inspector.get_table_names()) == {*metadata.tables, database.REVISION_TABLE}
     for table in metadata.sorted_tables:
@@ -46,15 +46,15 @@ def test_the_tables_are_as_the_statements_name_them(backdoor: sa.Engine) -> None
         assert inspector.get_pk_constraint(table.name)["constrained_columns"] == [c.name for c in table.primary_key]
 
 
-def test_partition_state_has_the_contracts_columns(backdoor: sa.Engine) -> None:
-    """The state table has the eleven columns of the state store contract, in its order, and no other."""
+def test_partition_state_has_the_specified_columns(backdoor: sa.Engine) -> None:
+    """The table has exactly the eleven columns of the specification, in its order."""
     columns = sa.inspect(backdoor).get_columns("partition_state")
     assert [column["name"] for column in columns] == STATE_COLUMNS
     assert columns[-1]["default"] == "0"
 
 
 def test_every_sqlite_table_is_strict(sqlite_url: str) -> None:
-    """SQLite would otherwise take text for a number."""
+    """SQLite would accept text in number columns otherwise."""
     engine = database.open_engine(sqlite_url)
     listed = database.transact(engine, lambda c: c.exec_driver_sql("PRAGMA table_list").mappings().all())
     strict = {row["name"]: row["strict"] for row in listed}
@@ -62,8 +62,8 @@ def test_every_sqlite_table_is_strict(sqlite_url: str) -> None:
     engine.dispose()
 
 
-def test_a_writer_makes_the_ledger_where_there_is_none(tmp_path: Path) -> None:
-    """The first opening of an empty home makes folder, file and schema; the second finds them."""
+def test_writer_creates_a_missing_ledger(tmp_path: Path) -> None:
+    """The first open creates folder, file and schema. The second open uses them."""
     url = f"sqlite:///{tmp_path / 'new' / 'home' / 'ledger.db'}"
     with Ledger.opened(url) as ledger:
         accepted_runs(ledger, [key()])
@@ -73,14 +73,14 @@ def test_a_writer_makes_the_ledger_where_there_is_none(tmp_path: Path) -> None:
 
 @pytest.mark.invariant("X5")
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_many_may_open_the_first_ledger_at_once(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """Of many writers that find an empty database one makes the schema, and all of them can use it."""
-    where = f"sqlite:///{tmp_path / 'ledger.db'}"
-    url = where if kind == "sqlite" else request.getfixturevalue("unmigrated_postgres_url")
-    together = Barrier(6)
+def test_concurrent_writers_create_one_ledger(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Of several writers on an empty database, one creates the schema, and all can write."""
+    sqlite_url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    url = sqlite_url if kind == "sqlite" else request.getfixturevalue("unmigrated_postgres_url")
+    barrier = Barrier(6)
 
     def open_and_write(writer: int) -> None:
-        together.wait(300)
+        barrier.wait(300)
         with Ledger.opened(url) as ledger:
             accepted_runs(ledger, [key(str(writer))])
 
@@ -90,15 +90,15 @@ def test_many_may_open_the_first_ledger_at_once(kind: str, tmp_path: Path, reque
         assert reader.count_by_status(StateFilter())[Status.SUCCESS] == 6
 
 
-def test_a_reader_makes_nothing(tmp_path: Path) -> None:
-    """Looking for a ledger in the wrong place is an error, and leaves no empty ledger there."""
+def test_reader_creates_nothing(tmp_path: Path) -> None:
+    """Opening a missing ledger for reading fails and creates no file."""
     with pytest.raises(LedgerUnavailable), LedgerReader.opened(f"sqlite:///{tmp_path / 'ledger.db'}"):
-        pytest.fail("opened nothing")
+        pytest.fail("opened a missing ledger")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_releases_ledger_is_left_alone(url: str, backdoor: sa.Engine) -> None:
-    """A ledger of another revision is neither read nor migrated by opening it; the error says what to do."""
+def test_other_revision_is_refused(url: str, backdoor: sa.Engine) -> None:
+    """Opening a ledger of another revision fails and does not migrate it."""
     database.transact(
         backdoor, lambda c: c.exec_driver_sql(f"UPDATE {database.REVISION_TABLE} SET version_num = '9999'")
     )
@@ -109,7 +109,7 @@ def test_another_releases_ledger_is_left_alone(url: str, backdoor: sa.Engine) ->
 
 @pytest.mark.invariant("X5")
 def test_migrating_again_changes_nothing(ledger: Ledger, backdoor: sa.Engine) -> None:
-    """A migration to the revision that is there already keeps every row."""
+    """A migration to the present revision keeps every row."""
     accepted_runs(ledger, [key()])
     before = ledger.state(key()), ledger.attempts(key())
     database.migrate(backdoor)
@@ -118,8 +118,10 @@ def test_migrating_again_changes_nothing(ledger: Ledger, backdoor: sa.Engine) ->
 
 @pytest.mark.invariant("S20")
 @pytest.mark.parametrize("zone", ["UTC", "Pacific/Kiritimati", "Pacific/Pago_Pago", "America/Sao_Paulo"])
-def test_a_day_comes_back_as_it_went_in(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, zone: str) -> None:
-    """Neither the machine's zone nor a change of its clocks moves a logical date."""
+def test_logical_date_does_not_depend_on_the_time_zone(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, zone: str
+) -> None:
+    """A logical date is read as it was written, in every zone of the machine."""
     monkeypatch.setenv("TZ", zone)
     time.tzset()
     try:
@@ -133,10 +135,10 @@ def _check_days(ledger: Ledger) -> None:
     @settings(max_examples=examples(15), deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.lists(st.dates(date(1000, 1, 1)), min_size=1, max_size=5, unique=True))
     def check(days: list[date]) -> None:
-        asked = [PartitionKey(source="google_ads", customer_id="1", query_name="q", logical_date=day) for day in days]
-        ledger.insert_pending(asked)
-        states = ledger.states(asked)
-        assert [state.key for state in states.values()] == asked
+        keys = [PartitionKey(source="google_ads", customer_id="1", query_name="q", logical_date=day) for day in days]
+        ledger.insert_pending(keys)
+        states = ledger.states(keys)
+        assert [state.key for state in states.values()] == keys
         assert all(state.updated_at is not None for state in states.values())
 
     check()

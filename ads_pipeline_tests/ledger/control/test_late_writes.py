@@ -28,7 +28,7 @@ from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline_tests.ledger.builders import acceptance, key, keys, publish_runs, record_verdict, run
 from ads_pipeline_tests.ledger.control.test_leases import WRITES
-from ads_pipeline_tests.ledger.test_database_constraints import everything
+from ads_pipeline_tests.ledger.test_database_constraints import read_all_tables
 
 T = TypeVar("T")
 CONTESTED: Final = keys(6)
@@ -127,7 +127,7 @@ def test_process_resumed_after_its_lease_changes_nothing(url: str, backdoor: sa.
         ledger = Ledger(backdoor, lease=successor)
         record_verdict(ledger, acceptance(run(key(), "r1")))
         assert publish_runs(ledger, run(key(), "r1")).published
-        before = everything(backdoor)
+        before = read_all_tables(backdoor)
         suspended.send_signal(signal.SIGCONT)
         send_newline(suspended)
         answers = [read_line(suspended) for _ in WRITES]
@@ -135,7 +135,7 @@ def test_process_resumed_after_its_lease_changes_nothing(url: str, backdoor: sa.
             f"{name}: {key()}: run zombie may not write to it" for name in WRITES
         ]
         assert read_line(suspended) == "lost"
-        assert everything(backdoor) == before
+        assert read_all_tables(backdoor) == before
 
 
 @pytest.mark.invariant("O3")

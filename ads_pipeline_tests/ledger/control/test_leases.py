@@ -32,7 +32,7 @@ from ads_pipeline_tests.ledger.builders import (
     set_on_exit,
 )
 from ads_pipeline_tests.ledger.state.test_concurrency import wait_until_a_transaction_waits
-from ads_pipeline_tests.ledger.test_database_constraints import everything, refused
+from ads_pipeline_tests.ledger.test_database_constraints import assert_refused, read_all_tables
 
 LASTS = timedelta(seconds=60)
 Opening = Callable[..., Lease]
@@ -126,10 +126,10 @@ def test_lost_lease_cannot_claim(lease: Opening, clock: FakeClock, backdoor: sa.
     """A run without a live lease changes no claim, not even on a partition that was never claimed."""
     silent = lease()
     clock.tick(LASTS)
-    before = everything(backdoor)
+    before = read_all_tables(backdoor)
     with pytest.raises(LeaseLost):
         silent.claim([key()])
-    assert everything(backdoor) == before
+    assert read_all_tables(backdoor) == before
 
 
 def test_claim_statements_do_not_grow_with_partitions(lease: Opening, backdoor: sa.Engine) -> None:
@@ -199,12 +199,12 @@ def test_run_writes_only_partitions_it_holds(
         held.end()
     if how == "taken over":
         lease("engine-2").claim([key()])
-    before = everything(backdoor)
+    before = read_all_tables(backdoor)
     with pytest.raises(LeaseLost, match=f"^{key()}: run engine-1 may not write to it: ") as caught:
         WRITES[write](ledger_under(held))
     assert (caught.value.run_id, caught.value.partition) == ("engine-1", str(key()))
     assert not caught.value.is_transient
-    assert everything(backdoor) == before
+    assert read_all_tables(backdoor) == before
 
 
 @pytest.mark.parametrize("write", WRITES)
@@ -224,10 +224,10 @@ def test_one_unclaimed_partition_refuses_the_whole_call(lease: Opening, backdoor
     held.claim([key(day=1)])
     runs = [run(key(day=day), "r1") for day in (1, 2)]
     Ledger(backdoor).register(sealed_runs(*runs))
-    before = everything(backdoor)
+    before = read_all_tables(backdoor)
     with pytest.raises(LeaseLost, match=str(key(day=2))):
         ledger_under(held).record_verdicts([acceptance(each) for each in runs])
-    assert everything(backdoor) == before
+    assert read_all_tables(backdoor) == before
     ledger_under(held).record_verdicts([acceptance(runs[0])])
 
 
@@ -387,14 +387,14 @@ def test_database_refuses_invalid_lease_changes(lease: Opening, backdoor: sa.Eng
     """Triggers refuse a revived lease, a falling fence and a holder that changes under the same fence."""
     held, other = lease("engine-1"), lease("engine-2")
     held.claim([key()])
-    refused(backdoor, "UPDATE claims SET run_id = 'engine-2'")
-    refused(backdoor, "UPDATE claims SET fence = 0")
-    refused(backdoor, "UPDATE claims SET run_id = 'nobody', fence = 2")
-    refused(backdoor, "DELETE FROM claims")
-    refused(backdoor, "DELETE FROM leases")
-    refused(backdoor, "UPDATE leases SET expires_at = opened_at")
+    assert_refused(backdoor, "UPDATE claims SET run_id = 'engine-2'")
+    assert_refused(backdoor, "UPDATE claims SET fence = 0")
+    assert_refused(backdoor, "UPDATE claims SET run_id = 'nobody', fence = 2")
+    assert_refused(backdoor, "DELETE FROM claims")
+    assert_refused(backdoor, "DELETE FROM leases")
+    assert_refused(backdoor, "UPDATE leases SET expires_at = opened_at")
     other.end()
-    refused(backdoor, "UPDATE leases SET ended_at = NULL WHERE run_id = 'engine-2'")
+    assert_refused(backdoor, "UPDATE leases SET ended_at = NULL WHERE run_id = 'engine-2'")
     with pytest.raises(LedgerRefused):
         Lease(backdoor, "engine-3", duration=LASTS).claim([key("7")])
     assert claims.c.keys()[-3:] == ["run_id", "fence", "claimed_at"]

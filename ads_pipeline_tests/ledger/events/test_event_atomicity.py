@@ -31,7 +31,7 @@ from ads_pipeline_tests.ledger.builders import (
 )
 from ads_pipeline_tests.ledger.events.test_ledger_events import ORIGIN, R1, K, read_events
 from ads_pipeline_tests.ledger.state.test_crashes import lose_one_commit
-from ads_pipeline_tests.ledger.test_database_constraints import everything
+from ads_pipeline_tests.ledger.test_database_constraints import read_all_tables
 
 PARTITIONS: Final = keys(3)
 RUNS: Final = tuple(run(partition, "r1") for partition in PARTITIONS)
@@ -73,7 +73,7 @@ def test_change_without_its_event_is_rolled_back(url: str, backdoor: sa.Engine) 
         log.append(EventOrigin(run_id="retired", plan_version="p2").make_event("RunFailed", at=FakeClock()()))
         Follower(log).catch_up()
         log.retire("retired")
-    before = everything(backdoor)
+    before = read_all_tables(backdoor)
     for run_id in ("other-plan", "retired"):
         with Ledger.opened(url, origin=EventOrigin(run_id=run_id, plan_version="p2")) as ledger:
             for change in (
@@ -86,7 +86,7 @@ def test_change_without_its_event_is_rolled_back(url: str, backdoor: sa.Engine) 
             ):
                 with pytest.raises(LedgerRefused):
                     change(ledger)
-    assert everything(backdoor) == before
+    assert read_all_tables(backdoor) == before
 
 
 @pytest.mark.invariant("E4")
@@ -132,11 +132,11 @@ def test_crash_leaves_change_and_events_or_neither(url: str, backdoor: sa.Engine
     """After a kill at any point, events and the other tables agree: the whole call is stored, or none of it."""
     with Ledger.opened(url) as ledger:
         CHANGES[name].prepare(ledger)
-    untouched, point = everything(backdoor), 0
+    untouched, point = read_all_tables(backdoor), 0
     while True:
         point += 1
         crashed, acknowledged = _crash_at(url, name, point)
-        found = everything(backdoor)
+        found = read_all_tables(backdoor)
         if found != untouched:
             break
         assert crashed
@@ -147,7 +147,7 @@ def test_crash_leaves_change_and_events_or_neither(url: str, backdoor: sa.Engine
     with Ledger.opened(url, origin=ORIGIN) as ledger:
         assert len(read_events(ledger)) == len(PARTITIONS)
         CHANGES[name].apply(ledger)
-    assert everything(backdoor) == found
+    assert read_all_tables(backdoor) == found
 
 
 def _crash_at(url: str, name: str, point: int) -> tuple[bool, bool]:
@@ -164,7 +164,7 @@ def _crash_at(url: str, name: str, point: int) -> tuple[bool, bool]:
 
 def check_agreement(engine: sa.Engine) -> None:
     """Check that the emitted events match the rows of the other tables."""
-    tables = everything(engine)
+    tables = read_all_tables(engine)
 
     def events(*types: str) -> list[tuple[str, int]]:
         rows = [row for row in tables["run_events"] if row.event_type in types]

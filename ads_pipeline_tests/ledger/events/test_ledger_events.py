@@ -29,7 +29,7 @@ from ads_pipeline_tests.ledger.builders import (
     sealed_runs,
 )
 from ads_pipeline_tests.ledger.events.builders import stored_steps
-from ads_pipeline_tests.ledger.test_database_constraints import everything
+from ads_pipeline_tests.ledger.test_database_constraints import read_all_tables
 
 K: Final = key()
 R1: Final = run(K, "r1")
@@ -56,9 +56,9 @@ def read_event_keys(ledger: Ledger, *, after: int = 0) -> list[tuple[str, str, i
 
 def check_no_events(ledger: Ledger, action: Callable[[], object]) -> None:
     """Check that the action emits no event in any run."""
-    before = everything(ledger._engine)
+    before = read_all_tables(ledger._engine)
     action()
-    after = everything(ledger._engine)
+    after = read_all_tables(ledger._engine)
     assert [after[table] for table in ("run_events", "run_head")] == [
         before[table] for table in ("run_events", "run_head")
     ]
@@ -233,7 +233,7 @@ def test_ledger_events_follow_the_event_contract(url: str, backdoor: sa.Engine) 
         logged = read_events(ledger)
     assert [each.event.event_type for each in logged] == types
     assert [each.run_seq for each in logged] == list(range(1, len(types) + 1))
-    texts = {row.run_seq: (row.event_data, row.engine_run_ref) for row in everything(backdoor)["run_events"]}
+    texts = {row.run_seq: (row.event_data, row.engine_run_ref) for row in read_all_tables(backdoor)["run_events"]}
     for each in logged:
         event = each.event
         assert (event.run_id, event.plan_version, event.engine_attempt_id) == ("dagster-run-1", "plan-1", 2)
@@ -314,7 +314,7 @@ def test_block_without_changes_emits_no_events(url: str, backdoor: sa.Engine) ->
     """A block that only reads or repeats known changes creates no run, even if it raises."""
     with Ledger.opened(url, origin=ORIGIN) as ledger:
         accepted_runs(ledger, [K])
-    before = everything(backdoor)
+    before = read_all_tables(backdoor)
 
     def fail() -> None:
         with Ledger.opened(url) as ledger:
@@ -326,7 +326,7 @@ def test_block_without_changes_emits_no_events(url: str, backdoor: sa.Engine) ->
     with Ledger.opened(url) as ledger:
         assert ledger.state(K).attempt_count == 1
         accepted_runs(ledger, [K])
-    assert everything(backdoor) == before
+    assert read_all_tables(backdoor) == before
 
 
 def test_ledger_does_not_complete_the_run_of_its_origin(url: str) -> None:

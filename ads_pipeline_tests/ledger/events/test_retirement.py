@@ -14,7 +14,7 @@ from ads_pipeline.ledger.tables import run_events
 from ads_pipeline.ledger.values import Publication
 from ads_pipeline_tests.ledger.builders import FakeClock, accepted_runs, key, run
 from ads_pipeline_tests.ledger.events.builders import complete_run, stored_steps
-from ads_pipeline_tests.ledger.test_database_constraints import everything, refused
+from ads_pipeline_tests.ledger.test_database_constraints import assert_refused, read_all_tables
 from ads_pipeline_tests.run_event_stores.builders import make_completions, make_event
 
 COLUMNS = ", ".join(column.name for column in run_events.c)
@@ -32,7 +32,7 @@ def test_run_seq_and_idempotency_key_are_unique(log: EventLog, backdoor: sa.Engi
     log.append_many(make_completions("r", 2))
     changed = COLUMNS.replace(column, other)
     copied = f"INSERT INTO run_events ({COLUMNS}) SELECT {{}} FROM run_events WHERE run_seq = 1"
-    refused(backdoor, copied.format(changed))
+    assert_refused(backdoor, copied.format(changed))
     both = changed.replace("idempotency_key", f"'{'0' * 64}'").replace("run_seq,", "run_seq + 10,")
     database.transact(backdoor, lambda connection: connection.exec_driver_sql(copied.format(both)))
 
@@ -44,12 +44,12 @@ def test_logs_are_append_only(url: str, backdoor: sa.Engine, table: str) -> None
     with Ledger.opened(url) as ledger:
         accepted_runs(ledger, [key()])
         ledger.publish([Publication(run=run(key(), "r1"), table_version=0)])
-    assert everything(backdoor)[table]
+    assert read_all_tables(backdoor)[table]
     column = "last_seq = last_seq - 1" if table == "run_head" else "run_id = run_id"
-    refused(backdoor, f"UPDATE {table} SET {column}")
-    refused(backdoor, f"DELETE FROM {table}")
+    assert_refused(backdoor, f"UPDATE {table} SET {column}")
+    assert_refused(backdoor, f"DELETE FROM {table}")
     if backdoor.dialect.name == "postgresql":
-        refused(backdoor, f"TRUNCATE {table} CASCADE")
+        assert_refused(backdoor, f"TRUNCATE {table} CASCADE")
 
 
 @pytest.mark.invariant("E6")
@@ -71,8 +71,8 @@ def test_head_of_a_retired_run_is_immutable(log: EventLog, backdoor: sa.Engine, 
     """The head of a retired run cannot be changed or deleted."""
     complete_run(log)
     log.retire("over")
-    refused(backdoor, f"UPDATE run_head SET {assignment}")
-    refused(backdoor, "DELETE FROM run_head")
+    assert_refused(backdoor, f"UPDATE run_head SET {assignment}")
+    assert_refused(backdoor, "DELETE FROM run_head")
 
 
 @pytest.mark.invariant("E6")
@@ -83,15 +83,15 @@ def test_only_events_of_a_retired_run_may_be_deleted(log: EventLog, backdoor: sa
     log.append(make_event("open", "RunStarted"))
     log.retire("over")
     for run_id in ("also-over", "open"):
-        refused(backdoor, f"DELETE FROM run_events WHERE run_id = '{run_id}'")
+        assert_refused(backdoor, f"DELETE FROM run_events WHERE run_id = '{run_id}'")
 
 
 @pytest.mark.invariant("E10")
 def test_snapshot_cannot_go_back(log: EventLog, backdoor: sa.Engine) -> None:
     """The database refuses to lower a snapshot's `last_event_seq` or to change its run."""
     complete_run(log)
-    refused(backdoor, "UPDATE run_snapshots SET last_event_seq = last_event_seq - 1")
-    refused(backdoor, "UPDATE run_snapshots SET run_id = 'other'")
+    assert_refused(backdoor, "UPDATE run_snapshots SET last_event_seq = last_event_seq - 1")
+    assert_refused(backdoor, "UPDATE run_snapshots SET run_id = 'other'")
 
 
 # Retiring.
@@ -101,9 +101,9 @@ def test_snapshot_cannot_go_back(log: EventLog, backdoor: sa.Engine) -> None:
 def test_retire_keeps_head_and_snapshot(log: EventLog, backdoor: sa.Engine) -> None:
     """Retiring a run deletes its events and steps, and keeps its head, its snapshot and other runs."""
     snapshot, other = complete_run(log), complete_run(log, "other")
-    before = everything(backdoor)
+    before = read_all_tables(backdoor)
     assert log.retire("over") == 5
-    after = everything(backdoor)
+    after = read_all_tables(backdoor)
     for table in ("run_events", "run_steps"):
         assert after[table] == [row for row in before[table] if row.run_id == "other"]
         assert after[table]
