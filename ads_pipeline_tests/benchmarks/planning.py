@@ -16,13 +16,13 @@ from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.pipeline.reconciliation import ReconcilePlanner
 from ads_pipeline.warehouse.publication import Warehouse
 from ads_pipeline.warehouse.values import HeldPartition
-from ads_pipeline_tests.ledger.large_ledgers import KINDS, QUERIES, ROWS, SOURCE, VERSION, Shape
+from ads_pipeline_tests.ledger.large_ledgers import KINDS, QUERIES, ROWS_PER_RUN, SOURCE, VERSION, LedgerShape
 
 
 class GeneratedWarehouse(Warehouse):
     """A warehouse whose tables hold what the ledger's pointers say."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: LedgerShape) -> None:
         super().__init__(Path("unused"))
         self._shape = shape
         self.seconds = 0.0
@@ -34,7 +34,7 @@ class GeneratedWarehouse(Warehouse):
             loaded = KINDS[partition.kind].loaded
             if partition.query_name == options["query_name"] and loaded is not None:
                 held[partition.key] = HeldPartition(
-                    run_id=partition.run_id(loaded), schema_version=VERSION, rows=ROWS
+                    run_id=partition.run_id(loaded), schema_version=VERSION, rows=ROWS_PER_RUN
                 )
         self.seconds += time.perf_counter() - started
         return held
@@ -42,7 +42,7 @@ class GeneratedWarehouse(Warehouse):
 
 def main(url: str, *numbers: str) -> None:
     queries, customers, days = map(int, numbers)
-    warehouse = GeneratedWarehouse(Shape(queries=queries, customers=customers, days=days))
+    warehouse = GeneratedWarehouse(LedgerShape(queries=queries, customers=customers, days=days))
     started = time.perf_counter()
     with LedgerReader.opened(url) as ledger:
         comparison = ReconcilePlanner(ledger=ledger, warehouse=warehouse)

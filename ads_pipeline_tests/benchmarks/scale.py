@@ -32,9 +32,9 @@ from ads_pipeline.ledger.values import StateFilter
 from ads_pipeline.pipeline.operator_actions import OperatorActions
 from ads_pipeline.settings import Settings, read_settings
 from ads_pipeline_tests.benchmarks.ratios import Figure, measure_time
-from ads_pipeline_tests.ledger.large_ledgers import FIRST_DAY, KINDS, SOURCE, Shape, grow
+from ads_pipeline_tests.ledger.large_ledgers import FIRST_DAY, KINDS, SOURCE, LedgerShape, fill_ledger
 
-SHAPE: Final = Shape(queries=4, customers=500, days=500)
+SHAPE: Final = LedgerShape(queries=4, customers=500, days=500)
 ROUNDS: Final = 9
 DAY: Final = FIRST_DAY + timedelta(days=SHAPE.days // 2)
 MIDDLE: Final = PartitionKey(
@@ -82,7 +82,7 @@ def _measure_database(name: str, environ: Mapping[str, str]) -> Iterator[Figure]
     engine = database.open_engine(settings.database_url)
     database.migrate(engine)
     engine.dispose()
-    grow(settings.database_url, SHAPE)
+    fill_ledger(settings.database_url, SHAPE)
     one = {"customer": [MIDDLE.customer_id], "days": DateWindow(since=DAY, until=DAY)} | BY_QUERY
     yield _measure_ms(f"{name}: state inspect of one partition", lambda: _inspect(settings, one), ONE_PARTITION_MS)
     yield _measure_ms(

@@ -1,7 +1,7 @@
-"""Fills an empty ledger with very many partitions at once, for what is only seen at size.
+"""Fills an empty ledger with very many partitions, for tests and benchmarks of large ledgers.
 
-What each partition is follows from its place, in `Shape`. The rows go in by plain INSERT … SELECT under every rule of
-the database, so they are what verdicts, loads and the desk could have left; a test holds the answers to that.
+`LedgerShape` decides the kind of each partition. The rows are inserted by INSERT … SELECT, with all constraints and
+triggers active. A test checks that verdicts, loads and control actions could have written them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,16 +19,16 @@ from ads_pipeline.ledger.tables import Day, Instant
 SOURCE: Final = "google_ads"
 QUERIES: Final = ("ad_group_daily", "campaign_daily", "keyword_daily", "search_term_daily")
 FIRST_DAY: Final = date(2024, 7, 1)
-ROWS: Final = 5  # of every run
+ROWS_PER_RUN: Final = 5
 VERSION: Final = "1"
-NEVER: Final = datetime(2999, 1, 1, tzinfo=UTC)  # when what waits is due
-AT_ONCE: Final = 20_000
+NEVER: Final = datetime(2999, 1, 1, tzinfo=UTC)  # due time of the retries that are not due
+ROWS_PER_INSERT: Final = 20_000
 
 
-class Kind(NamedTuple):
-    """What became of a partition: its runs in order with the verdict on each, and which of them was loaded."""
+class PartitionKind(NamedTuple):
+    """One kind of partition: its runs with their verdicts, and the number of the loaded run."""
 
-    share: int  # of a thousand
+    share: int  # per thousand partitions
     status: str
     first: str | None = None
     second: str | None = None
@@ -39,29 +39,29 @@ class Kind(NamedTuple):
 
     @property
     def differs(self) -> bool:
-        """Whether the tables do not hold what the ledger says."""
+        """Whether the Delta tables differ from the ledger."""
         current = None if self.status != "success" else self.runs
         return current != self.loaded or bool(self.demoting)
 
 
-KINDS: Final[Mapping[str, Kind]] = {
-    "plain": Kind(829, "success", "accepted", loaded=1),
-    "retried": Kind(100, "success", "rejected", "accepted", runs=2, loaded=2),
-    "behind": Kind(5, "success", "accepted", "accepted", runs=2, loaded=1),
-    "unloaded": Kind(5, "success", "accepted"),
-    "demoting": Kind(1, "success", "accepted", loaded=1, demoting=1),
-    "due": Kind(10, "failed", "rejected", due="now"),
-    "waiting": Kind(10, "failed", "rejected", due="later"),
-    "terminal": Kind(10, "failed", "rejected", "rejected", runs=2),
-    "landed": Kind(20, "pending"),
-    "unheard": Kind(10, "pending", runs=0),
+KINDS: Final[Mapping[str, PartitionKind]] = {
+    "plain": PartitionKind(829, "success", "accepted", loaded=1),
+    "retried": PartitionKind(100, "success", "rejected", "accepted", runs=2, loaded=2),
+    "behind": PartitionKind(5, "success", "accepted", "accepted", runs=2, loaded=1),
+    "unloaded": PartitionKind(5, "success", "accepted"),
+    "demoting": PartitionKind(1, "success", "accepted", loaded=1, demoting=1),
+    "due": PartitionKind(10, "failed", "rejected", due="now"),
+    "waiting": PartitionKind(10, "failed", "rejected", due="later"),
+    "terminal": PartitionKind(10, "failed", "rejected", "rejected", runs=2),
+    "landed": PartitionKind(20, "pending"),
+    "fetch_failed": PartitionKind(10, "pending", runs=0),
 }
-_FATES: Final = [name for name, kind in KINDS.items() for _ in range(kind.share)]
+_KIND_NAMES: Final = [name for name, kind in KINDS.items() for _ in range(kind.share)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Partition:
-    """One partition of a grown ledger, and what became of it."""
+class GeneratedPartition:
+    """One generated partition and its kind."""
 
     number: int
     query_name: str
@@ -83,32 +83,32 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """How many of each there are; every query has every customer on every day."""
+class LedgerShape:
+    """The size of a ledger. Every query has every customer on every day."""
 
     queries: int = 4
     customers: int = 500
     days: int = 500
 
-    def partitions(self) -> Iterator[Partition]:
-        """All of them as they come in life: day by day."""
+    def partitions(self) -> Iterator[GeneratedPartition]:
+        """All partitions, day by day, as in production."""
         number = 0
         for day in range(self.days):
             for query in range(self.queries):
                 for customer in range(self.customers):
                     number += 1
-                    yield Partition(
+                    yield GeneratedPartition(
                         number=number,
                         query_name=QUERIES[query],
                         customer_id=str(1_000_000_000 + 7 * customer),
                         logical_date=FIRST_DAY + timedelta(days=day),
-                        # Each factor is prime to a thousand: every fate comes in its share, to everybody.
-                        kind=_FATES[(day * 919 + query * 729 + customer * 953) % len(_FATES)],
+                        # The factors are coprime to 1,000, so every customer and day gets every kind in its share.
+                        kind=_KIND_NAMES[(day * 919 + query * 729 + customer * 953) % len(_KIND_NAMES)],
                     )
 
 
-def grow(url: str, shape: Shape) -> None:
-    """Make the partitions in an empty ledger. Statistics are gathered only where the database does so by itself."""
+def fill_ledger(url: str, shape: LedgerShape) -> None:
+    """Insert the partitions into an empty ledger. Only Postgres gets statistics, as autovacuum would gather them."""
     engine = database.open_engine(url)
     try:
         with engine.connect() as connection:
@@ -127,7 +127,7 @@ def grow(url: str, shape: Shape) -> None:
 
 _metadata: Final = sa.MetaData()
 _partitions: Final = sa.Table(
-    "grown_partitions",
+    "generated_partitions",
     _metadata,
     sa.Column("number", sa.BigInteger),
     sa.Column("query_name", sa.Text),
@@ -137,7 +137,7 @@ _partitions: Final = sa.Table(
     prefixes=["TEMPORARY"],
 )
 _kinds: Final = sa.Table(
-    "grown_kinds",
+    "generated_kinds",
     _metadata,
     sa.Column("kind", sa.Text),
     *(sa.Column(name, sa.Text) for name in ("status", "first", "second", "due")),
@@ -151,10 +151,10 @@ _MOMENTS: Final = {
     "landed_2": timedelta(hours=7),
     "judged_2": timedelta(hours=8),
     "loaded_2": timedelta(hours=9),
-    "acted": timedelta(hours=10),
+    "action_at": timedelta(hours=10),
 }
 _days: Final = sa.Table(
-    "grown_days",
+    "generated_days",
     _metadata,
     sa.Column("logical_date", Day()),
     sa.Column("day_text", sa.Text),
@@ -165,8 +165,8 @@ _days: Final = sa.Table(
 )
 
 
-def _stage(connection: sa.Connection, shape: Shape) -> None:
-    """Put what is to be made where the database can take it from."""
+def _stage(connection: sa.Connection, shape: LedgerShape) -> None:
+    """Insert the partitions, kinds and days into temporary tables, and join them in a view."""
     _metadata.create_all(connection, checkfirst=False)
     names = [column.name for column in _kinds.c]
     kinds = [{"kind": name} | kind._asdict() for name, kind in KINDS.items()]
@@ -175,7 +175,7 @@ def _stage(connection: sa.Connection, shape: Shape) -> None:
     columns, rows = _partitions.c.keys(), list[dict[str, Any]]()
     for each in shape.partitions():
         rows.append({name: getattr(each, name) for name in columns})
-        if len(rows) == AT_ONCE:
+        if len(rows) == ROWS_PER_INSERT:
             connection.execute(sa.insert(_partitions), rows)
             rows.clear()
     if rows:
@@ -185,18 +185,20 @@ def _stage(connection: sa.Connection, shape: Shape) -> None:
 
 
 def _day(day: date) -> dict[str, Any]:
-    """A day, the moments after it at which things happened, and how the versions begin of rows written then."""
+    """The row of one day: the times of its events, and the prefixes of row versions written at those times."""
     start = datetime.combine(day, time.min, UTC) + timedelta(days=1)
     at = {name: start + after for name, after in _MOMENTS.items()}
-    versions = {f"version_{name}": new_row_version(moment, after=None, randomness=0)[:12] for name, moment in at.items()}
+    versions = {
+        f"version_{name}": new_row_version(moment, after=None, randomness=0)[:12] for name, moment in at.items()
+    }
     named = {"logical_date": day, "day_text": day.isoformat(), "stamp": f"{day:%Y%m%d}", "never": NEVER}
     return named | at | versions
 
 
 _KEY: Final = "source, customer_id, query_name, logical_date"
-# A row's version ends in fourteen digits that tell rows apart: the number of the partition does.
+# A row version ends in fourteen digits that make it unique: here the number of the partition.
 _VIEW: Final = f"""
-CREATE TEMPORARY VIEW grown AS
+CREATE TEMPORARY VIEW seeds AS
 SELECT '{SOURCE}' AS source, p.customer_id, p.query_name, p.logical_date, p.number,
     k.kind, k.status, k.first, k.second, k.runs, k.loaded, k.demoting, k.due,
     {", ".join(f"d.{column.name}" for column in _days.c if column.name != "logical_date")},
@@ -205,16 +207,16 @@ SELECT '{SOURCE}' AS source, p.customer_id, p.query_name, p.logical_date, p.numb
     substr(CAST(100000000000000 + p.number AS TEXT), 2) AS digits,
     '{SOURCE}/' || p.customer_id || '/' || p.query_name || '/' || d.day_text
         || ': cost_micros must be at least 0 in 1 row' AS message
-FROM grown_partitions AS p
-JOIN grown_days AS d ON d.logical_date = p.logical_date
-JOIN grown_kinds AS k ON k.kind = p.kind
+FROM generated_partitions AS p
+JOIN generated_days AS d ON d.logical_date = p.logical_date
+JOIN generated_kinds AS k ON k.kind = p.kind
 """
 
 
 def _run(ordinal: int) -> str:
     return f"""
     INSERT INTO runs ({_KEY}, run_id, ordinal, schema_version, record_count, payload_sha256, registered_at)
-    SELECT {_KEY}, run_{ordinal}, {ordinal}, '{VERSION}', {ROWS}, '{"0" * 64}', landed_{ordinal} FROM grown
+    SELECT {_KEY}, run_{ordinal}, {ordinal}, '{VERSION}', {ROWS_PER_RUN}, '{"0" * 64}', landed_{ordinal} FROM seeds
     WHERE runs >= {ordinal}
     """
 
@@ -225,49 +227,42 @@ def _verdict(ordinal: int, verdict: str, effect: str, *, current: str, message: 
     INSERT INTO attempts ({_KEY}, attempt_no, run_id, validation_id, ordinal, outcome, effect, error_class,
         error_message, rows_read, rows_failed, judged_at, current_ordinal, message_ordinal)
     SELECT {_KEY}, {ordinal}, run_{ordinal}, '', {ordinal}, '{verdict}', '{effect}',
-        {"'row_contract', message" if rejected else "NULL, NULL"}, {ROWS}, {int(rejected)}, judged_{ordinal},
+        {"'row_contract', message" if rejected else "NULL, NULL"}, {ROWS_PER_RUN}, {int(rejected)}, judged_{ordinal},
         {current}, {message}
-    FROM grown WHERE {("first", "second")[ordinal - 1]} = '{verdict}'
+    FROM seeds WHERE {("first", "second")[ordinal - 1]} = '{verdict}'
     """
 
 
-_AGAIN: Final = "second IS NOT NULL"
+_RETRIED: Final = "second IS NOT NULL"
 _CURRENT: Final = "CASE WHEN status = 'success' THEN CASE WHEN second = 'accepted' THEN run_2 ELSE run_1 END END"
-_JUDGED: Final = f"CASE WHEN {_AGAIN} THEN judged_2 ELSE judged_1 END"
+_JUDGED: Final = f"CASE WHEN {_RETRIED} THEN judged_2 ELSE judged_1 END"
 _STATES: Final = f"""
 INSERT INTO partition_state ({_KEY}, status, current_run_id, schema_version, record_count, updated_at, error_message,
     attempt_count)
 SELECT {_KEY}, status, {_CURRENT}, CASE WHEN status = 'success' THEN '{VERSION}' END,
-    CASE WHEN status = 'success' THEN {ROWS} END, CASE WHEN first IS NULL THEN landed_1 ELSE {_JUDGED} END,
+    CASE WHEN status = 'success' THEN {ROWS_PER_RUN} END, CASE WHEN first IS NULL THEN landed_1 ELSE {_JUDGED} END,
     CASE WHEN status = 'failed' THEN message END,
-    CASE WHEN {_AGAIN} THEN 2 WHEN first IS NOT NULL THEN 1 ELSE 0 END
-FROM grown
+    CASE WHEN {_RETRIED} THEN 2 WHEN first IS NOT NULL THEN 1 ELSE 0 END
+FROM seeds
 """
 _LOADED: Final = "CASE loaded WHEN 1 THEN run_1 WHEN 2 THEN run_2 END"
 _LOADED_AT: Final = "CASE loaded WHEN 1 THEN loaded_1 WHEN 2 THEN loaded_2 END"
 _LOADS: Final = (
-    f"""
-    INSERT INTO warehouse_pointer ({_KEY}, run_id, schema_version, record_count, table_version, availability,
+    f"""INSERT INTO warehouse_pointer ({_KEY}, run_id, schema_version, record_count, table_version, availability,
         changed_at)
-    SELECT {_KEY}, {_LOADED}, '{VERSION}', {ROWS}, 1, 'published', {_LOADED_AT} FROM grown
-    WHERE loaded IS NOT NULL
-    """,
-    f"""
-    INSERT INTO load_records ({_KEY}, run_id, schema_version, record_count, table_version, loaded_at)
-    SELECT {_KEY}, {_LOADED}, '{VERSION}', {ROWS}, 1, {_LOADED_AT} FROM grown WHERE loaded IS NOT NULL
-    """,
-    f"""
-    INSERT INTO finished_attempts (asset, {_KEY}, finished_at, run_id, outcome, code_version)
-    SELECT 'warehouse', {_KEY}, {_LOADED_AT}, {_LOADED}, 'SUCCEEDED', '{VERSION}' FROM grown
-    WHERE loaded IS NOT NULL
-    """,
-    f"""
-    INSERT INTO demotions ({_KEY}, run_id, validation_id, error_class, error_message, rows_read, rows_failed,
+    SELECT {_KEY}, {_LOADED}, '{VERSION}', {ROWS_PER_RUN}, 1, 'published', {_LOADED_AT} FROM seeds
+    WHERE loaded IS NOT NULL""",
+    f"""INSERT INTO load_records ({_KEY}, run_id, schema_version, record_count, table_version, loaded_at)
+    SELECT {_KEY}, {_LOADED}, '{VERSION}', {ROWS_PER_RUN}, 1, {_LOADED_AT} FROM seeds WHERE loaded IS NOT NULL""",
+    f"""INSERT INTO finished_attempts (asset, {_KEY}, finished_at, run_id, outcome, code_version)
+    SELECT 'warehouse', {_KEY}, {_LOADED_AT}, {_LOADED}, 'SUCCEEDED', '{VERSION}' FROM seeds
+    WHERE loaded IS NOT NULL""",
+    f"""INSERT INTO demotions ({_KEY}, run_id, validation_id, error_class, error_message, rows_read, rows_failed,
         started_at)
-    SELECT {_KEY}, {_CURRENT}, 'again', 'row_contract', message, {ROWS}, 1, acted FROM grown WHERE demoting = 1
-    """,
+    SELECT {_KEY}, {_CURRENT}, 'again', 'row_contract', message, {ROWS_PER_RUN}, 1, action_at
+    FROM seeds WHERE demoting = 1""",
 )
-_PLACE: Final = "'default', source, '{asset}/' || query_name, customer_id || '|' || day_text"
+_ASSET: Final = "'default', source, '{asset}/' || query_name, customer_id || '|' || day_text"
 _VALUES: Final = """'{"customer":"' || customer_id || '","date":"' || day_text || '"}'"""
 _STATUS: Final = """
 INSERT INTO partition_status (tenant_id, workspace_id, asset_key, partition_key, last_materialization_run_id,
@@ -276,67 +271,45 @@ INSERT INTO partition_status (tenant_id, workspace_id, asset_key, partition_key,
 """
 _LAST: Final = "CASE WHEN second IS NULL THEN first ELSE second END"
 _STATUSES: Final = (
-    f"""
-    {_STATUS}
-    SELECT {_PLACE.format(asset="raw")}, {_CURRENT}, CASE WHEN status = 'success' THEN {_JUDGED} END,
-        CASE WHEN status = 'success' THEN '{VERSION}' END, CASE WHEN {_AGAIN} THEN run_2 ELSE run_1 END, {_JUDGED},
+    f"""{_STATUS}
+    SELECT {_ASSET.format(asset="raw")}, {_CURRENT}, CASE WHEN status = 'success' THEN {_JUDGED} END,
+        CASE WHEN status = 'success' THEN '{VERSION}' END, CASE WHEN {_RETRIED} THEN run_2 ELSE run_1 END, {_JUDGED},
         CASE {_LAST} WHEN 'accepted' THEN 'SUCCEEDED' ELSE 'FAILED' END, {_VALUES},
-        CASE WHEN {_AGAIN} THEN version_judged_2 ELSE version_judged_1 END || digits
-    FROM grown WHERE first IS NOT NULL
-    """,
-    f"""
-    {_STATUS}
-    SELECT {_PLACE.format(asset="warehouse")}, {_LOADED}, {_LOADED_AT}, '{VERSION}', {_LOADED}, {_LOADED_AT},
+        CASE WHEN {_RETRIED} THEN version_judged_2 ELSE version_judged_1 END || digits
+    FROM seeds WHERE first IS NOT NULL""",
+    f"""{_STATUS}
+    SELECT {_ASSET.format(asset="warehouse")}, {_LOADED}, {_LOADED_AT}, '{VERSION}', {_LOADED}, {_LOADED_AT},
         'SUCCEEDED', {_VALUES}, CASE loaded WHEN 1 THEN version_loaded_1 ELSE version_loaded_2 END || digits
-    FROM grown WHERE loaded IS NOT NULL
-    """,
+    FROM seeds WHERE loaded IS NOT NULL""",
 )
-# Every partition that has a run was claimed for it once; one in a hundred is claimed now.
+# Every partition with a run was claimed once; one in a hundred is claimed now.
 _CONTROL: Final = (
-    """
-    INSERT INTO leases (run_id, opened_at, heartbeat_at, expires_at, ended_at)
-    SELECT 'produced-' || stamp, landed_1, acted, acted, acted FROM grown_days
-    """,
-    """
-    INSERT INTO leases (run_id, opened_at, heartbeat_at, expires_at)
-    SELECT 'producing', min(landed_1), max(acted), max(never) FROM grown_days
-    """,
-    f"""
-    INSERT INTO claims ({_KEY}, run_id, fence, claimed_at)
-    SELECT {_KEY}, CASE WHEN number % 100 = 7 THEN 'producing' ELSE 'produced-' || stamp END, 1, landed_1 FROM grown
-    WHERE runs >= 1
-    """,
-    f"""
-    INSERT INTO retry_schedule ({_KEY}, attempt_no, failures, error_class, failed_at, due_at, why, planned_at)
-    SELECT {_KEY}, CASE WHEN {_AGAIN} THEN 2 ELSE 1 END, CASE WHEN {_AGAIN} THEN 2 ELSE 1 END, 'row_contract',
-        {_JUDGED}, CASE due WHEN 'now' THEN acted WHEN 'later' THEN never END, 'tried once', {_JUDGED}
-    FROM grown WHERE status = 'failed'
-    """,
-    f"""
-    INSERT INTO failed_fetches ({_KEY}, failed_at, engine_run_id, error_class, error_message)
-    SELECT {_KEY}, landed_1, 'producing', 'transport', 'the connection was reset' FROM grown WHERE runs = 0
-    """,
-    """
-    INSERT INTO control_actions (action_id, action, operator, command, filters, reason, partitions_changed, performed_at)
-    SELECT 'act-1', 'reprocess', 'ada', 'state reprocess', '', 'asked to', count(*), max(acted) FROM grown
-    WHERE kind = 'plain' AND number % 1000 = 0
-    """,
-    f"""
-    INSERT INTO control_action_partitions (action_id, {_KEY}, status_before, attempt_no)
-    SELECT 'act-1', {_KEY}, status, 1 FROM grown WHERE kind = 'plain' AND number % 1000 = 0
-    """,
-    f"""
-    INSERT INTO requests ({_KEY}, kind, action_id, attempt_no, requested_at)
-    SELECT {_KEY}, 'reprocess', 'act-1', 1, acted FROM grown WHERE kind = 'plain' AND number % 1000 = 0
-    """,
-    f"""
-    INSERT INTO terminal_marks ({_KEY}, action_id, marked_at)
-    SELECT {_KEY}, 'act-1', acted FROM grown WHERE kind = 'due' AND number % 10 = 0
-    """,
-    f"""
-    INSERT INTO parkings (source, scope, name, error_class, why, parked_at)
-    SELECT '{SOURCE}', 'customer', min(customer_id), 'account_access', 'access was withdrawn', max(acted) FROM grown
-    """,
+    """INSERT INTO leases (run_id, opened_at, heartbeat_at, expires_at, ended_at)
+    SELECT 'produced-' || stamp, landed_1, action_at, action_at, action_at FROM generated_days""",
+    """INSERT INTO leases (run_id, opened_at, heartbeat_at, expires_at)
+    SELECT 'producing', min(landed_1), max(action_at), max(never) FROM generated_days""",
+    f"""INSERT INTO claims ({_KEY}, run_id, fence, claimed_at)
+    SELECT {_KEY}, CASE WHEN number % 100 = 7 THEN 'producing' ELSE 'produced-' || stamp END, 1, landed_1 FROM seeds
+    WHERE runs >= 1""",
+    f"""INSERT INTO retry_schedule ({_KEY}, attempt_no, failures, error_class, failed_at, due_at, why, planned_at)
+    SELECT {_KEY}, CASE WHEN {_RETRIED} THEN 2 ELSE 1 END, CASE WHEN {_RETRIED} THEN 2 ELSE 1 END, 'row_contract',
+        {_JUDGED}, CASE due WHEN 'now' THEN action_at WHEN 'later' THEN never END, 'tried once', {_JUDGED}
+    FROM seeds WHERE status = 'failed'""",
+    f"""INSERT INTO failed_fetches ({_KEY}, failed_at, engine_run_id, error_class, error_message)
+    SELECT {_KEY}, landed_1, 'producing', 'transport', 'the connection was reset' FROM seeds WHERE runs = 0""",
+    """INSERT INTO control_actions
+        (action_id, action, operator, command, filters, reason, partitions_changed, performed_at)
+    SELECT 'act-1', 'reprocess', 'ada', 'state reprocess', '', 'asked to', count(*), max(action_at) FROM seeds
+    WHERE kind = 'plain' AND number % 1000 = 0""",
+    f"""INSERT INTO control_action_partitions (action_id, {_KEY}, status_before, attempt_no)
+    SELECT 'act-1', {_KEY}, status, 1 FROM seeds WHERE kind = 'plain' AND number % 1000 = 0""",
+    f"""INSERT INTO requests ({_KEY}, kind, action_id, attempt_no, requested_at)
+    SELECT {_KEY}, 'reprocess', 'act-1', 1, action_at FROM seeds WHERE kind = 'plain' AND number % 1000 = 0""",
+    f"""INSERT INTO terminal_marks ({_KEY}, action_id, marked_at)
+    SELECT {_KEY}, 'act-1', action_at FROM seeds WHERE kind = 'due' AND number % 10 = 0""",
+    f"""INSERT INTO parkings (source, scope, name, error_class, why, parked_at)
+    SELECT '{SOURCE}', 'customer', min(customer_id), 'account_access', 'access was withdrawn', max(action_at)
+    FROM seeds""",
 )
 _INSERTS: Final = (
     _run(1),

@@ -1,4 +1,4 @@
-"""Ledgers that were filled at once answer as those do that came to be verdict by verdict."""
+"""Generated large ledgers equal ledgers that were written by verdicts and loads."""
 
 from collections import Counter
 from dataclasses import replace
@@ -10,57 +10,65 @@ from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.status.status_table import StatusTable
 from ads_pipeline.ledger.values import ExpectedContent, StateFilter
 from ads_pipeline.pipeline.reconciliation import ReconcilePlanner
-from ads_pipeline_tests.benchmarks.planning import Given
+from ads_pipeline_tests.benchmarks.planning import GeneratedWarehouse
 from ads_pipeline_tests.ledger.builders import accepted_runs, load_records, publish_runs
-from ads_pipeline_tests.ledger.large_ledgers import KINDS, QUERIES, SOURCE, Kind, Partition, Shape, grow
+from ads_pipeline_tests.ledger.large_ledgers import (
+    KINDS,
+    QUERIES,
+    SOURCE,
+    GeneratedPartition,
+    LedgerShape,
+    PartitionKind,
+    fill_ledger,
+)
 
-SHAPE = Shape(queries=2, customers=25, days=40)
+SHAPE = LedgerShape(queries=2, customers=25, days=40)
 
 
 @pytest.fixture
-def grown(ledger: Ledger, url: str) -> Ledger:
-    grow(url, SHAPE)
+def large_ledger(ledger: Ledger, url: str) -> Ledger:
+    fill_ledger(url, SHAPE)
     return ledger
 
 
-def _one_of_each() -> dict[str, Partition]:
+def _one_of_each_kind() -> dict[str, GeneratedPartition]:
     return {each.kind: each for each in SHAPE.partitions()}
 
 
-def test_every_partition_is_there_in_its_share(grown: Ledger) -> None:
-    """There are as many partitions as the shape says, of each status as many as its kinds."""
+def test_each_kind_has_its_share(large_ledger: Ledger) -> None:
+    """The counts of partitions by status match the shares of the kinds."""
     shares = Counter[str]()
     for each in SHAPE.partitions():
         shares[KINDS[each.kind].status] += 1
-    assert grown.count_by_status(StateFilter()) == {status: shares[status] for status in Status}
-    assert set(_one_of_each()) == set(KINDS)
+    assert large_ledger.count_by_status(StateFilter()) == {status: shares[status] for status in Status}
+    assert set(_one_of_each_kind()) == set(KINDS)
 
 
-def test_each_kind_is_what_its_verdicts_made_of_it(grown: Ledger) -> None:
-    """Runs, attempts, state and pointer of a partition tell one story."""
-    for each in _one_of_each().values():
-        kind, state = KINDS[each.kind], grown.state(each.key)
-        runs, attempts = grown.runs(each.key), grown.attempts(each.key)
+def test_tables_of_each_kind_agree(large_ledger: Ledger) -> None:
+    """Runs, attempts, state, pointer and load record of a partition match its kind."""
+    for each in _one_of_each_kind().values():
+        kind, state = KINDS[each.kind], large_ledger.state(each.key)
+        runs, attempts = large_ledger.runs(each.key), large_ledger.attempts(each.key)
         assert [run.run.run_id for run in runs] == [each.run_id(number + 1) for number in range(kind.runs)]
         assert [attempt.outcome for attempt in attempts] == _verdicts(kind)
         assert (state.status, state.attempt_count) == (kind.status, len(attempts))
-        standing = grown.publication_status(each.key)
-        assert standing is not None
-        assert (standing.pointer and standing.pointer.run.run_id) == (kind.loaded and each.run_id(kind.loaded))
-        assert standing.demotion_pending == bool(kind.demoting)
-        assert [record.run_id for record in load_records(grown, each.key)] == (
+        publication = large_ledger.publication_status(each.key)
+        assert publication is not None
+        assert (publication.pointer and publication.pointer.run.run_id) == (kind.loaded and each.run_id(kind.loaded))
+        assert publication.demotion_pending == bool(kind.demoting)
+        assert [record.run_id for record in load_records(large_ledger, each.key)] == (
             [each.run_id(kind.loaded)] if kind.loaded else []
         )
 
 
-def _verdicts(kind: Kind) -> list[Outcome]:
+def _verdicts(kind: PartitionKind) -> list[Outcome]:
     return [Outcome(verdict) for verdict in (kind.first, kind.second) if verdict]
 
 
-def test_outlines_and_standings_tell_the_same(grown: Ledger) -> None:
-    """Every partition of a query is in both, with the same run, and asked for by key it is as in the whole list."""
-    standings = grown.publication_statuses_of_query(source=SOURCE, query_name=QUERIES[0])
-    told = {
+def test_expected_contents_match_publication_statuses(large_ledger: Ledger) -> None:
+    """Both list every partition of a query with the same run. Reading by key gives the same rows."""
+    publications = large_ledger.publication_statuses_of_query(source=SOURCE, query_name=QUERIES[0])
+    expected = {
         ExpectedContent(
             customer_id=each.state.key.customer_id,
             logical_date=each.state.key.logical_date,
@@ -70,38 +78,40 @@ def test_outlines_and_standings_tell_the_same(grown: Ledger) -> None:
             is_publishable=each.is_publishable,
             points_at_current=each.points_at_current,
         )
-        for each in standings
+        for each in publications
     }
-    found = grown.expected_contents(source=SOURCE, query_name=QUERIES[0])
-    assert {each._replace(points_at_current=bool(each.points_at_current)) for each in found} == told
-    assert len(found) == len(standings) == SHAPE.customers * SHAPE.days
-    for keys in ([each.state.key for each in standings], [standings[7].state.key], []):
-        asked = sorted(grown.publication_statuses(keys), key=lambda each: (each.state.key.logical_date, each.state.key))
-        assert asked == [each for each in standings if each.state.key in set(keys)]
+    contents = large_ledger.expected_contents(source=SOURCE, query_name=QUERIES[0])
+    assert {each._replace(points_at_current=bool(each.points_at_current)) for each in contents} == expected
+    assert len(contents) == len(publications) == SHAPE.customers * SHAPE.days
+    for keys in ([each.state.key for each in publications], [publications[7].state.key], []):
+        by_key = sorted(
+            large_ledger.publication_statuses(keys), key=lambda each: (each.state.key.logical_date, each.state.key)
+        )
+        assert by_key == [each for each in publications if each.state.key in set(keys)]
 
 
-def test_a_plan_finds_each_difference(grown: Ledger) -> None:
-    """Of many partitions those are planned for, and no others, that the tables do not hold as the ledger says."""
-    comparison = ReconcilePlanner(ledger=grown, warehouse=Given(SHAPE))
+def test_plan_finds_each_difference(large_ledger: Ledger) -> None:
+    """Reconciliation plans repairs for exactly the partitions whose table content differs from the ledger."""
+    comparison = ReconcilePlanner(ledger=large_ledger, warehouse=GeneratedWarehouse(SHAPE))
     for query_name in QUERIES[: SHAPE.queries]:
         planned = comparison.plan(source=SOURCE, query_name=query_name)
-        mine = [each for each in SHAPE.partitions() if each.query_name == query_name]
+        partitions = [each for each in SHAPE.partitions() if each.query_name == query_name]
         assert sorted(repair.key for repair in planned) == sorted(
-            each.key for each in mine if KINDS[each.kind].differs
+            each.key for each in partitions if KINDS[each.kind].differs
         )
 
 
-def test_its_statuses_are_what_the_logs_give(grown: Ledger) -> None:
-    """Made anew from attempts and finishes, every status is as it was, but for what tells versions apart."""
-    book = StatusTable(grown._engine)
-    before = [replace(status, row_version=status.row_version[:12]) for status in book.read_all()]
-    assert book.rebuild() == len(before) > 0
-    assert [replace(status, row_version=status.row_version[:12]) for status in book.read_all()] == before
+def test_rebuilt_partition_status_is_equal(large_ledger: Ledger) -> None:
+    """A rebuild from attempts and finished attempts gives the same rows, except for the random part of versions."""
+    status_table = StatusTable(large_ledger._engine)
+    before = [replace(status, row_version=status.row_version[:12]) for status in status_table.read_all()]
+    assert status_table.rebuild() == len(before) > 0
+    assert [replace(status, row_version=status.row_version[:12]) for status in status_table.read_all()] == before
 
 
-def test_life_goes_on_in_it(grown: Ledger) -> None:
-    """A failed partition takes its next verdict, and is loaded."""
-    waiting = _one_of_each()["waiting"].key
-    (recorded,) = accepted_runs(grown, [waiting], "r9")
+def test_new_verdicts_and_loads_work(large_ledger: Ledger) -> None:
+    """A failed partition gets its next verdict and is loaded."""
+    waiting = _one_of_each_kind()["waiting"].key
+    (recorded,) = accepted_runs(large_ledger, [waiting], "r9")
     assert (recorded.attempt_no, recorded.state.status) == (2, Status.SUCCESS)
-    assert publish_runs(grown, recorded.verdict.run).published == (recorded.verdict.run,)
+    assert publish_runs(large_ledger, recorded.verdict.run).published == (recorded.verdict.run,)

@@ -1,4 +1,4 @@
-"""Which index answers each question that must stay fast however many partitions there are."""
+"""The indexes of the queries that must stay fast in ledgers of any size."""
 
 import re
 import shutil
@@ -19,21 +19,29 @@ from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control import retry_queue_queries
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.values import StateFilter
-from ads_pipeline_tests.ledger.large_ledgers import FIRST_DAY, SOURCE, Shape, grow
+from ads_pipeline_tests.ledger.large_ledgers import FIRST_DAY, SOURCE, LedgerShape, fill_ledger
 
-SHAPE: Final = Shape(queries=4, customers=50, days=100)
+SHAPE: Final = LedgerShape(queries=4, customers=50, days=100)
 DAY: Final = FIRST_DAY + timedelta(days=50)
 WEEK: Final = {"since": DAY, "until": DAY + timedelta(days=6)}
 MIDDLE: Final = PartitionKey(source=SOURCE, customer_id="1000000175", query_name="campaign_daily", logical_date=DAY)
-MOST: Final = 100  # is to this ledger what the command's bound is to one of a million
+COUNT_LIMIT: Final = 100  # the bound of the command, scaled down to this ledger
 
 PRIMARY, BY_DAY = "partition_state_pkey", "partition_state_by_date"
 NOT_READY, FAILED = "partition_state_not_success", "partition_state_failed"
-POINTERS, STATUSES, FINISHES = "warehouse_pointer_pkey", "partition_status_pkey", "finished_attempts_pkey"
+POINTERS, STATUSES, FINISHED_ATTEMPTS = "warehouse_pointer_pkey", "partition_status_pkey", "finished_attempts_pkey"
 RUNS: Final = {"runs_pkey", "runs_ordinal_unique"}
 ATTEMPTS: Final = {"attempts_pkey", "attempts_verdict_unique"}
-BIG: Final = {
-    *("partition_state", "runs", "attempts", "warehouse_pointer", "load_records", "finished_attempts", "partition_status"),
+LARGE_TABLES: Final = {
+    *(
+        "partition_state",
+        "runs",
+        "attempts",
+        "warehouse_pointer",
+        "load_records",
+        "finished_attempts",
+        "partition_status",
+    ),
     "claims",
 }
 
@@ -65,76 +73,83 @@ LISTINGS: Final[Mapping[str, tuple[StateFilter, set[str], set[str]]]] = {
     "failed and query": (listed(query_names=QUERY, statuses=IS_FAILED), {FAILED}, {FAILED}),
     "success and query": (listed(query_names=QUERY, statuses=IS_SUCCESS), {PRIMARY}, {PRIMARY}),
 }
-KEYS: Final = [each.key for each in Shape(queries=1, customers=100, days=1).partitions()]
+KEYS: Final = [each.key for each in LedgerShape(queries=1, customers=100, days=1).partitions()]
 RUN_NAMES: Final = [Run(key=key, run_id="r1") for key in KEYS]
-Ask = Callable[[LedgerReader], object]
-# By which what is due or wanted is seen to be failed still, not marked, not parked, and nobody's.
-HELD_BACK: Final = {
+Query = Callable[[LedgerReader], object]
+# These check that a retry or request is still failed, not terminal, not parked and not claimed.
+ELIGIBILITY: Final = {
     *(PRIMARY, BY_DAY, FAILED, "terminal_marks_pkey", "parkings_pkey"),
-    *("claims_pkey", "claims_by_run", "leases_pkey", "leases_open"),  # from the claim, or from the few that live
+    *("claims_pkey", "claims_by_run", "leases_pkey", "leases_open"),  # from the claim, or from the few open leases
 }
 POLICY, LAST_DAY = RetryPolicy(max_age=timedelta(days=9_999)), FIRST_DAY + timedelta(days=SHAPE.days)
-# What else is asked of few among very many.
-QUESTIONS: Final[Mapping[str, tuple[Ask, set[str]]]] = {
+# Queries for few partitions among very many, with the indexes that they may use.
+QUERIES: Final[Mapping[str, tuple[Query, set[str]]]] = {
     "states": (lambda ledger: ledger.states(KEYS), {PRIMARY, BY_DAY}),
-    "one standing": (
+    "publication status of one partition": (
         lambda ledger: ledger.publication_status(MIDDLE),
         {PRIMARY, BY_DAY, POINTERS, *RUNS, *ATTEMPTS, "demotions_pkey"},
     ),
-    "standings": (
+    "publication statuses": (
         lambda ledger: ledger.publication_statuses(KEYS),
         {PRIMARY, BY_DAY, POINTERS, *RUNS, *ATTEMPTS, "demotions_pkey"},
     ),
-    "the standings of a day": (
-        lambda ledger: ledger.publication_statuses_of_query(source=SOURCE, query_name=MIDDLE.query_name, since=DAY, until=DAY),
+    "publication statuses of a day": (
+        lambda ledger: ledger.publication_statuses_of_query(
+            source=SOURCE, query_name=MIDDLE.query_name, since=DAY, until=DAY
+        ),
         {BY_DAY, POINTERS, *RUNS, *ATTEMPTS, "demotions_pkey"},
     ),
-    "what readers see of a day": (
+    "visible runs of a day": (
         lambda ledger: ledger.visible_runs(source=SOURCE, query_name=MIDDLE.query_name, since=DAY, until=DAY),
         {BY_DAY, POINTERS, *RUNS, *ATTEMPTS},
     ),
-    "readable": (lambda ledger: ledger.readable_runs(RUN_NAMES), {PRIMARY, BY_DAY, *ATTEMPTS, "demotions_pkey"}),
-    "statuses": (lambda ledger: ledger.partition_statuses(RAW, KEYS), {STATUSES, FINISHES}),
-    "one status": (lambda ledger: ledger.partition_statuses(RAW, KEYS[:1]), {STATUSES, FINISHES}),
-    "what is due": (
+    "readable runs": (lambda ledger: ledger.readable_runs(RUN_NAMES), {PRIMARY, BY_DAY, *ATTEMPTS, "demotions_pkey"}),
+    "statuses": (lambda ledger: ledger.partition_statuses(RAW, KEYS), {STATUSES, FINISHED_ATTEMPTS}),
+    "status of one partition": (
+        lambda ledger: ledger.partition_statuses(RAW, KEYS[:1]),
+        {STATUSES, FINISHED_ATTEMPTS},
+    ),
+    "due retries": (
         lambda ledger: [ledger.retry_queue.find_due(POLICY, lane, source=SOURCE, today=LAST_DAY) for lane in Lane],
-        {"retry_schedule_due", *HELD_BACK},
+        {"retry_schedule_due", *ELIGIBILITY},
     ),
-    "what is wanted": (
-        lambda ledger: [ledger.retry_queue.find_due_requests(POLICY, lane, source=SOURCE, today=LAST_DAY) for lane in Lane],
-        {"requests_by_time", "requests_pkey", "retry_schedule_pkey", *HELD_BACK},
+    "requests": (
+        lambda ledger: [
+            ledger.retry_queue.find_due_requests(POLICY, lane, source=SOURCE, today=LAST_DAY) for lane in Lane
+        ],
+        {"requests_by_time", "requests_pkey", "retry_schedule_pkey", *ELIGIBILITY},
     ),
-    "what was not planned": (
+    "unplanned failures": (
         lambda ledger: database.transact(
             ledger._engine, lambda c: c.execute(retry_queue_queries.select_unscheduled(1_000)).all()
         ),
         {FAILED, "retry_schedule_pkey"},
     ),
     "failures": (lambda ledger: ledger.retry_queue.find_failures(KEYS), {*ATTEMPTS, "failed_fetches_pkey"}),
-    "who holds them": (lambda ledger: ledger.lease_holders(KEYS), {"claims_pkey", "leases_pkey"}),
+    "lease holders": (lambda ledger: ledger.lease_holders(KEYS), {"claims_pkey", "leases_pkey"}),
     "runs": (lambda ledger: ledger.runs(MIDDLE), RUNS),
     "attempts": (lambda ledger: ledger.attempts(MIDDLE), ATTEMPTS),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Used:
-    """The indexes that answered a question, and the big tables that were read from end to end."""
+class PlanSummary:
+    """The indexes that a query used, and the large tables that it scanned."""
 
     indexes: set[str]
     scanned: set[str]
 
 
 @pytest.fixture(scope="module", params=["sqlite", "sqlite with statistics", "postgres"])
-def grown(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[sa.Engine]:
-    """A ledger of some size, with such statistics as each database may have of it."""
+def large_ledger(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[sa.Engine]:
+    """A generated ledger, with and without statistics on SQLite, and on Postgres."""
     if request.param == "postgres":
         url = _database_of(request.getfixturevalue("postgres_server"))
     else:
-        path = tmp_path_factory.mktemp("grown") / "ledger.db"
+        path = tmp_path_factory.mktemp("large") / "ledger.db"
         shutil.copy(request.getfixturevalue("sqlite_template"), path)
         url = f"sqlite:///{path}"
-    grow(url, SHAPE)
+    fill_ledger(url, SHAPE)
     if request.param == "sqlite with statistics":
         writer = database.open_engine(url)
         database.transact(writer, lambda connection: connection.exec_driver_sql("ANALYZE"))
@@ -155,67 +170,69 @@ def _database_of(server: str) -> str:
 
 @pytest.mark.parametrize("after", [None, MIDDLE], ids=["first", "middle"])
 @pytest.mark.parametrize("name", LISTINGS)
-def test_a_page_comes_from_an_index(grown: sa.Engine, name: str, after: PartitionKey | None) -> None:
-    """A page of any filter is read from one index, wherever in the list it begins."""
-    wanted, allowed, _tally = LISTINGS[name]
-    used = _used(grown, lambda ledger: ledger.list_states(wanted, after=after, limit=20))
-    assert len(used.indexes) == 1
-    assert used.indexes <= allowed
-    assert used.scanned == set()
+def test_page_uses_one_index(large_ledger: sa.Engine, name: str, after: PartitionKey | None) -> None:
+    """A page of any filter, at any position of the list, is read from one index."""
+    state_filter, allowed, _tally = LISTINGS[name]
+    summary = _summarize_plans(large_ledger, lambda ledger: ledger.list_states(state_filter, after=after, limit=20))
+    assert len(summary.indexes) == 1
+    assert summary.indexes <= allowed
+    assert summary.scanned == set()
 
 
 @pytest.mark.parametrize("after", [None, MIDDLE], ids=["first", "middle"])
 @pytest.mark.parametrize("name", LISTINGS)
-def test_a_tally_comes_from_indexes(grown: sa.Engine, name: str, after: PartitionKey | None) -> None:
-    """Each status is counted in an index of its own: failed, not ready, and by key or by day for successes."""
-    wanted, _page, expected = LISTINGS[name]
-    used = _used(grown, lambda ledger: ledger.count_by_status(wanted, after=after, max_count=MOST))
-    assert used == Used(indexes=expected, scanned=set())
+def test_counts_use_only_indexes(large_ledger: sa.Engine, name: str, after: PartitionKey | None) -> None:
+    """Each status is counted in one index: failed and not-success in partial ones, successes by key or by date."""
+    state_filter, _page, expected = LISTINGS[name]
+    summary = _summarize_plans(
+        large_ledger, lambda ledger: ledger.count_by_status(state_filter, after=after, max_count=COUNT_LIMIT)
+    )
+    assert summary == PlanSummary(indexes=expected, scanned=set())
 
 
-@pytest.mark.parametrize("name", QUESTIONS)
-def test_few_are_found_among_many(grown: sa.Engine, name: str) -> None:
-    """A question about few partitions reads no big table from end to end, and uses these indexes and no other."""
-    ask, allowed = QUESTIONS[name]
-    used = _used(grown, ask)
-    assert used.indexes
-    assert used.indexes <= allowed
-    assert used.scanned == set()
+@pytest.mark.parametrize("name", QUERIES)
+def test_query_of_few_partitions_scans_no_large_table(large_ledger: sa.Engine, name: str) -> None:
+    """Such a query uses only the listed indexes."""
+    query, allowed = QUERIES[name]
+    summary = _summarize_plans(large_ledger, query)
+    assert summary.indexes
+    assert summary.indexes <= allowed
+    assert summary.scanned == set()
 
 
 _INDEX: Final = re.compile(
     r"USING (?:COVERING )?INDEX (\w+)|Index (?:Only )?Scan (?:Backward )?using (\w+)|Bitmap Index Scan on (\w+)"
 )
-# All that failed is what is asked for where the index of it is read whole.
+# A full scan of the index of failures is fine: these queries ask for all failures.
 _SCAN: Final = re.compile(rf"^(?:SCAN|(?:Parallel )?Seq Scan on) (\w+)(?! USING (?:COVERING )?INDEX {FAILED})\b")
-# SQLite numbers the indexes of a table's keys.
+# SQLite numbers the indexes of unique constraints.
 _KEYS: Final = {
     "sqlite_autoindex_runs_2": "runs_ordinal_unique",
     "sqlite_autoindex_attempts_2": "attempts_verdict_unique",
 }
 
 
-def _used(engine: sa.Engine, ask: Ask) -> Used:
-    """What the plans name of all the statements that a question sends."""
+def _summarize_plans(engine: sa.Engine, query: Query) -> PlanSummary:
+    """The plans of all statements that a query sends."""
     plans: list[str] = []
 
-    def explain(connection: sa.Connection, _cursor: Any, statement: str, parameters: Any, *_more: Any) -> None:
+    def explain(connection: sa.Connection, _original: Any, statement: str, parameters: Any, *_more: Any) -> None:
         if statement.startswith(("SELECT", "WITH", "EXECUTE")):
-            word = "EXPLAIN QUERY PLAN" if engine.dialect.name == "sqlite" else "EXPLAIN"
-            explaining = connection.connection.cursor()
-            explaining.execute(f"{word} {statement}", parameters)
-            plans.extend(str(row[-1]).strip().removeprefix("->").strip() for row in explaining.fetchall())
-            explaining.close()
+            prefix = "EXPLAIN QUERY PLAN" if engine.dialect.name == "sqlite" else "EXPLAIN"
+            cursor = connection.connection.cursor()
+            cursor.execute(f"{prefix} {statement}", parameters)
+            plans.extend(str(row[-1]).strip().removeprefix("->").strip() for row in cursor.fetchall())
+            cursor.close()
 
     sa.event.listen(engine, "before_cursor_execute", explain)
     try:
-        ask(LedgerReader(engine))
+        query(LedgerReader(engine))
     finally:
         sa.event.remove(engine, "before_cursor_execute", explain)
     indexes = {next(filter(None, found.groups())) for line in plans if (found := _INDEX.search(line))}
     scanned = {found[1] for line in plans if (found := _SCAN.search(line))}
-    return Used(indexes={_named(index) for index in indexes}, scanned=scanned & BIG)
+    return PlanSummary(indexes={_index_name(index) for index in indexes}, scanned=scanned & LARGE_TABLES)
 
 
-def _named(index: str) -> str:
+def _index_name(index: str) -> str:
     return _KEYS.get(index) or re.sub(r"^sqlite_autoindex_(\w+)_1$", r"\1_pkey", index)

@@ -22,9 +22,9 @@ from ads_pipeline.ledger.status.status_table import StatusTable
 from ads_pipeline.progress import no_progress
 from ads_pipeline_tests.ledger.builders import FakeClock, accepted_runs, keys, publish_runs, run
 from ads_pipeline_tests.ledger.histories import Step, apply_history
-from ads_pipeline_tests.ledger.large_ledgers import Shape, grow
+from ads_pipeline_tests.ledger.large_ledgers import LedgerShape, fill_ledger
 
-SHAPE = Shape(queries=2, customers=25, days=40)
+SHAPE = LedgerShape(queries=2, customers=25, days=40)
 ROWS_PER_BATCH = 700  # less than most tables hold
 EVENT_TABLES = {"run_head", "run_events", "run_snapshots", "run_steps", "partition_status"}  # rows hold random ids
 
@@ -40,7 +40,7 @@ def target_url(url: str, request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def source_url(url: str) -> str:
     """A ledger with some thousand partitions and rows in every table."""
-    grow(url, SHAPE)
+    fill_ledger(url, SHAPE)
     with Ledger.opened(url) as ledger:
         accepted_runs(ledger, keys(3))
         publish_runs(ledger, *(run(key, "r1") for key in keys(3)))
