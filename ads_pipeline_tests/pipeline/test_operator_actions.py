@@ -266,7 +266,7 @@ def test_named_partitions_are_skipped_with_a_reason(ledger: Ledger) -> None:
     accepted_runs(ledger, [key("2")])
     named = [key("1"), key("2"), key("3")]
     skipped = operator_actions_for(ledger).preview(Action.REQUEUE, named).skipped
-    assert "reprocessed or withdrawn" in skipped[key("2")]
+    assert "reprocess or withdraw a success instead" in skipped[key("2")]
     assert skipped[key("3")] == "status is absent"
     assert keys_in(operator_actions_for(ledger).preview(Action.WITHDRAW, named)) == [key("2")]
 

@@ -33,7 +33,7 @@ def test_requeue_changes_only_failed_partitions(ledger: Ledger) -> None:
     assert result.unchanged == (absent, pending)
     (refusal,) = result.refused
     assert str(success) in str(refusal)
-    assert "reprocessed or withdrawn" in str(refusal)
+    assert "reprocess or withdraw a success instead" in str(refusal)
     requeued = ledger.state(key("4"))
     assert (requeued.status, requeued.error_message, requeued.attempt_count) == (Status.PENDING, "r1 is bad", 1)
     assert ledger.state(absent).updated_at is None

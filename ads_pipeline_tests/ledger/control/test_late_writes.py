@@ -43,17 +43,17 @@ from datetime import timedelta
 from ads_pipeline.errors import LeaseLost
 from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.domain.run_events import Origin
+from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline_tests.ledger.control.test_leases import WRITES
-from ads_pipeline_tests.ledger.builders import key, run, sealed
+from ads_pipeline_tests.ledger.builders import key, run, sealed_runs
 
 url = sys.argv[1]
 with (
-    Lease.opened(url, "zombie", duration=timedelta(seconds=4)) as lease,
-    Ledger.opened(url, origin=Origin(run_id="zombie", plan_version="p1"), lease=lease) as ledger,
+    Lease.opened(url, "suspended", duration=timedelta(seconds=4)) as lease,
+    Ledger.opened(url, origin=EventOrigin(run_id="suspended", plan_version="p1"), lease=lease) as ledger,
 ):
     lease.claim([key()])
-    ledger.register(sealed(run(key(), "r1"), run(key(), "r2")))
+    ledger.register(sealed_runs(run(key(), "r1"), run(key(), "r2")))
     print("holding", flush=True)
     sys.stdin.readline()
     for name, write in WRITES.items():
@@ -63,7 +63,7 @@ with (
             print(f"{name}: {error}", flush=True)
         else:
             print(f"{name}: done", flush=True)
-    print("kept" if lease.beat() else "lost", flush=True)
+    print("kept" if lease.renew() else "lost", flush=True)
     sys.stdin.readline()
 """
 
@@ -93,7 +93,7 @@ def send_newline(child: "subprocess.Popen[str]") -> None:
     child.stdin.flush()
 
 
-def open_lease(engine: sa.Engine, run_id: str = "heir") -> Lease:
+def open_lease(engine: sa.Engine, run_id: str = "successor") -> Lease:
     lease = Lease(engine, run_id, duration=timedelta(hours=1))
     lease.open()
     return lease
@@ -131,8 +131,8 @@ def test_process_resumed_after_its_lease_changes_nothing(url: str, backdoor: sa.
         suspended.send_signal(signal.SIGCONT)
         send_newline(suspended)
         answers = [read_line(suspended) for _ in WRITES]
-        assert [answer.partition(": run heir claimed it at")[0] for answer in answers] == [
-            f"{name}: {key()}: run zombie may not write to it" for name in WRITES
+        assert [answer.partition(": run successor claimed it at")[0] for answer in answers] == [
+            f"{name}: {key()}: run suspended may not write to it" for name in WRITES
         ]
         assert read_line(suspended) == "lost"
         assert read_all_tables(backdoor) == before
@@ -146,12 +146,12 @@ def test_claims_of_a_killed_process_are_free_after_its_lease(url: str, backdoor:
         victim.kill()
         victim.wait()
         holder = reader.lease_holders([key()])[key()]
-        assert (holder.run_id, successor.claim([key()]).held) == ("zombie", {key(): holder})
+        assert (holder.run_id, successor.claim([key()]).held) == ("suspended", {key(): holder})
         assert wait_for(lambda: claim_fence(successor)) == 2
         taken = database.transact(backdoor, lambda c: c.execute(sa.select(claims)).one())
         assert taken.claimed_at >= holder.expires_at
         assert taken.claimed_at < holder.expires_at + timedelta(seconds=10), "the grant came too late"
-        assert reader.lease_holders([key()])[key()].run_id == "heir"
+        assert reader.lease_holders([key()])[key()].run_id == "successor"
 
 
 def run_racer(url: str, number: int, record: Path) -> None:
