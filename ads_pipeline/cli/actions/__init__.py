@@ -1,1 +1,1 @@
-"""The commands that change something: previews, confirmations and results."""
+"""Commands that change partitions: preview, confirmation, execution and report."""

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Action, PartitionState, apply_control_action
 from ads_pipeline.errors import ActionIdReused, IllegalTransition, LedgerError, MarkedTerminal, StateChanged
-from ads_pipeline.ledger.row_mapping import encode_key, decode_key, encode_state
+from ads_pipeline.ledger.row_mapping import decode_key, encode_key, encode_state
 from ads_pipeline.ledger.tables import instant_text
 from ads_pipeline.ledger.values import ActionRequest, ActionResult
 from ads_pipeline.ledger.write_context import WriteContext
@@ -142,7 +142,9 @@ def _emit_events(
         numbers = Counter(map(decode_key, rows))
     at = instant_text(now)
     events: list[dict[str, Any]] = [
-        context.event_encoder.encode(EVENT_TYPES[action], str(key), number, data, emitted_at=at, caused_by=request.action_id)
+        context.event_encoder.encode(
+            EVENT_TYPES[action], str(key), number, data, emitted_at=at, caused_by=request.action_id
+        )
         for key, number in numbers.items()
     ]
     context.append_events(connection, events, now)

@@ -24,7 +24,7 @@ from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.control.retry_queue import Parking, RetryQueue, ScheduledRetry
 from ads_pipeline.ledger.events.event_log import EventLog, completing_run, new_origin
 from ads_pipeline.ledger.reader import DEFAULT_TENANCY, LedgerReader
-from ads_pipeline.ledger.row_mapping import encode_key, decode_key
+from ads_pipeline.ledger.row_mapping import decode_key, encode_key
 from ads_pipeline.ledger.tables import instant_text
 from ads_pipeline.ledger.values import ActionRequest, ActionResult, FailedFetch
 from ads_pipeline.ledger.write_context import Clock, WriteContext
@@ -129,8 +129,12 @@ class ControlActions(LedgerReader):
         keys = sorted_keys(failure.key for failure in failures)
         self._context.insert_pending(connection, keys, now)
         self._context.lock_states(connection, keys)
-        earlier = Counter(map(decode_key, self._sql.failed_fetches_per_partition.execute(connection, map(encode_key, keys))))
-        self._sql.insert_failed_fetches.execute(connection, (self._fetch_fields(failure, now) for failure in failures))
+        earlier = Counter(
+            map(decode_key, self._sql.failed_fetches_per_partition.execute(connection, map(encode_key, keys)))
+        )
+        self._sql.insert_failed_fetches.execute(
+            connection, (self._fetch_fields(failure, now) for failure in failures)
+        )
         parkings = [parking for parking in map(_parking_for, failures) if parking is not None]
         for parking in dict.fromkeys(parkings):
             connection.execute(self._sql.insert_parking, asdict(parking) | {"parked_at": now})

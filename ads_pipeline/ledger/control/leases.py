@@ -19,11 +19,11 @@ from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.tables import claims, leases
 from ads_pipeline.ledger.row_mapping import (
     KEY_TYPES,
-    database_clock_plus,
     database_clock,
-    insert_into,
-    encode_key,
+    database_clock_plus,
     decode_key,
+    encode_key,
+    insert_into,
     key_of_table,
     same_key,
 )

@@ -31,11 +31,11 @@ from ads_pipeline.ledger.control.tables import failed_fetches, parkings, request
 from ads_pipeline.ledger.row_mapping import (
     KEY_TYPES,
     database_clock,
-    pick_fields,
-    insert_into,
-    encode_key,
     decode_key,
+    encode_key,
+    insert_into,
     key_of_table,
+    pick_fields,
     same_key,
 )
 from ads_pipeline.ledger.rowsets import Rowset, RowStatement
