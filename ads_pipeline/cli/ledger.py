@@ -43,12 +43,12 @@ def ledger_copy(
     file avoids that.
     """
     settings = read_settings(os.environ)
-    shown = _checked_target(target)
+    target_name = _check_target(target)
     _require_ledger(settings)
     copied = copy_ledger(settings.database_url, target, progress=progress_on(sys.stderr, unit="rows"))
     if as_json:
         _write_digest_json(copied)
-    typer.echo(f"copied {count_of(copied.rows, 'row')} to {shown}; all digests match", err=as_json)
+    typer.echo(f"copied {count_of(copied.rows, 'row')} to {target_name}; all digests match", err=as_json)
     for step in _next_steps(target):
         typer.echo(step, err=as_json)
 
@@ -80,8 +80,8 @@ def _require_ledger(settings: Settings) -> None:
         pass
 
 
-def _checked_target(url: str) -> str:
-    """The URL as it may be printed. Messages never repeat the URL itself, which may hold a password."""
+def _check_target(url: str) -> str:
+    """The URL without its password, for messages. Raises BadCommand, which never repeats the URL."""
     path = url.removeprefix(SQLITE)
     if not url.startswith((POSTGRES_PREFIX, SQLITE)) or not path:
         raise BadCommand(f"--to must start with {POSTGRES_PREFIX} or {SQLITE}")

@@ -1,4 +1,4 @@
-"""Opens the log of events for tests of the ledger."""
+"""Event logs for tests of the ledger."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Alembic's entry: runs the revisions on the connection that `database.migrate` hands over, in its transaction."""
+"""Alembic's entry point. It runs the revisions on the connection of `database.migrate`, in its transaction."""
 
 from alembic import context
 
