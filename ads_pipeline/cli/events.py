@@ -86,32 +86,27 @@ def print_runs(settings: Settings, *, limit: int, as_json: bool) -> None:
     if len(runs) > limit:
         notes.append("there are older runs; --limit shows more")
     if lag_level(lag) is not LagLevel.NORMAL:
-        behind = f"the snapshots are {format_seconds(lag)} behind the events"
-        notes.append(f'{behind}; "ads-pipeline events follow" keeps them up to date')
+        notes.append(f'the snapshots are {format_seconds(lag)} behind; "ads-pipeline events follow" folds new events')
     if as_json:
         write_json(_run_to_json(head, snapshot) for head, snapshot in shown)
-        _print_to_stderr(notes)
-        return
-    paper = OutputConsole()
-    if shown:
-        paper.print(_runs_table(shown, full_ids=paper.width >= MIN_WIDTH_FOR_FULL_IDS))
-    _print_notes(paper, notes)
+    elif shown:
+        console = OutputConsole()
+        console.print(_runs_table(shown, full_ids=console.width >= MIN_WIDTH_FOR_FULL_IDS))
+    _print_notes(notes, as_json=as_json)
 
 
 def print_events(
-    settings: Settings, run_prefix: str, *, after: int, limit: int | None, follow: bool, as_json: bool
+    settings: Settings, prefix: str, *, after: int, limit: int | None, follow: bool, as_json: bool
 ) -> None:
     """Print the events of a run after a sequence number: one page, or with `follow` all until the run ends.
 
     Raises EventsNotFound for an unknown or retired run.
     """
     with open_event_reader(settings) as reader:
-        head = find_run(reader, run_prefix)
+        head = find_run(reader, prefix)
         _check_not_retired(head)
         if after > head.last_seq:
-            raise BadCommand(
-                f"--after {after} is beyond the last event of run {head.run_id}, which is number {head.last_seq}"
-            )
+            raise BadCommand(f"--after {after} is beyond the last event of run {head.run_id}, number {head.last_seq}")
         if follow:
             pages = _follow_events(reader, head.run_id, after)
             _print_pages(pages if limit is None else _limit_events(pages, limit), as_json=as_json)
@@ -121,32 +116,32 @@ def print_events(
     last = page[-1].run_seq if page else after
     notes = [] if page else [f"no events after number {after}, which is the last"]
     if page and last < head.last_seq:
-        notes = [f"{head.last_seq - last:,} more events; continue with", f"  --after {last}"]
-    if as_json:
-        _print_to_stderr(notes)
-    else:
-        _print_notes(OutputConsole(), notes)
+        notes = [f"{head.last_seq - last:,} more follow; continue with", f"  --after {last}"]
+    _print_notes(notes, as_json=as_json)
 
 
-def print_snapshot(settings: Settings, run_prefix: str, *, all_steps: bool, as_json: bool) -> None:
+def print_snapshot(settings: Settings, prefix: str, *, all_steps: bool, as_json: bool) -> None:
     """Print the current snapshot of a run, and its failed and running steps or all steps."""
     with open_event_reader(settings) as reader:
-        head = find_run(reader, run_prefix)
+        head = find_run(reader, prefix)
         current, steps = reader.get_current_run(head.run_id, tuple(StepStatus) if all_steps else UNFINISHED)
         if as_json:
-            listed = [_step_to_json(*step) for step in _read_last_events(reader, head.run_id, steps)]
+            listed = [
+                {"step_id": step_id, "status": status, "last_event": last and event_to_json(last)}
+                for step_id, status, last in _read_last_events(reader, head.run_id, steps)
+            ]
             write_json([_run_to_json(head, current) | {"listed_steps": listed}])
             return
         failed_first = sorted(steps.items(), key=lambda item: item[1] is not StepStatus.FAILED)
         shown = steps if all_steps else dict(failed_first[:MAX_STEPS])
-        paper = OutputConsole()
-        paper.print(_summary_table(head, current))
+        console = OutputConsole()
+        console.print(_summary_table(head, current))
         if steps:
             which = "" if all_steps else ", failed or still running"
-            paper.print("", f"{count_of(len(steps), 'step')}{which}, each with its last event:", sep="\n")
-            paper.print(_steps_table(_read_last_events(reader, head.run_id, shown)))
+            console.print("", f"{count_of(len(steps), 'step')}{which}, each with its last event:", sep="\n")
+            console.print(_steps_table(_read_last_events(reader, head.run_id, shown)))
     if len(shown) < len(steps):
-        _print_notes(paper, [f"{len(steps) - len(shown):,} more steps; --steps lists all"])
+        _print_notes([f"{len(steps) - len(shown):,} more steps; --steps lists all"], as_json=False)
 
 
 def format_seconds(lag: timedelta) -> str:
@@ -204,13 +199,13 @@ def _limit_events(pages: Iterable[Sequence[LoggedEvent]], limit: int) -> Iterato
 
 def _print_pages(pages: Iterable[Sequence[LoggedEvent]], *, as_json: bool) -> None:
     """Print each page as soon as it arrives."""
-    paper = OutputConsole()
+    console = OutputConsole()
     for page in pages:
         if as_json:
             write_json(map(event_to_json, page))
             sys.stdout.flush()
         elif page:
-            paper.print(_events_table(page))
+            console.print(_events_table(page))
 
 
 def event_to_json(logged: LoggedEvent) -> dict[str, Any]:
@@ -228,10 +223,6 @@ def _run_to_json(head: RunHead, snapshot: RunSnapshot | None) -> dict[str, Any]:
     fields = {"run_id": head.run_id, "status": None, "events": head.last_seq} | values | asdict(head)
     del fields["last_seq"]
     return {name: iso_instant(value) if isinstance(value, datetime) else value for name, value in fields.items()}
-
-
-def _step_to_json(step: str, status: StepStatus, last: LoggedEvent | None) -> dict[str, Any]:
-    return {"step_id": step, "status": status, "last_event": last and event_to_json(last)}
 
 
 def _read_last_events(
@@ -290,18 +281,12 @@ def _marks(head: RunHead, snapshot: RunSnapshot | None) -> list[str]:
 
 
 def _events_table(page: Sequence[LoggedEvent]) -> Table:
-    table = _events_grid()
-    for logged in page:
-        table.add_row(cell(logged.run_seq), cell(format_instant(logged.persisted_at)), _format_event(logged))
-    return table
-
-
-def _events_grid() -> Table:
-    """Return an empty table whose column widths are the same on every page."""
     table = Table.grid(padding=CELL_PADDING)
-    table.add_column(justify="right", min_width=5, no_wrap=True)
+    table.add_column(justify="right", min_width=5, no_wrap=True)  # the same width on every page
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
+    for logged in page:
+        table.add_row(cell(logged.run_seq), cell(format_instant(logged.persisted_at)), _format_event(logged))
     return table
 
 
@@ -314,7 +299,7 @@ def _format_event(logged: LoggedEvent) -> Text:
 
 def _summary_table(head: RunHead, snapshot: RunSnapshot) -> Table:
     """Build the summary of a run. Rows without a value are left out."""
-    conflicts, inconsistent = head.payload_conflicts, snapshot.inconsistencies
+    conflicts, misfits = head.payload_conflicts, snapshot.inconsistencies
     facts = {
         "run": head.run_id,
         "status": cell(snapshot.status, style=COLOURS.get(snapshot.status, "")),
@@ -323,10 +308,9 @@ def _summary_table(head: RunHead, snapshot: RunSnapshot) -> Table:
         "ended": snapshot.ended_at and format_instant(snapshot.ended_at),
         "last event": f"{snapshot.last_event_seq:,}",
         "steps": _format_step_counts(snapshot) or "none",
-        "inconsistent": inconsistent
-        and f"{count_of(inconsistent, 'event')} did not fit the run's status and changed nothing",
+        "inconsistent": misfits and f"{count_of(misfits, 'event')} did not fit the run's status and changed nothing",
         "conflicts": conflicts
-        and f"{count_of(conflicts, 'event')} sent again with another payload; the first payload is kept",
+        and f"{count_of(conflicts, 'event')} sent again with another payload; the first is kept",
         "stale since": snapshot.stale_since and f"{format_instant(snapshot.stale_since)}; events are missing",
         "retired": head.retired_at and f"{format_instant(head.retired_at)}; the events are deleted",
     }
@@ -344,11 +328,9 @@ def _steps_table(steps: Iterable[tuple[str, StepStatus, LoggedEvent | None]]) ->
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for step, status, last in steps:
-        text = (
-            cell(step)
-            if last is None
-            else Text("  ").join([_format_event(last), cell(f"at {format_instant(last.persisted_at)}")])
-        )
+        text = cell(step)
+        if last is not None:
+            text = Text("  ").join([_format_event(last), cell(f"at {format_instant(last.persisted_at)}")])
         table.add_row(cell(status, style=COLOURS.get(status, "")), text)
     return table
 
@@ -357,14 +339,11 @@ def _format_step_counts(snapshot: RunSnapshot) -> str:
     return ", ".join(f"{count:,} {status.lower()}" for status, count in snapshot.steps.items() if count)
 
 
-def _print_to_stderr(notes: Sequence[str]) -> None:
-    for note in notes:
-        print(note, file=sys.stderr)  # noqa: T201 - standard output is the program's
-
-
-def _print_notes(paper: OutputConsole, notes: Sequence[str]) -> None:
-    """Print the notes below a table, after an empty line."""
-    if notes:
-        paper.print("")
-    for note in notes:
-        paper.print(cell(note), soft_wrap=True)
+def _print_notes(notes: Sequence[str], *, as_json: bool) -> None:
+    """Print the notes below a table after an empty line, or with JSON to standard error."""
+    if as_json:
+        sys.stderr.writelines(f"{note}\n" for note in notes)
+    elif notes:
+        console = OutputConsole()
+        for note in ("", *notes):
+            console.print(cell(note), soft_wrap=True)

@@ -23,16 +23,8 @@ EVENT_COLUMNS: Final[Mapping[str, Any]] = {
     "event_count": sa.Integer(),  # of the same run in this call
     "appended_at": Instant(),
 }
-_LOOKUP_COLUMNS: Final[Mapping[str, Any]] = {
-    "position": sa.Integer(),
-    "run_id": sa.Text(),
-    "idempotency_key": sa.Text(),
-}
-_NEW_HEAD_COLUMNS: Final[Mapping[str, Any]] = {
-    "run_id": sa.Text(),
-    "plan_version": sa.Text(),
-    "appended_at": Instant(),
-}
+_LOOKUP_COLUMNS: Final[dict[str, Any]] = {"position": sa.Integer(), "run_id": sa.Text(), "idempotency_key": sa.Text()}
+_NEW_HEAD_COLUMNS: Final[dict[str, Any]] = {"run_id": sa.Text(), "plan_version": sa.Text(), "appended_at": Instant()}
 HEAD_COLUMNS: Final = ("run_id", "last_seq", "last_at")
 _INSERTED_HEAD_COLUMNS: Final = ("run_id", "plan_version", "last_seq", "last_at", "opened_at")
 

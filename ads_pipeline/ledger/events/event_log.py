@@ -40,10 +40,7 @@ class EventLog(EventReader):
             yield cls(engine, clock=clock)
 
     def append(self, event: Event) -> AppendResult:
-        """Append an event, unless it exists already, and return its position.
-
-        A caller that lost the result may send the event again.
-        """
+        """Append an event, unless it exists already, and return its position. The call is safe to repeat."""
         return self.append_many([event])[0]
 
     def append_many(self, events: Sequence[Event]) -> list[AppendResult]:
@@ -84,10 +81,7 @@ class EventLog(EventReader):
         return database.transact(self.engine, work)
 
     def retire_before(self, moment: datetime) -> list[str]:
-        """Retire the runs that ended before `moment` and return their ids.
-
-        A run that gets another event meanwhile is skipped.
-        """
+        """Retire the runs that ended before `moment` and return their ids. Runs with new events are skipped."""
         retired = []
         for head in self.list_retirable_runs(moment):
             with suppress(RunOpen):

@@ -22,7 +22,7 @@ from ads_pipeline.ledger.control.leases import close_lease, select_expired_lease
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import fold_later_events
 from ads_pipeline.ledger.reader import DEFAULT_TENANCY
-from ads_pipeline.ledger.row_mapping import KEY_TYPES, encode_key, decode_run
+from ads_pipeline.ledger.row_mapping import KEY_TYPES, decode_run, encode_key
 from ads_pipeline.ledger.rowsets import RowStatement
 from ads_pipeline.ledger.state import visibility_queries
 from ads_pipeline.ledger.state.verdict_statements import locked_states

@@ -32,7 +32,7 @@ from ads_pipeline.domain.freshness import (
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Effect, Outcome, next_timestamp
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.row_mapping import KEY_TYPES, insert_into, encode_key
+from ads_pipeline.ledger.row_mapping import KEY_TYPES, encode_key, insert_into
 from ads_pipeline.ledger.rowsets import Rowset, RowStatement
 from ads_pipeline.ledger.tables import KEY, code_versions, finished_attempts, instant_text, partition_status
 

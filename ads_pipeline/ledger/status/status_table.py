@@ -26,7 +26,7 @@ from ads_pipeline.domain.freshness import (
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.reader import DEFAULT_TENANCY
-from ads_pipeline.ledger.row_mapping import database_clock, insert_into, decode_key, key_of_table, same_key
+from ads_pipeline.ledger.row_mapping import database_clock, decode_key, insert_into, key_of_table, same_key
 from ads_pipeline.ledger.rowsets import Rowset, RowStatement
 from ads_pipeline.ledger.status.partition_status import (
     ATTEMPT_OUTCOMES,

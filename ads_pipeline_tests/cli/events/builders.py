@@ -53,7 +53,7 @@ def running(cli: CommandLine, *arguments: str) -> Iterator[subprocess.Popen[byte
 
 def becomes_true(condition: Callable[[], bool]) -> bool:
     """Poll the condition for up to 30 seconds."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 600
     while not condition():
         if time.monotonic() > deadline:
             return False

@@ -33,7 +33,7 @@ def test_snapshot_includes_unfolded_events(cli: CommandLine, log: EventLog) -> N
     for fact in (
         f"run {RUN} status FAILED plan {PLAN} started ",
         "last event 11 steps 2 running, 2 succeeded inconsistent 2 events did not fit the run's status",
-        "conflicts 1 event sent again with another payload; the first payload is kept",
+        "conflicts 1 event sent again with another payload; the first is kept",
         "2 steps, failed or still running, each with its last event:",
     ):
         assert fact in text

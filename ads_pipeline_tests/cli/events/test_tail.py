@@ -47,7 +47,7 @@ def test_pages_contain_each_event_once(cli: CommandLine, log: EventLog, limit: i
         if not result.err:
             break
         note, option = result.err.splitlines()
-        assert note == f"{7 - len(seen)} more events; continue with"
+        assert note == f"{7 - len(seen)} more follow; continue with"
         more = tuple(option.split())
     assert seen == list(range(1, 8))
 
@@ -127,7 +127,7 @@ def test_tail_follow_prints_new_events(cli: CommandLine, log: EventLog) -> None:
         assert json.loads(read_line(process))["step_id"] == STEP
         assert process.poll() is None
         log.append_many([make_event(RUN, "RunCompleted"), make_event(RUN, "NoteTaken", event_data="late")])
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=600)
     assert [json.loads(line)["event_type"] for line in out.splitlines()] == ["RunCompleted", "NoteTaken"]
     assert (process.returncode, err) == (0, b"")
 
@@ -164,7 +164,7 @@ def test_tail_follow_reports_a_retired_run(cli: CommandLine, log: EventLog) -> N
         Follower(log).catch_up()
         log.retire(RUN)
         process.send_signal(signal.SIGCONT)
-        _out, err = process.communicate(timeout=30)
+        _out, err = process.communicate(timeout=600)
     assert process.returncode == 64
     assert b"its events were retired at" in err
 
@@ -175,7 +175,7 @@ def test_ctrl_c_stops_tail_follow_without_output(cli: CommandLine, log: EventLog
     with running(cli, "events", "tail", RUN, "-f") as process:
         read_line(process)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=600)
     assert (process.returncode, out, err) == (130, b"", b"")
 
 
@@ -189,6 +189,6 @@ def test_closed_pipe_stops_tail_follow(cli: CommandLine, log: EventLog, more: tu
         assert process.stderr is not None
         process.stdout.close()
         log.append(make_event(RUN, "StepStarted", "s1"))
-        assert process.wait(timeout=30) == 141
+        assert process.wait(timeout=600) == 141
         assert process.stderr.read() == b""
         process.stdout = None
