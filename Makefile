@@ -1,46 +1,49 @@
-# Everything here needs Python 3.11+, Java 17+ and make; `.venv` is made on first use and again when the lock changes.
+# Needs Python 3.11+, Java 17+ and make. `.venv` is created on first use, and again when the lock file changes.
 PYTHON ?= python3
 BIN := .venv/bin
-# Two more than the cores of a small machine: the longest tests wait for Dagster's daemon, which ticks twice a minute.
-PYTEST_WORKERS ?= 4
+CORES := $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2)
+# One more than the cores: the longest tests mostly wait for Dagster's daemon, which ticks twice a minute.
+PYTEST_WORKERS ?= $(shell expr $(CORES) + 1)
+# A file runs in one worker, so that its fixtures are made once; conftest.py sets the order of the files.
+PYTEST := $(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help demo dev check test soak bench lock clean
 
-help: ## Say what can be made
+help: ## List the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-# One home for both, inside the checkout, so that trying the product leaves nothing elsewhere.
+# Both use one home inside the checkout, so that a trial writes nothing elsewhere.
 demo dev: export ADS_PIPELINE_HOME ?= $(CURDIR)/.demo
 
-demo: .venv/ready ## Run the real assets over a small realistic week and show what came of it
+demo: .venv/ready ## Run the real assets over a made-up week and show the result
 	$(BIN)/ads-pipeline demo
 
-dev: .venv/ready ## Open Dagster's UI on the demo's data
+dev: .venv/ready ## Open Dagster's UI on the demo data
 	$(BIN)/dagster dev
 
-check: .venv/ready ## Lint, types, formatting
+check: .venv/ready ## Check lint, formatting and types
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-test: .venv/ready ## All tests but the long tiers
-	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist worksteal
+test: .venv/ready ## Run all tests except the long tiers
+	$(PYTEST)
 
-soak: .venv/ready ## The same tests with 25 times the examples of every property, for hours
-	SOAK=25 $(BIN)/pytest -n $(PYTEST_WORKERS) --dist worksteal --timeout 0
+soak: .venv/ready ## Run the same tests with 25 times the examples of every property; takes hours
+	SOAK=25 $(PYTEST) --timeout 0
 
-bench: .venv/ready ## Speed, as ratios measured side by side
+bench: .venv/ready ## Measure speed as ratios
 	$(BIN)/python -m ads_pipeline_tests.benchmarks
 
-lock: .venv/ready ## Resolve the dependencies anew into requirements.lock
+lock: .venv/ready ## Resolve the dependencies again into requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--group dev --custom-compile-command "make lock" pyproject.toml -o requirements.lock
 
-clean: ## Remove the environment and every cache
+clean: ## Remove the environment and all caches
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
-# The lock is complete, so nothing is resolved at install time and nothing but what it names is installed.
+# The lock file is complete: nothing is resolved at install time, and nothing else is installed.
 .venv/ready: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "ads_pipeline needs Python 3.11 or newer as $(PYTHON); name another with: make PYTHON=python3.12 …" >&2; exit 1; }

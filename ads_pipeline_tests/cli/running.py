@@ -58,7 +58,7 @@ class CommandLine:
             [sys.executable, "-c", MAIN_SCRIPT, *arguments],
             env=self.environ(**environ),
             capture_output=True,
-            timeout=60,
+            timeout=600,
             check=False,
         )
         return CommandResult(code=done.returncode, out=done.stdout.decode(), err=done.stderr.decode())

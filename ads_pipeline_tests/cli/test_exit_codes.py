@@ -229,7 +229,7 @@ def test_closed_pipe_exits_with_141(demo_cli: DemoCommandLine, arguments: tuple[
     )
     os.close(writer)
     os.close(reader)
-    _out, err = started.communicate(timeout=60)
+    _out, err = started.communicate(timeout=600)
     assert (started.returncode, err) == (141, b"")
 
 
@@ -338,5 +338,5 @@ def on_terminal(environ: dict[str, str], *arguments: str) -> str:
         pass
     finally:
         os.close(screen)
-        started.wait(timeout=60)
+        started.wait(timeout=600)
     return written.decode()
