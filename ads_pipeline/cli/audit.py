@@ -41,10 +41,12 @@ def list_actions(settings: Settings, *, after: str | None, limit: int, as_json: 
     shown = page[:limit]
     objects = (asdict(each) | {"performed_at": iso_instant(each.performed_at)} for each in shown)
     notes = [count_of(len(shown), "action"), *_next_page_hint(page[limit:], shown[-1].action_id if shown else "")]
-    _write(objects, [each for act in shown for each in _action_blocks(act)], notes, as_json=as_json)
+    _write(objects, [each for entry in shown for each in _action_blocks(entry)], notes, as_json=as_json)
 
 
-def list_action_partitions(settings: Settings, action_id: str, *, after: str | None, limit: int, as_json: bool) -> None:
+def list_action_partitions(
+    settings: Settings, action_id: str, *, after: str | None, limit: int, as_json: bool
+) -> None:
     """Write the partitions that an action changed, with the status of each before it."""
     start = None if after is None else parse_key(after)
     with open_ledger(settings) as ledger:
@@ -153,17 +155,15 @@ def _parse_attempt(word: str) -> tuple[PartitionKey, int]:
     return parse_key(partition), int(number)
 
 
-def _action_blocks(act: LoggedAction) -> Iterator[Table | Text]:
-    yield cell(
-        f"{format_instant(act.performed_at)}  {act.action} by {act.operator}, {count_of(act.partitions_changed, 'partition')}",
-        style="bold",
-    )
+def _action_blocks(entry: LoggedAction) -> Iterator[Table | Text]:
+    changed = count_of(entry.partitions_changed, "partition")
+    yield cell(f"{format_instant(entry.performed_at)}  {entry.action} by {entry.operator}, {changed}", style="bold")
     grid = Table.grid(padding=CELL_PADDING)
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
     for name in ("reason", "command", "filters", "action_id"):
-        if getattr(act, name):
-            grid.add_row(cell(f"  {name.removesuffix('_id')}"), cell(getattr(act, name)))
+        if getattr(entry, name):
+            grid.add_row(cell(f"  {name.removesuffix('_id')}"), cell(getattr(entry, name)))
     yield from (grid, Text(""))
 
 

@@ -7,16 +7,16 @@ import pytest
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.pipeline import operator_actions
 from ads_pipeline_tests.cli.actions.builders import (
-    REASON,
     DAY,
     FAILED,
-    SUCCESSFUL,
     MARKED,
-    read_all_rows,
-    record_failures,
-    open_ledger,
-    recent_key,
+    REASON,
+    SUCCESSFUL,
     fill_ledger,
+    open_ledger,
+    read_all_rows,
+    recent_key,
+    record_failures,
 )
 from ads_pipeline_tests.cli.running import CommandLine, CommandResult
 from ads_pipeline_tests.ledger.builders import accepted_runs, action_request

@@ -2,11 +2,11 @@
 
 import pytest
 
-from ads_pipeline_tests.cli.actions.builders import BECAUSE, FAILED, GOOD, digest, stock
+from ads_pipeline_tests.cli.actions.builders import FAILED, REASON, SUCCESSFUL, fill_ledger, read_all_rows
 from ads_pipeline_tests.cli.running import CommandLine
 
 DAY = ("--since", "2026-02-01")
-PARTITION = str(GOOD[0])
+PARTITION = str(SUCCESSFUL[0])
 ACTIONS = ("retry", "mark-terminal", "clear-terminal", "reprocess", "withdraw", "demote", "restore")
 UNREACHABLE_SPARK = {"ADS_PIPELINE_SPARK": "spark://127.0.0.1:1"}
 
@@ -31,31 +31,31 @@ FOR_EVERY_ACTION = {
 }
 # whole commands -> part of the error message
 SINGLE_COMMANDS = {
-    "unused error class": (("state", "retry", "--error-class", "contrct", *BECAUSE), "did you mean contract?"),
+    "unused error class": (("state", "retry", "--error-class", "contrct", *REASON), "did you mean contract?"),
     "invalid error class": (
-        ("state", "retry", "--error-class", "No!", *BECAUSE),
+        ("state", "retry", "--error-class", "No!", *REASON),
         "error_class: 'No!' is refused",
     ),
     "run for several partitions": (
-        ("state", "restore", *map(str, GOOD), "--run", "r1", *BECAUSE),
+        ("state", "restore", *map(str, SUCCESSFUL), "--run", "r1", *REASON),
         "name that partition",
     ),
-    "run with a filter": (("state", "restore", "--all", "--run", "r1", *BECAUSE), "name that partition"),
-    "unknown run": (("state", "restore", PARTITION, "--run", "r9", *BECAUSE), "has no such run; known are r1"),
+    "run with a filter": (("state", "restore", "--all", "--run", "r1", *REASON), "name that partition"),
+    "unknown run": (("state", "restore", PARTITION, "--run", "r9", *REASON), "has no such run; known are r1"),
     "invalid run id": (
-        ("state", "restore", PARTITION, "--run", "../x", *BECAUSE),
+        ("state", "restore", PARTITION, "--run", "../x", *REASON),
         "run_id: '../x' is refused",
     ),
-    "park nothing": (("state", "park", *BECAUSE), "name either an account"),
-    "park both": (("state", "park", "--customer", "101", "--query", "campaign_daily", *BECAUSE), "and not both"),
+    "park nothing": (("state", "park", *REASON), "name either an account"),
+    "park both": (("state", "park", "--customer", "101", "--query", "campaign_daily", *REASON), "and not both"),
     "park an unknown query": (
-        ("state", "park", "--query", "campaign_dayly", *BECAUSE),
+        ("state", "park", "--query", "campaign_dayly", *REASON),
         "did you mean campaign_daily?",
     ),
-    "park an unknown account": (("state", "park", "--customer", "1011", *BECAUSE), "did you mean 101?"),
+    "park an unknown account": (("state", "park", "--customer", "1011", *REASON), "did you mean 101?"),
     "park without a reason": (("state", "park", "--customer", "101", "--reason", " "), "--reason is empty"),
-    "release an unknown query": (("state", "release", "--query", "campaign_dayly", *BECAUSE), "did you mean"),
-    "release an unknown account": (("state", "release", "--customer", "1011", *BECAUSE), "did you mean 101?"),
+    "release an unknown query": (("state", "release", "--query", "campaign_dayly", *REASON), "did you mean"),
+    "release an unknown account": (("state", "release", "--customer", "1011", *REASON), "did you mean 101?"),
     "due with an unknown query": (("state", "due", "--query", "campaign_dayly"), "did you mean campaign_daily?"),
     "unknown action": (("audit", "actions", "--action", "nothing"), '"ads-pipeline audit actions" lists them'),
     "after an unknown action": (
@@ -70,11 +70,11 @@ SINGLE_COMMANDS = {
 REFUSED_BY_TYPER = {
     "no reason": ("state", "retry", "--all"),
     "unknown status": ("state", "inspect", "--status", "good"),
-    "no such option": ("state", "retry", "--all", "--status", "failed", *BECAUSE),
-    "error class for another command": ("state", "withdraw", "--error-class", "contract", *BECAUSE),
-    "run for another command": ("state", "demote", PARTITION, "--run", "r1", *BECAUSE),
-    "two accounts at once": ("state", "park", "101", *BECAUSE),
-    "no such command": ("state", "retri", "--all", *BECAUSE),
+    "no such option": ("state", "retry", "--all", "--status", "failed", *REASON),
+    "error class for another command": ("state", "withdraw", "--error-class", "contract", *REASON),
+    "run for another command": ("state", "demote", PARTITION, "--run", "r1", *REASON),
+    "two accounts at once": ("state", "park", "101", *REASON),
+    "no such command": ("state", "retri", "--all", *REASON),
     "no such list": ("audit", "act"),
     "too many": ("audit", "actions", "--limit", "10001"),
 }
@@ -82,17 +82,17 @@ REFUSED_BY_TYPER = {
 
 @pytest.fixture
 def cli(empty_cli: CommandLine) -> CommandLine:
-    stock(empty_cli)
+    fill_ledger(empty_cli)
     return CommandLine(home=empty_cli.home, more=UNREACHABLE_SPARK)
 
 
 def assert_refused(cli: CommandLine, arguments: tuple[str, ...], message: str) -> None:
-    before = digest(cli)
+    before = read_all_rows(cli)
     result = cli.run(*arguments)
     assert (result.code, result.out) == (64, "")
     assert message in result.err
     assert len(result.err.splitlines()) == 1
-    assert digest(cli) == before
+    assert read_all_rows(cli) == before
 
 
 @pytest.mark.invariant("S15")
@@ -101,14 +101,14 @@ def assert_refused(cli: CommandLine, arguments: tuple[str, ...], message: str) -
 def test_invalid_argument_stops_every_action(cli: CommandLine, verb: str, case: str) -> None:
     """One line explains the error, the exit code is 64, and no row of any table changes."""
     arguments, message = FOR_EVERY_ACTION[case]
-    assert_refused(cli, ("state", verb, *arguments, *BECAUSE, "--yes"), message)
+    assert_refused(cli, ("state", verb, *arguments, *REASON, "--yes"), message)
 
 
 @pytest.mark.parametrize("verb", ACTIONS)
 @pytest.mark.parametrize(("option", "word"), [("--reason", ""), ("--reason", " \t"), ("--operator", "")])
 def test_action_needs_reason_and_operator(cli: CommandLine, verb: str, option: str, word: str) -> None:
     """An empty reason or operator is refused."""
-    arguments = ("--reason", word) if option == "--reason" else (*BECAUSE, option, word)
+    arguments = ("--reason", word) if option == "--reason" else (*REASON, option, word)
     assert_refused(cli, ("state", verb, PARTITION, *arguments, "--yes"), f"{option} is empty")
 
 
@@ -121,11 +121,11 @@ def test_invalid_argument_of_one_command_is_explained(cli: CommandLine, case: st
 @pytest.mark.parametrize("case", REFUSED_BY_TYPER)
 def test_typer_errors_change_nothing(cli: CommandLine, case: str) -> None:
     """A missing or unknown option exits with 2, points to --help, and changes nothing."""
-    before = digest(cli)
+    before = read_all_rows(cli)
     result = cli.run(*REFUSED_BY_TYPER[case])
     assert (result.code, result.out) == (2, "")
     assert "--help" in result.err
-    assert digest(cli) == before
+    assert read_all_rows(cli) == before
 
 
 def test_missing_login_name_requires_operator(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,5 +135,5 @@ def test_missing_login_name_requires_operator(cli: CommandLine, monkeypatch: pyt
         raise KeyError("getpwuid(): uid not found: 4711")
 
     monkeypatch.setattr("getpass.getuser", nameless)
-    assert_refused(cli, ("state", "retry", str(FAILED[0]), *BECAUSE), "say who you are by --operator")
-    assert cli.run("state", "retry", str(FAILED[0]), *BECAUSE, "--operator", "ada").code == 0
+    assert_refused(cli, ("state", "retry", str(FAILED[0]), *REASON), "say who you are by --operator")
+    assert cli.run("state", "retry", str(FAILED[0]), *REASON, "--operator", "ada").code == 0

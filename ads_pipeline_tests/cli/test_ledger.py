@@ -17,7 +17,9 @@ def with_password(url: str) -> str:
     return sa.make_url(url).set(password=PASSWORD).render_as_string(hide_password=False)
 
 
-def test_a_copied_ledger_gives_the_same_answers(demo_cli: DemoCommandLine, unmigrated_postgres_url: str, tmp_path: Path) -> None:
+def test_a_copied_ledger_gives_the_same_answers(
+    demo_cli: DemoCommandLine, unmigrated_postgres_url: str, tmp_path: Path
+) -> None:
     """From SQLite to Postgres and back: digest, states and runs are the same."""
     target = with_password(unmigrated_postgres_url)
     copied = demo_cli.process("ledger", "copy", "--to", target)

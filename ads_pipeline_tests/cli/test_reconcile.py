@@ -10,7 +10,7 @@ from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline_tests.cli.running import CommandLine, DemoCommandLine
 from ads_pipeline_tests.ledger.builders import accepted_runs, keys
-from ads_pipeline_tests.pipeline.builders import LocalDeployment, key, seal_run, open_deployment, visible_runs
+from ads_pipeline_tests.pipeline.builders import LocalDeployment, key, open_deployment, seal_run, visible_runs
 
 UNREACHABLE_SPARK = {"ADS_PIPELINE_SPARK": "spark://127.0.0.1:1"}
 
@@ -72,8 +72,8 @@ def test_missing_ledger_is_not_created(empty_cli: CommandLine) -> None:
 
 
 def test_repairs_are_listed_and_the_rest_is_explained(empty_cli: CommandLine, deployment: LocalDeployment) -> None:
-    """Each repair is event_types, and by the code whether anything is left; what was done is a run in the log of events. The
-    session that this process has is left running."""
+    """Each repair is listed, and the exit code tells whether differences are left. The repair is logged as a run, and
+    the Spark session of this process keeps running."""
     unloaded, lost = seal_run(deployment, key(1)), seal_run(deployment, key(2))
     deployment.pipeline.validation.judge([unloaded, lost])
     shutil.rmtree(deployment.home / "raw" / lost.path)

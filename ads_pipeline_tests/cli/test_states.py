@@ -151,7 +151,8 @@ def test_error_messages_are_escaped(empty_cli: CommandLine) -> None:
     bad = run(key(), "r1")
     with Ledger.opened(f"sqlite:///{empty_cli.home / 'ledger.db'}") as ledger:
         ledger.register([RunRegistration(run=bad, schema_version="1", record_count=1)])
-        record_verdict(ledger, Verdict(run=bad, outcome=Outcome.REJECTED, error_class="row_contract", error_message=HOSTILE)
+        record_verdict(
+            ledger, Verdict(run=bad, outcome=Outcome.REJECTED, error_class="row_contract", error_message=HOSTILE)
         )
     result = empty_cli.run("state", "inspect")
     assert r"\x1b[31m[red]\nforged :smile:" in result.out

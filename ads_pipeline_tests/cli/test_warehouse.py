@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ads_pipeline_tests.builders import tree
+from ads_pipeline_tests.builders import read_tree
 from ads_pipeline_tests.cli.running import WEEK, CommandLine, DemoCommandLine
 
 CLICKS = "SELECT customer_id, sum(clicks) AS clicks FROM campaign_daily GROUP BY ALL ORDER BY ALL"
@@ -49,7 +49,7 @@ def test_only_safe_rows_are_read(demo_cli: DemoCommandLine) -> None:
     """Rejected runs have no rows, and a restated day has the rows of the newer run."""
     shown_days = "SELECT DISTINCT customer_id || logical_date AS seen, run_id FROM campaign_daily"
     seen = {row["seen"]: row["run_id"] for row in map(json.loads, query(demo_cli, shown_days, "--json"))}
-    bad, restated = demo_cli.demo.bad, demo_cli.demo.restated
+    bad, restated = demo_cli.demo.negative_cost, demo_cli.demo.restated
     assert f"{bad.key.customer_id}{bad.key.logical_date}" not in seen
     assert seen[f"{restated.key.customer_id}{restated.key.logical_date}"] == restated.run_id
     assert len(seen) == 26
@@ -138,7 +138,7 @@ def test_csv_quotes_special_characters(demo_cli: DemoCommandLine) -> None:
     ],
 )
 def test_sql_error_is_one_line(demo_cli: DemoCommandLine, sql: str, message: str) -> None:
-    """DuckDB's error is one line without the statement excerpt; a missing view is answered with the existing views."""
+    """DuckDB's error is one line without the statement excerpt; for a missing view it lists the views."""
     line = query_error(demo_cli, sql)
     assert message in line
     assert line.isprintable()
@@ -159,9 +159,9 @@ def test_sql_error_is_one_line(demo_cli: DemoCommandLine, sql: str, message: str
 )
 def test_other_statements_are_refused(demo_cli: DemoCommandLine, sql: str) -> None:
     """Nothing can be written through the command, in particular not to the warehouse."""
-    before = tree(demo_cli.home / "warehouse")
+    before = read_tree(demo_cli.home / "warehouse")
     assert "only one SELECT" in query_error(demo_cli, sql.format(warehouse=demo_cli.home / "warehouse"))
-    assert tree(demo_cli.home / "warehouse") == before
+    assert read_tree(demo_cli.home / "warehouse") == before
 
 
 def test_json_refuses_duplicate_column_names(demo_cli: DemoCommandLine) -> None:

@@ -60,9 +60,10 @@ def test_reconcile_finishes_an_interrupted_demotion(
     def die(*_: Any, **__: Any) -> None:
         raise RuntimeError("died")
 
-    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+    with monkeypatch.context() as patch:
         patch.setattr(Loader, "remove_hidden_rows", die)
-        demote(pipeline, [bad], override_request())
+        with pytest.raises(RuntimeError):
+            demote(pipeline, [bad], override_request())
     assert visible_runs(deployment) == {}
     assert [logged.action for logged in deployment.ledger.partition_actions(bad.key)] == ["demote"]
     assert deployment.ledger.state(bad.key).status is Status.SUCCESS
