@@ -31,7 +31,7 @@ def copy_ledger(source_url: str, target_url: str, *, progress: Progress) -> Ledg
         database.open_transaction(target_engine) as target,
     ):
         for connection in (source, target):
-            _allow_waiting(connection)
+            _disable_idle_timeout(connection)
         _lock(target)
         _check_empty(target)
         copied = {table.name: _copy_table(source, target, table, progress) for table in TABLES}
@@ -39,8 +39,8 @@ def copy_ledger(source_url: str, target_url: str, *, progress: Progress) -> Ledg
         return LedgerDigest(tables=copied)
 
 
-def _allow_waiting(connection: sa.Connection) -> None:
-    """One connection is idle while the other one reads or checks a long table."""
+def _disable_idle_timeout(connection: sa.Connection) -> None:
+    """Each connection is idle while the other one works on a large table."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
 
