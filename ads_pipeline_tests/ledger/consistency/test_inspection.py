@@ -142,7 +142,7 @@ def test_concurrent_writes_cause_no_contradictions(url: str, tmp_path: Path) -> 
                 runs = [run(each, f"r{number}") for each in contested]
                 ledger.record_verdicts([rejection(each) if number % 3 == 1 else acceptance(each) for each in runs])
                 action = Action.REQUEUE if number % 2 else Action.WITHDRAW
-                ledger.execute(action, contested, action_request(f"act-{number}"))
+                ledger.execute(action, contested, action_request(f"action-{number}"))
                 if number > 20 and len(copies) > 3:
                     break
                 time.sleep(0.02)
