@@ -52,219 +52,125 @@ class Day(TypeDecorator[date]):
 
 metadata = sa.MetaData()
 KEY = ("source", "customer_id", "query_name", "logical_date")
+PARTITION_KEY = "source text key, customer_id text key, query_name text key, logical_date day key"
+_TYPES = {"text": sa.Text, "integer": sa.Integer, "bigint": sa.BigInteger, "instant": Instant, "day": Day}
 
 
-def key_columns() -> list[sa.Column[Any]]:
-    return [sa.Column(name, Day() if name == "logical_date" else sa.Text, primary_key=True) for name in KEY]
+def define_table(name: str, *column_lists: str) -> sa.Table:
+    """Define a table from lists of columns like "run_id text key, ordinal integer"; `key` marks the primary key."""
+    columns = (column.split() for column_list in column_lists for column in column_list.split(", "))
+    return sa.Table(
+        name,
+        metadata,
+        *(sa.Column(column, _TYPES[kind], primary_key=bool(key)) for column, kind, *key in columns),
+    )
 
 
-partition_state = sa.Table(
+partition_state = define_table(
     "partition_state",
-    metadata,
-    *key_columns(),
-    sa.Column("status", sa.Text),
-    sa.Column("current_run_id", sa.Text),
-    sa.Column("schema_version", sa.Text),
-    sa.Column("record_count", sa.BigInteger),
-    sa.Column("updated_at", Instant),
-    sa.Column("error_message", sa.Text),
-    sa.Column("attempt_count", sa.Integer),
+    PARTITION_KEY,
+    "status text, current_run_id text, schema_version text, record_count bigint, updated_at instant, "
+    "error_message text, attempt_count integer",
 )
 
 # Every registered run. The ordinal is the order of registration, the only order between the runs of a partition.
-runs = sa.Table(
+runs = define_table(
     "runs",
-    metadata,
-    *key_columns(),
-    sa.Column("run_id", sa.Text, primary_key=True),
-    sa.Column("ordinal", sa.Integer),
-    sa.Column("schema_version", sa.Text),
-    sa.Column("record_count", sa.BigInteger),
-    sa.Column("payload_sha256", sa.Text),
-    sa.Column("registered_at", Instant),
+    PARTITION_KEY,
+    "run_id text key, ordinal integer, schema_version text, record_count bigint, payload_sha256 text, "
+    "registered_at instant",
 )
 
 # Every verdict, numbered within its partition. After the verdict, current_ordinal is the ordinal of the current run,
 # and message_ordinal the ordinal of the run that the state's error_message is about.
-attempts = sa.Table(
+attempts = define_table(
     "attempts",
-    metadata,
-    *key_columns(),
-    sa.Column("attempt_no", sa.Integer, primary_key=True),
-    sa.Column("run_id", sa.Text),
-    sa.Column("validation_id", sa.Text),
-    sa.Column("ordinal", sa.Integer),
-    sa.Column("outcome", sa.Text),
-    sa.Column("effect", sa.Text),
-    sa.Column("error_class", sa.Text),
-    sa.Column("error_message", sa.Text),
-    sa.Column("rows_read", sa.BigInteger),
-    sa.Column("rows_failed", sa.BigInteger),
-    sa.Column("judged_at", Instant),
-    sa.Column("current_ordinal", sa.Integer),
-    sa.Column("message_ordinal", sa.Integer),
+    PARTITION_KEY,
+    "attempt_no integer key, run_id text, validation_id text, ordinal integer, outcome text, effect text, "
+    "error_class text, error_message text, rows_read bigint, rows_failed bigint, judged_at instant, "
+    "current_ordinal integer, message_ordinal integer",
 )
 
 # The run that readers see of a partition. It is written after the rows are in the warehouse.
-warehouse_pointer = sa.Table(
+warehouse_pointer = define_table(
     "warehouse_pointer",
-    metadata,
-    *key_columns(),
-    sa.Column("run_id", sa.Text),
-    sa.Column("schema_version", sa.Text),
-    sa.Column("record_count", sa.BigInteger),
-    sa.Column("table_version", sa.BigInteger),
-    sa.Column("availability", sa.Text),
-    sa.Column("changed_at", Instant),
+    PARTITION_KEY,
+    "run_id text, schema_version text, record_count bigint, table_version bigint, availability text, "
+    "changed_at instant",
 )
 
 # The first publication of each run. Publishing it again adds no row.
-load_records = sa.Table(
+load_records = define_table(
     "load_records",
-    metadata,
-    *key_columns(),
-    sa.Column("run_id", sa.Text, primary_key=True),
-    sa.Column("schema_version", sa.Text),
-    sa.Column("record_count", sa.BigInteger),
-    sa.Column("table_version", sa.BigInteger),
-    sa.Column("loaded_at", Instant),
+    PARTITION_KEY,
+    "run_id text key, schema_version text, record_count bigint, table_version bigint, loaded_at instant",
 )
 
 # Unfinished demotions: the rows are hidden at once, and the verdict is recorded when the warehouse has removed them.
-demotions = sa.Table(
+demotions = define_table(
     "demotions",
-    metadata,
-    *key_columns(),
-    sa.Column("run_id", sa.Text, primary_key=True),
-    sa.Column("validation_id", sa.Text),
-    sa.Column("error_class", sa.Text),
-    sa.Column("error_message", sa.Text),
-    sa.Column("rows_read", sa.BigInteger),
-    sa.Column("rows_failed", sa.BigInteger),
-    sa.Column("started_at", Instant),
+    PARTITION_KEY,
+    "run_id text key, validation_id text, error_class text, error_message text, rows_read bigint, "
+    "rows_failed bigint, started_at instant",
 )
 
-control_actions = sa.Table(
+control_actions = define_table(
     "control_actions",
-    metadata,
-    sa.Column("action_id", sa.Text, primary_key=True),
-    sa.Column("action", sa.Text),
-    sa.Column("operator", sa.Text),
-    sa.Column("command", sa.Text),
-    sa.Column("filters", sa.Text),
-    sa.Column("reason", sa.Text),
-    sa.Column("partitions_changed", sa.Integer),
-    sa.Column("performed_at", Instant),
+    "action_id text key, action text, operator text, command text, filters text, reason text, "
+    "partitions_changed integer, performed_at instant",
 )
 
 # The partitions that an action changed, with their status and number of attempts before it. The number gives actions
 # and verdicts one order. Their times cannot: an action is dated before it waits for its locks.
-control_action_partitions = sa.Table(
+control_action_partitions = define_table(
     "control_action_partitions",
-    metadata,
-    sa.Column("action_id", sa.Text, primary_key=True),
-    *key_columns(),
-    sa.Column("status_before", sa.Text),
-    sa.Column("attempt_no", sa.Integer),
+    "action_id text key, source text key, customer_id text key, query_name text key, logical_date day key, "
+    "status_before text, attempt_no integer",
 )
 
 # The newest event of each run. The row is locked to append events in order. The snapshot includes projected_seq.
-run_head = sa.Table(
+run_head = define_table(
     "run_head",
-    metadata,
-    sa.Column("run_id", sa.Text, primary_key=True),
-    sa.Column("plan_version", sa.Text),
-    sa.Column("last_seq", sa.BigInteger),
-    sa.Column("last_at", Instant),
-    sa.Column("opened_at", Instant),
-    sa.Column("projected_seq", sa.BigInteger),
-    sa.Column("payload_conflicts", sa.Integer),
-    sa.Column("retired_at", Instant),
+    "run_id text key, plan_version text, last_seq bigint, last_at instant, opened_at instant, "
+    "projected_seq bigint, payload_conflicts integer, retired_at instant",
 )
 
-run_events = sa.Table(
+run_events = define_table(
     "run_events",
-    metadata,
-    sa.Column("run_id", sa.Text, primary_key=True),
-    sa.Column("run_seq", sa.BigInteger, primary_key=True),
-    sa.Column("event_id", sa.Text),
-    sa.Column("event_type", sa.Text),
-    sa.Column("step_id", sa.Text),
-    sa.Column("logical_attempt_id", sa.BigInteger),
-    sa.Column("engine_attempt_id", sa.BigInteger),
-    sa.Column("event_data", sa.Text),
-    sa.Column("engine_run_ref", sa.Text),
-    sa.Column("idempotency_key", sa.Text),
-    sa.Column("emitted_at", sa.Text),
-    sa.Column("persisted_at", Instant),
-    sa.Column("adapter_version", sa.Text),
-    sa.Column("caused_by_signal_id", sa.Text),
-    sa.Column("parent_event_id", sa.Text),
+    "run_id text key, run_seq bigint key, event_id text, event_type text, step_id text, "
+    "logical_attempt_id bigint, engine_attempt_id bigint, event_data text, engine_run_ref text, "
+    "idempotency_key text, emitted_at text, persisted_at instant, adapter_version text, "
+    "caused_by_signal_id text, parent_event_id text",
 )
 
 # The snapshot of each run, folded from its events. It can be rebuilt at any time.
-run_snapshots = sa.Table(
+run_snapshots = define_table(
     "run_snapshots",
-    metadata,
-    sa.Column("run_id", sa.Text, primary_key=True),
-    sa.Column("status", sa.Text),
-    sa.Column("last_event_seq", sa.BigInteger),
-    sa.Column("steps", sa.Text),
-    sa.Column("started_at", Instant),
-    sa.Column("ended_at", Instant),
-    sa.Column("inconsistencies", sa.Integer),
-    sa.Column("missing_events", sa.BigInteger),
-    sa.Column("stale_since", Instant),
+    "run_id text key, status text, last_event_seq bigint, steps text, started_at instant, ended_at instant, "
+    "inconsistencies integer, missing_events bigint, stale_since instant",
 )
 
-run_steps = sa.Table(
-    "run_steps",
-    metadata,
-    sa.Column("run_id", sa.Text, primary_key=True),
-    sa.Column("step_id", sa.Text, primary_key=True),
-    sa.Column("status", sa.Text),
-)
+run_steps = define_table("run_steps", "run_id text key, step_id text key, status text")
 
 # The table of ADR-026, with exactly its columns.
-partition_status = sa.Table(
+partition_status = define_table(
     "partition_status",
-    metadata,
-    sa.Column("tenant_id", sa.Text, primary_key=True),
-    sa.Column("workspace_id", sa.Text, primary_key=True),
-    sa.Column("asset_key", sa.Text, primary_key=True),
-    sa.Column("partition_key", sa.Text, primary_key=True),
-    sa.Column("last_materialization_run_id", sa.Text),
-    sa.Column("last_materialization_at", Instant),
-    sa.Column("last_materialization_code_version", sa.Text),
-    sa.Column("last_attempt_run_id", sa.Text),
-    sa.Column("last_attempt_at", Instant),
-    sa.Column("last_attempt_outcome", sa.Text),
-    sa.Column("stale_since", Instant),
-    sa.Column("stale_reason_code", sa.Text),
-    sa.Column("partition_values", sa.Text),
-    sa.Column("row_version", sa.Text),
+    "tenant_id text key, workspace_id text key, asset_key text key, partition_key text key, "
+    "last_materialization_run_id text, last_materialization_at instant, last_materialization_code_version text, "
+    "last_attempt_run_id text, last_attempt_at instant, last_attempt_outcome text, stale_since instant, "
+    "stale_reason_code text, partition_values text, row_version text",
 )
 
 # Finished attempts without a verdict: loads, and attempts that failed before it. partition_status is folded from
 # these and from `attempts`.
-finished_attempts = sa.Table(
+finished_attempts = define_table(
     "finished_attempts",
-    metadata,
-    sa.Column("asset", sa.Text, primary_key=True),
-    *key_columns(),
-    sa.Column("finished_at", Instant, primary_key=True),
-    sa.Column("run_id", sa.Text),
-    sa.Column("outcome", sa.Text),
-    sa.Column("code_version", sa.Text),
+    "asset text key, source text key, customer_id text key, query_name text key, logical_date day key, "
+    "finished_at instant key, run_id text, outcome text, code_version text",
 )
 
 # The code version of each asset, and since when it is in use.
-code_versions = sa.Table(
+code_versions = define_table(
     "code_versions",
-    metadata,
-    sa.Column("tenant_id", sa.Text, primary_key=True),
-    sa.Column("workspace_id", sa.Text, primary_key=True),
-    sa.Column("asset_key", sa.Text, primary_key=True),
-    sa.Column("code_version", sa.Text),
-    sa.Column("seen_since", Instant),
+    "tenant_id text key, workspace_id text key, asset_key text key, code_version text, seen_since instant",
 )

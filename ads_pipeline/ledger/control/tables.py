@@ -3,86 +3,44 @@
 A partition's state never depends on them: it follows from verdicts and control actions alone.
 """
 
-import sqlalchemy as sa
-
-from ads_pipeline.ledger.tables import Instant, key_columns, metadata
+from ads_pipeline.ledger.tables import PARTITION_KEY, define_table
 
 # One for each engine run, extended by its heartbeats. The claims of the run are valid while its lease is.
-leases = sa.Table(
+leases = define_table(
     "leases",
-    metadata,
-    sa.Column("run_id", sa.Text, primary_key=True),
-    sa.Column("opened_at", Instant),
-    sa.Column("heartbeat_at", Instant),
-    sa.Column("expires_at", Instant),
-    sa.Column("ended_at", Instant),
+    "run_id text key, opened_at instant, heartbeat_at instant, expires_at instant, ended_at instant",
 )
 
 # The run that last claimed a partition. The fence grows whenever another run claims it.
-claims = sa.Table(
-    "claims",
-    metadata,
-    *key_columns(),
-    sa.Column("run_id", sa.Text),
-    sa.Column("fence", sa.BigInteger),
-    sa.Column("claimed_at", Instant),
-)
+claims = define_table("claims", PARTITION_KEY, "run_id text, fence bigint, claimed_at instant")
 
 # Requested partitions. A request is open until the next verdict, when attempt_count exceeds attempt_no.
-requests = sa.Table(
+requests = define_table(
     "requests",
-    metadata,
-    *key_columns(),
-    sa.Column("kind", sa.Text),
-    sa.Column("action_id", sa.Text),
-    sa.Column("attempt_no", sa.Integer),
-    sa.Column("requested_at", Instant),
+    PARTITION_KEY,
+    "kind text, action_id text, attempt_no integer, requested_at instant",
 )
 
 # Fetches that produced no run. Rejected runs are in `attempts`.
-failed_fetches = sa.Table(
+failed_fetches = define_table(
     "failed_fetches",
-    metadata,
-    *key_columns(),
-    sa.Column("failed_at", Instant, primary_key=True),
-    sa.Column("engine_run_id", sa.Text),
-    sa.Column("error_class", sa.Text),
-    sa.Column("error_message", sa.Text),
-    sa.Column("wait_until", Instant),
+    PARTITION_KEY,
+    "failed_at instant key, engine_run_id text, error_class text, error_message text, wait_until instant",
 )
 
 # The retry planned after a partition's last failure; the next failure replaces it. Without due_at there is no
 # automatic retry. Whether a partition is terminal is computed, not stored.
-retry_schedule = sa.Table(
+retry_schedule = define_table(
     "retry_schedule",
-    metadata,
-    *key_columns(),
-    sa.Column("attempt_no", sa.Integer),
-    sa.Column("failures", sa.Integer),
-    sa.Column("error_class", sa.Text),
-    sa.Column("failed_at", Instant),
-    sa.Column("wait_until", Instant),
-    sa.Column("due_at", Instant),
-    sa.Column("why", sa.Text),
-    sa.Column("planned_at", Instant),
+    PARTITION_KEY,
+    "attempt_no integer, failures integer, error_class text, failed_at instant, wait_until instant, "
+    "due_at instant, why text, planned_at instant",
 )
 
-terminal_marks = sa.Table(
-    "terminal_marks",
-    metadata,
-    *key_columns(),
-    sa.Column("action_id", sa.Text),
-    sa.Column("marked_at", Instant),
-)
+terminal_marks = define_table("terminal_marks", PARTITION_KEY, "action_id text, marked_at instant")
 
 # Customers and queries that are not fetched until an operator releases them.
-parkings = sa.Table(
+parkings = define_table(
     "parkings",
-    metadata,
-    sa.Column("source", sa.Text, primary_key=True),
-    sa.Column("scope", sa.Text, primary_key=True),
-    sa.Column("name", sa.Text, primary_key=True),
-    sa.Column("error_class", sa.Text),
-    sa.Column("why", sa.Text),
-    sa.Column("parked_at", Instant),
+    "source text key, scope text key, name text key, error_class text, why text, parked_at instant",
 )
