@@ -73,7 +73,7 @@ def publish(settings: Settings) -> None:
 
     with (
         open_ledger(settings) as ledger,
-        StatusTable.opened(settings.database_url, space=settings.tenancy) as status_table,
+        StatusTable.opened(settings.database_url, tenancy=settings.tenancy) as status_table,
     ):
         swept = StalenessCalculator(
             settings.freshness_policies, ledger.code_versions(settings.google_apis.source)
