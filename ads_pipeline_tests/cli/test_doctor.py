@@ -263,7 +263,7 @@ def test_forged_verdict_is_an_error(healthy_cli: CommandLine) -> None:
     )
     finding = find_only_problem(healthy_cli)
     assert (finding["check"], finding["severity"], finding["location"]) == ("states", "error", str(PARTITION))
-    assert ": it is logged as promoted at " in finding["problem"]
+    assert ": the log says promoted at " in finding["problem"]
 
 
 def test_unloaded_partition_is_a_warning(empty_cli: CommandLine) -> None:

@@ -46,7 +46,7 @@ def test_load_between_two_reads_hides_no_partition(deployment: LocalDeployment) 
         def __getattr__(self, name: str) -> Any:
             return getattr(deployment.ledger, name)
 
-        def showing(self, **options: Any) -> Any:
+        def visible_runs(self, **options: Any) -> Any:
             self.reads += 1
             if self.reads == 1:
                 deployment.pipeline.judge_and_load([seal_run(deployment, key(), "r2")])
