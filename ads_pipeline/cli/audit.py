@@ -1,26 +1,31 @@
-"""Lists logged control actions, verdicts, terminal failures and parked accounts and queries. Read-only."""
+"""The `audit` commands: list logged control actions, verdicts, terminal failures and parked accounts and queries."""
 
-import sys
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from itertools import groupby, islice
+from typing import Annotated, Final
 
+import typer
 from rich.table import Table
 from rich.text import Text
 
 from ads_pipeline.cli.explain.why import describe_verdict
+from ads_pipeline.cli.options import After, AsJson, Customers, Limit, Queries, Since, Until
 from ads_pipeline.cli.output import (
-    CELL_PADDING,
-    OutputConsole,
     cell,
     count_of,
     format_instant,
     iso_instant,
+    key_cells,
+    new_grid,
     new_table,
-    write_json,
+    partition_table,
+    table_blocks,
+    write_results,
 )
-from ads_pipeline.cli.parsing import open_ledger
+from ads_pipeline.cli.parsing import open_ledger, parse_filter
 from ads_pipeline.cli.states import unknown_query_note
 from ads_pipeline.domain.partition import PartitionKey, parse_key, validate_name
 from ads_pipeline.domain.retry import Terminal
@@ -29,22 +34,35 @@ from ads_pipeline.errors import BadName
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.values import Attempt, LoggedAction, StateFilter
 from ads_pipeline.pipeline.operator_actions import OperatorActions
-from ads_pipeline.settings import Settings
+from ads_pipeline.settings import Settings, read_settings
 
-Blocks = Sequence[Table | Text]
+ActionId = Annotated[
+    str | None, typer.Option("--action", metavar="ACTION_ID", help="List the partitions that this action changed.")
+]
+audit: Final = typer.Typer(no_args_is_help=True, help="List control actions, verdicts and their results.")
 
 
-def list_actions(settings: Settings, *, after: str | None, limit: int, as_json: bool) -> None:
-    """Write the logged control actions, newest first."""
+@audit.command("actions")
+def list_actions(
+    *, action: ActionId = None, after: After = None, limit: Limit = 100, as_json: AsJson = False
+) -> None:
+    """List the control actions of operators and of the retry policy, newest first.
+
+    Each with its time, operator, command, filters, reason and number of changed partitions.
+    """
+    settings = read_settings(os.environ)
+    if action is not None:
+        _list_changed_partitions(settings, action, after=after, limit=limit, as_json=as_json)
+        return
     with open_ledger(settings) as ledger:
         page = ledger.list_actions(after=None if after is None else _logged_action(ledger, after)[0], limit=limit + 1)
     shown = page[:limit]
     objects = (asdict(each) | {"performed_at": iso_instant(each.performed_at)} for each in shown)
     notes = [count_of(len(shown), "action"), *_next_page_hint(page[limit:], shown[-1].action_id if shown else "")]
-    _write(objects, [each for entry in shown for each in _action_blocks(entry)], notes, as_json=as_json)
+    write_results(objects, (each for entry in shown for each in _action_blocks(entry)), notes, as_json=as_json)
 
 
-def list_action_partitions(
+def _list_changed_partitions(
     settings: Settings, action_id: str, *, after: str | None, limit: int, as_json: bool
 ) -> None:
     """Write the partitions that an action changed, with the status of each before it."""
@@ -53,27 +71,40 @@ def list_action_partitions(
         logged = _logged_action(ledger, action_id)
         page = ledger.list_changed_partitions([each.action_id for each in logged], after=start, limit=limit + 1)
     shown = page[:limit]
-    table = new_table(customer="left", query="fold", day="left", before="left")
+    table = partition_table(before="left")
     for key, before in shown:
-        table.add_row(*map(cell, (*_key_cells(key), before or "absent")))
+        table.add_row(*key_cells(key), cell(before or "absent"))
     objects = (asdict(key) | {"action_id": action_id, "status_before": before} for key, before in shown)
     notes = [count_of(len(shown), "partition")]
     notes += _next_page_hint(page[limit:], str(shown[-1][0]) if shown else "")
     blocks = [each for part in logged for each in _action_blocks(part)]
-    _write(objects, [*blocks, *_table_blocks(table, shown)], notes, as_json=as_json)
+    write_results(objects, [*blocks, *table_blocks(table)], notes, as_json=as_json)
 
 
+@audit.command("terminal")
 def list_terminal(
-    settings: Settings, selection: StateFilter, *, after: str | None, limit: int, as_json: bool
+    *,
+    customer: Customers = None,
+    query: Queries = None,
+    since: Since = None,
+    until: Until = None,
+    after: After = None,
+    limit: Limit = 100,
+    as_json: AsJson = False,
 ) -> None:
-    """Write the terminal partitions with the reason."""
+    """List the failed partitions that are terminal, with the reason.
+
+    They are marked, too old, or have failed too often. "state retry --clear-terminal" retries them.
+    """
+    settings = read_settings(os.environ)
+    selection = parse_filter(settings, customer=customer, query=query, since=since, until=until)
     start = None if after is None else parse_key(after)
     with open_ledger(settings) as ledger:
         found = list(islice(_terminal_failures(settings, ledger, selection, start), limit + 1))
     shown = found[:limit]
-    table = new_table(customer="left", query="fold", day="left", attempts="right", terminal="fold")
+    table = partition_table(attempts="right", terminal="fold")
     for state, answer in shown:
-        table.add_row(*map(cell, (*_key_cells(state.key), state.attempt_count, answer.explanation)))
+        table.add_row(*key_cells(state.key), cell(state.attempt_count), cell(answer.explanation))
     objects = (
         asdict(state.key)
         | {"attempt_count": state.attempt_count, "terminal": answer.reason, "why": answer.explanation}
@@ -82,13 +113,26 @@ def list_terminal(
     )
     notes = [count_of(len(shown), "terminal failure"), *([] if shown else unknown_query_note(selection, settings))]
     notes += _next_page_hint(found[limit:], str(shown[-1][0].key) if shown else "")
-    _write(objects, _table_blocks(table, shown), notes, as_json=as_json)
+    write_results(objects, table_blocks(table), notes, as_json=as_json)
 
 
+@audit.command("attempts")
 def list_attempts(
-    settings: Settings, selection: StateFilter, *, after: str | None, limit: int, as_json: bool
+    *,
+    customer: Customers = None,
+    query: Queries = None,
+    since: Since = None,
+    until: Until = None,
+    after: After = None,
+    limit: Limit = 100,
+    as_json: AsJson = False,
 ) -> None:
-    """Write the verdicts on matching partitions in the order they were recorded."""
+    """List the verdicts on the matching partitions, in the order recorded.
+
+    Each with its outcome and its effect on the partition; a rejection also with its error class and message.
+    """
+    settings = read_settings(os.environ)
+    selection = parse_filter(settings, customer=customer, query=query, since=since, until=until)
     start = None if after is None else _parse_attempt(after)
     with open_ledger(settings) as ledger:
         page = ledger.list_attempts(selection, after=start, limit=limit + 1)
@@ -96,11 +140,16 @@ def list_attempts(
     last = f"{shown[-1].run.key}/{shown[-1].attempt_no}" if shown else ""
     notes = [count_of(len(shown), "attempt"), *([] if shown else unknown_query_note(selection, settings))]
     notes += _next_page_hint(page[limit:], last)
-    _write(map(_attempt_fields, shown), list(_attempt_blocks(shown)), notes, as_json=as_json)
+    write_results(map(_attempt_fields, shown), _attempt_blocks(shown), notes, as_json=as_json)
 
 
-def list_parked(settings: Settings, *, as_json: bool) -> None:
-    """Write the parked accounts and queries."""
+@audit.command("parked")
+def list_parked(*, as_json: AsJson = False) -> None:
+    """List the parked accounts and queries, with time and reason.
+
+    "state release" resumes fetching.
+    """
+    settings = read_settings(os.environ)
     with open_ledger(settings) as ledger:
         found = ledger.retry_queue.list_parkings(settings.google_apis.source)
     table = new_table(what="left", name="fold", since="left", why="fold")
@@ -109,23 +158,7 @@ def list_parked(settings: Settings, *, as_json: bool) -> None:
         at = "" if each.parked_at is None else format_instant(each.parked_at)
         table.add_row(*map(cell, (what, each.name, at, f"{each.error_class}: {each.why}")))
     objects = (asdict(each) | {"parked_at": iso_instant(each.parked_at)} for each in found)
-    _write(objects, _table_blocks(table, found), [f"{len(found):,} parked"], as_json=as_json)
-
-
-def _write(objects: Iterable[dict[str, object]], shown: Blocks, notes: Sequence[str], *, as_json: bool) -> None:
-    if as_json:
-        write_json(objects)
-        print(*notes, sep="\n", file=sys.stderr)  # noqa: T201 - standard output holds JSON only
-        return
-    console = OutputConsole()
-    for each in shown:
-        console.print(each)
-    for note in notes:
-        console.print(cell(note), soft_wrap=True)
-
-
-def _table_blocks(table: Table, rows: Sequence[object]) -> Blocks:
-    return [table, Text("")] if rows else []
+    write_results(objects, table_blocks(table), [f"{len(found):,} parked"], as_json=as_json)
 
 
 def _logged_action(ledger: LedgerReader, action_id: str) -> list[LoggedAction]:
@@ -158,9 +191,7 @@ def _parse_attempt(word: str) -> tuple[PartitionKey, int]:
 def _action_blocks(entry: LoggedAction) -> Iterator[Table | Text]:
     changed = count_of(entry.partitions_changed, "partition")
     yield cell(f"{format_instant(entry.performed_at)}  {entry.action} by {entry.operator}, {changed}", style="bold")
-    grid = Table.grid(padding=CELL_PADDING)
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
+    grid = new_grid(style="dim")
     for name in ("reason", "command", "filters", "action_id"):
         if getattr(entry, name):
             grid.add_row(cell(f"  {name.removesuffix('_id')}"), cell(getattr(entry, name)))
@@ -170,9 +201,7 @@ def _action_blocks(entry: LoggedAction) -> Iterator[Table | Text]:
 def _attempt_blocks(shown: Iterable[Attempt]) -> Iterator[Table | Text]:
     for key, listed in groupby(shown, lambda each: each.run.key):
         yield cell(key, style="bold")
-        grid = Table.grid(padding=CELL_PADDING)
-        grid.add_column(justify="right", no_wrap=True)
-        grid.add_column(overflow="fold")
+        grid = new_grid(justify="right")
         for each in listed:
             grid.add_row(cell(each.attempt_no), cell(f"{each.run.run_id} {describe_verdict(each)}"))
         yield from (grid, Text(""))
@@ -187,7 +216,3 @@ def _attempt_fields(attempt: Attempt) -> dict[str, object]:
 def _next_page_hint(rest: Sequence[object], last: str) -> list[str]:
     """How to get the next page, if there is one."""
     return ["more follow; continue with", f"  --after {last}"] if rest else []
-
-
-def _key_cells(key: PartitionKey) -> tuple[object, ...]:
-    return key.customer_id, key.query_name, key.logical_date

@@ -76,20 +76,13 @@ def _summarize(reports: Sequence[CheckReport]) -> str:
 
 def _fields(report: CheckReport) -> list[dict[str, object]]:
     """One object per finding, and one per check that could not run."""
-    if report.status is CheckStatus.FAILED:
-        return [
-            {"check": report.name, "severity": "failed", "location": None, "problem": report.reason, "next": None}
-        ]
-    return [
-        {
-            "check": report.name,
-            "severity": finding.severity,
-            "location": finding.location,
-            "problem": finding.problem,
-            "next": finding.next_step,
-        }
-        for finding in report.findings
+    found: list[tuple[object, ...]] = [
+        (each.severity, each.location, each.problem, each.next_step) for each in report.findings
     ]
+    if report.status is CheckStatus.FAILED:
+        found = [("failed", None, report.reason, None)]
+    names = ("check", "severity", "location", "problem", "next")
+    return [dict(zip(names, (report.name, *values), strict=True)) for values in found]
 
 
 def _grid(**widths: int) -> Table:

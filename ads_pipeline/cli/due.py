@@ -3,18 +3,28 @@
 `state due` lists partitions that need a new run now. The retry sensor, not this list, limits how many start at once.
 """
 
-import sys
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from rich.text import Text
+from rich.table import Table
 
 from ads_pipeline.cli.actions.arguments import ActionArguments, build_filter, build_request, check_customers
 from ads_pipeline.cli.explain.forecast import describe_parking
-from ads_pipeline.cli.output import OutputConsole, cell, count_of, iso_instant, new_table, write_json
-from ads_pipeline.cli.parsing import open_control_actions, open_ledger
+from ads_pipeline.cli.options import AsJson, Customers, Limit, Queries, Since, Until
+from ads_pipeline.cli.output import (
+    OutputConsole,
+    cell,
+    count_of,
+    iso_instant,
+    key_cells,
+    partition_table,
+    table_blocks,
+    write_results,
+)
+from ads_pipeline.cli.parsing import is_selected, open_control_actions, open_ledger
 from ads_pipeline.domain.partition import PartitionKey, validate_name
 from ads_pipeline.domain.retry import Lane
 from ads_pipeline.errors import BadCommand
@@ -22,7 +32,7 @@ from ads_pipeline.ledger.control.retry_queue import Parking
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.values import StateFilter
 from ads_pipeline.quoting import printable
-from ads_pipeline.settings import Settings
+from ads_pipeline.settings import Settings, read_settings
 
 NO_LIMIT: Final = 1_000_000_000  # filters are applied after the query, so the query must not cut rows off
 PARKED_BY_OPERATOR: Final = "parked_by_operator"
@@ -39,8 +49,22 @@ class DueRow:
     why: str
 
 
-def print_due(settings: Settings, filters: Mapping[str, Any], *, limit: int, as_json: bool) -> None:
-    """Print due partitions, fresh days first and in each lane the longest due first; then what is parked."""
+def list_due(
+    *,
+    customer: Customers = None,
+    query: Queries = None,
+    since: Since = None,
+    until: Until = None,
+    limit: Limit = 100,
+    as_json: AsJson = False,
+) -> None:
+    """List the partitions that need a new run now: open requests, and failures whose retry is due.
+
+    Fresh days come first, then backfills; within each, the longest due first. Parked accounts and queries follow.
+    The command changes nothing, so extractors may poll it.
+    """
+    settings = read_settings(os.environ)
+    filters: Mapping[str, Any] = {"customer": customer, "query": query, "since": since, "until": until}
     with open_ledger(settings) as ledger:
         selection = build_filter(settings, ledger, **filters)
         due = _find_due(settings, ledger, selection, limit=NO_LIMIT if any(filters.values()) else limit + 1)
@@ -49,15 +73,7 @@ def print_due(settings: Settings, filters: Mapping[str, Any], *, limit: int, as_
     notes = [_summarize(shown), *(f"parked: {describe_parking(parking)}" for parking in parkings)]
     if len(due) > limit:
         notes.insert(1, "more are due; --limit shows more")
-    if as_json:
-        write_json(map(_json_fields, shown))
-        print(*notes, sep="\n", file=sys.stderr)  # noqa: T201 - standard output is for the JSON
-        return
-    console = OutputConsole()
-    if shown:
-        console.print(_build_table(shown), Text(""), sep="\n")
-    for note in notes:
-        console.print(cell(note))
+    write_results(map(_json_fields, shown), table_blocks(_build_table(shown)), notes, as_json=as_json)
 
 
 def park(settings: Settings, arguments: ActionArguments) -> None:
@@ -96,8 +112,8 @@ def release(settings: Settings, arguments: ActionArguments) -> None:
 
 def _build_parking(settings: Settings, arguments: ActionArguments) -> Parking:
     """The one account or query that the options name. Raises BadCommand for none or several."""
-    given = [("customer", "customer_id", name) for name in arguments.customer]
-    given += [("query", "query_name", name) for name in arguments.query]
+    given = [("customer", "customer_id", name) for name in arguments.customer or ()]
+    given += [("query", "query_name", name) for name in arguments.query or ()]
     if len(given) != 1:
         raise BadCommand("give either an account by --customer or a query by --query, not both")
     ((scope, rule, name),) = given
@@ -143,7 +159,7 @@ def _find_due(settings: Settings, ledger: LedgerReader, selection: StateFilter, 
             for key, retry in ((key, scheduled.get(key)) for key in keys)
             if retry is not None and retry.due_at is not None
         ]
-        due += sorted((row for row in rows if _matches(row.key, selection)), key=lambda row: row.since)
+        due += sorted((row for row in rows if is_selected(row.key, selection)), key=lambda row: row.since)
     return due
 
 
@@ -151,15 +167,6 @@ def _describe_action(ledger: LedgerReader, action_id: str) -> str:
     """The operator and the reason of a request."""
     logged = ledger.action_parts(action_id)
     return next((f"{part.operator}: {part.reason}" for part in logged), f"action {action_id}")
-
-
-def _matches(key: PartitionKey, selection: StateFilter) -> bool:
-    return (
-        (selection.customer_ids is None or key.customer_id in selection.customer_ids)
-        and (selection.query_names is None or key.query_name in selection.query_names)
-        and (selection.since is None or key.logical_date >= selection.since)
-        and (selection.until is None or key.logical_date <= selection.until)
-    )
 
 
 def _summarize(due: Sequence[DueRow]) -> str:
@@ -170,12 +177,10 @@ def _summarize(due: Sequence[DueRow]) -> str:
     return f"{count_of(len(due), 'partition')} due: {lanes}"
 
 
-def _build_table(due: Sequence[DueRow]) -> Any:
-    table = new_table(customer="left", query="fold", day="left", kind="left", since="left", why="fold")
+def _build_table(due: Sequence[DueRow]) -> Table:
+    table = partition_table(kind="left", since="left", why="fold")
     for row in due:
-        key = row.key
-        cells = (key.customer_id, key.query_name, key.logical_date, row.kind, f"{row.since:%m-%d %H:%M}Z", row.why)
-        table.add_row(*map(cell, cells))
+        table.add_row(*key_cells(row.key), cell(row.kind), cell(f"{row.since:%m-%d %H:%M}Z"), cell(row.why))
     return table
 
 

@@ -22,8 +22,10 @@ from ads_pipeline.cli.output import (
     count_of,
     format_instant,
     iso_instant,
+    new_grid,
     new_table,
     write_json,
+    write_results,
 )
 from ads_pipeline.cli.parsing import find_run, open_event_reader
 from ads_pipeline.domain.run_events import LoggedEvent
@@ -87,12 +89,9 @@ def print_runs(settings: Settings, *, limit: int, as_json: bool) -> None:
         notes.append("there are older runs; --limit shows more")
     if lag_level(lag) is not LagLevel.NORMAL:
         notes.append(f'the snapshots are {format_seconds(lag)} behind; "ads-pipeline events follow" folds new events')
-    if as_json:
-        write_json(_run_to_json(head, snapshot) for head, snapshot in shown)
-    elif shown:
-        console = OutputConsole()
-        console.print(_runs_table(shown, full_ids=console.width >= MIN_WIDTH_FOR_FULL_IDS))
-    _print_notes(notes, as_json=as_json)
+    objects = (_run_to_json(head, snapshot) for head, snapshot in shown)
+    table = [_runs_table(shown, full_ids=OutputConsole().width >= MIN_WIDTH_FOR_FULL_IDS)] if shown else []
+    write_results(objects, [*table, *_gap_before(notes)], notes, as_json=as_json)
 
 
 def print_events(
@@ -117,7 +116,7 @@ def print_events(
     notes = [] if page else [f"no events after number {after}, which is the last"]
     if page and last < head.last_seq:
         notes = [f"{head.last_seq - last:,} more follow; continue with", f"  --after {last}"]
-    _print_notes(notes, as_json=as_json)
+    write_results((), _gap_before(notes), notes, as_json=as_json)
 
 
 def print_snapshot(settings: Settings, prefix: str, *, all_steps: bool, as_json: bool) -> None:
@@ -141,7 +140,7 @@ def print_snapshot(settings: Settings, prefix: str, *, all_steps: bool, as_json:
             console.print("", f"{count_of(len(steps), 'step')}{which}, each with its last event:", sep="\n")
             console.print(_steps_table(_read_last_events(reader, head.run_id, shown)))
     if len(shown) < len(steps):
-        _print_notes([f"{len(steps) - len(shown):,} more steps; --steps lists all"], as_json=False)
+        console.print("", cell(f"{len(steps) - len(shown):,} more steps; --steps lists all"), sep="\n")
 
 
 def format_seconds(lag: timedelta) -> str:
@@ -314,9 +313,7 @@ def _summary_table(head: RunHead, snapshot: RunSnapshot) -> Table:
         "stale since": snapshot.stale_since and f"{format_instant(snapshot.stale_since)}; events are missing",
         "retired": head.retired_at and f"{format_instant(head.retired_at)}; the events are deleted",
     }
-    table = Table.grid(padding=CELL_PADDING)
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
+    table = new_grid(style="dim")
     for name, fact in facts.items():
         if fact:
             table.add_row(name, fact if isinstance(fact, Text) else cell(fact))
@@ -324,9 +321,7 @@ def _summary_table(head: RunHead, snapshot: RunSnapshot) -> Table:
 
 
 def _steps_table(steps: Iterable[tuple[str, StepStatus, LoggedEvent | None]]) -> Table:
-    table = Table.grid(padding=CELL_PADDING)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+    table = new_grid()
     for step, status, last in steps:
         text = cell(step)
         if last is not None:
@@ -339,11 +334,5 @@ def _format_step_counts(snapshot: RunSnapshot) -> str:
     return ", ".join(f"{count:,} {status.lower()}" for status, count in snapshot.steps.items() if count)
 
 
-def _print_notes(notes: Sequence[str], *, as_json: bool) -> None:
-    """Print the notes below a table after an empty line, or with JSON to standard error."""
-    if as_json:
-        sys.stderr.writelines(f"{note}\n" for note in notes)
-    elif notes:
-        console = OutputConsole()
-        for note in ("", *notes):
-            console.print(cell(note), soft_wrap=True)
+def _gap_before(notes: Sequence[str]) -> list[Text]:
+    return [Text("")] if notes else []

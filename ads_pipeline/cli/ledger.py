@@ -8,13 +8,13 @@ import typer
 
 from ads_pipeline.cli.options import AsJson
 from ads_pipeline.cli.output import OutputConsole, cell, count_of, new_table, write_json
-from ads_pipeline.cli.parsing import open_ledger
+from ads_pipeline.cli.parsing import require_ledger
 from ads_pipeline.errors import BadCommand
 from ads_pipeline.ledger.consistency.copying import copy_ledger
 from ads_pipeline.ledger.consistency.digest import LedgerDigest, digest_ledger
 from ads_pipeline.ledger.database import display_url
 from ads_pipeline.progress import progress_on
-from ads_pipeline.settings import POSTGRES_PREFIX, Settings, read_settings
+from ads_pipeline.settings import POSTGRES_PREFIX, read_settings
 
 SHA256_DIGITS: Final = 16  # shown of each table's digest; 80 columns hold no more
 SQLITE: Final = "sqlite:///"
@@ -44,7 +44,7 @@ def ledger_copy(
     """
     settings = read_settings(os.environ)
     target_name = _check_target(target)
-    _require_ledger(settings)
+    require_ledger(settings)
     copied = copy_ledger(settings.database_url, target, progress=progress_on(sys.stderr, unit="rows"))
     if as_json:
         _write_digest_json(copied)
@@ -61,7 +61,7 @@ def ledger_digest(*, as_json: AsJson = False) -> None:
     in Postgres.
     """
     settings = read_settings(os.environ)
-    _require_ledger(settings)
+    require_ledger(settings)
     found = digest_ledger(settings.database_url)
     if as_json:
         _write_digest_json(found)
@@ -72,12 +72,6 @@ def ledger_digest(*, as_json: AsJson = False) -> None:
     console = OutputConsole()
     console.print(table)
     console.print(found.sha256)
-
-
-def _require_ledger(settings: Settings) -> None:
-    """Raises BadSettings when there is no ledger, with a message that names its location."""
-    with open_ledger(settings):
-        pass
 
 
 def _check_target(url: str) -> str:

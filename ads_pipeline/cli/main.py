@@ -10,27 +10,21 @@ from typing import Annotated, Final
 
 import typer
 
-from ads_pipeline.cli import event_maintenance, events, raw, states
+from ads_pipeline.cli import event_maintenance, events, states
 from ads_pipeline.cli.actions import commands
+from ads_pipeline.cli.audit import audit
 from ads_pipeline.cli.exit_codes import CommandGroup
 from ads_pipeline.cli.explain import why
 from ads_pipeline.cli.ledger import ledger
 from ads_pipeline.cli.options import DATE_FORMAT, AsJson, Customers, Queries, Since, Until
-from ads_pipeline.cli.parsing import parse_window
+from ads_pipeline.cli.parsing import parse_filter, parse_window
+from ads_pipeline.cli.raw import raw_runs
 from ads_pipeline.domain.partition import parse_date
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.errors import BadCommand
 from ads_pipeline.ledger.reader import MAX_PAGE_SIZE
 from ads_pipeline.settings import read_settings
 
-Unjudged = Annotated[bool, typer.Option("--unjudged", help="Only runs that have no verdict yet.")]
-FirstDay = Annotated[
-    str | None,
-    typer.Option("--since", metavar=DATE_FORMAT, help="First logical date. Default: 30 days before the last one."),
-]
-LastDay = Annotated[
-    str | None, typer.Option("--until", metavar=DATE_FORMAT, help="Last logical date. Default: today.")
-]
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="The run id, or at least its first four characters.")]
 
 app: Final = typer.Typer(
@@ -44,14 +38,13 @@ state: Final = typer.Typer(
     no_args_is_help=True, help="Show which partitions are safe to read, and change their state."
 )
 warehouse: Final = typer.Typer(no_args_is_help=True, help="Query the warehouse, and list missing days.")
-raw_runs: Final = typer.Typer(no_args_is_help=True, help="List raw runs, and verify them against their seals.")
 run_events: Final = typer.Typer(no_args_is_help=True, help="Show the events of runs.")
 app.add_typer(state, name="state")
 app.add_typer(raw_runs, name="raw")
 app.add_typer(warehouse, name="warehouse")
 app.add_typer(run_events, name="events")
 app.add_typer(ledger, name="ledger")
-app.add_typer(commands.audit_group, name="audit")
+app.add_typer(audit, name="audit")
 
 
 @app.callback()
@@ -170,9 +163,7 @@ def state_inspect(
     it was never materialized.
     """
     settings = read_settings(os.environ)
-    selection = states.state_filter(
-        settings, customer=customer, query=query, status=status, days=parse_window(since, until)
-    )
+    selection = parse_filter(settings, customer=customer, query=query, since=since, until=until, status=status)
     states.inspect(settings, selection, after=after, limit=limit, as_json=as_json)
 
 
@@ -204,52 +195,6 @@ def state_publish() -> None:
 
 
 commands.add_action_commands(state)
-
-
-@raw_runs.command("list")
-def raw_list(
-    *,
-    customer: Customers = None,
-    query: Queries = None,
-    since: FirstDay = None,
-    until: LastDay = None,
-    unjudged: Unjudged = False,
-    as_json: AsJson = False,
-) -> None:
-    """List sealed runs (by default of the last 31 days) with their state in the ledger.
-
-    "ledger" is current (the run readers should get), accepted, rejected, awaiting verdict, or unregistered. "v" is
-    the schema version. Damaged runs and invalid directory names are listed below with the reason. Payloads are not
-    read.
-    """
-    settings = read_settings(os.environ)
-    selection = raw.raw_filter(
-        settings, customer=customer, query=query, days=parse_window(since, until), unjudged=unjudged
-    )
-    raw.list_runs(settings, selection, as_json=as_json)
-
-
-@raw_runs.command("verify")
-def raw_verify(
-    *,
-    customer: Customers = None,
-    query: Queries = None,
-    since: FirstDay = None,
-    until: LastDay = None,
-    unjudged: Unjudged = False,
-    as_json: AsJson = False,
-) -> None:
-    """Read the payloads of sealed runs and compare every byte with the seal.
-
-    It lists each damaged run with the reason. Exit code: 0 when no run is damaged, else 1; an invalid directory name
-    counts as damage.
-    """
-    settings = read_settings(os.environ)
-    selection = raw.raw_filter(
-        settings, customer=customer, query=query, days=parse_window(since, until), unjudged=unjudged
-    )
-    if raw.verify(settings, selection, as_json=as_json):
-        raise typer.Exit(1)
 
 
 @warehouse.command("query")

@@ -35,7 +35,7 @@ AllPartitions = Annotated[
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print what would be done; change nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
-IncludeTerminal = Annotated[
+ClearTerminal = Annotated[
     bool, typer.Option("--clear-terminal", help="Include terminal partitions; clear their marks first.")
 ]
 Force = Annotated[bool, typer.Option("--force", help="Include partitions without a raw run.")]

@@ -13,11 +13,13 @@ from itertools import chain
 from numbers import Number
 from typing import Any, Final
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.progress import ProgressReporter, no_progress, progress_on
 from ads_pipeline.quoting import printable
 
 CELL_PADDING: Final = (0, 2, 0, 0)
@@ -43,6 +45,28 @@ def new_table(**columns: Any) -> Table:
     return table
 
 
+def new_grid(**first_column: Any) -> Table:
+    """An empty table without headings: a column that is never wrapped, and a wrapped one."""
+    table = Table.grid(padding=CELL_PADDING)
+    table.add_column(no_wrap=True, **first_column)
+    table.add_column(overflow="fold")
+    return table
+
+
+def partition_table(**columns: Any) -> Table:
+    """An empty table for partitions, with more columns; `key_cells` fills the first three."""
+    return new_table(customer="left", query="fold", day="left", **columns)
+
+
+def table_blocks(table: Table) -> list[RenderableType]:
+    """The table and an empty line, or nothing for a table without rows."""
+    return [table, Text("")] if table.row_count else []
+
+
+def key_cells(key: PartitionKey) -> list[Text]:
+    return [cell(key.customer_id), cell(key.query_name), cell(key.logical_date)]
+
+
 def cell(value: object, *, style: str = "") -> Text:
     """A printable cell; empty for None."""
     return Text("" if value is None else printable(str(value)), style=style)
@@ -61,6 +85,33 @@ def iso_instant(instant: datetime | None) -> str | None:
 def count_of(count: int, noun: str) -> str:
     """A number with its noun: '1 run', '2 runs'."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def terminal_progress() -> ProgressReporter:
+    """Shows progress on standard error when that is a terminal, else nothing."""
+    return progress_on(sys.stderr) if sys.stderr.isatty() else no_progress
+
+
+def write_results(
+    lines: Iterable[Mapping[str, object]],
+    blocks: Iterable[RenderableType],
+    notes: Iterable[object],
+    *,
+    as_json: bool,
+) -> None:
+    """Write JSON lines, with the notes on standard error, or else the blocks and below them the notes.
+
+    Notes are formatted last, so they may count what was written.
+    """
+    if as_json:
+        write_json(lines)
+        sys.stderr.writelines(f"{printable(str(note))}\n" for note in notes)
+        return
+    console = OutputConsole()
+    for block in blocks:
+        console.print(block)
+    for note in notes:
+        console.print(cell(note), soft_wrap=True)
 
 
 def write_rows(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -1,18 +1,20 @@
 """Checks the arguments that commands share (dates, customers, queries, runs) and opens the ledger for them."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import date
 from typing import Final
 
 from ads_pipeline.domain.partition import PartitionKey, parse_date, parse_key, validate_name
+from ads_pipeline.domain.transitions import Status
 from ads_pipeline.errors import BadCommand, BadSettings, EventsNotFound, Mistake
 from ads_pipeline.ledger.control.control_actions import ControlActions
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader, RunHead
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.values import StateFilter
 from ads_pipeline.quoting import printable
 from ads_pipeline.settings import Settings
 
@@ -55,47 +57,71 @@ def parse_queries(given: Sequence[str] | None, settings: Settings) -> list[str]:
     return sorted(set(given or settings.google_apis.queries))
 
 
-@contextmanager
-def open_ledger(settings: Settings) -> Iterator[LedgerReader]:
+def parse_filter(
+    settings: Settings,
+    *,
+    customer: Sequence[str] | None = None,
+    query: Sequence[str] | None = None,
+    since: str | None = None,
+    until: str | None = None,
+    status: Sequence[Status] | None = None,
+) -> StateFilter:
+    """The filter for these options. A query may be missing from the query file, so that old data can be listed."""
+    days, customer_ids = parse_window(since, until), parse_customers(customer)
+    return StateFilter(
+        source=settings.google_apis.source,
+        customer_ids=frozenset(customer_ids) if customer_ids else None,
+        query_names=frozenset(validate_name("query_name", each) for each in query) if query else None,
+        statuses=frozenset(status) if status else None,
+        since=days.since,
+        until=days.until,
+    )
+
+
+def is_selected(key: PartitionKey, selection: StateFilter) -> bool:
+    """Whether the customer, the query and the day of a partition match the filter."""
+    return (
+        (selection.customer_ids is None or key.customer_id in selection.customer_ids)
+        and (selection.query_names is None or key.query_name in selection.query_names)
+        and (selection.since is None or key.logical_date >= selection.since)
+        and (selection.until is None or key.logical_date <= selection.until)
+    )
+
+
+def open_ledger(settings: Settings) -> AbstractContextManager[LedgerReader]:
     """Open the ledger read-only. Raises BadSettings when there is none."""
     _check_ledger(settings)
-    with LedgerReader.opened(settings.database_url, tenancy=settings.tenancy) as ledger:
-        yield ledger
+    return LedgerReader.opened(settings.database_url, tenancy=settings.tenancy)
 
 
-@contextmanager
-def open_ledger_for_writing(settings: Settings) -> Iterator[Ledger]:
-    """Open an existing ledger for writing; its events get a run of their own."""
-    with open_ledger(settings):  # opening a missing ledger for writing would create it
-        pass
-    with Ledger.opened(settings.database_url, tenancy=settings.tenancy) as ledger:
-        yield ledger
-
-
-@contextmanager
-def open_control_actions(settings: Settings) -> Iterator[ControlActions]:
-    """Open an existing ledger for control actions; verdicts cannot be recorded through it."""
+def require_ledger(settings: Settings) -> None:
+    """Open and close the ledger, because opening a missing one for writing would create it."""
     with open_ledger(settings):
         pass
-    with ControlActions.opened(settings.database_url, tenancy=settings.tenancy) as actions:
-        yield actions
 
 
-@contextmanager
-def open_event_reader(settings: Settings) -> Iterator[EventReader]:
+def open_ledger_for_writing(settings: Settings) -> AbstractContextManager[Ledger]:
+    """Open an existing ledger for writing; its events get a run of their own."""
+    require_ledger(settings)
+    return Ledger.opened(settings.database_url, tenancy=settings.tenancy)
+
+
+def open_control_actions(settings: Settings) -> AbstractContextManager[ControlActions]:
+    """Open an existing ledger for control actions; verdicts cannot be recorded through it."""
+    require_ledger(settings)
+    return ControlActions.opened(settings.database_url, tenancy=settings.tenancy)
+
+
+def open_event_reader(settings: Settings) -> AbstractContextManager[EventReader]:
     """Open the event log read-only. Raises BadSettings when there is no ledger."""
     _check_ledger(settings)
-    with EventReader.opened(settings.database_url) as reader:
-        yield reader
+    return EventReader.opened(settings.database_url)
 
 
-@contextmanager
-def open_event_log(settings: Settings) -> Iterator[EventLog]:
+def open_event_log(settings: Settings) -> AbstractContextManager[EventLog]:
     """Open the event log of an existing ledger for writing."""
-    with open_event_reader(settings):
-        pass
-    with EventLog.opened(settings.database_url) as log:
-        yield log
+    require_ledger(settings)
+    return EventLog.opened(settings.database_url)
 
 
 def find_run(reader: EventReader, word: str) -> RunHead:

@@ -1,33 +1,53 @@
-"""Lists sealed runs with their state in the ledger, and verifies payloads against their seals.
+"""The `raw` commands: list sealed runs with their state in the ledger, and verify payloads against their seals.
 
 Imports neither Spark nor DuckDB, for a fast start.
 """
 
-import sys
+import os
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
-from itertools import groupby
-from typing import Final
+from itertools import chain, groupby, starmap
+from typing import Annotated, Final
 
+import typer
+from rich.console import RenderableType
 from rich.text import Text
 
-from ads_pipeline.cli.output import OutputConsole, cell, count_of, format_instant, iso_instant, new_table, write_json
-from ads_pipeline.cli.parsing import DateWindow, open_ledger, parse_customers
-from ads_pipeline.domain.partition import Run, validate_name
+from ads_pipeline.cli.options import DATE_FORMAT, AsJson, Customers, Queries
+from ads_pipeline.cli.output import (
+    OutputConsole,
+    cell,
+    count_of,
+    format_instant,
+    iso_instant,
+    new_table,
+    terminal_progress,
+    write_results,
+)
+from ads_pipeline.cli.parsing import is_selected, open_ledger, parse_filter
+from ads_pipeline.domain.partition import Run
 from ads_pipeline.domain.transitions import Outcome
 from ads_pipeline.errors import RunDamaged, RunNotSealed, UnsafePath
 from ads_pipeline.ledger.values import StateFilter
-from ads_pipeline.progress import no_progress, progress_on
 from ads_pipeline.raw.discovery import DamagedRun
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import Seal
-from ads_pipeline.settings import Settings
+from ads_pipeline.settings import Settings, read_settings
 
 WIDE_COLUMNS: Final = 120  # columns; narrower tables leave out the extraction time
 DEFAULT_DAYS: Final = 31
+Unjudged = Annotated[bool, typer.Option("--unjudged", help="Only runs that have no verdict yet.")]
+FirstDay = Annotated[
+    str | None,
+    typer.Option("--since", metavar=DATE_FORMAT, help="First logical date. Default: 30 days before the last one."),
+]
+LastDay = Annotated[
+    str | None, typer.Option("--until", metavar=DATE_FORMAT, help="Last logical date. Default: today.")
+]
+raw_runs: Final = typer.Typer(no_args_is_help=True, help="List raw runs, and verify them against their seals.")
 
 
 class RunLedgerState(StrEnum):
@@ -50,107 +70,77 @@ Verdicts = Mapping[Run, tuple[Outcome | None, bool]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RawFilter:
-    """Which sealed runs to list or verify."""
-
-    source: str
-    since: date
-    until: date
-    customer_ids: frozenset[str] | None
-    query_names: frozenset[str] | None
-    unjudged: bool
-
-    @property
-    def partitions(self) -> StateFilter:
-        return StateFilter(
-            source=self.source,
-            customer_ids=self.customer_ids,
-            query_names=self.query_names,
-            since=self.since,
-            until=self.until,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnrequestedRuns(Container[Run]):
+class SkippedRuns(Container[Run]):
     """Contains every run to skip, so that its seal is not read."""
 
-    selection: RawFilter
+    selection: StateFilter
     judged: Container[Run]
 
     def __contains__(self, run: object) -> bool:
-        if not isinstance(run, Run):
-            return False
-        selection, key = self.selection, run.key
-        is_selected = (selection.customer_ids is None or key.customer_id in selection.customer_ids) and (
-            selection.query_names is None or key.query_name in selection.query_names
-        )
-        return not is_selected or run in self.judged
+        return isinstance(run, Run) and (not is_selected(run.key, self.selection) or run in self.judged)
 
 
-def raw_filter(
-    settings: Settings,
-    *,
-    customer: Sequence[str] | None,
-    query: Sequence[str] | None,
-    days: DateWindow,
-    unjudged: bool,
-) -> RawFilter:
-    """The filter for these options, by default the last 31 days. A query may be missing from the query file."""
-    until = days.until or max(datetime.now(UTC).date(), days.since or date.min)
-    customer_ids = parse_customers(customer)
-    return RawFilter(
-        source=settings.google_apis.source,
-        since=days.since or until - timedelta(days=DEFAULT_DAYS - 1),
-        until=until,
-        customer_ids=None if customer_ids is None else frozenset(customer_ids),
-        query_names=frozenset(validate_name("query_name", each) for each in query) if query else None,
-        unjudged=unjudged,
-    )
+def list_runs(settings: Settings, selection: StateFilter, *, unjudged: bool, as_json: bool) -> bool:
+    """List sealed runs (by default of the last 31 days) with their state in the ledger.
+
+    "ledger" is current (the run readers should get), accepted, rejected, awaiting verdict, or unregistered. "v" is
+    the schema version. Damaged runs and invalid directory names are listed below with the reason. Payloads are not
+    read.
+    """
+    verdicts, tally = _verdicts(settings, selection), Tally()
+    runs = tally.count(_find_runs(settings, selection, verdicts, unjudged=unjudged), verdicts)
+    lines = chain(starmap(_run_fields, runs), (_run_fields(damage) for damage in tally.invalid_names))
+    write_results(lines, _run_blocks(runs, tally.invalid_names), [tally], as_json=as_json)
+    return False
 
 
-def list_runs(settings: Settings, selection: RawFilter, *, as_json: bool) -> None:
-    """Write sealed runs by customer, query and day as they are found, then invalid directories and counts."""
-    verdicts = _verdicts(settings, selection)
-    tally = Tally()
-    runs = tally.count(_find_runs(settings, selection, verdicts), verdicts)
-    if as_json:
-        write_json(_run_fields(found, verdict) for found, verdict in runs)
-        write_json(_run_fields(damage, None) for damage in tally.invalid_names)
-        print(tally, file=sys.stderr)  # noqa: T201 - standard output holds JSON only
-        return
-    console = OutputConsole()
-    for title, group in groupby(runs, lambda each: _group_title(each[0])):
-        _write_group(console, title, list(group))
-    _write_damaged(console, tally.invalid_names)
-    console.print(cell(tally), soft_wrap=True)
+def verify(settings: Settings, selection: StateFilter, *, unjudged: bool, as_json: bool) -> bool:
+    """Read the payloads of sealed runs and compare every byte with the seal.
 
-
-def verify(settings: Settings, selection: RawFilter, *, as_json: bool) -> bool:
-    """Compare every payload with its seal and write the damaged runs; return whether there are any."""
-    verdicts = _verdicts(settings, selection) if selection.unjudged else {}
-    raw, found = RawRuns(settings.raw_root), list(_find_runs(settings, selection, verdicts))
+    It lists each damaged run with the reason. Exit code: 0 when no run is damaged, else 1; an invalid directory name
+    counts as damage.
+    """
+    verdicts = _verdicts(settings, selection) if unjudged else {}
+    raw, found = RawRuns(settings.raw_root), list(_find_runs(settings, selection, verdicts, unjudged=unjudged))
     damaged = []
-    report_progress = progress_on(sys.stderr) if sys.stderr.isatty() else no_progress
-    with report_progress("verifying", len(found)) as advance:
+    with terminal_progress()("verifying", len(found)) as advance:
         for each in found:
             damage = _verify_run(raw, each)
             damaged += [] if damage is None else [damage]
             advance(1)
     number = f"{len(damaged):,}" if damaged else "none"
     summary = f"{number} of {count_of(len(found), 'sealed run')} damaged"
-    if as_json:
-        write_json(_run_fields(damage, None) for damage in damaged)
-        print(summary, file=sys.stderr)  # noqa: T201 - as above
-    else:
-        console = OutputConsole()
-        _write_damaged(console, damaged)
-        console.print(cell(summary))
+    write_results(map(_run_fields, damaged), _damage_blocks(damaged), [summary], as_json=as_json)
     return bool(damaged)
 
 
+def _add_command(name: str, function: Callable[..., bool]) -> None:
+    """Add a command with the filter options. It calls the function and exits with code 1 when that returns True."""
+
+    @raw_runs.command(name, help=function.__doc__)
+    def command(
+        *,
+        customer: Customers = None,
+        query: Queries = None,
+        since: FirstDay = None,
+        until: LastDay = None,
+        unjudged: Unjudged = False,
+        as_json: AsJson = False,
+    ) -> None:
+        settings = read_settings(os.environ)
+        given = parse_filter(settings, customer=customer, query=query, since=since, until=until)
+        last = given.until or max(datetime.now(UTC).date(), given.since or date.min)
+        first = given.since or last - timedelta(days=DEFAULT_DAYS - 1)
+        if function(settings, replace(given, since=first, until=last), unjudged=unjudged, as_json=as_json):
+            raise typer.Exit(1)
+
+
+_add_command("list", list_runs)
+_add_command("verify", verify)
+
+
 class Tally:
-    """Counts runs while they are runs, and collects directories with invalid names."""
+    """Counts runs while they are listed, and collects directories with invalid names."""
 
     def __init__(self) -> None:
         self.invalid_names: list[DamagedRun] = []
@@ -181,20 +171,20 @@ class Tally:
         return "; ".join([runs, *damaged, *invalid_names])
 
 
-def _verdicts(settings: Settings, selection: RawFilter) -> Verdicts:
+def _verdicts(settings: Settings, selection: StateFilter) -> Verdicts:
     with open_ledger(settings) as ledger:
-        return ledger.last_verdicts(selection.partitions)
+        return ledger.last_verdicts(selection)
 
 
-def _find_runs(settings: Settings, selection: RawFilter, verdicts: Verdicts) -> Iterator[Seal | DamagedRun]:
-    judged = (
-        {run for run, (outcome, _current) in verdicts.items() if outcome is not None} if selection.unjudged else ()
-    )
+def _find_runs(
+    settings: Settings, selection: StateFilter, verdicts: Verdicts, *, unjudged: bool
+) -> Iterator[Seal | DamagedRun]:
+    judged = {run for run, (outcome, _current) in verdicts.items() if outcome is not None} if unjudged else ()
     return RawRuns(settings.raw_root).find_runs(
-        source=selection.source,
-        since=selection.since,
-        until=selection.until,
-        known=UnrequestedRuns(selection=selection, judged=judged),
+        source=settings.google_apis.source,
+        since=selection.since or date.min,
+        until=selection.until or date.max,
+        known=SkippedRuns(selection=selection, judged=judged),
     )
 
 
@@ -203,7 +193,7 @@ def _verify_run(raw: RawRuns, found: Seal | DamagedRun) -> DamagedRun | None:
         return found
     try:
         raw.verify(found.run)
-    except (RunDamaged, RunNotSealed, UnsafePath) as error:  # the run may have changed since it was runs
+    except (RunDamaged, RunNotSealed, UnsafePath) as error:  # the run may have changed since it was listed
         return DamagedRun(path=found.run.path, problem=error.problem, run=found.run)
     return None
 
@@ -224,34 +214,37 @@ def _group_title(found: Seal | DamagedRun) -> str:
     return "" if found.run is None else f"{found.run.key.customer_id} {found.run.key.query_name}"
 
 
-def _write_group(
-    console: OutputConsole, title: str, runs: Sequence[tuple[Seal | DamagedRun, RunLedgerState]]
-) -> None:
-    """Write the runs of one customer and query, then the problems of damaged ones."""
-    wide = {"extracted": "left"} if console.width >= WIDE_COLUMNS else {}
-    table = new_table(day="left", run="fold", rows="right", bytes="right", v="left", ledger="left", **wide)
-    for found, verdict in runs:
-        if found.run is None:
-            continue
-        name = cell(found.run.key.logical_date), cell(found.run.run_id)
-        ledger_state = cell(verdict, style=COLOURS.get(verdict, ""))
-        if isinstance(found, DamagedRun):
-            table.add_row(*name, cell("damaged", style="red"), Text(""), Text(""), ledger_state)
-            continue
-        size = None if found.payload_bytes is None else f"{found.payload_bytes:,}"
-        facts = cell(f"{found.record_count:,}"), cell(size), cell(found.facts.schema_version)
-        extracted = [cell(format_instant(found.facts.extracted_at))] if wide else []
-        table.add_row(*name, *facts, ledger_state, *extracted)
-    console.print(cell(title, style="bold"), table, Text(""), sep="\n")
-    _write_damaged(console, [found for found, _state in runs if isinstance(found, DamagedRun)])
+def _run_blocks(
+    runs: Iterable[tuple[Seal | DamagedRun, RunLedgerState]], invalid_names: Iterable[DamagedRun]
+) -> Iterator[RenderableType]:
+    """A table for each customer and query, each with the problems of its damaged runs; then the invalid names."""
+    wide = {"extracted": "left"} if OutputConsole().width >= WIDE_COLUMNS else {}
+    for title, group in groupby(runs, lambda each: _group_title(each[0])):
+        members = list(group)
+        table = new_table(day="left", run="fold", rows="right", bytes="right", v="left", ledger="left", **wide)
+        for found, state in members:
+            table.add_row(*_run_cells(found, state)[: len(table.columns)])
+        yield from (cell(title, style="bold"), table, Text(""))
+        yield from _damage_blocks(found for found, _state in members if isinstance(found, DamagedRun))
+    yield from _damage_blocks(invalid_names)
 
 
-def _write_damaged(console: OutputConsole, damaged: Iterable[DamagedRun]) -> None:
+def _run_cells(found: Seal | DamagedRun, state: RunLedgerState) -> list[Text]:
+    run, ledger_state = found.run, cell(state, style=COLOURS.get(state, ""))
+    name = [cell(run and run.key.logical_date), cell(run and run.run_id)]
+    if isinstance(found, DamagedRun):
+        return [*name, cell("damaged", style="red"), Text(""), Text(""), ledger_state]
+    size = None if found.payload_bytes is None else f"{found.payload_bytes:,}"
+    facts = cell(f"{found.record_count:,}"), cell(size), cell(found.facts.schema_version)
+    return [*name, *facts, ledger_state, cell(format_instant(found.facts.extracted_at))]
+
+
+def _damage_blocks(damaged: Iterable[DamagedRun]) -> Iterator[RenderableType]:
     for damage in damaged:
-        console.print(cell(f"{damage.path}: {damage.problem}"), Text(""), sep="\n")
+        yield from (cell(f"{damage.path}: {damage.problem}"), Text(""))
 
 
-def _run_fields(found: Seal | DamagedRun, state: RunLedgerState | None) -> dict[str, object]:
+def _run_fields(found: Seal | DamagedRun, state: RunLedgerState | None = None) -> dict[str, object]:
     """The fields of a sealed run; for a damaged one only its path and the problem."""
     fields: dict[str, object] = {} if found.run is None else asdict(found.run.key) | {"run_id": found.run.run_id}
     if isinstance(found, DamagedRun):

@@ -7,17 +7,18 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain, starmap
 from typing import Final
 
+from rich.console import RenderableType
 from rich.text import Text
 
-from ads_pipeline.cli.output import OutputConsole, cell, count_of, new_table, write_json
+from ads_pipeline.cli.output import cell, count_of, new_table, terminal_progress, write_results
 from ads_pipeline.cli.parsing import open_ledger, open_ledger_for_writing, parse_queries
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.pipeline.pipeline import Pipeline
 from ads_pipeline.pipeline.reconciliation import ReconcilePlanner, Reconciliation, Repair, RepairKind
-from ads_pipeline.progress import no_progress, progress_on
 from ads_pipeline.quoting import printable
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.settings import Settings
@@ -34,14 +35,8 @@ def plan(settings: Settings, *, query: Sequence[str] | None, as_json: bool) -> b
     with open_ledger(settings) as ledger:
         plans = _plans(settings, ledger, names)
     repairs = [repair for differences in plans.values() for repair in differences]
-    if as_json:
-        write_json(map(_repair_fields, repairs))
-    else:
-        console = OutputConsole()
-        for name, differences in plans.items():
-            _write_table(console, name, differences)
-    # With --json, standard output holds JSON only.
-    print(_count_summary(repairs), file=sys.stderr if as_json else sys.stdout)
+    blocks = chain.from_iterable(starmap(_repair_blocks, plans.items()))
+    write_results(map(_repair_fields, repairs), blocks, [_count_summary(repairs)], as_json=as_json)
     return bool(repairs)
 
 
@@ -55,15 +50,12 @@ def repair(settings: Settings, *, query: Sequence[str] | None, as_json: bool) ->
             undone = {(repair.kind, repair.key) for repair in remaining}
             repairs = [repair for repair in done if (repair.kind, repair.key) not in undone]
             number, left = number + len(repairs), left + len(remaining)
-            if as_json:
-                write_json(map(_repair_fields, repairs))
-            else:
-                _write_table(OutputConsole(), name, repairs)
+            write_results(map(_repair_fields, repairs), _repair_blocks(name, repairs), (), as_json=as_json)
             for difference, cause in remaining.items():
                 print(f"left: {printable(f'{difference}: {cause}')}", file=sys.stderr)  # noqa: T201
     summary = f"{count_of(number, 'difference')} repaired" if differing else "nothing differs"
     summary += f", {left:,} left" if left else ""
-    print(summary, file=sys.stderr if as_json else sys.stdout)
+    write_results((), (), [summary], as_json=as_json)
     return left > 0
 
 
@@ -74,10 +66,13 @@ def _repair_queries(
     if not names:
         return
     source, warehouse = settings.google_apis.source, Warehouse(settings.warehouse_root)
-    progress = progress_on(sys.stderr) if sys.stderr.isatty() else no_progress
     with spark_session(settings) as spark:
         pipeline = Pipeline(
-            spark=spark, raw=RawRuns(settings.raw_root), ledger=ledger, warehouse=warehouse, report_progress=progress
+            spark=spark,
+            raw=RawRuns(settings.raw_root),
+            ledger=ledger,
+            warehouse=warehouse,
+            report_progress=terminal_progress(),
         )
         reconciliation = Reconciliation(ledger=ledger, warehouse=warehouse, pipeline=pipeline)
         for name in names:
@@ -103,12 +98,10 @@ def _repair_fields(repair: Repair) -> dict[str, object]:
     return asdict(repair.key) | {"repair": repair.kind.name.lower(), "why": repair.reason}
 
 
-def _write_table(console: OutputConsole, name: str, repairs: Sequence[Repair]) -> None:
-    """Write the differences of a query in the order of their repair."""
-    if not repairs:
-        return
+def _repair_blocks(name: str, repairs: Sequence[Repair]) -> list[RenderableType]:
+    """The differences of a query in the order of their repair; nothing without differences."""
     table = new_table(repair="left", customer="left", day="left", why="fold")
     for repair in repairs:
         cells = repair.kind.name.lower(), repair.key.customer_id, repair.key.logical_date, repair.reason
         table.add_row(*map(cell, cells))
-    console.print(cell(name, style="bold"), table, Text(""), sep="\n")
+    return [cell(name, style="bold"), table, Text("")] if repairs else []

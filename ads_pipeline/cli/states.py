@@ -1,18 +1,27 @@
 """Lists partition states, and publishes partition status. Imports neither Spark nor DuckDB, for a fast start."""
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Final
 
+from rich.console import RenderableType
 from rich.text import Text
 
 from ads_pipeline.cli.explain.forecast import describe_forecasts, forecast_retries
-from ads_pipeline.cli.output import OutputConsole, cell, count_of, iso_instant, new_table, write_json
-from ads_pipeline.cli.parsing import DateWindow, open_ledger, parse_customers
+from ads_pipeline.cli.output import (
+    OutputConsole,
+    cell,
+    count_of,
+    iso_instant,
+    key_cells,
+    partition_table,
+    table_blocks,
+    write_results,
+)
+from ads_pipeline.cli.parsing import open_ledger
 from ads_pipeline.domain.freshness import DisplayStatus, StaleReason
-from ads_pipeline.domain.partition import PartitionKey, parse_key, validate_name
+from ads_pipeline.domain.partition import PartitionKey, parse_key
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.ledger.status.status_table import StatusTable
 from ads_pipeline.ledger.values import StateFilter
@@ -35,14 +44,7 @@ STALE_LABELS: Final = {
 COLOURS: Final = {Status.SUCCESS: "green", Status.FAILED: "red", Status.PENDING: "yellow"}
 
 
-def inspect(
-    settings: Settings,
-    selection: StateFilter,
-    *,
-    after: str | None,
-    limit: int,
-    as_json: bool,
-) -> None:
+def inspect(settings: Settings, selection: StateFilter, *, after: str | None, limit: int, as_json: bool) -> None:
     """Write a page of states, the number of matching states, and how to get the next page."""
     start, now = None if after is None else parse_key(after), datetime.now(UTC)
     with open_ledger(settings) as ledger:
@@ -60,11 +62,9 @@ def inspect(
     notes = [_count_summary(tally), *([] if any(tally.values()) else unknown_query_note(selection, settings))]
     if any(rest.values()):
         notes += [f"{_total_count(rest)} more follow; continue with", f"  --after {page[-1].key}"]
-    if as_json:
-        write_json(state_fields(state, current[state.key]) | forecasts[state.key].json_fields() for state in page)
-        print(*notes, sep="\n", file=sys.stderr)  # noqa: T201 - standard output holds JSON only
-    else:
-        _write_table(page, current, dict(describe_forecasts(forecasts, now)), notes)
+    objects = (state_fields(state, current[state.key]) | forecasts[state.key].json_fields() for state in page)
+    blocks = _page_blocks(page, current, dict(describe_forecasts(forecasts, now)))
+    write_results(objects, blocks, notes, as_json=as_json)
 
 
 def publish(settings: Settings) -> None:
@@ -81,26 +81,6 @@ def publish(settings: Settings) -> None:
         written = write_status_file(status_table.read_all(), settings.status_file)
     summary = f"{count_of(written, 'row')} in {settings.status_file}; {swept:,} changed since the last sweep"
     OutputConsole().print(cell(summary), soft_wrap=True)
-
-
-def state_filter(
-    settings: Settings,
-    *,
-    customer: Sequence[str] | None,
-    query: Sequence[str] | None,
-    status: Sequence[Status] | None,
-    days: DateWindow,
-) -> StateFilter:
-    """The filter for these options. A query may be missing from the query file, so that old data can be listed."""
-    named = parse_customers(customer)
-    return StateFilter(
-        source=settings.google_apis.source,
-        customer_ids=None if named is None else frozenset(named),
-        query_names=frozenset(validate_name("query_name", each) for each in query) if query else None,
-        statuses=frozenset(status) if status else None,
-        since=days.since,
-        until=days.until,
-    )
 
 
 def _count_summary(tally: Mapping[Status, int]) -> str:
@@ -165,32 +145,24 @@ def _message(state: PartitionState) -> str:
     return state.error_message or "" if has_key else f"{state.key}: {state.error_message}"
 
 
-def _write_table(
+def _page_blocks(
     page: Sequence[PartitionState],
     current: Mapping[PartitionKey, PartitionStaleness],
     forecasts: Mapping[PartitionKey, str],
-    notes: Sequence[str],
-) -> None:
-    console = OutputConsole()
-    is_wide = console.width >= WIDE_COLUMNS
+) -> Iterator[RenderableType]:
+    is_wide = OutputConsole().width >= WIDE_COLUMNS
     extra = dict.fromkeys(("data", "updated", "run") if is_wide else ("data",), "left")
-    table = new_table(
-        customer="left", query="fold", day="left", status="left", rows="right", attempts="right", **extra
-    )
+    table = partition_table(status="left", rows="right", attempts="right", **extra)
     for state in page:
-        key, changed = state.key, state.updated_at
+        changed = state.updated_at
         more = (changed and f"{changed:%Y-%m-%d %H:%M}Z", state.current_run_id) if is_wide else ()
         rows = None if state.record_count is None else f"{state.record_count:,}"
         status = cell(state.status, style=COLOURS[state.status])
-        partition = (key.customer_id, key.query_name, key.logical_date)
-        numbers = (rows, f"{state.attempt_count:,}", _data_label(current[key]), *more)
-        table.add_row(*map(cell, partition), status, *map(cell, numbers))
-    if page:
-        console.print(table, Text(""), sep="\n")
+        numbers = (rows, f"{state.attempt_count:,}", _data_label(current[state.key]), *more)
+        table.add_row(*key_cells(state.key), status, *map(cell, numbers))
+    yield from table_blocks(table)
     for state in page:
         messages = [*([_message(state)] if state.error_message else []), *filter(None, [forecasts.get(state.key)])]
         if messages:
             messages[0] = messages[0] if state.error_message else f"{state.key}: {messages[0]}"
-            console.print(*map(cell, messages), Text(""), sep="\n")
-    for note in notes:
-        console.print(cell(note), soft_wrap=True)
+            yield from (*map(cell, messages), Text(""))

@@ -3,18 +3,28 @@
 Importing it loads DuckDB and Spark's client.
 """
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import date, timedelta
 from enum import StrEnum
 from itertools import groupby
 from typing import Any, Final
 
 import duckdb
+from rich.console import RenderableType
 from rich.text import Text
 
-from ads_pipeline.cli.output import OutputConsole, cell, count_of, new_table, write_csv, write_json, write_rows
+from ads_pipeline.cli.output import (
+    OutputConsole,
+    cell,
+    count_of,
+    new_table,
+    write_csv,
+    write_json,
+    write_results,
+    write_rows,
+)
 from ads_pipeline.cli.parsing import DateWindow, open_ledger, parse_customers, parse_queries
 from ads_pipeline.errors import BadCommand, WarehouseUnavailable
 from ads_pipeline.pipeline.gaps import Gap
@@ -72,11 +82,8 @@ def gaps(
     missing = sum(map(len, found.values()))
     expected = count_of(len(names) * len(customer_ids) * ((until - since).days + 1), "expected partition")
     summary = f"{missing:,} of {expected} missing" if missing else f"none of {expected} missing"
-    if as_json:
-        write_json(_fields(gap) for listed in found.values() for gap in listed)
-        print(summary, file=sys.stderr)  # noqa: T201 - standard output holds JSON only
-    else:
-        _write_gaps(found, summary)
+    lines = (_fields(gap) for listed in found.values() for gap in listed)
+    write_results(lines, _gap_blocks(found), [summary], as_json=as_json)
     return missing > 0
 
 
@@ -148,21 +155,12 @@ def _expected_days(settings: Settings, days: DateWindow) -> tuple[date, date]:
 
 
 def _fields(gap: Gap) -> dict[str, object]:
-    key = gap.key
-    return {
-        "source": key.source,
-        "customer_id": key.customer_id,
-        "query_name": key.query_name,
-        "logical_date": key.logical_date,
-        "reason": gap.reason.name.lower(),
-        "because": gap.reason.value,
-        "detail": gap.detail,
-    }
+    reason = {"reason": gap.reason.name.lower(), "because": gap.reason.value, "detail": gap.detail}
+    return asdict(gap.key) | reason
 
 
-def _write_gaps(found: dict[str, list[Gap]], summary: str) -> None:
-    """Write one table per query, with one line per run of consecutive days with the same customer and reason."""
-    console = OutputConsole()
+def _gap_blocks(found: dict[str, list[Gap]]) -> Iterator[RenderableType]:
+    """One table per query, with one line per run of consecutive days with the same customer and reason."""
     for name, listed in found.items():
         if not listed:
             continue
@@ -173,8 +171,7 @@ def _write_gaps(found: dict[str, list[Gap]], summary: str) -> None:
             detail = (first.detail or "").removeprefix(f"{first.key}/")
             because = f"{first.reason}: {detail}" if detail else first.reason
             table.add_row(cell(first.key.customer_id), cell(span), cell(f"{len(group):,}"), cell(because))
-        console.print(cell(name, style="bold"), table, Text(""), sep="\n")
-    console.print(cell(summary))
+        yield from (cell(name, style="bold"), table, Text(""))
 
 
 def _consecutive_gaps(listed: Sequence[Gap]) -> Iterator[list[Gap]]:

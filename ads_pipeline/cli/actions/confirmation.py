@@ -10,10 +10,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Final
 
 import typer
+from rich.console import RenderableType
 from rich.text import Text
 
 from ads_pipeline.cli.actions.arguments import ActionArguments
-from ads_pipeline.cli.output import OutputConsole, cell, count_of, new_table, write_json
+from ads_pipeline.cli.output import cell, count_of, key_cells, partition_table, write_results
 from ads_pipeline.cli.states import COLOURS
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Status
@@ -70,13 +71,8 @@ def confirm(plan: ActionPlan, arguments: ActionArguments) -> bool:
             "confirmation; --dry-run shows them, --yes changes them"
         )
     will_execute = bool(plan.changes) and not arguments.dry_run
-    notes = list(_notes(plan, arguments))
-    if not arguments.as_json:
-        _write_preview(plan, notes)
-    else:
-        if not will_execute:
-            write_json(_json_lines(plan, None))
-        print(*map(printable, notes), sep="\n", file=sys.stderr)  # noqa: T201 - standard output is for the JSON
+    lines = () if will_execute else _json_lines(plan, None)
+    write_results(lines, _preview_blocks(plan), _notes(plan, arguments), as_json=arguments.as_json)
     if must_ask:
         typer.confirm(f"{plan.verb} {count_of(len(plan.changes), 'partition')}?", abort=True, err=True)
     return will_execute
@@ -93,13 +89,7 @@ def report_outcome(plan: ActionPlan, report: ActionReport, arguments: ActionArgu
     lines = [", ".join(counts), f"action {report.action_id}"]
     if report.remaining:
         lines += ["remaining, to preview again:", *_as_arguments(report.remaining)]
-    if arguments.as_json:
-        write_json(_json_lines(plan, report))
-        print(*lines, sep="\n", file=sys.stderr)  # noqa: T201 - standard output is for the JSON
-    else:
-        console = OutputConsole()
-        for line in lines:
-            console.print(cell(line), soft_wrap=True)
+    write_results(_json_lines(plan, report), (), lines, as_json=arguments.as_json)
     return PARTIAL_EXIT_CODE if report.remaining or report.unfinished else 0
 
 
@@ -127,20 +117,15 @@ def _notes(plan: ActionPlan, arguments: ActionArguments) -> Iterator[str]:
         yield "nothing was changed"
 
 
-def _write_preview(plan: ActionPlan, notes: Iterable[str]) -> None:
-    console = OutputConsole()
-    table = new_table(customer="left", query="fold", day="left", now="fold", becomes="fold")
+def _preview_blocks(plan: ActionPlan) -> Iterator[RenderableType]:
+    table = partition_table(now="fold", becomes="fold")
     for change in plan.changes[:CHANGES_WITHOUT_CONFIRMATION]:
-        key = change.key
-        cells = map(cell, (key.customer_id, key.query_name, key.logical_date))
-        table.add_row(*cells, cell(change.now, style=COLOURS[change.status]), cell(change.becomes))
+        table.add_row(*key_cells(change.key), cell(change.now, style=COLOURS[change.status]), cell(change.becomes))
     if plan.changes:
-        console.print(table)
+        yield table
         if len(plan.changes) > CHANGES_WITHOUT_CONFIRMATION:
-            console.print(cell(f"and {len(plan.changes) - CHANGES_WITHOUT_CONFIRMATION:,} more"))
-        console.print(Text(""))
-    for note in notes:
-        console.print(cell(note))
+            yield cell(f"and {len(plan.changes) - CHANGES_WITHOUT_CONFIRMATION:,} more")
+        yield Text("")
 
 
 def _json_lines(plan: ActionPlan, report: ActionReport | None) -> Iterator[dict[str, object]]:

@@ -4,7 +4,6 @@
 override a verdict are in `demote_and_restore`.
 """
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -19,7 +18,7 @@ from ads_pipeline.cli.actions.arguments import (
     suggest,
 )
 from ads_pipeline.cli.actions.confirmation import ActionPlan, ActionReport, PlannedChange
-from ads_pipeline.cli.output import count_of
+from ads_pipeline.cli.output import count_of, terminal_progress
 from ads_pipeline.cli.parsing import open_control_actions, open_ledger
 from ads_pipeline.domain.partition import validate_name
 from ads_pipeline.domain.retry import ERROR_POLICIES
@@ -27,7 +26,6 @@ from ads_pipeline.domain.transitions import Action, PartitionState, Status
 from ads_pipeline.errors import BadName
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.pipeline.operator_actions import ActionOutcome, ActionPreview, OperatorActions, execute_preview
-from ads_pipeline.progress import no_progress, progress_on
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.settings import Settings
 
@@ -42,15 +40,6 @@ class ActionCommand:
 
 
 ACTION_COMMANDS: Final[Mapping[Action, ActionCommand]] = {
-    Action.ENQUEUE: ActionCommand(
-        name="enqueue",
-        becomes="pending, requested",
-        help="""Request runs of partitions that are not recorded yet, as for a backfill.
-
-        Selects each day from --since to --until, for the given queries and customers. The default is all queries of
-        the query file and all customers in the ledger. Recorded partitions are skipped.
-        """,
-    ),
     Action.REQUEUE: ActionCommand(
         name="retry",
         becomes="pending",
@@ -58,6 +47,15 @@ ACTION_COMMANDS: Final[Mapping[Action, ActionCommand]] = {
 
         Skips terminal partitions and partitions without a raw run; see --clear-terminal and --force. The attempt
         count stays.
+        """,
+    ),
+    Action.ENQUEUE: ActionCommand(
+        name="enqueue",
+        becomes="pending, requested",
+        help="""Request runs of partitions that are not recorded yet, as for a backfill.
+
+        Selects each day from --since to --until, for the given queries and customers. The default is all queries of
+        the query file and all customers in the ledger. Recorded partitions are skipped.
         """,
     ),
     Action.MARK_TERMINAL: ActionCommand(
@@ -95,33 +93,25 @@ ACTION_COMMANDS: Final[Mapping[Action, ActionCommand]] = {
 }
 
 
-def run_action(
-    settings: Settings,
-    action: Action,
-    arguments: ActionArguments,
-    *,
-    include_terminal: bool = False,
-    force: bool = False,
-) -> int:
+def run_action(settings: Settings, arguments: ActionArguments, *, action: Action) -> int:
     """Preview, confirm and execute an action on the selected partitions. Returns the exit code."""
     request = build_request(arguments)
     select = list_partitions_to_enqueue if action is Action.ENQUEUE else select_partitions
     with open_ledger(settings) as ledger:
         selection = select(arguments, settings, ledger)
-        needs_runs = action is Action.REQUEUE and not force and settings.raw_root.is_dir()
+        needs_runs = action is Action.REQUEUE and not arguments.force and settings.raw_root.is_dir()
         raw = RawRuns(settings.raw_root) if needs_runs else None
         actions = OperatorActions(
             ledger=ledger, policy=settings.retry_policy, today=datetime.now(UTC).date(), raw=raw
         )
-        preview = actions.preview(action, selection, include_terminal=include_terminal)
+        preview = actions.preview(action, selection, include_terminal=arguments.clear_terminal)
         if arguments.error_class is not None:
             preview = _filter_by_error_class(preview, ledger, arguments.error_class)
     plan = _build_plan(preview)
     if not confirmation.confirm(plan, arguments):
         return 0
-    report_progress = progress_on(sys.stderr) if sys.stderr.isatty() else no_progress
     with open_control_actions(settings) as ledger_actions:
-        outcome = execute_preview(ledger_actions, preview, request, report_progress=report_progress)
+        outcome = execute_preview(ledger_actions, preview, request, report_progress=terminal_progress())
     return confirmation.report_outcome(plan, _build_report(preview, outcome, request.action_id), arguments)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from ads_pipeline.cli.actions import confirmation
 from ads_pipeline.cli.actions.arguments import ActionArguments, build_request, select_partitions, suggest
 from ads_pipeline.cli.actions.confirmation import ActionPlan, ActionReport, PlannedChange
+from ads_pipeline.cli.output import terminal_progress
 from ads_pipeline.cli.parsing import open_ledger, open_ledger_for_writing
 from ads_pipeline.domain.partition import PartitionKey, Run, validate_name
 from ads_pipeline.domain.transitions import PartitionState, Status
@@ -19,7 +20,6 @@ from ads_pipeline.ledger.values import ActionRequest, StateFilter
 from ads_pipeline.pipeline import demote_and_restore
 from ads_pipeline.pipeline.demote_and_restore import OverrideResult, find_earlier_accepted
 from ads_pipeline.pipeline.pipeline import Pipeline
-from ads_pipeline.progress import no_progress, progress_on
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.settings import Settings
 from ads_pipeline.spark_session import spark_session
@@ -59,9 +59,10 @@ def demote(settings: Settings, arguments: ActionArguments) -> int:
     return _execute(settings, plan, overrides, arguments, request, _demote)
 
 
-def restore(settings: Settings, arguments: ActionArguments, *, run_id: str | None) -> int:
+def restore(settings: Settings, arguments: ActionArguments) -> int:
     """Publish earlier runs of the selected partitions again. Returns the exit code."""
-    if run_id is not None and len(set(arguments.partitions)) != 1:
+    run_id = arguments.run_id
+    if run_id is not None and len(set(arguments.partitions or ())) != 1:
         raise BadCommand("--run needs exactly one partition: the one that the run belongs to")
     request = build_request(arguments)
     overrides, skipped = list[RunOverride](), dict[PartitionKey, str]()
@@ -116,14 +117,13 @@ def _execute(
 ) -> int:
     if not confirmation.confirm(plan, arguments):
         return 0
-    report_progress = progress_on(sys.stderr) if sys.stderr.isatty() else no_progress
     with spark_session(settings) as spark, open_ledger_for_writing(settings) as ledger:
         pipeline = Pipeline(
             spark=spark,
             raw=RawRuns(settings.raw_root),
             ledger=ledger,
             warehouse=Warehouse(settings.warehouse_root),
-            report_progress=report_progress,
+            report_progress=terminal_progress(),
         )
         # Starting Spark takes seconds, so the states are compared with the preview again.
         current = ledger.states(override.state.key for override in overrides)

@@ -15,12 +15,12 @@ from ads_pipeline.cli.events import event_to_json, format_event_data, shorten_na
 from ads_pipeline.cli.explain.advice import next_steps
 from ads_pipeline.cli.explain.partition_report import PartitionReport, gather_report
 from ads_pipeline.cli.output import (
-    CELL_PADDING,
     OutputConsole,
     cell,
     count_of,
     format_instant,
     iso_instant,
+    new_grid,
     write_json,
 )
 from ads_pipeline.cli.parsing import parse_partition
@@ -41,13 +41,6 @@ def print_report(settings: Settings, word: str, *, as_json: bool) -> None:
         write_json([_json_fields(report)])
     else:
         _write(OutputConsole(), report, settings)
-
-
-def new_grid(style: str) -> Table:
-    table = Table.grid(padding=CELL_PADDING)
-    table.add_column(style=style, no_wrap=True)
-    table.add_column(overflow="fold")
-    return table
 
 
 def describe_verdict(attempt: Attempt) -> str:
@@ -74,7 +67,7 @@ def _summary(report: PartitionReport) -> Table:
     status = f"{state.status} {since}{count_of(state.attempt_count, 'attempt')}"
     rows = "" if state.record_count is None else f" with {count_of(state.record_count, 'row')}"
     safe = f"yes, from run {state.current_run_id}{rows}" if report.is_safe else "no"
-    table = new_grid("dim")
+    table = new_grid(style="dim")
     for label, text in {
         "safe to read": cell(safe, style="green" if report.is_safe else "red"),
         "readers see": cell(_describe_visible_run(report)),
@@ -175,7 +168,7 @@ def _event_lines(events: Sequence[LoggedEvent]) -> Iterator[tuple[str, str]]:
 
 
 def _write_section(console: OutputConsole, heading: str, lines: Iterable[tuple[str, str]]) -> None:
-    table = new_grid("")
+    table = new_grid()
     for label, text in lines:
         table.add_row(cell(label), cell(text))
     console.print(Text(""), Text(heading, style="bold"), table, sep="\n")

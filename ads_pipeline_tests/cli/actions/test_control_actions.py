@@ -356,7 +356,7 @@ def test_hostile_text_is_escaped(cli: CommandLine) -> None:
 def test_every_action_has_a_command() -> None:
     """The command line offers every control action; enqueue is the only one for unrecorded partitions."""
     assert set(control_actions.ACTION_COMMANDS) == set(operator_actions.CANDIDATES)
-    assert tuple(verb.name for verb in control_actions.ACTION_COMMANDS.values()) == ("enqueue", *VERBS)
+    assert tuple(verb.name for verb in control_actions.ACTION_COMMANDS.values()) == ("retry", "enqueue", *VERBS[1:])
 
 
 def test_enqueue_requests_unrecorded_partitions(cli: CommandLine) -> None:
