@@ -191,7 +191,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
     postgres_url = _read_postgres_url(environ, mistakes)
     spark = _read_spark(environ, mistakes)
     lease = _read_lease(environ, mistakes)
-    space = Tenancy(
+    tenancy = Tenancy(
         tenant_id=_read_label("ADS_PIPELINE_TENANT", environ, mistakes) or Tenancy().tenant_id,
         workspace_id=_read_label("ADS_PIPELINE_WORKSPACE", environ, mistakes),
     )
@@ -205,7 +205,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         google_apis=google_apis,
         spark=spark,
         postgres_url=postgres_url,
-        tenancy=space,
+        tenancy=tenancy,
         lease=lease,
     )
 

@@ -89,7 +89,7 @@ class DeploymentCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
-    """The result of one check. `reason` tells why it failed or was skipped."""
+    """The result of one check. `reason` is why it failed or was skipped."""
 
     name: str
     condition: str

@@ -114,7 +114,7 @@ def expected_row(attempts: Sequence[FinishedAttempt]) -> PartitionStatus:
 # Few values, so that ties are common. Versions do not follow the times, unlike those of a real store.
 zones = st.sampled_from([UTC, timezone(timedelta(hours=-7)), ZoneInfo("Europe/Paris")])
 hours = st.integers(0, 3)
-endings = st.sampled_from(
+attempt_events = st.sampled_from(
     [(SUCCEEDED, None), (SUCCEEDED, "code-1"), (SUCCEEDED, "code-2"), (FAILED, None), (CANCELLED, None)]
 )
 any_finish = st.builds(
@@ -128,11 +128,11 @@ any_finish = st.builds(
     hours,
     zones,
     st.sampled_from(["run-1", "run-2"]),
-    endings,
+    attempt_events,
     st.integers(0, 3),
 )
 # Attempts as a store records them, in increasing order of time and version.
-histories = st.lists(endings, min_size=1, max_size=12).map(
+histories = st.lists(attempt_events, min_size=1, max_size=12).map(
     lambda ended: [finished_attempt(hour, ending[0], code=ending[1]) for hour, ending in enumerate(ended, start=1)]
 )
 # Previous rows: none, or the result of earlier attempts, possibly with the staleness columns of a sweep.

@@ -51,7 +51,7 @@ GRID_TEXT = """
     MARK_TERMINAL   -        -        stay     -
     CLEAR_TERMINAL  -        stay     stay     stay
 """
-# The meaning of the words above. A success has no message, so `keep` leaves it without one.
+# The meaning of the cells above. A success has no message, so `keep` leaves it without one.
 MEANINGS_TEXT = """
     word       status   authority  attempts  message  effect
     promote    success  takes      +1        clear    promoted
@@ -84,8 +84,8 @@ class Cell(NamedTuple):
 def grid() -> Iterator[Cell]:
     (_, *states), *rows = (line.split() for line in GRID_TEXT.strip().splitlines())
     meanings = {word: rest for word, *rest in map(str.split, MEANINGS_TEXT.strip().splitlines())}
-    for action, *words in rows:
-        for status_before, word in zip(states, words, strict=True):
+    for action, *cells in rows:
+        for status_before, word in zip(states, cells, strict=True):
             status, *rest = meanings.get(word, ["refused"])
             yield Cell(status_before, action, status_before if status == "same" else status, *rest)
 

@@ -52,26 +52,26 @@ IS_FAILED, IS_PENDING, IS_SUCCESS = (
 )
 
 
-def listed(**words: Any) -> StateFilter:
-    return StateFilter(source=SOURCE, **words)
+def state_filter(**filters: Any) -> StateFilter:
+    return StateFilter(source=SOURCE, **filters)
 
 
 # filter -> (one of these indexes gives the page, exactly these give the tally)
 LISTINGS: Final[Mapping[str, tuple[StateFilter, set[str], set[str]]]] = {
-    "all": (listed(), {PRIMARY}, {PRIMARY, NOT_READY, FAILED}),
-    "customer": (listed(customer_ids=CUSTOMER), {PRIMARY}, {PRIMARY, NOT_READY, FAILED}),
-    "customers": (listed(customer_ids=CUSTOMER | {"1000000007"}), {PRIMARY}, {PRIMARY, NOT_READY, FAILED}),
-    "query": (listed(query_names=QUERY), {PRIMARY}, {PRIMARY, NOT_READY, FAILED}),
-    "failed": (listed(statuses=IS_FAILED), {FAILED}, {FAILED}),
-    "pending": (listed(statuses=IS_PENDING), {NOT_READY}, {NOT_READY}),
-    "success": (listed(statuses=IS_SUCCESS), {PRIMARY}, {PRIMARY}),
-    "not ready": (listed(statuses=IS_FAILED | IS_PENDING), {NOT_READY}, {NOT_READY, FAILED}),
-    "day": (listed(since=DAY, until=DAY), {PRIMARY, BY_DAY}, {BY_DAY, NOT_READY, FAILED}),
-    "since": (listed(since=DAY), {PRIMARY, BY_DAY}, {BY_DAY, NOT_READY, FAILED}),
-    "query and week": (listed(query_names=QUERY, **WEEK), {PRIMARY, BY_DAY}, {BY_DAY, NOT_READY, FAILED}),
-    "query and since": (listed(query_names=QUERY, since=DAY), {PRIMARY, BY_DAY}, {BY_DAY, NOT_READY, FAILED}),
-    "failed and query": (listed(query_names=QUERY, statuses=IS_FAILED), {FAILED}, {FAILED}),
-    "success and query": (listed(query_names=QUERY, statuses=IS_SUCCESS), {PRIMARY}, {PRIMARY}),
+    "all": (state_filter(), {PRIMARY}, {PRIMARY, NOT_READY, FAILED}),
+    "customer": (state_filter(customer_ids=CUSTOMER), {PRIMARY}, {PRIMARY, NOT_READY, FAILED}),
+    "customers": (state_filter(customer_ids=CUSTOMER | {"1000000007"}), {PRIMARY}, {PRIMARY, NOT_READY, FAILED}),
+    "query": (state_filter(query_names=QUERY), {PRIMARY}, {PRIMARY, NOT_READY, FAILED}),
+    "failed": (state_filter(statuses=IS_FAILED), {FAILED}, {FAILED}),
+    "pending": (state_filter(statuses=IS_PENDING), {NOT_READY}, {NOT_READY}),
+    "success": (state_filter(statuses=IS_SUCCESS), {PRIMARY}, {PRIMARY}),
+    "not ready": (state_filter(statuses=IS_FAILED | IS_PENDING), {NOT_READY}, {NOT_READY, FAILED}),
+    "day": (state_filter(since=DAY, until=DAY), {PRIMARY, BY_DAY}, {BY_DAY, NOT_READY, FAILED}),
+    "since": (state_filter(since=DAY), {PRIMARY, BY_DAY}, {BY_DAY, NOT_READY, FAILED}),
+    "query and week": (state_filter(query_names=QUERY, **WEEK), {PRIMARY, BY_DAY}, {BY_DAY, NOT_READY, FAILED}),
+    "query and since": (state_filter(query_names=QUERY, since=DAY), {PRIMARY, BY_DAY}, {BY_DAY, NOT_READY, FAILED}),
+    "failed and query": (state_filter(query_names=QUERY, statuses=IS_FAILED), {FAILED}, {FAILED}),
+    "success and query": (state_filter(query_names=QUERY, statuses=IS_SUCCESS), {PRIMARY}, {PRIMARY}),
 }
 KEYS: Final = [each.key for each in LedgerShape(queries=1, customers=100, days=1).partitions()]
 RUN_NAMES: Final = [Run(key=key, run_id="r1") for key in KEYS]

@@ -75,9 +75,9 @@ def instance_in(checkout: Path, variables: dict[str, str]) -> Iterator[dg.Dagste
             yield instance
 
 
-def python(*words: str, cwd: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def python(*arguments: str, cwd: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *words], cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=600
+        [sys.executable, *arguments], cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=600
     )
 
 

@@ -1,1 +1,1 @@
-"""The rooms together: carried, read, demoted, reconciled, and killed in between."""
+"""Tests of ads_pipeline/pipeline."""

@@ -130,9 +130,9 @@ def _requeue_slowly(ledger: Ledger, preview: ActionPreview, start: threading.Bar
     """Requeue in reverse order, so that some requeues precede their verdict. Returns the number refused."""
     start.wait()
     refused = 0
-    for place, state in reversed(list(enumerate(preview.states))):
+    for position, state in reversed(list(enumerate(preview.states))):
         one = ActionPreview(action=preview.action, states=(state,), skipped={})
-        refused += len(execute_preview(ledger, one, action_request(f"retry-{number}-{place}")).refused)
+        refused += len(execute_preview(ledger, one, action_request(f"retry-{number}-{position}")).refused)
     return refused
 
 

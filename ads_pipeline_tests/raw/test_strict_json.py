@@ -228,9 +228,9 @@ def test_every_json_object_is_parsed_back(document: dict[str, Any], indent: int 
 
 
 @given(OBJECTS, st.text(alphabet=" \t\r", max_size=5))
-def test_surrounding_whitespace_is_accepted(document: dict[str, Any], space: str) -> None:
+def test_surrounding_whitespace_is_accepted(document: dict[str, Any], whitespace: str) -> None:
     """Whitespace around the object is accepted, for example a carriage return."""
-    assert parse_object((space + json.dumps(document) + space).encode()) == document
+    assert parse_object((whitespace + json.dumps(document) + whitespace).encode()) == document
 
 
 @given(OBJECTS, st.lists(st.tuples(st.integers(0, 400), st.integers(0, 9), st.binary(max_size=9)), min_size=1))

@@ -72,7 +72,7 @@ class PartitionHistory:
     def initial_state(self) -> PartitionState:
         """The state before the first verdict and action.
 
-        A judged row no longer tells when it was created: at most CLOCK_SKEW before its first run was registered.
+        A judged row no longer has the time of its creation: at most CLOCK_SKEW before its first run was registered.
         """
         created_at = self.recorded.updated_at if self.recorded is not None else self.first_registered_at
         if self.attempts and self.first_registered_at is not None:

@@ -72,10 +72,10 @@ def test_attempts_of_matching_partitions_are_paged(ledger: Ledger) -> None:
         ("3", 1),
     ]
     assert whole[:4] == ledger.attempts(key("1"))
-    found, place = whole[:0], None
-    while page := ledger.list_attempts(ALL, after=place, limit=2):
+    found, last_attempt = whole[:0], None
+    while page := ledger.list_attempts(ALL, after=last_attempt, limit=2):
         found += page
-        place = page[-1].run.key, page[-1].attempt_no
+        last_attempt = page[-1].run.key, page[-1].attempt_no
     assert found == whole
     assert ledger.list_attempts(StateFilter(query_names=frozenset({"ad_group_daily"}))) == whole[4:5]
     assert ledger.list_attempts(StateFilter(since=key(day=2).logical_date)) == whole[5:]

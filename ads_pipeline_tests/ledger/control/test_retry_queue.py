@@ -132,8 +132,8 @@ def test_longest_due_come_first_in_each_lane(timed_ledger: Ledger, clock: FakeCl
     options = {"source": SOURCE, "today": TODAY, "limit": 1}
     assert timed_ledger.retry_queue.find_due(POLICY, Lane.FRESH, **options) == [FRESH]  # type: ignore[arg-type]
     backfill = timed_ledger.retry_queue.find_due(POLICY, Lane.BACKFILL, **options)  # type: ignore[arg-type]
-    planned = timed_ledger.retry_queue.find_scheduled([key("4"), key("5")])
-    assert backfill == [min(planned, key=lambda each: planned[each].due_at or datetime.max.replace(tzinfo=UTC))]
+    scheduled = timed_ledger.retry_queue.find_scheduled([key("4"), key("5")])
+    assert backfill == [min(scheduled, key=lambda each: scheduled[each].due_at or datetime.max.replace(tzinfo=UTC))]
     assert timed_ledger.retry_queue.find_due(POLICY, Lane.FRESH, source="other", today=TODAY) == []
 
 
@@ -187,12 +187,12 @@ def test_exhausted_quota_costs_no_attempt(timed_ledger: Ledger, clock: FakeClock
     timed_ledger.execute(Action.ENQUEUE, [FRESH], action_request())
     for _ in range(20):
         clock.tick()
-        (planned,) = timed_ledger.record_failed_fetches(
+        (scheduled,) = timed_ledger.record_failed_fetches(
             [FailedFetch(key=FRESH, error_class="quota_exhausted", error_message="no more today", wait_until=until)],
             POLICY,
             today=TODAY,
         )
-    assert (planned.failures, planned.due_at) == (0, until)
+    assert (scheduled.failures, scheduled.due_at) == (0, until)
     assert timed_ledger.state(FRESH).attempt_count == 0
     assert find_due_requests(timed_ledger) == []
     clock.now = until
@@ -326,12 +326,12 @@ def test_what_the_database_finds_due_is_what_the_policy_says(
     with Ledger.opened(url, clock=clock) as ledger:
         partitions = _new_partitions()
         ends: dict[PartitionKey, list[AttemptEnd]] = {each: [] for each in partitions}
-        for number, (place, what, wait) in enumerate(history):
-            partition = partitions[place]
+        for number, (position, what, wait) in enumerate(history):
+            partition = partitions[position]
             clock.tick(timedelta(seconds=1 + wait))
             ends[partition].append(_happens(ledger, partition, what, f"r{number}", policy))
         failed = [each for each in partitions if ledger.state(each).status is Status.FAILED]
-        marked = {partitions[place] for place in marks} & set(failed)
+        marked = {partitions[position] for position in marks} & set(failed)
         ledger.execute(Action.MARK_TERMINAL, marked, action_request(f"mark-{partitions[0].customer_id}"))
         parked = {parking.name for parking in ledger.retry_queue.list_parkings(SOURCE)}
         expected = set[PartitionKey]()
@@ -364,8 +364,8 @@ def _happens(ledger: Ledger, partition: PartitionKey, what: str, run_id: str, po
         assert at is not None
         return AttemptEnd(at=at, accepted=what == "accept", error_class=None if what == "accept" else what)
     failed = FailedFetch(key=partition, error_class=what, error_message="no")
-    (planned,) = ledger.record_failed_fetches([failed], policy, today=TODAY)
-    return AttemptEnd(at=planned.failed_at, error_class=what)
+    (scheduled,) = ledger.record_failed_fetches([failed], policy, today=TODAY)
+    return AttemptEnd(at=scheduled.failed_at, error_class=what)
 
 
 def _new_partitions() -> list[PartitionKey]:
