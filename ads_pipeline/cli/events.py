@@ -1,108 +1,112 @@
-"""Prints runs, their events and their snapshots for `ads-pipeline events`.
+"""The `events` commands: show runs, their events and snapshots, keep snapshots up to date, and retire events.
 
-`event_maintenance` has the commands that write. Neither module imports Dagster, Spark or DuckDB.
+`event_tables` formats the results. Neither module imports Dagster, Spark or DuckDB.
 """
 
-import json
+import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
-from datetime import datetime, timedelta
-from itertools import pairwise
-from typing import Any, Final
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from datetime import UTC, date, datetime, timedelta
+from typing import Annotated, Final
 
-from rich.table import Table
+import typer
 from rich.text import Text
 
-from ads_pipeline.cli.output import (
-    CELL_PADDING,
-    OutputConsole,
-    cell,
-    count_of,
-    format_instant,
-    iso_instant,
-    new_grid,
-    new_table,
-    write_json,
-    write_results,
+from ads_pipeline.cli.event_tables import (
+    event_to_json,
+    events_table,
+    run_to_json,
+    runs_table,
+    steps_table,
+    summary_table,
 )
-from ads_pipeline.cli.parsing import find_run, open_event_reader
+from ads_pipeline.cli.options import DATE_FORMAT, AsJson
+from ads_pipeline.cli.output import OutputConsole, cell, count_of, format_instant, write_json, write_results
+from ads_pipeline.cli.parsing import find_run, open_event_log, open_event_reader
+from ads_pipeline.domain.partition import parse_date
 from ads_pipeline.domain.run_events import LoggedEvent
-from ads_pipeline.domain.run_snapshots import (
-    DEFAULT_PAGE_SIZE,
-    STEP_STATUS_AFTER,
-    LagLevel,
-    RunSnapshot,
-    RunStatus,
-    StepStatus,
-    fold_events,
-    lag_level,
-)
-from ads_pipeline.errors import BadCommand, EventsNotFound
+from ads_pipeline.domain.run_snapshots import DEFAULT_PAGE_SIZE, LagLevel, StepStatus, fold_events, lag_level
+from ads_pipeline.errors import BadCommand, EventsNotFound, RunOpen
+from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader, RunHead
-from ads_pipeline.quoting import printable
-from ads_pipeline.settings import Settings
+from ads_pipeline.ledger.events.snapshots import Follower
+from ads_pipeline.ledger.reader import MAX_PAGE_SIZE
+from ads_pipeline.settings import read_settings
 
-FIELDS: Final = (
-    "run_id",
-    "run_seq",
-    "event_id",
-    "step_id",
-    "engine_attempt_id",
-    "logical_attempt_id",
-    "event_type",
-    "event_data",
-    "idempotency_key",
-    "emitted_at",
-    "persisted_at",
-    "adapter_version",
-    "engine_run_ref",
-    "caused_by_signal_id",
-    "parent_event_id",
-    "plan_version",
-)
 MIN_WIDTH_FOR_FULL_IDS: Final = 120  # columns; narrower terminals get shortened run ids
-MIN_SHORT_ID_LENGTH: Final = 8  # characters, as in Dagster's UI
-MAX_DATA_LENGTH: Final = 160  # characters of an event's data; --json prints all of it
 MAX_STEPS: Final = 50
 STEPS_PER_QUERY: Final = 500
 POLL_INTERVAL: Final = timedelta(milliseconds=500)
 UNFINISHED: Final = (StepStatus.FAILED, StepStatus.RUNNING)
-# FAILED and RUNNING have the same text for runs and steps.
-COLOURS: Final[Mapping[str, str]] = {
-    RunStatus.COMPLETED: "green",
-    StepStatus.SUCCEEDED: "green",
-    StepStatus.FAILED: "red",
-    StepStatus.RUNNING: "yellow",
-    "RunCompleted": "green",
-    "RunFailed": "red",
+ALARM_MESSAGES: Final = {
+    LagLevel.HIGH: "the snapshots are {behind} behind the events",
+    LagLevel.RESYNC: "the snapshots are {behind} behind the events and are resynchronized",
+    LagLevel.NORMAL: "the alarm is over: the snapshots are {behind} behind the events",
 }
+RUN_HELP: Final = "The run id, or at least its first four characters."
+RunName = Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP)]
+OptionalRunName = Annotated[str | None, typer.Argument(metavar="RUN", help=RUN_HELP)]
+run_events: Final = typer.Typer(no_args_is_help=True, help="Show the events of runs.")
 
 
-def print_runs(settings: Settings, *, limit: int, as_json: bool) -> None:
-    """Print the newest runs, and the lag of the snapshots if it is not normal."""
-    with open_event_reader(settings) as reader:
+@run_events.command("runs")
+def list_runs(
+    *,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1_000, help="Show at most N runs.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """List the newest runs with their status.
+
+    Below 120 columns, run ids are cut to a unique prefix, which the other commands accept. A run is marked "behind"
+    while its newest events are not in the snapshot, "stale" while events are missing in the snapshot, and "retired"
+    after its events were deleted.
+    """
+    with open_event_reader(read_settings(os.environ)) as reader:
         runs, lag = reader.list_newest_runs(limit + 1), reader.get_lag()
     shown, notes = runs[:limit], [] if runs else ["no run has events yet"]
     if len(runs) > limit:
         notes.append("there are older runs; --limit shows more")
     if lag_level(lag) is not LagLevel.NORMAL:
-        notes.append(f'the snapshots are {format_seconds(lag)} behind; "ads-pipeline events follow" folds new events')
-    objects = (_run_to_json(head, snapshot) for head, snapshot in shown)
-    table = [_runs_table(shown, full_ids=OutputConsole().width >= MIN_WIDTH_FOR_FULL_IDS)] if shown else []
+        notes.append(
+            f'the snapshots are {lag.total_seconds():,.1f} s behind; "ads-pipeline events follow" folds new events'
+        )
+    objects = (run_to_json(head, snapshot) for head, snapshot in shown)
+    table = [runs_table(shown, full_ids=OutputConsole().width >= MIN_WIDTH_FOR_FULL_IDS)] if shown else []
     write_results(objects, [*table, *_gap_before(notes)], notes, as_json=as_json)
 
 
-def print_events(
-    settings: Settings, prefix: str, *, after: int, limit: int | None, follow: bool, as_json: bool
+@run_events.command("tail")
+def tail(
+    run: RunName,
+    *,
+    after: Annotated[int, typer.Option(metavar="SEQ", min=0, help="Start after this sequence number.")] = 0,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=MAX_PAGE_SIZE,
+            help="Show at most N events. Default: 1000, no limit with --follow.",
+        ),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Keep printing new events until the run has ended.")
+    ] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Print the events of a run after a sequence number: one page, or with `follow` all until the run ends.
+    """Show the events of a run in order.
 
-    Raises EventsNotFound for an unknown or retired run.
+    Each line has the sequence number, the time in UTC, the step, the event type and a short form of the data; --json
+    prints every field. If there are more events, the last line tells how to continue. With --follow, the exit code is
+    0 once the run has ended in any way, and 130 after Ctrl-C.
     """
-    with open_event_reader(settings) as reader:
-        head = find_run(reader, prefix)
+    with open_event_reader(read_settings(os.environ)) as reader:
+        head = find_run(reader, run)
         _check_not_retired(head)
         if after > head.last_seq:
             raise BadCommand(f"--after {after} is beyond the last event of run {head.run_id}, number {head.last_seq}")
@@ -119,49 +123,90 @@ def print_events(
     write_results((), _gap_before(notes), notes, as_json=as_json)
 
 
-def print_snapshot(settings: Settings, prefix: str, *, all_steps: bool, as_json: bool) -> None:
-    """Print the current snapshot of a run, and its failed and running steps or all steps."""
-    with open_event_reader(settings) as reader:
-        head = find_run(reader, prefix)
+@run_events.command("snapshot")
+def show_snapshot(
+    run: RunName,
+    *,
+    all_steps: Annotated[bool, typer.Option("--steps", help="List all steps, including successful ones.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the current snapshot of a run.
+
+    Below the summary it lists the steps that failed or are still running, each with its last event.
+    """
+    with open_event_reader(read_settings(os.environ)) as reader:
+        head = find_run(reader, run)
         current, steps = reader.get_current_run(head.run_id, tuple(StepStatus) if all_steps else UNFINISHED)
         if as_json:
             listed = [
                 {"step_id": step_id, "status": status, "last_event": last and event_to_json(last)}
                 for step_id, status, last in _read_last_events(reader, head.run_id, steps)
             ]
-            write_json([_run_to_json(head, current) | {"listed_steps": listed}])
+            write_json([run_to_json(head, current) | {"listed_steps": listed}])
             return
         failed_first = sorted(steps.items(), key=lambda item: item[1] is not StepStatus.FAILED)
         shown = steps if all_steps else dict(failed_first[:MAX_STEPS])
         console = OutputConsole()
-        console.print(_summary_table(head, current))
+        console.print(summary_table(head, current))
         if steps:
             which = "" if all_steps else ", failed or still running"
             console.print("", f"{count_of(len(steps), 'step')}{which}, each with its last event:", sep="\n")
-            console.print(_steps_table(_read_last_events(reader, head.run_id, shown)))
+            console.print(steps_table(_read_last_events(reader, head.run_id, shown)))
     if len(shown) < len(steps):
         console.print("", cell(f"{len(steps) - len(shown):,} more steps; --steps lists all"), sep="\n")
 
 
-def format_seconds(lag: timedelta) -> str:
-    return f"{lag.total_seconds():,.1f} s"
+@run_events.command("follow")
+def follow_all(
+    *, once: Annotated[bool, typer.Option("--once", help="Process the present events and stop.")] = False
+) -> None:
+    """Keep the snapshots of all runs up to date until Ctrl-C.
+
+    Several of these may run at once. It prints a line to standard error when snapshots fall too far behind, and
+    another when they have caught up.
+    """
+    with open_event_log(read_settings(os.environ)) as log:
+        follower = Follower(log)
+        folded = follower.catch_up(_print_alarm) if once else _follow_until_stopped(follower)
+    OutputConsole().print(f"folded {count_of(folded, 'event')} into snapshots")
 
 
-def format_event_data(event_data: Any) -> str:
-    """Return an event's data on one line, cut to MAX_DATA_LENGTH. An object becomes name=value pairs."""
-    match event_data:
-        case None:
-            text = ""
-        case dict():
-            text = "  ".join(f"{name}={_format_value(value)}" for name, value in event_data.items())
-        case _:
-            text = _format_value(event_data)
-    return printable(text, limit=MAX_DATA_LENGTH)
+@run_events.command("retire")
+def retire(
+    run: OptionalRunName = None,
+    *,
+    ended_before: Annotated[
+        str | None,
+        typer.Option(metavar=DATE_FORMAT, help="All runs that ended before the start of this day, in UTC."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be deleted.")] = False,
+) -> None:
+    """Delete the events of ended runs for good.
 
-
-def _format_value(value: Any) -> str:
-    is_word = isinstance(value, str) and value and not set(value) & set(' "=')
-    return value if is_word else json.dumps(value, ensure_ascii=False)
+    The run's snapshot stays, and no event can be appended to the run again. All snapshots are brought up to date
+    first, because they tell which runs have ended.
+    """
+    day = None if ended_before is None else parse_date(ended_before)
+    if (run is None) is (ended_before is None):
+        raise BadCommand("give either a run or --ended-before, not both")
+    if not (yes or dry_run or sys.stdin.isatty()):
+        raise BadCommand(
+            "standard input is not a terminal: use --yes to delete, or --dry-run to see what would be deleted"
+        )
+    with open_event_log(read_settings(os.environ)) as log:
+        Follower(log).catch_up()  # a run counts as ended once its last events are folded
+        heads = _find_retirable_runs(log, run, day)
+        description = _describe(heads)
+        if dry_run:
+            message = f"would delete {description}"
+        else:
+            if heads and not yes:
+                typer.confirm(f"Delete {description} for good?", abort=True, err=True)
+            for head in heads:
+                log.retire(head.run_id)
+            message = f"deleted {description}"
+    OutputConsole().print(message, soft_wrap=True)
 
 
 def _follow_events(reader: EventReader, run_id: str, after: int) -> Iterator[Sequence[LoggedEvent]]:
@@ -204,24 +249,7 @@ def _print_pages(pages: Iterable[Sequence[LoggedEvent]], *, as_json: bool) -> No
             write_json(map(event_to_json, page))
             sys.stdout.flush()
         elif page:
-            console.print(_events_table(page))
-
-
-def event_to_json(logged: LoggedEvent) -> dict[str, Any]:
-    assigned = {
-        "run_seq": logged.run_seq,
-        "idempotency_key": logged.idempotency_key,
-        "persisted_at": iso_instant(logged.persisted_at),
-    }
-    return {name: assigned[name] if name in assigned else getattr(logged.event, name) for name in FIELDS}
-
-
-def _run_to_json(head: RunHead, snapshot: RunSnapshot | None) -> dict[str, Any]:
-    """Merge the head and the snapshot of a run. Without a snapshot its fields are null."""
-    values = dict.fromkeys(asdict(RunSnapshot(run_id=head.run_id))) if snapshot is None else asdict(snapshot)
-    fields = {"run_id": head.run_id, "status": None, "events": head.last_seq} | values | asdict(head)
-    del fields["last_seq"]
-    return {name: iso_instant(value) if isinstance(value, datetime) else value for name, value in fields.items()}
+            console.print(events_table(page))
 
 
 def _read_last_events(
@@ -234,105 +262,52 @@ def _read_last_events(
         yield from ((step_id, steps[step_id], last_events.get(step_id)) for step_id in batch)
 
 
-def _runs_table(runs: Sequence[tuple[RunHead, RunSnapshot | None]], *, full_ids: bool) -> Table:
-    table = new_table(run="fold", status="left", events="right", steps="fold", started="left", ended="left")
-    run_ids = [head.run_id for head, _snapshot in runs]
-    shown = dict(zip(run_ids, run_ids, strict=True)) if full_ids else shorten_names(run_ids)
-    for head, snapshot in runs:
-        marks = _marks(head, snapshot)
-        status = [] if snapshot is None else [cell(snapshot.status, style=COLOURS.get(snapshot.status, ""))]
-        table.add_row(
-            cell(shown[head.run_id]),
-            Text("\n").join([*status, *(cell(mark, style="yellow") for mark in marks)]),
-            cell(f"{head.last_seq:,}"),
-            cell(None if snapshot is None else _format_step_counts(snapshot)),
-            cell(snapshot and snapshot.started_at and f"{snapshot.started_at:%Y-%m-%d %H:%M}Z"),
-            cell(snapshot and _format_end(snapshot)),
-        )
-    return table
-
-
-def _format_end(snapshot: RunSnapshot) -> str | None:
-    """Return the end of the run, without the day if the run started on the same day."""
-    started, ended = snapshot.started_at, snapshot.ended_at
-    if started is None or ended is None:
-        return None
-    return f"{ended:%H:%M}Z" if started.date() == ended.date() else f"{ended:%Y-%m-%d %H:%M}Z"
-
-
-def shorten_names(names: Sequence[str]) -> dict[str, str]:
-    """Map each name to its shortest unique prefix of at least MIN_SHORT_ID_LENGTH characters."""
-    shared = dict.fromkeys(names, 0)  # the length of the longest prefix shared with another name
-    for one, following in pairwise(sorted(names)):
-        pairs = zip(one, following, strict=False)
-        length = next((index for index, (a, b) in enumerate(pairs) if a != b), len(one))
-        shared[one], shared[following] = max(shared[one], length), length
-    return {name: name[: max(MIN_SHORT_ID_LENGTH, shared[name] + 1)] for name in names}
-
-
-def _marks(head: RunHead, snapshot: RunSnapshot | None) -> list[str]:
-    marks = {
-        "behind": head.projected_seq < head.last_seq,
-        "stale": snapshot is not None and snapshot.stale_since is not None,
-        "retired": head.retired_at is not None,
-    }
-    return [mark for mark, applies in marks.items() if applies]
-
-
-def _events_table(page: Sequence[LoggedEvent]) -> Table:
-    table = Table.grid(padding=CELL_PADDING)
-    table.add_column(justify="right", min_width=5, no_wrap=True)  # the same width on every page
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for logged in page:
-        table.add_row(cell(logged.run_seq), cell(format_instant(logged.persisted_at)), _format_event(logged))
-    return table
-
-
-def _format_event(logged: LoggedEvent) -> Text:
-    event = logged.event
-    colour = COLOURS.get(STEP_STATUS_AFTER.get(event.event_type) or event.event_type, "")
-    cells = (cell(event.step_id), cell(event.event_type, style=colour), cell(format_event_data(event.event_data)))
-    return Text("  ").join(filled for filled in cells if filled)
-
-
-def _summary_table(head: RunHead, snapshot: RunSnapshot) -> Table:
-    """Build the summary of a run. Rows without a value are left out."""
-    conflicts, misfits = head.payload_conflicts, snapshot.inconsistencies
-    facts = {
-        "run": head.run_id,
-        "status": cell(snapshot.status, style=COLOURS.get(snapshot.status, "")),
-        "plan": head.plan_version,
-        "started": snapshot.started_at and format_instant(snapshot.started_at),
-        "ended": snapshot.ended_at and format_instant(snapshot.ended_at),
-        "last event": f"{snapshot.last_event_seq:,}",
-        "steps": _format_step_counts(snapshot) or "none",
-        "inconsistent": misfits and f"{count_of(misfits, 'event')} did not fit the run's status and changed nothing",
-        "conflicts": conflicts
-        and f"{count_of(conflicts, 'event')} sent again with another payload; the first is kept",
-        "stale since": snapshot.stale_since and f"{format_instant(snapshot.stale_since)}; events are missing",
-        "retired": head.retired_at and f"{format_instant(head.retired_at)}; the events are deleted",
-    }
-    table = new_grid(style="dim")
-    for name, fact in facts.items():
-        if fact:
-            table.add_row(name, fact if isinstance(fact, Text) else cell(fact))
-    return table
-
-
-def _steps_table(steps: Iterable[tuple[str, StepStatus, LoggedEvent | None]]) -> Table:
-    table = new_grid()
-    for step, status, last in steps:
-        text = cell(step)
-        if last is not None:
-            text = Text("  ").join([_format_event(last), cell(f"at {format_instant(last.persisted_at)}")])
-        table.add_row(cell(status, style=COLOURS.get(status, "")), text)
-    return table
-
-
-def _format_step_counts(snapshot: RunSnapshot) -> str:
-    return ", ".join(f"{count:,} {status.lower()}" for status, count in snapshot.steps.items() if count)
-
-
 def _gap_before(notes: Sequence[str]) -> list[Text]:
     return [Text("")] if notes else []
+
+
+def _follow_until_stopped(follower: Follower) -> int:
+    """Follow in a thread, so that Ctrl-C and SIGTERM do not interrupt a transaction."""
+    stopped = threading.Event()
+    with _sigterm_as_interrupt(), ThreadPoolExecutor(max_workers=1) as pool:
+        try:
+            future = pool.submit(follower.follow, stopped, _print_alarm)
+            with suppress(KeyboardInterrupt):
+                future.result()
+        finally:
+            stopped.set()
+        return future.result()
+
+
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _print_alarm(level: LagLevel, lag: timedelta) -> None:
+    message = ALARM_MESSAGES[level].format(behind=f"{lag.total_seconds():,.1f} s")
+    print(f"{level}: {message}", file=sys.stderr, flush=True)  # noqa: T201 - standard output is the program's
+
+
+def _find_retirable_runs(log: EventLog, run_prefix: str | None, day: date | None) -> list[RunHead]:
+    """Return the runs to retire. Raises RunOpen if the named run has not ended."""
+    if day is not None:
+        return log.list_retirable_runs(datetime(day.year, day.month, day.day, tzinfo=UTC))
+    head = find_run(log, run_prefix or "")
+    if head.retired_at is not None:
+        return []
+    status = log.get_current_snapshot(head.run_id).status
+    if not status.is_terminal:
+        raise RunOpen(head.run_id, str(status))
+    return [head]
+
+
+def _describe(heads: Sequence[RunHead]) -> str:
+    if not heads:
+        return "nothing: no such run has ended and still has events"
+    events = count_of(sum(head.last_seq for head in heads), "event")
+    return f"{events} of " + (count_of(len(heads), "run") if len(heads) > 1 else f"run {heads[0].run_id}")

@@ -1,6 +1,7 @@
 """Declares the commands of `ads-pipeline`, their options and their help.
 
-Each command's work is in a module of its own. `exit_codes` turns failures into messages and exit codes.
+The groups `raw`, `events`, `ledger` and `audit` and most commands of `state` are declared in their own modules.
+`exit_codes` turns failures into messages and exit codes.
 """
 
 import os
@@ -10,22 +11,20 @@ from typing import Annotated, Final
 
 import typer
 
-from ads_pipeline.cli import event_maintenance, events, states
+from ads_pipeline.cli import states
 from ads_pipeline.cli.actions import commands
 from ads_pipeline.cli.audit import audit
+from ads_pipeline.cli.events import run_events
 from ads_pipeline.cli.exit_codes import CommandGroup
 from ads_pipeline.cli.explain import why
 from ads_pipeline.cli.ledger import ledger
 from ads_pipeline.cli.options import DATE_FORMAT, AsJson, Customers, Queries, Since, Until
 from ads_pipeline.cli.parsing import parse_filter, parse_window
 from ads_pipeline.cli.raw import raw_runs
-from ads_pipeline.domain.partition import parse_date
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.errors import BadCommand
 from ads_pipeline.ledger.reader import MAX_PAGE_SIZE
 from ads_pipeline.settings import read_settings
-
-RunName = Annotated[str, typer.Argument(metavar="RUN", help="The run id, or at least its first four characters.")]
 
 app: Final = typer.Typer(
     cls=CommandGroup,
@@ -38,7 +37,6 @@ state: Final = typer.Typer(
     no_args_is_help=True, help="Show which partitions are safe to read, and change their state."
 )
 warehouse: Final = typer.Typer(no_args_is_help=True, help="Query the warehouse, and list missing days.")
-run_events: Final = typer.Typer(no_args_is_help=True, help="Show the events of runs.")
 app.add_typer(state, name="state")
 app.add_typer(raw_runs, name="raw")
 app.add_typer(warehouse, name="warehouse")
@@ -184,16 +182,7 @@ def state_why(
     why.print_report(read_settings(os.environ), partition, as_json=as_json)
 
 
-@state.command("publish")
-def state_publish() -> None:
-    """Write partition_status.parquet for DuckDB, notebooks and dashboards.
-
-    It has one row per asset partition: last materialization and its run, last attempt, and since when and why the
-    partition is stale. The file is replaced atomically. The hourly job "reconcile" also writes it.
-    """
-    states.publish(read_settings(os.environ))
-
-
+state.command("publish")(states.publish)
 commands.add_action_commands(state)
 
 
@@ -243,99 +232,6 @@ def warehouse_gaps(
     settings = read_settings(os.environ)
     if gaps(settings, query=query, customer=customer, days=parse_window(since, until), as_json=as_json):
         raise typer.Exit(1)
-
-
-@run_events.command("runs")
-def events_runs(
-    *,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1_000, help="Show at most N runs.")] = 20,
-    as_json: AsJson = False,
-) -> None:
-    """List the newest runs with their status.
-
-    Below 120 columns, run ids are cut to a unique prefix, which the other commands accept. A run is marked "behind"
-    while its newest events are not in the snapshot, "stale" while events are missing in the snapshot, and "retired"
-    after its events were deleted.
-    """
-    events.print_runs(read_settings(os.environ), limit=limit, as_json=as_json)
-
-
-@run_events.command("tail")
-def events_tail(
-    run: RunName,
-    *,
-    after: Annotated[int, typer.Option(metavar="SEQ", min=0, help="Start after this sequence number.")] = 0,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            max=MAX_PAGE_SIZE,
-            help="Show at most N events. Default: 1000, no limit with --follow.",
-        ),
-    ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Keep printing new events until the run has ended.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Show the events of a run in order.
-
-    Each line has the sequence number, the time in UTC, the step, the event type and a short form of the data; --json
-    prints every field. If there are more events, the last line tells how to continue. With --follow, the exit code is
-    0 once the run has ended in any way, and 130 after Ctrl-C.
-    """
-    events.print_events(read_settings(os.environ), run, after=after, limit=limit, follow=follow, as_json=as_json)
-
-
-@run_events.command("snapshot")
-def events_snapshot(
-    run: RunName,
-    *,
-    all_steps: Annotated[bool, typer.Option("--steps", help="List all steps, including successful ones.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Show the current snapshot of a run.
-
-    Below the summary it lists the steps that failed or are still running, each with its last event.
-    """
-    events.print_snapshot(read_settings(os.environ), run, all_steps=all_steps, as_json=as_json)
-
-
-@run_events.command("follow")
-def events_follow(
-    *, once: Annotated[bool, typer.Option("--once", help="Process the present events and stop.")] = False
-) -> None:
-    """Keep the snapshots of all runs up to date until Ctrl-C.
-
-    Several of these may run at once. It prints a line to standard error when snapshots fall too far behind, and
-    another when they have caught up.
-    """
-    event_maintenance.follow(read_settings(os.environ), once=once)
-
-
-@run_events.command("retire")
-def events_retire(
-    run: Annotated[
-        str | None, typer.Argument(metavar="RUN", help="The run id, or at least its first four characters.")
-    ] = None,
-    *,
-    ended_before: Annotated[
-        str | None,
-        typer.Option(metavar=DATE_FORMAT, help="All runs that ended before the start of this day, in UTC."),
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be deleted.")] = False,
-) -> None:
-    """Delete the events of ended runs for good.
-
-    The run's snapshot stays, and no event can be appended to the run again. All snapshots are brought up to date
-    first, because they tell which runs have ended.
-    """
-    day = None if ended_before is None else parse_date(ended_before)
-    event_maintenance.retire(
-        read_settings(os.environ), run, ended_before=day, needs_confirmation=not yes, dry_run=dry_run
-    )
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """Lists partition states, and publishes partition status. Imports neither Spark nor DuckDB, for a fast start."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from ads_pipeline.cli.output import (
     key_cells,
     partition_table,
     table_blocks,
+    with_key,
     write_results,
 )
 from ads_pipeline.cli.parsing import open_ledger
@@ -26,7 +28,7 @@ from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.ledger.status.status_table import StatusTable
 from ads_pipeline.ledger.values import StateFilter
 from ads_pipeline.pipeline.staleness import PartitionStaleness, StalenessCalculator
-from ads_pipeline.settings import Settings
+from ads_pipeline.settings import Settings, read_settings
 
 LARGEST_COUNT: Final = 10_000  # per status; counting a million would take longer than listing a page
 WIDE_COLUMNS: Final = 120  # columns; narrower tables leave out the run and the update time
@@ -67,10 +69,15 @@ def inspect(settings: Settings, selection: StateFilter, *, after: str | None, li
     write_results(objects, blocks, notes, as_json=as_json)
 
 
-def publish(settings: Settings) -> None:
-    """Update staleness of all partitions and write partition_status.parquet."""
+def publish() -> None:
+    """Write partition_status.parquet for DuckDB, notebooks and dashboards.
+
+    It has one row per asset partition: last materialization and its run, last attempt, and since when and why the
+    partition is stale. The file is replaced atomically. The hourly job "reconcile" also writes it.
+    """
     from ads_pipeline.ledger.status.status_file import write_status_file  # noqa: PLC0415
 
+    settings = read_settings(os.environ)
     with (
         open_ledger(settings) as ledger,
         StatusTable.opened(settings.database_url, tenancy=settings.tenancy) as status_table,
@@ -139,12 +146,6 @@ def _data_label(current: PartitionStaleness) -> str:
     return DATA_LABELS[shown.display]
 
 
-def _message(state: PartitionState) -> str:
-    """The error message with the partition in front; the validator's messages already start with it."""
-    has_key = (state.error_message or "").startswith(str(state.key))
-    return state.error_message or "" if has_key else f"{state.key}: {state.error_message}"
-
-
 def _page_blocks(
     page: Sequence[PartitionState],
     current: Mapping[PartitionKey, PartitionStaleness],
@@ -162,7 +163,6 @@ def _page_blocks(
         table.add_row(*key_cells(state.key), status, *map(cell, numbers))
     yield from table_blocks(table)
     for state in page:
-        messages = [*([_message(state)] if state.error_message else []), *filter(None, [forecasts.get(state.key)])]
+        messages = [message for message in (state.error_message, forecasts.get(state.key)) if message]
         if messages:
-            messages[0] = messages[0] if state.error_message else f"{state.key}: {messages[0]}"
-            yield from (*map(cell, messages), Text(""))
+            yield from (cell(with_key(state.key, messages[0])), *map(cell, messages[1:]), Text(""))

@@ -11,7 +11,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from ads_pipeline.cli.events import event_to_json, format_event_data, shorten_names
+from ads_pipeline.cli.event_tables import event_to_json, format_event_data, shorten_names
 from ads_pipeline.cli.explain.advice import next_steps
 from ads_pipeline.cli.explain.partition_report import PartitionReport, gather_report
 from ads_pipeline.cli.output import (
