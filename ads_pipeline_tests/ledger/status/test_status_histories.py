@@ -186,6 +186,7 @@ def test_rows_equal_the_fold_of_any_history(sqlite_url: str, postgres_url: str) 
 
         check()
         for ledger in (sqlite, postgres):
+            accepted_runs(ledger, keys(21))  # random histories may leave few rows
             table = StatusTable(ledger._engine)
             live = read_statuses(table)
             assert table.rebuild() == len(live) > 20
