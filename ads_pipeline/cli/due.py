@@ -73,7 +73,9 @@ def list_due(
     notes = [_summarize(shown), *(f"parked: {describe_parking(parking)}" for parking in parkings)]
     if len(due) > limit:
         notes.insert(1, "more are due; --limit shows more")
-    write_results(map(_json_fields, shown), table_blocks(_build_table(shown)), notes, as_json=as_json)
+    write_results(
+        map(_json_fields, shown), table_blocks(_build_table(shown)), notes, as_json=as_json, wrap_notes=True
+    )
 
 
 def park(settings: Settings, arguments: ActionArguments) -> None:

@@ -103,10 +103,11 @@ def write_results(
     notes: Iterable[object],
     *,
     as_json: bool,
+    wrap_notes: bool = False,
 ) -> None:
     """Write JSON lines, with the notes on standard error, or else the blocks and below them the notes.
 
-    Notes are formatted last, so they may count what was written.
+    Notes are formatted last, so they may count what was written. Wrapped notes cannot be copied as commands.
     """
     if as_json:
         write_json(lines)
@@ -116,7 +117,7 @@ def write_results(
     for block in blocks:
         console.print(block)
     for note in notes:
-        console.print(cell(note), soft_wrap=True)
+        console.print(cell(note), soft_wrap=not wrap_notes)
 
 
 def write_rows(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

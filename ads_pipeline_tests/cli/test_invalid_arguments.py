@@ -12,15 +12,15 @@ UNREACHABLE_SPARK = {"ADS_PIPELINE_SPARK": "spark://127.0.0.1:1"}
 
 # arguments of every action command -> part of the error message
 FOR_EVERY_ACTION = {
-    "no partition and no filter": ((), "--all if every one is meant"),
-    "partition and filter": ((PARTITION, *DAY), "and not both"),
-    "all and filter": (("--all", *DAY), "--all means every partition"),
-    "all and partition": (("--all", PARTITION), "and not both"),
+    "no partition and no filter": ((), "--since or --until, or --all"),
+    "partition and filter": ((PARTITION, *DAY), "not both"),
+    "all and filter": (("--all", *DAY), "--all selects every partition"),
+    "all and partition": (("--all", PARTITION), "not both"),
     "not a partition": (("campaign_daily",), "it must be source/customer_id/query_name/YYYY-MM-DD"),
     "not a date": (("1/campaign_daily/2026-02-30",), "a real day written YYYY-MM-DD"),
-    "unknown partition": (("999/campaign_daily/2026-02-01",), 'the ledger holds no such one; "ads-pipeline state'),
-    "another source": (("bing/1/campaign_daily/2026-02-01",), "is for the source google_ads"),
-    "one known, one unknown": ((PARTITION, "999/campaign_daily/2026-02-01"), "the ledger holds no such one"),
+    "unknown partition": (("999/campaign_daily/2026-02-01",), 'the ledger does not record it; "ads-pipeline state'),
+    "another source": (("bing/1/campaign_daily/2026-02-01",), "defines the source google_ads"),
+    "one known, one unknown": ((PARTITION, "999/campaign_daily/2026-02-01"), "the ledger does not record it"),
     "hyphens": (("--customer", "123-456"), "1 to 20 digits 0-9, without hyphens"),
     "unknown customer": (("--customer", "1011"), "did you mean 101?"),
     "dissimilar customer": (("--customer", "98765"), "known are 101, 102, 103, 104, 110 and 2 more"),
@@ -38,16 +38,16 @@ SINGLE_COMMANDS = {
     ),
     "run for several partitions": (
         ("state", "restore", *map(str, SUCCESSFUL), "--run", "r1", *REASON),
-        "name that partition",
+        "--run needs exactly one partition",
     ),
-    "run with a filter": (("state", "restore", "--all", "--run", "r1", *REASON), "name that partition"),
+    "run with a filter": (("state", "restore", "--all", "--run", "r1", *REASON), "--run needs exactly one partition"),
     "unknown run": (("state", "restore", PARTITION, "--run", "r9", *REASON), "has no such run; known are r1"),
     "invalid run id": (
         ("state", "restore", PARTITION, "--run", "../x", *REASON),
         "run_id: '../x' is refused",
     ),
-    "park nothing": (("state", "park", *REASON), "name either an account"),
-    "park both": (("state", "park", "--customer", "101", "--query", "campaign_daily", *REASON), "and not both"),
+    "park nothing": (("state", "park", *REASON), "give either an account"),
+    "park both": (("state", "park", "--customer", "101", "--query", "campaign_daily", *REASON), "not both"),
     "park an unknown query": (
         ("state", "park", "--query", "campaign_dayly", *REASON),
         "did you mean campaign_daily?",
@@ -63,7 +63,7 @@ SINGLE_COMMANDS = {
         '"ads-pipeline audit actions" lists them',
     ),
     "invalid action id": (("audit", "actions", "--action", "a b"), "action_id: 'a b' is refused"),
-    "after an invalid partition": (("audit", "terminal", "--after", "x"), "it is written source/"),
+    "after an invalid partition": (("audit", "terminal", "--after", "x"), "it must be source/"),
     "after an invalid attempt": (("audit", "attempts", "--after", PARTITION), "YYYY-MM-DD/number"),
 }
 # commands that Typer itself refuses
@@ -135,5 +135,5 @@ def test_missing_login_name_requires_operator(cli: CommandLine, monkeypatch: pyt
         raise KeyError("getpwuid(): uid not found: 4711")
 
     monkeypatch.setattr("getpass.getuser", nameless)
-    assert_refused(cli, ("state", "retry", str(FAILED[0]), *REASON), "say who you are by --operator")
+    assert_refused(cli, ("state", "retry", str(FAILED[0]), *REASON), "give your name by --operator")
     assert cli.run("state", "retry", str(FAILED[0]), *REASON, "--operator", "ada").code == 0

@@ -72,7 +72,7 @@ def confirm(plan: ActionPlan, arguments: ActionArguments) -> bool:
         )
     will_execute = bool(plan.changes) and not arguments.dry_run
     lines = () if will_execute else _json_lines(plan, None)
-    write_results(lines, _preview_blocks(plan), _notes(plan, arguments), as_json=arguments.as_json)
+    write_results(lines, _preview_blocks(plan), _notes(plan, arguments), as_json=arguments.as_json, wrap_notes=True)
     if must_ask:
         typer.confirm(f"{plan.verb} {count_of(len(plan.changes), 'partition')}?", abort=True, err=True)
     return will_execute
