@@ -31,7 +31,7 @@ from ads_pipeline.pipeline.staleness import PartitionStaleness, StalenessCalcula
 from ads_pipeline.settings import Settings, read_settings
 
 LARGEST_COUNT: Final = 10_000  # per status; counting a million would take longer than listing a page
-WIDE_COLUMNS: Final = 120  # columns; narrower tables leave out the run and the update time
+WIDE_COLUMNS: Final = {"updated": 140, "run": 120}  # column -> least width of the terminal
 DATA_LABELS: Final = {
     DisplayStatus.MATERIALIZED: "current",
     DisplayStatus.STALE: "stale",
@@ -151,16 +151,16 @@ def _page_blocks(
     current: Mapping[PartitionKey, PartitionStaleness],
     forecasts: Mapping[PartitionKey, str],
 ) -> Iterator[RenderableType]:
-    is_wide = OutputConsole().width >= WIDE_COLUMNS
-    extra = dict.fromkeys(("data", "updated", "run") if is_wide else ("data",), "left")
-    table = partition_table(status="left", rows="right", attempts="right", **extra)
+    width = OutputConsole().width
+    wide = [column for column, least in WIDE_COLUMNS.items() if width >= least]
+    table = partition_table(status="left", rows="right", attempts="right", data="left", **dict.fromkeys(wide, "left"))
     for state in page:
         changed = state.updated_at
-        more = (changed and f"{changed:%Y-%m-%d %H:%M}Z", state.current_run_id) if is_wide else ()
+        more = {"updated": changed and f"{changed:%Y-%m-%d %H:%M}Z", "run": state.current_run_id}
         rows = None if state.record_count is None else f"{state.record_count:,}"
         status = cell(state.status, style=COLOURS[state.status])
-        numbers = (rows, f"{state.attempt_count:,}", _data_label(current[state.key]), *more)
-        table.add_row(*key_cells(state.key), status, *map(cell, numbers))
+        numbers = (rows, f"{state.attempt_count:,}", _data_label(current[state.key]))
+        table.add_row(*key_cells(state.key), status, *map(cell, numbers), *(cell(more[column]) for column in wide))
     yield from table_blocks(table)
     for state in page:
         messages = [message for message in (state.error_message, forecasts.get(state.key)) if message]

@@ -60,10 +60,6 @@ class ActionOutcome:
     not_reached: list[PartitionKey] = field(default_factory=list)
     outage: LedgerUnavailable | None = None
 
-    @property
-    def is_complete(self) -> bool:
-        return not self.refused and not self.not_reached
-
 
 class OperatorActions:
     """Previews and retries under one retry policy, as of one day.

@@ -57,11 +57,15 @@ def test_error_messages_follow_the_table(demo_cli: DemoCommandLine) -> None:
     assert result.lines[-1] == "2 partitions: 2 failed"
 
 
-def test_wide_terminal_shows_run_and_update_time(demo_cli: DemoCommandLine) -> None:
-    """From 120 columns on, the table has the current run and the time of the last update."""
-    wide = CommandLine(home=demo_cli.home, more={"COLUMNS": "130"}).run("state", "inspect", "--limit", "1")
-    assert wide.lines[0].split()[-2:] == ["updated", "run"]
-    assert wide.lines[1].split()[-1].startswith("20260303T043000000Z-")
+@pytest.mark.parametrize(("width", "columns"), [("119", []), ("120", ["run"]), ("140", ["updated", "run"])])
+def test_wide_terminal_shows_run_and_update_time(demo_cli: DemoCommandLine, width: str, columns: list[str]) -> None:
+    """From 120 columns on, the table has the current run; from 140 on, also the last update. No cell is wrapped."""
+    wide = CommandLine(home=demo_cli.home, more={"COLUMNS": width})
+    result = wide.run("state", "inspect", "--query", "search_term_daily", "--limit", "1")
+    heading, row, *_rest = result.lines
+    assert heading.split()[7:] == columns
+    assert row.split()[1] == "search_term_daily"
+    assert (row.split()[-1].startswith("20260303T043000000Z-")) is ("run" in columns)
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_filter_requeues_exactly_the_preview(ledger: Ledger) -> None:
     assert [state.key for state in done.changed] == plain
     assert all(isinstance(refusal, StateChanged) for refusal in done.refused)
     assert [str(again), str(succeeded)] == [str(refusal).split(":")[0] for refusal in done.refused]
-    assert not done.is_complete
+    assert done.refused
     found = {partition: state.status for partition, state in ledger.states([*keys(9), key("9999")]).items()}
     assert [each for each, status in found.items() if status is Status.PENDING] == plain
     assert [each for each, status in found.items() if status is Status.SUCCESS] == [succeeded, key("9999")]
@@ -186,7 +186,7 @@ def test_outage_reports_partitions_not_reached(ledger: Ledger, monkeypatch: pyte
     assert isinstance(done.outage, LedgerUnavailable)
     again = execute_preview(ledger, preview, action_request("retry"))
     assert [state.key for state in again.changed] == partitions
-    assert again.is_complete
+    assert (again.refused, again.not_reached) == ([], [])
     assert all(state.status is Status.PENDING for state in ledger.states(partitions).values())
 
 
@@ -286,7 +286,8 @@ def test_marks_are_cleared_before_the_requeue(ledger: Ledger) -> None:
     preview = operator_actions_for(ledger).preview(Action.REQUEUE, ALL, include_terminal=True)
     assert [state.key for state in preview.marks_to_clear] == [key("1")]
     done = execute_preview(ledger, preview, action_request("retry"))
-    assert ([state.key for state in done.changed], done.is_complete) == ([key("1"), key("2")], True)
+    assert [state.key for state in done.changed] == [key("1"), key("2")]
+    assert (done.refused, done.not_reached) == ([], [])
     assert [logged.action for logged in ledger.partition_actions(key("1"))] == [
         "mark_terminal",
         "clear_terminal",
