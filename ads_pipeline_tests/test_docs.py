@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from ads_pipeline.domain.transitions import TRANSITIONS, Action, Status, Transition
+from ads_pipeline.pipeline.gaps import GapReason
 from ads_pipeline.settings import VARIABLES
 
 ROOT = Path(__file__).parents[1]
@@ -48,6 +49,12 @@ def test_settings_table_matches_the_code() -> None:
     rows = [f"| `{name}` | {meaning} |" for name, meaning in VARIABLES.items()]
     expected = "\n".join(["| variable | meaning (default) |", "|---|---|", *rows])
     assert marked_section("docs/settings.md", "settings").replace("`", "") == expected.replace("`", "")
+
+
+def test_every_gap_reason_is_explained() -> None:
+    """docs/operating.md tells what to do about each reason that `warehouse gaps` prints."""
+    explained = re.findall(r"^\| ([^|]+) \|", PAGES["docs/operating.md"], re.MULTILINE)
+    assert [reason.value for reason in GapReason if reason.value not in explained] == []
 
 
 def test_make_targets_exist() -> None:
