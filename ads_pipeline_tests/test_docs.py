@@ -52,7 +52,7 @@ def test_settings_table_matches_the_code() -> None:
 
 
 def test_every_gap_reason_is_explained() -> None:
-    """docs/operating.md tells what to do about each reason that `warehouse gaps` prints."""
+    """docs/operating.md explains each reason that `warehouse gaps` prints."""
     explained = re.findall(r"^\| ([^|]+) \|", PAGES["docs/operating.md"], re.MULTILINE)
     assert [reason.value for reason in GapReason if reason.value not in explained] == []
 
