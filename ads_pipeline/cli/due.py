@@ -128,9 +128,9 @@ def _build_parking(settings: Settings, arguments: ActionArguments) -> Parking:
     )
 
 
-def _find_parking(ledger: LedgerReader, wanted: Parking) -> Parking | None:
-    parkings = ledger.retry_queue.list_parkings(wanted.source)
-    return next((each for each in parkings if (each.scope, each.name) == (wanted.scope, wanted.name)), None)
+def _find_parking(ledger: LedgerReader, parking: Parking) -> Parking | None:
+    parkings = ledger.retry_queue.list_parkings(parking.source)
+    return next((each for each in parkings if (each.scope, each.name) == (parking.scope, parking.name)), None)
 
 
 def _print_result(result: str, parking: Parking, action_id: str) -> None:

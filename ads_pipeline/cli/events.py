@@ -102,7 +102,7 @@ def tail(
     """Show the events of a run in order.
 
     Each line has the sequence number, the time in UTC, the step, the event type and a short form of the data; --json
-    prints every field. If there are more events, the last line tells how to continue. With --follow, the exit code is
+    prints every field. If there are more events, the last line shows how to continue. With --follow, the exit code is
     0 once the run has ended in any way, and 130 after Ctrl-C.
     """
     with open_event_reader(read_settings(os.environ)) as reader:
@@ -185,7 +185,7 @@ def retire(
     """Delete the events of ended runs for good.
 
     The run's snapshot stays, and no event can be appended to the run again. All snapshots are brought up to date
-    first, because they tell which runs have ended.
+    first, because they show which runs have ended.
     """
     day = None if ended_before is None else parse_date(ended_before)
     if (run is None) is (ended_before is None):

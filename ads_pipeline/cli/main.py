@@ -156,7 +156,7 @@ def state_inspect(
     Below the list it prints the number of matching partitions per status (counted up to 10,000) and how to continue.
     A partition without any run is not recorded; "warehouse gaps" lists those.
 
-    "status" tells whether a partition is safe to read. "data" tells how current it is: current; "reread due", "not
+    "status" shows whether a partition is safe to read. "data" shows how current it is: current; "reread due", "not
     loaded" or "old code" when stale; "bad rerun" when the last attempt failed and earlier data remain; "never" when
     it was never materialized.
     """

@@ -85,7 +85,7 @@ HEAVY = ("dagster", "pyspark", "duckdb", "pandas", "pyarrow", "pandera")
     ids=lambda value: type(value).__name__,
 )
 def test_each_kind_of_failure_has_its_exit_code(error: AdsPipelineError, code: int) -> None:
-    """The exit code tells a script whether arguments, settings or data are wrong, or a retry may help."""
+    """The exit code shows a script whether arguments, settings or data are wrong, or a retry may help."""
     assert exit_code(error) == code
 
 
@@ -132,7 +132,7 @@ def test_a_failure_is_one_line(error: AdsPipelineError, line: str) -> None:
     ],
 )
 def test_invalid_argument_is_explained(empty_cli: CommandLine, arguments: tuple[str, ...], message: str) -> None:
-    """The exit code is 64, standard output is empty, and one line tells the valid spelling."""
+    """The exit code is 64, standard output is empty, and one line has the valid spelling."""
     result = empty_cli.run(*arguments)
     assert (result.code, result.out) == (64, "")
     assert result.err.startswith("ads-pipeline: ")

@@ -72,7 +72,7 @@ def test_missing_ledger_is_not_created(empty_cli: CommandLine) -> None:
 
 
 def test_repairs_are_listed_and_the_rest_is_explained(empty_cli: CommandLine, deployment: LocalDeployment) -> None:
-    """Each repair is listed, and the exit code tells whether differences are left. The repair is logged as a run, and
+    """Each repair is listed, and the exit code shows whether differences are left. The repair is logged as a run, and
     the Spark session of this process keeps running."""
     unloaded, lost = seal_run(deployment, key(1)), seal_run(deployment, key(2))
     deployment.pipeline.validation.judge([unloaded, lost])

@@ -175,7 +175,7 @@ def test_json_and_csv_exclude_each_other(demo_cli: DemoCommandLine) -> None:
 
 
 def test_warehouse_without_tables_says_so(empty_cli: CommandLine) -> None:
-    """Before the first load, a query error tells that nothing is loaded yet."""
+    """Before the first load, a query error says that nothing is loaded yet."""
     assert "(nothing is loaded yet)" in query_error(empty_cli, "SELECT * FROM campaign_daily")
     assert query(empty_cli, "SELECT 1 AS one")[1].strip() == "1"
 

@@ -16,7 +16,7 @@ class PartitionFacts:
     `status` is None for a partition without a state row. `unjudged_run_id` is the newest run without a verdict, if
     its verdict would still count. `rejected_run_id` is the newest run, if it was rejected. `last_action` describes
     the control action that set the status. `parked_option` is the option that names the parked account or query to
-    `state release`. `no_asset_reason` tells why Dagster has no asset partition for it.
+    `state release`. `no_asset_reason` is why Dagster has no asset partition for it.
     """
 
     query_name: str
