@@ -17,7 +17,11 @@ from ads_pipeline.demo.reports import Demo
 
 UNTIL = date(2026, 3, 9)
 WEEK = ("--since", "2026-03-02", "--until", "2026-03-08")
-MAIN_SCRIPT = "from ads_pipeline.cli.main import main; main()"
+# A shell that starts the tests in the background lets them ignore SIGINT, and processes inherit that.
+MAIN_SCRIPT = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "from ads_pipeline.cli.main import main; main()"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
