@@ -10,6 +10,7 @@ from ads_pipeline.domain.partition import Run
 from ads_pipeline.errors import RunChanged, RunDamaged, RunNotSealed, UnsafePath
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.values import RunRegistration
+from ads_pipeline.pipeline.seal_comparison import SEAL_CHANGED
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import Seal
 
@@ -42,7 +43,7 @@ def register_runs(runs: Iterable[Run], *, raw: RawRuns, ledger: Ledger) -> Regis
             damaged[run] = error.problem
     registrations = [_describe(seal) for seal in seals.values()] + [RunRegistration(run=run) for run in damaged]
     changed = _register_unchanged(registrations, ledger)
-    damaged |= {run: "its seal is not the one it was registered with" for run in changed if run in seals}
+    damaged |= {run: SEAL_CHANGED for run in changed if run in seals}
     intact = tuple(seal for run, seal in seals.items() if run not in changed)
     return RegistrationResult(seals=intact, damaged=damaged, unsealed=unsealed)
 

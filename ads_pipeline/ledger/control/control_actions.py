@@ -58,7 +58,6 @@ class ControlActions(LedgerReader):
         self._context = WriteContext(
             engine.dialect.name, clock=clock, origin=self.origin, tenancy=tenancy, lease=lease
         )
-        self._sql = self._context.statements
 
     @classmethod
     @contextmanager
@@ -130,14 +129,17 @@ class ControlActions(LedgerReader):
         self._context.insert_pending(connection, keys, now)
         self._context.lock_states(connection, keys)
         earlier = Counter(
-            map(decode_key, self._sql.failed_fetches_per_partition.execute(connection, map(encode_key, keys)))
+            map(
+                decode_key,
+                self._context.statements.failed_fetches_per_partition.execute(connection, map(encode_key, keys)),
+            )
         )
-        self._sql.insert_failed_fetches.execute(
+        self._context.statements.insert_failed_fetches.execute(
             connection, (self._fetch_fields(failure, now) for failure in failures)
         )
         parkings = [parking for parking in map(_parking_for, failures) if parking is not None]
         for parking in dict.fromkeys(parkings):
-            connection.execute(self._sql.insert_parking, asdict(parking) | {"parked_at": now})
+            connection.execute(self._context.statements.insert_parking, asdict(parking) | {"parked_at": now})
         at = instant_text(now)
         events = [
             self._context.event_encoder.encode(
@@ -165,7 +167,7 @@ class ControlActions(LedgerReader):
         if is_logged(self._context, connection, "park", request):
             return True
         log_action(self._context, connection, "park", request, (), {}, now)
-        inserted = connection.execute(self._sql.insert_parking, asdict(parking) | {"parked_at": now})
+        inserted = connection.execute(self._context.statements.insert_parking, asdict(parking) | {"parked_at": now})
         return bool(inserted.rowcount)
 
     def _release(self, connection: sa.Connection, parking: Parking, request: ActionRequest) -> bool:
@@ -174,7 +176,7 @@ class ControlActions(LedgerReader):
             return True
         log_action(self._context, connection, "release", request, (), {}, now)
         row = {"parked_source": parking.source, "parked_scope": parking.scope, "parked_name": parking.name}
-        return bool(connection.execute(self._sql.delete_parking, row).rowcount)
+        return bool(connection.execute(self._context.statements.delete_parking, row).rowcount)
 
     def _transact(self, work: Callable[[sa.Connection], T]) -> T:
         return database.transact(self._engine, work)

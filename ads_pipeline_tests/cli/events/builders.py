@@ -52,7 +52,7 @@ def running(cli: CommandLine, *arguments: str) -> Iterator[subprocess.Popen[byte
 
 
 def becomes_true(condition: Callable[[], bool]) -> bool:
-    """Poll the condition for up to 30 seconds."""
+    """Poll the condition until it holds, or until the limit for a process that hangs."""
     deadline = time.monotonic() + 600
     while not condition():
         if time.monotonic() > deadline:
