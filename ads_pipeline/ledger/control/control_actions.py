@@ -22,7 +22,8 @@ from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.action_execution import execute_action, is_logged, log_action
 from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.control.retry_queue import Parking, RetryQueue, ScheduledRetry
-from ads_pipeline.ledger.events.event_log import EventLog, completing_run, new_origin
+from ads_pipeline.ledger.events.event_log import EventLog, new_origin
+from ads_pipeline.ledger.events.snapshots import completing_run
 from ads_pipeline.ledger.reader import DEFAULT_TENANCY, LedgerReader
 from ads_pipeline.ledger.row_mapping import decode_key, encode_key
 from ads_pipeline.ledger.tables import instant_text

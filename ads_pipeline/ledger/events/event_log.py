@@ -8,7 +8,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from importlib.metadata import version
 from typing import Any, Final, Self
 
@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from ads_pipeline.domain.run_events import LEDGER_TYPES, REPEATABLE, AppendResult, Event, EventOrigin
 from ads_pipeline.domain.run_snapshots import RunSnapshot
-from ads_pipeline.errors import BadEvent, EventsNotFound, LedgerRefused, LedgerUnavailable, RunClosed, RunOpen
+from ads_pipeline.errors import BadEvent, EventsNotFound, LedgerRefused, RunClosed, RunOpen
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.events.append_statements import EventStatements
 from ads_pipeline.ledger.events.event_reader import EventReader
@@ -199,20 +199,6 @@ class EventLog(EventReader):
 def new_origin() -> EventOrigin:
     """Return an origin with a random run id, for a process that is not a Dagster run."""
     return EventOrigin(run_id=str(uuid.uuid4()), plan_version=PLAN_VERSION)
-
-
-@contextmanager
-def completing_run(log: EventLog, origin: EventOrigin) -> Iterator[None]:
-    """Append RunCompleted or RunFailed when the block ends, if the run has any event."""
-    event_type = "RunFailed"
-    try:
-        yield
-        event_type = "RunCompleted"
-    finally:
-        # An outage must not hide the block's own exception. The run then stays open.
-        with suppress(LedgerUnavailable):
-            if log.get_head(origin.run_id) is not None:
-                log.append(origin.make_event(event_type, at=datetime.now(UTC)))
 
 
 def _check_open(event: Event, row: sa.Row[Any]) -> None:

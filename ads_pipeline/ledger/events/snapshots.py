@@ -8,11 +8,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
+from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.domain.run_snapshots import (
     LagLevel,
     LagMonitor,
@@ -65,8 +66,17 @@ class Follower:
         folded, last = 0, ""
         while runs := self._log.list_lagging_runs(after=last):
             for run_id in runs:
-                folded += self._catch_up_run(run_id, resync=LagLevel.RESYNC in alarms)
+                folded += self.catch_up_run(run_id, resync=LagLevel.RESYNC in alarms)
             last = runs[-1]
+        return folded
+
+    def catch_up_run(self, run_id: str, *, resync: bool = False) -> int:
+        """Fold the events that the run has now. Later events wait, or a busy run would block all other runs."""
+        batch = self.fold_next_events(run_id, resync=resync)
+        folded, appended_seq = batch.folded, batch.appended_seq
+        while batch.last_seq < appended_seq:
+            batch = self.fold_next_events(run_id, resync=resync)
+            folded += batch.folded
         return folded
 
     def follow(self, stopped: threading.Event, on_alarm: AlarmCallback | None = None) -> int:
@@ -86,15 +96,6 @@ class Follower:
         locks the run first. Under the lock no event can be in flight, so missing events are lost and it skips them.
         """
         return database.transact(self._engine, lambda connection: self._fold(connection, run_id, resync=resync))
-
-    def _catch_up_run(self, run_id: str, *, resync: bool) -> int:
-        """Fold the events that the run has now. Later events wait, or a busy run would block all other runs."""
-        batch = self.fold_next_events(run_id, resync=resync)
-        folded, appended_seq = batch.folded, batch.appended_seq
-        while batch.last_seq < appended_seq:
-            batch = self.fold_next_events(run_id, resync=resync)
-            folded += batch.folded
-        return folded
 
     def _fold(self, connection: sa.Connection, run_id: str, *, resync: bool) -> FoldedBatch:
         row = self._lock_snapshot(connection, run_id)
@@ -159,3 +160,21 @@ def follow_in_background(log: EventLog, on_alarm: AlarmCallback | None = None) -
         thread.join()
         with suppress(LedgerUnavailable):  # must not hide the block's own exception; another follower will catch up
             follower.catch_up(on_alarm)
+
+
+@contextmanager
+def completing_run(log: EventLog, origin: EventOrigin) -> Iterator[None]:
+    """Append RunCompleted or RunFailed when the block ends, if the run has any event, and fold them all.
+
+    So a command leaves no lag behind, also where no follower runs.
+    """
+    event_type = "RunFailed"
+    try:
+        yield
+        event_type = "RunCompleted"
+    finally:
+        # An outage must not hide the block's own exception. The run then stays open.
+        with suppress(LedgerUnavailable):
+            if log.get_head(origin.run_id) is not None:
+                log.append(origin.make_event(event_type, at=datetime.now(UTC)))
+                Follower(log).catch_up_run(origin.run_id)

@@ -37,7 +37,7 @@ def open_ledger(cli: CommandLine) -> Iterator[Ledger]:
 
 
 def ledger_url(cli: CommandLine) -> str:
-    return f"sqlite:///{cli.home / 'ledger.db'}"
+    return cli.more.get("ADS_PIPELINE_DATABASE_URL", f"sqlite:///{cli.home / 'ledger.db'}")
 
 
 def record_failures(
