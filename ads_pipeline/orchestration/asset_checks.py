@@ -6,15 +6,11 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import dagster as dg
-
-# Dagster 1.13 does not export this class.
-from dagster._core.definitions.asset_checks.asset_check_evaluation import (
-    AssetCheckEvaluationTargetMaterializationData as TargetMaterialization,
-)
 from dagster_pyspark import PySparkResource
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Outcome
+from ads_pipeline.orchestration.dagster_private import TargetMaterialization
 from ads_pipeline.orchestration.metadata import describe_status, describe_verdict
 from ads_pipeline.orchestration.partitions import parse_partition_names, raw_asset_key
 from ads_pipeline.orchestration.resources import RunResources, claim_partitions

@@ -6,28 +6,32 @@
 import os
 from typing import Any, Final
 
-from dagster._config.config_schema import UserConfigSchema
-from dagster._core.storage.local_compute_log_manager import LocalComputeLogManager
-from dagster._core.storage.root import LocalArtifactStorage
-from dagster._core.storage.sqlite_storage import DagsterSqliteStorage
-from dagster._serdes import ConfigurableClassData
 from dagster_postgres import DagsterPostgresStorage
 from dagster_postgres.utils import create_pg_connection, create_pg_engine, retry_pg_creation_fn
 
+from ads_pipeline.orchestration.dagster_private import (
+    DagsterSqliteStorage,
+    LocalArtifactStorage,
+    LocalComputeLogManager,
+)
 from ads_pipeline.settings import Settings, read_settings
 
 SCHEMA: Final = "dagster_records"  # the ledger and Dagster both have a table named runs
 
 
-class InstanceStorage(DagsterSqliteStorage):
+class _NoOptions:
+    """A class that `dagster.yaml` names without options."""
+
+    @classmethod
+    def config_type(cls) -> dict[str, Any]:
+        return {}
+
+
+class InstanceStorage(_NoOptions, DagsterSqliteStorage):
     """Storage of runs, events and ticks in SQLite, or in Postgres when ADS_PIPELINE_DATABASE_URL is set."""
 
     @classmethod
-    def config_type(cls) -> UserConfigSchema:
-        return {}
-
-    @classmethod
-    def from_config_value(cls, inst_data: ConfigurableClassData, _config_value: Any) -> Any:
+    def from_config_value(cls, inst_data: Any, _config_value: Any) -> Any:
         """Return SQLite or Postgres storage. Raises BadSettings with all mistakes in the settings."""
         settings = read_settings(os.environ)
         if settings.postgres_url is None:
@@ -36,27 +40,19 @@ class InstanceStorage(DagsterSqliteStorage):
         return DagsterPostgresStorage(url, should_autocreate_tables=True, inst_data=inst_data)
 
 
-class ArtifactStorage(LocalArtifactStorage):
+class ArtifactStorage(_NoOptions, LocalArtifactStorage):
     """Storage of Dagster's artifact files."""
 
     @classmethod
-    def config_type(cls) -> UserConfigSchema:
-        return {}
-
-    @classmethod
-    def from_config_value(cls, inst_data: ConfigurableClassData | None, _config_value: Any) -> "ArtifactStorage":
+    def from_config_value(cls, inst_data: Any, _config_value: Any) -> "ArtifactStorage":
         return cls(_directory(read_settings(os.environ)), inst_data=inst_data)
 
 
-class ComputeLogs(LocalComputeLogManager):
+class ComputeLogs(_NoOptions, LocalComputeLogManager):
     """Storage of the output of steps."""
 
     @classmethod
-    def config_type(cls) -> UserConfigSchema:
-        return {}
-
-    @classmethod
-    def from_config_value(cls, inst_data: ConfigurableClassData | None, _config_value: Any) -> "ComputeLogs":
+    def from_config_value(cls, inst_data: Any, _config_value: Any) -> "ComputeLogs":
         return cls(f"{_directory(read_settings(os.environ))}/storage", inst_data=inst_data)
 
 

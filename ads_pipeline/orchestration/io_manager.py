@@ -9,14 +9,10 @@ from typing import Any, Final, TypeVar
 
 import dagster as dg
 
-# Dagster 1.13 does not export this constant; `test_assets` fails when its meaning changes.
-from dagster._core.definitions.source_asset import (
-    SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION as SUPPRESS_MATERIALIZATION,
-)
-
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.values import LeaseHolder
+from ads_pipeline.orchestration.dagster_private import SUPPRESS_MATERIALIZATION
 from ads_pipeline.orchestration.metadata import describe_run
 from ads_pipeline.orchestration.partitions import dimension_tags, parse_partition_names
 from ads_pipeline.orchestration.resources import RunResources

@@ -1,6 +1,6 @@
 """Builds the run requests of sensors: ranges of due partitions that no unfinished run covers.
 
-Dagster ignores a repeated run key for ever. The key therefore counts the earlier runs of the same request, and each
+Dagster ignores a repeated run key for ever. The key therefore names the last run of the same request, and each
 further run waits longer.
 """
 
@@ -8,10 +8,9 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 import dagster as dg
-from dagster._core.definitions.partitions.context import partition_loading_context
 
 from ads_pipeline.domain.partition import NAME_RULES, PartitionKey
 from ads_pipeline.domain.retry import Lane, lane_for
@@ -24,7 +23,8 @@ PRIORITY_TAG: Final = "dagster/priority"
 PRIORITIES: Final = {Lane.FRESH: "1", Lane.BACKFILL: "0"}
 QUERY_TAG: Final = "ads_pipeline/query"
 START, END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
-MAX_BACKOFF: Final = timedelta(hours=1)
+MAX_DELAY: Final = timedelta(hours=1)
+MAX_DOUBLINGS: Final = 5  # of the delay, which starts at one minute
 AssetKeyBuilder = Callable[[str], dg.AssetKey]
 _FINISHED: Final = frozenset({"SUCCESS", "FAILURE", "CANCELED"})
 
@@ -82,7 +82,7 @@ def build_run_requests(
     now: datetime,
 ) -> list[dg.RunRequest]:
     """Build one request per range of requested partitions. Partitions in unfinished runs are left out."""
-    with partition_loading_context(dynamic_partitions_store=instance):
+    with dg.partition_loading_context(dynamic_partitions_store=instance):
         in_progress = _find_in_progress(instance, partitions, requested.assets)
         named = {key.dagster_key: reason for key, reason in requested.reasons.items()}
         due = {name: reason for name, reason in named.items() if name not in in_progress}
@@ -146,23 +146,22 @@ def _build_request(
 ) -> dg.RunRequest | None:
     content = repr((requested.query_name, [str(asset) for asset in requested.assets], sorted(reasons)))
     digest = hashlib.sha256(content.encode()).hexdigest()[:32]
-    earlier = instance.get_run_records(filters=dg.RunsFilter(tags={REQUEST_TAG: digest}), limit=20)
-    if earlier and now < _last_end(earlier) + min(MAX_BACKOFF, timedelta(minutes=2 ** len(earlier))):
+    earlier = dg.RunsFilter(tags={REQUEST_TAG: digest})
+    last = next(iter(instance.get_run_records(filters=earlier, limit=1)), None)
+    if last is not None and not _may_follow(last, instance.get_runs_count(earlier), now):
         return None
     return dg.RunRequest(
-        run_key=f"{requested.query_name}:{digest}#{len(earlier)}",
+        run_key=f"{requested.query_name}:{digest}#{last.dagster_run.run_id if last else 0}",
         asset_selection=list(requested.assets),
         tags=range_tags(requested.query_name, start, end)
         | {REQUEST_TAG: digest, PRIORITY_TAG: PRIORITIES[requested.lane]},
     )
 
 
-def _last_end(runs: Sequence[Any]) -> datetime:
-    """The time when the last run ended, or the far future while one is unfinished."""
-    ends = [record.end_time or 0.0 for record in runs if record.dagster_run.is_finished]
-    if len(ends) < len(runs):
-        return datetime.max.replace(tzinfo=UTC) - MAX_BACKOFF
-    return datetime.fromtimestamp(max(ends), UTC)
+def _may_follow(last: dg.RunRecord, runs: int, now: datetime) -> bool:
+    """Whether the delay after the last of these runs is over: 2 minutes after the first, later up to an hour."""
+    delay = MAX_DELAY if runs > MAX_DOUBLINGS else timedelta(minutes=2**runs)
+    return last.dagster_run.is_finished and now >= datetime.fromtimestamp(last.end_time or 0.0, UTC) + delay
 
 
 def _find_in_progress(

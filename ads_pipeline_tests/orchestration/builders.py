@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.partitions.context import partition_loading_context
 from dagster._core.storage.partition_status_cache import get_and_update_asset_status_cache_value
 from pyspark.sql import SparkSession
 
@@ -59,7 +58,7 @@ class Location:
     def materialized_and_failed(self, asset: dg.AssetKey) -> tuple[set[str], set[str]]:
         """Return the partitions that Dagster shows as materialized and as failed."""
         partitions = define_partitions(self.settings.google_apis.start_date)
-        with partition_loading_context(dynamic_partitions_store=self.instance):
+        with dg.partition_loading_context(dynamic_partitions_store=self.instance):
             found = get_and_update_asset_status_cache_value(self.instance, asset, partitions)
             assert found is not None
             done = found.deserialize_materialized_partition_subsets(partitions).get_partition_keys()
@@ -70,7 +69,7 @@ class Location:
         """Map each checked partition to whether its last check passed."""
         partitions = define_partitions(self.settings.google_apis.start_date)
         check = dg.AssetCheckKey(RAW, "valid")
-        with partition_loading_context(dynamic_partitions_store=self.instance):
+        with dg.partition_loading_context(dynamic_partitions_store=self.instance):
             state = self.instance.event_log_storage.get_asset_check_state([(check, partitions)])[check]
             return {
                 str(name): status.value == "SUCCEEDED"

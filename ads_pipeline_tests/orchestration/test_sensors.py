@@ -7,6 +7,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+import sqlalchemy as sa
 from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.freshness import AttemptOutcome
@@ -116,6 +117,42 @@ def test_crashed_run_is_requested_again_after_a_delay(location: Location) -> Non
     (again,) = build_run_requests(location.instance, partitions, due, now=later)
     assert again.run_key != request.run_key
     assert again.tags[REQUEST_TAG] == request.tags[REQUEST_TAG]
+
+
+@pytest.mark.invariant("O1")
+def test_partitions_are_requested_after_any_number_of_failures(location: Location) -> None:
+    """Each request has a run key that Dagster has not seen. The delay after a failure grows to one hour and stays."""
+    location.add_customers(1)
+    partitions = define_partitions(location.settings.google_apis.start_date)
+    due = RequestedPartitions(query_name=QUERY, assets=(RAW, WAREHOUSE), reasons={key(1): "r1"})
+    run_keys, now = list[str](), datetime.now(UTC)
+    for failures in range(45):
+        assert failures < 6 or build_requests(location, partitions, due, now + timedelta(minutes=59)) == []
+        now += timedelta(minutes=61)
+        (request,) = build_requests(location, partitions, due, now)
+        assert request.run_key
+        run_keys.append(request.run_key)
+        fail_request(location, request, now)
+    assert len(set(run_keys)) == len(run_keys)
+
+
+def build_requests(
+    location: Location, partitions: dg.MultiPartitionsDefinition, due: RequestedPartitions, now: datetime
+) -> list[dg.RunRequest]:
+    return build_run_requests(location.instance, partitions, due, now=now)
+
+
+def fail_request(location: Location, request: dg.RunRequest, now: datetime) -> None:
+    """Create the run of a request as Dagster's daemon does, and let it fail at this time."""
+    job = location.defs.resolve_implicit_global_asset_job_def()
+    tags = {**request.tags, "dagster/run_key": str(request.run_key)}
+    run = location.instance.create_run_for_job(job, tags=tags, asset_selection=frozenset([RAW, WAREHOUSE]))
+    location.instance.report_run_failed(run)
+    engine = sa.create_engine(f"sqlite:///{location.deployment.home}/history/runs.db")
+    with engine.begin() as connection:  # the clock of Dagster cannot be set
+        update = "UPDATE runs SET end_time = :ended WHERE run_id = :run_id"
+        connection.execute(sa.text(update), {"ended": now.timestamp(), "run_id": run.run_id})
+    engine.dispose()
 
 
 def test_partitions_of_an_operators_run_are_not_requested(location: Location) -> None:

@@ -1,0 +1,27 @@
+"""Names that Dagster 1.13 does not export, each with its use here.
+
+No other module imports a private module of Dagster. `test_dagster_private` fails when one of them changes meaning.
+"""
+
+# A check of a range must name the materialization that it judged, otherwise the UI shows no status of the partition.
+from dagster._core.definitions.asset_checks.asset_check_evaluation import (
+    AssetCheckEvaluationTargetMaterializationData as TargetMaterialization,
+)
+
+# Metadata key of an output for which Dagster emits no materializations of its own.
+from dagster._core.definitions.source_asset import (
+    SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION as SUPPRESS_MATERIALIZATION,
+)
+
+# Dagster's documentation names these classes for `dagster.yaml` by their path. `instance_storage` sets the directory.
+from dagster._core.storage.local_compute_log_manager import LocalComputeLogManager
+from dagster._core.storage.root import LocalArtifactStorage
+from dagster._core.storage.sqlite_storage import DagsterSqliteStorage
+
+__all__ = [
+    "SUPPRESS_MATERIALIZATION",
+    "DagsterSqliteStorage",
+    "LocalArtifactStorage",
+    "LocalComputeLogManager",
+    "TargetMaterialization",
+]
