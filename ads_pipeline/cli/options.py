@@ -1,22 +1,44 @@
-"""Declares the arguments and options that several commands share, with their help.
+"""Declares the options of all commands, groups of them, and how a function becomes a command.
 
-`parsing` and `actions.arguments` check their values.
+A command is a function with a docstring, added by `command`:
+
+    @command(audit, "terminal")
+    def list_terminal(settings: Settings, filters: Filters, page: Page, *, as_json: AsJson = False) -> None:
+        \"\"\"List the failed partitions that are terminal.\"\"\"
+
+A parameter that is a dataclass stands for the options that the dataclass declares. `parsing` checks names and dates.
 """
 
-from typing import Annotated, Final
+import os
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
+from ads_pipeline.cli.output import count_of
+from ads_pipeline.cli.parsing import DateWindow, parse_customers, parse_queries, parse_window
+from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.reader import MAX_PAGE_SIZE
+from ads_pipeline.ledger.values import StateFilter
+from ads_pipeline.settings import Settings, read_settings
 
 DATE_FORMAT: Final = "YYYY-MM-DD"
 Customers = Annotated[
     list[str] | None,
-    typer.Option("--customer", metavar="ID", help="Only this customer, digits only. Repeatable."),
+    typer.Option("--customer", "--customer-id", metavar="ID", help="Only this customer, digits only. Repeatable."),
 ]
-Queries = Annotated[list[str] | None, typer.Option("--query", metavar="NAME", help="Only this query. Repeatable.")]
+Queries = Annotated[
+    list[str] | None, typer.Option("--query", "--query-name", metavar="NAME", help="Only this query. Repeatable.")
+]
 Since = Annotated[str | None, typer.Option(metavar=DATE_FORMAT, help="Only this logical date and later.")]
 Until = Annotated[str | None, typer.Option(metavar=DATE_FORMAT, help="Only this logical date and earlier.")]
+LogicalDate = Annotated[
+    str | None,
+    typer.Option(metavar=DATE_FORMAT, help="Only this logical date; replaces --since and --until."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Write one JSON object per line, with every field.")]
 Limit = Annotated[int, typer.Option(metavar="N", min=1, max=MAX_PAGE_SIZE, help="Show at most N entries.")]
 After = Annotated[
@@ -46,5 +68,109 @@ RunId = Annotated[
     str | None,
     typer.Option("--run", metavar="RUN", help="The run to restore. Default: the previous accepted run."),
 ]
-OneCustomer = Annotated[str | None, typer.Option("--customer", metavar="ID", help="The customer, digits only.")]
-OneQuery = Annotated[str | None, typer.Option("--query", metavar="NAME", help="The query.")]
+OneCustomer = Annotated[
+    str | None, typer.Option("--customer", "--customer-id", metavar="ID", help="The customer, digits only.")
+]
+OneQuery = Annotated[str | None, typer.Option("--query", "--query-name", metavar="NAME", help="The query.")]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filters:
+    """The options that select partitions. The text of a value is its options as a shell reads them."""
+
+    customer: Customers = None
+    query: Queries = None
+    since: Since = None
+    until: Until = None
+    logical_date: LogicalDate = None
+
+    def __str__(self) -> str:
+        pairs = [("--customer", value) for value in self.customer or ()]
+        pairs += [("--query", value) for value in self.query or ()]
+        days = ("--since", self.since), ("--until", self.until), ("--logical-date", self.logical_date)
+        pairs += [(option, value) for option, value in days if value is not None]
+        return shlex.join(word for pair in pairs for word in pair)
+
+    @property
+    def days(self) -> DateWindow:
+        """The selected days. Raises BadName or BadCommand for dates that are malformed or contradict each other."""
+        return parse_window(self.since, self.until, self.logical_date)
+
+    def select(self, settings: Settings, *, status: Sequence[Status] | None = None) -> StateFilter:
+        """The filter. Raises BadName for a malformed customer and for a query that the query file does not define."""
+        days, customers = self.days, parse_customers(self.customer)
+        return StateFilter(
+            source=settings.google_apis.source,
+            customer_ids=frozenset(customers) if customers else None,
+            query_names=frozenset(parse_queries(self.query, settings)) if self.query else None,
+            statuses=frozenset(status) if status else None,
+            since=days.since,
+            until=days.until,
+        )
+
+    def count(self, number: int, noun: str) -> str:
+        """How many entries were found; for none also what was looked for."""
+        looked_for = f"nothing matches {self}" if str(self) else "the ledger has none"
+        return count_of(number, noun) if number else f"{count_of(number, noun)}: {looked_for}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """The options of a list that is shown page by page."""
+
+    after: After = None
+    limit: Limit = 100
+
+    def cut(self, found: Sequence[Row], name: Callable[[Row], object]) -> tuple[Sequence[Row], list[str]]:
+        """The entries to show, and the note on how to continue. Pass at least one entry more than the limit."""
+        shown = found[: self.limit]
+        more = len(found) > len(shown)
+        return shown, ["more follow; continue with", f"  --after {name(shown[-1])}"] if more else []
+
+
+def command(group: typer.Typer, name: str, **settings: Any) -> Callable[[Function], Function]:
+    """Add the decorated function to the group, and return it unchanged.
+
+    The docstring is the help. Typer calls the function with its options: a dataclass is built from the options of its
+    fields, which may be dataclasses too, and a parameter of type `Settings` gets the settings of this process. A true
+    or positive result is the exit code.
+    """
+
+    def add(function: Function) -> Function:
+        parameters = signature(function).parameters.values()
+
+        def run(**given: Any) -> None:
+            code = function(**{each.name: _build(each.annotation, each.name, given) for each in parameters})
+            if code:
+                raise typer.Exit(int(code))
+
+        run.__doc__ = function.__doc__
+        vars(run)["__signature__"] = Signature([each for option in parameters for each in _expand(option)])
+        group.command(name, **settings)(run)
+        return function
+
+    return add
+
+
+def _expand(parameter: Parameter) -> Iterator[Parameter]:
+    """The parameters that Typer declares as options in place of this one."""
+    if _is_group(parameter.annotation):
+        for each in signature(parameter.annotation).parameters.values():
+            yield from _expand(each)
+    elif parameter.annotation is not Settings:
+        yield parameter.replace(kind=Parameter.KEYWORD_ONLY)
+
+
+def _build(kind: Any, name: str, given: Mapping[str, Any]) -> Any:
+    if kind is Settings:
+        return read_settings(os.environ)
+    if _is_group(kind):
+        return kind(**{each.name: _build(each.type, each.name, given) for each in fields(kind)})
+    return given[name]
+
+
+def _is_group(kind: Any) -> bool:
+    return is_dataclass(kind) and kind is not Settings

@@ -7,8 +7,10 @@ import csv
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from datetime import datetime
+from enum import StrEnum
 from itertools import chain
 from numbers import Number
 from typing import Any, Final
@@ -18,11 +20,18 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.progress import ProgressReporter, no_progress, progress_on
 from ads_pipeline.quoting import printable
 
+Fields = Mapping[str, object]  # a row: the fields that JSON has, by name
 CELL_PADDING: Final = (0, 2, 0, 0)
+# Statuses of partitions, runs, steps, verdicts and checks, by their text.
+STATUS_STYLES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("success", "current", "COMPLETED", "SUCCEEDED", "ok"), "green"),
+    **dict.fromkeys(("failed", "rejected", "damaged", "FAILED", "error"), "red"),
+    **dict.fromkeys(("pending", "awaiting verdict", "unregistered", "RUNNING", "warning"), "yellow"),
+}
 
 
 class OutputConsole(Console):
@@ -45,12 +54,67 @@ def new_table(**columns: Any) -> Table:
     return table
 
 
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table: its heading, and the field of a row that it shows, or a function of the row.
+
+    Values of a column with `wrap` may be wrapped. `from_width` is the terminal width from which the column is shown.
+    """
+
+    heading: str
+    value: str | Callable[[Fields], object]
+    wrap: bool = False
+    from_width: int = 0
+
+    def of(self, row: Fields) -> object:
+        return row[self.value] if isinstance(self.value, str) else self.value(row)
+
+
+PARTITION_COLUMNS: Final = (
+    Column("customer", "customer_id"),
+    Column("query", "query_name", wrap=True),
+    Column("day", "logical_date"),
+)
+
+
+def fields_of(value: Any, **more: object) -> dict[str, object]:
+    """The fields of a dataclass as a row. A partition or a run among them gives its own fields."""
+    row: dict[str, object] = {}
+    for each in fields(value):
+        part = getattr(value, each.name)
+        row |= fields_of(part) if isinstance(part, PartitionKey | Run) else {each.name: part}
+    return row | more
+
+
+def table_of(rows: Iterable[Fields], columns: Sequence[Column]) -> list[RenderableType]:
+    """A table of the rows and an empty line; nothing without rows. `cell` says how a value is shown."""
+    width = OutputConsole().width
+    shown = [column for column in columns if column.from_width <= width]
+    values = [[column.of(row) for column in shown] for row in rows]
+    table = Table(box=None, pad_edge=False, padding=CELL_PADDING, header_style="bold")
+    for column, of_column in zip(shown, zip(*values, strict=True), strict=False):
+        justify: Any = "right" if any(map(_is_number, of_column)) else "left"
+        table.add_column(column.heading, justify=justify, overflow="fold", no_wrap=not column.wrap)
+    for of_row in values:
+        table.add_row(*map(cell, of_row))
+    return [table, Text("")] if values else []
+
+
 def new_grid(**first_column: Any) -> Table:
     """An empty table without headings: a column that is never wrapped, and a wrapped one."""
     table = Table.grid(padding=CELL_PADDING)
     table.add_column(no_wrap=True, **first_column)
     table.add_column(overflow="fold")
     return table
+
+
+def grid_of(lines: Iterable[tuple[object, object]], **first_column: Any) -> Table:
+    """Labels, never wrapped, and beside each its text, which is. Lines without a text are left out."""
+    grid = new_grid(**first_column)
+    for label, text in lines:
+        if text:
+            grid.add_row(cell(label), cell(text))
+    return grid
 
 
 def partition_table(**columns: Any) -> Table:
@@ -73,13 +137,33 @@ def key_cells(key: PartitionKey) -> list[Text]:
 
 
 def cell(value: object, *, style: str = "") -> Text:
-    """A printable cell; empty for None."""
-    return Text("" if value is None else printable(str(value)), style=style)
+    """A printable cell: empty for None, numbers with separators, times in UTC, statuses in their colour."""
+    match value:
+        case Text():
+            return value
+        case None:
+            text = ""
+        case datetime():
+            text = format_instant(value)
+        case int() if _is_number(value):
+            text = f"{value:,}"
+        case _:
+            text = printable(str(value))
+    return Text(text, style=style or (STATUS_STYLES.get(value, "") if isinstance(value, StrEnum) else ""))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Number) and not isinstance(value, bool)
 
 
 def format_instant(instant: datetime) -> str:
     """For people: UTC, to the second."""
     return f"{instant:%Y-%m-%d %H:%M:%S}Z"
+
+
+def format_minute(instant: datetime) -> str:
+    """For narrow tables: UTC, to the minute."""
+    return f"{instant:%Y-%m-%d %H:%M}Z"
 
 
 def iso_instant(instant: datetime | None) -> str | None:
@@ -118,6 +202,11 @@ def write_results(
         console.print(block)
     for note in notes:
         console.print(cell(note), soft_wrap=not wrap_notes)
+
+
+def write_list(rows: Sequence[Fields], columns: Sequence[Column], notes: Iterable[object], *, as_json: bool) -> None:
+    """Write rows as JSON lines with every field, or as a table with these columns; then the notes."""
+    write_results(rows, table_of(rows, columns), notes, as_json=as_json)
 
 
 def write_rows(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
@@ -171,7 +260,7 @@ def _blocks(names: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[
 
 
 def _json_value(value: object) -> object:
-    """Convert what JSON lacks: NaN and infinities to text, bytes to hex."""
+    """Convert what JSON lacks: NaN and infinities to text, bytes to hex, times to ISO 8601."""
     match value:
         case float() if not math.isfinite(value):
             return str(value)
@@ -181,4 +270,6 @@ def _json_value(value: object) -> object:
             return {str(name): _json_value(each) for name, each in value.items()}
         case bytes():
             return value.hex()
+        case datetime():
+            return iso_instant(value)
     return value

@@ -1,14 +1,15 @@
 """Checks the arguments that commands share (dates, customers, queries, runs) and opens the ledger for them."""
 
+import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
-from ads_pipeline.domain.partition import PartitionKey, parse_date, parse_key, validate_name
+from ads_pipeline.domain.partition import NAME_RULES, PartitionKey, parse_date, parse_key, validate_name
 from ads_pipeline.domain.transitions import Status
-from ads_pipeline.errors import BadCommand, BadSettings, EventsNotFound, Mistake
+from ads_pipeline.errors import BadCommand, BadName, BadSettings, EventsNotFound, Mistake
 from ads_pipeline.ledger.control.control_actions import ControlActions
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader, RunHead
@@ -19,6 +20,7 @@ from ads_pipeline.quoting import printable
 from ads_pipeline.settings import Settings
 
 SHORT_PARTITION_FIELDS: Final = ("customer_id", "query_name", "logical_date")  # the source may be left out
+OTHER_DATE: Final = re.compile(r"([0-9]{4})[-/.]?([0-9]{1,2})[-/.]?([0-9]{1,2})")  # spelt otherwise, year first
 SHORTEST_RUN_PREFIX: Final = 4  # characters; Dagster's UI shows the first eight
 
 
@@ -30,13 +32,45 @@ class DateWindow:
     until: date | None
 
 
-def parse_window(since: str | None, until: str | None) -> DateWindow:
-    """Parse two dates. Raises BadName for an invalid date, BadCommand when they are in the wrong order."""
-    first = None if since is None else parse_date(since)
-    last = None if until is None else parse_date(until)
+def parse_window(since: str | None, until: str | None, logical_date: str | None = None) -> DateWindow:
+    """The window of days; `logical_date` alone is a window of one day.
+
+    Raises BadName for an invalid date, BadCommand when two contradict each other or the window is in the future.
+    """
+    if logical_date is not None:
+        if since is not None or until is not None:
+            raise BadCommand("--logical-date selects one day, --since and --until a window: give one or the other")
+        since = until = logical_date
+    first = None if since is None else parse_day(since)
+    last = None if until is None else parse_day(until)
     if first is not None and last is not None and last < first:
         raise BadCommand(f"--until {last} is before --since {first}: exchange them")
+    tomorrow = datetime.now(UTC).date() + timedelta(days=1)
+    if first is not None and first > tomorrow:  # tomorrow has begun in time zones east of UTC
+        raise BadCommand(f"{first} is in the future: no day after {tomorrow} has data")
     return DateWindow(since=first, until=last)
+
+
+def parse_day(text: str) -> date:
+    """Parse a date. Raises BadName, which suggests the valid spelling of one such as 2026-3-1."""
+    try:
+        return parse_date(text)
+    except BadName as error:
+        match = OTHER_DATE.fullmatch(text)
+        try:
+            day = match and date(*map(int, match.groups()))
+        except ValueError:
+            day = None
+        raise _suggest_spelling(error, day) from None
+
+
+def parse_customer(text: str) -> str:
+    """Check a customer id. Raises BadName, which suggests the digits of one with hyphens."""
+    try:
+        return validate_name("customer_id", text)
+    except BadName as error:
+        digits = re.sub(r"[-\s]", "", text)
+        raise _suggest_spelling(error, digits if NAME_RULES["customer_id"][0].fullmatch(digits) else None) from None
 
 
 def parse_partition(word: str, settings: Settings) -> PartitionKey:
@@ -47,7 +81,7 @@ def parse_partition(word: str, settings: Settings) -> PartitionKey:
 
 def parse_customers(given: Sequence[str] | None) -> list[str] | None:
     """Sorted unique customer ids; None when none was given."""
-    return sorted({validate_name("customer_id", each) for each in given}) if given else None
+    return sorted(set(map(parse_customer, given))) if given else None
 
 
 def parse_queries(given: Sequence[str] | None, settings: Settings) -> list[str]:
@@ -137,6 +171,11 @@ def find_run(reader: EventReader, word: str) -> RunHead:
     if head is None:
         raise EventsNotFound(word, "the run was deleted meanwhile")
     return head
+
+
+def _suggest_spelling(error: BadName, spelling: object) -> BadName:
+    hint = f"; did you mean {spelling}?" if spelling else ""
+    return BadName(error.field, error.value, f"{error.rule}{hint}")
 
 
 def _check_ledger(settings: Settings) -> None:

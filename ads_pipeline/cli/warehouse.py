@@ -6,7 +6,7 @@ Importing it loads DuckDB and Spark's client.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from enum import StrEnum
 from itertools import groupby
 from typing import Any, Final
@@ -58,7 +58,7 @@ def query(settings: Settings, sql: str, *, form: OutputFormat, limit: int | None
             write_csv(names, _rows(connection, limit))
         else:
             _check_unique_names(names)
-            write_json(dict(zip(names, row, strict=True)) for row in _rows(connection, limit))
+            write_json(dict(zip(names, map(_json_value, row), strict=True)) for row in _rows(connection, limit))
 
 
 def gaps(
@@ -111,6 +111,10 @@ def _write_limited(connection: duckdb.DuckDBPyConnection, names: Sequence[str], 
     more = "more than " if len(rows) > limit else ""
     hint = "; --limit N shows more, --json and --csv give every row" if more else ""
     OutputConsole().print(Text(""), cell(f"{more}{count_of(len(rows[:limit]), 'row')}{hint}"), sep="\n")
+
+
+def _json_value(value: object) -> object:
+    return str(value) if isinstance(value, datetime) else value  # as the CSV has it
 
 
 def _check_unique_names(names: Sequence[str]) -> None:

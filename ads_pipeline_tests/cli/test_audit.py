@@ -122,8 +122,8 @@ def test_terminal_failures_are_listed_with_reason(cli: CommandLine) -> None:
     assert pages(cli, "audit", "terminal") == objects
     assert cli.run("audit", "terminal", "--customer", "130", "--json").objects == objects[1:2]
     misspelt = cli.run("audit", "terminal", "--query", "campaign_dayly")
-    assert misspelt.lines[0] == "0 terminal failures"
-    assert "campaign_dayly is not in" in misspelt.out
+    assert (misspelt.code, misspelt.out) == (64, "")
+    assert "did you mean campaign_daily?" in misspelt.err
 
 
 def test_attempts_of_matching_partitions_are_listed(cli: CommandLine) -> None:
