@@ -10,6 +10,7 @@ import dagster as dg
 from dagster_pyspark import PySparkResource
 
 from ads_pipeline.ledger.control.control_actions import ControlActions
+from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.write_context import Clock
 from ads_pipeline.orchestration import demo_run, resources
 from ads_pipeline.orchestration.asset_checks import build_check
@@ -92,8 +93,8 @@ def _build_control_actions(settings: Settings) -> dg.ResourceDefinition:
     @dg.resource(description="Control actions on partitions, such as requeue. They cannot record a verdict.")
     def control_actions(_context: dg.InitResourceContext) -> Iterator[ControlActions]:
         settings.home.mkdir(parents=True, exist_ok=True)
-        with ControlActions.opened(settings.database_url, tenancy=settings.tenancy) as actions:
-            yield actions
+        with Ledger.opened(settings.database_url, tenancy=settings.tenancy) as ledger:
+            yield ledger.actions
 
     return control_actions
 

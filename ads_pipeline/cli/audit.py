@@ -63,7 +63,7 @@ def list_actions(settings: Settings, page: Page, *, action: ActionId = None, as_
             _list_changed_partitions(ledger, action, page, as_json=as_json)
             return
         start = None if page.after is None else _logged_action(ledger, page.after)[0]
-        shown, more = page.cut(ledger.list_actions(after=start, limit=page.limit + 1), lambda each: each.action_id)
+        shown, more = page.cut(ledger.audit.page(after=start, limit=page.limit + 1), lambda each: each.action_id)
     blocks = (each for entry in shown for each in _action_blocks(entry))
     write_results(map(fields_of, shown), blocks, [count_of(len(shown), "action"), *more], as_json=as_json)
 
@@ -101,7 +101,7 @@ def list_attempts(settings: Settings, filters: Filters, page: Page, *, as_json: 
     selection = filters.select(settings)
     start = None if page.after is None else _parse_attempt(page.after)
     with open_ledger(settings) as ledger:
-        found = ledger.list_attempts(selection, after=start, limit=page.limit + 1)
+        found = ledger.runs.page_of_attempts(selection, after=start, limit=page.limit + 1)
     shown, more = page.cut(found, lambda each: f"{each.run.key}/{each.attempt_no}")
     notes = [filters.count(len(shown), "attempt"), *more]
     write_results(map(fields_of, shown), _attempt_blocks(shown), notes, as_json=as_json)
@@ -122,7 +122,7 @@ def _list_changed_partitions(ledger: LedgerReader, action_id: str, page: Page, *
     """Write the partitions that an action changed, with the status of each before it."""
     start = None if page.after is None else parse_key(page.after)
     parts = _logged_action(ledger, action_id)
-    found = ledger.list_changed_partitions([each.action_id for each in parts], after=start, limit=page.limit + 1)
+    found = ledger.audit.page_of_partitions([each.action_id for each in parts], after=start, limit=page.limit + 1)
     shown, more = page.cut(found, lambda each: each[0])
     rows = [fields_of(key, action_id=action_id, status_before=before) for key, before in shown]
     blocks = [*(each for part in parts for each in _action_blocks(part)), *table_of(rows, CHANGED_COLUMNS)]
@@ -130,7 +130,7 @@ def _list_changed_partitions(ledger: LedgerReader, action_id: str, page: Page, *
 
 
 def _logged_action(ledger: LedgerReader, action_id: str) -> list[LoggedAction]:
-    found = ledger.action_parts(validate_name("action_id", action_id))
+    found = ledger.audit.parts(validate_name("action_id", action_id))
     if not found:
         raise BadName("action_id", action_id, 'there is no such action; "ads-pipeline audit actions" lists them')
     return found
@@ -142,7 +142,7 @@ def _terminal_failures(
     """Yield page by page, because most failed partitions may not be terminal."""
     actions = OperatorActions(ledger=ledger, policy=settings.retry_policy, today=datetime.now(UTC).date())
     failed = replace(selection, statuses=frozenset({Status.FAILED}))
-    while page := ledger.list_states(failed, after=after):
+    while page := ledger.states.page(failed, after=after):
         found = actions.find_terminal(page)
         yield from ((state, found[state.key]) for state in page if state.key in found)
         after = page[-1].key

@@ -167,7 +167,7 @@ def _find_due(settings: Settings, ledger: LedgerReader, selection: StateFilter, 
 
 def _describe_action(ledger: LedgerReader, action_id: str) -> str:
     """The operator and the reason of a request."""
-    logged = ledger.action_parts(action_id)
+    logged = ledger.audit.parts(action_id)
     return next((f"{part.operator}: {part.reason}" for part in logged), f"action {action_id}")
 
 

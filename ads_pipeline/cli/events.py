@@ -35,7 +35,7 @@ from ads_pipeline.errors import BadCommand, EventsNotFound, RunOpen
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader, RunHead
 from ads_pipeline.ledger.events.snapshots import Follower
-from ads_pipeline.ledger.reader import MAX_PAGE_SIZE
+from ads_pipeline.ledger.state.states import MAX_PAGE_SIZE
 from ads_pipeline.settings import read_settings
 
 MIN_WIDTH_FOR_FULL_IDS: Final = 120  # columns; narrower terminals get shortened run ids

@@ -23,7 +23,7 @@ from ads_pipeline.cli.parsing import parse_filter, parse_window
 from ads_pipeline.cli.raw import raw_runs
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.errors import BadCommand
-from ads_pipeline.ledger.reader import MAX_PAGE_SIZE
+from ads_pipeline.ledger.state.states import MAX_PAGE_SIZE
 from ads_pipeline.settings import read_settings
 
 app: Final = typer.Typer(

@@ -21,7 +21,7 @@ import typer
 from ads_pipeline.cli.output import count_of
 from ads_pipeline.cli.parsing import DateWindow, parse_customers, parse_queries, parse_window
 from ads_pipeline.domain.transitions import Status
-from ads_pipeline.ledger.reader import MAX_PAGE_SIZE
+from ads_pipeline.ledger.state.states import MAX_PAGE_SIZE
 from ads_pipeline.ledger.values import StateFilter
 from ads_pipeline.settings import Settings, read_settings
 

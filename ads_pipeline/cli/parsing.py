@@ -1,8 +1,8 @@
 """Checks the arguments that commands share (dates, customers, queries, runs) and opens the ledger for them."""
 
 import re
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
@@ -140,10 +140,12 @@ def open_ledger_for_writing(settings: Settings) -> AbstractContextManager[Ledger
     return Ledger.opened(settings.database_url, tenancy=settings.tenancy)
 
 
-def open_control_actions(settings: Settings) -> AbstractContextManager[ControlActions]:
+@contextmanager
+def open_control_actions(settings: Settings) -> Iterator[ControlActions]:
     """Open an existing ledger for control actions; verdicts cannot be recorded through it."""
     require_ledger(settings)
-    return ControlActions.opened(settings.database_url, tenancy=settings.tenancy)
+    with Ledger.opened(settings.database_url, tenancy=settings.tenancy) as ledger:
+        yield ledger.actions
 
 
 def open_event_reader(settings: Settings) -> AbstractContextManager[EventReader]:

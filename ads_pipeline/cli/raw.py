@@ -173,7 +173,7 @@ class Tally:
 
 def _verdicts(settings: Settings, selection: StateFilter) -> Verdicts:
     with open_ledger(settings) as ledger:
-        return ledger.last_verdicts(selection)
+        return ledger.runs.last_verdicts(selection)
 
 
 def _find_runs(

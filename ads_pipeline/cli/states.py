@@ -50,14 +50,14 @@ def inspect(settings: Settings, selection: StateFilter, *, after: str | None, li
     """Write a page of states, the number of matching states, and how to get the next page."""
     start, now = None if after is None else parse_key(after), datetime.now(UTC)
     with open_ledger(settings) as ledger:
-        page = ledger.list_states(selection, after=start, limit=limit)
-        tally = ledger.count_by_status(selection, max_count=LARGEST_COUNT)
+        page = ledger.states.page(selection, after=start, limit=limit)
+        tally = ledger.states.count_by_status(selection, max_count=LARGEST_COUNT)
         current = StalenessCalculator(
-            settings.freshness_policies, ledger.code_versions(settings.google_apis.source)
+            settings.freshness_policies, ledger.statuses.get_code_versions(settings.google_apis.source)
         ).calculate(ledger, (state.key for state in page), now=now)
         forecasts = forecast_retries(ledger, page, settings.retry_policy, now=now)
         rest = (
-            ledger.count_by_status(selection, after=page[-1].key, max_count=LARGEST_COUNT)
+            ledger.states.count_by_status(selection, after=page[-1].key, max_count=LARGEST_COUNT)
             if len(page) == limit
             else {}
         )
@@ -83,7 +83,7 @@ def publish() -> None:
         StatusTable.opened(settings.database_url, tenancy=settings.tenancy) as status_table,
     ):
         swept = StalenessCalculator(
-            settings.freshness_policies, ledger.code_versions(settings.google_apis.source)
+            settings.freshness_policies, ledger.statuses.get_code_versions(settings.google_apis.source)
         ).store_changes(status_table, now=datetime.now(UTC))
         written = write_status_file(status_table.read_all(), settings.status_file)
     summary = f"{count_of(written, 'row')} in {settings.status_file}; {swept:,} changed since the last sweep"

@@ -74,7 +74,7 @@ def gaps(
     since, until = _expected_days(settings, days)
     source = settings.google_apis.source
     with open_ledger(settings) as ledger:
-        customer_ids = given or ledger.customers(source)
+        customer_ids = given or ledger.states.customers(source)
         if not customer_ids:
             raise BadCommand("no --customer is given and the ledger has no customers: give at least one --customer")
         readers = Readers(ledger=ledger, warehouse_root=settings.warehouse_root, source=source)

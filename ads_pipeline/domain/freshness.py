@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.errors import BadName
@@ -55,7 +55,7 @@ class Tenancy:
         return self.workspace_id or source
 
 
-_DEFAULT_TENANCY = Tenancy()
+DEFAULT_TENANCY: Final = Tenancy()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -164,7 +164,7 @@ class Staleness:
     reasons: tuple[StaleReason, ...]
 
 
-def make_asset_partition(asset: str, key: PartitionKey, tenancy: Tenancy = _DEFAULT_TENANCY) -> AssetPartition:
+def make_asset_partition(asset: str, key: PartitionKey, tenancy: Tenancy = DEFAULT_TENANCY) -> AssetPartition:
     """The status key of a partition in the `raw` or `warehouse` asset of its query."""
     return AssetPartition(
         tenant_id=tenancy.tenant_id,

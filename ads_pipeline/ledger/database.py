@@ -4,10 +4,10 @@ The SQL statements are in `reader` and in the folders of the ledger.
 """
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 import tenacity
@@ -139,6 +139,11 @@ def transact(engine: sa.Engine, work: Callable[[sa.Connection], T]) -> T:
         raise LedgerUnavailable(
             "the ledger's database is busy: concurrent writes kept changing the same rows"
         ) from error
+
+
+def fetch(engine: sa.Engine, statement: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
+    """Return the rows of a query, in a transaction of its own."""
+    return transact(engine, lambda connection: connection.execute(statement).all())
 
 
 def use_one_snapshot(connection: sa.Connection) -> None:

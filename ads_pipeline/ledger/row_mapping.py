@@ -55,6 +55,15 @@ def same_key(left: sa.FromClause, right: sa.FromClause) -> sa.ColumnElement[bool
     return sa.and_(*(left.c[name] == right.c[name] for name in KEY))
 
 
+def has_key(table: sa.FromClause, key: PartitionKey) -> list[sa.ColumnElement[bool]]:
+    """The conditions that a row belongs to a partition."""
+    return [table.c[name] == getattr(key, name) for name in KEY]
+
+
+def key_literals(key: PartitionKey) -> list[sa.ColumnElement[Any]]:
+    return [sa.literal(getattr(key, name), KEY_TYPES[name]) for name in KEY]
+
+
 def encode_key(key: PartitionKey) -> dict[str, Any]:
     return {
         "source": key.source,

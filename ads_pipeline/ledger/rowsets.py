@@ -5,12 +5,14 @@ cost of building, sending and planning it does not grow with the rows.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql.psycopg2 import PGDialect_psycopg2
 from sqlalchemy.types import TypeEngine
+
+from ads_pipeline.ledger import database
 
 ROWSET: Final = "rowset"  # the name of the parameter and of the FROM clause
 Rows = Iterable[Mapping[str, Any]]
@@ -39,6 +41,11 @@ class RowStatement:
         if self._one is not None and len(row_list) == 1:
             return self._one.execute(connection, _encode(row_list[0]))
         return connection.execute(self._many, {ROWSET: _encode(row_list)})
+
+    def fetch(self, engine: sa.Engine, rows: Rows) -> Sequence[sa.Row[Any]]:
+        """Execute the statement in a transaction of its own, and return its rows."""
+        row_list = list(rows)
+        return database.transact(engine, lambda connection: self.execute(connection, row_list).all())
 
 
 class _Prepared:

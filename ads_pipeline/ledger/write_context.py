@@ -6,7 +6,7 @@ by key, claims by key, then the head row of its own run.
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
@@ -14,6 +14,7 @@ from ads_pipeline.domain.freshness import Tenancy
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.domain.transitions import PartitionState, Status
+from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.events.append_statements import EventStatements
 from ads_pipeline.ledger.events.event_rows import EventEncoder, add_positions
@@ -22,6 +23,7 @@ from ads_pipeline.ledger.state.write_statements import WriteStatements
 from ads_pipeline.ledger.status.partition_status import PartitionStatuses
 from ads_pipeline.ledger.tables import instant_text
 
+T = TypeVar("T")
 Clock = Callable[[], datetime]
 
 
@@ -29,13 +31,23 @@ class WriteContext:
     """The prepared statements, clock and lease of one writer. Its events have one origin."""
 
     def __init__(
-        self, dialect: str, *, clock: Clock | None, origin: EventOrigin, tenancy: Tenancy, lease: Lease | None = None
+        self,
+        engine: sa.Engine,
+        *,
+        clock: Clock | None,
+        origin: EventOrigin,
+        tenancy: Tenancy,
+        lease: Lease | None = None,
     ) -> None:
+        self.engine, self.origin, dialect = engine, origin, engine.dialect.name
         self.statements = WriteStatements(dialect)
         self.statuses = PartitionStatuses(dialect, tenancy)
         self.event_encoder = EventEncoder(origin)
         self.clock, self.lease = clock, lease
         self._append = EventStatements(dialect).append
+
+    def transact(self, work: Callable[[sa.Connection], T]) -> T:
+        return database.transact(self.engine, work)
 
     def read_clock(self, connection: sa.Connection) -> datetime:
         return self.clock() if self.clock else connection.scalars(self.statements.read_clock).one()
@@ -52,6 +64,7 @@ class WriteContext:
             self.lease.require_claims(connection, keys)
 
     def insert_pending(self, connection: sa.Connection, keys: Iterable[PartitionKey], now: datetime) -> int:
+        """Insert a pending row for each partition that has no row. Return the number of inserted rows."""
         values = {"status": Status.PENDING, "updated_at": instant_text(now)}
         return self.statements.insert_pending.execute(connection, (encode_key(key) | values for key in keys)).rowcount
 

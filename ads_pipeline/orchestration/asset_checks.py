@@ -35,7 +35,7 @@ def build_check(name: str, *, source: str, partitions: dg.MultiPartitionsDefinit
         keys = parse_partition_names(context.partition_keys, source=source, query_name=name)
         granted = list(claim_partitions(context, run_resources, keys).granted)
         validation = run_resources.pipeline(pyspark.spark_session).validation
-        judged = validation.judge(run_resources.ledger.unjudged_runs(granted))
+        judged = validation.judge(run_resources.ledger.runs.unjudged(granted))
         yield from _evaluate(context, run_resources, raw_asset_key(name), granted, judged)
         yield dg.Output(None)
 
@@ -55,7 +55,7 @@ def _evaluate(
     )
     staleness = resources.staleness.calculate(resources.ledger, keys, now=datetime.now(UTC))
     judgements = {judgement.verdict.run: judgement for judgement in judged.judgements}
-    for key, (registered, outcome) in resources.ledger.newest_runs(keys).items():
+    for key, (registered, outcome) in resources.ledger.runs.newest(keys).items():
         run, storage_id = registered.run, storage_ids.get(key.dagster_key)
         yield dg.AssetCheckEvaluation(
             asset_key=asset,

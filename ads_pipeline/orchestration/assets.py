@@ -87,9 +87,9 @@ def _build_warehouse(name: str, query: Query, source: str, shared: dict[str, Any
 def _load(resources: RunResources, loader: Loader, keys: list[PartitionKey]) -> dict[PartitionKey, dict[str, Any]]:
     """Load partitions and return the metadata of each published one."""
     ledger = resources.ledger
-    before, cost_before = ledger.pointers(keys), _sum_cost(resources, keys)
+    before, cost_before = ledger.publications.pointers(keys), _sum_cost(resources, keys)
     result = loader.load(keys)
-    after, cost_after = ledger.pointers(run.key for run in result.published), _sum_cost(resources, keys)
+    after, cost_after = ledger.publications.pointers(run.key for run in result.published), _sum_cost(resources, keys)
     staleness = resources.staleness.calculate(ledger, after, now=datetime.now(UTC))
     return {
         key: describe_load(pointer, before.get(key), cost=cost_after.get(key), cost_before=cost_before.get(key))

@@ -78,13 +78,13 @@ class PartitionStateIOManager(dg.IOManager):
     def _register(self, runs: Sequence[Run], keys: list[PartitionKey]) -> MetadataByKey:
         """Register sealed runs and describe the newest run of each partition."""
         register_runs(runs, raw=self._resources.raw, ledger=self._resources.ledger)
-        newest = self._resources.ledger.newest_runs(keys)
+        newest = self._resources.ledger.runs.newest(keys)
         return {key: describe_run(registered) for key, (registered, _outcome) in newest.items()}
 
     def load_input(self, context: dg.InputContext) -> list[PartitionKey]:
         """Return the partitions of the run whose status is success."""
         keys = self._parse(context.asset_partition_keys, context.asset_key)
-        states = self._resources.ledger.states(keys)
+        states = self._resources.ledger.states.get_many(keys)
         return [key for key in keys if states[key].status is Status.SUCCESS]
 
     def _failure(self, missing: list[PartitionKey], held: Holders, *, total: int) -> dg.Failure:
@@ -107,7 +107,7 @@ class PartitionStateIOManager(dg.IOManager):
         publications = {
             publication.state.key: publication
             for day in sorted({key.logical_date for key in keys})
-            for publication in self._resources.ledger.publication_statuses_of_query(
+            for publication in self._resources.ledger.publications.of_query(
                 source=source, query_name=query_name, since=day, until=day
             )
         }

@@ -80,7 +80,9 @@ class RunResources(SensorResources):
 
     @property
     def staleness(self) -> StalenessCalculator:
-        return StalenessCalculator(self.settings.freshness_policies, self.ledger.code_versions(self.source_name))
+        return StalenessCalculator(
+            self.settings.freshness_policies, self.ledger.statuses.get_code_versions(self.source_name)
+        )
 
     def claim(self, keys: Sequence[PartitionKey]) -> ClaimResult:
         """Claim partitions that no other run holds, and emit StepStarted for each.

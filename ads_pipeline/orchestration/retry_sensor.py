@@ -43,10 +43,11 @@ def build_retry_sensor(
         policy, source, today = sensor_resources.settings.retry_policy, sensor_resources.source_name, now().date()
         if not sensor_resources.source.can_fetch:
             return dg.SensorResult(
-                skip_reason=EXTERNAL_SOURCE % control_actions.retry_queue.schedule_failures(policy, today=today)
+                skip_reason=EXTERNAL_SOURCE % control_actions.schedule_failures(policy, today=today)
             )
-        actions = OperatorActions(ledger=control_actions, policy=policy, today=today)
-        slots = MAX_PARTITIONS_IN_PROGRESS - sum(control_actions.retry_queue.count_claimed(source, today).values())
+        actions = OperatorActions(ledger=sensor_resources.ledger, policy=policy, today=today)
+        claimed = sensor_resources.ledger.retry_queue.count_claimed(source, today)
+        slots = MAX_PARTITIONS_IN_PROGRESS - sum(claimed.values())
         requeued = actions.requeue_due(control_actions, _build_request(now()), source=source, slots=slots)
         if requeued.changed:
             context.log.info(

@@ -65,7 +65,7 @@ def build_sensors(
         reasons = {
             publication.state.key: str(publication.state.current_run_id)
             for name in query_names
-            for publication in sensor_resources.ledger.publication_statuses_of_query(
+            for publication in sensor_resources.ledger.publications.of_query(
                 source=sensor_resources.source_name, query_name=name, since=since, until=until
             )
             if _is_load_due(publication, now())

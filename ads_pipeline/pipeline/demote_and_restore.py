@@ -35,8 +35,8 @@ def find_earlier_accepted(ledger: LedgerReader, state: PartitionState) -> Run | 
 
     Only the last verdict on each run counts, so a demoted run is never returned.
     """
-    outcomes = {attempt.run: attempt.outcome for attempt in ledger.attempts(state.key)}
-    runs = [registered.run for registered in ledger.runs(state.key)]
+    outcomes = {attempt.run: attempt.outcome for attempt in ledger.runs.attempts(state.key)}
+    runs = [registered.run for registered in ledger.runs.registered(state.key)]
     if state.status is Status.SUCCESS:
         runs = runs[: runs.index(Run(key=state.key, run_id=str(state.current_run_id)))]
     return next((run for run in reversed(runs) if outcomes.get(run) is Outcome.ACCEPTED), None)
@@ -60,7 +60,7 @@ def restore(pipeline: Pipeline, ledger: LedgerReader, runs: Sequence[Run], reque
     judging = pipeline.validation.evaluate(runs, validation_id=f"restore-{request.action_id}")
     verdicts: list[Verdict] = []
     problems = {run.key: str(error) for run, error in judging.unjudged.items()}
-    states = ledger.states(run.key for run in runs)
+    states = ledger.states.get_many(run.key for run in runs)
     for judgement in judging.judgements:
         verdict = judgement.verdict
         state = states[verdict.run.key]

@@ -77,10 +77,10 @@ class Validation:
         """
         rejections = [verdict for verdict in verdicts if verdict.outcome is Outcome.REJECTED]
         if rejections:
-            demotions = self.ledger.begin_demotions(rejections, cause=cause)
+            demotions = self.ledger.verdicts.begin_demotions(rejections, cause=cause)
             self.loader.remove_hidden_rows(verdict.run.key for verdict in demotions)
         try:
-            return self.ledger.record_verdicts(verdicts, cause=cause), ()
+            return self.ledger.verdicts.record(verdicts, cause=cause), ()
         except VerdictsRefused as error:
             return [each for each in error.recorded if isinstance(each, VerdictResult)], error.refusals
 

@@ -58,7 +58,7 @@ class Loader:
         skipped. Raises WarehouseUnavailable when the table cannot be written.
         """
         ready, skipped = list[PartitionState](), list[PartitionState]()
-        for state in self.ledger.states(keys).values():
+        for state in self.ledger.states.get_many(keys).values():
             (ready if state.status is Status.SUCCESS else skipped).append(state)
         results = [LoadResult(skipped=tuple(skipped))]
         with self.report_progress("loading", len(ready)) as advance:
@@ -68,14 +68,16 @@ class Loader:
                     advance(len(batch))
         result = _combine(results)
         if result.unreadable:
-            self.ledger.record_failed_loads({run: str(error) for run, error in result.unreadable.items()})
+            self.ledger.loads.record_failed({run: str(error) for run, error in result.unreadable.items()})
         return result
 
     def remove_hidden_rows(self, keys: Iterable[PartitionKey]) -> None:
         """Remove the rows of these partitions whose runs readers may not see."""
         for table_keys in group_by(keys, lambda key: (key.source, key.query_name)).values():
             self.warehouse.remove(
-                self.spark, table_keys, is_removable=lambda runs: set(runs) - self.ledger.readable_runs(runs)
+                self.spark,
+                table_keys,
+                is_removable=lambda runs: set(runs) - self.ledger.publications.readable_runs(runs),
             )
 
     def _load_batch(self, states: Sequence[PartitionState]) -> LoadResult:
@@ -116,8 +118,8 @@ class Loader:
             for contract, group in group_by(payloads.values(), contract_key).items()
         )
         rows = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), frames)
-        written = self.warehouse.replace(self.spark, rows, loads, is_publishable=self.ledger.publishable_runs)
-        pointers = self.ledger.publish(
+        written = self.warehouse.replace(self.spark, rows, loads, is_publishable=self.ledger.loads.publishable_runs)
+        pointers = self.ledger.loads.publish(
             [Publication(run=load.run, table_version=written.table_version) for load in written.loads]
         )
         if pointers.superseded:  # they lost their authority between the commit and the pointer

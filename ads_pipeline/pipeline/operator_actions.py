@@ -107,15 +107,15 @@ class OperatorActions:
 
         The lanes are filled separately, so a long queue in one does not block the other.
         """
-        queue = control_actions.retry_queue
-        queue.schedule_failures(self._policy, today=self._today)
+        queue = self._ledger.retry_queue
+        control_actions.schedule_failures(self._policy, today=self._today)
         due = list[PartitionKey]()
         for lane, waiting in self._find_due_requests(source, slots).items():
             if len(waiting) < slots:
                 limit = slots - len(waiting)
                 due += queue.find_due(self._policy, lane, source=source, today=self._today, limit=limit)
         attempts = {key: retry.attempt_no for key, retry in queue.find_scheduled(due).items()}
-        failed = [state for state in control_actions.states(due).values() if state.status is Status.FAILED]
+        failed = [state for state in self._ledger.states.get_many(due).values() if state.status is Status.FAILED]
         states = [state for state in failed if state.attempt_count == attempts.get(state.key)]
         if not states:
             return ActionResult(changed=(), unchanged=(), refused=())
@@ -144,8 +144,8 @@ class OperatorActions:
         """The selected states that permit the action. Only partitions selected by name get a skip reason."""
         if isinstance(selection, StateFilter):
             statuses = CANDIDATES[action] & (selection.statuses or CANDIDATES[action])
-            return list(self._ledger.iter_states(replace(selection, statuses=statuses))), {}
-        states = list(self._ledger.states(selection).values())
+            return list(self._ledger.states.iterate(replace(selection, statuses=statuses))), {}
+        states = list(self._ledger.states.get_many(selection).values())
         skipped = {}
         for state in states:
             try:

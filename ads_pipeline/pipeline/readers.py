@@ -64,8 +64,8 @@ class Readers:
 
         Every day is expected for each of the customers; by default for all customers in the ledger.
         """
-        expected = self._ledger.customers(self._source) if customers is None else sorted(set(customers))
-        found = self._ledger.publication_statuses_of_query(
+        expected = self._ledger.states.customers(self._source) if customers is None else sorted(set(customers))
+        found = self._ledger.publications.of_query(
             source=self._source, query_name=query_name, since=since, until=until
         )
         publications = {publication.state.key: publication for publication in found}
@@ -91,7 +91,9 @@ class Readers:
             number = read_newest_version(table)
             if number is None:
                 return None
-            visible = self._ledger.visible_runs(source=self._source, query_name=query_name, since=since, until=until)
+            visible = self._ledger.publications.visible_runs(
+                source=self._source, query_name=query_name, since=since, until=until
+            )
             version = TableVersion(table=table, version=number, visible_runs=visible.runs)
             if visible.table_version <= number:
                 break

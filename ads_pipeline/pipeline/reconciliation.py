@@ -157,12 +157,14 @@ class ReconcilePlanner:
         The table is read before the ledger, so that a load that ends in between is not reported as a difference.
         """
         held = self._warehouse.read_held_partitions(source=source, query_name=query_name, since=since, until=until)
-        expected = self._ledger.expected_contents(source=source, query_name=query_name, since=since, until=until)
+        expected = self._ledger.publications.expected_contents(
+            source=source, query_name=query_name, since=since, until=until
+        )
         candidates = _find_candidates(source, query_name, expected, held)
         publications = [
             publication
             for first in range(0, len(candidates), PARTITIONS_PER_QUERY)
-            for publication in self._ledger.publication_statuses(candidates[first : first + PARTITIONS_PER_QUERY])
+            for publication in self._ledger.publications.get_many(candidates[first : first + PARTITIONS_PER_QUERY])
         ]
         current = {publication.state.key: publication.state.current_run_id for publication in publications}
         found = {key: held[key] for key in candidates if key in held}
@@ -175,14 +177,14 @@ class ReconcilePlanner:
             publications,
             found,
             demotions=self._open_demotions(source, query_name, since, until),
-            readable=self._ledger.readable_runs(others),
+            readable=self._ledger.publications.readable_runs(others),
         )
 
     def _open_demotions(
         self, source: str, query_name: str, since: date | None, until: date | None
     ) -> Sequence[Verdict]:
         first, last = since or date.min, until or date.max
-        demotions = self._ledger.open_demotions(source=source, query_name=query_name)
+        demotions = self._ledger.publications.open_demotions(source=source, query_name=query_name)
         return [verdict for verdict in demotions if first <= verdict.run.key.logical_date <= last]
 
 

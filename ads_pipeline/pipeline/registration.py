@@ -51,10 +51,10 @@ def register_runs(runs: Iterable[Run], *, raw: RawRuns, ledger: Ledger) -> Regis
 def _register_unchanged(registrations: list[RunRegistration], ledger: Ledger) -> set[Run]:
     """Register all runs but those that are registered with another seal; return those."""
     try:
-        ledger.register(registrations)
+        ledger.registrations.register(registrations)
     except RunChanged as error:
         changed = {each.run for each in registrations if str(each.run) in error.runs}
-        ledger.register([each for each in registrations if each.run not in changed])
+        ledger.registrations.register([each for each in registrations if each.run not in changed])
         return changed
     return set()
 

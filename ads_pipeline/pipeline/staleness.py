@@ -75,8 +75,8 @@ class StalenessCalculator:
     ) -> dict[PartitionKey, PartitionStaleness]:
         """Compute the staleness of each partition, in the order of the keys."""
         distinct = list(dict.fromkeys(keys))
-        raw = ledger.partition_statuses(RAW, distinct)
-        warehouse = ledger.partition_statuses(WAREHOUSE, distinct)
+        raw = ledger.statuses.get_many(RAW, distinct)
+        warehouse = ledger.statuses.get_many(WAREHOUSE, distinct)
         return {
             key: PartitionStaleness(
                 raw=self._describe(raw[key], None, now),

@@ -57,7 +57,7 @@ def measure() -> Iterator[Ratio]:
     try:
         with Ledger.opened(server.get_uri(driver="psycopg2")) as ledger:
             for run_id in ("history-1", "history-2", "history-3"):
-                ledger.record_verdicts(_create_verdicts(ledger, OUR_KEYS, run_id))
+                ledger.verdicts.record(_create_verdicts(ledger, OUR_KEYS, run_id))
             _run(connection, BASELINE_TABLES)
             _run(connection, "ANALYZE")  # autovacuum does it within a minute, and both sides need it
             for table in ("baseline_state", "partition_state"):
@@ -85,7 +85,7 @@ def _measure_batch(ledger: Ledger, connection: Any, table: str) -> Ratio:
 
     return compare(
         "recording 1,000 verdicts in one transaction",
-        lambda number: ledger.record_verdicts(verdicts[number]),
+        lambda number: ledger.verdicts.record(verdicts[number]),
         upsert,
         baseline_name=f"a multi-row upsert of {table}",
         rounds=rounds,
@@ -122,7 +122,7 @@ def _measure_single(ledger: Ledger, connection: Any, attempts: str, state: str, 
 def _create_verdicts(ledger: Ledger, keys: list[PartitionKey], run_id: str) -> list[Verdict]:
     """Register a run of each key and return an acceptance of it."""
     runs = [Run(key=key, run_id=run_id) for key in keys]
-    ledger.register([RunRegistration(run=run, schema_version="1", record_count=5) for run in runs])
+    ledger.registrations.register([RunRegistration(run=run, schema_version="1", record_count=5) for run in runs])
     return [Verdict(run=run, outcome=Outcome.ACCEPTED, rows_read=5) for run in runs]
 
 

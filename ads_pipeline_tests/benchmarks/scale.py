@@ -27,7 +27,7 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.retry import Lane, RetryPolicy
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.control.control_actions import ControlActions
+from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.pipeline.operator_actions import OperatorActions
 from ads_pipeline.settings import Settings, read_settings
 from ads_pipeline_tests.benchmarks.ratios import Figure, measure_time
@@ -102,7 +102,7 @@ def _measure_database(name: str, environ: Mapping[str, str]) -> Iterator[Figure]
 def _measure_retry_queue(name: str, settings: Settings) -> Iterator[Figure]:
     """Finding due retries of both lanes on the last day, with the default policy and without an age limit."""
     today = FIRST_DAY + timedelta(days=SHAPE.days)
-    with ControlActions.opened(settings.database_url) as ledger:
+    with Ledger.opened(settings.database_url) as ledger:
         for description, policy in {
             "": settings.retry_policy,
             " without an age limit": RetryPolicy(max_age=timedelta(days=9_999)),
@@ -128,7 +128,7 @@ def _measure_retry_queue(name: str, settings: Settings) -> Iterator[Figure]:
         )
 
 
-def _schedule_again(ledger: ControlActions, settings: Settings, today: date) -> None:
+def _schedule_again(ledger: Ledger, settings: Settings, today: date) -> None:
     if ledger.retry_queue.schedule_failures(settings.retry_policy, today=today):
         raise AssertionError("a failure was scheduled twice")
 

@@ -96,7 +96,7 @@ def test_pages_cover_every_action_once(cli: CommandLine) -> None:
     """Actions with the same timestamp are each listed once."""
     with open_ledger(cli) as ledger:
         for number in range(5):
-            ledger.execute(Action.REPROCESS, SUCCESSFUL, action_request(f"a-{number}"))
+            ledger.actions.execute(Action.REPROCESS, SUCCESSFUL, action_request(f"a-{number}"))
     whole = cli.run("audit", "actions", "--json").objects
     assert pages(cli, "audit", "actions") == whole
     assert len(whole) == 6

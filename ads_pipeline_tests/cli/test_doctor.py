@@ -59,7 +59,7 @@ def execute_sql(cli: CommandLine, *statements: str) -> None:
 
 def current_run(cli: CommandLine) -> Run:
     with LedgerInspection.opened(f"sqlite:///{cli.home / 'ledger.db'}") as ledger:
-        run_id = ledger.state(PARTITION).current_run_id
+        run_id = ledger.states.get(PARTITION).current_run_id
     assert run_id is not None
     return Run(key=PARTITION, run_id=run_id)
 
@@ -289,7 +289,7 @@ def test_unfinished_demotion_is_an_error_after_an_hour(
     """Before that it may still be running, so it is a warning."""
     run = current_run(healthy_cli)
     with Ledger.opened(f"sqlite:///{healthy_cli.home / 'ledger.db'}") as ledger:
-        ledger.begin_demotions([rejection(run, validation_id="v2")])
+        ledger.verdicts.begin_demotions([rejection(run, validation_id="v2")])
     healthy_cli.run("events", "follow", "--once")
     execute_sql(healthy_cli, f"UPDATE demotions SET started_at = '{instant_text(datetime.now(UTC) - age)}'")
     finding = find_only_problem(healthy_cli)
@@ -316,7 +316,7 @@ def open_run(cli: CommandLine, silence: timedelta) -> str:
     """Create an open run whose newest event has this age."""
     with Ledger.opened(f"sqlite:///{cli.home / 'ledger.db'}") as ledger:
         run_id = ledger.origin.run_id
-        ledger.execute(Action.REPROCESS, [PARTITION], action_request())
+        ledger.actions.execute(Action.REPROCESS, [PARTITION], action_request())
     cli.run("events", "follow", "--once")
     at = instant_text(datetime.now(UTC) - silence)
     execute_sql(
@@ -495,7 +495,7 @@ def test_postgres_gives_the_same_findings(postgres_url: str, tmp_path: Path) -> 
     assert (result.code, result.lines[-1]) == (0, "no findings; 1 check skipped")
     with Ledger.opened(postgres_url) as ledger:
         accepted_runs(ledger, keys(2))
-        ledger.begin_demotions([rejection(Run(key=keys(1)[0], run_id="r1"), validation_id="v2")])
+        ledger.verdicts.begin_demotions([rejection(Run(key=keys(1)[0], run_id="r1"), validation_id="v2")])
     cli.run("events", "follow", "--once")
     findings = {(each["check"], each["severity"]) for each in find_problems(cli)}
     assert findings == {("raw", "error"), ("tables", "warning"), ("demotions", "warning")}

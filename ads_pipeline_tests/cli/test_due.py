@@ -6,8 +6,8 @@ import pytest
 
 from ads_pipeline.cli.explain.forecast import forecast_retries
 from ads_pipeline.domain.retry import Lane, RetryPolicy
-from ads_pipeline.ledger.control.control_actions import ControlActions
 from ads_pipeline.ledger.control.leases import Lease
+from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.values import FailedFetch
 from ads_pipeline_tests.cli.actions.builders import (
     DAY,
@@ -66,8 +66,8 @@ def test_failure_is_due_after_its_delay(cli: CommandLine) -> None:
     assert cli.run("state", "due").lines == ["nothing is due"]
     clock = FakeClock()
     clock.now = max(each.due_at for each in scheduled.values() if each.due_at) + timedelta(seconds=1)
-    with ControlActions.opened(ledger_url(cli), clock=clock) as actions:
-        due = actions.retry_queue.find_due(POLICY, Lane.FRESH, source="google_ads", today=TODAY)
+    with Ledger.opened(ledger_url(cli), clock=clock) as ledger:
+        due = ledger.retry_queue.find_due(POLICY, Lane.FRESH, source="google_ads", today=TODAY)
     assert set(due) == set(FAILED)
 
 
@@ -97,7 +97,7 @@ def test_parked_query_that_is_undefined_can_be_released(cli: CommandLine) -> Non
         key=recent_key(7, "old_query"), error_class="unrecognized_field", error_message="no such field"
     )
     with open_ledger(cli) as ledger:
-        ledger.record_failed_fetches([failed], POLICY, today=TODAY)
+        ledger.actions.record_failed_fetches([failed], POLICY, today=TODAY)
     assert cli.run("state", "release", "--query", "old_query", *REASON).lines[0] == "released query old_query"
 
 
@@ -172,8 +172,8 @@ def test_failed_fetch_delays_a_request(cli: CommandLine) -> None:
     cli.run("state", "retry", str(FAILED[0]), *REASON)
     failed = FailedFetch(key=FAILED[0], error_class="fetch_failed", error_message="no answer")
     with open_ledger(cli) as ledger:
-        (retry,) = ledger.record_failed_fetches([failed], POLICY, today=TODAY)
-        state = ledger.state(FAILED[0])
+        (retry,) = ledger.actions.record_failed_fetches([failed], POLICY, today=TODAY)
+        state = ledger.states.get(FAILED[0])
         forecast = forecast_retries(ledger, [state], POLICY, now=retry.failed_at)[FAILED[0]]
     assert forecast.request is not None
     assert forecast.next_at == retry.due_at

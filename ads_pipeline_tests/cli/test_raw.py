@@ -45,10 +45,10 @@ def create_runs_in_each_state(cli: CommandLine) -> None:
     older = run(key(day=4), "r0")
     seal(cli, older, *runs)
     with Ledger.opened(f"sqlite:///{cli.home / 'ledger.db'}") as ledger:
-        ledger.register(
+        ledger.registrations.register(
             [RunRegistration(run=each, schema_version="1", record_count=3) for each in (older, *runs[1:])]
         )
-        ledger.record_verdicts([rejection(runs[2]), acceptance(older), acceptance(runs[3])])
+        ledger.verdicts.record([rejection(runs[2]), acceptance(older), acceptance(runs[3])])
         publish_runs(ledger, runs[3])
 
 

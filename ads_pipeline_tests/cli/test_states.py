@@ -154,7 +154,7 @@ def test_error_messages_are_escaped(empty_cli: CommandLine) -> None:
     """A message with control characters or markup is printed escaped, on one line."""
     bad = run(key(), "r1")
     with Ledger.opened(f"sqlite:///{empty_cli.home / 'ledger.db'}") as ledger:
-        ledger.register([RunRegistration(run=bad, schema_version="1", record_count=1)])
+        ledger.registrations.register([RunRegistration(run=bad, schema_version="1", record_count=1)])
         record_verdict(
             ledger, Verdict(run=bad, outcome=Outcome.REJECTED, error_class="row_contract", error_message=HOSTILE)
         )
@@ -170,7 +170,7 @@ def test_data_column_shows_staleness_beside_status(empty_cli: CommandLine) -> No
     with Ledger.opened(f"sqlite:///{empty_cli.home / 'ledger.db'}") as ledger:
         accepted_runs(ledger, [key()])
         assert _row_cells(empty_cli) == ["success", "3", "1", "not", "loaded"]
-        ledger.publish([Publication(run=run(key(), "r1"), table_version=0)])
+        ledger.loads.publish([Publication(run=run(key(), "r1"), table_version=0)])
         assert _row_cells(empty_cli) == ["success", "3", "1", "current"]
         (newer, worse) = registered_runs(ledger, key(), "r2", "r3")
         record_verdict(ledger, acceptance(newer))
@@ -181,7 +181,7 @@ def test_data_column_shows_staleness_beside_status(empty_cli: CommandLine) -> No
             ["UPSTREAM_CHANGED"],
         )
         assert output["warehouse_stale_since"] == output["raw_last_materialization_at"]
-        ledger.publish([Publication(run=newer, table_version=1)])
+        ledger.loads.publish([Publication(run=newer, table_version=1)])
         record_verdict(ledger, rejection(worse))
         assert _row_cells(empty_cli) == ["success", "3", "3", "bad", "rerun"]
         (output,) = empty_cli.run("state", "inspect", "--json").objects

@@ -93,7 +93,7 @@ def test_three_partitions_are_missing(loaded: LoadedDemo) -> None:
 
 def test_restated_day_has_the_newer_run(loaded: LoadedDemo) -> None:
     """The newer run has the authority, the same cost and more conversions."""
-    state = loaded.deployment.ledger.state(loaded.demo.restated.key)
+    state = loaded.deployment.ledger.states.get(loaded.demo.restated.key)
     assert (state.current_run_id, state.attempt_count) == (loaded.demo.restated.run_id, 2)
     before, now = (rows_of(loaded.deployment.raw, run) for run in (loaded.demo.original, loaded.demo.restated))
     assert [row["cost_micros"] for row in before] == [row["cost_micros"] for row in now]
@@ -102,7 +102,7 @@ def test_restated_day_has_the_newer_run(loaded: LoadedDemo) -> None:
 
 def test_empty_day_is_a_success(loaded: LoadedDemo) -> None:
     """A partition without rows is a success and no gap."""
-    state = loaded.deployment.ledger.state(loaded.demo.empty.key)
+    state = loaded.deployment.ledger.states.get(loaded.demo.empty.key)
     assert (state.status, state.record_count) == (Status.SUCCESS, 0)
 
 

@@ -72,34 +72,34 @@ def rejection(run: Run, message: str | None = None, *, validation_id: str = "") 
 def registered_runs(ledger: Ledger, partition: PartitionKey, *run_ids: str) -> list[Run]:
     """Register runs of a partition, oldest first, and return them."""
     runs = [run(partition, run_id) for run_id in run_ids]
-    ledger.register(sealed_runs(*runs))
+    ledger.registrations.register(sealed_runs(*runs))
     return runs
 
 
 def accepted_runs(ledger: Ledger, partitions: Iterable[PartitionKey], run_id: str = "r1") -> list[VerdictResult]:
     """Register and accept one run for each partition."""
     runs = [run(partition, run_id) for partition in partitions]
-    ledger.register(sealed_runs(*runs))
-    return ledger.record_verdicts([acceptance(run) for run in runs])
+    ledger.registrations.register(sealed_runs(*runs))
+    return ledger.verdicts.record([acceptance(run) for run in runs])
 
 
 def record_verdict(ledger: Ledger, verdict: Verdict) -> VerdictResult:
     """Record one verdict, or raise the error for which it is refused."""
     try:
-        return ledger.record_verdicts([verdict])[0]
+        return ledger.verdicts.record([verdict])[0]
     except VerdictsRefused as refused:
         raise refused.refusals[0] from None
 
 
 def publish_runs(ledger: Ledger, *runs: Run) -> PublishResult:
-    return ledger.publish([Publication(run=each, table_version=1) for each in runs])
+    return ledger.loads.publish([Publication(run=each, table_version=1) for each in runs])
 
 
 def load_records(ledger: Ledger, partition: PartitionKey) -> Sequence[sa.Row[Any]]:
     """Return the load records of a partition, oldest first."""
     table = tables.load_records
     statement = sa.select(table).where(*(table.c[name] == getattr(partition, name) for name in tables.KEY))
-    return database.transact(ledger._engine, lambda c: c.execute(statement.order_by(table.c.loaded_at)).all())
+    return database.transact(ledger.engine, lambda c: c.execute(statement.order_by(table.c.loaded_at)).all())
 
 
 @contextmanager

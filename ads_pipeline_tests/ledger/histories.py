@@ -51,25 +51,25 @@ def _partition(partition_no: int) -> PartitionKey:
 def _reject(ledger: Ledger, step: Step, run: Run, _number: int) -> None:
     """Begin a demotion where the run has authority, like the pipeline, then record the rejection."""
     verdict = rejection(run, validation_id=step.validation_id)
-    ledger.begin_demotions([verdict])
-    ledger.record_verdicts([verdict])
+    ledger.verdicts.begin_demotions([verdict])
+    ledger.verdicts.record([verdict])
 
 
 Operation = Callable[[Ledger, Step, Run, int], object]
 OPERATIONS: Mapping[str, Operation] = {
-    "register": lambda ledger, _step, run, _number: ledger.register(sealed_runs(run)),
-    "register damaged": lambda ledger, _step, run, _number: ledger.register(damaged_runs(run)),
-    "accept": lambda ledger, step, run, _number: ledger.record_verdicts([acceptance(run, step.validation_id)]),
+    "register": lambda ledger, _step, run, _number: ledger.registrations.register(sealed_runs(run)),
+    "register damaged": lambda ledger, _step, run, _number: ledger.registrations.register(damaged_runs(run)),
+    "accept": lambda ledger, step, run, _number: ledger.verdicts.record([acceptance(run, step.validation_id)]),
     "reject": _reject,
-    "begin demotion": lambda ledger, step, run, _number: ledger.begin_demotions(
+    "begin demotion": lambda ledger, step, run, _number: ledger.verdicts.begin_demotions(
         [rejection(run, validation_id=step.validation_id)]
     ),
-    "execute": lambda ledger, step, run, number: ledger.execute(
+    "execute": lambda ledger, step, run, number: ledger.actions.execute(
         step.action, [run.key], action_request(f"action-{number}")
     ),
     "publish": lambda ledger, _step, run, _number: publish_runs(ledger, run),
-    "fail to load": lambda ledger, _step, run, _number: ledger.record_failed_loads({run: "no room"}),
-    "insert pending": lambda ledger, _step, run, _number: ledger.insert_pending([run.key]),
+    "fail to load": lambda ledger, _step, run, _number: ledger.loads.record_failed({run: "no room"}),
+    "insert pending": lambda ledger, _step, run, _number: ledger.registrations.insert_pending([run.key]),
 }
 
 # The clock goes back before some of the control actions.

@@ -30,11 +30,11 @@ APPEND_ONLY = ("runs", "attempts", "load_records", "control_actions", "control_a
 def filled_ledger(ledger: Ledger) -> Ledger:
     """A success from run r1, loaded, with a rejected r2; and a withdrawn partition."""
     first, second = registered_runs(ledger, K, "r1", "r2")
-    ledger.record_verdicts([acceptance(first), rejection(second)])
-    ledger.publish([Publication(run=first, table_version=0)])
+    ledger.verdicts.record([acceptance(first), rejection(second)])
+    ledger.loads.publish([Publication(run=first, table_version=0)])
     other = key("42")
     accepted_runs(ledger, [other])
-    ledger.execute(Action.WITHDRAW, [other], action_request())
+    ledger.actions.execute(Action.WITHDRAW, [other], action_request())
     return ledger
 
 
@@ -198,7 +198,7 @@ def test_reader_cannot_write(filled_ledger: Ledger, url: str) -> None:
             database.transact(read_only_engine, lambda c, text=statement: c.exec_driver_sql(text))  # type: ignore[misc]
     read_only_engine.dispose()
     with LedgerReader.opened(url) as reader:
-        assert reader.state(K) == filled_ledger.state(K)
+        assert reader.states.get(K) == filled_ledger.states.get(K)
 
 
 @pytest.mark.invariant("S12")
@@ -220,10 +220,10 @@ def test_postgres_role_with_read_access_cannot_write(postgres_url: str) -> None:
     database.grant_read_access(engine, role)
     reader_url = sa.make_url(postgres_url).set(username=role).render_as_string(hide_password=False)
     with LedgerReader.opened(reader_url) as reader:
-        assert reader.state(K).current_run_id == "r1"
-        assert reader.attempts(K)
+        assert reader.states.get(K).current_run_id == "r1"
+        assert reader.runs.attempts(K)
     with Ledger.opened(reader_url) as writer, pytest.raises(LedgerRefused, match="permission denied"):
-        writer.insert_pending([key("8")])
+        writer.registrations.insert_pending([key("8")])
     database.transact(engine, lambda c: c.exec_driver_sql(f"DROP OWNED BY {role}"))
     database.transact(engine, lambda c: c.exec_driver_sql(f"DROP ROLE {role}"))
     engine.dispose()

@@ -40,19 +40,19 @@ def test_each_kind_has_its_share(large_ledger: Ledger) -> None:
     shares = Counter[str]()
     for each in SHAPE.partitions():
         shares[KINDS[each.kind].status] += 1
-    assert large_ledger.count_by_status(StateFilter()) == {status: shares[status] for status in Status}
+    assert large_ledger.states.count_by_status(StateFilter()) == {status: shares[status] for status in Status}
     assert set(_one_of_each_kind()) == set(KINDS)
 
 
 def test_tables_of_each_kind_agree(large_ledger: Ledger) -> None:
     """Runs, attempts, state, pointer and load record of a partition match its kind."""
     for each in _one_of_each_kind().values():
-        kind, state = KINDS[each.kind], large_ledger.state(each.key)
-        runs, attempts = large_ledger.runs(each.key), large_ledger.attempts(each.key)
+        kind, state = KINDS[each.kind], large_ledger.states.get(each.key)
+        runs, attempts = large_ledger.runs.registered(each.key), large_ledger.runs.attempts(each.key)
         assert [run.run.run_id for run in runs] == [each.run_id(number + 1) for number in range(kind.runs)]
         assert [attempt.outcome for attempt in attempts] == _verdicts(kind)
         assert (state.status, state.attempt_count) == (kind.status, len(attempts))
-        publication = large_ledger.publication_status(each.key)
+        publication = large_ledger.publications.get(each.key)
         assert publication is not None
         assert (publication.pointer and publication.pointer.run.run_id) == (kind.loaded and each.run_id(kind.loaded))
         assert publication.demotion_pending == bool(kind.demoting)
@@ -67,7 +67,7 @@ def _verdicts(kind: PartitionKind) -> list[Outcome]:
 
 def test_expected_contents_match_publication_statuses(large_ledger: Ledger) -> None:
     """Both list every partition of a query with the same run. Reading by key gives the same rows."""
-    publications = large_ledger.publication_statuses_of_query(source=SOURCE, query_name=QUERIES[0])
+    publications = large_ledger.publications.of_query(source=SOURCE, query_name=QUERIES[0])
     expected = {
         ExpectedContent(
             customer_id=each.state.key.customer_id,
@@ -80,12 +80,12 @@ def test_expected_contents_match_publication_statuses(large_ledger: Ledger) -> N
         )
         for each in publications
     }
-    contents = large_ledger.expected_contents(source=SOURCE, query_name=QUERIES[0])
+    contents = large_ledger.publications.expected_contents(source=SOURCE, query_name=QUERIES[0])
     assert {each._replace(points_at_current=bool(each.points_at_current)) for each in contents} == expected
     assert len(contents) == len(publications) == SHAPE.customers * SHAPE.days
     for keys in ([each.state.key for each in publications], [publications[7].state.key], []):
         by_key = sorted(
-            large_ledger.publication_statuses(keys), key=lambda each: (each.state.key.logical_date, each.state.key)
+            large_ledger.publications.get_many(keys), key=lambda each: (each.state.key.logical_date, each.state.key)
         )
         assert by_key == [each for each in publications if each.state.key in set(keys)]
 
@@ -103,7 +103,7 @@ def test_plan_finds_each_difference(large_ledger: Ledger) -> None:
 
 def test_rebuilt_partition_status_is_equal(large_ledger: Ledger) -> None:
     """A rebuild from attempts and finished attempts gives the same rows, except for the random part of versions."""
-    status_table = StatusTable(large_ledger._engine)
+    status_table = StatusTable(large_ledger.engine)
     before = [replace(status, row_version=status.row_version[:12]) for status in status_table.read_all()]
     assert status_table.rebuild() == len(before) > 0
     assert [replace(status, row_version=status.row_version[:12]) for status in status_table.read_all()] == before

@@ -84,29 +84,34 @@ ELIGIBILITY: Final = {
 POLICY, LAST_DAY = RetryPolicy(max_age=timedelta(days=9_999)), FIRST_DAY + timedelta(days=SHAPE.days)
 # Queries for few partitions among very many, with the indexes that they may use.
 QUERIES: Final[Mapping[str, tuple[Query, set[str]]]] = {
-    "states": (lambda ledger: ledger.states(KEYS), {PRIMARY, BY_DAY}),
+    "states": (lambda ledger: ledger.states.get_many(KEYS), {PRIMARY, BY_DAY}),
     "publication status of one partition": (
-        lambda ledger: ledger.publication_status(MIDDLE),
+        lambda ledger: ledger.publications.get(MIDDLE),
         {PRIMARY, BY_DAY, POINTERS, *RUNS, *ATTEMPTS, "demotions_pkey"},
     ),
     "publication statuses": (
-        lambda ledger: ledger.publication_statuses(KEYS),
+        lambda ledger: ledger.publications.get_many(KEYS),
         {PRIMARY, BY_DAY, POINTERS, *RUNS, *ATTEMPTS, "demotions_pkey"},
     ),
     "publication statuses of a day": (
-        lambda ledger: ledger.publication_statuses_of_query(
+        lambda ledger: ledger.publications.of_query(
             source=SOURCE, query_name=MIDDLE.query_name, since=DAY, until=DAY
         ),
         {BY_DAY, POINTERS, *RUNS, *ATTEMPTS, "demotions_pkey"},
     ),
     "visible runs of a day": (
-        lambda ledger: ledger.visible_runs(source=SOURCE, query_name=MIDDLE.query_name, since=DAY, until=DAY),
+        lambda ledger: ledger.publications.visible_runs(
+            source=SOURCE, query_name=MIDDLE.query_name, since=DAY, until=DAY
+        ),
         {BY_DAY, POINTERS, *RUNS, *ATTEMPTS},
     ),
-    "readable runs": (lambda ledger: ledger.readable_runs(RUN_NAMES), {PRIMARY, BY_DAY, *ATTEMPTS, "demotions_pkey"}),
-    "statuses": (lambda ledger: ledger.partition_statuses(RAW, KEYS), {STATUSES, FINISHED_ATTEMPTS}),
+    "readable runs": (
+        lambda ledger: ledger.publications.readable_runs(RUN_NAMES),
+        {PRIMARY, BY_DAY, *ATTEMPTS, "demotions_pkey"},
+    ),
+    "statuses": (lambda ledger: ledger.statuses.get_many(RAW, KEYS), {STATUSES, FINISHED_ATTEMPTS}),
     "status of one partition": (
-        lambda ledger: ledger.partition_statuses(RAW, KEYS[:1]),
+        lambda ledger: ledger.statuses.get_many(RAW, KEYS[:1]),
         {STATUSES, FINISHED_ATTEMPTS},
     ),
     "due retries": (
@@ -121,14 +126,14 @@ QUERIES: Final[Mapping[str, tuple[Query, set[str]]]] = {
     ),
     "unplanned failures": (
         lambda ledger: database.transact(
-            ledger._engine, lambda c: c.execute(retry_queue_queries.select_unscheduled(1_000)).all()
+            ledger.engine, lambda c: c.execute(retry_queue_queries.select_unscheduled(1_000)).all()
         ),
         {FAILED, "retry_schedule_pkey"},
     ),
     "failures": (lambda ledger: ledger.retry_queue.find_failures(KEYS), {*ATTEMPTS, "failed_fetches_pkey"}),
-    "lease holders": (lambda ledger: ledger.lease_holders(KEYS), {"claims_pkey", "leases_pkey"}),
-    "runs": (lambda ledger: ledger.runs(MIDDLE), RUNS),
-    "attempts": (lambda ledger: ledger.attempts(MIDDLE), ATTEMPTS),
+    "lease holders": (lambda ledger: ledger.leases.holders(KEYS), {"claims_pkey", "leases_pkey"}),
+    "runs": (lambda ledger: ledger.runs.registered(MIDDLE), RUNS),
+    "attempts": (lambda ledger: ledger.runs.attempts(MIDDLE), ATTEMPTS),
 }
 
 
@@ -173,7 +178,7 @@ def _database_of(server: str) -> str:
 def test_page_uses_one_index(large_ledger: sa.Engine, name: str, after: PartitionKey | None) -> None:
     """A page of any filter, at any position of the list, is read from one index."""
     state_filter, allowed, _tally = LISTINGS[name]
-    summary = _summarize_plans(large_ledger, lambda ledger: ledger.list_states(state_filter, after=after, limit=20))
+    summary = _summarize_plans(large_ledger, lambda ledger: ledger.states.page(state_filter, after=after, limit=20))
     assert len(summary.indexes) == 1
     assert summary.indexes <= allowed
     assert summary.scanned == set()
@@ -185,7 +190,7 @@ def test_counts_use_only_indexes(large_ledger: sa.Engine, name: str, after: Part
     """Each status is counted in one index: failed and not-success in partial ones, successes by key or by date."""
     state_filter, _page, expected = LISTINGS[name]
     summary = _summarize_plans(
-        large_ledger, lambda ledger: ledger.count_by_status(state_filter, after=after, max_count=COUNT_LIMIT)
+        large_ledger, lambda ledger: ledger.states.count_by_status(state_filter, after=after, max_count=COUNT_LIMIT)
     )
     assert summary == PlanSummary(indexes=expected, scanned=set())
 

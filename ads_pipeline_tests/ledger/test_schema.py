@@ -68,7 +68,7 @@ def test_writer_creates_a_missing_ledger(tmp_path: Path) -> None:
     with Ledger.opened(url) as ledger:
         accepted_runs(ledger, [key()])
     with LedgerReader.opened(url) as reader:
-        assert reader.state(key()).current_run_id == "r1"
+        assert reader.states.get(key()).current_run_id == "r1"
 
 
 @pytest.mark.invariant("X5")
@@ -87,7 +87,7 @@ def test_concurrent_writers_create_one_ledger(kind: str, tmp_path: Path, request
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(open_and_write, range(6)))
     with LedgerReader.opened(url) as reader:
-        assert reader.count_by_status(StateFilter())[Status.SUCCESS] == 6
+        assert reader.states.count_by_status(StateFilter())[Status.SUCCESS] == 6
 
 
 def test_reader_creates_nothing(tmp_path: Path) -> None:
@@ -111,9 +111,9 @@ def test_other_revision_is_refused(url: str, backdoor: sa.Engine) -> None:
 def test_migrating_again_changes_nothing(ledger: Ledger, backdoor: sa.Engine) -> None:
     """A migration to the present revision keeps every row."""
     accepted_runs(ledger, [key()])
-    before = ledger.state(key()), ledger.attempts(key())
+    before = ledger.states.get(key()), ledger.runs.attempts(key())
     database.migrate(backdoor)
-    assert (ledger.state(key()), ledger.attempts(key())) == before
+    assert (ledger.states.get(key()), ledger.runs.attempts(key())) == before
 
 
 @pytest.mark.invariant("S20")
@@ -136,8 +136,8 @@ def _check_days(ledger: Ledger) -> None:
     @given(st.lists(st.dates(date(1000, 1, 1)), min_size=1, max_size=5, unique=True))
     def check(days: list[date]) -> None:
         keys = [PartitionKey(source="google_ads", customer_id="1", query_name="q", logical_date=day) for day in days]
-        ledger.insert_pending(keys)
-        states = ledger.states(keys)
+        ledger.registrations.insert_pending(keys)
+        states = ledger.states.get_many(keys)
         assert [state.key for state in states.values()] == keys
         assert all(state.updated_at is not None for state in states.values())
 

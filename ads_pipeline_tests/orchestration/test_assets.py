@@ -68,7 +68,7 @@ def test_warehouse_asset_alone_loads_only_successes(location: Location) -> None:
     location.add_customers(1, 2, 3, 4)
     invalid, valid = seal_invalid_run(location.deployment, key(1)), seal_run(location.deployment, key(2))
     location.deployment.pipeline.validation.judge([invalid, valid])
-    location.deployment.ledger.insert_pending([key(3)])
+    location.deployment.ledger.registrations.insert_pending([key(3)])
     result = location.run([key(1), key(4)], [WAREHOUSE])
     assert not result.success
     assert location.materialized_and_failed(WAREHOUSE) == (dagster_keys(key(2)), dagster_keys(key(1), key(3), key(4)))
@@ -81,9 +81,13 @@ def test_repeated_run_changes_nothing(location: Location) -> None:
     location.add_customers(1)
     seal_run(location.deployment, key(1))
     assert location.run([key(1)]).success
-    before = location.deployment.ledger.state(key(1)), location.deployment.ledger.pointers([key(1)])
+    ledger = location.deployment.ledger
+    before = ledger.states.get(key(1)), ledger.publications.pointers([key(1)])
     assert location.run([key(1)]).success
-    assert (location.deployment.ledger.state(key(1)), location.deployment.ledger.pointers([key(1)])) == before
+    assert (
+        location.deployment.ledger.states.get(key(1)),
+        location.deployment.ledger.publications.pointers([key(1)]),
+    ) == before
     assert location.check_results() == {key(1).dagster_key: True}
 
 
@@ -95,7 +99,7 @@ def test_every_sealed_run_gets_one_verdict(location: Location) -> None:
         seal_run(location.deployment, key(1), run_id)
     seal_invalid_run(location.deployment, key(1), "r3")
     location.run([key(1)])
-    attempts = location.deployment.ledger.attempts(key(1))
+    attempts = location.deployment.ledger.runs.attempts(key(1))
     assert sorted(attempt.run.run_id for attempt in attempts) == ["r1", "r2", "r3"]
     assert visible_runs(location.deployment) == {key(1): "r2"}
     assert location.check_results() == {key(1).dagster_key: False}
@@ -135,7 +139,7 @@ def test_run_without_contract_gets_no_verdict(location: Location) -> None:
     (evaluation,) = result.get_asset_check_evaluations()
     assert not evaluation.passed
     assert "declared are" in str(evaluation.metadata["reason"].value)
-    assert location.deployment.ledger.state(key(1)).attempt_count == 0
+    assert location.deployment.ledger.states.get(key(1)).attempt_count == 0
 
 
 def newest_metadata(location: Location, asset: dg.AssetKey) -> dict[str, Any]:

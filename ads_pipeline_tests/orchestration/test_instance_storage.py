@@ -142,7 +142,7 @@ def test_ledger_and_dagster_share_a_database(
 
     def open_ledger() -> None:
         with Ledger.opened(unmigrated_postgres_url) as ledger:
-            assert ledger.runs(key()) == []
+            assert ledger.runs.registered(key()) == []
 
     def open_dagster() -> None:
         with instance_in(checkout, variables) as instance:

@@ -21,6 +21,7 @@ from ads_pipeline.domain.run_snapshots import RunStatus
 from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.control.tables import leases
 from ads_pipeline.ledger.events.event_reader import EventReader
+from ads_pipeline.ledger.row_mapping import database_clock
 from ads_pipeline.orchestration.partitions import define_partitions
 from ads_pipeline.orchestration.resources import open_run_resources
 from ads_pipeline.orchestration.run_completion import LEASE_EXPIRED, build_event_origin
@@ -51,7 +52,7 @@ def location(tmp_path: Path, spark: SparkSession) -> Iterator[Location]:
 @pytest.fixture
 def other(location: Location) -> Iterator[Lease]:
     """The lease of another active run."""
-    lease = Lease(location.deployment.ledger._engine, "elsewhere", duration=timedelta(hours=1))
+    lease = Lease(location.deployment.ledger.engine, "elsewhere", duration=timedelta(hours=1))
     lease.open()
     yield lease
     lease.end()
@@ -74,8 +75,8 @@ def test_run_skips_partitions_held_by_another_run(
     assert set(location.check_results()) == dagster_keys(key(1), key(3))
     assert visible_runs(location.deployment) == {key(1): "r1", key(3): "r1"}
     ledger = location.deployment.ledger
-    assert (ledger.runs(key(2)), ledger.state(key(2)).attempt_count) == ([], 0)
-    expires_at = ledger.lease_holders([key(2)])[key(2)].expires_at
+    assert (ledger.runs.registered(key(2)), ledger.states.get(key(2)).attempt_count) == ([], 0)
+    expires_at = ledger.leases.holders([key(2)])[key(2)].expires_at
     message = f"run elsewhere holds it, at least until {expires_at:%Y-%m-%d %H:%M:%S} UTC"
     assert message in failure_message(result)
     logged = capfd.readouterr().err
@@ -94,11 +95,11 @@ def test_run_without_granted_partitions_changes_nothing(location: Location, othe
     assert location.run([key(1)]).success
     seal_run(location.deployment, key(1), "r2")
     other.claim([key(1)])
-    before = location.deployment.ledger.state(key(1))
+    before = location.deployment.ledger.states.get(key(1))
     for assets in ([RAW, WAREHOUSE], [WAREHOUSE], [RAW]):
         result = location.run([key(1)], assets)
         assert result.success == (WAREHOUSE not in assets)
-        assert location.deployment.ledger.state(key(1)) == before
+        assert location.deployment.ledger.states.get(key(1)) == before
     assert visible_runs(location.deployment) == {key(1): "r1"}
 
 
@@ -113,7 +114,7 @@ def test_reconciliation_skips_partitions_held_by_a_run(location: Location, other
             source=resources.source_name, query_name=QUERY
         )
         assert [repair.key for repair in result.repairs] == [key(1)]
-        holders = resources.ledger.lease_holders([key(1), key(2)])
+        holders = resources.ledger.leases.holders([key(1), key(2)])
         assert (holders[key(1)].run_id, holders[key(2)].run_id) == (resources.lease.run_id, "elsewhere")
     assert visible_runs(location.deployment) == {key(1): "r1"}
 
@@ -137,7 +138,7 @@ def _abandon(lease: Lease) -> None:
 
 def expire(location: Location, run_id: str) -> None:
     """Let the lease expire now. The trigger that forbids shorter leases is dropped."""
-    engine = location.deployment.ledger._engine
+    engine = location.deployment.ledger.engine
     with engine.begin() as connection:
         connection.exec_driver_sql("DROP TRIGGER leases_invalid_update")
         connection.execute(
@@ -158,7 +159,7 @@ def test_run_with_expired_lease_is_closed(
     if cancelling:
         location.instance.report_run_canceling(lost)
     tick(location, "run_completion")
-    assert [*location.deployment.ledger.lease_holders([key(1)])] == [key(1)]
+    assert [*location.deployment.ledger.leases.holders([key(1)])] == [key(1)]
     assert requested(location) == []
     expire(location, lost.run_id)
     tick(location, "run_completion")
@@ -177,11 +178,11 @@ def test_run_with_expired_lease_is_closed(
         event_count = len(events.fetch(lost.run_id))
         tick(location, "run_completion")
         assert len(events.fetch(lost.run_id)) == event_count
-    status = location.deployment.ledger.partition_statuses(RAW_STATUS, [key(1)])[key(1)]
+    status = location.deployment.ledger.statuses.get_many(RAW_STATUS, [key(1)])[key(1)]
     assert status is not None
     outcome = AttemptOutcome.CANCELLED if cancelling else AttemptOutcome.FAILED
     assert (status.last_attempt_run_id, status.last_attempt_outcome) == (run.run_id, outcome)
-    assert location.deployment.ledger.state(key(1)).attempt_count == 0
+    assert location.deployment.ledger.states.get(key(1)).attempt_count == 0
     assert len(requested(location)) == 1
     assert location.run([key(1)]).success
 
@@ -190,9 +191,9 @@ def requested(location: Location) -> list[Any]:
     """Return the run requests that a sensor would make now."""
     partitions = define_partitions(location.settings.google_apis.start_date)
     due = RequestedPartitions(query_name=QUERY, assets=(RAW, WAREHOUSE), reasons={key(1): "r1"})
-    now = location.deployment.ledger._context.read_clock
-    with location.deployment.ledger._engine.begin() as connection:
-        return build_run_requests(location.instance, partitions, due, now=now(connection))
+    with location.deployment.ledger.engine.begin() as connection:
+        now = connection.execute(sa.select(database_clock(connection.dialect.name))).scalar_one()
+    return build_run_requests(location.instance, partitions, due, now=now)
 
 
 @pytest.mark.invariant("O3")
@@ -200,7 +201,7 @@ def test_lost_run_without_events_is_closed(location: Location) -> None:
     """An expired lease is enough to close a run in Dagster and in the event log."""
     location.add_customers(1)
     lost = create_run(location, key(1))
-    lease = Lease(location.deployment.ledger._engine, lost.run_id, duration=timedelta(0))
+    lease = Lease(location.deployment.ledger.engine, lost.run_id, duration=timedelta(0))
     lease.open()
     tick(location, "run_completion")
     known = location.instance.get_run_by_id(lost.run_id)
@@ -215,20 +216,22 @@ WORKER = """
 import os, signal, sys, warnings
 import dagster as dg
 from ads_pipeline.definitions import build_definitions
-from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.ledger.state.loads import Loads
+from ads_pipeline.ledger.state.verdicts import Verdicts
 from ads_pipeline.orchestration.run_requests import range_tags
 from ads_pipeline.orchestration.partitions import asset_keys
 from ads_pipeline.settings import read_settings
 
 home, method, query, partition = sys.argv[1:]
-original = getattr(Ledger, method)
+kind = Verdicts if method == "record" else Loads
+original = getattr(kind, method)
 
 def stop_first(ledger, *args, **kwargs):
-    setattr(Ledger, method, original)
+    setattr(kind, method, original)
     os.kill(os.getpid(), signal.SIGSTOP)
     return original(ledger, *args, **kwargs)
 
-setattr(Ledger, method, stop_first)
+setattr(kind, method, stop_first)
 warnings.simplefilter("ignore")
 variables = {"HOME": home, "SPARK": "local[2]", "LEASE_SECONDS": "8"}
 settings = read_settings({f"ADS_PIPELINE_{name}": value for name, value in variables.items()})
@@ -246,7 +249,7 @@ for event in result.all_events:
 
 
 @pytest.mark.invariant("O3", "W2")
-@pytest.mark.parametrize("method", ["record_verdicts", "publishable_runs", "publish"])
+@pytest.mark.parametrize("method", ["record", "publishable_runs", "publish"])
 def test_suspended_worker_with_lost_lease_changes_nothing(location: Location, method: str) -> None:
     """The worker is suspended before it records, commits or publishes. Its run is closed and another run loads newer
     data. After the worker resumes, the ledger refuses its writes: ledger, table and visible rows stay the same."""
@@ -259,20 +262,20 @@ def test_suspended_worker_with_lost_lease_changes_nothing(location: Location, me
     try:
         assert os.WIFSTOPPED(os.waitpid(worker.pid, os.WUNTRACED)[1])
         ledger = location.deployment.ledger
-        run_id = ledger.lease_holders([key(1)])[key(1)].run_id
-        wait_for(lambda: True if not ledger.lease_holders([key(1)]) else None)
+        run_id = ledger.leases.holders([key(1)])[key(1)].run_id
+        wait_for(lambda: True if not ledger.leases.holders([key(1)]) else None)
         tick(location, "run_completion")
         seal_run(location.deployment, key(1), "r2")
         assert location.run([key(1)]).success
         tick(location, "run_completion")
-        before = read_all_tables(ledger._engine), table_version_count(location.deployment)
+        before = read_all_tables(ledger.engine), table_version_count(location.deployment)
         worker.send_signal(signal.SIGCONT)
         refusals = worker.communicate()[0].decode()
     finally:
         worker.kill()
     assert "LeaseLost" in refusals
     assert f"{key(1)}: run {run_id} may not write to it: run " in refusals
-    assert (read_all_tables(ledger._engine), table_version_count(location.deployment)) == before
+    assert (read_all_tables(ledger.engine), table_version_count(location.deployment)) == before
     assert visible_runs(location.deployment) == {key(1): "r2"}
     known = location.instance.get_run_by_id(run_id)
     assert known is not None
@@ -303,7 +306,7 @@ def test_cancelled_run_keeps_its_recorded_verdicts(location: Location, monkeypat
     assert cancelled is not None
     assert cancelled.status is dg.DagsterRunStatus.CANCELED
     ledger = location.deployment.ledger
-    before = ledger.states([key(n) for n in range(1, 5)])
+    before = ledger.states.get_many([key(n) for n in range(1, 5)])
     assert [(str(each.status), each.attempt_count) for each in before.values()] == [
         ("success", 1),
         ("failed", 1),
@@ -311,9 +314,9 @@ def test_cancelled_run_keeps_its_recorded_verdicts(location: Location, monkeypat
         ("success", 1),
     ]
     assert visible_runs(location.deployment) == {key(4): "r1"}
-    assert ledger.lease_holders(before) == {}
+    assert ledger.leases.holders(before) == {}
     tick(location, "run_completion")
-    assert ledger.states(before) == before
+    assert ledger.states.get_many(before) == before
     location.run([key(1), key(4)])
     assert visible_runs(location.deployment) == {key(1): "r2", key(3): "r2", key(4): "r2"}
-    assert [each.attempt_count for each in ledger.states(before).values()] == [1, 1, 1, 2]
+    assert [each.attempt_count for each in ledger.states.get_many(before).values()] == [1, 1, 1, 2]

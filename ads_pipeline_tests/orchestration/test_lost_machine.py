@@ -46,18 +46,18 @@ def test_partition_of_a_lost_machine_is_run_again(deployment: LocalDeployment) -
         # The sensor raw_arrivals may already have added the customer.
         assert server.add_customer("1") in {"AddDynamicPartitionSuccess", "DuplicateDynamicPartitionError"}
         server.launch_backfill([RAW, WAREHOUSE], [partition])
-        server.wait_for(lambda: ledger.runs(partition) or None, every=0.05)
-        lost_run = ledger.lease_holders([partition])[partition].run_id
+        server.wait_for(lambda: ledger.runs.registered(partition) or None, every=0.05)
+        lost_run = ledger.leases.holders([partition])[partition].run_id
     wait_for(lambda: True if not living_processes(deployment.home) else None)
-    assert ledger.state(partition).attempt_count == 0, "the run had finished before it was killed"
+    assert ledger.states.get(partition).attempt_count == 0, "the run had finished before it was killed"
     assert dagster_records.read_statuses(deployment.home, None, [lost_run]) == {lost_run: "STARTED"}
 
     with dagster_server(deployment.home, ENVIRONMENT) as server:
         server.wait_for(lambda: True if server.run_status(lost_run) == "FAILURE" else None)
         server.wait_for(lambda: visible_runs(deployment) or None)
         assert visible_runs(deployment) == {partition: "r1"}
-    assert ledger.state(partition).attempt_count == 1
-    attempts = read_attempts(ledger._engine)[RAW[0], partition]
+    assert ledger.states.get(partition).attempt_count == 1
+    attempts = read_attempts(ledger.engine)[RAW[0], partition]
     assert [each.outcome for each in attempts] == [AttemptOutcome.SUCCEEDED, AttemptOutcome.FAILED]
     with EventReader.opened(f"sqlite:///{deployment.home / 'ledger.db'}") as events:
         assert events.fetch(lost_run)[-1].event.event_data == {"why": LEASE_EXPIRED}

@@ -62,7 +62,7 @@ def test_an_operators_day(served: ServedDeployment) -> None:
     assert [server.check_passed(RAW, each) for each in (good, bad, other, hole)] == [True, False, True, None]
     assert {good: "r1", other: "r1"}.items() <= visible_runs(deployment).items()
     assert bad not in visible_runs(deployment)
-    assert deployment.ledger.state(hole).attempt_count == 0
+    assert deployment.ledger.states.get(hole).attempt_count == 0
 
     seal_run(deployment, bad, "r2")
     repaired = server.launch_backfill([RAW, WAREHOUSE], [bad])
@@ -73,7 +73,7 @@ def test_an_operators_day(served: ServedDeployment) -> None:
 
     server.wait_for(lambda: fresh in visible_runs(deployment) or None)
     assert visible_runs(deployment) == {good: "r1", bad: "r2", other: "r1", fresh: "r1"}
-    assert deployment.ledger.state(fresh).attempt_count == 1
+    assert deployment.ledger.states.get(fresh).attempt_count == 1
     requested = [tags for tags in server.run_tags().values() if tags.get("dagster/sensor_name") == "raw_arrivals"]
     assert [tags[START] for tags in requested] == [fresh.dagster_key]
 
@@ -81,13 +81,13 @@ def test_an_operators_day(served: ServedDeployment) -> None:
     # The first backfill is one run per customer, one of them with the bad partition; then the three other runs.
     scheduled = {run for run, tags in server.run_tags().items() if "dagster/schedule_name" in tags}
     assert sorted(statuses[run] for run in statuses.keys() - scheduled) == ["COMPLETED"] * 3 + ["FAILED"] * 2
-    rows = deployment.ledger.partition_statuses("raw", [bad, fresh])
+    rows = deployment.ledger.statuses.get_many("raw", [bad, fresh])
     assert [row and row.last_materialization_run_id for row in rows.values()] == ["r2", "r1"]
 
 
 def _final_run_statuses(deployment: LocalDeployment) -> dict[str, str] | None:
     """The final status of each Dagster run in the event log; None while one is open or a snapshot is behind."""
-    events = EventReader(deployment.ledger._engine)
+    events = EventReader(deployment.ledger.engine)
     snapshots = {
         head.run_id: snapshot
         for head, snapshot in events.list_newest_runs()

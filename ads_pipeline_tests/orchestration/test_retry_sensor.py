@@ -92,9 +92,9 @@ def test_failed_partition_is_requested_when_it_is_due(location: Location) -> Non
     for partition in (backfill, fresh):
         location.run([partition])
     ledger = location.deployment.ledger
-    assert [state.status for state in ledger.states([backfill, fresh]).values()] == [Status.FAILED] * 2
+    assert [state.status for state in ledger.states.get_many([backfill, fresh]).values()] == [Status.FAILED] * 2
     assert requested_ranges(tick(location)) == []
-    assert ledger.state(backfill).status is Status.FAILED
+    assert ledger.states.get(backfill).status is Status.FAILED
     make_due(location)
     first, second = tick(location), tick(location)
     assert (
@@ -106,13 +106,13 @@ def test_failed_partition_is_requested_when_it_is_due(location: Location) -> Non
         ]
     )
     assert [each.run_key for each in first.run_requests or []] == [each.run_key for each in second.run_requests or []]
-    (act,) = ledger.partition_actions(backfill)
-    assert (act.action, act.operator, ledger.state(backfill).status) == ("requeue", OPERATOR, Status.PENDING)
+    (act,) = ledger.audit.of_partition(backfill)
+    assert (act.action, act.operator, ledger.states.get(backfill).status) == ("requeue", OPERATOR, Status.PENDING)
     for request in first.run_requests or []:
         partition = fresh if request.tags[START] == fresh.dagster_key else backfill
         location.run([partition], request.asset_selection or (), tags=request.tags)
     assert visible_runs(location.deployment) == {backfill: "f2", fresh: "f2"}
-    assert ledger.state(backfill).attempt_count == 2
+    assert ledger.states.get(backfill).attempt_count == 2
     assert requested_ranges(tick(location)) == []
 
 
@@ -122,9 +122,9 @@ def test_reprocess_request_is_requested_at_once(location: Location) -> None:
     location.run([key(1, 5)])
     assert visible_runs(location.deployment) == {key(1, 5): "f2"}
     ledger = location.deployment.ledger
-    ledger.execute(Action.REPROCESS, [key(1, 5)], action_request())
+    ledger.actions.execute(Action.REPROCESS, [key(1, 5)], action_request())
     (request,) = tick(location).run_requests or []
-    assert ledger.state(key(1, 5)).status is Status.SUCCESS
+    assert ledger.states.get(key(1, 5)).status is Status.SUCCESS
     location.run([key(1, 5)], request.asset_selection or (), tags=request.tags)
     assert visible_runs(location.deployment) == {key(1, 5): "f3"}
     assert requested_ranges(tick(location)) == []
@@ -141,7 +141,7 @@ def test_external_source_only_schedules_failures(tmp_path: Path, spark: SparkSes
         assert "ads-pipeline state due" in str(result.skip_reason)
         make_due(location)
         assert requested_ranges(tick(location)) == []
-        assert location.deployment.ledger.state(key(1, 5)).status is Status.FAILED
+        assert location.deployment.ledger.states.get(key(1, 5)).status is Status.FAILED
         (scheduled,) = location.deployment.ledger.retry_queue.find_scheduled([key(1, 5)]).values()
         assert scheduled.due_at is not None
         assert scheduled.due_at - scheduled.failed_at < timedelta(minutes=1)

@@ -87,7 +87,7 @@ def test_sealed_runs_are_requested_once(location: Location) -> None:
     seal_run(location.deployment, key(1, 1), "a-older")
     execute_requests(location, tick(location))
     assert visible_runs(location.deployment) == {key(1, 1): "a-older", key(1, 2): "z-newer", key(2, 2): "z-newer"}
-    assert location.deployment.ledger.state(key(1, 1)).attempt_count == 2
+    assert location.deployment.ledger.states.get(key(1, 1)).attempt_count == 2
     assert requested_ranges(tick(location)) == []
 
 
@@ -197,7 +197,7 @@ def test_unloaded_partitions_are_requested(
     runs = [seal_run(location.deployment, key(1)), seal_run(location.deployment, key(2))]
     location.deployment.pipeline.judge_and_load(runs[:1])
     location.deployment.pipeline.validation.judge(runs[1:])
-    clock.now = location.deployment.ledger.state(key(2)).updated_at or clock.now
+    clock.now = location.deployment.ledger.states.get(key(2)).updated_at or clock.now
     assert requested_ranges(tick(location, "states_to_load")) == []
     clock.tick(2 * LOAD_GRACE_PERIOD)
     result = tick(location, "states_to_load")
@@ -250,7 +250,7 @@ def test_run_sealed_during_a_load_is_requested(location: Location, monkeypatch: 
     assert visible_runs(location.deployment) == {key(1): "r1"}
     execute_requests(location, tick(location))
     assert visible_runs(location.deployment) == {key(1): "r2"}
-    assert [attempt.run.run_id for attempt in location.deployment.ledger.attempts(key(1))] == ["r1", "r2"]
+    assert [attempt.run.run_id for attempt in location.deployment.ledger.runs.attempts(key(1))] == ["r1", "r2"]
     assert requested_ranges(tick(location)) == []
 
 
@@ -286,25 +286,25 @@ def test_crashed_run_is_closed_once(
     crashed = crash_run(location, key(1), key(2))
     ledger = location.deployment.ledger
     tick(location, "run_completion")
-    assert ledger.partition_statuses("raw", [key(1)])[key(1)] is None, (
+    assert ledger.statuses.get_many("raw", [key(1)])[key(1)] is None, (
         "ended while Dagster says that it may yet be at work"
     )
     end(location.instance, crashed)
     tick(location, "run_completion")
     assert f"left 1 sealed runs without a verdict. First: {run.key}" in capfd.readouterr().err
-    found = ledger.partition_statuses("raw", [key(1), key(2)])
+    found = ledger.statuses.get_many("raw", [key(1), key(2)])
     status_row = found[key(1)]
     assert status_row is not None
     assert (status_row.last_attempt_run_id, status_row.last_attempt_outcome) == (run.run_id, outcome)
     assert found[key(2)] is None, "nothing was sealed, so there was no attempt"
-    assert ledger.state(key(1)).attempt_count == 0
+    assert ledger.states.get(key(1)).attempt_count == 0
     with EventReader.opened(location.settings.database_url) as events:
         assert events.get_current_snapshot(crashed.run_id).status is status
         event_count = len(events.fetch(crashed.run_id))
         tick(location, "run_completion")
         assert len(events.fetch(crashed.run_id)) == event_count
         assert events.get_lag() == timedelta(0)
-    assert ledger.partition_statuses("raw", [key(1)])[key(1)] == status_row
+    assert ledger.statuses.get_many("raw", [key(1)])[key(1)] == status_row
 
 
 def test_events_of_a_run_are_ordered(location: Location) -> None:
@@ -324,7 +324,7 @@ def test_events_of_a_run_are_ordered(location: Location) -> None:
         ("PartitionLoaded", step),
         ("RunCompleted", None),
     ]
-    assert location.deployment.ledger.lease_holders([key(1)]) == {}
+    assert location.deployment.ledger.leases.holders([key(1)]) == {}
     run = location.instance.get_run_by_id(result.run_id)
     assert run is not None
     with pytest.raises(LeaseLost), open_run_resources(location.settings, build_event_origin(run)):
@@ -342,7 +342,7 @@ def test_repeated_step_emits_no_event_twice(location: Location) -> None:
             claim = resources.claim([key(1)])
             assert list(claim.granted) == [key(1)]
             register_runs(resources.source.collect([key(1)]), raw=resources.raw, ledger=resources.ledger)
-            resources.pipeline(location.deployment.spark).validation.judge(resources.ledger.unjudged_runs([key(1)]))
+            resources.pipeline(location.deployment.spark).validation.judge(resources.ledger.runs.unjudged([key(1)]))
             resources.pipeline(location.deployment.spark).loader.load([key(1)])
             events_seen.append([each.event.event_type for each in resources.events.fetch(run.run_id)])
     assert (
@@ -350,7 +350,7 @@ def test_repeated_step_emits_no_event_twice(location: Location) -> None:
         == events_seen[1]
         == ["RunStarted", "StepStarted", "RawSealed", "VerdictAccepted", "PartitionLoaded"]
     )
-    assert location.deployment.ledger.state(key(1)).attempt_count == 1
+    assert location.deployment.ledger.states.get(key(1)).attempt_count == 1
 
 
 def test_invalid_customer_does_not_stop_the_sensor(location: Location) -> None:
@@ -366,7 +366,7 @@ def test_invalid_customer_does_not_stop_the_sensor(location: Location) -> None:
 def test_outage_fails_the_tick(location: Location, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tick without the ledger fails and does not skip."""
     seal_run(location.deployment, key(1))
-    monkeypatch.setattr("ads_pipeline.ledger.reader.LedgerReader.judged_by_run_between", _fail)
+    monkeypatch.setattr("ads_pipeline.ledger.state.run_history.RunHistory.judged_by_run_between", _fail)
     with pytest.raises(LedgerUnavailable):
         tick(location)
 

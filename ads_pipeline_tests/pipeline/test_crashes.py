@@ -106,8 +106,8 @@ def assert_only_readable_rows(deployment: LocalDeployment) -> None:
     """Assert that visible runs are readable and that the table has no row of a failed partition."""
     for partition, run_id in visible_runs(deployment).items():
         run = Run(key=partition, run_id=run_id)
-        assert deployment.ledger.readable_runs([run]) == {run}
-    states = deployment.ledger.states(read_with_duckdb(deployment.home / "warehouse"))
+        assert deployment.ledger.publications.readable_runs([run]) == {run}
+    states = deployment.ledger.states.get_many(read_with_duckdb(deployment.home / "warehouse"))
     assert Status.FAILED not in {state.status for state in states.values()}
 
 
@@ -115,11 +115,11 @@ def read_outcome(deployment: LocalDeployment) -> tuple[Any, ...]:
     keys = (RESTATED, CORRUPTED, VALID, INVALID)
     states = {
         partition: (state.status, state.current_run_id, state.attempt_count, state.error_message)
-        for partition, state in deployment.ledger.states(keys).items()
+        for partition, state in deployment.ledger.states.get_many(keys).items()
     }
     pointers = {
         partition: (pointer.run, pointer.is_published)
-        for partition, pointer in deployment.ledger.pointers(keys).items()
+        for partition, pointer in deployment.ledger.publications.pointers(keys).items()
     }
     records = {partition: [row.run_id for row in load_records(deployment.ledger, partition)] for partition in keys}
     return states, pointers, records, visible_runs(deployment), read_with_duckdb(deployment.home / "warehouse")

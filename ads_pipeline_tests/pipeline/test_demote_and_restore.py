@@ -36,16 +36,16 @@ def test_demoted_run_is_hidden_from_every_reader(deployment_on_each_database: Lo
     assert ([each.effect for each in result.recorded], result.refusals) == ([Effect.DEMOTED], ())
     assert visible_runs(deployment) == {good.key: "r1"}
     assert set(read_with_duckdb(deployment.home / "warehouse")) == {good.key}
-    state = deployment.ledger.state(bad.key)
+    state = deployment.ledger.states.get(bad.key)
     assert (state.status, state.attempt_count, state.current_run_id) == (Status.FAILED, 2, "r1")
     assert state.error_message == f"{bad}: demoted by ada: wrong account"
-    (logged,) = deployment.ledger.partition_actions(bad.key)
+    (logged,) = deployment.ledger.audit.of_partition(bad.key)
     assert (logged.action, logged.reason, logged.status_before) == ("demote", "wrong account", Status.SUCCESS)
     assert deployment.differences() == []
     again = demote(deployment.pipeline, [bad], override_request())
     assert [each.redelivered for each in again.recorded] == [True]
-    assert len(deployment.ledger.partition_actions(bad.key)) == 1
-    assert deployment.ledger.state(bad.key) == state
+    assert len(deployment.ledger.audit.of_partition(bad.key)) == 1
+    assert deployment.ledger.states.get(bad.key) == state
 
 
 @pytest.mark.invariant("W3", "W4")
@@ -65,10 +65,10 @@ def test_reconcile_finishes_an_interrupted_demotion(
         with pytest.raises(RuntimeError):
             demote(pipeline, [bad], override_request())
     assert visible_runs(deployment) == {}
-    assert [logged.action for logged in deployment.ledger.partition_actions(bad.key)] == ["demote"]
-    assert deployment.ledger.state(bad.key).status is Status.SUCCESS
+    assert [logged.action for logged in deployment.ledger.audit.of_partition(bad.key)] == ["demote"]
+    assert deployment.ledger.states.get(bad.key).status is Status.SUCCESS
     deployment.reconciliation.repair(source=key().source, query_name=key().query_name)
-    assert deployment.ledger.state(bad.key).status is Status.FAILED
+    assert deployment.ledger.states.get(bad.key).status is Status.FAILED
     assert read_with_duckdb(deployment.home / "warehouse") == {}
     assert deployment.differences() == []
 
@@ -84,14 +84,14 @@ def test_restore_publishes_the_earlier_accepted_run(deployment_on_each_database:
     deployment.pipeline.judge_and_load([second])
     deployment.pipeline.validation.judge([third])
     deployment.pipeline.judge_and_load([last])
-    state = deployment.ledger.state(key(1))
+    state = deployment.ledger.states.get(key(1))
     assert find_earlier_accepted(deployment.ledger, state) == second
     result = restore(deployment.pipeline, deployment.ledger, [second], override_request("restore-1"))
     assert ([each.effect for each in result.recorded], result.problems) == ([Effect.PROMOTED], {})
     assert visible_runs(deployment) == {key(1): "r2"}
-    state = deployment.ledger.state(key(1))
+    state = deployment.ledger.states.get(key(1))
     assert (state.status, state.current_run_id, state.record_count) == (Status.SUCCESS, "r2", 2)
-    assert [logged.action for logged in deployment.ledger.partition_actions(key(1))] == ["restore"]
+    assert [logged.action for logged in deployment.ledger.audit.of_partition(key(1))] == ["restore"]
     assert deployment.differences() == []
     deployment.pipeline.judge_and_load([last])  # known verdict: nothing is published
     assert visible_runs(deployment) == {key(1): "r2"}
@@ -104,11 +104,11 @@ def test_run_that_is_rejected_now_is_not_restored(deployment: LocalDeployment) -
     deployment.pipeline.judge_and_load([first])
     deployment.pipeline.judge_and_load([second])
     corrupt_payload(deployment, first)
-    before = deployment.ledger.state(key(1))
+    before = deployment.ledger.states.get(key(1))
     result = restore(deployment.pipeline, deployment.ledger, [first], override_request("restore-1"))
     assert "the validator rejects it now" in result.problems[key(1)]
-    assert (deployment.ledger.state(key(1)), visible_runs(deployment)) == (before, {key(1): "r2"})
-    assert deployment.ledger.partition_actions(key(1)) == []
+    assert (deployment.ledger.states.get(key(1)), visible_runs(deployment)) == (before, {key(1): "r2"})
+    assert deployment.ledger.audit.of_partition(key(1)) == []
     missing = Run(key=key(2), run_id="r1")
     result = restore(deployment.pipeline, deployment.ledger, [missing], override_request("restore-2"))
     assert list(result.problems) == [key(2)]
@@ -123,13 +123,13 @@ def test_demoted_or_withdrawn_run_can_be_restored_by_name(deployment: LocalDeplo
     if cause == "demote":
         demote(deployment.pipeline, [second], override_request())
     else:
-        deployment.ledger.execute(Action.WITHDRAW, [key(1)], action_request())
+        deployment.ledger.actions.execute(Action.WITHDRAW, [key(1)], action_request())
     assert visible_runs(deployment) == {}
-    found = find_earlier_accepted(deployment.ledger, deployment.ledger.state(key(1)))
+    found = find_earlier_accepted(deployment.ledger, deployment.ledger.states.get(key(1)))
     assert found == (first if cause == "demote" else second)
     restore(deployment.pipeline, deployment.ledger, [second], override_request("restore-1"))
     assert visible_runs(deployment) == {key(1): "r2"}
-    assert deployment.ledger.state(key(1)).status is Status.SUCCESS
+    assert deployment.ledger.states.get(key(1)).status is Status.SUCCESS
 
 
 @pytest.mark.invariant("S10")

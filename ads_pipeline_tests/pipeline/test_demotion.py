@@ -33,7 +33,7 @@ class ObservedLedger:
     def record_verdicts(self, verdicts: Sequence[Verdict], **options: Any) -> list[VerdictResult]:
         in_table = {partition.customer_id for partition in read_with_duckdb(self._deployment.home / "warehouse")}
         self.seen.append((in_table, {partition.customer_id for partition in visible_runs(self._deployment)}))
-        return self._ledger.record_verdicts(verdicts, **options)
+        return self._ledger.verdicts.record(verdicts, **options)
 
 
 @pytest.mark.invariant("W3", "W4")
@@ -52,7 +52,7 @@ def test_rows_are_removed_before_failure_is_recorded(deployment_on_each_database
     }
     assert observed.seen == [({"2"}, {"2"})]
     assert visible_runs(deployment) == {valid.key: "r1"}
-    assert deployment.ledger.state(demoted.key).status is Status.FAILED
+    assert deployment.ledger.states.get(demoted.key).status is Status.FAILED
     assert [set(each) for each in read_all_versions(deployment.home / "warehouse")][-2:] == [
         {demoted.key, valid.key},
         {valid.key},
@@ -108,7 +108,7 @@ def test_demotion_during_a_load_hides_the_run(deployment: LocalDeployment) -> No
         def publish(self, publications: Any) -> Any:
             corrupt_payload(deployment, run)
             deployment.pipeline.validation.judge([run], validation_id="again")
-            return deployment.ledger.publish(publications)
+            return deployment.ledger.loads.publish(publications)
 
     ledger: Any = DemotingLedger()
     pipeline = Pipeline(spark=deployment.spark, raw=deployment.raw, ledger=ledger, warehouse=deployment.warehouse)
@@ -129,8 +129,8 @@ def test_withdrawal_during_a_load_removes_the_rows(deployment: LocalDeployment) 
             return getattr(deployment.ledger, name)
 
         def publish(self, publications: Any) -> Any:
-            deployment.ledger.execute(Action.WITHDRAW, [run.key], action_request())
-            return deployment.ledger.publish(publications)
+            deployment.ledger.actions.execute(Action.WITHDRAW, [run.key], action_request())
+            return deployment.ledger.loads.publish(publications)
 
     ledger: Any = WithdrawingLedger()
     pipeline = Pipeline(spark=deployment.spark, raw=deployment.raw, ledger=ledger, warehouse=deployment.warehouse)

@@ -56,7 +56,7 @@ class PipelineOperations(RuleBasedStateMachine):
             self.deployment.reconciliation.repair(source="google_ads", query_name="campaign_daily")
             assert self.deployment.differences() == []
             self.only_readable_rows_are_visible()
-            states = self.deployment.ledger.states(map(key, range(1, 4))).values()
+            states = self.deployment.ledger.states.get_many(map(key, range(1, 4))).values()
             expected = {state.key: state.current_run_id for state in states if state.status is Status.SUCCESS}
             corrupted = {run.key for run in self.corrupted}
             visible = visible_runs(self.deployment)
@@ -86,7 +86,7 @@ class PipelineOperations(RuleBasedStateMachine):
 
     @rule(partition=customers)
     def corrupt_and_judge_again(self, partition: PartitionKey) -> None:
-        current = self.deployment.ledger.state(partition).current_run_id
+        current = self.deployment.ledger.states.get(partition).current_run_id
         if current is not None:
             run = Run(key=partition, run_id=current)
             corrupt_payload(self.deployment, run)
@@ -97,7 +97,7 @@ class PipelineOperations(RuleBasedStateMachine):
     @rule(partition=customers)
     def withdraw(self, partition: PartitionKey) -> None:
         self.actions += 1
-        self.deployment.ledger.execute(Action.WITHDRAW, [partition], action_request(f"act-{self.actions}"))
+        self.deployment.ledger.actions.execute(Action.WITHDRAW, [partition], action_request(f"act-{self.actions}"))
 
     @rule()
     def reconcile(self) -> None:
@@ -113,13 +113,13 @@ class PipelineOperations(RuleBasedStateMachine):
         for version in read_all_versions(self.deployment.home / "warehouse"):
             assert all(len(runs) == 1 for runs, _rows in version.values())
         seen = {Run(key=partition, run_id=run_id) for partition, run_id in visible_runs(self.deployment).items()}
-        assert self.deployment.ledger.readable_runs(seen) == seen
+        assert self.deployment.ledger.publications.readable_runs(seen) == seen
         held = (
             read_with_duckdb(self.deployment.home / "warehouse")
             if read_all_versions(self.deployment.home / "warehouse")
             else {}
         )
-        states = self.deployment.ledger.states(held)
+        states = self.deployment.ledger.states.get_many(held)
         assert Status.FAILED not in {state.status for state in states.values()}
 
     def _seal(self, valid: list[PartitionKey], invalid: list[PartitionKey]) -> list[Run]:

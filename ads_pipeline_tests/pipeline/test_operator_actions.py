@@ -48,8 +48,8 @@ def operator_actions_for(ledger: LedgerReader, *, raw: RawRuns | None = None, to
 
 def record_failures(ledger: Ledger, partitions: list[PartitionKey], run_id: str = "r1") -> None:
     runs = [run(partition, run_id) for partition in partitions]
-    ledger.register(sealed_runs(*runs))
-    ledger.record_verdicts([rejection(each) for each in runs])
+    ledger.registrations.register(sealed_runs(*runs))
+    ledger.verdicts.record([rejection(each) for each in runs])
 
 
 def read_all_rows(engine: sa.Engine) -> dict[str, list[str]]:
@@ -76,7 +76,7 @@ def test_filter_requeues_exactly_the_preview(ledger: Ledger) -> None:
     for number in range(2, POLICY.max_attempts + 1):
         record_failures(ledger, [exhausted], f"r{number}")
     accepted_runs(ledger, [key("9999")])
-    ledger.execute(Action.MARK_TERMINAL, [marked], action_request("mark"))
+    ledger.actions.execute(Action.MARK_TERMINAL, [marked], action_request("mark"))
     preview = operator_actions_for(ledger).preview(Action.REQUEUE, ALL)
     assert keys_in(preview) == [again, succeeded, *plain]
     assert {each: why.split(":")[0] for each, why in preview.skipped.items()} == dict.fromkeys(
@@ -86,12 +86,12 @@ def test_filter_requeues_exactly_the_preview(ledger: Ledger) -> None:
     record_failures(ledger, [again], "r2")
     (good,) = registered_runs(ledger, succeeded, "r2")
     record_verdict(ledger, acceptance(good))
-    done = execute_preview(ledger, preview, action_request("retry"))
+    done = execute_preview(ledger.actions, preview, action_request("retry"))
     assert [state.key for state in done.changed] == plain
     assert all(isinstance(refusal, StateChanged) for refusal in done.refused)
     assert [str(again), str(succeeded)] == [str(refusal).split(":")[0] for refusal in done.refused]
     assert done.refused
-    found = {partition: state.status for partition, state in ledger.states([*keys(9), key("9999")]).items()}
+    found = {partition: state.status for partition, state in ledger.states.get_many([*keys(9), key("9999")]).items()}
     assert [each for each, status in found.items() if status is Status.PENDING] == plain
     assert [each for each, status in found.items() if status is Status.SUCCESS] == [succeeded, key("9999")]
 
@@ -107,7 +107,7 @@ def test_verdict_wins_a_race_with_a_requeue(url: str) -> None:
             preview = operator_actions_for(ledger).preview(Action.REQUEUE, ALL, include_terminal=True)
             assert keys_in(preview) == partitions
             runs = [run(partition, f"r{number}") for partition in partitions]
-            other.register(sealed_runs(*runs))
+            other.registrations.register(sealed_runs(*runs))
             start = threading.Barrier(2)
             judging = pool.submit(_judge_slowly, other, [rejection(each) for each in runs], start)
             requeued = pool.submit(_requeue_slowly, ledger, preview, start, number)
@@ -115,7 +115,7 @@ def test_verdict_wins_a_race_with_a_requeue(url: str) -> None:
             refused = requeued.result()
             won["verdict"] += refused
             won["requeue"] += len(partitions) - refused
-            for state in ledger.states(partitions).values():
+            for state in ledger.states.get_many(partitions).values():
                 assert (state.status, state.attempt_count) == (Status.FAILED, number)
         assert min(won.values()) > 0, "both sides must win at least once"
 
@@ -132,7 +132,7 @@ def _requeue_slowly(ledger: Ledger, preview: ActionPreview, start: threading.Bar
     refused = 0
     for position, state in reversed(list(enumerate(preview.states))):
         one = ActionPreview(action=preview.action, states=(state,), skipped={})
-        refused += len(execute_preview(ledger, one, action_request(f"retry-{number}-{position}")).refused)
+        refused += len(execute_preview(ledger.actions, one, action_request(f"retry-{number}-{position}")).refused)
     return refused
 
 
@@ -141,14 +141,14 @@ def test_only_a_requeue_makes_failed_pending(ledger: Ledger) -> None:
     """Registering another run of a failed partition or enqueueing it leaves it failed."""
     record_failures(ledger, [key()])
     registered_runs(ledger, key(), "r2")
-    ledger.insert_pending([key()])
-    ledger.execute(Action.ENQUEUE, [key()], action_request("backfill"))
-    assert ledger.state(key()).status is Status.FAILED
+    ledger.registrations.insert_pending([key()])
+    ledger.actions.execute(Action.ENQUEUE, [key()], action_request("backfill"))
+    assert ledger.states.get(key()).status is Status.FAILED
     (requeued,) = execute_preview(
-        ledger, operator_actions_for(ledger).preview(Action.REQUEUE, ALL), action_request("retry")
+        ledger.actions, operator_actions_for(ledger).preview(Action.REQUEUE, ALL), action_request("retry")
     ).changed
-    assert ledger.state(key()) == requeued
-    assert [each.action for each in ledger.partition_actions(key())] == ["requeue"]
+    assert ledger.states.get(key()) == requeued
+    assert [each.action for each in ledger.audit.of_partition(key())] == ["requeue"]
 
 
 @pytest.mark.invariant("S14")
@@ -162,12 +162,12 @@ def test_repeated_request_changes_nothing(ledger: Ledger, backdoor: sa.Engine, a
     record_failures(ledger, [key("1"), key("2")])
     accepted_runs(ledger, [key("3"), key("4")])
     if action is Action.CLEAR_TERMINAL:
-        ledger.execute(Action.MARK_TERMINAL, [key("1"), key("2")], action_request("mark"))
+        ledger.actions.execute(Action.MARK_TERMINAL, [key("1"), key("2")], action_request("mark"))
     preview = operator_actions_for(ledger).preview(action, ALL)
     assert len(preview.states) == 2
-    first = execute_preview(ledger, preview, action_request("act-1"))
+    first = execute_preview(ledger.actions, preview, action_request("act-1"))
     after = read_all_rows(backdoor)
-    again = execute_preview(ledger, preview, action_request("act-1"))
+    again = execute_preview(ledger.actions, preview, action_request("act-1"))
     assert [state.key for state in again.changed] == [state.key for state in first.changed] == keys_in(preview)
     assert read_all_rows(backdoor) == after
     assert keys_in(operator_actions_for(ledger).preview(action, ALL)) == []
@@ -181,13 +181,13 @@ def test_outage_reports_partitions_not_reached(ledger: Ledger, monkeypatch: pyte
     record_failures(ledger, partitions)
     preview = operator_actions_for(ledger).preview(Action.REQUEUE, ALL)
     with _outage_after(ledger, 2):
-        done = execute_preview(ledger, preview, action_request("retry"))
+        done = execute_preview(ledger.actions, preview, action_request("retry"))
     assert ([state.key for state in done.changed], done.not_reached) == (partitions[:6], partitions[6:])
     assert isinstance(done.outage, LedgerUnavailable)
-    again = execute_preview(ledger, preview, action_request("retry"))
+    again = execute_preview(ledger.actions, preview, action_request("retry"))
     assert [state.key for state in again.changed] == partitions
     assert (again.refused, again.not_reached) == ([], [])
-    assert all(state.status is Status.PENDING for state in ledger.states(partitions).values())
+    assert all(state.status is Status.PENDING for state in ledger.states.get_many(partitions).values())
 
 
 @contextmanager
@@ -200,11 +200,11 @@ def _outage_after(ledger: Ledger, transactions: int) -> Iterator[None]:
         if started > transactions:
             raise LedgerUnavailable("out of reach")
 
-    sa.event.listen(ledger._engine, "begin", begin)
+    sa.event.listen(ledger.engine, "begin", begin)
     try:
         yield
     finally:
-        sa.event.remove(ledger._engine, "begin", begin)
+        sa.event.remove(ledger.engine, "begin", begin)
 
 
 @pytest.mark.invariant("S15")
@@ -217,7 +217,7 @@ def test_preview_writes_nothing(ledger: Ledger, url: str, backdoor: sa.Engine, a
     """A preview works on a read-only connection and leaves every row unchanged."""
     record_failures(ledger, [key("1"), key("2")])
     accepted_runs(ledger, [key("3")])
-    ledger.execute(Action.MARK_TERMINAL, [key("2")], action_request("mark"))
+    ledger.actions.execute(Action.MARK_TERMINAL, [key("2")], action_request("mark"))
     before = read_all_rows(backdoor)
     with LedgerReader.opened(url) as reader:
         assert operator_actions_for(reader).preview(action, ALL, include_terminal=True).states
@@ -234,12 +234,12 @@ def test_action_and_log_rows_commit_together(ledger: Ledger) -> None:
     )
     before = {state.key: state for state in preview.states}
     with pytest.raises(RuntimeError), _failing_insert_of_log_rows(ledger):
-        execute_preview(ledger, preview, request)
-    assert ledger.states(keys(3)) == before
-    assert ledger.partition_actions(keys(3)[0]) == []
-    done = execute_preview(ledger, preview, request)
+        execute_preview(ledger.actions, preview, request)
+    assert ledger.states.get_many(keys(3)) == before
+    assert ledger.audit.of_partition(keys(3)[0]) == []
+    done = execute_preview(ledger.actions, preview, request)
     for state in done.changed:
-        (logged,) = ledger.partition_actions(state.key)
+        (logged,) = ledger.audit.of_partition(state.key)
         assert (logged.action, logged.operator, logged.command, logged.reason, logged.status_before) == (
             *("requeue", "ada", "state retry --all", "fixed"),
             Status.FAILED,
@@ -253,11 +253,11 @@ def _failing_insert_of_log_rows(ledger: Ledger) -> Iterator[None]:
         if "control_action_partitions" in str(arguments[2]) and "INSERT" in str(arguments[2]):
             raise RuntimeError("died")
 
-    sa.event.listen(ledger._engine, "before_cursor_execute", fail_on_insert)
+    sa.event.listen(ledger.engine, "before_cursor_execute", fail_on_insert)
     try:
         yield
     finally:
-        sa.event.remove(ledger._engine, "before_cursor_execute", fail_on_insert)
+        sa.event.remove(ledger.engine, "before_cursor_execute", fail_on_insert)
 
 
 def test_named_partitions_are_skipped_with_a_reason(ledger: Ledger) -> None:
@@ -282,13 +282,13 @@ def test_retry_needs_a_sealed_run(ledger: Ledger, tmp_path: Path) -> None:
 def test_marks_are_cleared_before_the_requeue(ledger: Ledger) -> None:
     """Including terminal partitions clears their marks, logged as an action of its own."""
     record_failures(ledger, [key("1"), key("2")])
-    ledger.execute(Action.MARK_TERMINAL, [key("1")], action_request("mark"))
+    ledger.actions.execute(Action.MARK_TERMINAL, [key("1")], action_request("mark"))
     preview = operator_actions_for(ledger).preview(Action.REQUEUE, ALL, include_terminal=True)
     assert [state.key for state in preview.marks_to_clear] == [key("1")]
-    done = execute_preview(ledger, preview, action_request("retry"))
+    done = execute_preview(ledger.actions, preview, action_request("retry"))
     assert [state.key for state in done.changed] == [key("1"), key("2")]
     assert (done.refused, done.not_reached) == ([], [])
-    assert [logged.action for logged in ledger.partition_actions(key("1"))] == [
+    assert [logged.action for logged in ledger.audit.of_partition(key("1"))] == [
         "mark_terminal",
         "clear_terminal",
         "requeue",
@@ -300,8 +300,8 @@ def test_mark_after_the_preview_prevents_the_requeue(ledger: Ledger) -> None:
     """A partition that is marked after the preview is refused."""
     record_failures(ledger, [key("1")])
     preview = operator_actions_for(ledger).preview(Action.REQUEUE, ALL)
-    ledger.execute(Action.MARK_TERMINAL, [key("1")], action_request("mark"))
-    (refusal,) = execute_preview(ledger, preview, action_request("retry")).refused
+    ledger.actions.execute(Action.MARK_TERMINAL, [key("1")], action_request("mark"))
+    (refusal,) = execute_preview(ledger.actions, preview, action_request("retry")).refused
     assert isinstance(refusal, MarkedTerminal)
 
 
@@ -311,19 +311,24 @@ def test_due_partitions_are_requeued_in_both_lanes(timed_ledger: Ledger, clock: 
     today = clock.now.date()
     record_failures(timed_ledger, fresh + old)
     actions = operator_actions_for(timed_ledger, today=today)
-    assert actions.requeue_due(timed_ledger, action_request("early"), source="google_ads", slots=8).changed == ()
+    assert (
+        actions.requeue_due(timed_ledger.actions, action_request("early"), source="google_ads", slots=8).changed == ()
+    )
     clock.tick(timedelta(hours=1))
-    result = actions.requeue_due(timed_ledger, action_request("tick-1"), source="google_ads", slots=8)
+    result = actions.requeue_due(timed_ledger.actions, action_request("tick-1"), source="google_ads", slots=8)
     requeued = {state.key for state in result.changed}
     assert (len(requeued & set(fresh)), len(requeued & set(old))) == (8, 8)
-    assert {logged.action for partition in requeued for logged in timed_ledger.partition_actions(partition)} == {
+    assert {logged.action for partition in requeued for logged in timed_ledger.audit.of_partition(partition)} == {
         "requeue"
     }
     chosen = {each.key for each in actions.next_requests(source="google_ads", slots=8)}
     assert (len(chosen & set(fresh)), len(chosen & set(old))) == (6, 2)
     assert chosen <= requeued
-    assert actions.requeue_due(timed_ledger, action_request("tick-2"), source="google_ads", slots=8).changed == ()
-    more = actions.requeue_due(timed_ledger, action_request("tick-3"), source="google_ads", slots=9)
+    assert (
+        actions.requeue_due(timed_ledger.actions, action_request("tick-2"), source="google_ads", slots=8).changed
+        == ()
+    )
+    more = actions.requeue_due(timed_ledger.actions, action_request("tick-3"), source="google_ads", slots=9)
     assert len(more.changed) == 2
 
 
@@ -334,29 +339,32 @@ def test_partition_that_failed_again_is_not_requeued(
     """A verdict between the query and the requeue wins, and its own delay begins."""
     record_failures(timed_ledger, [key()])
     clock.tick(timedelta(hours=1))
-    requeue = timed_ledger.execute
+    requeue = timed_ledger.actions.execute
 
     def fail_again_then_requeue(*args: Any, **kwargs: Any) -> ActionResult:
         record_failures(timed_ledger, [key()], "r2")
         return requeue(*args, **kwargs)
 
-    monkeypatch.setattr(timed_ledger, "execute", fail_again_then_requeue)
+    monkeypatch.setattr(timed_ledger.actions, "execute", fail_again_then_requeue)
     actions = operator_actions_for(timed_ledger, today=clock.now.date())
-    result = actions.requeue_due(timed_ledger, action_request("tick-1"), source="google_ads", slots=8)
+    result = actions.requeue_due(timed_ledger.actions, action_request("tick-1"), source="google_ads", slots=8)
     assert [type(refusal) for refusal in result.refused] == [StateChanged]
-    assert (timed_ledger.state(key()).status, timed_ledger.state(key()).attempt_count) == (Status.FAILED, 2)
-    assert actions.requeue_due(timed_ledger, action_request("tick-2"), source="google_ads", slots=8).changed == ()
+    assert (timed_ledger.states.get(key()).status, timed_ledger.states.get(key()).attempt_count) == (Status.FAILED, 2)
+    assert (
+        actions.requeue_due(timed_ledger.actions, action_request("tick-2"), source="google_ads", slots=8).changed
+        == ()
+    )
 
 
 def test_backfills_do_not_delay_fresh_days(timed_ledger: Ledger, clock: FakeClock) -> None:
     """A due fresh day is requeued and comes first, however many backfills are requested."""
     old, fresh = keys(50), key("7", day=28)
-    timed_ledger.execute(Action.ENQUEUE, old, action_request("backfill"))
+    timed_ledger.actions.execute(Action.ENQUEUE, old, action_request("backfill"))
     record_failures(timed_ledger, [fresh])
     clock.tick(timedelta(hours=1))
     actions = operator_actions_for(timed_ledger, today=clock.now.date())
     assert len(actions.next_requests(source="google_ads", slots=8)) == 8
-    actions.requeue_due(timed_ledger, action_request("tick-1"), source="google_ads", slots=8)
+    actions.requeue_due(timed_ledger.actions, action_request("tick-1"), source="google_ads", slots=8)
     chosen = [each.key for each in actions.next_requests(source="google_ads", slots=8)]
     assert (chosen[0], len(chosen)) == (fresh, 8)
 
@@ -365,7 +373,7 @@ def test_enqueue_requests_unrecorded_partitions(ledger: Ledger) -> None:
     """Partitions without a row become pending and requested; recorded ones are skipped with their status."""
     record_failures(ledger, [key("1")])
     accepted_runs(ledger, [key("2")])
-    ledger.insert_pending([key("3")])
+    ledger.registrations.insert_pending([key("3")])
     named = [key(customer) for customer in "12345"]
     preview = operator_actions_for(ledger).preview(Action.ENQUEUE, named)
     assert keys_in(preview) == [key("4"), key("5")]
@@ -374,8 +382,8 @@ def test_enqueue_requests_unrecorded_partitions(ledger: Ledger) -> None:
         key("2"): "status is success",
         key("3"): operator_actions.ALREADY_RECORDED,
     }
-    ledger.insert_pending([key("5")])
-    done = execute_preview(ledger, preview, action_request("backfill"))
+    ledger.registrations.insert_pending([key("5")])
+    done = execute_preview(ledger.actions, preview, action_request("backfill"))
     assert [state.key for state in done.changed] == [key("4")]
     assert [str(refusal).split(":")[0] for refusal in done.refused] == [str(key("5"))]
     assert [

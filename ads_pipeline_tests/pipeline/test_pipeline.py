@@ -46,7 +46,7 @@ def test_accepted_partitions_are_visible_in_duckdb_and_spark(deployment_on_each_
         == visible_runs_in_spark(deployment)
         == dict.fromkeys((run.key for run in valid), "r1")
     )
-    assert deployment.ledger.state(invalid.key).status is Status.FAILED
+    assert deployment.ledger.states.get(invalid.key).status is Status.FAILED
     assert deployment.differences() == []
 
 
@@ -56,14 +56,18 @@ def test_repeated_call_changes_nothing(deployment: LocalDeployment) -> None:
     runs = [seal_run(deployment, key(customer)) for customer in (1, 2)]
     deployment.pipeline.judge_and_load(runs)
     keys = [run.key for run in runs]
-    before = table_version_count(deployment), deployment.ledger.states(keys), deployment.ledger.pointers(keys)
+    before = (
+        table_version_count(deployment),
+        deployment.ledger.states.get_many(keys),
+        deployment.ledger.publications.pointers(keys),
+    )
     judged, loading = deployment.pipeline.judge_and_load(runs)
     assert all(each.redelivered for each in judged.recorded)
     assert loading.published == tuple(runs)
     assert (
         table_version_count(deployment),
-        deployment.ledger.states(keys),
-        deployment.ledger.pointers(keys),
+        deployment.ledger.states.get_many(keys),
+        deployment.ledger.publications.pointers(keys),
     ) == before
 
 
@@ -73,7 +77,7 @@ def test_rejected_rerun_keeps_previous_data(deployment: LocalDeployment) -> None
     deployment.pipeline.judge_and_load([seal_run(deployment, key(), "r2", count=3)])
     deployment.pipeline.judge_and_load([seal_invalid_run(deployment, key(), "r3")])
     assert visible_runs(deployment) == {key(): "r2"}
-    state = deployment.ledger.state(key())
+    state = deployment.ledger.states.get(key())
     assert (state.status, state.current_run_id, state.attempt_count) == (Status.SUCCESS, "r2", 3)
     assert read_with_duckdb(deployment.home / "warehouse") == {key(): ({"r2"}, 3)}
 
@@ -99,7 +103,7 @@ def test_empty_run_replaces_previous_rows(deployment: LocalDeployment) -> None:
     deployment.pipeline.judge_and_load([seal_run(deployment, key(), "r1")])
     deployment.pipeline.judge_and_load([seal_run(deployment, key(), "r2", count=0)])
     assert visible_runs(deployment) == {}
-    pointer = deployment.ledger.pointers([key()])[key()]
+    pointer = deployment.ledger.publications.pointers([key()])[key()]
     assert (pointer.run.run_id, pointer.record_count, pointer.is_published) == ("r2", 0, True)
     day = key().logical_date
     assert deployment.readers.find_gaps(QUERY, since=day, until=day) == []
@@ -121,13 +125,13 @@ def test_hostile_payloads_do_not_affect_other_partitions(deployment: LocalDeploy
     assert set(loading.published) == set(valid)
     assert visible_runs(deployment) == dict.fromkeys((run.key for run in valid), "r1")
     for run in (*hostile.values(), truncated, miscounted):
-        state = deployment.ledger.state(run.key)
+        state = deployment.ledger.states.get(run.key)
         assert state.status is Status.FAILED
         assert state.error_message is not None
         assert state.error_message.startswith(str(run))
         assert len(state.error_message) <= 2000
     messages = {
-        run.run_id: deployment.ledger.state(run.key).error_message or ""
+        run.run_id: deployment.ledger.states.get(run.key).error_message or ""
         for run in (*hostile.values(), truncated, miscounted)
     }
     for name, text in {
@@ -152,7 +156,9 @@ def test_runs_that_cannot_be_judged_get_no_verdict(deployment: LocalDeployment) 
         key(2): RunNotSealed,
         key(3): ContractMissing,
     }
-    assert deployment.ledger.state(key(2)).attempt_count == deployment.ledger.state(key(3)).attempt_count == 0
+    assert (
+        deployment.ledger.states.get(key(2)).attempt_count == deployment.ledger.states.get(key(3)).attempt_count == 0
+    )
 
 
 @pytest.mark.invariant("W12")
@@ -164,7 +170,7 @@ def test_only_successful_partitions_are_loaded(deployment: LocalDeployment) -> N
         seal_run(deployment, key(3)),
     )
     deployment.pipeline.validation.judge([valid, invalid])
-    deployment.ledger.insert_pending([pending.key])
+    deployment.ledger.registrations.insert_pending([pending.key])
     loading = deployment.pipeline.loader.load([valid.key, invalid.key, pending.key, key(4)])
     assert loading.published == (valid,)
     assert [state.key for state in loading.skipped] == [invalid.key, pending.key, key(4)]
@@ -194,7 +200,7 @@ def test_run_with_replaced_seal_is_rejected(deployment: LocalDeployment) -> None
     write_sealed_run(deployment.home / "raw", replaced, b"{}\n")
     judged = deployment.pipeline.validation.judge([valid, replaced], validation_id="again")
     assert error_classes(judged) == {valid: None, replaced: "damaged"}
-    assert deployment.ledger.state(replaced.key).status is Status.FAILED
+    assert deployment.ledger.states.get(replaced.key).status is Status.FAILED
 
 
 def test_conflicting_verdict_is_refused(deployment: LocalDeployment) -> None:

@@ -50,7 +50,7 @@ def test_load_between_two_reads_hides_no_partition(deployment: LocalDeployment) 
             self.reads += 1
             if self.reads == 1:
                 deployment.pipeline.judge_and_load([seal_run(deployment, key(), "r2")])
-            return deployment.ledger.visible_runs(**options)
+            return deployment.ledger.publications.visible_runs(**options)
 
     loading_ledger: Any = LoadingLedger()
     readers = type(deployment.readers)(
@@ -124,10 +124,10 @@ def test_each_gap_has_a_reason(deployment: LocalDeployment) -> None:
     unjudged, invalid = seal_run(deployment, key(5)), seal_invalid_run(deployment, key(6))
     deployment.pipeline.judge_and_load([visible, demoting, withdrawn, invalid])
     deployment.pipeline.validation.judge([unloaded])
-    deployment.ledger.begin_demotions([rejection(demoting, validation_id="again")])
-    deployment.ledger.execute(Action.WITHDRAW, [withdrawn.key], action_request())
-    deployment.ledger.insert_pending([key(7)])
-    deployment.ledger.register([RunRegistration(run=unjudged, schema_version="1", record_count=2)])
+    deployment.ledger.verdicts.begin_demotions([rejection(demoting, validation_id="again")])
+    deployment.ledger.actions.execute(Action.WITHDRAW, [withdrawn.key], action_request())
+    deployment.ledger.registrations.insert_pending([key(7)])
+    deployment.ledger.registrations.register([RunRegistration(run=unjudged, schema_version="1", record_count=2)])
     day = key().logical_date
     gaps = deployment.readers.find_gaps(QUERY, since=day, until=day)
     assert {gap.key: gap.reason for gap in gaps} == {

@@ -173,17 +173,17 @@ def test_every_kind_of_difference_is_repaired(deployment: LocalDeployment) -> No
         [make_load("r1", unpointed.key, 2), make_load("x", key(5), 2)],
         is_publishable=keep_all_runs,
     )
-    deployment.ledger.execute(Action.WITHDRAW, [withdrawn.key], action_request())
+    deployment.ledger.actions.execute(Action.WITHDRAW, [withdrawn.key], action_request())
     corrupt_payload(deployment, demoting)
     rejection_of_demoted = Verdict(
         run=demoting, outcome=Outcome.REJECTED, validation_id="v2", error_class="damaged", error_message="bad"
     )
-    deployment.ledger.begin_demotions([rejection_of_demoted])
+    deployment.ledger.verdicts.begin_demotions([rejection_of_demoted])
     assert reconcile(deployment) == ["DEMOTE 3", "REMOVE 2", "REMOVE 5", "LOAD 4", "POINT 1"]
     assert reconcile(deployment) == []
     assert visible_runs(deployment) == {unpointed.key: "r1", unloaded.key: "r1"}
     assert set(read_with_duckdb(deployment.home / "warehouse")) == {unpointed.key, unloaded.key}
-    assert deployment.ledger.state(demoting.key).status is Status.FAILED
+    assert deployment.ledger.states.get(demoting.key).status is Status.FAILED
 
 
 @pytest.mark.invariant("W8")

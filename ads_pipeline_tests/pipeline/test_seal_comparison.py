@@ -19,7 +19,7 @@ SEALED, DAMAGED = run("r1"), run("r2")
 
 def register_run(sealed: Run, raw: RawRuns, ledger: Ledger) -> RegisteredRun:
     register_runs([sealed], raw=raw, ledger=ledger)
-    (registered,) = ledger.runs(sealed.key)
+    (registered,) = ledger.runs.registered(sealed.key)
     return registered
 
 

@@ -125,7 +125,7 @@ def test_failed_load_is_shown_on_the_warehouse_asset(ledger: Ledger, clock: Fake
     """The raw asset stays materialized; the failure takes precedence over the staleness."""
     accept_run(ledger, clock, "r1")
     accept_run(ledger, clock, "r2", loaded=False)
-    ledger.record_failed_loads({run(key(), "r2"): "the disk is full"})
+    ledger.loads.record_failed({run(key(), "r2"): "the disk is full"})
     staleness = calculate(ledger, clock)
     assert displays(staleness) == (MATERIALIZED, LAST_FAILED)
     assert staleness.warehouse.reasons == (UPSTREAM,)
@@ -159,7 +159,7 @@ def test_new_query_version_makes_both_assets_stale(ledger: Ledger, clock: FakeCl
     other = key(query_name="keyword_daily")
     accepted_runs(ledger, [key(), other])
     publish_runs(ledger, run(key(), "r1"), run(other, "r1"))
-    status_table = StatusTable(ledger._engine)
+    status_table = StatusTable(ledger.engine)
     status_table.record_code_versions(
         "google_ads", asset_code_versions({"campaign_daily": "2", "keyword_daily": "1"})
     )
@@ -222,7 +222,7 @@ def test_stored_staleness_uses_the_upstream_of_its_tenant(sqlite_url: str, clock
     with Ledger.opened(sqlite_url, clock=clock, tenancy=tenancy) as ledger:
         accept_run(ledger, clock, "r1")
         accept_run(ledger, clock, "r2", loaded=False)
-        status_table = StatusTable(ledger._engine, tenancy=tenancy)
+        status_table = StatusTable(ledger.engine, tenancy=tenancy)
         assert PLAIN.store_changes(status_table, now=clock.now) == 1
         (stale_row,) = [row for row in status_table.read_all() if row.stale_reason_code]
         assert (stale_row.asset_key, stale_row.stale_reason_code) == ("warehouse/campaign_daily", UPSTREAM)

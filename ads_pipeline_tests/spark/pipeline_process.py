@@ -58,7 +58,7 @@ def run_pipeline(spark: SparkSession, home: Path) -> Any:
 
 
 def _describe_state(deployment: LocalDeployment, customer: int) -> Any:
-    state = deployment.ledger.state(key(customer))
+    state = deployment.ledger.states.get(key(customer))
     return state.status, state.current_run_id, state.attempt_count, state.error_message
 
 
@@ -93,7 +93,7 @@ def use_stopped_server(spark: SparkSession, home: Path) -> Any:
         return {
             "judge": describe_failure(deployment.pipeline.validation.judge, [run]),
             "load": describe_failure(deployment.pipeline.loader.load, [key(2)]),
-            "attempts": deployment.ledger.state(run.key).attempt_count,
+            "attempts": deployment.ledger.states.get(run.key).attempt_count,
         }
 
 

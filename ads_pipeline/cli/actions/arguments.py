@@ -114,7 +114,7 @@ def list_partitions_to_enqueue(
     first = max(days.since, apis.start_date)
     return [
         PartitionKey(source=source, customer_id=customer, query_name=name, logical_date=first + timedelta(days=day))
-        for customer in parse_customers(arguments.customer) or ledger.customers(source)
+        for customer in parse_customers(arguments.customer) or ledger.states.customers(source)
         for name in parse_queries(arguments.query, settings)
         for day in range((days.until - first).days + 1)
     ]
@@ -123,7 +123,7 @@ def list_partitions_to_enqueue(
 def find_recorded_partitions(given: Iterable[str], settings: Settings, ledger: LedgerReader) -> list[PartitionKey]:
     """Parse partitions, each once. Raises BadName for one of another source or without a state row."""
     keys = [_parse_partition_of_source(word, settings) for word in dict.fromkeys(given)]
-    for key, state in ledger.states(keys).items():
+    for key, state in ledger.states.get_many(keys).items():
         if state.recorded_status is None:
             raise BadName(
                 "partition", str(key), 'the ledger does not record it; "ads-pipeline state inspect" lists partitions'
@@ -151,7 +151,7 @@ def build_filter(
 
 def check_customers(given: Iterable[str], settings: Settings, ledger: LedgerReader) -> None:
     """Raise BadName for a customer without any partition, so that a mistyped id does not silently match nothing."""
-    known = ledger.customers(settings.google_apis.source)
+    known = ledger.states.customers(settings.google_apis.source)
     for customer in given:
         validate_name("customer_id", customer)
         if customer not in known:

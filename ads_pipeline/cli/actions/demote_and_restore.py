@@ -90,12 +90,12 @@ def _read_states(
     """The selected states. `only` restricts a filter to one status; named partitions are all returned."""
     if isinstance(selection, StateFilter):
         narrowed = selection if only is None else replace(selection, statuses=frozenset({only}))
-        return list(ledger.iter_states(narrowed))
-    return list(ledger.states(selection).values())
+        return list(ledger.states.iterate(narrowed))
+    return list(ledger.states.get_many(selection).values())
 
 
 def _find_run(ledger: LedgerReader, state: PartitionState, run_id: str) -> Run:
-    known = [registered.run.run_id for registered in ledger.runs(state.key)]
+    known = [registered.run.run_id for registered in ledger.runs.registered(state.key)]
     if validate_name("run_id", run_id) not in known:
         raise BadName("run_id", run_id, f"{state.key} has no such run; {suggest(run_id, known)}")
     return Run(key=state.key, run_id=run_id)
@@ -126,7 +126,7 @@ def _execute(
             report_progress=terminal_progress(),
         )
         # Starting Spark takes seconds, so the states are compared with the preview again.
-        current = ledger.states(override.state.key for override in overrides)
+        current = ledger.states.get_many(override.state.key for override in overrides)
         changed = {each.state.key: STATE_CHANGED for each in overrides if current[each.state.key] != each.state}
         runs = [each.run for each in overrides if each.state.key not in changed]
         try:

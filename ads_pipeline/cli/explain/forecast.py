@@ -84,7 +84,7 @@ def forecast_retries(
     keys, queue = [state.key for state in states], ledger.retry_queue
     failures, scheduled = queue.find_failures(keys), queue.find_scheduled(keys)
     requests, marked = queue.find_requests(keys), queue.find_marked(keys)
-    holders = ledger.lease_holders(keys)
+    holders = ledger.leases.holders(keys)
     parkings = [parking for source in {key.source for key in keys} for parking in queue.list_parkings(source)]
     forecasts = {}
     for state in states:

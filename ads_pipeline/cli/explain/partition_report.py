@@ -100,15 +100,15 @@ class PartitionReport:
 def gather_report(settings: Settings, key: PartitionKey) -> PartitionReport:
     now = datetime.now(UTC)
     with open_ledger(settings) as ledger, open_event_reader(settings) as events:
-        calculator = StalenessCalculator(settings.freshness_policies, ledger.code_versions(key.source))
-        publication = ledger.publication_status(key)
+        calculator = StalenessCalculator(settings.freshness_policies, ledger.statuses.get_code_versions(key.source))
+        publication = ledger.publications.get(key)
         state = publication.state if publication else PartitionState.absent(key)
         return PartitionReport(
             key=key,
             publication=publication,
-            registered=ledger.registrations(key),
-            attempts=ledger.attempts(key),
-            actions=ledger.partition_actions(key),
+            registered=ledger.runs.registrations(key),
+            attempts=ledger.runs.attempts(key),
+            actions=ledger.audit.of_partition(key),
             staleness=calculator.calculate(ledger, [key], now=now)[key],
             forecast=forecast_retries(ledger, [state], settings.retry_policy, now=now)[key],
             events=events.find_step_events(str(key), EVENTS_SHOWN),

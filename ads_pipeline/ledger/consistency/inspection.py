@@ -58,17 +58,17 @@ class LedgerInspection(LedgerReader):
 
     def read_clock(self) -> datetime:
         """The time of the database."""
-        rows = self._execute(sa.select(database_clock(self._engine.dialect.name)))
+        rows = database.fetch(self.engine, sa.select(database_clock(self.engine.dialect.name)))
         now: datetime = rows[0].now
         return now
 
     def list_sources(self) -> list[str]:
         """Every source with a registered run."""
-        return sorted(row.source for row in self._execute(sa.select(runs.c.source).distinct()))
+        return sorted(row.source for row in database.fetch(self.engine, sa.select(runs.c.source).distinct()))
 
     def find_contradictions(self) -> Iterator[tuple[PartitionKey, str]]:
         """Each partition whose state does not follow from its logs, with the difference, as of one moment."""
-        with database.open_snapshot(self._engine) as connection:
+        with database.open_snapshot(self.engine) as connection:
             for history in read_histories(connection):
                 try:
                     state = replay(history)
@@ -81,7 +81,7 @@ class LedgerInspection(LedgerReader):
     def list_runs(self, source: str) -> Iterator[InspectedRun]:
         """Every registered run of a source, in the order of the paths below raw."""
         statement = visibility_queries.runs_with_last_outcome(source=source)
-        with database.open_snapshot(self._engine) as connection:
+        with database.open_snapshot(self.engine) as connection:
             for row in connection.execute(statement, execution_options={"yield_per": ROWS_PER_FETCH}):
                 yield _inspected_run(row)
 
@@ -89,7 +89,7 @@ class LedgerInspection(LedgerReader):
         """One run, read now. None when it is not registered."""
         statement = visibility_queries.runs_with_last_outcome(source=run.key.source)
         same_key = [runs.c[name] == getattr(run.key, name) for name in ("customer_id", "query_name", "logical_date")]
-        rows = self._execute(statement.where(*same_key, runs.c.run_id == run.run_id))
+        rows = database.fetch(self.engine, statement.where(*same_key, runs.c.run_id == run.run_id))
         return _inspected_run(rows[0]) if rows else None
 
     def find_misplaced_pointers(self) -> list[MisplacedPointer]:
@@ -102,13 +102,16 @@ class LedgerInspection(LedgerReader):
                 outcome=row.outcome and Outcome(row.outcome),
                 differs_from_registration=bool(row.differs),
             )
-            for row in self._execute(visibility_queries.mismatched_pointers())
+            for row in database.fetch(self.engine, visibility_queries.mismatched_pointers())
         ]
 
     def list_unfinished_demotions(self) -> list[tuple[Run, datetime]]:
         """The demotions that have begun and are not recorded, with their start, oldest first."""
         order = demotions.c.started_at, *key_of_table(demotions), demotions.c.run_id
-        return [(decode_run(row), row.started_at) for row in self._execute(sa.select(demotions).order_by(*order))]
+        return [
+            (decode_run(row), row.started_at)
+            for row in database.fetch(self.engine, sa.select(demotions).order_by(*order))
+        ]
 
     def list_open_runs(self) -> list[OpenRun]:
         """The runs that have not ended, by id. Runs whose snapshot is behind their events are left out."""
@@ -122,7 +125,7 @@ class LedgerInspection(LedgerReader):
         )
         return [
             OpenRun(run_id=row.run_id, last_event_at=row.last_at, lease_expires_at=row.expires_at)
-            for row in self._execute(statement)
+            for row in database.fetch(self.engine, statement)
         ]
 
 

@@ -1,34 +1,26 @@
-"""The interface for control actions on a ledger: execute, park, release, and record failed fetches.
+"""Control actions on a ledger: execute, park, release, record failed fetches and schedule their retries.
 
 `action_execution` holds the transaction of one action. Holders of a `ControlActions` may requeue a failed partition;
-only `VerdictRecorder` can mark one as safe to read.
+only holders of `Verdicts` can mark one as safe to read.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import date, datetime
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
-from ads_pipeline.domain.freshness import Tenancy
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.retry import ERROR_POLICIES, ErrorPolicy, RetryPolicy
-from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.domain.transitions import Action, PartitionState
-from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.action_execution import execute_action, is_logged, log_action
-from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.control.retry_queue import Parking, RetryQueue, ScheduledRetry
-from ads_pipeline.ledger.events.event_log import EventLog, new_origin
-from ads_pipeline.ledger.events.snapshots import completing_run
-from ads_pipeline.ledger.reader import DEFAULT_TENANCY, LedgerReader
 from ads_pipeline.ledger.row_mapping import decode_key, encode_key
 from ads_pipeline.ledger.tables import instant_text
 from ads_pipeline.ledger.values import ActionRequest, ActionResult, FailedFetch
-from ads_pipeline.ledger.write_context import Clock, WriteContext
+from ads_pipeline.ledger.write_context import WriteContext
 from ads_pipeline.quoting import printable
 
 T = TypeVar("T")
@@ -38,54 +30,11 @@ PARKING_SCOPES: Final[Mapping[ErrorPolicy, str]] = {
 }
 
 
-class ControlActions(LedgerReader):
-    """Read access to one ledger, and the control actions of operators and of the retry policy.
+class ControlActions:
+    """The control actions of operators and of the retry policy. They need no claim."""
 
-    A `clock` replaces the database's clock. Every change emits events of `origin`, the run that makes it. A run that
-    holds a `lease` writes only partitions it has claimed; control actions need no claim.
-    """
-
-    def __init__(
-        self,
-        engine: sa.Engine,
-        *,
-        clock: Clock | None = None,
-        origin: EventOrigin | None = None,
-        tenancy: Tenancy = DEFAULT_TENANCY,
-        lease: Lease | None = None,
-    ) -> None:
-        super().__init__(engine, tenancy=tenancy)
-        self.origin = origin or new_origin()
-        self._context = WriteContext(
-            engine.dialect.name, clock=clock, origin=self.origin, tenancy=tenancy, lease=lease
-        )
-
-    @classmethod
-    @contextmanager
-    def opened(
-        cls,
-        url: str,
-        *,
-        clock: Clock | None = None,
-        origin: EventOrigin | None = None,
-        tenancy: Tenancy = DEFAULT_TENANCY,
-        lease: Lease | None = None,
-    ) -> Iterator[Self]:
-        """Open the ledger for the run `origin`, which the caller completes.
-
-        Without an origin, a new run is started here and completed at the end of the block.
-        """
-        with database.open_checked_engine(url) as engine:
-            opened = cls(engine, clock=clock, origin=origin, tenancy=tenancy, lease=lease)
-            if origin is not None:
-                yield opened
-                return
-            with completing_run(EventLog(engine, clock=clock), opened.origin):
-                yield opened
-
-    @property
-    def retry_queue(self) -> RetryQueue:
-        return RetryQueue(self._engine, clock=self._context.clock)
+    def __init__(self, context: WriteContext, retry_queue: RetryQueue) -> None:
+        self._context, self._retry_queue = context, retry_queue
 
     def execute(
         self,
@@ -100,7 +49,7 @@ class ControlActions(LedgerReader):
         With `expected` states, as a preview showed them, a partition that has changed since is refused.
         """
         requested, states = sorted_keys(keys), {state.key: state for state in expected}
-        return self._transact(
+        return self._context.transact(
             lambda connection: execute_action(self._context, connection, action, requested, request, states)
         )
 
@@ -112,15 +61,21 @@ class ControlActions(LedgerReader):
         An error of an account or a query parks it in the same transaction. Attempts and states do not change,
         because the validator had nothing to judge.
         """
-        return self._transact(lambda connection: self._record_failed_fetches(connection, failures, policy, today))
+        return self._context.transact(
+            lambda connection: self._record_failed_fetches(connection, failures, policy, today)
+        )
+
+    def schedule_failures(self, policy: RetryPolicy, *, today: date) -> int:
+        """Schedule every failure that has no retry yet, and delete finished rows. Returns the number scheduled."""
+        return self._retry_queue.schedule_failures(policy, today=today)
 
     def park(self, parking: Parking, request: ActionRequest) -> bool:
         """Stop fetching an account or a query until it is released. False when it was parked already."""
-        return self._transact(lambda connection: self._park(connection, parking, request))
+        return self._context.transact(lambda connection: self._park(connection, parking, request))
 
     def release(self, parking: Parking, request: ActionRequest) -> bool:
         """Resume fetching a parked account or query. False when it was not parked."""
-        return self._transact(lambda connection: self._release(connection, parking, request))
+        return self._context.transact(lambda connection: self._release(connection, parking, request))
 
     def _record_failed_fetches(
         self, connection: sa.Connection, failures: Sequence[FailedFetch], policy: RetryPolicy, today: date
@@ -149,7 +104,7 @@ class ControlActions(LedgerReader):
             for failure in failures
         ]
         self._context.append_events(connection, events, now)
-        return self.retry_queue.schedule_partitions(connection, keys, policy, today)
+        return self._retry_queue.schedule_partitions(connection, keys, policy, today)
 
     def _fetch_fields(self, failure: FailedFetch, now: datetime) -> dict[str, Any]:
         wait_until = failure.wait_until
@@ -158,7 +113,7 @@ class ControlActions(LedgerReader):
             | _error_fields(failure)
             | {
                 "failed_at": instant_text(now),
-                "engine_run_id": self.origin.run_id,
+                "engine_run_id": self._context.origin.run_id,
                 "wait_until": None if wait_until is None else instant_text(wait_until),
             }
         )
@@ -178,9 +133,6 @@ class ControlActions(LedgerReader):
         log_action(self._context, connection, "release", request, (), {}, now)
         row = {"parked_source": parking.source, "parked_scope": parking.scope, "parked_name": parking.name}
         return bool(connection.execute(self._context.statements.delete_parking, row).rowcount)
-
-    def _transact(self, work: Callable[[sa.Connection], T]) -> T:
-        return database.transact(self._engine, work)
 
 
 def sorted_keys(keys: Iterable[PartitionKey]) -> list[PartitionKey]:

@@ -176,6 +176,19 @@ class Lease:
         return sa.update(claims).values(values).where(same_key(claims, rows))
 
 
+class Leases:
+    """The leases of all runs."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine, dialect = engine, engine.dialect.name
+        self._claims = RowStatement("claims", dialect, lambda rowset: select_claims(rowset, dialect))
+
+    def holders(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, LeaseHolder]:
+        """Return the run that holds each claimed partition. Unclaimed partitions are left out."""
+        rows = self._claims.fetch(self._engine, map(encode_key, dict.fromkeys(keys)))
+        return {decode_key(row): read_lease_holder(row) for row in rows if row.is_live}
+
+
 @contextmanager
 def renewing(lease: Lease) -> Iterator[None]:
     """Renew the lease in a thread while the block runs."""

@@ -12,7 +12,7 @@ from typing import Final, Self
 
 import sqlalchemy as sa
 
-from ads_pipeline.domain.freshness import RAW, AttemptOutcome, Tenancy
+from ads_pipeline.domain.freshness import DEFAULT_TENANCY, RAW, AttemptOutcome, Tenancy
 from ads_pipeline.domain.partition import PartitionKey, Run, parse_key
 from ads_pipeline.domain.run_events import Event, EventOrigin
 from ads_pipeline.domain.run_snapshots import RunSnapshot, RunStatus, StepStatus
@@ -21,7 +21,6 @@ from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.leases import close_lease, select_expired_leases
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import fold_later_events
-from ads_pipeline.ledger.reader import DEFAULT_TENANCY
 from ads_pipeline.ledger.row_mapping import KEY_TYPES, decode_run, encode_key
 from ads_pipeline.ledger.rowsets import RowStatement
 from ads_pipeline.ledger.state import visibility_queries

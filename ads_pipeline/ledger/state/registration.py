@@ -1,6 +1,6 @@
 """Registers sealed runs and gives each one the next ordinal of its partition."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,14 +14,29 @@ from ads_pipeline.ledger.values import RunRegistration
 from ads_pipeline.ledger.write_context import WriteContext
 
 
-def register_runs(
+class Registrations:
+    """Registers runs, and inserts pending rows."""
+
+    def __init__(self, context: WriteContext) -> None:
+        self._context = context
+
+    def register(self, registrations: Sequence[RunRegistration]) -> list[RegisteredRun]:
+        """Register sealed runs in the given order. Each new run gets the next ordinal of its partition.
+
+        A partition without a row gets a pending one. A run that is already registered keeps its ordinal. Raises
+        RunChanged when one was registered with another seal; then nothing is registered.
+        """
+        return self._context.transact(lambda connection: _register(self._context, connection, registrations))
+
+    def insert_pending(self, keys: Iterable[PartitionKey]) -> int:
+        """Insert a pending row for each partition that has no row. Return the number of inserted rows."""
+        context, requested = self._context, sorted(set(keys))
+        return context.transact(lambda c: context.insert_pending(c, requested, context.read_clock(c)))
+
+
+def _register(
     context: WriteContext, connection: sa.Connection, registrations: Sequence[RunRegistration]
 ) -> list[RegisteredRun]:
-    """Register runs in the given order, and insert a pending row for each new partition.
-
-    A run that is already registered keeps its ordinal. Raises RunChanged when one was registered with another seal;
-    then nothing is registered.
-    """
     now = context.read_clock(connection)
     keys = sorted({registration.run.key for registration in registrations})
     context.insert_pending(connection, keys, now)

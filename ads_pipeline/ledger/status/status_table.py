@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 import sqlalchemy as sa
 
 from ads_pipeline.domain.freshness import (
+    DEFAULT_TENANCY,
     RAW,
     AttemptOutcome,
     CodeVersion,
@@ -25,7 +26,6 @@ from ads_pipeline.domain.freshness import (
 )
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.reader import DEFAULT_TENANCY
 from ads_pipeline.ledger.row_mapping import database_clock, decode_key, insert_into, key_of_table, same_key
 from ads_pipeline.ledger.rowsets import Rowset, RowStatement
 from ads_pipeline.ledger.status.partition_status import (
@@ -83,6 +83,12 @@ class StatusTable:
                         yield status
         except sa.exc.DBAPIError as error:
             raise database.translate_error(error) from error
+
+    def get_many(self, asset: str, keys: Iterable[PartitionKey]) -> dict[PartitionKey, PartitionStatus | None]:
+        """Return the status of each partition in one asset of its query, or None without an attempt."""
+        unique_keys = list(dict.fromkeys(keys))
+        statuses = database.transact(self._engine, lambda c: self._statuses.read(c, asset, unique_keys))
+        return {key: status for key, (status, _attempt_count) in statuses.items()}
 
     def get_code_versions(self, source: str) -> dict[str, CodeVersion]:
         """Return the current code version of each asset, by asset key."""

@@ -45,7 +45,7 @@ def record_failures(
 ) -> None:
     for partition in partitions:
         registered_runs(ledger, partition, run_id)
-    ledger.record_verdicts(
+    ledger.verdicts.record(
         [
             Verdict(
                 run=run(partition, run_id),
@@ -63,7 +63,7 @@ def fill_ledger(cli: CommandLine) -> None:
     """Record four failed partitions, one marked as terminal and two published ones."""
     with open_ledger(cli) as ledger:
         record_failures(ledger, [*FAILED, MARKED])
-        ledger.execute(Action.MARK_TERMINAL, [MARKED], action_request("marked"))
+        ledger.actions.execute(Action.MARK_TERMINAL, [MARKED], action_request("marked"))
         accepted_runs(ledger, SUCCESSFUL)
         publish_runs(ledger, *(run(partition, "r1") for partition in SUCCESSFUL))
 

@@ -46,7 +46,7 @@ def cli(empty_cli: CommandLine) -> CommandLine:
 
 def states(cli: CommandLine, *partitions: Any) -> list[PartitionState]:
     with open_ledger(cli) as ledger:
-        return list(ledger.states(partitions).values())
+        return list(ledger.states.get_many(partitions).values())
 
 
 def action_id(result: CommandResult) -> str:
@@ -94,7 +94,7 @@ def test_preview_and_result_are_printed(
     assert result.lines[-2:] == [f"{verb}: {count} changed", f"action {action_id(result)}"]
     for key in changed:
         with open_ledger(cli) as ledger:
-            assert ledger.partition_actions(key)[-1].action_id == action_id(result)
+            assert ledger.audit.of_partition(key)[-1].action_id == action_id(result)
 
 
 @pytest.mark.invariant("S14")
@@ -138,8 +138,8 @@ def test_action_is_logged_with_its_command_line(cli: CommandLine) -> None:
     )
     result = cli.run(*words)
     with open_ledger(cli) as ledger:
-        (logged,) = ledger.partition_actions(FAILED[0])
-        state = ledger.state(FAILED[0])
+        (logged,) = ledger.audit.of_partition(FAILED[0])
+        state = ledger.states.get(FAILED[0])
     assert (logged.action_id, logged.action, logged.operator) == (action_id(result), "requeue", "ada")
     assert (logged.command, logged.reason) == (shlex.join(words), "it's fixed")
     assert (logged.status_before, logged.performed_at) == (Status.FAILED, state.updated_at)
@@ -247,7 +247,7 @@ def test_partitions_changed_after_the_preview_remain(cli: CommandLine, monkeypat
         f"  {succeeded}",
     ]
     with open_ledger(cli) as ledger:
-        found = ledger.states([failed_again, succeeded, newly_failed, MARKED, *others, *FAILED])
+        found = ledger.states.get_many([failed_again, succeeded, newly_failed, MARKED, *others, *FAILED])
     assert [state.status for state in found.values()] == [
         *(Status.FAILED, Status.SUCCESS, Status.FAILED, Status.FAILED),
         *[Status.PENDING] * 25,
@@ -287,7 +287,7 @@ def test_terminal_partitions_need_clear_terminal(cli: CommandLine) -> None:
     assert states(cli, MARKED)[0].status is Status.PENDING
     with open_ledger(cli) as ledger:
         assert ledger.retry_queue.find_marked([MARKED]) == set()
-        assert [logged.action for logged in ledger.partition_actions(MARKED)[1:]] == ["clear_terminal", "requeue"]
+        assert [logged.action for logged in ledger.audit.of_partition(MARKED)[1:]] == ["clear_terminal", "requeue"]
 
 
 def test_partitions_without_sealed_run_need_force(cli: CommandLine) -> None:

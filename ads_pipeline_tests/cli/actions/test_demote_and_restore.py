@@ -60,12 +60,14 @@ def test_demote_hides_a_run_and_restore_publishes_an_earlier_one(
     assert (demoted.code, demoted.err) == (0, "")
     assert re.split(" {2,}", demoted.lines[1].strip())[3:] == ["success from r2", "failed, nothing to read"]
     assert count_rows(empty_cli) == [("2", 5)]
-    assert deployment.ledger.state(ONE).status is Status.FAILED
-    (logged,) = deployment.ledger.partition_actions(ONE)
+    assert deployment.ledger.states.get(ONE).status is Status.FAILED
+    (logged,) = deployment.ledger.audit.of_partition(ONE)
     assert (logged.action, logged.operator, logged.reason) == ("demote", "ada", "wrong currency")
     assert demoted.lines[-1] == f"action {logged.action_id}"
     assert empty_cli.run("reconcile").lines == ["nothing differs"]
-    deployment.pipeline.judge_and_load([deployment.ledger.runs(ONE)[1].run])  # known verdict: nothing is published
+    deployment.pipeline.judge_and_load(
+        [deployment.ledger.runs.registered(ONE)[1].run]
+    )  # known verdict: nothing is published
     assert count_rows(empty_cli) == [("2", 5)]
     restored = empty_cli.run("state", "restore", "1/campaign_daily/2026-01-01", *REASON)
     assert (restored.code, restored.err) == (0, "")
@@ -89,7 +91,7 @@ def test_unrestorable_partitions_remain(
 ) -> None:
     """A run that the validator rejects now and a partition that changed after the preview stay unchanged."""
     deployment.pipeline.judge_and_load([seal_run(deployment, OTHER, "r2")])
-    corrupt_payload(deployment, deployment.ledger.runs(ONE)[0].run)
+    corrupt_payload(deployment, deployment.ledger.runs.registered(ONE)[0].run)
     began = spark_session.spark_session
 
     def meanwhile(settings: Settings) -> AbstractContextManager[SparkSession]:
@@ -103,9 +105,9 @@ def test_unrestorable_partitions_remain(
     assert f"remaining: {ONE}: the validator rejects it now" in result.err
     assert f"remaining: {OTHER}: it changed since the preview" in result.err
     assert result.lines[-2:] == [f"  {ONE} \\", f"  {OTHER}"]
-    assert deployment.ledger.state(ONE).current_run_id == "r2"
-    assert deployment.ledger.state(OTHER).current_run_id == "r3"
-    assert deployment.ledger.partition_actions(ONE) == []
+    assert deployment.ledger.states.get(ONE).current_run_id == "r2"
+    assert deployment.ledger.states.get(OTHER).current_run_id == "r3"
+    assert deployment.ledger.audit.of_partition(ONE) == []
 
 
 @pytest.mark.invariant("S15")

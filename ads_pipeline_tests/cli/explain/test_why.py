@@ -42,7 +42,7 @@ def seal_run(cli: CommandLine, partition: PartitionKey = K, run_id: str = "r1") 
 def land_run(cli: CommandLine, ledger: Ledger, run_id: str = "r1") -> Run:
     """A sealed run that is registered."""
     sealed = seal_run(cli, K, run_id)
-    ledger.register([RunRegistration(run=sealed, schema_version="1", record_count=3)])
+    ledger.registrations.register([RunRegistration(run=sealed, schema_version="1", record_count=3)])
     return sealed
 
 
@@ -162,7 +162,7 @@ def test_unloadable_run_is_shown(empty_cli: CommandLine, ledger: Ledger) -> None
     """A failed load with missing raw data is reported, and the advice is to replace the data."""
     first = land_run(empty_cli, ledger)
     record_verdict(ledger, acceptance(first))
-    ledger.record_failed_loads({first: "no such run"})
+    ledger.loads.record_failed({first: "no such run"})
     shutil.rmtree(empty_cli.home / "raw" / first.path)
     result = explain(empty_cli)
     assert "its raw data is missing" in text_of(result, "runs")
@@ -199,7 +199,7 @@ def test_unfinished_demotion_is_not_safe_to_read(empty_cli: CommandLine, ledger:
     first = land_run(empty_cli, ledger)
     record_verdict(ledger, acceptance(first))
     publish_runs(ledger, first)
-    ledger.begin_demotions([rejection(first, validation_id="again")])
+    ledger.verdicts.begin_demotions([rejection(first, validation_id="again")])
     result = explain(empty_cli)
     assert text_of(result, "safe to read") == "no"
     assert text_of(result, "readers see") == "nothing, because its rows are being withdrawn"
@@ -211,7 +211,7 @@ def test_control_actions_are_listed(empty_cli: CommandLine, ledger: Ledger) -> N
     first = land_run(empty_cli, ledger)
     record_verdict(ledger, acceptance(first))
     publish_runs(ledger, first)
-    ledger.execute(Action.WITHDRAW, [K], action_request(reason="wrong currency"))
+    ledger.actions.execute(Action.WITHDRAW, [K], action_request(reason="wrong currency"))
     result = explain(empty_cli)
     assert text_of(result, "control actions").endswith("withdraw by ada (state retry), was success: wrong currency")
     assert text_of(result, "next").startswith("withdrawn by ada: wrong currency ")
@@ -233,7 +233,7 @@ def test_partition_without_asset_names_the_reason(empty_cli: CommandLine) -> Non
 def test_hostile_text_is_escaped(empty_cli: CommandLine, ledger: Ledger) -> None:
     """Text of rows and operators cannot colour or break a line, and is not parsed as markup."""
     record_verdict(ledger, rejection(land_run(empty_cli, ledger), HOSTILE))
-    ledger.execute(Action.REQUEUE, [K], action_request(reason=HOSTILE))
+    ledger.actions.execute(Action.REQUEUE, [K], action_request(reason=HOSTILE))
     result = explain(empty_cli)
     assert all(line.isprintable() for line in result.lines)
     assert r"\x1b[31m[red]\nforged :smile:" in " ".join(result.out.split())
@@ -245,7 +245,7 @@ def test_json_contains_the_whole_report(empty_cli: CommandLine, ledger: Ledger) 
     record_verdict(ledger, acceptance(first))
     publish_runs(ledger, first)
     record_verdict(ledger, rejection(land_run(empty_cli, ledger, "r2")))
-    ledger.execute(Action.WITHDRAW, [K], action_request())
+    ledger.actions.execute(Action.WITHDRAW, [K], action_request())
     seal_run(empty_cli, K, "r3")
     (found,) = empty_cli.run("state", "why", str(K), "--json").objects
     (inspected,) = empty_cli.run("state", "inspect", "--json").objects

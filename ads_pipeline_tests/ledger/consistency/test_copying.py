@@ -129,7 +129,7 @@ def test_triggers_protect_the_copy(source_url: str, target_url: str) -> None:
 def test_copy_needs_an_empty_target(source_url: str, target_url: str) -> None:
     """A target with a row in any table is refused and not changed; so is the source itself."""
     with Ledger.opened(target_url) as ledger:
-        ledger.insert_pending(keys(1))
+        ledger.registrations.insert_pending(keys(1))
     before = digest_ledger(target_url)
     with pytest.raises(TargetNotEmpty, match="rows in table partition_state"):
         copy_ledger(source_url, target_url, progress=no_progress)

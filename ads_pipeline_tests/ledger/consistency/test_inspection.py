@@ -74,7 +74,7 @@ def test_run_is_listed_with_its_last_verdict(ledger: Ledger, url: str) -> None:
     accepted_runs(ledger, keys(2))
     (newer,) = registered_runs(ledger, keys(1)[0], "r2")
     record_verdict(ledger, rejection(newer))
-    ledger.execute(Action.WITHDRAW, [keys(2)[1]], action_request())
+    ledger.actions.execute(Action.WITHDRAW, [keys(2)[1]], action_request())
     with LedgerInspection.opened(url) as inspection:
         inspected = list(inspection.list_runs("google_ads"))
         assert inspection.inspect_run(newer) == inspected[1]
@@ -92,7 +92,7 @@ def test_misplaced_pointers_are_found(ledger: Ledger, url: str, backdoor: sa.Eng
     accepted_runs(ledger, keys(4))
     publish_runs(ledger, *(run(each, "r1") for each in keys(4)))
     accepted_runs(ledger, [second], "r2")
-    ledger.execute(Action.WITHDRAW, [third], action_request())
+    ledger.actions.execute(Action.WITHDRAW, [third], action_request())
     corruption = f"UPDATE warehouse_pointer SET schema_version = '9' WHERE customer_id = '{fourth.customer_id}'"
     database.transact(backdoor, lambda connection: connection.exec_driver_sql(corruption))
     with LedgerInspection.opened(url) as inspection:
@@ -135,14 +135,16 @@ def test_concurrent_writes_cause_no_contradictions(url: str, tmp_path: Path) -> 
                 copy_ledger(url, copies[-1], progress=no_progress)
 
     with Ledger.opened(url) as ledger, ThreadPoolExecutor(1) as pool:
-        ledger.register(sealed_runs(*(run(each, f"r{number}") for each in contested for number in range(80))))
+        ledger.registrations.register(
+            sealed_runs(*(run(each, f"r{number}") for each in contested for number in range(80)))
+        )
         checking = pool.submit(check_and_copy)
         with set_on_exit(done):
             for number in range(80):
                 runs = [run(each, f"r{number}") for each in contested]
-                ledger.record_verdicts([rejection(each) if number % 3 == 1 else acceptance(each) for each in runs])
+                ledger.verdicts.record([rejection(each) if number % 3 == 1 else acceptance(each) for each in runs])
                 action = Action.REQUEUE if number % 2 else Action.WITHDRAW
-                ledger.execute(action, contested, action_request(f"action-{number}"))
+                ledger.actions.execute(action, contested, action_request(f"action-{number}"))
                 if number > 20 and len(copies) > 3:
                     break
                 time.sleep(0.02)

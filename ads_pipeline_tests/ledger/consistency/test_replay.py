@@ -69,7 +69,7 @@ def test_replay_gives_the_recorded_states(scripted_url: str) -> None:
     assert len(histories) == 6
     assert all(replay(history) == history.recorded for history in histories)
     with LedgerReader.opened(scripted_url) as ledger:
-        effects = {attempt.effect for history in histories for attempt in ledger.attempts(history.key)}
+        effects = {attempt.effect for history in histories for attempt in ledger.runs.attempts(history.key)}
     assert effects == set(Effect)
 
 
@@ -94,7 +94,7 @@ def test_replay_gives_the_recorded_states_of_any_history(sqlite_template: Path, 
 def test_replay_accepts_a_row_older_than_its_first_run(url: str, clock: FakeClock) -> None:
     """The row was inserted as pending before the run was registered and accepted in one instant."""
     with Ledger.opened(url, clock=clock) as ledger:
-        ledger.insert_pending([key()])
+        ledger.registrations.insert_pending([key()])
         clock.tick()
         accepted_runs(ledger, [key()])
     (history,) = histories_of(url)

@@ -24,8 +24,8 @@ def test_actions_are_listed_newest_first_in_pages(timed_ledger: Ledger, clock: F
     for moment in range(3):
         clock.tick()
         for number in range(3):
-            timed_ledger.execute(Action.REPROCESS, keys(2), action_request(f"a-{moment}-{number}"))
-    whole = timed_ledger.list_actions()
+            timed_ledger.actions.execute(Action.REPROCESS, keys(2), action_request(f"a-{moment}-{number}"))
+    whole = timed_ledger.audit.page()
     assert [action.action_id for action in whole] == [
         f"a-{moment}-{number}" for moment in (2, 1, 0) for number in (2, 1, 0)
     ]
@@ -36,7 +36,7 @@ def test_actions_are_listed_newest_first_in_pages(timed_ledger: Ledger, clock: F
     )
     for limit in (1, 2, 4, 9):
         found, last = list[LoggedAction](), None
-        while page := timed_ledger.list_actions(after=last, limit=limit):
+        while page := timed_ledger.audit.page(after=last, limit=limit):
             found += page
             last = page[-1]
         assert found == whole
@@ -46,14 +46,14 @@ def test_action_is_found_with_its_parts(ledger: Ledger) -> None:
     """The id is not a pattern; each changed partition is listed once with its earlier status."""
     accepted_runs(ledger, keys(5))
     for action_id, some in (("a_1.1", keys(5)[:3]), ("a_1.2", keys(5)[3:]), ("ab1.1", keys(1)), ("a_10", keys(1))):
-        ledger.execute(Action.WITHDRAW, some, action_request(action_id))
-    assert [part.action_id for part in ledger.action_parts("a_1")] == ["a_1.1", "a_1.2"]
-    assert [part.action_id for part in ledger.action_parts("a_1.2")] == ["a_1.2"]
-    assert ledger.action_parts("nothing") == []
+        ledger.actions.execute(Action.WITHDRAW, some, action_request(action_id))
+    assert [part.action_id for part in ledger.audit.parts("a_1")] == ["a_1.1", "a_1.2"]
+    assert [part.action_id for part in ledger.audit.parts("a_1.2")] == ["a_1.2"]
+    assert ledger.audit.parts("nothing") == []
     ids = ["a_1.1", "a_1.2"]
-    assert ledger.list_changed_partitions(ids) == [(each, Status.SUCCESS) for each in keys(5)]
-    first = ledger.list_changed_partitions(ids, limit=2)
-    assert first + ledger.list_changed_partitions(ids, after=first[-1][0]) == ledger.list_changed_partitions(ids)
+    assert ledger.audit.page_of_partitions(ids) == [(each, Status.SUCCESS) for each in keys(5)]
+    first = ledger.audit.page_of_partitions(ids, limit=2)
+    assert first + ledger.audit.page_of_partitions(ids, after=first[-1][0]) == ledger.audit.page_of_partitions(ids)
 
 
 def test_attempts_of_matching_partitions_are_paged(ledger: Ledger) -> None:
@@ -62,7 +62,7 @@ def test_attempts_of_matching_partitions_are_paged(ledger: Ledger) -> None:
     for number in range(2, 5):
         (newer,) = registered_runs(ledger, key("1"), f"r{number}")
         record_verdict(ledger, acceptance(newer) if number % 2 else rejection(newer))
-    whole = ledger.list_attempts(ALL)
+    whole = ledger.runs.page_of_attempts(ALL)
     assert [(each.run.key.customer_id, each.attempt_no) for each in whole] == [
         ("1", 1),
         ("1", 2),
@@ -71,11 +71,11 @@ def test_attempts_of_matching_partitions_are_paged(ledger: Ledger) -> None:
         ("2", 1),
         ("3", 1),
     ]
-    assert whole[:4] == ledger.attempts(key("1"))
+    assert whole[:4] == ledger.runs.attempts(key("1"))
     found, last_attempt = whole[:0], None
-    while page := ledger.list_attempts(ALL, after=last_attempt, limit=2):
+    while page := ledger.runs.page_of_attempts(ALL, after=last_attempt, limit=2):
         found += page
         last_attempt = page[-1].run.key, page[-1].attempt_no
     assert found == whole
-    assert ledger.list_attempts(StateFilter(query_names=frozenset({"ad_group_daily"}))) == whole[4:5]
-    assert ledger.list_attempts(StateFilter(since=key(day=2).logical_date)) == whole[5:]
+    assert ledger.runs.page_of_attempts(StateFilter(query_names=frozenset({"ad_group_daily"}))) == whole[4:5]
+    assert ledger.runs.page_of_attempts(StateFilter(since=key(day=2).logical_date)) == whole[5:]

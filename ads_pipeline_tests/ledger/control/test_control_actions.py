@@ -26,33 +26,33 @@ def test_requeue_changes_only_failed_partitions(ledger: Ledger) -> None:
     """Failed becomes pending; pending and absent stay; a success is refused with an alternative."""
     absent, pending, success = key("1"), key("2"), key("3")
     failed(ledger, "4")
-    ledger.insert_pending([pending])
+    ledger.registrations.insert_pending([pending])
     accepted_runs(ledger, [success])
-    result = ledger.execute(Action.REQUEUE, [absent, pending, success, key("4")], action_request())
+    result = ledger.actions.execute(Action.REQUEUE, [absent, pending, success, key("4")], action_request())
     assert [state.key for state in result.changed] == [key("4")]
     assert result.unchanged == (absent, pending)
     (refusal,) = result.refused
     assert str(success) in str(refusal)
     assert "reprocess or withdraw a success instead" in str(refusal)
-    requeued = ledger.state(key("4"))
+    requeued = ledger.states.get(key("4"))
     assert (requeued.status, requeued.error_message, requeued.attempt_count) == (Status.PENDING, "r1 is bad", 1)
-    assert ledger.state(absent).updated_at is None
-    assert ledger.state(success).status is Status.SUCCESS
+    assert ledger.states.get(absent).updated_at is None
+    assert ledger.states.get(success).status is Status.SUCCESS
 
 
 def test_withdraw_keeps_current_run_and_attempt_count(ledger: Ledger) -> None:
     """A withdrawn success is pending with the same run and no error message; the log has the reason."""
     partition = key()
     accepted_runs(ledger, [partition])
-    ledger.execute(Action.WITHDRAW, [partition], action_request(reason="wrong account"))
-    state = ledger.state(partition)
+    ledger.actions.execute(Action.WITHDRAW, [partition], action_request(reason="wrong account"))
+    state = ledger.states.get(partition)
     assert (state.status, state.current_run_id, state.error_message, state.attempt_count) == (
         Status.PENDING,
         "r1",
         None,
         1,
     )
-    (logged,) = ledger.partition_actions(partition)
+    (logged,) = ledger.audit.of_partition(partition)
     assert (logged.action, logged.operator, logged.reason, logged.status_before) == (
         "withdraw",
         "ada",
@@ -65,43 +65,43 @@ def test_enqueue_inserts_only_missing_rows(ledger: Ledger) -> None:
     """A backfill inserts pending rows and changes no existing row."""
     partitions = keys(4)
     accepted_runs(ledger, partitions[:1])
-    before = ledger.state(partitions[0])
-    result = ledger.execute(Action.ENQUEUE, partitions, action_request())
+    before = ledger.states.get(partitions[0])
+    result = ledger.actions.execute(Action.ENQUEUE, partitions, action_request())
     assert [state.key for state in result.changed] == partitions[1:]
-    assert ledger.state(partitions[0]) == before
-    assert all(ledger.state(partition).updated_at for partition in partitions)
+    assert ledger.states.get(partitions[0]) == before
+    assert all(ledger.states.get(partition).updated_at for partition in partitions)
 
 
 def test_reprocess_leaves_the_state_unchanged(ledger: Ledger) -> None:
     """A success keeps its state until a new run is judged."""
     partition = key()
     accepted_runs(ledger, [partition])
-    before = ledger.state(partition)
-    result = ledger.execute(Action.REPROCESS, [partition], action_request())
+    before = ledger.states.get(partition)
+    result = ledger.actions.execute(Action.REPROCESS, [partition], action_request())
     assert result.changed == (before,)
-    assert ledger.state(partition) == before
+    assert ledger.states.get(partition) == before
 
 
 def test_repeated_request_is_executed_once(ledger: Ledger) -> None:
     """The second call returns the first result and does not requeue a partition that failed again."""
     failed(ledger, "4")
-    first = ledger.execute(Action.REQUEUE, [key("4"), key("5")], action_request())
+    first = ledger.actions.execute(Action.REQUEUE, [key("4"), key("5")], action_request())
     (again,) = registered_runs(ledger, key("4"), "r2")
     record_verdict(ledger, rejection(again))
-    second = ledger.execute(Action.REQUEUE, [key("4"), key("5")], action_request())
+    second = ledger.actions.execute(Action.REQUEUE, [key("4"), key("5")], action_request())
     assert [state.key for state in second.changed] == [state.key for state in first.changed]
     assert second.unchanged == first.unchanged
-    assert ledger.state(key("4")).status is Status.FAILED
-    assert len(ledger.partition_actions(key("4"))) == 1
+    assert ledger.states.get(key("4")).status is Status.FAILED
+    assert len(ledger.audit.of_partition(key("4"))) == 1
 
 
 def test_action_id_names_one_action(ledger: Ledger) -> None:
     """Another action with a used id is refused and changes nothing."""
     accepted_runs(ledger, [key()])
-    ledger.execute(Action.ENQUEUE, [key("2")], action_request())
+    ledger.actions.execute(Action.ENQUEUE, [key("2")], action_request())
     with pytest.raises(ActionIdReused):
-        ledger.execute(Action.WITHDRAW, [key()], action_request())
-    assert ledger.state(key()).status is Status.SUCCESS
+        ledger.actions.execute(Action.WITHDRAW, [key()], action_request())
+    assert ledger.states.get(key()).status is Status.SUCCESS
 
 
 @pytest.mark.parametrize("action_id", ["", "a b", "a|b", "-a", "a\n", "a" * 97])
@@ -116,5 +116,5 @@ def test_action_and_log_commit_together(ledger: Ledger) -> None:
     failed(ledger, "4")
     without_operator = ActionRequest(action_id="act-1", operator="", command="state retry", reason="x")
     with pytest.raises(LedgerRefused):
-        ledger.execute(Action.REQUEUE, [key("4")], without_operator)
-    assert ledger.state(key("4")).status is Status.FAILED
+        ledger.actions.execute(Action.REQUEUE, [key("4")], without_operator)
+    assert ledger.states.get(key("4")).status is Status.FAILED

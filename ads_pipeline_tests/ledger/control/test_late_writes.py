@@ -145,13 +145,13 @@ def test_claims_of_a_killed_process_are_free_after_its_lease(url: str, backdoor:
         successor = open_lease(backdoor)
         victim.kill()
         victim.wait()
-        holder = reader.lease_holders([key()])[key()]
+        holder = reader.leases.holders([key()])[key()]
         assert (holder.run_id, successor.claim([key()]).held) == ("suspended", {key(): holder})
         assert wait_for(lambda: claim_fence(successor)) == 2
         taken = database.transact(backdoor, lambda c: c.execute(sa.select(claims)).one())
         assert taken.claimed_at >= holder.expires_at
         assert taken.claimed_at < holder.expires_at + timedelta(seconds=10), "the grant came too late"
-        assert reader.lease_holders([key()])[key()].run_id == "successor"
+        assert reader.leases.holders([key()])[key()].run_id == "successor"
 
 
 def run_racer(url: str, number: int, record: Path) -> None:

@@ -156,23 +156,23 @@ def test_reader_lists_lease_holders(lease: Opening, reader: LedgerReader, backdo
     past.open()
     with pytest.raises(LeaseLost):
         past.claim([key(day=2)])
-    found = reader.lease_holders([key(day=1), key(day=2), key(day=3)])
+    found = reader.leases.holders([key(day=1), key(day=2), key(day=3)])
     assert list(found) == [key(day=1)]
     holder = found[key(day=1)]
     assert holder.run_id == "engine-1"
     assert holder.claimed_at < holder.expires_at
     held.end()
-    assert reader.lease_holders([key(day=1)]) == {}
+    assert reader.leases.holders([key(day=1)]) == {}
 
 
 WRITES: dict[str, Callable[[Ledger], object]] = {
-    "register": lambda ledger: ledger.register(sealed_runs(run(key(), "late"))),
+    "register": lambda ledger: ledger.registrations.register(sealed_runs(run(key(), "late"))),
     "verdict": lambda ledger: record_verdict(ledger, acceptance(run(key(), "r2"))),
     "rejection": lambda ledger: record_verdict(ledger, rejection(run(key(), "r1"), validation_id="again")),
-    "demotion": lambda ledger: ledger.begin_demotions([rejection(run(key(), "r1"), validation_id="again")]),
+    "demotion": lambda ledger: ledger.verdicts.begin_demotions([rejection(run(key(), "r1"), validation_id="again")]),
     "publication": lambda ledger: publish_runs(ledger, run(key(), "r1")),
-    "failed load": lambda ledger: ledger.record_failed_loads({run(key(), "r1"): "no disk"}),
-    "final check": lambda ledger: ledger.publishable_runs([run(key(), "r1")]),
+    "failed load": lambda ledger: ledger.loads.record_failed({run(key(), "r1"): "no disk"}),
+    "final check": lambda ledger: ledger.loads.publishable_runs([run(key(), "r1")]),
 }
 
 
@@ -223,12 +223,12 @@ def test_one_unclaimed_partition_refuses_the_whole_call(lease: Opening, backdoor
     held = lease()
     held.claim([key(day=1)])
     runs = [run(key(day=day), "r1") for day in (1, 2)]
-    Ledger(backdoor).register(sealed_runs(*runs))
+    Ledger(backdoor).registrations.register(sealed_runs(*runs))
     before = read_all_tables(backdoor)
     with pytest.raises(LeaseLost, match=str(key(day=2))):
-        ledger_under(held).record_verdicts([acceptance(each) for each in runs])
+        ledger_under(held).verdicts.record([acceptance(each) for each in runs])
     assert read_all_tables(backdoor) == before
-    ledger_under(held).record_verdicts([acceptance(runs[0])])
+    ledger_under(held).verdicts.record([acceptance(runs[0])])
 
 
 def test_checking_claims_costs_one_statement(lease: Opening, backdoor: sa.Engine) -> None:
@@ -238,12 +238,12 @@ def test_checking_claims_costs_one_statement(lease: Opening, backdoor: sa.Engine
     held = lease()
     held.claim(many)
     runs = [[run(each, f"r{n}") for each in many] for n in range(2)]
-    Ledger(backdoor).register(sealed_runs(*runs[0], *runs[1]))
+    Ledger(backdoor).registrations.register(sealed_runs(*runs[0], *runs[1]))
     sa.event.listen(backdoor, "before_cursor_execute", lambda *_: counted.append(1))
     numbers = []
     for ledger, some in ((Ledger(backdoor), runs[0]), (ledger_under(held), runs[1])):
         counted.clear()
-        ledger.record_verdicts([acceptance(each) for each in some])
+        ledger.verdicts.record([acceptance(each) for each in some])
         numbers.append(len(counted))
     assert numbers[1] == numbers[0] + 1
 
@@ -291,8 +291,8 @@ def test_takeover_and_late_write_are_serialized(postgres_url: str, first: str) -
             else:
                 with pytest.raises(LeaseLost, match="run engine-2 claimed it"):
                     waiting.result()
-        assert plain.state(key()).attempt_count == (first == "write")
-        assert plain.lease_holders([key()])[key()].run_id == "engine-2"
+        assert plain.states.get(key()).attempt_count == (first == "write")
+        assert plain.leases.holders([key()])[key()].run_id == "engine-2"
 
 
 def end_lease(engine: sa.Engine, run_id: str) -> None:
@@ -361,13 +361,13 @@ def test_outage_while_ending_the_lease_is_suppressed(
         lease.claim([key()])
     with pytest.raises(ZeroDivisionError), Lease.opened(url, "engine-2", duration=LASTS):
         raise ZeroDivisionError
-    assert reader.lease_holders([key()])[key()].run_id == "engine-1"
+    assert reader.leases.holders([key()])[key()].run_id == "engine-1"
 
 
 @pytest.mark.invariant("O3")
 def test_ending_a_run_ends_its_lease(lease: Opening, timed_ledger: Ledger, clock: FakeClock) -> None:
     """Ending a run frees its partitions; only runs with expired leases are overdue."""
-    log = RunCompletionLog(timed_ledger._engine, clock=clock)
+    log = RunCompletionLog(timed_ledger.engine, clock=clock)
     living, silent = lease("engine-1", lasts=LASTS * 3), lease("engine-2")
     living.claim([key(day=1)])
     silent.claim([key(day=2)])

@@ -99,7 +99,10 @@ def test_failures_are_counted_since_the_last_acceptance(timed_ledger: Ledger, cl
     record_verdict(timed_ledger, rejection(run(OLD, "r30"), validation_id="again"))
     clock.tick(timedelta(days=1))
     assert find_due(timed_ledger) == [OLD]
-    assert (timed_ledger.state(OLD).attempt_count, timed_ledger.retry_queue.find_scheduled([OLD])[OLD].failures) == (
+    assert (
+        timed_ledger.states.get(OLD).attempt_count,
+        timed_ledger.retry_queue.find_scheduled([OLD])[OLD].failures,
+    ) == (
         32,
         2,
     )
@@ -112,12 +115,12 @@ def test_terminal_partitions_are_not_due(timed_ledger: Ledger, clock: FakeClock)
         record_failure(timed_ledger, OLD, f"r{number}")
     record_failure(timed_ledger, GONE)
     record_failure(timed_ledger, FRESH)
-    timed_ledger.execute(Action.MARK_TERMINAL, [FRESH], action_request("mark"))
+    timed_ledger.actions.execute(Action.MARK_TERMINAL, [FRESH], action_request("mark"))
     clock.tick(timedelta(days=1))
     assert find_due(timed_ledger) == []
     patient = RetryPolicy(max_attempts=7, max_age=timedelta(days=900))
     assert find_due(timed_ledger, policy=patient) == [GONE, OLD]
-    timed_ledger.execute(Action.CLEAR_TERMINAL, [FRESH], action_request("clear"))
+    timed_ledger.actions.execute(Action.CLEAR_TERMINAL, [FRESH], action_request("clear"))
     assert find_due(timed_ledger) == [FRESH]
 
 
@@ -152,7 +155,7 @@ def test_demoted_partition_is_not_retried_automatically(timed_ledger: Ledger, cl
     clock.tick(timedelta(days=2))
     assert find_due(timed_ledger) == []
     assert timed_ledger.retry_queue.find_scheduled([OLD])[OLD].due_at is None
-    timed_ledger.execute(Action.REQUEUE, [OLD], action_request())
+    timed_ledger.actions.execute(Action.REQUEUE, [OLD], action_request())
     assert find_due_requests(timed_ledger) == [OLD]
 
 
@@ -161,12 +164,12 @@ def test_request_is_open_until_the_next_verdict(timed_ledger: Ledger, clock: Fak
     again, new, better = key("4"), key("5"), key("6")
     record_failure(timed_ledger, again)
     accepted_runs(timed_ledger, [better])
-    timed_ledger.execute(Action.REQUEUE, [again], action_request("a"))
+    timed_ledger.actions.execute(Action.REQUEUE, [again], action_request("a"))
     clock.tick()
-    timed_ledger.execute(Action.ENQUEUE, [new], action_request("b"))
+    timed_ledger.actions.execute(Action.ENQUEUE, [new], action_request("b"))
     clock.tick()
-    assert timed_ledger.execute(Action.REPROCESS, [better], action_request("c")).changed
-    assert timed_ledger.execute(Action.REPROCESS, [better], action_request("d")).unchanged == (better,)
+    assert timed_ledger.actions.execute(Action.REPROCESS, [better], action_request("c")).changed
+    assert timed_ledger.actions.execute(Action.REPROCESS, [better], action_request("d")).unchanged == (better,)
     assert find_due_requests(timed_ledger) == [again, new, better]
     kinds = {
         partition: request.kind
@@ -174,7 +177,7 @@ def test_request_is_open_until_the_next_verdict(timed_ledger: Ledger, clock: Fak
     }
     assert kinds == {again: "retry", better: "reprocess"}
     record_failure(timed_ledger, better, "r2")
-    assert timed_ledger.state(better).status is Status.SUCCESS
+    assert timed_ledger.states.get(better).status is Status.SUCCESS
     record_success(timed_ledger, again, "r2")
     assert find_due_requests(timed_ledger) == [new]
     find_due(timed_ledger)
@@ -184,16 +187,16 @@ def test_request_is_open_until_the_next_verdict(timed_ledger: Ledger, clock: Fak
 def test_exhausted_quota_costs_no_attempt(timed_ledger: Ledger, clock: FakeClock) -> None:
     """The partition is due at the time that the source named, with all its attempts left."""
     until = clock.now + timedelta(hours=9)
-    timed_ledger.execute(Action.ENQUEUE, [FRESH], action_request())
+    timed_ledger.actions.execute(Action.ENQUEUE, [FRESH], action_request())
     for _ in range(20):
         clock.tick()
-        (scheduled,) = timed_ledger.record_failed_fetches(
+        (scheduled,) = timed_ledger.actions.record_failed_fetches(
             [FailedFetch(key=FRESH, error_class="quota_exhausted", error_message="no more today", wait_until=until)],
             POLICY,
             today=TODAY,
         )
     assert (scheduled.failures, scheduled.due_at) == (0, until)
-    assert timed_ledger.state(FRESH).attempt_count == 0
+    assert timed_ledger.states.get(FRESH).attempt_count == 0
     assert find_due_requests(timed_ledger) == []
     clock.now = until
     assert find_due_requests(timed_ledger) == [FRESH]
@@ -233,12 +236,12 @@ def test_account_or_query_error_parks_it(
     assert find_due(timed_ledger) == [unrelated]
     (parking,) = timed_ledger.retry_queue.list_parkings(SOURCE)
     assert (parking.scope, parking.name, parking.error_class) == (scope, name, error_class)
-    assert timed_ledger.release(parking, action_request("release-1"))
-    assert timed_ledger.release(parking, action_request("release-1"))  # the same request again
-    assert not timed_ledger.release(parking, action_request("release-2"))
+    assert timed_ledger.actions.release(parking, action_request("release-1"))
+    assert timed_ledger.actions.release(parking, action_request("release-1"))  # the same request again
+    assert not timed_ledger.actions.release(parking, action_request("release-2"))
     assert set(find_due(timed_ledger)) == {neighbour, unrelated}
     with pytest.raises(ActionIdReused):
-        timed_ledger.park(parking, action_request("release-1"))
+        timed_ledger.actions.park(parking, action_request("release-1"))
 
 
 def test_operator_parks_and_releases(timed_ledger: Ledger, clock: FakeClock) -> None:
@@ -246,10 +249,10 @@ def test_operator_parks_and_releases(timed_ledger: Ledger, clock: FakeClock) -> 
     record_failure(timed_ledger, OLD)
     clock.tick(timedelta(hours=1))
     parking = Parking(source=SOURCE, scope="customer", name="2", error_class="by_operator", why="moves to us in May")
-    assert timed_ledger.park(parking, action_request("park-1"))
-    assert not timed_ledger.park(parking, action_request("park-2"))
+    assert timed_ledger.actions.park(parking, action_request("park-1"))
+    assert not timed_ledger.actions.park(parking, action_request("park-2"))
     assert find_due(timed_ledger) == []
-    assert timed_ledger.release(parking, action_request("release-1"))
+    assert timed_ledger.actions.release(parking, action_request("release-1"))
     assert find_due(timed_ledger) == [OLD]
 
 
@@ -257,19 +260,19 @@ def test_marked_partition_is_not_requeued(ledger: Ledger) -> None:
     """Only failed partitions can be marked; a requeue is refused until the mark is cleared; each action is logged."""
     record_failure(ledger, OLD)
     accepted_runs(ledger, [key("9")])
-    marked = ledger.execute(Action.MARK_TERMINAL, [OLD, key("9")], action_request("mark"))
+    marked = ledger.actions.execute(Action.MARK_TERMINAL, [OLD, key("9")], action_request("mark"))
     assert ([state.key for state in marked.changed], len(marked.refused)) == ([OLD], 1)
-    assert ledger.execute(Action.MARK_TERMINAL, [OLD], action_request("mark-2")).unchanged == (OLD,)
+    assert ledger.actions.execute(Action.MARK_TERMINAL, [OLD], action_request("mark-2")).unchanged == (OLD,)
     assert ledger.retry_queue.find_marked([OLD, key("9")]) == {OLD}
-    (refusal,) = ledger.execute(Action.REQUEUE, [OLD], action_request("retry")).refused
+    (refusal,) = ledger.actions.execute(Action.REQUEUE, [OLD], action_request("retry")).refused
     assert isinstance(refusal, MarkedTerminal)
-    assert ledger.state(OLD).status is Status.FAILED
-    assert ledger.execute(Action.CLEAR_TERMINAL, [OLD], action_request("clear")).changed
-    assert ledger.execute(Action.CLEAR_TERMINAL, [OLD], action_request("clear-2")).unchanged == (OLD,)
-    assert ledger.execute(Action.MARK_TERMINAL, [OLD], action_request("mark-3")).changed
-    assert ledger.execute(Action.CLEAR_TERMINAL, [OLD], action_request("clear-3")).changed
-    assert ledger.execute(Action.REQUEUE, [OLD], action_request("retry-2")).changed
-    assert [act.action for act in ledger.partition_actions(OLD)] == [
+    assert ledger.states.get(OLD).status is Status.FAILED
+    assert ledger.actions.execute(Action.CLEAR_TERMINAL, [OLD], action_request("clear")).changed
+    assert ledger.actions.execute(Action.CLEAR_TERMINAL, [OLD], action_request("clear-2")).unchanged == (OLD,)
+    assert ledger.actions.execute(Action.MARK_TERMINAL, [OLD], action_request("mark-3")).changed
+    assert ledger.actions.execute(Action.CLEAR_TERMINAL, [OLD], action_request("clear-3")).changed
+    assert ledger.actions.execute(Action.REQUEUE, [OLD], action_request("retry-2")).changed
+    assert [act.action for act in ledger.audit.of_partition(OLD)] == [
         *("mark_terminal", "clear_terminal", "mark_terminal", "clear_terminal", "requeue")
     ]
 
@@ -279,10 +282,10 @@ def test_actions_without_state_change_emit_events(ledger: Ledger, log: EventLog)
     record_failure(ledger, OLD)
     accepted_runs(ledger, [key("9")])
     for number in range(2):
-        ledger.execute(Action.MARK_TERMINAL, [OLD], action_request(f"mark-{number}"))
-        ledger.execute(Action.CLEAR_TERMINAL, [OLD], action_request(f"clear-{number}"))
+        ledger.actions.execute(Action.MARK_TERMINAL, [OLD], action_request(f"mark-{number}"))
+        ledger.actions.execute(Action.CLEAR_TERMINAL, [OLD], action_request(f"clear-{number}"))
         record_failed_fetch(ledger, OLD, "timeout")
-    ledger.execute(Action.REPROCESS, [key("9")], action_request("reprocess"))
+    ledger.actions.execute(Action.REPROCESS, [key("9")], action_request("reprocess"))
     events = [each.event.event_type for each in log.fetch(ledger.origin.run_id)]
     assert events[-7:] == [*(["TerminalMarked", "TerminalCleared", "FetchFailed"] * 2), "ReprocessRequested"]
 
@@ -301,7 +304,7 @@ def test_schedule_of_more_attempts_is_kept(timed_ledger: Ledger, clock: FakeCloc
 
 def record_failed_fetch(ledger: Ledger, partition: PartitionKey, error_class: str) -> None:
     failed = FailedFetch(key=partition, error_class=error_class, error_message="it did not come")
-    ledger.record_failed_fetches([failed], POLICY, today=TODAY)
+    ledger.actions.record_failed_fetches([failed], POLICY, today=TODAY)
 
 
 _customer_ids = itertools.count(1)  # each example has customers, and so an action id, of its own
@@ -330,9 +333,9 @@ def test_what_the_database_finds_due_is_what_the_policy_says(
             partition = partitions[position]
             clock.tick(timedelta(seconds=1 + wait))
             ends[partition].append(_happens(ledger, partition, what, f"r{number}", policy))
-        failed = [each for each in partitions if ledger.state(each).status is Status.FAILED]
+        failed = [each for each in partitions if ledger.states.get(each).status is Status.FAILED]
         marked = {partitions[position] for position in marks} & set(failed)
-        ledger.execute(Action.MARK_TERMINAL, marked, action_request(f"mark-{partitions[0].customer_id}"))
+        ledger.actions.execute(Action.MARK_TERMINAL, marked, action_request(f"mark-{partitions[0].customer_id}"))
         parked = {parking.name for parking in ledger.retry_queue.list_parkings(SOURCE)}
         expected = set[PartitionKey]()
         for each in failed:
@@ -349,7 +352,7 @@ def test_what_the_database_finds_due_is_what_the_policy_says(
 
 def _happens(ledger: Ledger, partition: PartitionKey, what: str, run_id: str, policy: RetryPolicy) -> AttemptEnd:
     if what in {"accept", "contract", "demoted"}:
-        ledger.register(sealed_runs(run(partition, run_id)))
+        ledger.registrations.register(sealed_runs(run(partition, run_id)))
         verdict = acceptance(run(partition, run_id))
         if what != "accept":
             verdict = Verdict(
@@ -364,7 +367,7 @@ def _happens(ledger: Ledger, partition: PartitionKey, what: str, run_id: str, po
         assert at is not None
         return AttemptEnd(at=at, accepted=what == "accept", error_class=None if what == "accept" else what)
     failed = FailedFetch(key=partition, error_class=what, error_message="no")
-    (scheduled,) = ledger.record_failed_fetches([failed], policy, today=TODAY)
+    (scheduled,) = ledger.actions.record_failed_fetches([failed], policy, today=TODAY)
     return AttemptEnd(at=scheduled.failed_at, error_class=what)
 
 

@@ -45,19 +45,19 @@ class LedgerChange:
 
 
 def _accept_all(ledger: Ledger) -> object:
-    return ledger.record_verdicts([acceptance(each) for each in RUNS])
+    return ledger.verdicts.record([acceptance(each) for each in RUNS])
 
 
 def _withdraw(ledger: Ledger) -> ActionResult:
-    return ledger.execute(Action.WITHDRAW, PARTITIONS, action_request("act-1"))
+    return ledger.actions.execute(Action.WITHDRAW, PARTITIONS, action_request("act-1"))
 
 
 def _publish(ledger: Ledger) -> object:
-    return ledger.publish([Publication(run=each, table_version=3) for each in RUNS])
+    return ledger.loads.publish([Publication(run=each, table_version=3) for each in RUNS])
 
 
 CHANGES: Final[Mapping[str, LedgerChange]] = {
-    "record_verdicts": LedgerChange(lambda ledger: ledger.register(sealed_runs(*RUNS)), _accept_all),
+    "record_verdicts": LedgerChange(lambda ledger: ledger.registrations.register(sealed_runs(*RUNS)), _accept_all),
     "publish": LedgerChange(lambda ledger: accepted_runs(ledger, PARTITIONS), _publish),
     "execute": LedgerChange(lambda ledger: (accepted_runs(ledger, PARTITIONS), _publish(ledger)), _withdraw),
 }
@@ -96,11 +96,11 @@ def test_lost_commit_acknowledgement_emits_events_once(ledger: Ledger, monkeypat
         change.prepare(ledger)
         before = len(read_events(ledger))
         with monkeypatch.context() as patch:
-            losses = lose_one_commit(ledger._engine, patch)
+            losses = lose_one_commit(ledger.engine, patch)
             change.apply(ledger)
         assert losses == ["lost"], number
         assert len(read_events(ledger)) == before + len(PARTITIONS)
-    check_agreement(ledger._engine)
+    check_agreement(ledger.engine)
 
 
 # Applies a change and kills itself at the n-th point: before each statement, before the commit, and at the end.
@@ -186,7 +186,7 @@ def check_agreement(engine: sa.Engine) -> None:
     assert heads == {run_id: len([row for row in tables["run_events"] if row.run_id == run_id]) for run_id in heads}
     ledger = Ledger(engine)
     for asset, known in ((RAW, {step for step, _row in rows("attempts")}), (WAREHOUSE, set(loads))):
-        for partition, status in ledger.partition_statuses(asset, PARTITIONS).items():
+        for partition, status in ledger.statuses.get_many(asset, PARTITIONS).items():
             assert (status is not None) == (str(partition) in known)
             assert status is None or status.last_attempt_outcome is AttemptOutcome.SUCCEEDED
 

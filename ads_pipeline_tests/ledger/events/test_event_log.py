@@ -49,7 +49,7 @@ def test_persisted_at_never_decreases(timed_log: EventLog, clock: FakeClock) -> 
 @pytest.mark.invariant("E15")
 def test_ledger_events_share_the_time_order(timed_ledger: Ledger, clock: FakeClock) -> None:
     """Times never decrease along `run_seq`, also when writers with different clocks append to a run."""
-    log = EventLog(timed_ledger._engine)  # uses the database's clock, which is months ahead
+    log = EventLog(timed_ledger.engine)  # uses the database's clock, which is months ahead
     origin = timed_ledger.origin
     accepted_runs(timed_ledger, [key("1")])
     log.append(origin.make_event("StepStarted", at=clock.now, step_id="s"))

@@ -43,7 +43,7 @@ ORIGIN: Final = EventOrigin(
 
 
 def read_events(ledger: Ledger, *, after: int = 0) -> list[LoggedEvent]:
-    return EventReader(ledger._engine).fetch(ledger.origin.run_id, after_seq=after)
+    return EventReader(ledger.engine).fetch(ledger.origin.run_id, after_seq=after)
 
 
 def read_event_keys(ledger: Ledger, *, after: int = 0) -> list[tuple[str, str, int | None]]:
@@ -56,9 +56,9 @@ def read_event_keys(ledger: Ledger, *, after: int = 0) -> list[tuple[str, str, i
 
 def check_no_events(ledger: Ledger, action: Callable[[], object]) -> None:
     """Check that the action emits no event in any run."""
-    before = read_all_tables(ledger._engine)
+    before = read_all_tables(ledger.engine)
     action()
-    after = read_all_tables(ledger._engine)
+    after = read_all_tables(ledger.engine)
     assert [after[table] for table in ("run_events", "run_head")] == [
         before[table] for table in ("run_events", "run_head")
     ]
@@ -70,8 +70,8 @@ def check_no_events(ledger: Ledger, action: Callable[[], object]) -> None:
 def test_registered_runs_emit_raw_sealed(ledger: Ledger) -> None:
     """Each new run emits one RawSealed with its ordinal. Known and refused runs emit nothing."""
     first, second, other = run(K, "r1"), run(K, "r2"), run(key("2"), "r1")
-    ledger.register(sealed_runs(first, other))
-    ledger.register(sealed_runs(first, second, second, other))
+    ledger.registrations.register(sealed_runs(first, other))
+    ledger.registrations.register(sealed_runs(first, second, second, other))
     assert read_event_keys(ledger) == [
         ("RawSealed", str(K), 1),
         ("RawSealed", str(key("2")), 1),
@@ -81,18 +81,18 @@ def test_registered_runs_emit_raw_sealed(ledger: Ledger) -> None:
 
     def change() -> None:
         with pytest.raises(RunChanged):
-            ledger.register(sealed_runs(run(K, "r3"), first, schema_version="9"))
+            ledger.registrations.register(sealed_runs(run(K, "r3"), first, schema_version="9"))
 
     check_no_events(ledger, change)
-    check_no_events(ledger, lambda: ledger.register(sealed_runs(first, other)))
-    check_no_events(ledger, lambda: ledger.insert_pending([key("3")]))
+    check_no_events(ledger, lambda: ledger.registrations.register(sealed_runs(first, other)))
+    check_no_events(ledger, lambda: ledger.registrations.insert_pending([key("3")]))
 
 
 def test_verdicts_emit_events_with_their_attempt_number(url: str, ledger: Ledger) -> None:
     """Each recorded verdict emits one event with its effect. A redelivered verdict emits nothing."""
     first, second = registered_runs(ledger, K, "r1", "r2")
     verdicts = [acceptance(first), rejection(second, "torn"), acceptance(first, "v2")]
-    ledger.record_verdicts(verdicts)
+    ledger.verdicts.record(verdicts)
     assert read_event_keys(ledger, after=2) == [
         ("VerdictAccepted", str(K), 1),
         ("VerdictRejected", str(K), 2),
@@ -111,16 +111,16 @@ def test_verdicts_emit_events_with_their_attempt_number(url: str, ledger: Ledger
         "error_class": "row_contract",
         "error_message": "torn",
     }
-    check_no_events(ledger, lambda: ledger.record_verdicts(verdicts))
+    check_no_events(ledger, lambda: ledger.verdicts.record(verdicts))
     with Ledger.opened(url, origin=ORIGIN) as other:
-        check_no_events(other, lambda: other.record_verdicts(verdicts[::-1]))
+        check_no_events(other, lambda: other.verdicts.record(verdicts[::-1]))
 
 
 def test_refused_verdicts_emit_no_events(ledger: Ledger) -> None:
     """Valid verdicts in a call with refused ones are recorded and emit events."""
     (first,) = registered_runs(ledger, K, "r1")
     with pytest.raises(VerdictsRefused):
-        ledger.record_verdicts([acceptance(run(key("9"), "unknown")), acceptance(first), rejection(first)])
+        ledger.verdicts.record([acceptance(run(key("9"), "unknown")), acceptance(first), rejection(first)])
     assert read_event_keys(ledger, after=1) == [("VerdictAccepted", str(K), 1)]
 
 
@@ -128,10 +128,10 @@ def test_demotion_emits_events_at_begin_and_verdict(ledger: Ledger) -> None:
     """DemotionBegun is emitted once and has the number of the attempt that the verdict will get."""
     accepted_runs(ledger, [K])
     verdict = rejection(R1, validation_id="v2")
-    ledger.begin_demotions([verdict, verdict])
-    check_no_events(ledger, lambda: ledger.begin_demotions([verdict]))
+    ledger.verdicts.begin_demotions([verdict, verdict])
+    check_no_events(ledger, lambda: ledger.verdicts.begin_demotions([verdict]))
     record_verdict(ledger, verdict)
-    check_no_events(ledger, lambda: ledger.begin_demotions([verdict]))
+    check_no_events(ledger, lambda: ledger.verdicts.begin_demotions([verdict]))
     assert read_event_keys(ledger, after=2) == [("DemotionBegun", str(K), 2), ("VerdictRejected", str(K), 2)]
     assert read_events(ledger)[2].event.event_data == {"run_id": "r1", "error_message": "r1 is bad"}
 
@@ -140,9 +140,9 @@ def test_loads_emit_numbered_events(ledger: Ledger) -> None:
     """Every failed load and every publication emits one event. A repeated or refused publication emits nothing."""
     accepted_runs(ledger, [K, key("2")])
     other = run(key("2"), "r1")
-    ledger.record_failed_loads({R1: "disk\nfull", other: "disk full"})
-    ledger.record_failed_loads({R1: "disk full"})
-    assert ledger.publish([Publication(run=R1, table_version=7)]).published == (R1,)
+    ledger.loads.record_failed({R1: "disk\nfull", other: "disk full"})
+    ledger.loads.record_failed({R1: "disk full"})
+    assert ledger.loads.publish([Publication(run=R1, table_version=7)]).published == (R1,)
     assert read_event_keys(ledger, after=4) == [
         ("LoadFailed", str(K), 1),
         ("LoadFailed", str(key("2")), 1),
@@ -152,9 +152,9 @@ def test_loads_emit_numbered_events(ledger: Ledger) -> None:
     events = [each.event.event_data for each in read_events(ledger, after=4)]
     assert events[0] == {"run_id": "r1", "error_message": r"disk\nfull"}
     assert events[3] == {"run_id": "r1", "schema_version": "1", "record_count": ROWS, "table_version": 7}
-    check_no_events(ledger, lambda: ledger.publish([Publication(run=R1, table_version=8)]))
-    check_no_events(ledger, lambda: ledger.publish([Publication(run=run(K, "unknown"), table_version=8)]))
-    check_no_events(ledger, lambda: ledger.record_failed_loads({}))
+    check_no_events(ledger, lambda: ledger.loads.publish([Publication(run=R1, table_version=8)]))
+    check_no_events(ledger, lambda: ledger.loads.publish([Publication(run=run(K, "unknown"), table_version=8)]))
+    check_no_events(ledger, lambda: ledger.loads.record_failed({}))
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_control_actions_emit_an_event_per_changed_partition(ledger: Ledger, act
     record_verdict(ledger, rejection(failed))
     before = len(read_events(ledger))
     partitions = [key("1"), key("2"), key("3")]
-    result = ledger.execute(action, partitions, action_request("act-7", reason="wrong\taccount"))
+    result = ledger.actions.execute(action, partitions, action_request("act-7", reason="wrong\taccount"))
     assert result.changed
     assert read_event_keys(ledger, after=before) == [
         (event_type, str(state.key), state.attempt_count + 1) for state in result.changed
@@ -182,18 +182,18 @@ def test_control_actions_emit_an_event_per_changed_partition(ledger: Ledger, act
     for each in read_events(ledger, after=before):
         assert each.event.caused_by_signal_id == "act-7"
         assert each.event.event_data == {"operator": "ada", "reason": r"wrong\taccount"}
-    check_no_events(ledger, lambda: ledger.execute(action, partitions, action_request("act-7")))
-    check_no_events(ledger, lambda: ledger.execute(action, partitions, action_request("act-8")))
+    check_no_events(ledger, lambda: ledger.actions.execute(action, partitions, action_request("act-7")))
+    check_no_events(ledger, lambda: ledger.actions.execute(action, partitions, action_request("act-8")))
 
 
 def test_open_reprocess_request_is_not_emitted_again(ledger: Ledger) -> None:
     """A second reprocess request emits nothing until a verdict closes the first one."""
     accepted_runs(ledger, [K])
-    ledger.execute(Action.REPROCESS, [K], action_request("act-1"))
-    check_no_events(ledger, lambda: ledger.execute(Action.REPROCESS, [K], action_request("act-2")))
+    ledger.actions.execute(Action.REPROCESS, [K], action_request("act-1"))
+    check_no_events(ledger, lambda: ledger.actions.execute(Action.REPROCESS, [K], action_request("act-2")))
     (bad,) = registered_runs(ledger, K, "r2")
     record_verdict(ledger, rejection(bad))
-    assert ledger.execute(Action.REPROCESS, [K], action_request("act-3")).changed
+    assert ledger.actions.execute(Action.REPROCESS, [K], action_request("act-3")).changed
 
 
 # All event types.
@@ -203,14 +203,14 @@ def emit_every_type(ledger: Ledger) -> list[str]:
     """Make every change that emits events, and return the expected event types in order."""
     registered_runs(ledger, K, "r1")
     record_verdict(ledger, acceptance(R1))
-    ledger.record_failed_loads({R1: "x" * 3_000})
-    ledger.publish([Publication(run=R1, table_version=0)])
-    ledger.begin_demotions([rejection(R1, "ungültig", validation_id="v2")])
+    ledger.loads.record_failed({R1: "x" * 3_000})
+    ledger.loads.publish([Publication(run=R1, table_version=0)])
+    ledger.verdicts.begin_demotions([rejection(R1, "ungültig", validation_id="v2")])
     record_verdict(ledger, rejection(R1, "ungültig", validation_id="v2"))
-    ledger.execute(Action.REQUEUE, [K], action_request("act-1"))
-    ledger.execute(Action.ENQUEUE, [key("2")], action_request("act-2"))
+    ledger.actions.execute(Action.REQUEUE, [K], action_request("act-1"))
+    ledger.actions.execute(Action.ENQUEUE, [key("2")], action_request("act-2"))
     record_verdict(ledger, acceptance(R1, "v3"))
-    ledger.execute(Action.WITHDRAW, [K], action_request("act-3"))
+    ledger.actions.execute(Action.WITHDRAW, [K], action_request("act-3"))
     return [
         "RawSealed",
         "VerdictAccepted",
@@ -267,7 +267,7 @@ def test_event_has_the_time_of_its_change(timed_ledger: Ledger, clock: FakeClock
     clock.tick()
     record_verdict(timed_ledger, acceptance(first))
     (event,) = read_events(timed_ledger, after=1)
-    judged_at = timed_ledger.attempts(K)[0].judged_at
+    judged_at = timed_ledger.runs.attempts(K)[0].judged_at
     assert event.persisted_at == judged_at == clock.now
     assert event.event.emitted_at == "2026-03-01T00:00:01.000000Z"
 
@@ -324,7 +324,7 @@ def test_block_without_changes_emits_no_events(url: str, backdoor: sa.Engine) ->
     with pytest.raises(KeyError):
         fail()
     with Ledger.opened(url) as ledger:
-        assert ledger.state(K).attempt_count == 1
+        assert ledger.states.get(K).attempt_count == 1
         accepted_runs(ledger, [K])
     assert read_all_tables(backdoor) == before
 

@@ -43,7 +43,7 @@ def test_logs_are_append_only(url: str, backdoor: sa.Engine, table: str) -> None
     """No connection can change or delete events and finished attempts, or delete heads."""
     with Ledger.opened(url) as ledger:
         accepted_runs(ledger, [key()])
-        ledger.publish([Publication(run=run(key(), "r1"), table_version=0)])
+        ledger.loads.publish([Publication(run=run(key(), "r1"), table_version=0)])
     assert read_all_tables(backdoor)[table]
     column = "last_seq = last_seq - 1" if table == "run_head" else "run_id = run_id"
     assert_refused(backdoor, f"UPDATE {table} SET {column}")

@@ -46,7 +46,7 @@ FINAL_STATUSES = (RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED)
 
 def with_origin(ledger: Ledger, origin: EventOrigin = ORIGIN) -> Ledger:
     """Return the same ledger with the origin of a Dagster run."""
-    return Ledger(ledger._engine, origin=origin)
+    return Ledger(ledger.engine, origin=origin)
 
 
 def read_events(log: RunCompletionLog, run_id: str = ORIGIN.run_id) -> list[tuple[str, str | None, Any]]:
@@ -58,7 +58,7 @@ def count_steps(log: RunCompletionLog, run_id: str = ORIGIN.run_id) -> dict[Step
 
 
 def attempts_at(ledger: Ledger, partition: PartitionKey) -> list[tuple[str, AttemptOutcome]]:
-    return [(each.run_id, each.outcome) for each in read_attempts(ledger._engine)[RAW, partition]]
+    return [(each.run_id, each.outcome) for each in read_attempts(ledger.engine)[RAW, partition]]
 
 
 @pytest.mark.invariant("P2", "P12")
@@ -77,7 +77,7 @@ def test_sealed_and_unjudged_partition_gets_an_attempt(
     unjudged, judged = key(day=1), key(day=2)
     registered_runs(with_origin(ledger), unjudged, "r1", "r2")
     accepted_runs(with_origin(ledger), [judged])
-    log = RunCompletionLog(ledger._engine)
+    log = RunCompletionLog(ledger.engine)
     assert log.complete_run(ORIGIN, status, reason="the machine is gone") == [unjudged]
     assert read_events(log)[-2:] == [
         (step_event, str(unjudged), {"why": "the machine is gone"}),
@@ -94,25 +94,25 @@ def test_sealed_and_unjudged_partition_gets_an_attempt(
 @pytest.mark.invariant("P12")
 def test_partition_that_awaits_no_verdict_gets_no_attempt(ledger: Ledger) -> None:
     """A step without a sealed run, or with a run that another process judged, is skipped. No status row changes."""
-    log = RunCompletionLog(ledger._engine)
+    log = RunCompletionLog(ledger.engine)
     unsealed, judged = key(day=1), key(day=2)
     log.append(ORIGIN.make_event("RunStarted", at=_now(log)))
     log.append(ORIGIN.make_event("StepStarted", at=_now(log), step_id=str(unsealed)))
     log.append(ORIGIN.make_event("StepStarted", at=_now(log), step_id="dbt:model"))
     (r1,) = registered_runs(with_origin(ledger), judged, "r1")
     record_verdict(ledger, acceptance(r1))
-    before = read_statuses(StatusTable(ledger._engine))
+    before = read_statuses(StatusTable(ledger.engine))
     assert log.complete_run(ORIGIN, RunStatus.FAILED) == []
     event_types = {step: event_type for event_type, step, _ in read_events(log)}
     assert (event_types[str(unsealed)], event_types[str(judged)]) == ("StepSkipped", "StepSkipped")
     assert event_types["dbt:model"] == "StepStarted", "a step of another engine got an event"
-    assert read_statuses(StatusTable(ledger._engine)) == before
-    assert ledger.partition_statuses(RAW, [unsealed]) == {unsealed: None}
+    assert read_statuses(StatusTable(ledger.engine)) == before
+    assert ledger.statuses.get_many(RAW, [unsealed]) == {unsealed: None}
 
 
 def test_run_without_events_can_be_completed(ledger: Ledger) -> None:
     """A run that crashed before its first event gets only its last event."""
-    log = RunCompletionLog(ledger._engine)
+    log = RunCompletionLog(ledger.engine)
     assert log.complete_run(ORIGIN, RunStatus.CANCELLED) == []
     assert read_events(log) == [("RunCancelled", None, None)]
 
@@ -121,14 +121,14 @@ def test_run_without_events_can_be_completed(ledger: Ledger) -> None:
 def test_completing_an_ended_run_does_nothing(ledger: Ledger) -> None:
     """A second completion with any status adds no event and no attempt, also for partitions registered since."""
     registered_runs(with_origin(ledger), key(), "r1")
-    log = RunCompletionLog(ledger._engine)
+    log = RunCompletionLog(ledger.engine)
     assert log.complete_run(ORIGIN, RunStatus.FAILED) == [key()]
     registered_runs(with_origin(ledger), key(day=2), "r1")
-    before, rows = read_events(log), read_statuses(StatusTable(ledger._engine))
+    before, rows = read_events(log), read_statuses(StatusTable(ledger.engine))
     for status in FINAL_STATUSES:
         assert log.complete_run(ORIGIN, status) == []
     assert read_events(log) == before
-    assert read_statuses(StatusTable(ledger._engine)) == rows
+    assert read_statuses(StatusTable(ledger.engine)) == rows
 
 
 @pytest.mark.invariant("P12")
@@ -138,11 +138,13 @@ def test_concurrent_completions_count_once(url: str) -> None:
     with Ledger.opened(url) as ledger:
         for turn in range(6):
             origin = EventOrigin(run_id=f"engine-{turn}", plan_version="p1")
-            with_origin(ledger, origin).register(sealed_runs(*(run(each, f"r{turn}") for each in partitions)))
+            with_origin(ledger, origin).registrations.register(
+                sealed_runs(*(run(each, f"r{turn}") for each in partitions))
+            )
             results = _complete_concurrently(url, origin)
             assert sorted(map(len, results)) == [0] * 5 + [5]
             event_types = [
-                event_type for event_type, _, _ in read_events(RunCompletionLog(ledger._engine), origin.run_id)
+                event_type for event_type, _, _ in read_events(RunCompletionLog(ledger.engine), origin.run_id)
             ]
             assert len(event_types) == 5 + 5 + 1
             assert event_types[-1].startswith("Run")
@@ -181,7 +183,7 @@ def test_completion_reads_again_after_waiting_for_the_lock(
             "own verdict": lambda: record_verdict(Ledger(slow, origin=ORIGIN), acceptance(r1)),
             "another's verdict": lambda: record_verdict(Ledger(slow), acceptance(r1)),
         }
-        log = RunCompletionLog(ledger._engine)
+        log = RunCompletionLog(ledger.engine)
         assert (
             _run_during_commit(
                 postgres_url, slow, actions[first], lambda: log.complete_run(ORIGIN, RunStatus.CANCELLED)
@@ -255,12 +257,12 @@ def test_verdict_racing_a_completion_is_consistent(url: str) -> None:
             left = [("r1", AttemptOutcome.FAILED)] if completion.result() else []
             assert sorted(attempts_at(ledger, partition)) == sorted([*left, ("r1", judged)])
             assert last_attempt(read_status(ledger, partition)) == ("r1", judged)
-            assert ledger.state(partition).attempt_count == 1
+            assert ledger.states.get(partition).attempt_count == 1
             expected = StepStatus.FAILED if left or number % 4 == 3 else StepStatus.SUCCEEDED
             assert count_steps(log, origin.run_id) == {expected: 1}
-        live = read_statuses(StatusTable(ledger._engine))
-        StatusTable(ledger._engine).rebuild()
-        assert read_statuses(StatusTable(ledger._engine)) == live
+        live = read_statuses(StatusTable(ledger.engine))
+        StatusTable(ledger.engine).rebuild()
+        assert read_statuses(StatusTable(ledger.engine)) == live
 
 
 def test_completions_of_overlapping_runs_do_not_deadlock(url: str) -> None:
@@ -270,7 +272,9 @@ def test_completions_of_overlapping_runs_do_not_deadlock(url: str) -> None:
         origins = [EventOrigin(run_id=f"engine-{number}", plan_version="p1") for number in range(4)]
         for number, origin in enumerate(origins):
             shuffled = random.Random(number).sample(partitions, len(partitions))
-            with_origin(ledger, origin).register(sealed_runs(*(run(each, f"r{number}") for each in shuffled)))
+            with_origin(ledger, origin).registrations.register(
+                sealed_runs(*(run(each, f"r{number}") for each in shuffled))
+            )
         errors: list[int] = []
         sa.event.listen(engine, "handle_error", lambda _context: errors.append(1))
         log = RunCompletionLog(engine)
@@ -288,15 +292,15 @@ def test_run_completion_log_cannot_write_states(ledger: Ledger) -> None:
         name for name in dir(EventLog) if not name.startswith("_")
     } == {"complete_run", "list_expired_runs", "list_open_runs"}
     registered_runs(with_origin(ledger), key(), "r1")
-    before = ledger.state(key())
+    before = ledger.states.get(key())
     statements: list[str] = []
 
     def record_statement(_c: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
         statements.append(" ".join(statement.split()))
 
-    sa.event.listen(ledger._engine, "before_cursor_execute", record_statement)
-    RunCompletionLog(ledger._engine).complete_run(ORIGIN, RunStatus.FAILED)
-    assert ledger.state(key()) == before
+    sa.event.listen(ledger.engine, "before_cursor_execute", record_statement)
+    RunCompletionLog(ledger.engine).complete_run(ORIGIN, RunStatus.FAILED)
+    assert ledger.states.get(key()) == before
     verbs = ("INSERT INTO partition_state ", "UPDATE partition_state ", "DELETE FROM partition_state ")
     assert [text for text in statements if any(verb in text for verb in verbs)] == []
     assert any("finished_attempts" in text for text in statements)

@@ -51,7 +51,7 @@ def write_verdicts(url: str, writer: int) -> None:
     with Ledger.opened(url) as ledger:
         while verdicts:
             size = chance.choice([1, 1, 1, 10])
-            ledger.record_verdicts(verdicts[:size])
+            ledger.verdicts.record(verdicts[:size])
             verdicts = verdicts[size:]
 
 
@@ -60,7 +60,9 @@ def test_concurrent_attempts_are_not_lost(url: str) -> None:
     """Eight processes judge the same partitions. attempt_count equals the number of distinct verdicts."""
     expected = RUNS_PER_PARTITION * WRITERS
     with Ledger.opened(url) as ledger:
-        ledger.register(sealed_runs(*(verdict.run for verdicts in verdicts_by_writer() for verdict in verdicts)))
+        ledger.registrations.register(
+            sealed_runs(*(verdict.run for verdicts in verdicts_by_writer() for verdict in verdicts))
+        )
         context = multiprocessing.get_context("spawn")
         writers = [context.Process(target=write_verdicts, args=(url, writer)) for writer in range(WRITERS)]
         for writer in writers:
@@ -73,7 +75,7 @@ def test_concurrent_attempts_are_not_lost(url: str) -> None:
 
 
 def _check_history(ledger: Ledger, partition: PartitionKey, expected: int) -> None:
-    state, attempts = ledger.state(partition), ledger.attempts(partition)
+    state, attempts = ledger.states.get(partition), ledger.runs.attempts(partition)
     assert state.attempt_count == len(attempts) == expected
     assert [attempt.attempt_no for attempt in attempts] == list(range(1, expected + 1))
     assert len({attempt.run for attempt in attempts}) == expected
@@ -81,26 +83,28 @@ def _check_history(ledger: Ledger, partition: PartitionKey, expected: int) -> No
     assert promoted == sorted(promoted), "an older run took authority"
     assert state.status is Status.SUCCESS
     assert state.current_run_id == next(
-        registered.run.run_id for registered in ledger.runs(partition) if registered.ordinal == promoted[-1]
+        registered.run.run_id
+        for registered in ledger.runs.registered(partition)
+        if registered.ordinal == promoted[-1]
     )
 
 
 def test_overlapping_calls_do_not_deadlock(ledger: Ledger) -> None:
     """Threads register and judge the same partitions in different orders without a retried transaction."""
     partitions = keys(40)
-    transactions = count_transactions(ledger._engine)
+    transactions = count_transactions(ledger.engine)
 
     def work(thread: int) -> None:
         chance = random.Random(thread)
         for turn in range(10):
             runs = [run(partition, f"t{thread}-{turn}") for partition in chance.sample(partitions, 25)]
-            ledger.register(sealed_runs(*runs))
+            ledger.registrations.register(sealed_runs(*runs))
             chance.shuffle(runs)
-            ledger.record_verdicts([acceptance(each) for each in runs])
+            ledger.verdicts.record([acceptance(each) for each in runs])
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
-    assert sum(state.attempt_count for state in ledger.states(partitions).values()) == 4 * 10 * 25
+    assert sum(state.attempt_count for state in ledger.states.get_many(partitions).values()) == 4 * 10 * 25
     assert transactions["begun"] == transactions["committed"], "a transaction was retried"
 
 
@@ -130,7 +134,7 @@ def test_verdict_that_waited_for_the_lock_applies_to_the_new_state(postgres_url:
             paused.set()
             resume.wait(300)
 
-        sa.event.listen(slow._engine, "commit", pause)
+        sa.event.listen(slow.engine, "commit", pause)
         with ThreadPoolExecutor(2) as pool:
             slower = pool.submit(record_verdict, slow, acceptance(third))
             assert paused.wait(300)
@@ -139,7 +143,7 @@ def test_verdict_that_waited_for_the_lock_applies_to_the_new_state(postgres_url:
             resume.set()
             assert slower.result().effect is Effect.PROMOTED
             assert (waiting.result().effect, waiting.result().attempt_no) == (Effect.SUPERSEDED, 3)
-        assert ledger.state(partition).current_run_id == "r3"
+        assert ledger.states.get(partition).current_run_id == "r3"
 
 
 def wait_until_a_transaction_waits(url: str) -> None:

@@ -60,8 +60,10 @@ def verdicts() -> list[Verdict]:
 
 def states_and_attempts(reader: LedgerReader) -> tuple[list[tuple[Any, ...]], list[int]]:
     """Return the states without their dates, and the attempt count of each partition."""
-    states = reader.states(PARTITIONS)
-    return [_without_date(state) for state in states.values()], [len(reader.attempts(each)) for each in PARTITIONS]
+    states = reader.states.get_many(PARTITIONS)
+    return [_without_date(state) for state in states.values()], [
+        len(reader.runs.attempts(each)) for each in PARTITIONS
+    ]
 
 
 def _without_date(state: PartitionState) -> tuple[Any, ...]:
@@ -72,7 +74,7 @@ def _without_date(state: PartitionState) -> tuple[Any, ...]:
 def test_crash_leaves_all_of_a_call_or_nothing(url: str) -> None:
     """After a kill at any point, states match attempts, and no acknowledged verdict is lost."""
     with Ledger.opened(url) as ledger:
-        ledger.register(sealed_runs(*(verdict.run for verdict in verdicts())))
+        ledger.registrations.register(sealed_runs(*(verdict.run for verdict in verdicts())))
         before = states_and_attempts(ledger)
     kills = 0
     while True:
@@ -90,7 +92,7 @@ def test_crash_leaves_all_of_a_call_or_nothing(url: str) -> None:
     assert kills >= 6, "the call had too few interruption points"
     with Ledger.opened(url) as ledger:
         complete = states_and_attempts(ledger)
-        assert all(recorded.redelivered for recorded in ledger.record_verdicts(verdicts()))
+        assert all(recorded.redelivered for recorded in ledger.verdicts.record(verdicts()))
         assert states_and_attempts(ledger) == complete
 
 
@@ -136,11 +138,11 @@ def lose_one_commit(engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> list[
 def test_lost_acknowledgement_counts_once(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the acknowledgement of a commit is lost, the transaction is retried and counts once."""
     (first,) = registered_runs(ledger, key(), "r1")
-    losses = lose_one_commit(ledger._engine, monkeypatch)
+    losses = lose_one_commit(ledger.engine, monkeypatch)
     recorded = record_verdict(ledger, acceptance(first))
     assert losses == ["lost"]
     assert (recorded.redelivered, recorded.attempt_no) == (True, 1)
-    assert ledger.state(key()).attempt_count == len(ledger.attempts(key())) == 1
+    assert ledger.states.get(key()).attempt_count == len(ledger.runs.attempts(key())) == 1
 
 
 @pytest.mark.invariant("X4")
@@ -153,7 +155,7 @@ def test_busy_database_fails_after_a_bounded_time(sqlite_url: str, monkeypatch: 
         with other.begin(), pytest.raises(LedgerUnavailable, match="locked") as caught:
             record_verdict(ledger, acceptance(first))
         assert caught.value.is_transient
-        assert ledger.state(key()).attempt_count == 0
+        assert ledger.states.get(key()).attempt_count == 0
         other.dispose()
 
 
@@ -177,5 +179,5 @@ def test_refused_statement_is_not_retried(ledger: Ledger) -> None:
         connection.exec_driver_sql("INSERT INTO partition_state (source) VALUES ('x')")
 
     with pytest.raises(LedgerRefused) as caught:
-        database.transact(ledger._engine, work)
+        database.transact(ledger.engine, work)
     assert (len(calls), caught.value.is_transient) == (1, False)

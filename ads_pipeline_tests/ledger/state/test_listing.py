@@ -28,7 +28,7 @@ def listing_ledger(ledger: Ledger) -> Ledger:
         for query in QUERIES
         for day in (1, 2, 3)
     ]
-    ledger.insert_pending(partitions)
+    ledger.registrations.insert_pending(partitions)
     accepted_runs(ledger, [each for each in partitions if each.customer_id == "9"])
     for each in partitions:
         if each.customer_id == "10":
@@ -40,7 +40,7 @@ def listing_ledger(ledger: Ledger) -> Ledger:
 @pytest.mark.parametrize("limit", [1, 5, 35, 36, 1000])
 def test_pages_of_any_size_give_the_same_list(listing_ledger: Ledger, limit: int) -> None:
     """All pages together hold each partition once, in key order."""
-    found = [state.key for state in listing_ledger.iter_states(StateFilter(), limit=limit)]
+    found = [state.key for state in listing_ledger.states.iterate(StateFilter(), limit=limit)]
     assert found == sorted(found)
     assert len(found) == len(set(found)) == 36
     assert found[0].customer_id == "02"  # text order, not numeric
@@ -64,15 +64,19 @@ def test_pages_of_any_size_give_the_same_list(listing_ledger: Ledger, limit: int
 )
 def test_filters_combine(listing_ledger: Ledger, state_filter: StateFilter, count: int) -> None:
     """All conditions of a filter apply, windows include both ends, and the counts match the list."""
-    found = list(listing_ledger.iter_states(state_filter, limit=7))
+    found = list(listing_ledger.states.iterate(state_filter, limit=7))
     assert len(found) == count
-    assert sum(listing_ledger.count_by_status(state_filter).values()) == count
+    assert sum(listing_ledger.states.count_by_status(state_filter).values()) == count
 
 
 def test_counts_include_every_status(listing_ledger: Ledger) -> None:
     """A status without partitions is counted as zero."""
-    assert listing_ledger.count_by_status(StateFilter()) == {Status.PENDING: 18, Status.SUCCESS: 9, Status.FAILED: 9}
-    assert listing_ledger.count_by_status(StateFilter(customer_ids=frozenset({"9"}))) == {
+    assert listing_ledger.states.count_by_status(StateFilter()) == {
+        Status.PENDING: 18,
+        Status.SUCCESS: 9,
+        Status.FAILED: 9,
+    }
+    assert listing_ledger.states.count_by_status(StateFilter(customer_ids=frozenset({"9"}))) == {
         Status.PENDING: 0,
         Status.SUCCESS: 9,
         Status.FAILED: 0,
@@ -82,16 +86,16 @@ def test_counts_include_every_status(listing_ledger: Ledger) -> None:
 def test_page_may_start_after_an_absent_key(listing_ledger: Ledger) -> None:
     """The page holds the partitions with greater keys."""
     absent = PartitionKey(source="google_ads", customer_id="5", query_name="x", logical_date=date(2026, 2, 1))
-    assert {state.key.customer_id for state in listing_ledger.list_states(StateFilter(), after=absent)} == {"9"}
+    assert {state.key.customer_id for state in listing_ledger.states.page(StateFilter(), after=absent)} == {"9"}
 
 
 @pytest.mark.parametrize("limit", [1, 10, 35, 36])
 def test_count_after_a_page_covers_the_rest(listing_ledger: Ledger, limit: int) -> None:
     """A page and the count after its last key add up to all partitions that match the filter."""
     for state_filter in (StateFilter(), StateFilter(statuses=frozenset({Status.PENDING}))):
-        page = listing_ledger.list_states(state_filter, limit=limit)
-        rest = listing_ledger.count_by_status(state_filter, after=page[-1].key)
-        assert len(page) + sum(rest.values()) == sum(listing_ledger.count_by_status(state_filter).values())
+        page = listing_ledger.states.page(state_filter, limit=limit)
+        rest = listing_ledger.states.count_by_status(state_filter, after=page[-1].key)
+        assert len(page) + sum(rest.values()) == sum(listing_ledger.states.count_by_status(state_filter).values())
 
 
 CUSTOMERS = [None, frozenset({"9"}), frozenset({"9", "02", "100"})]
@@ -108,7 +112,7 @@ SOURCES = [None, "google_ads", "bing_ads"]
 
 def test_page_and_count_after_a_key_match_a_full_scan(listing_ledger: Ledger) -> None:
     """This holds for every combination of filter conditions and start key."""
-    partitions = list(listing_ledger.iter_states(StateFilter()))
+    partitions = list(listing_ledger.states.iterate(StateFilter()))
     starts = [partitions[number].key for number in (0, 13, 35)]
     starts += [replace(starts[1], source="a"), replace(starts[1], source="z"), replace(starts[1], customer_id="5")]
     for source, customers, query_names, statuses, since in product(SOURCES, CUSTOMERS, QUERY_NAMES, STATUSES, SINCE):
@@ -121,11 +125,11 @@ def test_page_and_count_after_a_key_match_a_full_scan(listing_ledger: Ledger) ->
                 for state in partitions
                 if _matches(state_filter, state) and (start is None or state.key > start)
             ]
-            assert [state.key for state in listing_ledger.list_states(state_filter, after=start, limit=9)] == [
+            assert [state.key for state in listing_ledger.states.page(state_filter, after=start, limit=9)] == [
                 s.key for s in expected[:9]
             ]
             counts = Counter(state.status for state in expected)
-            assert listing_ledger.count_by_status(state_filter, after=start, max_count=4) == {
+            assert listing_ledger.states.count_by_status(state_filter, after=start, max_count=4) == {
                 s: min(counts[s], 5) for s in Status
             }
 
@@ -145,16 +149,16 @@ def _matches(state_filter: StateFilter, state: PartitionState) -> bool:
 def test_page_size_is_bounded(listing_ledger: Ledger, limit: int) -> None:
     """A limit below 1 or above 10,000 is refused."""
     with pytest.raises(ValueError, match="limit must be 1 to 10000"):
-        listing_ledger.list_states(StateFilter(), limit=limit)
+        listing_ledger.states.page(StateFilter(), limit=limit)
 
 
 def test_empty_arguments_give_empty_results(ledger: Ledger) -> None:
     """Methods that take many items accept none."""
-    assert ledger.states([]) == {}
-    assert ledger.pointers([]) == {}
-    assert ledger.record_verdicts([]) == []
-    assert ledger.register([]) == []
-    assert ledger.insert_pending([]) == 0
-    assert ledger.begin_demotions([]) == []
-    assert ledger.readable_runs([]) == ledger.publishable_runs([]) == set()
-    assert ledger.publish([]).published == ()
+    assert ledger.states.get_many([]) == {}
+    assert ledger.publications.pointers([]) == {}
+    assert ledger.verdicts.record([]) == []
+    assert ledger.registrations.register([]) == []
+    assert ledger.registrations.insert_pending([]) == 0
+    assert ledger.verdicts.begin_demotions([]) == []
+    assert ledger.publications.readable_runs([]) == ledger.loads.publishable_runs([]) == set()
+    assert ledger.loads.publish([]).published == ()

@@ -68,7 +68,7 @@ class LedgerMachine(RuleBasedStateMachine):
             )
         else:
             self.damaged.add(run)
-        ordinals = {ledger.register([registration])[0].ordinal for ledger in self.ledgers}
+        ordinals = {ledger.registrations.register([registration])[0].ordinal for ledger in self.ledgers}
         assert ordinals == {len(self.runs[number])}
         self.models[number].recorded = True
 
@@ -107,11 +107,11 @@ class LedgerMachine(RuleBasedStateMachine):
         expected = methods[action]()
         request = action_request(f"{self.keys[number].customer_id}-{next(_customers)}")
         for ledger in self.ledgers:
-            assert _describe(ledger.execute(action, [self.keys[number]], request)) == expected
+            assert _describe(ledger.actions.execute(action, [self.keys[number]], request)) == expected
 
     @invariant()
     def states_equal_the_model(self) -> None:
-        on_sqlite, on_postgres = (ledger.states(self.keys) for ledger in self.ledgers)
+        on_sqlite, on_postgres = (ledger.states.get_many(self.keys) for ledger in self.ledgers)
         assert on_sqlite == on_postgres
         for partition, model, runs in zip(self.keys, self.models, self.runs, strict=True):
             state, current = on_sqlite[partition], model.current_ordinal
@@ -123,7 +123,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @invariant()
     def updated_at_and_attempt_count_only_grow(self) -> None:
-        for partition, state in self.ledgers[0].states(self.keys).items():
+        for partition, state in self.ledgers[0].states.get_many(self.keys).items():
             before = self.last_states.get(partition)
             if before is not None and before != state and before.updated_at and state.updated_at:
                 assert state.updated_at > before.updated_at
@@ -132,14 +132,14 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @invariant()
     def current_run_matches_its_seal(self) -> None:
-        for state in self.ledgers[0].states(self.keys).values():
+        for state in self.ledgers[0].states.get_many(self.keys).values():
             if state.current_run_id is not None:
                 seal = self.raw.verify(Run(key=state.key, run_id=state.current_run_id))
                 assert (state.schema_version, state.record_count) == (seal.facts.schema_version, seal.record_count)
 
     @invariant()
     def attempts_are_equal(self) -> None:
-        on_sqlite, on_postgres = ([ledger.attempts(key) for key in self.keys] for ledger in self.ledgers)
+        on_sqlite, on_postgres = ([ledger.runs.attempts(key) for key in self.keys] for ledger in self.ledgers)
         assert on_sqlite == on_postgres
         assert [len(attempts) for attempts in on_sqlite] == [model.attempt_count for model in self.models]
 

@@ -39,11 +39,11 @@ K = key()
 @pytest.mark.invariant("S1")
 def test_partition_without_a_row_is_pending(ledger: Ledger) -> None:
     """An absent partition reads like a pending one."""
-    state = ledger.state(K)
+    state = ledger.states.get(K)
     assert (state.status, state.attempt_count, state.current_run_id) == (Status.PENDING, 0, None)
-    assert ledger.states([K])[K] == state
-    ledger.insert_pending([K])
-    recorded = ledger.state(K)
+    assert ledger.states.get_many([K])[K] == state
+    ledger.registrations.insert_pending([K])
+    recorded = ledger.states.get(K)
     assert (recorded.status, recorded.attempt_count, recorded.current_run_id) == (Status.PENDING, 0, None)
 
 
@@ -52,7 +52,7 @@ def test_acceptance_takes_authority(ledger: Ledger) -> None:
     (first,) = registered_runs(ledger, K, "r1")
     recorded = record_verdict(ledger, acceptance(first))
     assert (recorded.effect, recorded.attempt_no, recorded.redelivered) == (Effect.PROMOTED, 1, False)
-    state = ledger.state(K)
+    state = ledger.states.get(K)
     assert state == recorded.state
     assert (state.status, state.current_run_id, state.schema_version, state.record_count) == (
         Status.SUCCESS,
@@ -67,9 +67,9 @@ def test_rejection_without_earlier_success_sets_no_current_run(ledger: Ledger) -
     """A partition that never succeeded has no current run. The attempt holds the rejected run."""
     (first,) = registered_runs(ledger, K, "r1")
     record_verdict(ledger, rejection(first, "negative clicks"))
-    state = ledger.state(K)
+    state = ledger.states.get(K)
     assert (state.status, state.current_run_id, state.error_message) == (Status.FAILED, None, "negative clicks")
-    (attempt,) = ledger.attempts(K)
+    (attempt,) = ledger.runs.attempts(K)
     assert (attempt.run, attempt.outcome, attempt.error_class) == (first, Outcome.REJECTED, "row_contract")
     assert (attempt.rows_read, attempt.rows_failed) == (ROWS, 1)
 
@@ -80,7 +80,7 @@ def test_rejected_rerun_keeps_previous_success(ledger: Ledger) -> None:
     first, second = registered_runs(ledger, K, "r1", "r2")
     before = record_verdict(ledger, acceptance(first)).state
     recorded = record_verdict(ledger, rejection(second))
-    after = ledger.state(K)
+    after = ledger.states.get(K)
     assert recorded.effect is Effect.SET_ASIDE
     assert (after.status, after.current_run_id, after.schema_version, after.record_count, after.error_message) == (
         before.status,
@@ -97,7 +97,7 @@ def test_rejection_of_the_current_run_demotes(ledger: Ledger) -> None:
     (first,) = registered_runs(ledger, K, "r1")
     record_verdict(ledger, acceptance(first))
     recorded = record_verdict(ledger, rejection(first, "rules changed", validation_id="v2"))
-    state = ledger.state(K)
+    state = ledger.states.get(K)
     assert recorded.effect is Effect.DEMOTED
     assert (state.status, state.current_run_id, state.error_message) == (Status.FAILED, "r1", "rules changed")
 
@@ -109,7 +109,7 @@ def test_older_run_never_takes_authority_from_a_newer_one(ledger: Ledger, positi
     runs = registered_runs(ledger, K, "zz", "mm", "aa")  # the names sort in reverse, but only the ordinal counts
     for position in positions:
         record_verdict(ledger, acceptance(runs[position]))
-    state = ledger.state(K)
+    state = ledger.states.get(K)
     assert (state.current_run_id, state.attempt_count) == ("aa", 3)
 
 
@@ -118,7 +118,7 @@ def test_older_run_takes_authority_when_the_newer_was_rejected(ledger: Ledger) -
     first, second = registered_runs(ledger, K, "r1", "r2")
     record_verdict(ledger, rejection(second))
     record_verdict(ledger, acceptance(first))
-    state = ledger.state(K)
+    state = ledger.states.get(K)
     assert (state.status, state.current_run_id, state.error_message) == (Status.SUCCESS, "r1", None)
 
 
@@ -129,23 +129,23 @@ def test_rejected_run_takes_authority_only_by_a_new_validation(ledger: Ledger) -
     record_verdict(ledger, rejection(first))
     with pytest.raises(VerdictConflict, match="the recorded verdict is rejected, the new one accepted"):
         record_verdict(ledger, acceptance(first))
-    assert ledger.state(K).status is Status.FAILED
+    assert ledger.states.get(K).status is Status.FAILED
     record_verdict(ledger, acceptance(first, "v2"))
-    assert ledger.state(K).current_run_id == "r1"
+    assert ledger.states.get(K).current_run_id == "r1"
 
 
 @pytest.mark.invariant("S8")
 def test_redelivered_verdict_counts_once(ledger: Ledger) -> None:
     """A redelivery, in the same call or later, returns the recorded result and writes nothing."""
     first, second = registered_runs(ledger, K, "r1", "r2")
-    first_result, second_result = ledger.record_verdicts([rejection(first), rejection(first)])
+    first_result, second_result = ledger.verdicts.record([rejection(first), rejection(first)])
     assert (first_result.redelivered, second_result.redelivered, second_result.attempt_no) == (False, True, 1)
     record_verdict(ledger, acceptance(second))
-    before = ledger.state(K)
+    before = ledger.states.get(K)
     later = record_verdict(ledger, rejection(first))
     assert (later.redelivered, later.attempt_no, later.effect) == (True, 1, Effect.FAILED)
-    assert ledger.state(K) == before
-    assert len(ledger.attempts(K)) == before.attempt_count == 2
+    assert ledger.states.get(K) == before
+    assert len(ledger.runs.attempts(K)) == before.attempt_count == 2
 
 
 @pytest.mark.invariant("S6")
@@ -154,8 +154,8 @@ def test_attempts_are_numbered_without_gaps(ledger: Ledger) -> None:
     runs = registered_runs(ledger, K, *(f"r{n}" for n in range(6)))
     for n, each in enumerate(runs):
         record_verdict(ledger, acceptance(each) if n % 2 else rejection(each))
-    assert [attempt.attempt_no for attempt in ledger.attempts(K)] == [1, 2, 3, 4, 5, 6]
-    assert ledger.state(K).attempt_count == 6
+    assert [attempt.attempt_no for attempt in ledger.runs.attempts(K)] == [1, 2, 3, 4, 5, 6]
+    assert ledger.states.get(K).attempt_count == 6
 
 
 def test_verdicts_of_one_call_see_each_other(ledger: Ledger) -> None:
@@ -163,12 +163,12 @@ def test_verdicts_of_one_call_see_each_other(ledger: Ledger) -> None:
     first, second, third = registered_runs(ledger, K, "r1", "r2", "r3")
     effects = [
         recorded.effect
-        for recorded in ledger.record_verdicts(
+        for recorded in ledger.verdicts.record(
             [acceptance(second), acceptance(first), rejection(third), rejection(second, validation_id="v2")]
         )
     ]
     assert effects == [Effect.PROMOTED, Effect.SUPERSEDED, Effect.SET_ASIDE, Effect.DEMOTED]
-    state = ledger.state(K)
+    state = ledger.states.get(K)
     assert (state.status, state.current_run_id, state.attempt_count) == (Status.FAILED, "r2", 4)
 
 
@@ -185,11 +185,11 @@ def test_one_call_has_the_same_effect_as_single_calls(timed_ledger: Ledger, seed
     def verdicts(partitions: list[PartitionKey]) -> list[Verdict]:
         return [(acceptance if accepted else rejection)(runs[partitions[n]][run_no]) for n, run_no, accepted in plan]
 
-    timed_ledger.record_verdicts(verdicts(in_one_call))
+    timed_ledger.verdicts.record(verdicts(in_one_call))
     for verdict in verdicts(one_by_one):
         record_verdict(timed_ledger, verdict)
     for left, right in zip(in_one_call, one_by_one, strict=True):
-        assert replace(timed_ledger.state(left), key=right) == timed_ledger.state(right)
+        assert replace(timed_ledger.states.get(left), key=right) == timed_ledger.states.get(right)
 
 
 @pytest.mark.parametrize("in_one_call", [True, False])
@@ -198,20 +198,20 @@ def test_error_message_is_of_the_newest_rejected_run(ledger: Ledger, in_one_call
     first, second, third = registered_runs(ledger, K, "r1", "r2", "r3")
     verdicts = [rejection(second, "two"), rejection(third, "three"), rejection(first, "one")]
     for batch in [verdicts] if in_one_call else [[verdict] for verdict in verdicts]:
-        ledger.record_verdicts(batch)
-    assert ledger.state(K).error_message == "three"
+        ledger.verdicts.record(batch)
+    assert ledger.states.get(K).error_message == "three"
 
 
 def test_one_call_records_thousands_of_partitions(ledger: Ledger) -> None:
     """A call with 2,000 verdicts sets each state, and returns the results in the given order."""
     partitions = keys(2000)
     runs = [run(partition, "r1") for partition in partitions]
-    ledger.register(sealed_runs(*runs))
-    recorded = ledger.record_verdicts(
+    ledger.registrations.register(sealed_runs(*runs))
+    recorded = ledger.verdicts.record(
         [rejection(each) if n % 10 == 0 else acceptance(each) for n, each in enumerate(runs)]
     )
     assert [each.verdict.run for each in recorded] == runs
-    states = ledger.states(partitions)
+    states = ledger.states.get_many(partitions)
     assert list(states) == partitions
     failed = {partition for partition, state in states.items() if state.status is Status.FAILED}
     assert failed == set(partitions[::10])
@@ -220,55 +220,55 @@ def test_one_call_records_thousands_of_partitions(ledger: Ledger) -> None:
 def test_refused_verdicts_do_not_block_the_others(ledger: Ledger) -> None:
     """The other verdicts of the call are recorded. The error holds the refusals and the results."""
     good, conflicting, unknown = (run(partition, "r1") for partition in keys(3))
-    ledger.register(sealed_runs(good, conflicting))
+    ledger.registrations.register(sealed_runs(good, conflicting))
     record_verdict(ledger, rejection(conflicting))
     with pytest.raises(VerdictsRefused) as caught:
-        ledger.record_verdicts([acceptance(conflicting), acceptance(good), acceptance(unknown)])
+        ledger.verdicts.record([acceptance(conflicting), acceptance(good), acceptance(unknown)])
     assert [type(refusal) for refusal in caught.value.refusals] == [VerdictConflict, UnknownRun]
     assert len(caught.value.recorded) == 1
     assert str(conflicting) in str(caught.value)
-    assert ledger.state(good.key).status is Status.SUCCESS
-    assert ledger.state(unknown.key).updated_at is None
+    assert ledger.states.get(good.key).status is Status.SUCCESS
+    assert ledger.states.get(unknown.key).updated_at is None
 
 
 def test_verdict_on_an_unregistered_run_is_refused(ledger: Ledger) -> None:
     """The refusal inserts no row."""
     with pytest.raises(UnknownRun, match="register"):
         record_verdict(ledger, acceptance(run(K, "r1")))
-    assert ledger.state(K).updated_at is None
+    assert ledger.states.get(K).updated_at is None
 
 
 @pytest.mark.invariant("S4")
 def test_damaged_run_can_only_be_rejected(ledger: Ledger) -> None:
     """A run with a damaged seal, or with another row count than its seal, is never accepted."""
     damaged, short = run(K, "damaged"), run(K, "short")
-    ledger.register([*damaged_runs(damaged), *sealed_runs(short)])
+    ledger.registrations.register([*damaged_runs(damaged), *sealed_runs(short)])
     with pytest.raises(UnsoundAcceptance, match="damaged seal"):
         record_verdict(ledger, acceptance(damaged))
     with pytest.raises(UnsoundAcceptance, match="2 rows were read, but its seal counts 3"):
         record_verdict(ledger, Verdict(run=short, outcome=Outcome.ACCEPTED, rows_read=2))
-    assert ledger.state(K).attempt_count == 0
+    assert ledger.states.get(K).attempt_count == 0
     assert record_verdict(ledger, rejection(damaged)).effect is Effect.FAILED
 
 
 def test_registration_assigns_the_next_ordinal_once(ledger: Ledger) -> None:
     """Ordinals count up in the order of registration per partition, and never change."""
     other = key("42")
-    first = ledger.register(sealed_runs(run(K, "b"), run(other, "b"), run(K, "a")))
+    first = ledger.registrations.register(sealed_runs(run(K, "b"), run(other, "b"), run(K, "a")))
     assert [registered.ordinal for registered in first] == [1, 1, 2]
-    again = ledger.register(sealed_runs(run(K, "c"), run(K, "b"), run(K, "c")))
+    again = ledger.registrations.register(sealed_runs(run(K, "c"), run(K, "b"), run(K, "c")))
     assert [registered.ordinal for registered in again] == [3, 1, 3]
-    assert [registered.run.run_id for registered in ledger.runs(K)] == ["b", "a", "c"]
+    assert [registered.run.run_id for registered in ledger.runs.registered(K)] == ["b", "a", "c"]
 
 
 def test_registration_with_another_seal_is_refused(ledger: Ledger) -> None:
     """When one run of a call has another seal than before, none is registered."""
-    ledger.register(sealed_runs(run(K, "r1")))
+    ledger.registrations.register(sealed_runs(run(K, "r1")))
     with pytest.raises(RunChanged, match="must not change"):
-        ledger.register(
+        ledger.registrations.register(
             [*sealed_runs(run(K, "r2")), RunRegistration(run=run(K, "r1"), schema_version="1", record_count=ROWS + 1)]
         )
-    assert [registered.run.run_id for registered in ledger.runs(K)] == ["r1"]
+    assert [registered.run.run_id for registered in ledger.runs.registered(K)] == ["r1"]
 
 
 def test_insert_pending_keeps_recorded_states(ledger: Ledger) -> None:
@@ -277,22 +277,22 @@ def test_insert_pending_keeps_recorded_states(ledger: Ledger) -> None:
     accepted_runs(ledger, [success])
     (bad,) = registered_runs(ledger, failure, "r1")
     record_verdict(ledger, rejection(bad))
-    before = ledger.states([success, failure])
-    assert ledger.insert_pending([success, failure, absent, absent]) == 1
-    assert ledger.insert_pending([success, failure, absent]) == 0
-    assert ledger.states([success, failure]) == before
-    assert ledger.state(absent).updated_at is not None
+    before = ledger.states.get_many([success, failure])
+    assert ledger.registrations.insert_pending([success, failure, absent, absent]) == 1
+    assert ledger.registrations.insert_pending([success, failure, absent]) == 0
+    assert ledger.states.get_many([success, failure]) == before
+    assert ledger.states.get(absent).updated_at is not None
 
 
 @pytest.mark.invariant("S19")
 def test_updated_at_grows_when_the_clock_goes_back(timed_ledger: Ledger, clock: FakeClock) -> None:
     """Each write of a row has a later updated_at than the one before."""
     runs = registered_runs(timed_ledger, K, *(f"r{n}" for n in range(5)))
-    timestamps = [timed_ledger.state(K).updated_at]
+    timestamps = [timed_ledger.states.get(K).updated_at]
     for step, each in zip((0, -3600, 1, -7200, 0), runs, strict=True):
         clock.tick(timedelta(seconds=step))
         record_verdict(timed_ledger, acceptance(each))
-        timestamps.append(timed_ledger.state(K).updated_at)
+        timestamps.append(timed_ledger.states.get(K).updated_at)
     assert all(earlier and later and earlier < later for earlier, later in itertools.pairwise(timestamps))
 
 
@@ -301,7 +301,7 @@ def test_error_message_is_one_printable_line(ledger: Ledger) -> None:
     """Control characters and surrogates are escaped, and a long message is cut."""
     (first,) = registered_runs(ledger, K, "r1")
     record_verdict(ledger, rejection(first, "\x00\x1b[31mred\r\n\ud800" + "x" * 5000))
-    message = ledger.state(K).error_message
+    message = ledger.states.get(K).error_message
     assert message is not None
     assert message.startswith(r"\x00\x1b[31mred\r\n\ud800xxx")
     assert len(message) == 2000

@@ -27,7 +27,7 @@ K = key()
 def publish(ledger: Ledger, *partitions: PartitionKey, run_id: str = "r1", version: int = 1) -> None:
     """Register, accept and publish one run per partition."""
     accepted_runs(ledger, partitions, run_id)
-    ledger.publish([Publication(run=run(each, run_id), table_version=version) for each in partitions])
+    ledger.loads.publish([Publication(run=run(each, run_id), table_version=version) for each in partitions])
 
 
 def visible_run_ids(ledger: Ledger) -> dict[str, bool]:
@@ -36,7 +36,7 @@ def visible_run_ids(ledger: Ledger) -> dict[str, bool]:
 
 
 def visible_runs(ledger: Ledger) -> VisibleRuns:
-    return ledger.visible_runs(source="google_ads", query_name="campaign_daily")
+    return ledger.publications.visible_runs(source="google_ads", query_name="campaign_daily")
 
 
 @pytest.mark.invariant("W4")
@@ -44,7 +44,7 @@ def test_demoting_verdict_withdraws_the_pointer_in_its_transaction(ledger: Ledge
     """This also holds for a verdict whose demotion was never begun."""
     publish(ledger, K)
     assert record_verdict(ledger, rejection(run(K, "r1"), validation_id="again")).effect is Effect.DEMOTED
-    assert not ledger.pointers([K])[K].is_published
+    assert not ledger.publications.pointers([K])[K].is_published
     assert visible_run_ids(ledger) == {}
 
 
@@ -53,24 +53,24 @@ def test_begun_demotion_hides_the_run_before_the_verdict_is_recorded(ledger: Led
     """The state is still success, but no run is visible, readable or publishable."""
     publish(ledger, K)
     verdict = rejection(run(K, "r1"), validation_id="again")
-    assert ledger.begin_demotions([verdict]) == [verdict]
-    assert ledger.state(K).status is Status.SUCCESS
+    assert ledger.verdicts.begin_demotions([verdict]) == [verdict]
+    assert ledger.states.get(K).status is Status.SUCCESS
     assert visible_run_ids(ledger) == {}
-    assert ledger.publish([Publication(run=run(K, "r1"), table_version=2)]).superseded == (run(K, "r1"),)
-    assert ledger.publishable_runs([run(K, "r1")]) == ledger.readable_runs([run(K, "r1")]) == set()
+    assert ledger.loads.publish([Publication(run=run(K, "r1"), table_version=2)]).superseded == (run(K, "r1"),)
+    assert ledger.loads.publishable_runs([run(K, "r1")]) == ledger.publications.readable_runs([run(K, "r1")]) == set()
 
 
 def test_open_demotion_keeps_its_verdict_until_it_is_recorded(ledger: Ledger) -> None:
     """The stored verdict equals the original. Recording it closes the demotion."""
     publish(ledger, K)
     verdict = rejection(run(K, "r1"), validation_id="again")
-    ledger.begin_demotions([verdict])
-    assert ledger.begin_demotions([verdict]) == [verdict]
-    (stored,) = ledger.open_demotions(source="google_ads", query_name="campaign_daily")
+    ledger.verdicts.begin_demotions([verdict])
+    assert ledger.verdicts.begin_demotions([verdict]) == [verdict]
+    (stored,) = ledger.publications.open_demotions(source="google_ads", query_name="campaign_daily")
     assert stored == verdict
     record_verdict(ledger, stored)
-    assert ledger.open_demotions(source="google_ads", query_name="campaign_daily") == []
-    assert ledger.begin_demotions([verdict]) == []
+    assert ledger.publications.open_demotions(source="google_ads", query_name="campaign_daily") == []
+    assert ledger.verdicts.begin_demotions([verdict]) == []
 
 
 def test_only_rejections_of_the_current_run_begin_demotions(ledger: Ledger) -> None:
@@ -88,8 +88,8 @@ def test_only_rejections_of_the_current_run_begin_demotions(ledger: Ledger) -> N
         acceptance(run(good, "r1"), validation_id="one"),
         rejection(run(restored, "r1"), validation_id="one"),
     ]
-    assert ledger.begin_demotions(verdicts) == []
-    assert ledger.pointers([good])[good].is_published
+    assert ledger.verdicts.begin_demotions(verdicts) == []
+    assert ledger.publications.pointers([good])[good].is_published
 
 
 @pytest.mark.invariant("W3")
@@ -98,7 +98,7 @@ def test_accepted_run_stays_visible_until_the_newer_one_is_loaded(ledger: Ledger
     publish(ledger, K)
     accepted_runs(ledger, [K], "r2")
     assert visible_run_ids(ledger) == {"r1": False, "r2": True}
-    ledger.publish([Publication(run=run(K, "r2"), table_version=2)])
+    ledger.loads.publish([Publication(run=run(K, "r2"), table_version=2)])
     assert visible_run_ids(ledger) == {"r2": True}
     assert visible_runs(ledger).table_version == 2
 
@@ -120,13 +120,13 @@ def test_demoted_run_stays_hidden_when_a_newer_one_is_accepted(ledger: Ledger) -
     record_verdict(ledger, rejection(run(K, "r1"), validation_id="again"))
     accepted_runs(ledger, [K], "r2")
     assert visible_run_ids(ledger) == {}
-    assert ledger.readable_runs([run(K, "r1"), run(K, "r2")]) == {run(K, "r2")}
+    assert ledger.publications.readable_runs([run(K, "r1"), run(K, "r2")]) == {run(K, "r2")}
 
 
 def test_withdrawn_run_stays_hidden_when_a_newer_one_is_accepted(ledger: Ledger) -> None:
     """Until the newer run is loaded, readers see no run."""
     publish(ledger, K)
-    ledger.execute(Action.WITHDRAW, [K], action_request())
+    ledger.actions.execute(Action.WITHDRAW, [K], action_request())
     accepted_runs(ledger, [K], "r2")
     assert visible_run_ids(ledger) == {}
 
@@ -139,7 +139,7 @@ def test_only_loaded_runs_are_visible(ledger: Ledger) -> None:
     accepted_runs(ledger, [unloaded])
     (bad,) = registered_runs(ledger, failed, "r1")
     record_verdict(ledger, rejection(bad))
-    ledger.insert_pending([pending])
+    ledger.registrations.insert_pending([pending])
     assert visible_runs(ledger).runs == (VisibleRun(loaded.customer_id, loaded.logical_date, "r1", True),)
 
 
@@ -149,15 +149,15 @@ def test_publication_statuses_hold_pointer_demotion_and_unjudged_runs(ledger: Le
     publish(ledger, loaded, demoting)
     accepted_runs(ledger, [unloaded])
     registered_runs(ledger, unjudged, "r1")
-    ledger.insert_pending([without_run])
-    ledger.begin_demotions([rejection(run(demoting, "r1"), validation_id="again")])
-    statuses = ledger.publication_statuses_of_query(source="google_ads", query_name="campaign_daily")
+    ledger.registrations.insert_pending([without_run])
+    ledger.verdicts.begin_demotions([rejection(run(demoting, "r1"), validation_id="again")])
+    statuses = ledger.publications.of_query(source="google_ads", query_name="campaign_daily")
     assert [each.state.key for each in statuses] == [loaded, unloaded, unjudged, without_run, demoting]
     assert [each.is_publishable for each in statuses] == [True, True, False, False, False]
     assert [each.has_unjudged_run for each in statuses] == [False, False, True, False, False]
     pointers = [each.pointer and each.pointer.is_published for each in statuses]
     assert pointers == [True, None, None, None, False]
-    assert statuses[0].pointer == ledger.pointers([loaded])[loaded]
+    assert statuses[0].pointer == ledger.publications.pointers([loaded])[loaded]
 
 
 def test_day_window_filters_visible_runs_and_publication_statuses(ledger: Ledger) -> None:
@@ -165,49 +165,51 @@ def test_day_window_filters_visible_runs_and_publication_statuses(ledger: Ledger
     days = [key(day=day) for day in (1, 2, 3)]
     publish(ledger, *days)
     window = {"since": days[1].logical_date, "until": days[1].logical_date}
-    visible = ledger.visible_runs(source="google_ads", query_name="campaign_daily", **window)
+    visible = ledger.publications.visible_runs(source="google_ads", query_name="campaign_daily", **window)
     assert [each.logical_date for each in visible.runs] == [days[1].logical_date]
-    statuses = ledger.publication_statuses_of_query(source="google_ads", query_name="campaign_daily", **window)
+    statuses = ledger.publications.of_query(source="google_ads", query_name="campaign_daily", **window)
     assert [each.state.key for each in statuses] == [days[1]]
-    assert ledger.visible_runs(source="google_ads", query_name="other").runs == ()
+    assert ledger.publications.visible_runs(source="google_ads", query_name="other").runs == ()
 
 
 def test_customers_are_listed_once(ledger: Ledger) -> None:
     """Customers with a recorded partition in any query are listed in order."""
-    ledger.insert_pending([key("20"), key("10"), key("10", day=2), key("30", query_name="ad_group_daily")])
-    assert ledger.customers("google_ads") == ["10", "20", "30"]
+    ledger.registrations.insert_pending(
+        [key("20"), key("10"), key("10", day=2), key("30", query_name="ad_group_daily")]
+    )
+    assert ledger.states.customers("google_ads") == ["10", "20", "30"]
 
 
 def test_publication_status_of_one_partition_equals_that_in_the_list(ledger: Ledger) -> None:
     """A partition without a row has no status."""
     publish(ledger, K, key("2"))
     registered_runs(ledger, key("3"), "r1")
-    ledger.begin_demotions([rejection(run(key("2"), "r1"), validation_id="again")])
+    ledger.verdicts.begin_demotions([rejection(run(key("2"), "r1"), validation_id="again")])
     listed = {
         each.state.key: each
-        for each in ledger.publication_statuses_of_query(source="google_ads", query_name="campaign_daily")
+        for each in ledger.publications.of_query(source="google_ads", query_name="campaign_daily")
     }
     assert len(listed) == 3
-    assert {partition: ledger.publication_status(partition) for partition in listed} == listed
-    assert ledger.publication_status(key("4")) is None
+    assert {partition: ledger.publications.get(partition) for partition in listed} == listed
+    assert ledger.publications.get(key("4")) is None
 
 
 def test_last_verdicts_hold_outcome_and_current_flag(ledger: Ledger) -> None:
     """A run without a verdict has no outcome. Only the current run of a success is current."""
     first, second, _third = registered_runs(ledger, K, "r1", "r2", "r3")
-    ledger.record_verdicts([acceptance(first), acceptance(second), rejection(first, validation_id="again")])
+    ledger.verdicts.record([acceptance(first), acceptance(second), rejection(first, validation_id="again")])
     (withdrawn,) = registered_runs(ledger, key("2"), "r1")
     record_verdict(ledger, acceptance(withdrawn))
-    ledger.execute(Action.WITHDRAW, [withdrawn.key], action_request())
+    ledger.actions.execute(Action.WITHDRAW, [withdrawn.key], action_request())
     registered_runs(ledger, key("2", query_name="ad_group_daily"), "r1")
-    verdicts = ledger.last_verdicts(StateFilter(source="google_ads", query_names=frozenset({"campaign_daily"})))
+    verdicts = ledger.runs.last_verdicts(StateFilter(source="google_ads", query_names=frozenset({"campaign_daily"})))
     assert {f"{each.key.customer_id} {each.run_id}": verdict for each, verdict in verdicts.items()} == {
         "1234567890 r1": (Outcome.REJECTED, False),
         "1234567890 r2": (Outcome.ACCEPTED, True),
         "1234567890 r3": (None, False),
         "2 r1": (Outcome.ACCEPTED, False),
     }
-    assert ledger.last_verdicts(StateFilter(customer_ids=frozenset())) == {}
+    assert ledger.runs.last_verdicts(StateFilter(customer_ids=frozenset())) == {}
 
 
 def test_registrations_hold_the_time_of_the_first_registration(timed_ledger: Ledger, clock: FakeClock) -> None:
@@ -215,6 +217,6 @@ def test_registrations_hold_the_time_of_the_first_registration(timed_ledger: Led
     registered_runs(timed_ledger, K, "r1")
     clock.tick()
     registered_runs(timed_ledger, K, "r1", "r2")
-    registrations, before = timed_ledger.registrations(K), clock.now - timedelta(seconds=1)
+    registrations, before = timed_ledger.runs.registrations(K), clock.now - timedelta(seconds=1)
     assert [(each.run.run_id, at) for each, at in registrations] == [("r1", before), ("r2", clock.now)]
-    assert [each for each, _at in registrations] == timed_ledger.runs(K)
+    assert [each for each, _at in registrations] == timed_ledger.runs.registered(K)

@@ -22,8 +22,8 @@ def create_all_conditions(ledger: Ledger, clock: FakeClock) -> None:
     for partition in DAYS:
         registered_runs(ledger, partition, "r1", "r2")
     verdicts = [acceptance(run(partition, "r1")) for partition in DAYS[:4]] + [rejection(run(DAYS[4], "r1"))]
-    ledger.record_verdicts(verdicts)
+    ledger.verdicts.record(verdicts)
     clock.tick(DAY)
     publish_runs(ledger, run(DAYS[0], "r1"), run(DAYS[2], "r1"), run(DAYS[3], "r1"))
     clock.tick(DAY)
-    ledger.record_verdicts([acceptance(run(DAYS[2], "r2")), rejection(run(DAYS[3], "r2"))])
+    ledger.verdicts.record([acceptance(run(DAYS[2], "r2")), rejection(run(DAYS[3], "r2"))])

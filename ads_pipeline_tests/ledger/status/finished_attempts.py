@@ -72,7 +72,7 @@ def raw_rows(table: StatusTable) -> list[PartitionStatus]:
 
 
 def read_status(ledger: LedgerReader, partition: PartitionKey, asset: str = RAW) -> PartitionStatus:
-    found = ledger.partition_statuses(asset, [partition])[partition]
+    found = ledger.statuses.get_many(asset, [partition])[partition]
     assert found is not None
     return found
 

@@ -69,17 +69,17 @@ def test_partition_status_has_the_decisions_columns(backdoor: sa.Engine) -> None
 
 def test_partition_without_attempt_has_no_row(ledger: Ledger) -> None:
     """A pending state and a registered run are not attempts."""
-    ledger.insert_pending([key(day=2)])
+    ledger.registrations.insert_pending([key(day=2)])
     registered_runs(ledger, key(), "r1")
     for asset in (RAW, WAREHOUSE):
-        assert ledger.partition_statuses(asset, [key(), key(day=2)]) == {key(): None, key(day=2): None}
+        assert ledger.statuses.get_many(asset, [key(), key(day=2)]) == {key(): None, key(day=2): None}
 
 
 @pytest.mark.invariant("P1", "P2")
 def test_acceptance_is_materialization_and_attempt(timed_ledger: Ledger, clock: FakeClock) -> None:
     """An acceptance that becomes the authority materializes the raw asset, with the schema version of its rows."""
     clock.now = datetime(2026, 3, 1, 4, 5, 6, 789, tzinfo=UTC)
-    timed_ledger.register(sealed_runs(run(key(), "r1"), schema_version="7"))
+    timed_ledger.registrations.register(sealed_runs(run(key(), "r1"), schema_version="7"))
     clock.tick()
     record_verdict(timed_ledger, acceptance(run(key(), "r1")))
     row = read_status(timed_ledger, key())
@@ -116,7 +116,7 @@ def test_only_promotion_materializes(timed_ledger: Ledger, clock: FakeClock) -> 
     ]
     for verdict, expected_materialization, expected_attempt in expected:
         clock.tick()
-        before = timed_ledger.partition_statuses(RAW, [key()])[key()]
+        before = timed_ledger.statuses.get_many(RAW, [key()])[key()]
         record_verdict(timed_ledger, verdict)
         row = read_status(timed_ledger, key())
         assert (materialization(row), last_attempt(row)) == (expected_materialization, expected_attempt)
@@ -134,12 +134,12 @@ def test_only_promotion_materializes(timed_ledger: Ledger, clock: FakeClock) -> 
 def test_verdicts_of_one_call_fold_in_order(timed_ledger: Ledger) -> None:
     """A later rejection in the same call keeps the materialization of an earlier acceptance."""
     r1, r2, r3 = registered_runs(timed_ledger, key(), "r1", "r2", "r3")
-    timed_ledger.record_verdicts([acceptance(r1), rejection(r2)])
+    timed_ledger.verdicts.record([acceptance(r1), rejection(r2)])
     row = read_status(timed_ledger, key())
     assert (materialization(row), last_attempt(row)) == (("r1", "1"), ("r2", FAILED))
     assert row.last_materialization_at is not None
     assert row.last_attempt_at == row.last_materialization_at + timedelta(microseconds=1)
-    timed_ledger.record_verdicts([acceptance(r3), acceptance(r2, "again"), rejection(r1, validation_id="again")])
+    timed_ledger.verdicts.record([acceptance(r3), acceptance(r2, "again"), rejection(r1, validation_id="again")])
     assert (materialization(read_status(timed_ledger, key())), last_attempt(read_status(timed_ledger, key()))) == (
         ("r3", "1"),
         ("r1", FAILED),
@@ -150,7 +150,7 @@ def test_verdicts_of_one_call_fold_in_order(timed_ledger: Ledger) -> None:
 def test_loads_are_attempts_of_the_warehouse_asset(ledger: Ledger) -> None:
     """A publication materializes the warehouse asset. A failed load is an attempt and keeps the materialization."""
     r1, r2 = registered_runs(ledger, key(), "r1", "r2")
-    ledger.record_failed_loads({r1: "the disk is full"})
+    ledger.loads.record_failed({r1: "the disk is full"})
     assert (
         materialization(read_status(ledger, key(), WAREHOUSE)),
         last_attempt(read_status(ledger, key(), WAREHOUSE)),
@@ -166,7 +166,7 @@ def test_loads_are_attempts_of_the_warehouse_asset(ledger: Ledger) -> None:
     publish_runs(ledger, r1)
     assert read_status(ledger, key(), WAREHOUSE) == loaded
     record_verdict(ledger, acceptance(r2))
-    ledger.record_failed_loads({r2: "the disk is full"})
+    ledger.loads.record_failed({r2: "the disk is full"})
     row = read_status(ledger, key(), WAREHOUSE)
     assert (materialization(row), last_attempt(row)) == (("r1", "1"), ("r2", FAILED))
     assert row.last_materialization_at == loaded.last_materialization_at
@@ -191,7 +191,7 @@ def test_unjudged_rerun_keeps_the_materialization(
         accepted_runs(ledger, [key()])
         before = read_status(ledger, key())
         registered_runs(ledger, key(), "r2")
-        assert RunCompletionLog(ledger._engine).complete_run(origin, ended) == [key()]
+        assert RunCompletionLog(ledger.engine).complete_run(origin, ended) == [key()]
         row = read_status(ledger, key())
         assert (materialization(row), row.last_materialization_at) == (
             materialization(before),
@@ -199,7 +199,7 @@ def test_unjudged_rerun_keeps_the_materialization(
         )
         assert last_attempt(row) == ("r2", outcome)
         assert display_status(row, None) is shown
-        assert (ledger.state(key()).status, ledger.state(key()).current_run_id) == (Status.SUCCESS, "r1")
+        assert (ledger.states.get(key()).status, ledger.states.get(key()).current_run_id) == (Status.SUCCESS, "r1")
 
 
 def test_tenancies_have_separate_rows(url: str) -> None:
@@ -210,8 +210,8 @@ def test_tenancies_have_separate_rows(url: str) -> None:
         accepted_runs(ledger, [key()])
         publish_runs(ledger, run(key(), "r1"))
         registered_runs(ledger, key(day=2), "r1")
-        RunCompletionLog(ledger._engine, tenancy=tenancy).complete_run(origin, RunStatus.FAILED)
-        table = StatusTable(ledger._engine, tenancy=tenancy)
+        RunCompletionLog(ledger.engine, tenancy=tenancy).complete_run(origin, RunStatus.FAILED)
+        table = StatusTable(ledger.engine, tenancy=tenancy)
         assert {(partition.tenant_id, partition.workspace_id) for partition in read_statuses(table)} == {
             ("acme", "ads")
         }
@@ -221,7 +221,7 @@ def test_tenancies_have_separate_rows(url: str) -> None:
         assert read_statuses(table) == before
         assert last_attempt(read_status(ledger, key(), WAREHOUSE)) == ("r1", SUCCEEDED)
     with LedgerReader.opened(url) as elsewhere:
-        assert elsewhere.partition_statuses(RAW, [key()]) == {key(): None}
+        assert elsewhere.statuses.get_many(RAW, [key()]) == {key(): None}
 
 
 @pytest.mark.invariant("P8")

@@ -33,7 +33,7 @@ STALE = Staleness(since=datetime(2026, 3, 1, tzinfo=UTC), reason=StaleReason.COD
 
 
 def open_table(ledger: Ledger) -> StatusTable:
-    return StatusTable(ledger._engine)
+    return StatusTable(ledger.engine)
 
 
 @pytest.mark.invariant("P10")
@@ -136,12 +136,14 @@ def test_rebuild_includes_concurrent_writes(url: str) -> None:
                 rebuilt.append(table.rebuild())
 
     with Ledger.opened(url) as ledger, ThreadPoolExecutor(1) as pool:
-        ledger.register(sealed_runs(*(run(each, f"r{number}") for each in contested for number in range(max_runs))))
+        ledger.registrations.register(
+            sealed_runs(*(run(each, f"r{number}") for each in contested for number in range(max_runs)))
+        )
         rebuilding = pool.submit(rebuild)
         with set_on_exit(done):
             for number in range(max_runs):
                 runs = [run(each, f"r{number}") for each in contested]
-                ledger.record_verdicts([rejection(each) if number % 3 == 1 else acceptance(each) for each in runs])
+                ledger.verdicts.record([rejection(each) if number % 3 == 1 else acceptance(each) for each in runs])
                 publish_runs(ledger, *runs)
                 if number >= 10 and len(rebuilt) > 1:
                     break

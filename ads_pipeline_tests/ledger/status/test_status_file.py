@@ -108,7 +108,7 @@ def test_file_has_the_rows_of_the_table(ledger: Ledger, path: Path) -> None:
     publish_runs(ledger, run(keys(3)[0], "r1"))
     (failed,) = registered_runs(ledger, key("9"), "r1")
     record_verdict(ledger, rejection(failed))
-    table = StatusTable(ledger._engine)
+    table = StatusTable(ledger.engine)
     stale = Staleness(since=datetime(2026, 3, 1, 1, 2, 3, 4, tzinfo=UTC), reason=StaleReason.CODE_CHANGED, reasons=())
     table.store_staleness([(next(iter(table.read_all())), stale)])
     rows = list(table.read_all())
@@ -122,14 +122,14 @@ def test_file_has_the_rows_of_the_table(ledger: Ledger, path: Path) -> None:
 def test_partition_values_can_be_queried(ledger: Ledger, path: Path) -> None:
     """The dimensions are a map, and instants compare with `now()`."""
     accepted_runs(ledger, [key(day=1), key(day=2)])
-    write_status_file(StatusTable(ledger._engine).read_all(), path)
+    write_status_file(StatusTable(ledger.engine).read_all(), path)
     sql = "SELECT partition_values['customer'] FROM {file} WHERE partition_values['date'] = '2026-02-02'"
     assert query(path, f"{sql} AND last_attempt_at <= now()") == [("1234567890",)]
 
 
 def test_empty_table_is_a_file_with_columns(ledger: Ledger, path: Path) -> None:
     """A file of an empty table has all columns and no rows."""
-    assert write_status_file(StatusTable(ledger._engine).read_all(), path) == 0
+    assert write_status_file(StatusTable(ledger.engine).read_all(), path) == 0
     assert read_types(path) == COLUMNS
     assert read_rows(path) == []
 
@@ -292,7 +292,7 @@ def test_ledger_failure_leaves_the_old_file(path: Path) -> None:
 def test_file_is_a_consistent_snapshot(ledger: Ledger, path: Path) -> None:
     """A verdict that is recorded during the write is not in the file."""
     accepted_runs(ledger, keys(3))
-    table = StatusTable(ledger._engine)
+    table = StatusTable(ledger.engine)
 
     def rows_with_concurrent_verdict() -> Iterator[PartitionStatus]:
         for number, row in enumerate(table.read_all()):

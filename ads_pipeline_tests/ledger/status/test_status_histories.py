@@ -102,19 +102,19 @@ class History:
             elif name == "load":
                 self._load(landed_run)
             else:
-                self.ledger.record_failed_loads({landed_run: "no"})
+                self.ledger.loads.record_failed({landed_run: "no"})
                 self.attempted[WAREHOUSE, landed_run.key] = (landed_run.run_id, FAILED)
 
     def _land(self, index: int) -> None:
         landed_run = run(self.keys[index], f"r{len(self.runs[index])}")
         self.runs[index].append(landed_run)
-        with_origin = Ledger(self.ledger._engine, clock=self.clock, origin=self.origins[index])
-        with_origin.register(sealed_runs(landed_run, schema_version=str(len(self.runs[index]) % 2)))
+        with_origin = Ledger(self.ledger.engine, clock=self.clock, origin=self.origins[index])
+        with_origin.registrations.register(sealed_runs(landed_run, schema_version=str(len(self.runs[index]) % 2)))
 
     def _judge(self, judged: Run, *, good: bool, validation: str) -> None:
         if self.verdicts.setdefault((judged, validation), good) is not good:
             return
-        before = self.ledger.state(judged.key)
+        before = self.ledger.states.get(judged.key)
         verdict = acceptance(judged, validation) if good else rejection(judged, validation_id=validation)
         recorded = record_verdict(self.ledger, verdict)
         if recorded.redelivered:
@@ -134,20 +134,20 @@ class History:
 
     def _complete(self, index: int, status: RunStatus) -> None:
         unjudged = [each for each in self.runs[index] if not any(judged == each for judged, _ in self.verdicts)]
-        if RunCompletionLog(self.ledger._engine, clock=self.clock).complete_run(self.origins[index], status):
+        if RunCompletionLog(self.ledger.engine, clock=self.clock).complete_run(self.origins[index], status):
             outcome = FAILED if status is RunStatus.FAILED else CANCELLED
             self.attempted[RAW, self.keys[index]] = (unjudged[-1].run_id, outcome)
 
     def _withdraw(self, index: int) -> None:
         action_id = f"act-{next(_customers)}"
-        if self.ledger.execute(Action.WITHDRAW, [self.keys[index]], action_request(action_id)).changed:
+        if self.ledger.actions.execute(Action.WITHDRAW, [self.keys[index]], action_request(action_id)).changed:
             self.published[self.keys[index]] = None
 
     def rows(self) -> dict[tuple[str, PartitionKey], PartitionStatus]:
         return {
             (asset, partition): row
             for asset in (RAW, WAREHOUSE)
-            for partition, row in self.ledger.partition_statuses(asset, self.keys).items()
+            for partition, row in self.ledger.statuses.get_many(asset, self.keys).items()
             if row is not None
         }
 
@@ -187,14 +187,14 @@ def test_rows_equal_the_fold_of_any_history(sqlite_url: str, postgres_url: str) 
         check()
         for ledger in (sqlite, postgres):
             accepted_runs(ledger, keys(21))  # random histories may leave few rows
-            table = StatusTable(ledger._engine)
+            table = StatusTable(ledger.engine)
             live = read_statuses(table)
             assert table.rebuild() == len(live) > 20
             assert read_statuses(table) == live
 
 
 def _check_fold(history: History, chance: random.Random) -> None:
-    logged = read_attempts(history.ledger._engine)
+    logged = read_attempts(history.ledger.engine)
     attempts = {partition: found for partition, found in logged.items() if partition[1] in history.keys}
     rows = history.rows()
     assert set(attempts) == set(rows)
@@ -217,14 +217,14 @@ def write_randomly(url: str, writer: int) -> None:
         return datetime.now(UTC) + chance.uniform(-1, 1) * HOUR
 
     with Ledger.opened(url, clock=clock) as ledger:
-        table = StatusTable(ledger._engine)
+        table = StatusTable(ledger.engine)
         for number, partition in itertools.product(range(RUNS_EACH), CONTESTED):
             mine = run(partition, f"w{writer}-{number}")
             record_verdict(ledger, rejection(mine) if chance.random() < 0.3 else acceptance(mine))
             if chance.random() < 0.5:
                 publish_runs(ledger, mine)
             else:
-                ledger.record_failed_loads({mine: "no"})
+                ledger.loads.record_failed({mine: "no"})
             if number % 4 == 0:
                 table.store_staleness([(row, STALE) for row in table.read_all() if row.last_materialization_at])
 
@@ -235,12 +235,12 @@ def test_row_versions_grow_across_processes(url: str) -> None:
     runs = [run(partition, f"w{w}-{n}") for w in range(WRITERS) for n in range(RUNS_EACH) for partition in CONTESTED]
     context = multiprocessing.get_context("spawn")
     with Ledger.opened(url) as ledger:
-        ledger.register(sealed_runs(*runs))
+        ledger.registrations.register(sealed_runs(*runs))
         writers = [context.Process(target=write_randomly, args=(url, writer)) for writer in range(WRITERS)]
         for writer in writers:
             writer.start()
         seen: dict[AssetPartition, list[PartitionStatus]] = {}
-        table = StatusTable(ledger._engine)
+        table = StatusTable(ledger.engine)
         while any(writer.is_alive() for writer in writers):
             for row in table.read_all():
                 seen.setdefault(row.asset_partition, []).append(row)
@@ -255,10 +255,10 @@ def test_row_versions_grow_across_processes(url: str) -> None:
 
 def _check_attempts(ledger: Ledger) -> None:
     """Check that verdict times grow, that row versions differ, and that rows equal the fold of the attempts."""
-    for times in ([attempt.judged_at for attempt in ledger.attempts(partition)] for partition in CONTESTED):
+    for times in ([attempt.judged_at for attempt in ledger.runs.attempts(partition)] for partition in CONTESTED):
         assert len(times) == WRITERS * RUNS_EACH
         assert all(earlier < later for earlier, later in pairwise(times))
-    attempts = read_attempts(ledger._engine)
+    attempts = read_attempts(ledger.engine)
     for (asset, partition), found in attempts.items():
         assert len({each.version for each in found}) == len(found)
         row = read_status(ledger, partition, asset)
@@ -276,8 +276,8 @@ def test_sweep_during_an_attempt_loses_neither_write(postgres_url: str, asset: s
     with Ledger.opened(postgres_url, clock=clock) as ledger:
         accepted_runs(ledger, [key()])
         publish_runs(ledger, run(key(), "r1"))
-        ledger.register(sealed_runs(run(key(), "r2")))
-        table = StatusTable(ledger._engine)  # its clock is the database's, far ahead of the ledger's
+        ledger.registrations.register(sealed_runs(run(key(), "r2")))
+        table = StatusTable(ledger.engine)  # its clock is the database's, far ahead of the ledger's
         row = read_status(ledger, key(), asset)
         swept: list[int] = []
 
@@ -286,15 +286,15 @@ def test_sweep_during_an_attempt_loses_neither_write(postgres_url: str, asset: s
                 swept.append(-1)
                 swept[0] = table.store_staleness([(row, STALE)])
 
-        sa.event.listen(ledger._engine, "before_cursor_execute", sweep_before_writing)
+        sa.event.listen(ledger.engine, "before_cursor_execute", sweep_before_writing)
         if asset == RAW:
             record_verdict(ledger, rejection(run(key(), "r2")))
         else:
-            ledger.record_failed_loads({run(key(), "r2"): "no"})
+            ledger.loads.record_failed({run(key(), "r2"): "no"})
         assert swept == [1]
         after = read_status(ledger, key(), asset)
         assert last_attempt(after) == ("r2", FAILED)
         assert (after.stale_since, after.stale_reason_code) == (STALE.since, STALE.reason)
-        attempts = read_attempts(ledger._engine)[asset, key()]
+        attempts = read_attempts(ledger.engine)[asset, key()]
         assert len(attempts) == 2
         assert fold_all(asset, key(), attempts) == replace(after, stale_since=None, stale_reason_code=None)

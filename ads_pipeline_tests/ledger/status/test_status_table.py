@@ -50,7 +50,7 @@ StaleValue = tuple[datetime, StaleReason] | None
 
 
 def open_table(ledger: Ledger) -> StatusTable:
-    return StatusTable(ledger._engine)
+    return StatusTable(ledger.engine)
 
 
 def stored_staleness(row: PartitionStatus) -> StaleValue:
@@ -154,7 +154,7 @@ def test_stored_staleness_lasts_until_materialization(ledger: Ledger) -> None:
     table.store_staleness([(row, STALE) for row in table.read_all()])
     (r2,) = registered_runs(ledger, key(), "r2")
     record_verdict(ledger, rejection(r2))
-    ledger.record_failed_loads({r2: "no"})
+    ledger.loads.record_failed({r2: "no"})
     stale = [read_status(ledger, key(), asset) for asset in (RAW, WAREHOUSE)]
     assert [stored_staleness(row) for row in stale] == [(STALE.since, STALE.reason)] * 2
     record_verdict(ledger, acceptance(r2, "again"))
@@ -179,12 +179,14 @@ def test_racing_sweep_writes_only_rows_that_it_read(url: str) -> None:
                 tally["skipped"] += len(found) - written
 
     with Ledger.opened(url) as ledger, StatusTable.opened(url) as watched, ThreadPoolExecutor(1) as pool:
-        ledger.register(sealed_runs(*(run(each, f"r{number}") for each in contested for number in range(150))))
+        ledger.registrations.register(
+            sealed_runs(*(run(each, f"r{number}") for each in contested for number in range(150)))
+        )
         sweeping = pool.submit(sweep)
         until = time.monotonic() + 600
         with set_on_exit(done):
             for number in range(150):
-                ledger.record_verdicts([acceptance(run(each, f"r{number}")) for each in contested])
+                ledger.verdicts.record([acceptance(run(each, f"r{number}")) for each in contested])
                 for row in raw_rows(watched):
                     assert row.stale_since in (None, row.last_materialization_at)
                 if (number >= 20 and all(tally.values())) or time.monotonic() > until:
@@ -205,7 +207,7 @@ def test_sweep_skips_locked_rows(postgres_url: str) -> None:
         accepted_runs(ledger, keys(3))
         rows = list(table.read_all())
         touch = sa.text("UPDATE partition_status SET tenant_id = tenant_id WHERE partition_key = :key")
-        with ledger._engine.begin() as writing, ThreadPoolExecutor(1) as pool:
+        with ledger.engine.begin() as writing, ThreadPoolExecutor(1) as pool:
             writing.execute(touch, {"key": rows[1].partition_key})
             sweeping = pool.submit(table.store_staleness, [(row, STALE) for row in rows])
             assert sweeping.result(timeout=120) == 2
@@ -247,7 +249,7 @@ def test_code_versions_are_separate_per_source(ledger: Ledger) -> None:
     table.record_code_versions("bing_ads", {"raw/q": "A"})
     assert table.get_code_versions("google_ads")["raw/q"].version == "B"
     assert table.get_code_versions("bing_ads")["raw/q"].version == "A"
-    assert StatusTable(ledger._engine, tenancy=Tenancy(tenant_id="acme")).get_code_versions("google_ads") == {}
+    assert StatusTable(ledger.engine, tenancy=Tenancy(tenant_id="acme")).get_code_versions("google_ads") == {}
 
 
 def test_rows_are_read_in_key_order(ledger: Ledger) -> None:

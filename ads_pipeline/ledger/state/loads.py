@@ -1,6 +1,6 @@
 """Publishes loaded runs: moves warehouse pointers, and records loads and failed loads."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -10,6 +10,8 @@ from ads_pipeline.domain.freshness import WAREHOUSE, AttemptOutcome
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.ledger.row_mapping import decode_key, decode_run, encode_key, encode_pointer, encode_run
+from ads_pipeline.ledger.rowsets import RowStatement
+from ads_pipeline.ledger.state import visibility_queries
 from ads_pipeline.ledger.status.partition_status import AttemptResult
 from ads_pipeline.ledger.tables import instant_text
 from ads_pipeline.ledger.values import Publication, PublishResult
@@ -19,13 +21,40 @@ from ads_pipeline.quoting import printable
 _LOAD_EVENT_FIELDS = ("run_id", "schema_version", "record_count", "table_version")
 
 
-def publish_runs(
-    context: WriteContext, connection: sa.Connection, publications: Sequence[Publication]
-) -> PublishResult:
-    """Point readers at the runs that still have authority, and record each load.
+class Loads:
+    """Publishes runs that the warehouse holds, and records loads that failed."""
 
-    A run without authority, or with an open demotion, is returned as superseded and changes nothing.
-    """
+    def __init__(self, context: WriteContext) -> None:
+        self._context = context
+        self._publishable_runs = RowStatement(
+            "publishable_runs", context.engine.dialect.name, visibility_queries.publishable_runs
+        )
+
+    def publishable_runs(self, candidates: Iterable[Run]) -> set[Run]:
+        """Return the candidates that are the current run of a success without an open demotion.
+
+        Raises LeaseLost like a write, because the caller commits to the warehouse next.
+        """
+        runs = list(candidates)
+        return self._context.transact(lambda connection: self._find_publishable(connection, runs))
+
+    def publish(self, publications: Sequence[Publication]) -> PublishResult:
+        """Point readers at the runs that still have authority, and record each load.
+
+        A run without authority, or with an open demotion, is returned as superseded and changes nothing.
+        """
+        return self._context.transact(lambda connection: _publish(self._context, connection, publications))
+
+    def record_failed(self, errors: Mapping[Run, str]) -> None:
+        """Record, for one accepted run per partition, why it could not be loaded. No state changes."""
+        self._context.transact(lambda connection: _record_failed(self._context, connection, errors))
+
+    def _find_publishable(self, connection: sa.Connection, candidates: Sequence[Run]) -> set[Run]:
+        self._context.check_lease(connection, {run.key for run in candidates})
+        return set(map(decode_run, self._publishable_runs.execute(connection, map(encode_run, candidates))))
+
+
+def _publish(context: WriteContext, connection: sa.Connection, publications: Sequence[Publication]) -> PublishResult:
     now = context.read_clock(connection)
     keys = sorted({publication.run.key for publication in publications})
     states = context.lock_states(connection, keys)
@@ -52,8 +81,7 @@ def publish_runs(
     return PublishResult(published=tuple(published), superseded=tuple(superseded))
 
 
-def record_failed_loads(context: WriteContext, connection: sa.Connection, errors: Mapping[Run, str]) -> None:
-    """Record, for one run per partition, why it could not be loaded. No state changes."""
+def _record_failed(context: WriteContext, connection: sa.Connection, errors: Mapping[Run, str]) -> None:
     now = context.read_clock(connection)
     keys = {run.key for run in errors}
     context.lock_states(connection, keys)

@@ -1,6 +1,7 @@
-"""Opens and closes demotions, which hide an accepted run that a later verdict rejects.
+"""Records verdicts, and opens and closes demotions, which hide an accepted run that a later verdict rejects.
 
 Opening a demotion hides the run's rows. The warehouse then removes them, and recording the verdict closes it.
+The transaction that records verdicts is in `verdict_recorder`.
 """
 
 from collections.abc import Sequence
@@ -9,14 +10,49 @@ from typing import Any
 import sqlalchemy as sa
 
 from ads_pipeline.domain.transitions import Effect, Outcome, Status, Verdict
+from ads_pipeline.errors import LedgerError, VerdictsRefused
 from ads_pipeline.ledger.row_mapping import decode_run, encode_demotion, encode_run, encode_verdict_id
-from ads_pipeline.ledger.state.verdict_recorder import log_cause, read_verdict_rows
+from ads_pipeline.ledger.state.verdict_recorder import VerdictRecorder, log_cause, read_verdict_rows
 from ads_pipeline.ledger.tables import instant_text
 from ads_pipeline.ledger.values import VerdictCause, VerdictResult
 from ads_pipeline.ledger.write_context import WriteContext
 
 
-def begin_demotions(
+class Verdicts:
+    """Records verdicts. Only holders of this object can mark a run as safe to read."""
+
+    def __init__(self, context: WriteContext) -> None:
+        self._context = context
+
+    def record(self, verdicts: Sequence[Verdict], *, cause: VerdictCause | None = None) -> list[VerdictResult]:
+        """Record verdicts in the given order, in one transaction, and log the operator's action that caused them.
+
+        Raises VerdictsRefused when some are refused. The others are recorded nevertheless.
+        """
+        results = self._context.transact(lambda connection: _record(self._context, connection, verdicts, cause))
+        recorded = [result for result in results if isinstance(result, VerdictResult)]
+        refusals = [result for result in results if isinstance(result, LedgerError)]
+        if refusals:
+            raise VerdictsRefused(tuple(recorded), tuple(refusals))
+        return recorded
+
+    def begin_demotions(self, verdicts: Sequence[Verdict], *, cause: VerdictCause | None = None) -> list[Verdict]:
+        """Hide the current runs that these verdicts reject, and return the verdicts that do so.
+
+        The caller then removes these runs from the warehouse, and records the returned verdicts.
+        """
+        return self._context.transact(lambda connection: _begin(self._context, connection, verdicts, cause))
+
+
+def _record(
+    context: WriteContext, connection: sa.Connection, verdicts: Sequence[Verdict], cause: VerdictCause | None
+) -> list[VerdictResult | LedgerError]:
+    results = VerdictRecorder(context, connection).record(verdicts, cause)
+    _finish(context, connection, [result for result in results if isinstance(result, VerdictResult)])
+    return results
+
+
+def _begin(
     context: WriteContext, connection: sa.Connection, verdicts: Sequence[Verdict], cause: VerdictCause | None
 ) -> list[Verdict]:
     """Open a demotion for each verdict that rejects the current run of a success, and return these verdicts."""
@@ -40,7 +76,7 @@ def begin_demotions(
     return demoting
 
 
-def finish_demotions(context: WriteContext, connection: sa.Connection, results: Sequence[VerdictResult]) -> None:
+def _finish(context: WriteContext, connection: sa.Connection, results: Sequence[VerdictResult]) -> None:
     """Withdraw the pointers of demoted partitions, and close the demotions of the recorded rejections.
 
     The withdrawal covers verdicts that demote a run without an open demotion.

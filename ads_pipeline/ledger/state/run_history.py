@@ -1,0 +1,93 @@
+"""Reads the registered runs of partitions and the verdicts on them."""
+
+from collections.abc import Iterable
+from datetime import date, datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.transitions import Effect, Outcome, RegisteredRun
+from ads_pipeline.ledger import database
+from ads_pipeline.ledger.row_mapping import (
+    decode_key,
+    decode_registered_run,
+    decode_run,
+    encode_key,
+    has_key,
+    key_literals,
+    key_of_table,
+    pick_fields,
+    same_key,
+)
+from ads_pipeline.ledger.rowsets import RowStatement
+from ads_pipeline.ledger.state import listing_queries, visibility_queries
+from ads_pipeline.ledger.tables import attempts, partition_state, runs
+from ads_pipeline.ledger.values import Attempt, StateFilter
+
+
+class RunHistory:
+    """The registered runs of all partitions, and the verdicts on them."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine, dialect = engine, engine.dialect.name
+        self._judged_flags = RowStatement("judged_flags", dialect, visibility_queries.runs_with_judged_flag)
+        self._newest_runs = RowStatement("newest_runs", dialect, visibility_queries.newest_runs)
+
+    def registered(self, key: PartitionKey) -> list[RegisteredRun]:
+        """Return the registered runs of a partition, oldest first."""
+        return [registered for registered, _at in self.registrations(key)]
+
+    def registrations(self, key: PartitionKey) -> list[tuple[RegisteredRun, datetime]]:
+        """Return the registered runs of a partition with their registration times, oldest first."""
+        rows = database.fetch(self._engine, sa.select(runs).where(*has_key(runs, key)).order_by(runs.c.ordinal))
+        return [(decode_registered_run(row), row.registered_at) for row in rows]
+
+    def newest(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, tuple[RegisteredRun, Outcome | None]]:
+        """Return the newest run and its last outcome, for each partition that has a run."""
+        rows = self._newest_runs.fetch(self._engine, map(encode_key, dict.fromkeys(keys)))
+        return {decode_key(row): (decode_registered_run(row), row.outcome and Outcome(row.outcome)) for row in rows}
+
+    def judged_by_run(self, keys: Iterable[PartitionKey]) -> dict[Run, bool]:
+        """Return the registered runs of these partitions, oldest first in each, and whether each has a verdict."""
+        rows = self._judged_flags.fetch(self._engine, map(encode_key, dict.fromkeys(keys)))
+        return {decode_run(row): bool(row.is_judged) for row in rows}
+
+    def judged_by_run_between(self, *, source: str, since: date, until: date) -> dict[Run, bool]:
+        """Return the registered runs of a source in a window of days, and whether each has a verdict."""
+        statement = visibility_queries.runs_with_judged_flag_between(source=source, since=since, until=until)
+        return {decode_run(row): bool(row.is_judged) for row in database.fetch(self._engine, statement)}
+
+    def unjudged(self, keys: Iterable[PartitionKey]) -> list[Run]:
+        """Return the registered runs of these partitions that have no verdict, oldest first in each."""
+        return [run for run, is_judged in self.judged_by_run(keys).items() if not is_judged]
+
+    def last_verdicts(self, state_filter: StateFilter) -> dict[Run, tuple[Outcome | None, bool]]:
+        """Return the last outcome of each registered run, and whether the run is the current run of a success."""
+        statement = visibility_queries.last_verdicts().where(*listing_queries.conditions(state_filter))
+        rows = database.fetch(self._engine, statement)
+        return {decode_run(row): (row.outcome and Outcome(row.outcome), bool(row.is_current)) for row in rows}
+
+    def attempts(self, key: PartitionKey) -> list[Attempt]:
+        """Return all verdicts on a partition, in the order in which they were recorded."""
+        statement = sa.select(attempts).where(*has_key(attempts, key)).order_by(attempts.c.attempt_no)
+        return list(map(_decode_attempt, database.fetch(self._engine, statement)))
+
+    def page_of_attempts(
+        self, state_filter: StateFilter, *, after: tuple[PartitionKey, int] | None = None, limit: int = 1000
+    ) -> list[Attempt]:
+        """Return one page of the verdicts on all matching partitions, by key and attempt number."""
+        position = *key_of_table(attempts), attempts.c.attempt_no
+        statement = sa.select(attempts).join_from(attempts, partition_state, same_key(attempts, partition_state))
+        if after is not None:
+            key, number = after
+            statement = statement.where(sa.tuple_(*position) > sa.tuple_(*key_literals(key), sa.literal(number)))
+        statement = statement.where(*listing_queries.conditions(state_filter)).order_by(*position).limit(limit)
+        return list(map(_decode_attempt, database.fetch(self._engine, statement)))
+
+
+def _decode_attempt(row: sa.Row[Any]) -> Attempt:
+    outcome, effect = Outcome(row.outcome), Effect(row.effect)
+    return Attempt(
+        run=decode_run(row), outcome=outcome, effect=effect, **pick_fields(Attempt, row, "run", "outcome", "effect")
+    )
