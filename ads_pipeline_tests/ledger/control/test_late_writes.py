@@ -53,7 +53,7 @@ with (
     Ledger.opened(url, origin=EventOrigin(run_id="suspended", plan_version="p1"), lease=lease) as ledger,
 ):
     lease.claim([key()])
-    ledger.register(sealed_runs(run(key(), "r1"), run(key(), "r2")))
+    ledger.registrations.register(sealed_runs(run(key(), "r1"), run(key(), "r2")))
     print("holding", flush=True)
     sys.stdin.readline()
     for name, write in WRITES.items():

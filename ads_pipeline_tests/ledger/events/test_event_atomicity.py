@@ -77,12 +77,12 @@ def test_change_without_its_event_is_rolled_back(url: str, backdoor: sa.Engine) 
     for run_id in ("other-plan", "retired"):
         with Ledger.opened(url, origin=EventOrigin(run_id=run_id, plan_version="p2")) as ledger:
             for change in (
-                lambda ledger: ledger.register(sealed_runs(run(K, "r3"))),
+                lambda ledger: ledger.registrations.register(sealed_runs(run(K, "r3"))),
                 lambda ledger: record_verdict(ledger, acceptance(run(K, "r2"))),
-                lambda ledger: ledger.begin_demotions([rejection(R1, validation_id="v2")]),
-                lambda ledger: ledger.publish([Publication(run=R1, table_version=0)]),
+                lambda ledger: ledger.verdicts.begin_demotions([rejection(R1, validation_id="v2")]),
+                lambda ledger: ledger.loads.publish([Publication(run=R1, table_version=0)]),
                 lambda ledger: ledger.record_failed_loads({R1: "disk full"}),
-                lambda ledger: ledger.execute(Action.WITHDRAW, [K], action_request()),
+                lambda ledger: ledger.actions.execute(Action.WITHDRAW, [K], action_request()),
             ):
                 with pytest.raises(LedgerRefused):
                     change(ledger)

@@ -47,7 +47,7 @@ with Ledger.opened(sys.argv[1]) as ledger:
     engine = ledger._engine
     for name in ("before_cursor_execute", "after_cursor_execute", "commit"):
         sa.event.listen(engine, name, interruption_point)
-    ledger.record_verdicts(verdicts())
+    ledger.verdicts.record(verdicts())
     print("acknowledged", flush=True)
     interruption_point()
 """
