@@ -81,7 +81,7 @@ def test_change_without_its_event_is_rolled_back(url: str, backdoor: sa.Engine) 
                 lambda ledger: record_verdict(ledger, acceptance(run(K, "r2"))),
                 lambda ledger: ledger.verdicts.begin_demotions([rejection(R1, validation_id="v2")]),
                 lambda ledger: ledger.loads.publish([Publication(run=R1, table_version=0)]),
-                lambda ledger: ledger.record_failed_loads({R1: "disk full"}),
+                lambda ledger: ledger.loads.record_failed({R1: "disk full"}),
                 lambda ledger: ledger.actions.execute(Action.WITHDRAW, [K], action_request()),
             ):
                 with pytest.raises(LedgerRefused):
