@@ -74,7 +74,7 @@ def _repair_queries(
             warehouse=warehouse,
             report_progress=terminal_progress(),
         )
-        reconciliation = Reconciliation(ledger=ledger, warehouse=warehouse, pipeline=pipeline)
+        reconciliation = Reconciliation(publications=ledger.publications, warehouse=warehouse, pipeline=pipeline)
         for name in names:
             done = reconciliation.repair(source=source, query_name=name)
             problems = {run.key: str(error) for run, error in done.loading.unreadable.items()}
@@ -83,7 +83,7 @@ def _repair_queries(
 
 
 def _plans(settings: Settings, ledger: LedgerReader, names: Sequence[str]) -> Plans:
-    planner = ReconcilePlanner(ledger=ledger, warehouse=Warehouse(settings.warehouse_root))
+    planner = ReconcilePlanner(publications=ledger.publications, warehouse=Warehouse(settings.warehouse_root))
     source = settings.google_apis.source
     return {name: planner.plan(source=source, query_name=name) for name in names}
 

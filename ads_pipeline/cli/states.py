@@ -54,7 +54,7 @@ def inspect(settings: Settings, selection: StateFilter, *, after: str | None, li
         tally = ledger.states.count_by_status(selection, max_count=LARGEST_COUNT)
         current = StalenessCalculator(
             settings.freshness_policies, ledger.statuses.get_code_versions(settings.google_apis.source)
-        ).calculate(ledger, (state.key for state in page), now=now)
+        ).calculate(ledger.statuses, (state.key for state in page), now=now)
         forecasts = forecast_retries(ledger, page, settings.retry_policy, now=now)
         rest = (
             ledger.states.count_by_status(selection, after=page[-1].key, max_count=LARGEST_COUNT)

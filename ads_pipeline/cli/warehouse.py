@@ -47,7 +47,12 @@ class OutputFormat(StrEnum):
 def query(settings: Settings, sql: str, *, form: OutputFormat, limit: int | None) -> None:
     """Write the rows of a SELECT. Raises BadCommand with one line for invalid SQL."""
     with open_ledger(settings) as ledger:
-        readers = Readers(ledger=ledger, warehouse_root=settings.warehouse_root, source=settings.google_apis.source)
+        readers = Readers(
+            states=ledger.states,
+            publications=ledger.publications,
+            warehouse_root=settings.warehouse_root,
+            source=settings.google_apis.source,
+        )
         connection = readers.connect(sorted(settings.google_apis.queries))
     with connection, _translated(connection):
         connection.execute(_select(connection, sql))
@@ -77,7 +82,12 @@ def gaps(
         customer_ids = given or ledger.states.customers(source)
         if not customer_ids:
             raise BadCommand("no --customer is given and the ledger has no customers: give at least one --customer")
-        readers = Readers(ledger=ledger, warehouse_root=settings.warehouse_root, source=source)
+        readers = Readers(
+            states=ledger.states,
+            publications=ledger.publications,
+            warehouse_root=settings.warehouse_root,
+            source=source,
+        )
         found = {name: readers.find_gaps(name, since=since, until=until, customers=customer_ids) for name in names}
     missing = sum(map(len, found.values()))
     expected = count_of(len(names) * len(customer_ids) * ((until - since).days + 1), "expected partition")

@@ -99,7 +99,9 @@ def check_tables(deployment: Deployment) -> Iterator[Finding]:
     from ads_pipeline.pipeline.reconciliation import ReconcilePlanner, RepairKind  # noqa: PLC0415
     from ads_pipeline.warehouse.publication import Warehouse  # noqa: PLC0415
 
-    planner = ReconcilePlanner(ledger=deployment.ledger, warehouse=Warehouse(deployment.settings.warehouse_root))
+    planner = ReconcilePlanner(
+        publications=deployment.ledger.publications, warehouse=Warehouse(deployment.settings.warehouse_root)
+    )
     for name in sorted(deployment.settings.google_apis.queries):
         for repair in planner.plan(source=deployment.settings.google_apis.source, query_name=name):
             if repair.kind is not RepairKind.DEMOTE:

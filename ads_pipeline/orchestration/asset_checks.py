@@ -53,7 +53,7 @@ def _evaluate(
     storage_ids = context.instance.event_log_storage.get_latest_storage_id_by_partition(
         asset, dg.DagsterEventType.ASSET_MATERIALIZATION, {key.dagster_key for key in keys}
     )
-    staleness = resources.staleness.calculate(resources.ledger, keys, now=datetime.now(UTC))
+    staleness = resources.staleness.calculate(resources.ledger.statuses, keys, now=datetime.now(UTC))
     judgements = {judgement.verdict.run: judgement for judgement in judged.judgements}
     for key, (registered, outcome) in resources.ledger.runs.newest(keys).items():
         run, storage_id = registered.run, storage_ids.get(key.dagster_key)

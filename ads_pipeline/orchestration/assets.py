@@ -90,7 +90,7 @@ def _load(resources: RunResources, loader: Loader, keys: list[PartitionKey]) -> 
     before, cost_before = ledger.publications.pointers(keys), _sum_cost(resources, keys)
     result = loader.load(keys)
     after, cost_after = ledger.publications.pointers(run.key for run in result.published), _sum_cost(resources, keys)
-    staleness = resources.staleness.calculate(ledger, after, now=datetime.now(UTC))
+    staleness = resources.staleness.calculate(ledger.statuses, after, now=datetime.now(UTC))
     return {
         key: describe_load(pointer, before.get(key), cost=cost_after.get(key), cost_before=cost_before.get(key))
         | describe_status(staleness[key].warehouse)

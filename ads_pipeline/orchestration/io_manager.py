@@ -77,7 +77,7 @@ class PartitionStateIOManager(dg.IOManager):
 
     def _register(self, runs: Sequence[Run], keys: list[PartitionKey]) -> MetadataByKey:
         """Register sealed runs and describe the newest run of each partition."""
-        register_runs(runs, raw=self._resources.raw, ledger=self._resources.ledger)
+        register_runs(runs, raw=self._resources.raw, registrations=self._resources.ledger.registrations)
         newest = self._resources.ledger.runs.newest(keys)
         return {key: describe_run(registered) for key, (registered, _outcome) in newest.items()}
 

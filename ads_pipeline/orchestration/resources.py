@@ -16,6 +16,7 @@ from ads_pipeline.ledger.events.run_completion import RunCompletionLog
 from ads_pipeline.ledger.events.snapshots import follow_in_background
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.state.run_history import RunHistory
 from ads_pipeline.ledger.status.status_table import StatusTable
 from ads_pipeline.ledger.values import ClaimResult
 from ads_pipeline.pipeline.arrivals import SealedRuns, Source
@@ -28,12 +29,12 @@ from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.settings import Settings
 from ads_pipeline.warehouse.publication import Warehouse
 
-SourceFactory = Callable[[RawRuns, LedgerReader], Source]
+SourceFactory = Callable[[RawRuns, RunHistory], Source]
 
 
-def build_external_source(raw: RawRuns, ledger: LedgerReader) -> Source:
+def build_external_source(raw: RawRuns, runs: RunHistory) -> Source:
     """Create the source of a deployment whose extractors run outside Dagster."""
-    return SealedRuns(raw=raw, ledger=ledger)
+    return SealedRuns(raw=raw, runs=runs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +56,11 @@ class SensorResources:
 
     @property
     def sealed_runs(self) -> SealedRuns:
-        return SealedRuns(raw=self.raw, ledger=self.ledger)
+        return SealedRuns(raw=self.raw, runs=self.ledger.runs)
 
     @property
     def source(self) -> Source:
-        return self.source_factory(self.raw, self.ledger)
+        return self.source_factory(self.raw, self.ledger.runs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +77,12 @@ class RunResources(SensorResources):
 
     @property
     def readers(self) -> Readers:
-        return Readers(ledger=self.ledger, warehouse_root=self.settings.warehouse_root, source=self.source_name)
+        return Readers(
+            states=self.ledger.states,
+            publications=self.ledger.publications,
+            warehouse_root=self.settings.warehouse_root,
+            source=self.source_name,
+        )
 
     @property
     def staleness(self) -> StalenessCalculator:
@@ -105,7 +111,7 @@ class RunResources(SensorResources):
 
     def reconciliation(self, spark: SparkSession) -> Reconciliation:
         return Reconciliation(
-            ledger=self.ledger,
+            publications=self.ledger.publications,
             warehouse=self.warehouse,
             pipeline=self.pipeline(spark),
             claim=lambda keys: self.lease.claim(keys).granted,

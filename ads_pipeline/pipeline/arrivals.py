@@ -10,7 +10,7 @@ from datetime import date
 from typing import Protocol
 
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.state.run_history import RunHistory
 from ads_pipeline.raw.discovery import DamagedRun
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import Seal
@@ -42,19 +42,19 @@ class SealedRuns:
 
     can_fetch = False
 
-    def __init__(self, *, raw: RawRuns, ledger: LedgerReader) -> None:
-        self._raw, self._ledger = raw, ledger
+    def __init__(self, *, raw: RawRuns, runs: RunHistory) -> None:
+        self._raw, self._runs = raw, runs
 
     def collect(self, partitions: Sequence[PartitionKey]) -> list[Run]:
         """Return registered runs in ledger order, then unregistered runs in the order of their extraction."""
-        known = self._ledger.runs.judged_by_run(partitions)
+        known = self._runs.judged_by_run(partitions)
         registered = [run for run, is_judged in known.items() if not is_judged]
         sealed = [each for key in partitions for each in self._raw.list_runs(key)]
         return registered + [run for run in _sort_by_extraction(sealed) if run not in known]
 
     def find_unjudged(self, *, source: str, since: date, until: date) -> UnjudgedRuns:
         """Find the sealed runs of these days that have no verdict."""
-        known = self._ledger.runs.judged_by_run_between(source=source, since=since, until=until)
+        known = self._runs.judged_by_run_between(source=source, since=since, until=until)
         judged = {run for run, is_judged in known.items() if is_judged}
         sealed = list(self._raw.find_runs(source=source, since=since, until=until, known=judged))
         misnamed = tuple(each for each in sealed if isinstance(each, DamagedRun) and each.run is None)

@@ -12,7 +12,8 @@ from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.retry import DEMOTED
 from ads_pipeline.domain.transitions import Effect, Outcome, PartitionState, Status, Verdict
 from ads_pipeline.errors import LedgerError
-from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.state.run_history import RunHistory
+from ads_pipeline.ledger.state.states import States
 from ads_pipeline.ledger.values import ActionRequest, VerdictCause, VerdictResult
 from ads_pipeline.pipeline.loading import LoadResult
 from ads_pipeline.pipeline.pipeline import Pipeline
@@ -30,13 +31,13 @@ class OverrideResult:
     refusals: Sequence[LedgerError] = ()
 
 
-def find_earlier_accepted(ledger: LedgerReader, state: PartitionState) -> Run | None:
+def find_earlier_accepted(history: RunHistory, state: PartitionState) -> Run | None:
     """The newest accepted run before the current one. Without a current success, the newest of all.
 
     Only the last verdict on each run counts, so a demoted run is never returned.
     """
-    outcomes = {attempt.run: attempt.outcome for attempt in ledger.runs.attempts(state.key)}
-    runs = [registered.run for registered in ledger.runs.registered(state.key)]
+    outcomes = {attempt.run: attempt.outcome for attempt in history.attempts(state.key)}
+    runs = [registered.run for registered in history.registered(state.key)]
     if state.status is Status.SUCCESS:
         runs = runs[: runs.index(Run(key=state.key, run_id=str(state.current_run_id)))]
     return next((run for run in reversed(runs) if outcomes.get(run) is Outcome.ACCEPTED), None)
@@ -52,7 +53,7 @@ def demote(pipeline: Pipeline, runs: Iterable[Run], request: ActionRequest) -> O
     return OverrideResult(recorded=recorded, refusals=refusals)
 
 
-def restore(pipeline: Pipeline, ledger: LedgerReader, runs: Sequence[Run], request: ActionRequest) -> OverrideResult:
+def restore(pipeline: Pipeline, states: States, runs: Sequence[Run], request: ActionRequest) -> OverrideResult:
     """Validate earlier runs again, one per partition, and publish those that the validator still accepts.
 
     One transaction rejects the current run and accepts the earlier one. Until the load, readers see no rows.
@@ -60,10 +61,10 @@ def restore(pipeline: Pipeline, ledger: LedgerReader, runs: Sequence[Run], reque
     judging = pipeline.validation.evaluate(runs, validation_id=f"restore-{request.action_id}")
     verdicts: list[Verdict] = []
     problems = {run.key: str(error) for run, error in judging.unjudged.items()}
-    states = ledger.states.get_many(run.key for run in runs)
+    before = states.get_many(run.key for run in runs)
     for judgement in judging.judgements:
         verdict = judgement.verdict
-        state = states[verdict.run.key]
+        state = before[verdict.run.key]
         if verdict.outcome is Outcome.REJECTED:
             problems[verdict.run.key] = f"the validator rejects it now: {verdict.error_message}"
             continue

@@ -10,7 +10,8 @@ from ads_pipeline.contracts.registry import rules_for
 from ads_pipeline.domain.partition import Run
 from ads_pipeline.domain.transitions import Outcome, Verdict
 from ads_pipeline.errors import AdsPipelineError, ContractMissing, LedgerError, VerdictsRefused
-from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.ledger.state.registration import Registrations
+from ads_pipeline.ledger.state.verdicts import Verdicts
 from ads_pipeline.ledger.values import VerdictCause, VerdictResult
 from ads_pipeline.pipeline.loading import Loader, contract_key, group_by, split_batches
 from ads_pipeline.pipeline.registration import register_runs
@@ -37,7 +38,8 @@ class Validation:
 
     spark: SparkSession
     raw: RawRuns
-    ledger: Ledger
+    registrations: Registrations
+    verdicts: Verdicts
     loader: Loader
     report_progress: ProgressReporter = no_progress
 
@@ -77,10 +79,10 @@ class Validation:
         """
         rejections = [verdict for verdict in verdicts if verdict.outcome is Outcome.REJECTED]
         if rejections:
-            demotions = self.ledger.verdicts.begin_demotions(rejections, cause=cause)
+            demotions = self.verdicts.begin_demotions(rejections, cause=cause)
             self.loader.remove_hidden_rows(verdict.run.key for verdict in demotions)
         try:
-            return self.ledger.verdicts.record(verdicts, cause=cause), ()
+            return self.verdicts.record(verdicts, cause=cause), ()
         except VerdictsRefused as error:
             return [each for each in error.recorded if isinstance(each, VerdictResult)], error.refusals
 
@@ -88,7 +90,7 @@ class Validation:
         self, runs: Sequence[Run], unjudged: dict[Run, AdsPipelineError], validation_id: str
     ) -> Iterator[list[Judgement]]:
         """Yield the judgements of damaged runs first, then one list per contract; add the others to `unjudged`."""
-        registration = register_runs(runs, raw=self.raw, ledger=self.ledger)
+        registration = register_runs(runs, raw=self.raw, registrations=self.registrations)
         unjudged |= registration.unsealed
         if registration.damaged:
             yield [_reject_damaged(run, why, validation_id) for run, why in registration.damaged.items()]

@@ -15,7 +15,9 @@ from ads_pipeline.contracts.registry import rules_for
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.errors import AdsPipelineError, RunNotSealed, WarehouseUnavailable
-from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.ledger.state.loads import Loads
+from ads_pipeline.ledger.state.publications import Publications
+from ads_pipeline.ledger.state.states import States
 from ads_pipeline.ledger.values import Publication
 from ads_pipeline.pipeline.registration import DAMAGED
 from ads_pipeline.progress import ProgressReporter, no_progress
@@ -47,7 +49,9 @@ class Loader:
 
     spark: SparkSession
     raw: RawRuns
-    ledger: Ledger
+    states: States
+    publications: Publications
+    loads: Loads
     warehouse: Warehouse
     report_progress: ProgressReporter = no_progress
 
@@ -58,7 +62,7 @@ class Loader:
         skipped. Raises WarehouseUnavailable when the table cannot be written.
         """
         ready, skipped = list[PartitionState](), list[PartitionState]()
-        for state in self.ledger.states.get_many(keys).values():
+        for state in self.states.get_many(keys).values():
             (ready if state.status is Status.SUCCESS else skipped).append(state)
         results = [LoadResult(skipped=tuple(skipped))]
         with self.report_progress("loading", len(ready)) as advance:
@@ -68,7 +72,7 @@ class Loader:
                     advance(len(batch))
         result = _combine(results)
         if result.unreadable:
-            self.ledger.loads.record_failed({run: str(error) for run, error in result.unreadable.items()})
+            self.loads.record_failed({run: str(error) for run, error in result.unreadable.items()})
         return result
 
     def remove_hidden_rows(self, keys: Iterable[PartitionKey]) -> None:
@@ -77,7 +81,7 @@ class Loader:
             self.warehouse.remove(
                 self.spark,
                 table_keys,
-                is_removable=lambda runs: set(runs) - self.ledger.publications.readable_runs(runs),
+                is_removable=lambda runs: set(runs) - self.publications.readable_runs(runs),
             )
 
     def _load_batch(self, states: Sequence[PartitionState]) -> LoadResult:
@@ -118,8 +122,8 @@ class Loader:
             for contract, group in group_by(payloads.values(), contract_key).items()
         )
         rows = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), frames)
-        written = self.warehouse.replace(self.spark, rows, loads, is_publishable=self.ledger.loads.publishable_runs)
-        pointers = self.ledger.loads.publish(
+        written = self.warehouse.replace(self.spark, rows, loads, is_publishable=self.loads.publishable_runs)
+        pointers = self.loads.publish(
             [Publication(run=load.run, table_version=written.table_version) for load in written.loads]
         )
         if pointers.superseded:  # they lost their authority between the commit and the pointer

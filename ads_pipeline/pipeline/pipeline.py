@@ -30,10 +30,21 @@ class Pipeline:
         report_progress: ProgressReporter = no_progress,
     ) -> None:
         self.loader = Loader(
-            spark=spark, raw=raw, ledger=ledger, warehouse=warehouse, report_progress=report_progress
+            spark=spark,
+            raw=raw,
+            states=ledger.states,
+            publications=ledger.publications,
+            loads=ledger.loads,
+            warehouse=warehouse,
+            report_progress=report_progress,
         )
         self.validation = Validation(
-            spark=spark, raw=raw, ledger=ledger, loader=self.loader, report_progress=report_progress
+            spark=spark,
+            raw=raw,
+            registrations=ledger.registrations,
+            verdicts=ledger.verdicts,
+            loader=self.loader,
+            report_progress=report_progress,
         )
 
     def judge_and_load(self, runs: Sequence[Run]) -> tuple[JudgingResult, LoadResult]:

@@ -12,7 +12,8 @@ import duckdb
 from pyspark.sql import DataFrame, SparkSession
 
 from ads_pipeline.domain.partition import PartitionKey, days_between
-from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.state.publications import Publications
+from ads_pipeline.ledger.state.states import States
 from ads_pipeline.pipeline.gaps import Gap, find_gap
 from ads_pipeline.warehouse.values import WarehouseTable
 from ads_pipeline.warehouse.visible_rows import TableVersion, connect_duckdb, read_newest_version, read_with_spark
@@ -23,8 +24,9 @@ MAX_VERSION_READS: Final = 5
 class Readers:
     """Read access to one warehouse. Every call reads the ledger again, so results are never stale."""
 
-    def __init__(self, *, ledger: LedgerReader, warehouse_root: Path, source: str) -> None:
-        self._ledger, self._root, self._source = ledger, warehouse_root, source
+    def __init__(self, *, states: States, publications: Publications, warehouse_root: Path, source: str) -> None:
+        self._states, self._publications = states, publications
+        self._root, self._source = warehouse_root, source
 
     def read_rows(self, spark: SparkSession, query_name: str) -> DataFrame | None:
         """Return the visible rows, or None when the query has no table yet.
@@ -64,10 +66,8 @@ class Readers:
 
         Every day is expected for each of the customers; by default for all customers in the ledger.
         """
-        expected = self._ledger.states.customers(self._source) if customers is None else sorted(set(customers))
-        found = self._ledger.publications.of_query(
-            source=self._source, query_name=query_name, since=since, until=until
-        )
+        expected = self._states.customers(self._source) if customers is None else sorted(set(customers))
+        found = self._publications.of_query(source=self._source, query_name=query_name, since=since, until=until)
         publications = {publication.state.key: publication for publication in found}
         gaps = (
             find_gap(key, publications.get(key))
@@ -91,7 +91,7 @@ class Readers:
             number = read_newest_version(table)
             if number is None:
                 return None
-            visible = self._ledger.publications.visible_runs(
+            visible = self._publications.visible_runs(
                 source=self._source, query_name=query_name, since=since, until=until
             )
             version = TableVersion(table=table, version=number, visible_runs=visible.runs)

@@ -11,7 +11,7 @@ from typing import Final
 
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Verdict
-from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.state.publications import Publications
 from ads_pipeline.ledger.values import ExpectedContent, PublicationStatus
 from ads_pipeline.pipeline.loading import LoadResult
 from ads_pipeline.pipeline.pipeline import Pipeline
@@ -146,8 +146,8 @@ def _matches(content: ExpectedContent, held: HeldPartition | None) -> bool:
 class ReconcilePlanner:
     """Plans repairs of one query at a time, without Spark and without write access."""
 
-    def __init__(self, *, ledger: LedgerReader, warehouse: Warehouse) -> None:
-        self._ledger, self._warehouse = ledger, warehouse
+    def __init__(self, *, publications: Publications, warehouse: Warehouse) -> None:
+        self._publications, self._warehouse = publications, warehouse
 
     def plan(
         self, *, source: str, query_name: str, since: date | None = None, until: date | None = None
@@ -157,14 +157,14 @@ class ReconcilePlanner:
         The table is read before the ledger, so that a load that ends in between is not reported as a difference.
         """
         held = self._warehouse.read_held_partitions(source=source, query_name=query_name, since=since, until=until)
-        expected = self._ledger.publications.expected_contents(
+        expected = self._publications.expected_contents(
             source=source, query_name=query_name, since=since, until=until
         )
         candidates = _find_candidates(source, query_name, expected, held)
         publications = [
             publication
             for first in range(0, len(candidates), PARTITIONS_PER_QUERY)
-            for publication in self._ledger.publications.get_many(candidates[first : first + PARTITIONS_PER_QUERY])
+            for publication in self._publications.get_many(candidates[first : first + PARTITIONS_PER_QUERY])
         ]
         current = {publication.state.key: publication.state.current_run_id for publication in publications}
         found = {key: held[key] for key in candidates if key in held}
@@ -177,14 +177,14 @@ class ReconcilePlanner:
             publications,
             found,
             demotions=self._open_demotions(source, query_name, since, until),
-            readable=self._ledger.publications.readable_runs(others),
+            readable=self._publications.readable_runs(others),
         )
 
     def _open_demotions(
         self, source: str, query_name: str, since: date | None, until: date | None
     ) -> Sequence[Verdict]:
         first, last = since or date.min, until or date.max
-        demotions = self._ledger.publications.open_demotions(source=source, query_name=query_name)
+        demotions = self._publications.open_demotions(source=source, query_name=query_name)
         return [verdict for verdict in demotions if first <= verdict.run.key.logical_date <= last]
 
 
@@ -192,9 +192,14 @@ class Reconciliation(ReconcilePlanner):
     """Plans and repairs one query at a time. With `claim`, it repairs only the partitions that are granted."""
 
     def __init__(
-        self, *, ledger: LedgerReader, warehouse: Warehouse, pipeline: Pipeline, claim: ClaimPartitions | None = None
+        self,
+        *,
+        publications: Publications,
+        warehouse: Warehouse,
+        pipeline: Pipeline,
+        claim: ClaimPartitions | None = None,
     ) -> None:
-        super().__init__(ledger=ledger, warehouse=warehouse)
+        super().__init__(publications=publications, warehouse=warehouse)
         self._pipeline, self._claim = pipeline, claim
 
     def repair(

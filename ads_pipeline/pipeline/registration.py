@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ads_pipeline.domain.partition import Run
 from ads_pipeline.errors import RunChanged, RunDamaged, RunNotSealed, UnsafePath
-from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.ledger.state.registration import Registrations
 from ads_pipeline.ledger.values import RunRegistration
 from ads_pipeline.pipeline.seal_comparison import SEAL_CHANGED
 from ads_pipeline.raw.landing import RawRuns
@@ -26,7 +26,7 @@ class RegistrationResult:
     unsealed: dict[Run, RunNotSealed]
 
 
-def register_runs(runs: Iterable[Run], *, raw: RawRuns, ledger: Ledger) -> RegistrationResult:
+def register_runs(runs: Iterable[Run], *, raw: RawRuns, registrations: Registrations) -> RegistrationResult:
     """Register sealed runs in the order given; a repeated call changes nothing.
 
     A run is damaged when its seal is invalid or differs from the seal it was registered with.
@@ -41,20 +41,20 @@ def register_runs(runs: Iterable[Run], *, raw: RawRuns, ledger: Ledger) -> Regis
             unsealed[run] = error
         except DAMAGED as error:
             damaged[run] = error.problem
-    registrations = [_describe(seal) for seal in seals.values()] + [RunRegistration(run=run) for run in damaged]
-    changed = _register_unchanged(registrations, ledger)
+    described = [_describe(seal) for seal in seals.values()] + [RunRegistration(run=run) for run in damaged]
+    changed = _register_unchanged(described, registrations)
     damaged |= {run: SEAL_CHANGED for run in changed if run in seals}
     intact = tuple(seal for run, seal in seals.items() if run not in changed)
     return RegistrationResult(seals=intact, damaged=damaged, unsealed=unsealed)
 
 
-def _register_unchanged(registrations: list[RunRegistration], ledger: Ledger) -> set[Run]:
+def _register_unchanged(described: list[RunRegistration], registrations: Registrations) -> set[Run]:
     """Register all runs but those that are registered with another seal; return those."""
     try:
-        ledger.registrations.register(registrations)
+        registrations.register(described)
     except RunChanged as error:
-        changed = {each.run for each in registrations if str(each.run) in error.runs}
-        ledger.registrations.register([each for each in registrations if each.run not in changed])
+        changed = {each.run for each in described if str(each.run) in error.runs}
+        registrations.register([each for each in described if each.run not in changed])
         return changed
     return set()
 

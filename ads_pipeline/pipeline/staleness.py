@@ -24,7 +24,6 @@ from ads_pipeline.domain.freshness import (
     find_staleness,
 )
 from ads_pipeline.domain.partition import PartitionKey, parse_date
-from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.status.status_table import StatusTable
 
 ROWS_PER_UPDATE: Final = 2_000
@@ -71,12 +70,12 @@ class StalenessCalculator:
         self._policies, self._versions = policies, versions
 
     def calculate(
-        self, ledger: LedgerReader, keys: Iterable[PartitionKey], *, now: datetime
+        self, table: StatusTable, keys: Iterable[PartitionKey], *, now: datetime
     ) -> dict[PartitionKey, PartitionStaleness]:
         """Compute the staleness of each partition, in the order of the keys."""
         distinct = list(dict.fromkeys(keys))
-        raw = ledger.statuses.get_many(RAW, distinct)
-        warehouse = ledger.statuses.get_many(WAREHOUSE, distinct)
+        raw = table.get_many(RAW, distinct)
+        warehouse = table.get_many(WAREHOUSE, distinct)
         return {
             key: PartitionStaleness(
                 raw=self._describe(raw[key], None, now),

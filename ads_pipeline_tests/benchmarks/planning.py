@@ -45,7 +45,7 @@ def main(url: str, *numbers: str) -> None:
     warehouse = GeneratedWarehouse(LedgerShape(queries=queries, customers=customers, days=days))
     started = time.perf_counter()
     with LedgerReader.opened(url) as ledger:
-        comparison = ReconcilePlanner(ledger=ledger, warehouse=warehouse)
+        comparison = ReconcilePlanner(publications=ledger.publications, warehouse=warehouse)
         plans = {name: comparison.plan(source=SOURCE, query_name=name) for name in QUERIES[:queries]}
     took = time.perf_counter() - started - warehouse.seconds
     # VmHWM, because the peak of getrusage includes the process that this one was forked from.

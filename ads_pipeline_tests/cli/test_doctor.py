@@ -161,14 +161,14 @@ def test_damage_of_rejected_run_is_not_reported(healthy_cli: CommandLine) -> Non
     raw.land(cut, [{"a": 1}], seal_facts())
     (run_directory(healthy_cli, cut) / PAYLOAD).unlink()
     with Ledger.opened(f"sqlite:///{healthy_cli.home / 'ledger.db'}") as ledger:
-        register_runs([cut], raw=raw, ledger=ledger)
+        register_runs([cut], raw=raw, registrations=ledger.registrations)
         record_verdict(ledger, rejection(cut))
     healthy_cli.run("events", "follow", "--once")
     assert healthy_cli.run("doctor").code == 0
     sound = Run(key=PARTITION, run_id="sound")
     raw.land(sound, [{"a": 1}], seal_facts())
     with Ledger.opened(f"sqlite:///{healthy_cli.home / 'ledger.db'}") as ledger:
-        register_runs([sound], raw=raw, ledger=ledger)
+        register_runs([sound], raw=raw, registrations=ledger.registrations)
         record_verdict(ledger, rejection(sound))
     healthy_cli.run("events", "follow", "--once")
     (run_directory(healthy_cli, sound) / PAYLOAD).unlink()

@@ -92,7 +92,7 @@ def test_expected_contents_match_publication_statuses(large_ledger: Ledger) -> N
 
 def test_plan_finds_each_difference(large_ledger: Ledger) -> None:
     """Reconciliation plans repairs for exactly the partitions whose table content differs from the ledger."""
-    comparison = ReconcilePlanner(ledger=large_ledger, warehouse=GeneratedWarehouse(SHAPE))
+    comparison = ReconcilePlanner(publications=large_ledger.publications, warehouse=GeneratedWarehouse(SHAPE))
     for query_name in QUERIES[: SHAPE.queries]:
         planned = comparison.plan(source=SOURCE, query_name=query_name)
         partitions = [each for each in SHAPE.partitions() if each.query_name == query_name]

@@ -126,7 +126,7 @@ def lose_run(location: Location, *keys: PartitionKey) -> dg.DagsterRun:
     location.instance.report_dagster_event(started, lost.run_id)
     with open_run_resources(location.settings, build_event_origin(lost)) as resources:
         resources.claim(keys)
-        register_runs(resources.source.collect(keys), raw=resources.raw, ledger=resources.ledger)
+        register_runs(resources.source.collect(keys), raw=resources.raw, registrations=resources.ledger.registrations)
         _abandon(resources.lease)
     return lost
 

@@ -30,7 +30,7 @@ class FetchingSource:
     can_fetch = True
 
     def __init__(self, raw: RawRuns, ledger: LedgerReader, fetched: Counter[PartitionKey]) -> None:
-        self._raw, self._sealed, self._fetched = raw, SealedRuns(raw=raw, ledger=ledger), fetched
+        self._raw, self._sealed, self._fetched = raw, SealedRuns(raw=raw, runs=ledger.runs), fetched
 
     def collect(self, partitions: Sequence[PartitionKey]) -> list[Run]:
         for partition in partitions:

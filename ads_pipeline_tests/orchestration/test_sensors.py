@@ -266,7 +266,7 @@ def crash_run(location: Location, *keys: PartitionKey) -> dg.DagsterRun:
     crashed = create_run(location, *keys)
     with open_run_resources(location.settings, build_event_origin(crashed)) as resources:
         resources.claim(keys)
-        register_runs(resources.source.collect(keys), raw=resources.raw, ledger=resources.ledger)
+        register_runs(resources.source.collect(keys), raw=resources.raw, registrations=resources.ledger.registrations)
     return crashed
 
 
@@ -341,7 +341,7 @@ def test_repeated_step_emits_no_event_twice(location: Location) -> None:
         for _ in range(2):
             claim = resources.claim([key(1)])
             assert list(claim.granted) == [key(1)]
-            register_runs(resources.source.collect([key(1)]), raw=resources.raw, ledger=resources.ledger)
+            register_runs(resources.source.collect([key(1)]), raw=resources.raw, registrations=resources.ledger.registrations)
             resources.pipeline(location.deployment.spark).validation.judge(resources.ledger.runs.unjudged([key(1)]))
             resources.pipeline(location.deployment.spark).loader.load([key(1)])
             events_seen.append([each.event.event_type for each in resources.events.fetch(run.run_id)])

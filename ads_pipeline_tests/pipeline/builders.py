@@ -58,11 +58,16 @@ class LocalDeployment:
 
     @property
     def readers(self) -> Readers:
-        return Readers(ledger=self.ledger, warehouse_root=self.home / "warehouse", source=SOURCE)
+        return Readers(
+            states=self.ledger.states,
+            publications=self.ledger.publications,
+            warehouse_root=self.home / "warehouse",
+            source=SOURCE,
+        )
 
     @property
     def reconciliation(self) -> Reconciliation:
-        return Reconciliation(ledger=self.ledger, warehouse=self.warehouse, pipeline=self.pipeline)
+        return Reconciliation(publications=self.ledger.publications, warehouse=self.warehouse, pipeline=self.pipeline)
 
     def differences(self) -> list[Repair]:
         return self.reconciliation.plan(source=SOURCE, query_name=QUERY)

@@ -9,9 +9,9 @@ def test_registered_runs_come_before_new_ones(deployment: LocalDeployment) -> No
     """Unjudged registered runs come first, whatever their names; judged runs are left out."""
     judged, registered = seal_run(deployment, key(), "m"), seal_run(deployment, key(), "z")
     deployment.pipeline.validation.judge([judged])
-    register_runs([registered], raw=deployment.raw, ledger=deployment.ledger)
+    register_runs([registered], raw=deployment.raw, registrations=deployment.ledger.registrations)
     new = seal_run(deployment, key(), "a")
-    sealed = SealedRuns(raw=deployment.raw, ledger=deployment.ledger)
+    sealed = SealedRuns(raw=deployment.raw, runs=deployment.ledger.runs)
     assert sealed.collect([key()]) == [registered, new]
     day = key().logical_date
     assert set(sealed.find_unjudged(source=SOURCE, since=day, until=day).runs) == {registered, new}
@@ -22,7 +22,7 @@ def test_misnamed_directory_is_reported(deployment: LocalDeployment) -> None:
     misnamed = deployment.home / "raw" / SOURCE / "customer=12"
     misnamed.mkdir(parents=True)
     day = key().logical_date
-    found = SealedRuns(raw=deployment.raw, ledger=deployment.ledger).find_unjudged(
+    found = SealedRuns(raw=deployment.raw, runs=deployment.ledger.runs).find_unjudged(
         source=SOURCE, since=day, until=day
     )
     assert [damaged.path for damaged in found.misnamed] == [f"{SOURCE}/customer=12"]

@@ -25,7 +25,8 @@ from ads_pipeline_tests.pipeline.builders import (
 from ads_pipeline_tests.warehouse.builders import read_with_duckdb
 
 RESTATED, CORRUPTED, VALID, INVALID = key(1), key(2), key(3), key(4)
-CRASH_STEPS = ("register", "begin_demotions", "remove", "record_verdicts", "replace", "publish")
+CRASH_STEPS = ("register", "begin_demotions", "remove", "record", "replace", "publish")
+LEDGER_OBJECTS = ("registrations", "verdicts", "loads")
 CRASH_POINTS = 2 * (4 + 5)  # before and after each call of these in `run_work`
 
 
@@ -56,6 +57,8 @@ class CrashingProxy:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._target, name)
+        if name in LEDGER_OBJECTS:
+            return CrashingProxy(method, self._crash_point)
         if name not in CRASH_STEPS:
             return method
 

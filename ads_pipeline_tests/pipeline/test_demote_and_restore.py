@@ -85,8 +85,8 @@ def test_restore_publishes_the_earlier_accepted_run(deployment_on_each_database:
     deployment.pipeline.validation.judge([third])
     deployment.pipeline.judge_and_load([last])
     state = deployment.ledger.states.get(key(1))
-    assert find_earlier_accepted(deployment.ledger, state) == second
-    result = restore(deployment.pipeline, deployment.ledger, [second], override_request("restore-1"))
+    assert find_earlier_accepted(deployment.ledger.runs, state) == second
+    result = restore(deployment.pipeline, deployment.ledger.states, [second], override_request("restore-1"))
     assert ([each.effect for each in result.recorded], result.problems) == ([Effect.PROMOTED], {})
     assert visible_runs(deployment) == {key(1): "r2"}
     state = deployment.ledger.states.get(key(1))
@@ -95,7 +95,7 @@ def test_restore_publishes_the_earlier_accepted_run(deployment_on_each_database:
     assert deployment.differences() == []
     deployment.pipeline.judge_and_load([last])  # known verdict: nothing is published
     assert visible_runs(deployment) == {key(1): "r2"}
-    assert find_earlier_accepted(deployment.ledger, state) == first
+    assert find_earlier_accepted(deployment.ledger.runs, state) == first
 
 
 def test_run_that_is_rejected_now_is_not_restored(deployment: LocalDeployment) -> None:
@@ -105,12 +105,12 @@ def test_run_that_is_rejected_now_is_not_restored(deployment: LocalDeployment) -
     deployment.pipeline.judge_and_load([second])
     corrupt_payload(deployment, first)
     before = deployment.ledger.states.get(key(1))
-    result = restore(deployment.pipeline, deployment.ledger, [first], override_request("restore-1"))
+    result = restore(deployment.pipeline, deployment.ledger.states, [first], override_request("restore-1"))
     assert "the validator rejects it now" in result.problems[key(1)]
     assert (deployment.ledger.states.get(key(1)), visible_runs(deployment)) == (before, {key(1): "r2"})
     assert deployment.ledger.audit.of_partition(key(1)) == []
     missing = Run(key=key(2), run_id="r1")
-    result = restore(deployment.pipeline, deployment.ledger, [missing], override_request("restore-2"))
+    result = restore(deployment.pipeline, deployment.ledger.states, [missing], override_request("restore-2"))
     assert list(result.problems) == [key(2)]
 
 
@@ -125,9 +125,9 @@ def test_demoted_or_withdrawn_run_can_be_restored_by_name(deployment: LocalDeplo
     else:
         deployment.ledger.actions.execute(Action.WITHDRAW, [key(1)], action_request())
     assert visible_runs(deployment) == {}
-    found = find_earlier_accepted(deployment.ledger, deployment.ledger.states.get(key(1)))
+    found = find_earlier_accepted(deployment.ledger.runs, deployment.ledger.states.get(key(1)))
     assert found == (first if cause == "demote" else second)
-    restore(deployment.pipeline, deployment.ledger, [second], override_request("restore-1"))
+    restore(deployment.pipeline, deployment.ledger.states, [second], override_request("restore-1"))
     assert visible_runs(deployment) == {key(1): "r2"}
     assert deployment.ledger.states.get(key(1)).status is Status.SUCCESS
 
@@ -149,7 +149,7 @@ def test_newer_run_accepted_meanwhile_stays_current(
         pipeline, "validation", SimpleNamespace(evaluate=validation.evaluate, record=accept_newer_then_record)
     )
     first = Run(key=key(1), run_id="r1")
-    result = restore(pipeline, deployment.ledger, [first], override_request("restore-1"))
+    result = restore(pipeline, deployment.ledger.states, [first], override_request("restore-1"))
     assert (result.recorded, result.problems) == ([], {key(1): SUPERSEDED})
     assert visible_runs(deployment) == {key(1): "r3"}
     assert deployment.differences() == []

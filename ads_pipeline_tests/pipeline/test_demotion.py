@@ -7,7 +7,6 @@ import pytest
 
 from ads_pipeline.domain.transitions import Action, Effect, Status, Verdict
 from ads_pipeline.ledger.values import VerdictResult
-from ads_pipeline.pipeline.pipeline import Pipeline
 from ads_pipeline_tests.ledger.builders import action_request
 from ads_pipeline_tests.pipeline.builders import (
     LocalDeployment,
@@ -20,37 +19,30 @@ from ads_pipeline_tests.pipeline.builders import (
 from ads_pipeline_tests.warehouse.builders import read_all_versions, read_with_duckdb
 
 
-class ObservedLedger:
-    """A ledger that reads the rows of the table right before it records verdicts."""
-
-    def __init__(self, deployment: LocalDeployment) -> None:
-        self._deployment, self._ledger = deployment, deployment.ledger
-        self.seen: list[tuple[set[str], set[str]]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._ledger, name)
-
-    def record_verdicts(self, verdicts: Sequence[Verdict], **options: Any) -> list[VerdictResult]:
-        in_table = {partition.customer_id for partition in read_with_duckdb(self._deployment.home / "warehouse")}
-        self.seen.append((in_table, {partition.customer_id for partition in visible_runs(self._deployment)}))
-        return self._ledger.verdicts.record(verdicts, **options)
-
-
 @pytest.mark.invariant("W3", "W4")
-def test_rows_are_removed_before_failure_is_recorded(deployment_on_each_database: LocalDeployment) -> None:
+def test_rows_are_removed_before_failure_is_recorded(
+    deployment_on_each_database: LocalDeployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """When the rejection is written, neither readers nor the table have the rows."""
     deployment = deployment_on_each_database
     demoted, valid = seal_run(deployment, key(1)), seal_run(deployment, key(2))
     deployment.pipeline.judge_and_load([demoted, valid])
     corrupt_payload(deployment, demoted)
-    observed: Any = ObservedLedger(deployment)
-    pipeline = Pipeline(spark=deployment.spark, raw=deployment.raw, ledger=observed, warehouse=deployment.warehouse)
-    judged = pipeline.validation.judge([demoted, valid], validation_id="again")
+    seen: list[tuple[set[str], set[str]]] = []
+    record = deployment.ledger.verdicts.record
+
+    def read_then_record(verdicts: Sequence[Verdict], **options: Any) -> list[VerdictResult]:
+        in_table = {partition.customer_id for partition in read_with_duckdb(deployment.home / "warehouse")}
+        seen.append((in_table, {partition.customer_id for partition in visible_runs(deployment)}))
+        return record(verdicts, **options)
+
+    monkeypatch.setattr(deployment.ledger.verdicts, "record", read_then_record)
+    judged = deployment.pipeline.validation.judge([demoted, valid], validation_id="again")
     assert {each.verdict.run: each.effect for each in judged.recorded} == {
         demoted: Effect.DEMOTED,
         valid: Effect.CONFIRMED,
     }
-    assert observed.seen == [({"2"}, {"2"})]
+    assert seen == [({"2"}, {"2"})]
     assert visible_runs(deployment) == {valid.key: "r1"}
     assert deployment.ledger.states.get(demoted.key).status is Status.FAILED
     assert [set(each) for each in read_all_versions(deployment.home / "warehouse")][-2:] == [
@@ -96,43 +88,39 @@ def test_rejected_rerun_keeps_previous_data(deployment: LocalDeployment) -> None
 
 
 @pytest.mark.invariant("W3")
-def test_demotion_during_a_load_hides_the_run(deployment: LocalDeployment) -> None:
+def test_demotion_during_a_load_hides_the_run(deployment: LocalDeployment, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that is demoted between commit and publication is not visible."""
     run = seal_run(deployment, key())
     deployment.pipeline.validation.judge([run])
 
-    class DemotingLedger:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(deployment.ledger, name)
+    publish = deployment.ledger.loads.publish
 
-        def publish(self, publications: Any) -> Any:
-            corrupt_payload(deployment, run)
-            deployment.pipeline.validation.judge([run], validation_id="again")
-            return deployment.ledger.loads.publish(publications)
+    def demote_then_publish(publications: Any) -> Any:
+        corrupt_payload(deployment, run)
+        deployment.pipeline.validation.judge([run], validation_id="again")
+        return publish(publications)
 
-    ledger: Any = DemotingLedger()
-    pipeline = Pipeline(spark=deployment.spark, raw=deployment.raw, ledger=ledger, warehouse=deployment.warehouse)
-    loading = pipeline.loader.load([run.key])
+    monkeypatch.setattr(deployment.ledger.loads, "publish", demote_then_publish)
+    loading = deployment.pipeline.loader.load([run.key])
     assert (loading.published, loading.superseded) == ((), (run,))
     assert visible_runs(deployment) == {}
     assert read_with_duckdb(deployment.home / "warehouse") == {}
     assert deployment.differences() == []
 
 
-def test_withdrawal_during_a_load_removes_the_rows(deployment: LocalDeployment) -> None:
+def test_withdrawal_during_a_load_removes_the_rows(
+    deployment: LocalDeployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The loader removes the rows of a run that is withdrawn between commit and publication."""
     run = seal_run(deployment, key())
     deployment.pipeline.validation.judge([run])
 
-    class WithdrawingLedger:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(deployment.ledger, name)
+    publish = deployment.ledger.loads.publish
 
-        def publish(self, publications: Any) -> Any:
-            deployment.ledger.actions.execute(Action.WITHDRAW, [run.key], action_request())
-            return deployment.ledger.loads.publish(publications)
+    def withdraw_then_publish(publications: Any) -> Any:
+        deployment.ledger.actions.execute(Action.WITHDRAW, [run.key], action_request())
+        return publish(publications)
 
-    ledger: Any = WithdrawingLedger()
-    pipeline = Pipeline(spark=deployment.spark, raw=deployment.raw, ledger=ledger, warehouse=deployment.warehouse)
-    assert pipeline.loader.load([run.key]).superseded == (run,)
+    monkeypatch.setattr(deployment.ledger.loads, "publish", withdraw_then_publish)
+    assert deployment.pipeline.loader.load([run.key]).superseded == (run,)
     assert read_with_duckdb(deployment.home / "warehouse") == {}

@@ -1,5 +1,6 @@
 """Consistent views of the warehouse, isolation of the session, and the list of gaps."""
 
+from itertools import count
 from typing import Any
 
 import duckdb
@@ -33,32 +34,23 @@ def test_current_view_shows_only_current_runs(deployment: LocalDeployment) -> No
     assert visible_runs(deployment, CURRENT) == visible_runs(deployment) == {key(1): "r2", key(2): "r1"}
 
 
-def test_load_between_two_reads_hides_no_partition(deployment: LocalDeployment) -> None:
+def test_load_between_two_reads_hides_no_partition(
+    deployment: LocalDeployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A load between opening the table and reading the ledger shows the new rows."""
     deployment.pipeline.judge_and_load([seal_run(deployment, key())])
 
-    class LoadingLedger:
-        """A ledger that loads a newer run before its first answer."""
+    read, reads = deployment.ledger.publications.visible_runs, count(1)
 
-        def __init__(self) -> None:
-            self.reads = 0
+    def load_before_first_read(**options: Any) -> Any:
+        if next(reads) == 1:
+            deployment.pipeline.judge_and_load([seal_run(deployment, key(), "r2")])
+        return read(**options)
 
-        def __getattr__(self, name: str) -> Any:
-            return getattr(deployment.ledger, name)
-
-        def visible_runs(self, **options: Any) -> Any:
-            self.reads += 1
-            if self.reads == 1:
-                deployment.pipeline.judge_and_load([seal_run(deployment, key(), "r2")])
-            return deployment.ledger.publications.visible_runs(**options)
-
-    loading_ledger: Any = LoadingLedger()
-    readers = type(deployment.readers)(
-        ledger=loading_ledger, warehouse_root=deployment.home / "warehouse", source="google_ads"
-    )
-    with readers.connect([QUERY]) as connection:
+    monkeypatch.setattr(deployment.ledger.publications, "visible_runs", load_before_first_read)
+    with deployment.readers.connect([QUERY]) as connection:
         assert connection.execute(f"SELECT DISTINCT run_id FROM {QUERY}").fetchall() == [("r2",)]
-    assert loading_ledger.reads == 2
+    assert next(reads) == 3
 
 
 @pytest.mark.invariant("W16")
@@ -68,12 +60,12 @@ def test_session_reads_one_version(deployment: LocalDeployment) -> None:
     frame = deployment.readers.read_rows(deployment.spark, QUERY)
     assert frame is not None
     with deployment.readers.connect([QUERY]) as connection:
-        count = f"SELECT count(*) FROM {QUERY}"
-        assert connection.execute(count).fetchall() == [(2,)]
+        query = f"SELECT count(*) FROM {QUERY}"
+        assert connection.execute(query).fetchall() == [(2,)]
         deployment.pipeline.judge_and_load(
             [seal_run(deployment, key(1), "r2", count=5), seal_run(deployment, key(2))]
         )
-        assert connection.execute(count).fetchall() == [(2,)]
+        assert connection.execute(query).fetchall() == [(2,)]
     assert frame.count() == 2
 
 

@@ -18,7 +18,7 @@ SEALED, DAMAGED = run("r1"), run("r2")
 
 
 def register_run(sealed: Run, raw: RawRuns, ledger: Ledger) -> RegisteredRun:
-    register_runs([sealed], raw=raw, ledger=ledger)
+    register_runs([sealed], raw=raw, registrations=ledger.registrations)
     (registered,) = ledger.runs.registered(sealed.key)
     return registered
 

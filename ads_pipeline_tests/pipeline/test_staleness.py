@@ -47,7 +47,7 @@ def calculate(
     ledger: Ledger, clock: FakeClock, calculator: StalenessCalculator = PLAIN, partition: PartitionKey | None = None
 ) -> PartitionStaleness:
     selected = partition or key()
-    return calculator.calculate(ledger, [selected], now=clock.now)[selected]
+    return calculator.calculate(ledger.statuses, [selected], now=clock.now)[selected]
 
 
 def displays(staleness: PartitionStaleness) -> tuple[DisplayStatus, DisplayStatus]:
@@ -210,10 +210,10 @@ def test_results_keep_the_order_of_the_keys(ledger: Ledger, clock: FakeClock) ->
     """Repeated keys appear once; unknown partitions are included."""
     accepted_runs(ledger, [key(day=3)])
     keys = [key(day=4), key(day=3), key(day=4), key(day=1)]
-    calculated = PLAIN.calculate(ledger, keys, now=clock.now)
+    calculated = PLAIN.calculate(ledger.statuses, keys, now=clock.now)
     assert list(calculated) == [key(day=4), key(day=3), key(day=1)]
     assert [staleness.raw.display for staleness in calculated.values()] == [NEVER, MATERIALIZED, NEVER]
-    assert PLAIN.calculate(ledger, [], now=clock.now) == {}
+    assert PLAIN.calculate(ledger.statuses, [], now=clock.now) == {}
 
 
 def test_stored_staleness_uses_the_upstream_of_its_tenant(sqlite_url: str, clock: FakeClock) -> None:

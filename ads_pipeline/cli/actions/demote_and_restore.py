@@ -16,6 +16,7 @@ from ads_pipeline.domain.partition import PartitionKey, Run, validate_name
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.errors import AdsPipelineError, BadCommand, BadName
 from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.state.states import States
 from ads_pipeline.ledger.values import ActionRequest, StateFilter
 from ads_pipeline.pipeline import demote_and_restore
 from ads_pipeline.pipeline.demote_and_restore import OverrideResult, find_earlier_accepted
@@ -28,7 +29,7 @@ from ads_pipeline.warehouse.publication import Warehouse
 NO_EARLIER_RUN = "no earlier run was accepted"
 ALREADY_CURRENT = "that run is current already"
 STATE_CHANGED = "it changed since the preview; preview the action again"
-OverrideFunction = Callable[[Pipeline, LedgerReader, Sequence[Run], ActionRequest], OverrideResult]
+OverrideFunction = Callable[[Pipeline, States, Sequence[Run], ActionRequest], OverrideResult]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,7 @@ def restore(settings: Settings, arguments: ActionArguments) -> int:
     overrides, skipped = list[RunOverride](), dict[PartitionKey, str]()
     with open_ledger(settings) as ledger:
         for state in _read_states(ledger, select_partitions(arguments, settings, ledger)):
-            run = find_earlier_accepted(ledger, state) if run_id is None else _find_run(ledger, state, run_id)
+            run = find_earlier_accepted(ledger.runs, state) if run_id is None else _find_run(ledger, state, run_id)
             if run is None:
                 skipped[state.key] = NO_EARLIER_RUN
             elif state.status is Status.SUCCESS and run.run_id == state.current_run_id:
@@ -80,7 +81,7 @@ def restore(settings: Settings, arguments: ActionArguments) -> int:
     return _execute(settings, plan, overrides, arguments, request, demote_and_restore.restore)
 
 
-def _demote(pipeline: Pipeline, _ledger: LedgerReader, runs: Sequence[Run], request: ActionRequest) -> OverrideResult:
+def _demote(pipeline: Pipeline, _states: States, runs: Sequence[Run], request: ActionRequest) -> OverrideResult:
     return demote_and_restore.demote(pipeline, runs, request)
 
 
@@ -130,7 +131,7 @@ def _execute(
         changed = {each.state.key: STATE_CHANGED for each in overrides if current[each.state.key] != each.state}
         runs = [each.run for each in overrides if each.state.key not in changed]
         try:
-            result = function(pipeline, ledger, runs, request) if runs else OverrideResult(recorded=())
+            result = function(pipeline, ledger.states, runs, request) if runs else OverrideResult(recorded=())
         except AdsPipelineError:
             message = f'action {request.action_id} was interrupted; "ads-pipeline reconcile" finishes what it started'
             print(message, file=sys.stderr)  # noqa: T201 - for people

@@ -109,7 +109,7 @@ def gather_report(settings: Settings, key: PartitionKey) -> PartitionReport:
             registered=ledger.runs.registrations(key),
             attempts=ledger.runs.attempts(key),
             actions=ledger.audit.of_partition(key),
-            staleness=calculator.calculate(ledger, [key], now=now)[key],
+            staleness=calculator.calculate(ledger.statuses, [key], now=now)[key],
             forecast=forecast_retries(ledger, [state], settings.retry_policy, now=now)[key],
             events=events.find_step_events(str(key), EVENTS_SHOWN),
             sealed=_find_sealed_runs(settings, key),

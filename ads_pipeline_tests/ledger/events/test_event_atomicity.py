@@ -119,7 +119,7 @@ def crash_point(*_):
 
 with Ledger.opened(url, origin=ORIGIN) as ledger:
     for event in ("before_cursor_execute", "commit"):
-        sa.event.listen(ledger._engine, event, crash_point)
+        sa.event.listen(ledger.engine, event, crash_point)
     CHANGES[name].apply(ledger)
     print("acknowledged", flush=True)
     crash_point()

@@ -44,7 +44,7 @@ def interruption_point(*_):
         os.kill(os.getpid(), signal.SIGKILL)
 
 with Ledger.opened(sys.argv[1]) as ledger:
-    engine = ledger._engine
+    engine = ledger.engine
     for name in ("before_cursor_execute", "after_cursor_execute", "commit"):
         sa.event.listen(engine, name, interruption_point)
     ledger.verdicts.record(verdicts())

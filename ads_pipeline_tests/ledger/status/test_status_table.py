@@ -65,7 +65,7 @@ def calculate_all(
 ) -> dict[str, StaleValue]:
     """Return the calculated staleness of each asset partition that has a status row."""
     found: dict[str, StaleValue] = {}
-    for partition in calculator.calculate(ledger, keys, now=now).values():
+    for partition in calculator.calculate(ledger.statuses, keys, now=now).values():
         for asset in (partition.raw, partition.warehouse):
             if asset.status is not None:
                 stale = asset.stale
@@ -117,12 +117,14 @@ def test_calculated_staleness_does_not_need_a_sweep(timed_ledger: Ledger, clock:
     StalenessCalculator({}, {}).store_changes(table, now=now)
     policy = StalenessCalculator({"campaign_daily": FreshnessPolicy(reread_after_days=(40,))}, {})
     code = StalenessCalculator({}, {"raw/campaign_daily": CodeVersion(version="2", since=now)})
-    assert policy.calculate(timed_ledger, [key()], now=now)[key()].raw.reasons == (StaleReason.FRESHNESS_POLICY,)
-    assert code.calculate(timed_ledger, [key()], now=now)[key()].raw.reasons == (StaleReason.CODE_CHANGED,)
+    assert policy.calculate(timed_ledger.statuses, [key()], now=now)[key()].raw.reasons == (
+        StaleReason.FRESHNESS_POLICY,
+    )
+    assert code.calculate(timed_ledger.statuses, [key()], now=now)[key()].raw.reasons == (StaleReason.CODE_CHANGED,)
     assert stored_staleness(read_status(timed_ledger, key())) is None
     code.store_changes(table, now=now)
     assert stored_staleness(read_status(timed_ledger, key())) == (now, StaleReason.CODE_CHANGED)
-    assert StalenessCalculator({}, {}).calculate(timed_ledger, [key()], now=now)[key()].raw.stale is None
+    assert StalenessCalculator({}, {}).calculate(timed_ledger.statuses, [key()], now=now)[key()].raw.stale is None
 
 
 @pytest.mark.invariant("P7", "P8")
