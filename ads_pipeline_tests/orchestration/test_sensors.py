@@ -341,7 +341,9 @@ def test_repeated_step_emits_no_event_twice(location: Location) -> None:
         for _ in range(2):
             claim = resources.claim([key(1)])
             assert list(claim.granted) == [key(1)]
-            register_runs(resources.source.collect([key(1)]), raw=resources.raw, registrations=resources.ledger.registrations)
+            register_runs(
+                resources.source.collect([key(1)]), raw=resources.raw, registrations=resources.ledger.registrations
+            )
             resources.pipeline(location.deployment.spark).validation.judge(resources.ledger.runs.unjudged([key(1)]))
             resources.pipeline(location.deployment.spark).loader.load([key(1)])
             events_seen.append([each.event.event_type for each in resources.events.fetch(run.run_id)])
