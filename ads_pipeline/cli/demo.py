@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Final
 
 from ads_pipeline.cli import states
+from ads_pipeline.cli.options import Page
 from ads_pipeline.cli.output import OutputConsole
-from ads_pipeline.cli.parsing import DateWindow
-from ads_pipeline.cli.warehouse import OutputFormat, gaps, query
+from ads_pipeline.cli.warehouse import ExpectedDays, gaps, query
 from ads_pipeline.demo.reports import DAYS, QUERIES, Demo, land_demo
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.errors import BadCommand
-from ads_pipeline.ledger.values import StateFilter
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.settings import Settings
 
@@ -38,11 +37,11 @@ def run_demo(settings: Settings) -> None:
     console.print("\nRunning the assets raw/…, their checks and warehouse/… with Dagster and Spark")
     _run(settings, since, until)
     console.print("\nRejected partitions, from `ads-pipeline state inspect --status failed`:\n")
-    states.inspect(settings, StateFilter(statuses=frozenset({Status.FAILED})), after=None, limit=20, as_json=False)
+    states.inspect(settings, states.StateFilters(status=[Status.FAILED]), Page(limit=20))
     console.print("\nMissing partitions, from `ads-pipeline warehouse gaps`:\n")
-    gaps(settings, query=sorted(QUERIES), customer=None, days=DateWindow(since=since, until=until), as_json=False)
+    gaps(settings, ExpectedDays(query=sorted(QUERIES), since=str(since), until=str(until)))
     console.print("\nVisible rows, from `ads-pipeline warehouse query`:\n")
-    query(settings, DEMO_QUERY.strip(), form=OutputFormat.TABLE, limit=None)
+    query(settings, DEMO_QUERY.strip())
 
 
 def _print_special_cases(console: OutputConsole, demo: Demo) -> None:

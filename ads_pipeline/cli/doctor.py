@@ -22,7 +22,7 @@ COLOURS: Final = {
 }
 
 
-def doctor(environ: Mapping[str, str], *, quick: bool, as_json: bool) -> bool:
+def print_reports(environ: Mapping[str, str], *, quick: bool, as_json: bool) -> bool:
     """Print all reports. Return True when a check found something or could not run."""
     reports = []
     console = OutputConsole()

@@ -1,30 +1,28 @@
-"""Declares the commands of `ads-pipeline`, their options and their help.
+"""Puts the commands of `ads-pipeline` together, and declares those that stand in no group.
 
-The groups `raw`, `events`, `ledger` and `audit` and most commands of `state` are declared in their own modules.
-`exit_codes` turns failures into messages and exit codes.
+`options.command` declares a command. `exit_codes` turns failures into messages and exit codes.
 """
 
 import os
 import sys
+from importlib.metadata import version
 from io import TextIOWrapper
 from typing import Annotated, Final
 
 import typer
 
-from ads_pipeline.cli import states
 from ads_pipeline.cli.actions import commands
 from ads_pipeline.cli.audit import audit
 from ads_pipeline.cli.events import run_events
 from ads_pipeline.cli.exit_codes import CommandGroup
 from ads_pipeline.cli.explain import why
 from ads_pipeline.cli.ledger import ledger
-from ads_pipeline.cli.options import DATE_FORMAT, AsJson, Customers, Queries, Since, Until
-from ads_pipeline.cli.parsing import parse_filter, parse_window
+from ads_pipeline.cli.options import AsJson, Queries, command
+from ads_pipeline.cli.parsing import parse_queries
 from ads_pipeline.cli.raw import raw_runs
-from ads_pipeline.domain.transitions import Status
-from ads_pipeline.errors import BadCommand
-from ads_pipeline.ledger.state.states import MAX_PAGE_SIZE
-from ads_pipeline.settings import read_settings
+from ads_pipeline.cli.states import state
+from ads_pipeline.cli.warehouse import warehouse
+from ads_pipeline.settings import Settings
 
 app: Final = typer.Typer(
     cls=CommandGroup,
@@ -32,21 +30,31 @@ app: Final = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"max_content_width": 120},
 )
-state: Final = typer.Typer(
-    no_args_is_help=True, help="Show which partitions are safe to read, and change their state."
-)
-warehouse: Final = typer.Typer(no_args_is_help=True, help="Query the warehouse, and list missing days.")
-app.add_typer(state, name="state")
-app.add_typer(raw_runs, name="raw")
-app.add_typer(warehouse, name="warehouse")
-app.add_typer(run_events, name="events")
-app.add_typer(ledger, name="ledger")
-app.add_typer(audit, name="audit")
+groups: Final = {
+    "state": state,
+    "raw": raw_runs,
+    "warehouse": warehouse,
+    "events": run_events,
+    "ledger": ledger,
+    "audit": audit,
+}
+
+
+def _print_version(requested: bool) -> None:
+    if requested:
+        typer.echo(f"ads-pipeline {version('ads-pipeline')}")
+        raise typer.Exit
 
 
 @app.callback()
-def ads_pipeline() -> None:
+def ads_pipeline(
+    *,
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
     """Operate the Google Ads warehouse and the ledger that records which partitions are safe to read.
 
     Locations come from ADS_PIPELINE_HOME, ADS_PIPELINE_DATABASE_URL and ADS_PIPELINE_QUERIES. Results go to standard
@@ -58,44 +66,24 @@ def ads_pipeline() -> None:
     """
 
 
-@app.command()
-def demo() -> None:
+@command(app, "demo")
+def demo(settings: Settings) -> None:
     """Write a made-up week of reports, run the real assets over it, and show the result.
 
     Needs Java and takes about a minute. Run it in the checkout, or set DAGSTER_HOME to a directory with a
     dagster.yaml. All data goes below ADS_PIPELINE_HOME. Some partitions are bad on purpose.
     """
-    from ads_pipeline.cli import demo  # noqa: PLC0415
+    from ads_pipeline.cli.demo import run_demo  # noqa: PLC0415 - only this command needs it
 
-    demo.run_demo(read_settings(os.environ))
-
-
-@app.command()
-def reconcile(
-    *,
-    only_plan: Annotated[bool, typer.Option("--plan", help="Only list the differences; change nothing.")] = False,
-    query: Queries = None,
-    as_json: AsJson = False,
-) -> None:
-    """Repair differences between the ledger, the pointers and the Delta tables.
-
-    It finishes the work of runs that died: it first removes rows that must not be read, then loads accepted runs and
-    moves their pointers. It is safe beside running loads. The hourly job "reconcile" does the same. Spark starts only
-    when something needs repair. Exit code: 0 when no difference is left, else 1.
-    """
-    from ads_pipeline.cli import reconcile as command  # noqa: PLC0415 - it loads what "warehouse" loads
-
-    work = command.plan if only_plan else command.repair
-    if work(read_settings(os.environ), query=query, as_json=as_json):
-        raise typer.Exit(1)
+    run_demo(settings)
 
 
-@app.command()
+@command(app, "doctor")
 def doctor(
     *,
     quick: Annotated[bool, typer.Option("--quick", help="Skip the checks that read every run or row.")] = False,
     as_json: AsJson = False,
-) -> None:
+) -> bool:
     """Check the whole deployment without changing it, and print a repair command for each problem.
 
     It checks settings, disk and clocks; that every state matches the ledger's logs; that sealed runs, ledger,
@@ -103,14 +91,13 @@ def doctor(
     (may repair itself), error, failed (the check could not run) or skipped. It does not read payloads; "raw verify"
     does. Exit code: 0 when every check is ok, else 1.
     """
-    from ads_pipeline.cli import doctor as command  # noqa: PLC0415 - only this command needs it
+    from ads_pipeline.cli.doctor import print_reports  # noqa: PLC0415 - only this command needs it
 
-    if command.doctor(os.environ, quick=quick, as_json=as_json):
-        raise typer.Exit(1)
+    return print_reports(os.environ, quick=quick, as_json=as_json)
 
 
-@app.command()
-def migrate() -> None:
+@command(app, "migrate")
+def migrate(settings: Settings) -> None:
     """Create the ledger, or upgrade it to the schema of this release.
 
     All rows are kept. The table partition_status is rebuilt from the logs. It is safe to run again. Stop all writers
@@ -119,7 +106,6 @@ def migrate() -> None:
     from ads_pipeline.ledger import database  # noqa: PLC0415 - only this command needs these two
     from ads_pipeline.ledger.status.status_table import StatusTable  # noqa: PLC0415
 
-    settings = read_settings(os.environ)
     before, after = database.upgrade(settings.database_url)
     with StatusTable.opened(settings.database_url, tenancy=settings.tenancy) as status_table:
         rows = status_table.rebuild()
@@ -127,46 +113,29 @@ def migrate() -> None:
     typer.echo(f"rebuilt {rows} rows of partition_status")
 
 
-@state.command("inspect")
-def state_inspect(
+@command(app, "reconcile")
+def reconcile(
+    settings: Settings,
     *,
-    customer: Customers = None,
+    only_plan: Annotated[bool, typer.Option("--plan", help="Only list the differences; change nothing.")] = False,
     query: Queries = None,
-    status: Annotated[
-        list[Status] | None,
-        typer.Option(
-            "--status",
-            metavar="STATUS",
-            help="Only partitions that are pending, success or failed. May be given again.",
-        ),
-    ] = None,
-    since: Since = None,
-    until: Until = None,
-    after: Annotated[
-        str | None,
-        typer.Option(metavar="PARTITION", help="Continue after this partition; the previous page prints it."),
-    ] = None,
-    limit: Annotated[
-        int, typer.Option(metavar="N", min=1, max=MAX_PAGE_SIZE, help="Show at most N partitions.")
-    ] = 100,
     as_json: AsJson = False,
-) -> None:
-    """List recorded partitions with their status, by customer, query and day.
+) -> bool:
+    """Repair differences between the ledger, the pointers and the Delta tables.
 
-    Below the list it prints the number of matching partitions per status (counted up to 10,000) and how to continue.
-    A partition without any run is not recorded; "warehouse gaps" lists those.
-
-    "status" shows whether a partition is safe to read. "data" shows how current it is: current; "reread due", "not
-    loaded" or "old code" when stale; "bad rerun" when the last attempt failed and earlier data remain; "never" when
-    it was never materialized.
+    It finishes the work of runs that died: it first removes rows that must not be read, then loads accepted runs and
+    moves their pointers. It is safe beside running loads. The hourly job "reconcile" does the same. Spark starts only
+    when something needs repair. Exit code: 0 when no difference is left, else 1.
     """
-    settings = read_settings(os.environ)
-    selection = parse_filter(settings, customer=customer, query=query, since=since, until=until, status=status)
-    states.inspect(settings, selection, after=after, limit=limit, as_json=as_json)
+    from ads_pipeline.cli import reconcile  # noqa: PLC0415 - it loads DuckDB and Spark's client
+
+    work = reconcile.plan if only_plan else reconcile.repair
+    return work(settings, parse_queries(query, settings), as_json=as_json)
 
 
-@state.command("why")
+@command(state, "why")
 def state_why(
+    settings: Settings,
     partition: Annotated[
         str, typer.Argument(metavar="PARTITION", help="customer/query/YYYY-MM-DD, with or without source/ before it.")
     ],
@@ -179,59 +148,12 @@ def state_why(
     operators' actions, the last events and how current the data are. For a partition without a row, it prints "not
     recorded" and lists any sealed runs on disk.
     """
-    why.print_report(read_settings(os.environ), partition, as_json=as_json)
+    why.print_report(settings, partition, as_json=as_json)
 
 
-state.command("publish")(states.publish)
 commands.add_action_commands(state)
-
-
-@warehouse.command("query")
-def warehouse_query(
-    sql: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT statement, in DuckDB's SQL.")],
-    *,
-    limit: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Show at most N rows. Default for a table: 100."),
-    ] = None,
-    as_json: AsJson = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Write CSV with a header line.")] = False,
-) -> None:
-    """Run a SELECT over the rows that are safe to read.
-
-    Each loaded query is a view with the query's name. The view "<query>_current" leaves out partitions that have a
-    newer accepted run which is not loaded yet.
-    """
-    # Importing it loads Spark's client, which would double the start-up time of the other commands.
-    from ads_pipeline.cli.warehouse import OutputFormat  # noqa: PLC0415
-    from ads_pipeline.cli.warehouse import query as run_query  # noqa: PLC0415
-
-    if as_json and as_csv:
-        raise BadCommand("--json and --csv cannot be combined: choose one")
-    form = OutputFormat.JSON if as_json else OutputFormat.CSV if as_csv else OutputFormat.TABLE
-    run_query(read_settings(os.environ), sql, form=form, limit=limit)
-
-
-@warehouse.command("gaps")
-def warehouse_gaps(
-    *,
-    since: Annotated[str, typer.Option(metavar=DATE_FORMAT, help="First expected logical date.")],
-    until: Annotated[str, typer.Option(metavar=DATE_FORMAT, help="Last expected logical date.")],
-    query: Queries = None,
-    customer: Customers = None,
-    as_json: AsJson = False,
-) -> None:
-    """List expected days that readers do not see, with the reason.
-
-    Every day is expected for every query and customer given, or else for every query of the query file and every
-    customer in the ledger. Days before the query file's start_date are not expected. Exit code: 0 without gaps,
-    else 1.
-    """
-    from ads_pipeline.cli.warehouse import gaps  # noqa: PLC0415 - as above
-
-    settings = read_settings(os.environ)
-    if gaps(settings, query=query, customer=customer, days=parse_window(since, until), as_json=as_json):
-        raise typer.Exit(1)
+for _name, _group in groups.items():
+    app.add_typer(_group, name=_name)
 
 
 def main() -> None:

@@ -20,7 +20,6 @@ import typer
 
 from ads_pipeline.cli.output import count_of
 from ads_pipeline.cli.parsing import DateWindow, parse_customers, parse_queries, parse_window
-from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.state.states import MAX_PAGE_SIZE
 from ads_pipeline.ledger.values import StateFilter
 from ads_pipeline.settings import Settings, read_settings
@@ -37,7 +36,7 @@ Since = Annotated[str | None, typer.Option(metavar=DATE_FORMAT, help="Only this 
 Until = Annotated[str | None, typer.Option(metavar=DATE_FORMAT, help="Only this logical date and earlier.")]
 LogicalDate = Annotated[
     str | None,
-    typer.Option(metavar=DATE_FORMAT, help="Only this logical date; replaces --since and --until."),
+    typer.Option(metavar=DATE_FORMAT, help="Only this logical date, in place of a window of days."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Write one JSON object per line, with every field.")]
 Limit = Annotated[int, typer.Option(metavar="N", min=1, max=MAX_PAGE_SIZE, help="Show at most N entries.")]
@@ -88,33 +87,37 @@ class Filters:
     logical_date: LogicalDate = None
 
     def __str__(self) -> str:
-        pairs = [("--customer", value) for value in self.customer or ()]
-        pairs += [("--query", value) for value in self.query or ()]
-        days = ("--since", self.since), ("--until", self.until), ("--logical-date", self.logical_date)
-        pairs += [(option, value) for option, value in days if value is not None]
-        return shlex.join(word for pair in pairs for word in pair)
+        words = []
+        for each in fields(self):
+            option, given = f"--{each.name.replace('_', '-')}", getattr(self, each.name)
+            for value in given if isinstance(given, list) else [given]:
+                words += [option] if value is True else [option, str(value)] if value else []
+        return shlex.join(words)
 
     @property
     def days(self) -> DateWindow:
         """The selected days. Raises BadName or BadCommand for dates that are malformed or contradict each other."""
         return parse_window(self.since, self.until, self.logical_date)
 
-    def select(self, settings: Settings, *, status: Sequence[Status] | None = None) -> StateFilter:
+    def select(self, settings: Settings) -> StateFilter:
         """The filter. Raises BadName for a malformed customer and for a query that the query file does not define."""
         days, customers = self.days, parse_customers(self.customer)
         return StateFilter(
             source=settings.google_apis.source,
             customer_ids=frozenset(customers) if customers else None,
             query_names=frozenset(parse_queries(self.query, settings)) if self.query else None,
-            statuses=frozenset(status) if status else None,
             since=days.since,
             until=days.until,
         )
 
     def count(self, number: int, noun: str) -> str:
         """How many entries were found; for none also what was looked for."""
-        looked_for = f"nothing matches {self}" if str(self) else "the ledger has none"
-        return count_of(number, noun) if number else f"{count_of(number, noun)}: {looked_for}"
+        return count_of(number, noun) if number else f"0 {noun}s{self.looked_for}"
+
+    @property
+    def looked_for(self) -> str:
+        """The given options, to end the sentence that nothing was found; empty without any."""
+        return f" match {self}" if str(self) else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.progress import ProgressReporter, no_progress, progress_on
 from ads_pipeline.quoting import printable
 
-Fields = Mapping[str, object]  # a row: the fields that JSON has, by name
+Fields = Mapping[str, Any]  # a row: the fields that JSON has, by name
 CELL_PADDING: Final = (0, 2, 0, 0)
 # Statuses of partitions, runs, steps, verdicts and checks, by their text.
 STATUS_STYLES: Final[Mapping[str, str]] = {
@@ -86,8 +86,8 @@ def fields_of(value: Any, **more: object) -> dict[str, object]:
     return row | more
 
 
-def table_of(rows: Iterable[Fields], columns: Sequence[Column]) -> list[RenderableType]:
-    """A table of the rows and an empty line; nothing without rows. `cell` says how a value is shown."""
+def table_of(rows: Iterable[Fields], columns: Sequence[Column], *, title: str = "") -> list[RenderableType]:
+    """A table of the rows below its title, and an empty line; nothing without rows. `cell` shows a value."""
     width = OutputConsole().width
     shown = [column for column in columns if column.from_width <= width]
     values = [[column.of(row) for column in shown] for row in rows]
@@ -97,7 +97,8 @@ def table_of(rows: Iterable[Fields], columns: Sequence[Column]) -> list[Renderab
         table.add_column(column.heading, justify=justify, overflow="fold", no_wrap=not column.wrap)
     for of_row in values:
         table.add_row(*map(cell, of_row))
-    return [table, Text("")] if values else []
+    heading = [cell(title, style="bold")] if title else []
+    return [*heading, table, Text("")] if values else []
 
 
 def new_grid(**first_column: Any) -> Table:
@@ -161,9 +162,9 @@ def format_instant(instant: datetime) -> str:
     return f"{instant:%Y-%m-%d %H:%M:%S}Z"
 
 
-def format_minute(instant: datetime) -> str:
+def format_minute(instant: datetime | None) -> str | None:
     """For narrow tables: UTC, to the minute."""
-    return f"{instant:%Y-%m-%d %H:%M}Z"
+    return None if instant is None else f"{instant:%Y-%m-%d %H:%M}Z"
 
 
 def iso_instant(instant: datetime | None) -> str | None:

@@ -1,23 +1,24 @@
 """Lists partition states, and publishes partition status. Imports neither Spark nor DuckDB, for a fast start."""
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import Annotated, Final
 
+import typer
 from rich.console import RenderableType
 from rich.text import Text
 
 from ads_pipeline.cli.explain.forecast import describe_forecasts, forecast_retries
+from ads_pipeline.cli.options import AsJson, Filters, Page, command
 from ads_pipeline.cli.output import (
-    OutputConsole,
+    PARTITION_COLUMNS,
+    Column,
     cell,
     count_of,
-    iso_instant,
-    key_cells,
-    partition_table,
-    table_blocks,
+    fields_of,
+    format_minute,
+    table_of,
     with_key,
     write_results,
 )
@@ -26,12 +27,10 @@ from ads_pipeline.domain.freshness import DisplayStatus, StaleReason
 from ads_pipeline.domain.partition import PartitionKey, parse_key
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.ledger.status.status_table import StatusTable
-from ads_pipeline.ledger.values import StateFilter
-from ads_pipeline.pipeline.staleness import PartitionStaleness, StalenessCalculator
-from ads_pipeline.settings import Settings, read_settings
+from ads_pipeline.pipeline.staleness import AssetStatus, PartitionStaleness, StalenessCalculator
+from ads_pipeline.settings import Settings
 
 LARGEST_COUNT: Final = 10_000  # per status; counting a million would take longer than listing a page
-WIDE_COLUMNS: Final = {"updated": 140, "run": 120}  # column -> least width of the terminal
 DATA_LABELS: Final = {
     DisplayStatus.MATERIALIZED: "current",
     DisplayStatus.STALE: "stale",
@@ -43,41 +42,82 @@ STALE_LABELS: Final = {
     StaleReason.UPSTREAM_CHANGED: "not loaded",
     StaleReason.CODE_CHANGED: "old code",
 }
+COLUMNS: Final = (
+    *PARTITION_COLUMNS,
+    Column("status", "status"),
+    Column("rows", "record_count"),
+    Column("attempts", "attempt_count"),
+    Column("data", "data"),
+    Column("updated", lambda row: format_minute(row["updated_at"]), from_width=140),
+    Column("run", "current_run_id", from_width=120),
+)
 COLOURS: Final = {Status.SUCCESS: "green", Status.FAILED: "red", Status.PENDING: "yellow"}
+STATUS_FIELDS: Final = (
+    "last_materialization_run_id",
+    "last_materialization_at",
+    "last_attempt_run_id",
+    "last_attempt_at",
+    "last_attempt_outcome",
+)
+state: Final = typer.Typer(
+    no_args_is_help=True, help="Show which partitions are safe to read, and change their state."
+)
 
 
-def inspect(settings: Settings, selection: StateFilter, *, after: str | None, limit: int, as_json: bool) -> None:
-    """Write a page of states, the number of matching states, and how to get the next page."""
-    start, now = None if after is None else parse_key(after), datetime.now(UTC)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateFilters(Filters):
+    """The options that select recorded partitions."""
+
+    status: Annotated[
+        list[Status] | None,
+        typer.Option(metavar="STATUS", help="Only partitions that are pending, success or failed. Repeatable."),
+    ] = None
+
+
+@command(state, "inspect")
+def inspect(settings: Settings, filters: StateFilters, page: Page, *, as_json: AsJson = False) -> None:
+    """List recorded partitions with their status, by customer, query and day.
+
+    Below the list it prints the number of matching partitions per status (counted up to 10,000) and how to continue.
+    A partition without any run is not recorded; "warehouse gaps" lists those.
+
+    "status" shows whether a partition is safe to read. "data" shows how current it is: current; "reread due", "not
+    loaded" or "old code" when stale; "bad rerun" when the last attempt failed and earlier data remain; "never" when
+    it was never materialized.
+    """
+    selection, now = filters.select(settings), datetime.now(UTC)
+    selection = replace(selection, statuses=frozenset(filters.status) if filters.status else None)
+    start = None if page.after is None else parse_key(page.after)
     with open_ledger(settings) as ledger:
-        page = ledger.states.page(selection, after=start, limit=limit)
+        shown = ledger.states.page(selection, after=start, limit=page.limit)
         tally = ledger.states.count_by_status(selection, max_count=LARGEST_COUNT)
         current = StalenessCalculator(
             settings.freshness_policies, ledger.statuses.get_code_versions(settings.google_apis.source)
-        ).calculate(ledger.statuses, (state.key for state in page), now=now)
-        forecasts = forecast_retries(ledger, page, settings.retry_policy, now=now)
+        ).calculate(ledger.statuses, (state.key for state in shown), now=now)
+        forecasts = forecast_retries(ledger, shown, settings.retry_policy, now=now)
         rest = (
-            ledger.states.count_by_status(selection, after=page[-1].key, max_count=LARGEST_COUNT)
-            if len(page) == limit
+            ledger.states.count_by_status(selection, after=shown[-1].key, max_count=LARGEST_COUNT)
+            if len(shown) == page.limit
             else {}
         )
-    notes = [_count_summary(tally), *([] if any(tally.values()) else unknown_query_note(selection, settings))]
+    notes = [_count_summary(tally) if any(tally.values()) else filters.count(0, "recorded partition")]
     if any(rest.values()):
-        notes += [f"{_total_count(rest)} more follow; continue with", f"  --after {page[-1].key}"]
-    objects = (state_fields(state, current[state.key]) | forecasts[state.key].json_fields() for state in page)
-    blocks = _page_blocks(page, current, dict(describe_forecasts(forecasts, now)))
-    write_results(objects, blocks, notes, as_json=as_json)
+        notes += [f"{_describe_count(*rest.values())} more follow; continue with", f"  --after {shown[-1].key}"]
+    rows = [state_fields(state, current[state.key]) | forecasts[state.key].json_fields() for state in shown]
+    labelled = [row | {"data": _data_label(current[state.key])} for row, state in zip(rows, shown, strict=True)]
+    remarks = _remarks(shown, dict(describe_forecasts(forecasts, now)))
+    write_results(rows, [*table_of(labelled, COLUMNS), *remarks], notes, as_json=as_json)
 
 
-def publish() -> None:
+@command(state, "publish")
+def publish(settings: Settings) -> None:
     """Write partition_status.parquet for DuckDB, notebooks and dashboards.
 
     It has one row per asset partition: last materialization and its run, last attempt, and since when and why the
     partition is stale. The file is replaced atomically. The hourly job "reconcile" also writes it.
     """
-    from ads_pipeline.ledger.status.status_file import write_status_file  # noqa: PLC0415
+    from ads_pipeline.ledger.status.status_file import write_status_file  # noqa: PLC0415 - it loads PyArrow
 
-    settings = read_settings(os.environ)
     with (
         open_ledger(settings) as ledger,
         StatusTable.opened(settings.database_url, tenancy=settings.tenancy) as status_table,
@@ -87,53 +127,22 @@ def publish() -> None:
         ).store_changes(status_table, now=datetime.now(UTC))
         written = write_status_file(status_table.read_all(), settings.status_file)
     summary = f"{count_of(written, 'row')} in {settings.status_file}; {swept:,} changed since the last sweep"
-    OutputConsole().print(cell(summary), soft_wrap=True)
-
-
-def _count_summary(tally: Mapping[Status, int]) -> str:
-    if not any(tally.values()):
-        return "no recorded partition matches"
-    parts = ", ".join(f"{_limited_count(tally[status])} {status}" for status in COLOURS if tally[status])
-    return f"{_total_count(tally)} {'partition' if sum(tally.values()) == 1 else 'partitions'}: {parts}"
-
-
-def _total_count(tally: Mapping[Status, int]) -> str:
-    least = sum(min(count, LARGEST_COUNT) for count in tally.values())
-    return f"more than {least:,}" if any(count > LARGEST_COUNT for count in tally.values()) else f"{least:,}"
-
-
-def _limited_count(count: int) -> str:
-    return f"more than {LARGEST_COUNT:,}" if count > LARGEST_COUNT else f"{count:,}"
-
-
-def unknown_query_note(selection: StateFilter, settings: Settings) -> list[str]:
-    """A note when a filtered query is not in the query file, because it may be misspelt."""
-    known = settings.google_apis.queries
-    unknown = sorted((selection.query_names or frozenset()) - known.keys())
-    return (
-        [f"{unknown[0]} is not in {settings.queries_file}, which defines {', '.join(sorted(known))}"]
-        if unknown
-        else []
-    )
+    write_results((), (), [summary], as_json=False)
 
 
 def state_fields(state: PartitionState, current: PartitionStaleness) -> dict[str, object]:
     """Every field of the state in table order, then the status of each asset."""
-    own = {name: value for name, value in asdict(state).items() if name != "key"}
-    fields = asdict(state.key) | own | {"updated_at": iso_instant(state.updated_at)}
-    for asset, asset_status in (("raw", current.raw), ("warehouse", current.warehouse)):
-        status = asset_status.status
-        fields |= {
-            f"{asset}_display_status": asset_status.display,
-            f"{asset}_stale_since": iso_instant(asset_status.stale.since if asset_status.stale else None),
-            f"{asset}_stale_reasons": list(asset_status.reasons),
-            f"{asset}_last_materialization_run_id": status and status.last_materialization_run_id,
-            f"{asset}_last_materialization_at": iso_instant(status.last_materialization_at if status else None),
-            f"{asset}_last_attempt_run_id": status and status.last_attempt_run_id,
-            f"{asset}_last_attempt_at": iso_instant(status.last_attempt_at if status else None),
-            f"{asset}_last_attempt_outcome": asset_status.last_attempt,
-        }
-    return fields
+    return fields_of(state) | _asset_fields("raw", current.raw) | _asset_fields("warehouse", current.warehouse)
+
+
+def _asset_fields(asset: str, current: AssetStatus) -> dict[str, object]:
+    stale = {
+        "display_status": current.display,
+        "stale_since": current.stale and current.stale.since,
+        "stale_reasons": list(current.reasons),
+    }
+    stored = {name: getattr(current.status, name, None) for name in STATUS_FIELDS}
+    return {f"{asset}_{name}": value for name, value in (stale | stored).items()}
 
 
 def _data_label(current: PartitionStaleness) -> str:
@@ -146,23 +155,20 @@ def _data_label(current: PartitionStaleness) -> str:
     return DATA_LABELS[shown.display]
 
 
-def _page_blocks(
-    page: Sequence[PartitionState],
-    current: Mapping[PartitionKey, PartitionStaleness],
-    forecasts: Mapping[PartitionKey, str],
-) -> Iterator[RenderableType]:
-    width = OutputConsole().width
-    wide = [column for column, least in WIDE_COLUMNS.items() if width >= least]
-    table = partition_table(status="left", rows="right", attempts="right", data="left", **dict.fromkeys(wide, "left"))
-    for state in page:
-        changed = state.updated_at
-        more = {"updated": changed and f"{changed:%Y-%m-%d %H:%M}Z", "run": state.current_run_id}
-        rows = None if state.record_count is None else f"{state.record_count:,}"
-        status = cell(state.status, style=COLOURS[state.status])
-        numbers = (rows, f"{state.attempt_count:,}", _data_label(current[state.key]))
-        table.add_row(*key_cells(state.key), status, *map(cell, numbers), *(cell(more[column]) for column in wide))
-    yield from table_blocks(table)
-    for state in page:
-        messages = [message for message in (state.error_message, forecasts.get(state.key)) if message]
+def _count_summary(tally: Mapping[Status, int]) -> str:
+    parts = ", ".join(f"{_describe_count(tally[status])} {status}" for status in COLOURS if tally[status])
+    return f"{_describe_count(*tally.values())} {'partition' if sum(tally.values()) == 1 else 'partitions'}: {parts}"
+
+
+def _describe_count(*counts: int) -> str:
+    """The sum of counts that may each have stopped at the limit."""
+    least = sum(min(count, LARGEST_COUNT) for count in counts)
+    return f"more than {least:,}" if any(count > LARGEST_COUNT for count in counts) else f"{least:,}"
+
+
+def _remarks(shown: Sequence[PartitionState], forecasts: Mapping[PartitionKey, str]) -> Iterator[RenderableType]:
+    """The error message and the forecast of each partition that has one."""
+    for each in shown:
+        messages = [message for message in (each.error_message, forecasts.get(each.key)) if message]
         if messages:
-            yield from (cell(with_key(state.key, messages[0])), *map(cell, messages[1:]), Text(""))
+            yield from (cell(with_key(each.key, messages[0])), *map(cell, messages[1:]), Text(""))

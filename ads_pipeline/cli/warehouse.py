@@ -1,51 +1,82 @@
-"""Runs SELECT statements over the readable rows, and lists missing days.
+"""The `warehouse` commands: run SELECT statements over the readable rows, and list missing days.
 
-Importing it loads DuckDB and Spark's client.
+DuckDB and Spark's client are imported by the functions that need them, for a fast start of the other commands.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
-from datetime import date, datetime, timedelta
-from enum import StrEnum
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
 from itertools import groupby
-from typing import Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import duckdb
+import typer
 from rich.console import RenderableType
 from rich.text import Text
 
+from ads_pipeline.cli.options import DATE_FORMAT, AsJson, Filters, command
 from ads_pipeline.cli.output import (
+    Column,
     OutputConsole,
     cell,
     count_of,
-    new_table,
+    fields_of,
+    table_of,
     write_csv,
     write_json,
     write_results,
     write_rows,
 )
-from ads_pipeline.cli.parsing import DateWindow, open_ledger, parse_customers, parse_queries
+from ads_pipeline.cli.parsing import open_ledger, parse_customers, parse_queries
 from ads_pipeline.errors import BadCommand, WarehouseUnavailable
 from ads_pipeline.pipeline.gaps import Gap
-from ads_pipeline.pipeline.readers import Readers
 from ads_pipeline.quoting import printable
 from ads_pipeline.settings import Settings
 
+if TYPE_CHECKING:
+    import duckdb
+
 DEFAULT_LIMIT: Final = 100
 ROWS_PER_FETCH: Final = 1000
+GAP_COLUMNS: Final = (
+    Column("customer", "customer_id"),
+    Column("days", "days"),
+    Column("gaps", "gaps"),
+    Column("because", "because", wrap=True),
+)
+FirstDay = Annotated[str | None, typer.Option(metavar=DATE_FORMAT, help="First expected logical date.")]
+LastDay = Annotated[str | None, typer.Option(metavar=DATE_FORMAT, help="Last expected logical date.")]
+warehouse: Final = typer.Typer(no_args_is_help=True, help="Query the warehouse, and list missing days.")
 
 
-class OutputFormat(StrEnum):
-    """The output format of query results."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedDays(Filters):
+    """The options that say which partitions are expected. The days are required."""
 
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
+    since: FirstDay = None
+    until: LastDay = None
 
 
-def query(settings: Settings, sql: str, *, form: OutputFormat, limit: int | None) -> None:
-    """Write the rows of a SELECT. Raises BadCommand with one line for invalid SQL."""
+@command(warehouse, "query")
+def query(
+    settings: Settings,
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT statement, in DuckDB's SQL.")],
+    *,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Show at most N rows. Default for a table: 100.")
+    ] = None,
+    as_json: AsJson = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Write CSV with a header line.")] = False,
+) -> None:
+    """Run a SELECT over the rows that are safe to read.
+
+    Each loaded query is a view with the query's name. The view "<query>_current" leaves out partitions that have a
+    newer accepted run which is not loaded yet.
+    """
+    from ads_pipeline.pipeline.readers import Readers  # noqa: PLC0415 - it loads DuckDB and Spark's client
+
+    if as_json and as_csv:
+        raise BadCommand("--json and --csv cannot be combined: choose one")
     with open_ledger(settings) as ledger:
         readers = Readers(
             states=ledger.states,
@@ -57,26 +88,27 @@ def query(settings: Settings, sql: str, *, form: OutputFormat, limit: int | None
     with connection, _translated(connection):
         connection.execute(_select(connection, sql))
         names = [str(column[0]) for column in connection.description or ()]
-        if form is OutputFormat.TABLE:
-            _write_limited(connection, names, DEFAULT_LIMIT if limit is None else limit)
-        elif form is OutputFormat.CSV:
-            write_csv(names, _rows(connection, limit))
-        else:
+        if as_json:
             _check_unique_names(names)
             write_json(dict(zip(names, map(_json_value, row), strict=True)) for row in _rows(connection, limit))
+        elif as_csv:
+            write_csv(names, _rows(connection, limit))
+        else:
+            _write_limited(connection, names, DEFAULT_LIMIT if limit is None else limit)
 
 
-def gaps(
-    settings: Settings,
-    *,
-    query: Sequence[str] | None,
-    customer: Sequence[str] | None,
-    days: DateWindow,
-    as_json: bool,
-) -> bool:
-    """Write the expected partitions that readers do not see; return whether there are any."""
-    names, given = parse_queries(query, settings), parse_customers(customer)
-    since, until = _expected_days(settings, days)
+@command(warehouse, "gaps")
+def gaps(settings: Settings, filters: ExpectedDays, *, as_json: AsJson = False) -> bool:
+    """List expected days that readers do not see, with the reason.
+
+    Every day is expected for every query and customer given, or else for every query of the query file and every
+    customer in the ledger. Days before the query file's start_date are not expected. Exit code: 0 without gaps,
+    else 1.
+    """
+    from ads_pipeline.pipeline.readers import Readers  # noqa: PLC0415 - as above
+
+    names, given = parse_queries(filters.query, settings), parse_customers(filters.customer)
+    since, until = _expected_days(settings, filters)
     source = settings.google_apis.source
     with open_ledger(settings) as ledger:
         customer_ids = given or ledger.states.customers(source)
@@ -92,20 +124,26 @@ def gaps(
     missing = sum(map(len, found.values()))
     expected = count_of(len(names) * len(customer_ids) * ((until - since).days + 1), "expected partition")
     summary = f"{missing:,} of {expected} missing" if missing else f"none of {expected} missing"
-    lines = (_fields(gap) for listed in found.values() for gap in listed)
-    write_results(lines, _gap_blocks(found), [summary], as_json=as_json)
+    rows = [
+        fields_of(gap.key, reason=gap.reason.name.lower(), because=gap.reason.value, detail=gap.detail)
+        for listed in found.values()
+        for gap in listed
+    ]
+    write_results(rows, _gap_blocks(found), [summary], as_json=as_json)
     return missing > 0
 
 
-def _select(connection: duckdb.DuckDBPyConnection, sql: str) -> duckdb.Statement:
+def _select(connection: "duckdb.DuckDBPyConnection", sql: str) -> "duckdb.Statement":
     """The single SELECT statement. COPY is refused because it could write into the warehouse directory."""
+    import duckdb  # noqa: PLC0415 - as above
+
     statements = connection.extract_statements(sql)
     if [each.type for each in statements] != [duckdb.StatementType.SELECT]:
         raise BadCommand("SQL: only one SELECT, DESCRIBE, SUMMARIZE or SHOW TABLES statement is allowed")
     return statements[0]
 
 
-def _rows(connection: duckdb.DuckDBPyConnection, limit: int | None) -> Iterator[tuple[Any, ...]]:
+def _rows(connection: "duckdb.DuckDBPyConnection", limit: int | None) -> Iterator[tuple[Any, ...]]:
     left = limit
     while left is None or left > 0:
         batch = connection.fetchmany(ROWS_PER_FETCH if left is None else min(ROWS_PER_FETCH, left))
@@ -115,7 +153,7 @@ def _rows(connection: duckdb.DuckDBPyConnection, limit: int | None) -> Iterator[
         left = None if left is None else left - len(batch)
 
 
-def _write_limited(connection: duckdb.DuckDBPyConnection, names: Sequence[str], limit: int) -> None:
+def _write_limited(connection: "duckdb.DuckDBPyConnection", names: Sequence[str], limit: int) -> None:
     rows = list(_rows(connection, limit + 1))
     write_rows(names, rows[:limit])
     more = "more than " if len(rows) > limit else ""
@@ -135,8 +173,10 @@ def _check_unique_names(names: Sequence[str]) -> None:
 
 
 @contextmanager
-def _translated(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+def _translated(connection: "duckdb.DuckDBPyConnection") -> Iterator[None]:
     """Translate DuckDB's errors, without its excerpt of the statement."""
+    import duckdb  # noqa: PLC0415 - as above
+
     try:
         yield
     except duckdb.OperationalError as error:
@@ -147,45 +187,42 @@ def _translated(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
         raise BadCommand(f"SQL: {_error_line(error)}") from error
 
 
-def _error_line(error: duckdb.Error) -> str:
+def _error_line(error: Exception) -> str:
     message = str(error).partition("\nLINE ")[0]
     return printable(" ".join(line.strip() for line in message.splitlines() if line.strip()), limit=500)
 
 
-def _views(connection: duckdb.DuckDBPyConnection) -> str:
+def _views(connection: "duckdb.DuckDBPyConnection") -> str:
     found = connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal ORDER BY 1").fetchall()
     return f"(views: {', '.join(name for (name,) in found)})" if found else "(nothing is loaded yet)"
 
 
-def _expected_days(settings: Settings, days: DateWindow) -> tuple[date, date]:
+def _expected_days(settings: Settings, filters: ExpectedDays) -> tuple[date, date]:
     """The window, cut to the days from the query file's start_date on."""
-    start = settings.google_apis.start_date
-    since, until = days.since or start, days.until or start
-    if until < start:
+    start, today, days = settings.google_apis.start_date, datetime.now(UTC).date(), filters.days
+    if days.since is None or days.until is None:
+        raise typer.BadParameter("give --since and --until, or --logical-date")
+    if days.until < start:
         raise BadCommand(
-            f"no day is expected before {start}, the start_date of {settings.queries_file}; --until is {until}"
+            f"no day is expected before {start}, the start_date of {settings.queries_file}; --until is {days.until}"
         )
-    return max(since, start), until
+    if days.until > today:
+        raise BadCommand(f"--until {days.until} is in the future: there is no data for that day yet")
+    return max(days.since, start), days.until
 
 
-def _fields(gap: Gap) -> dict[str, object]:
-    reason = {"reason": gap.reason.name.lower(), "because": gap.reason.value, "detail": gap.detail}
-    return asdict(gap.key) | reason
-
-
-def _gap_blocks(found: dict[str, list[Gap]]) -> Iterator[RenderableType]:
+def _gap_blocks(found: Mapping[str, Sequence[Gap]]) -> Iterator[RenderableType]:
     """One table per query, with one line per run of consecutive days with the same customer and reason."""
     for name, listed in found.items():
-        if not listed:
-            continue
-        table = new_table(customer="left", days="left", gaps="right", because="fold")
-        for group in _consecutive_gaps(listed):
-            first, last = group[0], group[-1]
-            span = str(first.key.logical_date) + (f" to {last.key.logical_date}" if len(group) > 1 else "")
-            detail = (first.detail or "").removeprefix(f"{first.key}/")
-            because = f"{first.reason}: {detail}" if detail else first.reason
-            table.add_row(cell(first.key.customer_id), cell(span), cell(f"{len(group):,}"), cell(because))
-        yield from (cell(name, style="bold"), table, Text(""))
+        yield from table_of(map(_gap_row, _consecutive_gaps(listed)), GAP_COLUMNS, title=name)
+
+
+def _gap_row(group: Sequence[Gap]) -> dict[str, object]:
+    first, last = group[0], group[-1]
+    days = str(first.key.logical_date) + (f" to {last.key.logical_date}" if len(group) > 1 else "")
+    detail = (first.detail or "").removeprefix(f"{first.key}/")
+    because = f"{first.reason}: {detail}" if detail else first.reason
+    return {"customer_id": first.key.customer_id, "days": days, "gaps": len(group), "because": because}
 
 
 def _consecutive_gaps(listed: Sequence[Gap]) -> Iterator[list[Gap]]:

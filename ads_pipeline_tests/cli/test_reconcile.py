@@ -12,6 +12,7 @@ from ads_pipeline_tests.cli.running import CommandLine, DemoCommandLine
 from ads_pipeline_tests.ledger.builders import accepted_runs, keys
 from ads_pipeline_tests.pipeline.builders import LocalDeployment, key, open_deployment, seal_run, visible_runs
 
+NOTHING_DIFFERS = "nothing differs in ad_group_daily, campaign_daily, keyword_daily, search_term_daily"
 UNREACHABLE_SPARK = {"ADS_PIPELINE_SPARK": "spark://127.0.0.1:1"}
 
 
@@ -27,7 +28,7 @@ def test_no_difference_starts_no_spark(demo_cli: DemoCommandLine) -> None:
     cli = CommandLine(home=demo_cli.home, more=UNREACHABLE_SPARK)
     for arguments in (("reconcile", "--plan"), ("reconcile",)):
         result = cli.process(*arguments)
-        assert (result.code, result.out, result.err) == (0, "nothing differs\n", "")
+        assert (result.code, result.out, result.err) == (0, f"{NOTHING_DIFFERS}\n", "")
 
 
 def test_plan_changes_nothing(empty_cli: CommandLine) -> None:
@@ -56,7 +57,7 @@ def test_plan_changes_nothing(empty_cli: CommandLine) -> None:
     }
     assert (as_json.code, as_json.err) == (1, "2 differences: 2 to load\n")
     other = cli.run("reconcile", "--plan", "--query", "ad_group_daily")
-    assert (other.code, other.lines) == (0, ["nothing differs"])
+    assert (other.code, other.lines) == (0, ["nothing differs in ad_group_daily"])
 
 
 def test_misspelt_query_is_refused(empty_cli: CommandLine) -> None:
@@ -93,7 +94,7 @@ def test_repairs_are_listed_and_the_rest_is_explained(empty_cli: CommandLine, de
     assert (repaired.code, repaired.err) == (0, "1 difference repaired\n")
     assert [(each["repair"], each["customer_id"]) for each in repaired.objects] == [("load", "2")]
     assert visible_runs(deployment) == {unloaded.key: "r1", lost.key: "r1"}
-    assert empty_cli.run("reconcile").lines == ["nothing differs"]
+    assert empty_cli.run("reconcile").lines == [NOTHING_DIFFERS]
     with EventReader.opened(f"sqlite:///{empty_cli.home / 'ledger.db'}") as events:
         event_types = {each.event.event_type for each in events.find_step_events(str(lost.key))}
     assert {"LoadFailed", "PartitionLoaded"} <= event_types
