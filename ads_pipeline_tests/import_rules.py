@@ -36,6 +36,7 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
         frozenset({"sqlalchemy"}),
         FOLDERS | {"settings", "raw", "ledger", "warehouse", "pipeline"},
     ),
+    "report": (frozenset(), FOLDERS | {"raw", "ledger", "pipeline"}),
     "demo": (frozenset(), FOLDERS | {"settings", "raw"}),
     "cli": (
         frozenset({"typer", "rich", "duckdb"}),
@@ -49,6 +50,7 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
             "warehouse",
             "pipeline",
             "doctor",
+            "report",
             "demo",
         },
     ),

@@ -7,6 +7,7 @@ import os
 import sys
 from importlib.metadata import version
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -76,6 +77,24 @@ def demo(settings: Settings) -> None:
     from ads_pipeline.cli.demo import run_demo  # noqa: PLC0415 - only this command needs it
 
     run_demo(settings)
+
+
+@command(app, "report")
+def report(
+    settings: Settings,
+    *,
+    output: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="The file to write. Default: report.html in the home.")
+    ] = None,
+) -> None:
+    """Write one HTML page that shows which days are safe to read, and what needs an operator.
+
+    The page shows each query's customers and days as a map, a work list with reasons and next commands, and rows and
+    cost over time. It needs no network.
+    """
+    from ads_pipeline.cli.report import write_report  # noqa: PLC0415 - only this command needs it
+
+    write_report(settings, output)
 
 
 @command(app, "doctor")

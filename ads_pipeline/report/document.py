@@ -1,0 +1,94 @@
+"""Writes the report as one HTML file that needs no other file and no network.
+
+The facts are gzip of JSON in base64, which the page unpacks. So 800,000 days fit in a few megabytes, and no text of
+the data can end the script element. `page.js` draws on a canvas and in SVG: it needs two shapes, which take fewer
+lines than a charting library's options.
+"""
+
+import base64
+import gzip
+import html
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib.resources import files
+from typing import Any, Final
+
+from ads_pipeline.domain.readability import CONDITIONS, READABLE_CONDITIONS, Condition
+from ads_pipeline.report.content import ReportContent
+
+# The color of each condition on light and on dark pages; they differ in brightness too.
+COLORS: Final[Mapping[Condition, tuple[str, str]]] = {
+    Condition.REJECTED: ("#c8402e", "#e5604d"),
+    Condition.MISSING: ("#f4a3a0", "#8f3b3a"),
+    Condition.LATE: ("#f7cf7a", "#8a6d1f"),
+    Condition.PARKED: ("#7a7f87", "#8d939c"),
+    Condition.HIDDEN: ("#8250a8", "#a371d6"),
+    Condition.REJECTED_RERUN: ("#e0a100", "#e3b341"),
+    Condition.IN_PROGRESS: ("#9ecae1", "#1f4f6b"),
+    Condition.READABLE: ("#4c9f70", "#3d8b60"),
+    Condition.RESTATED: ("#2f7fb8", "#3a86c8"),
+    Condition.NOT_EXPECTED: ("#eceef0", "#26292d"),
+}
+# The next command. {one} is the partition, {many} the options that select a range of days.
+COMMANDS: Final[Mapping[Condition, str]] = dict.fromkeys(Condition, "ads-pipeline state why {one}") | {
+    Condition.REJECTED: 'ads-pipeline state retry {many} --reason "…"',
+    Condition.MISSING: 'ads-pipeline state enqueue {many} --reason "…"',
+    Condition.READABLE: "",
+    Condition.RESTATED: "",
+    Condition.NOT_EXPECTED: "",
+}
+
+
+def render(content: ReportContent) -> str:
+    """Return the page."""
+    packed = gzip.compress(json.dumps(_encode(content), separators=(",", ":")).encode(), mtime=0)
+    parts = {
+        "/*STYLE*/": _read("page.css"),
+        "/*SUMMARY*/": html.escape(summarize(content)),
+        "/*CONTENT*/": base64.b64encode(packed).decode(),
+        "/*SCRIPT*/": _read("page.js"),
+    }
+    page = _read("page.html")
+    for placeholder, text in parts.items():
+        page = page.replace(placeholder, text, 1)
+    return page
+
+
+def summarize(content: ReportContent) -> str:
+    """One sentence: how many days need an operator, of how many."""
+    needed = sum(number for condition, number in content.counts.items() if CONDITIONS[condition].needs_operator)
+    readable = sum(content.counts[condition] for condition in READABLE_CONDITIONS)
+    expected = sum(content.counts.values()) - content.counts[Condition.NOT_EXPECTED]
+    need = f"{needed:,} {'day needs' if needed == 1 else 'days need'} you. " if needed else "No day needs you. "
+    at = f"{content.generated_at:%Y-%m-%d %H:%M} UTC"
+    return f"{need}Readers see {readable:,} of {expected:,} expected days of {content.source}, as of {at}."
+
+
+def _encode(content: ReportContent) -> dict[str, Any]:
+    return {
+        "source": content.source,
+        "generated_at": int(content.generated_at.timestamp()),
+        "first_day": content.first_day.isoformat(),
+        "days": content.days,
+        "conditions": [
+            {
+                "name": condition,
+                "label": text.label,
+                "meaning": text.meaning,
+                "needs_you": text.needs_operator,
+                "rank": rank,
+                "command": COMMANDS[condition],
+                "light": COLORS[condition][0],
+                "dark": COLORS[condition][1],
+            }
+            for rank, (condition, text) in enumerate(CONDITIONS.items())
+        ],
+        "customers": [{"id": customer, "currency": currency} for customer, currency in content.customers],
+        "reasons": content.reasons,
+        "queries": [asdict(query) for query in content.queries],
+    }
+
+
+def _read(name: str) -> str:
+    return files("ads_pipeline.report").joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,130 @@
+"""The condition of a day, from the facts that the ledger records."""
+
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ads_pipeline.domain.readability import (
+    CONDITIONS,
+    READABLE_CONDITIONS,
+    Condition,
+    DayFacts,
+    Expectation,
+    find_condition,
+)
+from ads_pipeline.domain.transitions import Outcome, Status
+
+DAY = date(2026, 1, 10)
+EXPECTED = Expectation(first_day=date(2026, 1, 1), due_after=timedelta(hours=12))
+DUE = datetime(2026, 1, 11, 12, tzinfo=UTC)
+ACCEPTED = DayFacts(
+    customer_id="1",
+    logical_date=DAY,
+    status=Status.SUCCESS,
+    attempt_count=1,
+    record_count=2,
+    updated_at=DUE,
+    is_published=True,
+    demotion_pending=False,
+    has_unjudged_run=False,
+    newest_outcome=None,
+    newest_error_class=None,
+    newest_message=None,
+    newest_judged_at=None,
+    is_restated=False,
+    withdrawn_by=None,
+)
+FAILED = ACCEPTED._replace(
+    status=Status.FAILED, is_published=False, newest_outcome=Outcome.REJECTED, newest_error_class="contract"
+)
+PENDING = ACCEPTED._replace(status=Status.PENDING, is_published=False, attempt_count=0)
+
+
+@pytest.mark.parametrize(
+    ("facts", "condition"),
+    [
+        (ACCEPTED, Condition.READABLE),
+        (ACCEPTED._replace(is_restated=True), Condition.RESTATED),
+        (ACCEPTED._replace(is_restated=True, newest_outcome=Outcome.ACCEPTED), Condition.RESTATED),
+        (ACCEPTED._replace(is_restated=True, newest_outcome=Outcome.REJECTED), Condition.REJECTED_RERUN),
+        (ACCEPTED._replace(newest_outcome=Outcome.REJECTED), Condition.REJECTED_RERUN),
+        (ACCEPTED._replace(is_published=False), Condition.IN_PROGRESS),
+        (ACCEPTED._replace(demotion_pending=True), Condition.HIDDEN),
+        (FAILED, Condition.REJECTED),
+        (FAILED._replace(newest_error_class="demoted"), Condition.HIDDEN),
+        (PENDING._replace(has_unjudged_run=True), Condition.IN_PROGRESS),
+        (PENDING._replace(withdrawn_by="ana", attempt_count=1), Condition.HIDDEN),
+        (PENDING._replace(attempt_count=2), Condition.LATE),
+        (PENDING, Condition.LATE),
+        (None, Condition.LATE),
+    ],
+)
+def test_condition_of_recorded_facts(facts: DayFacts | None, condition: Condition) -> None:
+    """Each combination of state, publication and last verdict has one condition."""
+    assert find_condition(facts, DAY, EXPECTED, is_parked=False, now=DUE) is condition
+
+
+@pytest.mark.parametrize(
+    ("now", "condition"),
+    [
+        (DUE - timedelta(microseconds=1), Condition.NOT_EXPECTED),
+        (DUE, Condition.LATE),
+        (datetime(2026, 1, 13, 23, 59, tzinfo=UTC), Condition.LATE),
+        (datetime(2026, 1, 14, tzinfo=UTC), Condition.MISSING),
+    ],
+)
+def test_absent_day_is_late_from_its_deadline_and_missing_once_it_is_not_fresh(
+    now: datetime, condition: Condition
+) -> None:
+    """Before the deadline it is not expected."""
+    assert find_condition(None, DAY, EXPECTED, is_parked=False, now=now) is condition
+
+
+def test_day_before_the_first_sealed_day_is_not_expected() -> None:
+    """Not even after a long time, and not when the account is parked."""
+    day = EXPECTED.first_day - timedelta(days=1)
+    for is_parked in (False, True):
+        condition = find_condition(None, day, EXPECTED, is_parked=is_parked, now=DUE + timedelta(days=400))
+        assert condition is Condition.NOT_EXPECTED
+
+
+def test_parking_explains_only_days_that_are_due_and_absent() -> None:
+    """A readable day of a parked account stays readable."""
+    assert find_condition(None, DAY, EXPECTED, is_parked=True, now=DUE) is Condition.PARKED
+    assert find_condition(ACCEPTED, DAY, EXPECTED, is_parked=True, now=DUE) is Condition.READABLE
+
+
+@pytest.mark.invariant("W3")
+@given(
+    facts=st.builds(
+        DayFacts,
+        customer_id=st.just("1"),
+        logical_date=st.just(DAY),
+        status=st.sampled_from(Status),
+        attempt_count=st.integers(0, 3),
+        record_count=st.none(),
+        updated_at=st.just(DUE),
+        is_published=st.booleans(),
+        demotion_pending=st.booleans(),
+        has_unjudged_run=st.booleans(),
+        newest_outcome=st.none() | st.sampled_from(Outcome),
+        newest_error_class=st.none() | st.sampled_from(["contract", "demoted"]),
+        newest_message=st.none(),
+        newest_judged_at=st.none(),
+        is_restated=st.booleans(),
+        withdrawn_by=st.none() | st.just("ana"),
+    ),
+    is_parked=st.booleans(),
+)
+def test_readable_conditions_are_exactly_published_successes(facts: DayFacts, is_parked: bool) -> None:
+    """Whatever else holds, a day is shown as readable exactly when readers see rows of it."""
+    condition = find_condition(facts, DAY, EXPECTED, is_parked=is_parked, now=DUE + timedelta(days=9))
+    is_readable = facts.status is Status.SUCCESS and facts.is_published and not facts.demotion_pending
+    assert (condition in READABLE_CONDITIONS) == is_readable
+
+
+def test_every_condition_has_a_text() -> None:
+    """The texts are in the order of urgency in which the report sorts its work list."""
+    assert list(CONDITIONS) == list(Condition)

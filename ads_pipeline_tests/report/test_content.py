@@ -1,0 +1,144 @@
+"""The facts of the report, read from a ledger with one day in each condition."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.readability import CONDITIONS, Condition
+from ads_pipeline.domain.transitions import Action
+from ads_pipeline.ledger.control.retry_queue import Parking
+from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.report.content import LETTERS, QueryContent, ReportContent, ReportReader
+from ads_pipeline_tests.ledger.builders import (
+    acceptance,
+    action_request,
+    key,
+    publish_runs,
+    record_verdict,
+    registered_runs,
+    rejection,
+    run,
+)
+
+FIRST, LAST = key(day=1).logical_date, key(day=12).logical_date
+NOW = datetime(2026, 2, 13, 13, tzinfo=UTC)
+CUSTOMER, PARKED = "1234567890", "77"
+
+
+def accept(ledger: Ledger, partition: PartitionKey, *run_ids: str) -> None:
+    for each in registered_runs(ledger, partition, *run_ids):
+        record_verdict(ledger, acceptance(each))
+
+
+def fill(ledger: Ledger) -> dict[int, Condition]:
+    """Bring one day of the customer into each condition, and return the conditions by day."""
+    readable, restated, rerun, rejected, demoted, withdrawn, unjudged, unloaded = (key(day=n) for n in range(1, 9))
+    for partition in (readable, restated, rerun, demoted, withdrawn):
+        accept(ledger, partition, "r1")
+        publish_runs(ledger, run(partition, "r1"))
+    accept(ledger, restated, "r2")
+    publish_runs(ledger, run(restated, "r2"))
+    record_verdict(ledger, rejection(registered_runs(ledger, rerun, "r2")[0], "clicks are negative"))
+    record_verdict(ledger, rejection(registered_runs(ledger, rejected, "r1")[0], "a line is cut off"))
+    demotion = rejection(run(demoted, "r1"), "demoted by ana", validation_id="d")
+    record_verdict(ledger, replace(demotion, error_class="demoted"))
+    ledger.actions.execute(Action.WITHDRAW, [withdrawn], action_request("withdraw"))
+    registered_runs(ledger, unjudged, "r1")
+    accept(ledger, unloaded, "r1")
+    registered_runs(ledger, key(PARKED, day=1), "r1")
+    parking = Parking(source="google_ads", scope="customer", name=PARKED, error_class="permission_denied", why="no")
+    ledger.actions.park(parking, action_request("park"))
+    return {
+        1: Condition.READABLE,
+        2: Condition.RESTATED,
+        3: Condition.REJECTED_RERUN,
+        4: Condition.REJECTED,
+        5: Condition.HIDDEN,
+        6: Condition.HIDDEN,
+        7: Condition.IN_PROGRESS,
+        8: Condition.IN_PROGRESS,
+        9: Condition.MISSING,
+        10: Condition.LATE,
+        11: Condition.LATE,
+        12: Condition.LATE,
+    }
+
+
+def read(ledger: Ledger, now: datetime = NOW) -> ReportContent:
+    reader = ReportReader(
+        ledger=ledger,
+        source="google_ads",
+        sum_per_day=lambda _query, _column, _since, _until: {(CUSTOMER, FIRST): 2_500_000},
+        currency_of=lambda partition: f"currency of {partition}",
+    )
+    return reader.read(["campaign_daily"], since=FIRST - timedelta(days=30), until=LAST, now=now)
+
+
+def conditions(content: QueryContent, customer: int) -> list[Condition]:
+    letters = {letter: condition for condition, letter in LETTERS.items()}
+    return [letters[letter] for letter in content.cells[customer]]
+
+
+def test_each_day_has_the_condition_that_the_ledger_records(ledger: Ledger) -> None:
+    """Days before the first sealed day are left out, and the counts add up."""
+    expected = fill(ledger)
+    content = read(ledger)
+    assert (content.first_day, content.days) == (FIRST, 12)
+    assert [customer for customer, _currency in content.customers] == [CUSTOMER, PARKED]
+    assert conditions(content.queries[0], 0) == [expected[day] for day in range(1, 13)]
+    assert conditions(content.queries[0], 1) == [Condition.IN_PROGRESS, *[Condition.PARKED] * 11]
+    assert sum(content.counts.values()) == 24
+    assert content.counts[Condition.PARKED] == 11
+
+
+def test_each_day_that_needs_an_operator_has_a_note(ledger: Ledger) -> None:
+    """The note has the reason, the time, the number of attempts and the operator."""
+    fill(ledger)
+    content = read(ledger)
+    query = content.queries[0]
+    needed = {
+        f"{customer},{day}"
+        for customer in (0, 1)
+        for day, condition in enumerate(conditions(query, customer))
+        if CONDITIONS[condition].needs_operator
+    }
+    assert query.notes.keys() == needed
+    reasons = {day: content.reasons[query.notes[f"0,{day - 1}"].reason] for day in (3, 4, 5, 6, 9)}
+    assert reasons == {
+        3: "clicks are negative",
+        4: "a line is cut off",
+        5: "demoted by ana",
+        6: "withdrawn",
+        9: "no run arrived",
+    }
+    assert (query.notes["0,5"].operator, query.notes["0,2"].attempts) == (action_request().operator, 2)
+    assert query.notes["0,8"].since == int(datetime(2026, 2, 10, 12, tzinfo=UTC).timestamp())
+    assert content.reasons[query.notes["1,5"].reason] == f"customer {PARKED} is parked: no"
+
+
+def test_rows_and_cost_are_those_that_readers_see(ledger: Ledger) -> None:
+    """They are differences from the day before. A day without readable rows has none."""
+    fill(ledger)
+    query = read(ledger).queries[0]
+    assert query.rows == [[3, 0, 0] + [None] * 9, [None] * 12]
+    assert query.cost == [[2] + [None] * 11, [None] * 12]
+
+
+def test_restatements_show_the_rows_before_and_after(ledger: Ledger) -> None:
+    """Only days that were loaded again with another run are listed."""
+    fill(ledger)
+    ((customer, day, _at, before, after),) = read(ledger).queries[0].restatements
+    assert (customer, day, before, after) == (0, 1, 3, 3)
+
+
+def test_currency_is_that_of_the_newest_readable_day(ledger: Ledger) -> None:
+    """A customer without readable days has none."""
+    fill(ledger)
+    assert read(ledger).customers == [(CUSTOMER, f"currency of {key(day=3)}"), (PARKED, "")]
+
+
+def test_empty_ledger_has_an_empty_report(ledger: Ledger) -> None:
+    """It has no customers and no days that need anybody."""
+    content = read(ledger)
+    assert content.customers == []
+    assert sum(content.counts.values()) == 0
