@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from ads_pipeline.domain.readability import CONDITIONS
 from ads_pipeline.domain.transitions import TRANSITIONS, Action, Status, Transition
 from ads_pipeline.pipeline.gaps import GapReason
 from ads_pipeline.settings import VARIABLES
@@ -55,6 +56,15 @@ def test_every_gap_reason_is_explained() -> None:
     """docs/operating.md explains each reason that `warehouse gaps` prints."""
     explained = re.findall(r"^\| ([^|]+) \|", PAGES["docs/operating.md"], re.MULTILINE)
     assert [reason.value for reason in GapReason if reason.value not in explained] == []
+
+
+def test_conditions_table_matches_the_code() -> None:
+    """docs/operating.md has each condition of a day with its meaning, and whether it needs an operator."""
+    rows = [
+        f"| {text.label} | {'yes' if text.needs_operator else 'no'} | {text.meaning} |"
+        for text in CONDITIONS.values()
+    ]
+    assert "\n".join(rows) in PAGES["docs/operating.md"]
 
 
 def test_make_targets_exist() -> None:
