@@ -188,11 +188,12 @@ def write_results(
     notes: Iterable[object],
     *,
     as_json: bool,
-    wrap_notes: bool = False,
+    wrap_notes: bool = True,
 ) -> None:
     """Write JSON lines, with the notes on standard error, or else the blocks and below them the notes.
 
-    Notes are formatted last, so they may count what was written. Wrapped notes cannot be copied as commands.
+    Notes are read last, so they may count what was written. A note that starts with two spaces is to be copied into a
+    command: it is not wrapped.
     """
     if as_json:
         write_json(lines)
@@ -202,7 +203,7 @@ def write_results(
     for block in blocks:
         console.print(block)
     for note in notes:
-        console.print(cell(note), soft_wrap=not wrap_notes)
+        console.print(cell(note), soft_wrap=not wrap_notes or str(note).startswith("  "))
 
 
 def write_list(rows: Sequence[Fields], columns: Sequence[Column], notes: Iterable[object], *, as_json: bool) -> None:

@@ -3,31 +3,30 @@
 Imports neither Spark nor DuckDB, for a fast start.
 """
 
-import os
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
-from itertools import chain, groupby, starmap
-from typing import Annotated, Final
+from itertools import groupby
+from typing import Annotated, Any, Final, Self
 
 import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from ads_pipeline.cli.options import DATE_FORMAT, AsJson, Customers, Queries
+from ads_pipeline.cli.options import DATE_FORMAT, AsJson, Filters, command
 from ads_pipeline.cli.output import (
-    OutputConsole,
+    Column,
+    Fields,
     cell,
     count_of,
-    format_instant,
-    iso_instant,
-    new_table,
+    fields_of,
+    table_of,
     terminal_progress,
     write_results,
 )
-from ads_pipeline.cli.parsing import is_selected, open_ledger, parse_filter
+from ads_pipeline.cli.parsing import is_selected, open_ledger
 from ads_pipeline.domain.partition import Run
 from ads_pipeline.domain.transitions import Outcome
 from ads_pipeline.errors import RunDamaged, RunNotSealed, UnsafePath
@@ -35,18 +34,24 @@ from ads_pipeline.ledger.values import StateFilter
 from ads_pipeline.raw.discovery import DamagedRun
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import Seal
-from ads_pipeline.settings import Settings, read_settings
+from ads_pipeline.settings import Settings
 
-WIDE_COLUMNS: Final = 120  # columns; narrower tables leave out the extraction time
 DEFAULT_DAYS: Final = 31
-Unjudged = Annotated[bool, typer.Option("--unjudged", help="Only runs that have no verdict yet.")]
+COLUMNS: Final = (
+    Column("day", "logical_date"),
+    Column("run", "run_id", wrap=True),
+    Column("rows", lambda row: Text("damaged", style="red") if row["damage"] else row["record_count"]),
+    Column("bytes", lambda row: row.get("payload_bytes")),
+    Column("v", lambda row: row.get("schema_version")),
+    Column("ledger", "ledger"),
+    Column("extracted", lambda row: row.get("extracted_at"), from_width=120),
+)
 FirstDay = Annotated[
-    str | None,
-    typer.Option("--since", metavar=DATE_FORMAT, help="First logical date. Default: 30 days before the last one."),
+    str | None, typer.Option(metavar=DATE_FORMAT, help="First logical date. Default: 30 days before the last one.")
 ]
-LastDay = Annotated[
-    str | None, typer.Option("--until", metavar=DATE_FORMAT, help="Last logical date. Default: today.")
-]
+LastDay = Annotated[str | None, typer.Option(metavar=DATE_FORMAT, help="Last logical date. Default: today.")]
+Unjudged = Annotated[bool, typer.Option("--unjudged", help="Only runs that have no verdict yet.")]
+Verdicts = Mapping[Run, tuple[Outcome | None, bool]]
 raw_runs: Final = typer.Typer(no_args_is_help=True, help="List raw runs, and verify them against their seals.")
 
 
@@ -60,13 +65,20 @@ class RunLedgerState(StrEnum):
     UNREGISTERED = "unregistered"
 
 
-COLOURS: Final = {
-    RunLedgerState.CURRENT: "green",
-    RunLedgerState.REJECTED: "red",
-    RunLedgerState.AWAITING: "yellow",
-    RunLedgerState.UNREGISTERED: "yellow",
-}
-Verdicts = Mapping[Run, tuple[Outcome | None, bool]]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFilters(Filters):
+    """The options that select sealed runs."""
+
+    since: FirstDay = None
+    until: LastDay = None
+    unjudged: Unjudged = False
+
+    def in_window(self) -> Self:
+        """The same options with the first and the last day, by default the last 31 days."""
+        days = self.days
+        last = days.until or max(datetime.now(UTC).date(), days.since or date.min)
+        first = days.since or last - timedelta(days=DEFAULT_DAYS - 1)
+        return replace(self, since=str(first), until=str(last), logical_date=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,106 +92,58 @@ class SkippedRuns(Container[Run]):
         return isinstance(run, Run) and (not is_selected(run.key, self.selection) or run in self.judged)
 
 
-def list_runs(settings: Settings, selection: StateFilter, *, unjudged: bool, as_json: bool) -> bool:
+@command(raw_runs, "list")
+def list_runs(settings: Settings, filters: RunFilters, *, as_json: AsJson = False) -> None:
     """List sealed runs (by default of the last 31 days) with their state in the ledger.
 
     "ledger" is current (the run readers should get), accepted, rejected, awaiting verdict, or unregistered. "v" is
     the schema version. Damaged runs and invalid directory names are listed below with the reason. Payloads are not
     read.
     """
-    verdicts, tally = _verdicts(settings, selection), Tally()
-    runs = tally.count(_find_runs(settings, selection, verdicts, unjudged=unjudged), verdicts)
-    lines = chain(starmap(_run_fields, runs), (_run_fields(damage) for damage in tally.invalid_names))
-    write_results(lines, _run_blocks(runs, tally.invalid_names), [tally], as_json=as_json)
-    return False
+    filters, counts = filters.in_window(), Counter[str]()
+    verdicts = _read_verdicts(settings, filters)
+    rows = _list_rows(_find_runs(settings, filters, verdicts), verdicts, counts)
+    notes = (_summarize(counts, filters) for _once in "1")  # evaluated after the rows are counted
+    if as_json:
+        write_results(rows, (), notes, as_json=True)
+    else:
+        write_results((), _list_blocks(rows), notes, as_json=False)
 
 
-def verify(settings: Settings, selection: StateFilter, *, unjudged: bool, as_json: bool) -> bool:
+@command(raw_runs, "verify")
+def verify(settings: Settings, filters: RunFilters, *, as_json: AsJson = False) -> bool:
     """Read the payloads of sealed runs and compare every byte with the seal.
 
     It lists each damaged run with the reason. Exit code: 0 when no run is damaged, else 1; an invalid directory name
     counts as damage.
     """
-    verdicts = _verdicts(settings, selection) if unjudged else {}
-    raw, found = RawRuns(settings.raw_root), list(_find_runs(settings, selection, verdicts, unjudged=unjudged))
+    filters = filters.in_window()
+    verdicts = _read_verdicts(settings, filters) if filters.unjudged else {}
+    raw, found = RawRuns(settings.raw_root), list(_find_runs(settings, filters, verdicts))
     damaged = []
     with terminal_progress()("verifying", len(found)) as advance:
         for each in found:
             damage = _verify_run(raw, each)
-            damaged += [] if damage is None else [damage]
+            damaged += [] if damage is None else [_run_fields(damage)]
             advance(1)
-    number = f"{len(damaged):,}" if damaged else "none"
-    summary = f"{number} of {count_of(len(found), 'sealed run')} damaged"
-    write_results(map(_run_fields, damaged), _damage_blocks(damaged), [summary], as_json=as_json)
+    summary = f"{f'{len(damaged):,}' if damaged else 'none'} of {count_of(len(found), 'sealed run')} damaged"
+    write_results(
+        damaged,
+        _damage_blocks(damaged),
+        [summary if found else f"{summary}: no sealed run matches {filters}"],
+        as_json=as_json,
+    )
     return bool(damaged)
 
 
-def _add_command(name: str, function: Callable[..., bool]) -> None:
-    """Add a command with the filter options. It calls the function and exits with code 1 when that returns True."""
-
-    @raw_runs.command(name, help=function.__doc__)
-    def command(
-        *,
-        customer: Customers = None,
-        query: Queries = None,
-        since: FirstDay = None,
-        until: LastDay = None,
-        unjudged: Unjudged = False,
-        as_json: AsJson = False,
-    ) -> None:
-        settings = read_settings(os.environ)
-        given = parse_filter(settings, customer=customer, query=query, since=since, until=until)
-        last = given.until or max(datetime.now(UTC).date(), given.since or date.min)
-        first = given.since or last - timedelta(days=DEFAULT_DAYS - 1)
-        if function(settings, replace(given, since=first, until=last), unjudged=unjudged, as_json=as_json):
-            raise typer.Exit(1)
-
-
-_add_command("list", list_runs)
-_add_command("verify", verify)
-
-
-class Tally:
-    """Counts runs while they are listed, and collects directories with invalid names."""
-
-    def __init__(self) -> None:
-        self.invalid_names: list[DamagedRun] = []
-        self._counts: Counter[RunLedgerState] = Counter()
-        self._damaged = 0
-
-    def count(
-        self, found: Iterable[Seal | DamagedRun], verdicts: Verdicts
-    ) -> Iterator[tuple[Seal | DamagedRun, RunLedgerState]]:
-        for each in found:
-            if each.run is None:
-                self.invalid_names.append(each)
-                continue
-            verdict = _ledger_verdict(verdicts.get(each.run))
-            self._counts[verdict] += 1
-            self._damaged += isinstance(each, DamagedRun)
-            yield each, verdict
-
-    def __str__(self) -> str:
-        parts = ", ".join(
-            f"{self._counts[verdict]:,} {verdict}" for verdict in RunLedgerState if self._counts[verdict]
-        )
-        runs = count_of(self._counts.total(), "sealed run") + (f": {parts}" if parts else "")
-        damaged = [f"{self._damaged:,} damaged"] if self._damaged else []
-        invalid_names = (
-            [f"{count_of(len(self.invalid_names), 'path')} with an invalid name"] if self.invalid_names else []
-        )
-        return "; ".join([runs, *damaged, *invalid_names])
-
-
-def _verdicts(settings: Settings, selection: StateFilter) -> Verdicts:
+def _read_verdicts(settings: Settings, filters: RunFilters) -> Verdicts:
     with open_ledger(settings) as ledger:
-        return ledger.runs.last_verdicts(selection)
+        return ledger.runs.last_verdicts(filters.select(settings))
 
 
-def _find_runs(
-    settings: Settings, selection: StateFilter, verdicts: Verdicts, *, unjudged: bool
-) -> Iterator[Seal | DamagedRun]:
-    judged = {run for run, (outcome, _current) in verdicts.items() if outcome is not None} if unjudged else ()
+def _find_runs(settings: Settings, filters: RunFilters, verdicts: Verdicts) -> Iterator[Seal | DamagedRun]:
+    selection = filters.select(settings)
+    judged = {run for run, (outcome, _current) in verdicts.items() if outcome is not None} if filters.unjudged else ()
     return RawRuns(settings.raw_root).find_runs(
         source=settings.google_apis.source,
         since=selection.since or date.min,
@@ -198,7 +162,31 @@ def _verify_run(raw: RawRuns, found: Seal | DamagedRun) -> DamagedRun | None:
     return None
 
 
-def _ledger_verdict(verdict: tuple[Outcome | None, bool] | None) -> RunLedgerState:
+def _list_rows(found: Iterable[Seal | DamagedRun], verdicts: Verdicts, counts: Counter[str]) -> Iterator[Fields]:
+    """Yield and count the runs, then the directories with an invalid name."""
+    invalid_names = []
+    for each in found:
+        if each.run is None:
+            invalid_names.append(_run_fields(each))
+            continue
+        state = _ledger_state(verdicts.get(each.run))
+        counts[state] += 1
+        counts["damaged"] += isinstance(each, DamagedRun)
+        yield _run_fields(each) | {"ledger": state}
+    counts["invalid"] = len(invalid_names)
+    yield from invalid_names
+
+
+def _summarize(counts: Counter[str], filters: RunFilters) -> str:
+    states = [f"{counts[state]:,} {state}" for state in RunLedgerState if counts[state]]
+    runs = filters.count(sum(counts[state] for state in RunLedgerState), "sealed run")
+    parts = [": ".join([runs, *([", ".join(states)] if states else [])])]
+    parts += [f"{counts['damaged']:,} damaged"] if counts["damaged"] else []
+    parts += [f"{count_of(counts['invalid'], 'path')} with an invalid name"] if counts["invalid"] else []
+    return "; ".join(parts)
+
+
+def _ledger_state(verdict: tuple[Outcome | None, bool] | None) -> RunLedgerState:
     match verdict:
         case None:
             return RunLedgerState.UNREGISTERED
@@ -210,47 +198,26 @@ def _ledger_verdict(verdict: tuple[Outcome | None, bool] | None) -> RunLedgerSta
             return RunLedgerState.CURRENT if is_current else RunLedgerState.ACCEPTED
 
 
-def _group_title(found: Seal | DamagedRun) -> str:
-    return "" if found.run is None else f"{found.run.key.customer_id} {found.run.key.query_name}"
-
-
-def _run_blocks(
-    runs: Iterable[tuple[Seal | DamagedRun, RunLedgerState]], invalid_names: Iterable[DamagedRun]
-) -> Iterator[RenderableType]:
+def _list_blocks(rows: Iterable[Fields]) -> Iterator[RenderableType]:
     """A table for each customer and query, each with the problems of its damaged runs; then the invalid names."""
-    wide = {"extracted": "left"} if OutputConsole().width >= WIDE_COLUMNS else {}
-    for title, group in groupby(runs, lambda each: _group_title(each[0])):
+    for title, group in groupby(
+        rows, lambda row: f"{row['customer_id']} {row['query_name']}" if "run_id" in row else ""
+    ):
         members = list(group)
-        table = new_table(day="left", run="fold", rows="right", bytes="right", v="left", ledger="left", **wide)
-        for found, state in members:
-            table.add_row(*_run_cells(found, state)[: len(table.columns)])
-        yield from (cell(title, style="bold"), table, Text(""))
-        yield from _damage_blocks(found for found, _state in members if isinstance(found, DamagedRun))
-    yield from _damage_blocks(invalid_names)
+        yield from table_of(members, COLUMNS, title=title) if title else ()
+        yield from _damage_blocks(members)
 
 
-def _run_cells(found: Seal | DamagedRun, state: RunLedgerState) -> list[Text]:
-    run, ledger_state = found.run, cell(state, style=COLOURS.get(state, ""))
-    name = [cell(run and run.key.logical_date), cell(run and run.run_id)]
-    if isinstance(found, DamagedRun):
-        return [*name, cell("damaged", style="red"), Text(""), Text(""), ledger_state]
-    size = None if found.payload_bytes is None else f"{found.payload_bytes:,}"
-    facts = cell(f"{found.record_count:,}"), cell(size), cell(found.facts.schema_version)
-    return [*name, *facts, ledger_state, cell(format_instant(found.facts.extracted_at))]
+def _damage_blocks(rows: Iterable[Fields]) -> Iterator[RenderableType]:
+    for row in rows:
+        if row["damage"]:
+            yield from (cell(f"{row['path']}: {row['damage']}"), Text(""))
 
 
-def _damage_blocks(damaged: Iterable[DamagedRun]) -> Iterator[RenderableType]:
-    for damage in damaged:
-        yield from (cell(f"{damage.path}: {damage.problem}"), Text(""))
-
-
-def _run_fields(found: Seal | DamagedRun, state: RunLedgerState | None = None) -> dict[str, object]:
+def _run_fields(found: Seal | DamagedRun) -> dict[str, Any]:
     """The fields of a sealed run; for a damaged one only its path and the problem."""
-    fields: dict[str, object] = {} if found.run is None else asdict(found.run.key) | {"run_id": found.run.run_id}
+    fields = {} if found.run is None else fields_of(found.run)
     if isinstance(found, DamagedRun):
-        fields |= {"path": found.path, "damage": found.problem}
-    else:
-        facts = asdict(found.facts) | {"extracted_at": iso_instant(found.facts.extracted_at)}
-        counts = {name: getattr(found, name) for name in ("record_count", "payload_bytes", "payload_sha256")}
-        fields |= {"path": found.run.path, "damage": None} | counts | facts
-    return fields | ({} if state is None else {"ledger": state})
+        return fields | {"path": found.path, "damage": found.problem}
+    counts = {name: getattr(found, name) for name in ("record_count", "payload_bytes", "payload_sha256")}
+    return fields | {"path": found.run.path, "damage": None} | counts | asdict(found.facts)

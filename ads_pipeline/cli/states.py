@@ -127,7 +127,7 @@ def publish(settings: Settings) -> None:
         ).store_changes(status_table, now=datetime.now(UTC))
         written = write_status_file(status_table.read_all(), settings.status_file)
     summary = f"{count_of(written, 'row')} in {settings.status_file}; {swept:,} changed since the last sweep"
-    write_results((), (), [summary], as_json=False)
+    write_results((), (), [summary], as_json=False, wrap_notes=False)
 
 
 def state_fields(state: PartitionState, current: PartitionStaleness) -> dict[str, object]:
