@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import dagster as dg
+import sqlalchemy as sa
 from dagster_pyspark import PySparkResource
 
 from ads_pipeline.ledger.control.control_actions import ControlActions
@@ -57,6 +58,7 @@ def build_definitions(
         sensors=sensors,
         schedules=schedules,
         resources={
+            "ledger_engine": _build_ledger_engine(resolved),
             "run_resources": _build_run_resources(resolved, source_factory),
             "sensor_resources": _build_sensor_resources(resolved, source_factory),
             "control_actions": _build_control_actions(resolved),
@@ -69,31 +71,48 @@ def build_definitions(
 
 
 # They are not configurable resources, because Dagster would show the password in the database URL.
+def _build_ledger_engine(settings: Settings) -> dg.ResourceDefinition:
+    @dg.resource(description="The one connection pool on the ledger's database.")
+    def ledger_engine(_context: dg.InitResourceContext) -> Iterator[sa.Engine]:
+        with resources.open_ledger_engine(settings) as engine:
+            yield engine
+
+    return ledger_engine
+
+
 def _build_run_resources(settings: Settings, source_factory: SourceFactory) -> dg.ResourceDefinition:
-    @dg.resource(description="Ledger, raw runs and warehouse for runs, with write access under the lease of the run.")
+    @dg.resource(
+        required_resource_keys={"ledger_engine"},
+        description="Ledger, raw runs and warehouse for runs, with write access under the lease of the run.",
+    )
     def run_resources(context: dg.InitResourceContext) -> Iterator[RunResources]:
         if context.run is None:
             raise dg.DagsterInvariantViolationError("run_resources can be opened only in a run")
-        with resources.open_run_resources(settings, build_event_origin(context.run), source_factory) as opened:
+        engine, origin = context.resources.ledger_engine, build_event_origin(context.run)
+        with resources.open_run_resources(settings, engine, origin, source_factory) as opened:
             yield opened
 
     return run_resources
 
 
 def _build_sensor_resources(settings: Settings, source_factory: SourceFactory) -> dg.ResourceDefinition:
-    @dg.resource(description="Ledger and raw runs for sensors: read access, and the log of completed runs.")
-    def sensor_resources(_context: dg.InitResourceContext) -> Iterator[SensorResources]:
-        with resources.open_sensor_resources(settings, source_factory) as opened:
-            yield opened
+    @dg.resource(
+        required_resource_keys={"ledger_engine"},
+        description="Ledger and raw runs for sensors: read access, and the log of completed runs.",
+    )
+    def sensor_resources(context: dg.InitResourceContext) -> SensorResources:
+        return resources.build_sensor_resources(settings, context.resources.ledger_engine, source_factory)
 
     return sensor_resources
 
 
 def _build_control_actions(settings: Settings) -> dg.ResourceDefinition:
-    @dg.resource(description="Control actions on partitions, such as requeue. They cannot record a verdict.")
-    def control_actions(_context: dg.InitResourceContext) -> Iterator[ControlActions]:
-        settings.home.mkdir(parents=True, exist_ok=True)
-        with Ledger.opened(settings.database_url, tenancy=settings.tenancy) as ledger:
+    @dg.resource(
+        required_resource_keys={"ledger_engine"},
+        description="Control actions on partitions, such as requeue. They cannot record a verdict.",
+    )
+    def control_actions(context: dg.InitResourceContext) -> Iterator[ControlActions]:
+        with Ledger.running(context.resources.ledger_engine, tenancy=settings.tenancy) as ledger:
             yield ledger.actions
 
     return control_actions

@@ -121,6 +121,19 @@ def ledger(url: str) -> Iterator[Ledger]:
 
 
 @pytest.fixture
+def opened_engines(monkeypatch: pytest.MonkeyPatch) -> list[sa.Engine]:
+    """The engines that are opened on the ledger from now on."""
+    opened, open_engine = list[sa.Engine](), database.open_engine
+
+    def open_and_count(url: str, *, read_only: bool = False) -> sa.Engine:
+        opened.append(open_engine(url, read_only=read_only))
+        return opened[-1]
+
+    monkeypatch.setattr(database, "open_engine", open_and_count)
+    return opened
+
+
+@pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()
 

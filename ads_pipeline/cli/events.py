@@ -27,7 +27,7 @@ from ads_pipeline.cli.event_tables import (
 )
 from ads_pipeline.cli.options import DATE_FORMAT, AsJson
 from ads_pipeline.cli.output import OutputConsole, cell, count_of, format_instant, write_json, write_results
-from ads_pipeline.cli.parsing import find_run, open_event_log, open_event_reader
+from ads_pipeline.cli.parsing import find_run, open_ledger, open_ledger_for_writing
 from ads_pipeline.domain.partition import parse_date
 from ads_pipeline.domain.run_events import LoggedEvent
 from ads_pipeline.domain.run_snapshots import DEFAULT_PAGE_SIZE, LagLevel, StepStatus, fold_events, lag_level
@@ -66,8 +66,8 @@ def list_runs(
     while its newest events are not in the snapshot, "stale" while events are missing in the snapshot, and "retired"
     after its events were deleted.
     """
-    with open_event_reader(read_settings(os.environ)) as reader:
-        runs, lag = reader.list_newest_runs(limit + 1), reader.get_lag()
+    with open_ledger(read_settings(os.environ)) as ledger:
+        runs, lag = ledger.events.list_newest_runs(limit + 1), ledger.events.get_lag()
     shown, notes = runs[:limit], [] if runs else ["no run has events yet"]
     if len(runs) > limit:
         notes.append("there are older runs; --limit shows more")
@@ -105,16 +105,16 @@ def tail(
     prints every field. If there are more events, the last line shows how to continue. With --follow, the exit code is
     0 once the run has ended in any way, and 130 after Ctrl-C.
     """
-    with open_event_reader(read_settings(os.environ)) as reader:
-        head = find_run(reader, run)
+    with open_ledger(read_settings(os.environ)) as ledger:
+        head = find_run(ledger.events, run)
         _check_not_retired(head)
         if after > head.last_seq:
             raise BadCommand(f"--after {after} is beyond the last event of run {head.run_id}, number {head.last_seq}")
         if follow:
-            pages = _follow_events(reader, head.run_id, after)
+            pages = _follow_events(ledger.events, head.run_id, after)
             _print_pages(pages if limit is None else _limit_events(pages, limit), as_json=as_json)
             return
-        page = reader.fetch(head.run_id, after_seq=after, limit=limit or DEFAULT_PAGE_SIZE)
+        page = ledger.events.fetch(head.run_id, after_seq=after, limit=limit or DEFAULT_PAGE_SIZE)
     _print_pages([page], as_json=as_json)
     last = page[-1].run_seq if page else after
     notes = [] if page else [f"no events after number {after}, which is the last"]
@@ -134,13 +134,13 @@ def show_snapshot(
 
     Below the summary it lists the steps that failed or are still running, each with its last event.
     """
-    with open_event_reader(read_settings(os.environ)) as reader:
-        head = find_run(reader, run)
-        current, steps = reader.get_current_run(head.run_id, tuple(StepStatus) if all_steps else UNFINISHED)
+    with open_ledger(read_settings(os.environ)) as ledger:
+        head = find_run(ledger.events, run)
+        current, steps = ledger.events.get_current_run(head.run_id, tuple(StepStatus) if all_steps else UNFINISHED)
         if as_json:
             listed = [
                 {"step_id": step_id, "status": status, "last_event": last and event_to_json(last)}
-                for step_id, status, last in _read_last_events(reader, head.run_id, steps)
+                for step_id, status, last in _read_last_events(ledger.events, head.run_id, steps)
             ]
             write_json([run_to_json(head, current) | {"listed_steps": listed}])
             return
@@ -151,7 +151,7 @@ def show_snapshot(
         if steps:
             which = "" if all_steps else ", failed or still running"
             console.print("", f"{count_of(len(steps), 'step')}{which}, each with its last event:", sep="\n")
-            console.print(steps_table(_read_last_events(reader, head.run_id, shown)))
+            console.print(steps_table(_read_last_events(ledger.events, head.run_id, shown)))
     if len(shown) < len(steps):
         console.print("", cell(f"{len(steps) - len(shown):,} more steps; --steps lists all"), sep="\n")
 
@@ -165,8 +165,8 @@ def follow_all(
     Several of these may run at once. It prints a line to standard error when snapshots fall too far behind, and
     another when they have caught up.
     """
-    with open_event_log(read_settings(os.environ)) as log:
-        follower = Follower(log)
+    with open_ledger_for_writing(read_settings(os.environ)) as ledger:
+        follower = Follower(ledger.events)
         folded = follower.catch_up(_print_alarm) if once else _follow_until_stopped(follower)
     OutputConsole().print(f"folded {count_of(folded, 'event')} into snapshots")
 
@@ -194,9 +194,9 @@ def retire(
         raise BadCommand(
             "standard input is not a terminal: use --yes to delete, or --dry-run to see what would be deleted"
         )
-    with open_event_log(read_settings(os.environ)) as log:
-        Follower(log).catch_up()  # a run counts as ended once its last events are folded
-        heads = _find_retirable_runs(log, run, day)
+    with open_ledger_for_writing(read_settings(os.environ)) as ledger:
+        Follower(ledger.events).catch_up()  # a run counts as ended once its last events are folded
+        heads = _find_retirable_runs(ledger.events, run, day)
         description = _describe(heads)
         if dry_run:
             message = f"would delete {description}"
@@ -204,7 +204,7 @@ def retire(
             if heads and not yes:
                 typer.confirm(f"Delete {description} for good?", abort=True, err=True)
             for head in heads:
-                log.retire(head.run_id)
+                ledger.events.retire(head.run_id)
             message = f"deleted {description}"
     OutputConsole().print(message, soft_wrap=True)
 

@@ -126,8 +126,8 @@ def migrate(settings: Settings) -> None:
     from ads_pipeline.ledger.status.status_table import StatusTable  # noqa: PLC0415
 
     before, after = database.upgrade(settings.database_url)
-    with StatusTable.opened(settings.database_url, tenancy=settings.tenancy) as status_table:
-        rows = status_table.rebuild()
+    with database.open_checked_engine(settings.database_url) as engine:
+        rows = StatusTable(engine, tenancy=settings.tenancy).rebuild()
     typer.echo(f"the ledger was at revision {before or 'none'} and is at {after}")
     typer.echo(f"rebuilt {rows} rows of partition_status")
 

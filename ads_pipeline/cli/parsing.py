@@ -11,7 +11,6 @@ from ads_pipeline.domain.partition import NAME_RULES, PartitionKey, parse_date, 
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.errors import BadCommand, BadName, BadSettings, EventsNotFound, Mistake
 from ads_pipeline.ledger.control.control_actions import ControlActions
-from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader, RunHead
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
@@ -124,40 +123,21 @@ def is_selected(key: PartitionKey, selection: StateFilter) -> bool:
 
 def open_ledger(settings: Settings) -> AbstractContextManager[LedgerReader]:
     """Open the ledger read-only. Raises BadSettings when there is none."""
-    _check_ledger(settings)
+    require_ledger(settings)
     return LedgerReader.opened(settings.database_url, tenancy=settings.tenancy)
-
-
-def require_ledger(settings: Settings) -> None:
-    """Open and close the ledger, because opening a missing one for writing would create it."""
-    with open_ledger(settings):
-        pass
 
 
 def open_ledger_for_writing(settings: Settings) -> AbstractContextManager[Ledger]:
     """Open an existing ledger for writing; its events get a run of their own."""
     require_ledger(settings)
-    return Ledger.opened(settings.database_url, tenancy=settings.tenancy)
+    return Ledger.opened(settings.database_url, tenancy=settings.tenancy, create=False)
 
 
 @contextmanager
 def open_control_actions(settings: Settings) -> Iterator[ControlActions]:
     """Open an existing ledger for control actions; verdicts cannot be recorded through it."""
-    require_ledger(settings)
-    with Ledger.opened(settings.database_url, tenancy=settings.tenancy) as ledger:
+    with open_ledger_for_writing(settings) as ledger:
         yield ledger.actions
-
-
-def open_event_reader(settings: Settings) -> AbstractContextManager[EventReader]:
-    """Open the event log read-only. Raises BadSettings when there is no ledger."""
-    _check_ledger(settings)
-    return EventReader.opened(settings.database_url)
-
-
-def open_event_log(settings: Settings) -> AbstractContextManager[EventLog]:
-    """Open the event log of an existing ledger for writing."""
-    require_ledger(settings)
-    return EventLog.opened(settings.database_url)
 
 
 def find_run(reader: EventReader, word: str) -> RunHead:
@@ -180,7 +160,8 @@ def _suggest_spelling(error: BadName, spelling: object) -> BadName:
     return BadName(error.field, error.value, f"{error.rule}{hint}")
 
 
-def _check_ledger(settings: Settings) -> None:
+def require_ledger(settings: Settings) -> None:
+    """Raise BadSettings when there is no ledger."""
     file = settings.home / "ledger.db"
     if settings.postgres_url is None and not file.exists():
         problem = f"there is no ledger at {printable(str(file))}; the first run of the pipeline creates it"

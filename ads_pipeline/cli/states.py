@@ -22,11 +22,10 @@ from ads_pipeline.cli.output import (
     with_key,
     write_results,
 )
-from ads_pipeline.cli.parsing import open_ledger
+from ads_pipeline.cli.parsing import open_ledger, open_ledger_for_writing
 from ads_pipeline.domain.freshness import DisplayStatus, StaleReason
 from ads_pipeline.domain.partition import PartitionKey, parse_key
 from ads_pipeline.domain.transitions import PartitionState, Status
-from ads_pipeline.ledger.status.status_table import StatusTable
 from ads_pipeline.pipeline.staleness import AssetStatus, PartitionStaleness, StalenessCalculator
 from ads_pipeline.settings import Settings
 
@@ -118,14 +117,11 @@ def publish(settings: Settings) -> None:
     """
     from ads_pipeline.ledger.status.status_file import write_status_file  # noqa: PLC0415 - it loads PyArrow
 
-    with (
-        open_ledger(settings) as ledger,
-        StatusTable.opened(settings.database_url, tenancy=settings.tenancy) as status_table,
-    ):
+    with open_ledger_for_writing(settings) as ledger:
         swept = StalenessCalculator(
             settings.freshness_policies, ledger.statuses.get_code_versions(settings.google_apis.source)
-        ).store_changes(status_table, now=datetime.now(UTC))
-        written = write_status_file(status_table.read_all(), settings.status_file)
+        ).store_changes(ledger.statuses, now=datetime.now(UTC))
+        written = write_status_file(ledger.statuses.read_all(), settings.status_file)
     summary = f"{count_of(written, 'row')} in {settings.status_file}; {swept:,} changed since the last sweep"
     write_results((), (), [summary], as_json=False, wrap_notes=False)
 

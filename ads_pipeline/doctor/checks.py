@@ -16,7 +16,6 @@ from ads_pipeline.doctor import dagster_records
 from ads_pipeline.doctor.examination import Deployment, DeploymentCheck, Finding, make_error, make_warning
 from ads_pipeline.domain.transitions import Outcome, Status
 from ads_pipeline.ledger.consistency.inspection import InspectedRun, MisplacedPointer, OpenRun
-from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.pipeline.seal_comparison import RAW_DATA_MISSING, check_seal, compare_with_seal
 from ads_pipeline.quoting import printable
 from ads_pipeline.raw.discovery import DamagedRun
@@ -155,8 +154,7 @@ def check_dagster(deployment: Deployment) -> Iterator[Finding]:
 
 def check_snapshots(deployment: Deployment) -> Iterator[Finding]:
     """Check that the run snapshots are up to date."""
-    with EventReader.opened(deployment.settings.database_url) as events:
-        lag = events.get_lag()
+    lag = deployment.ledger.events.get_lag()
     if lag > MAX_SNAPSHOT_LAG:
         problem = f"the run snapshots are {lag.total_seconds():,.0f} s behind the events"
         yield make_warning("the event log", problem, "ads-pipeline events follow --once")

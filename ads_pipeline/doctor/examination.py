@@ -4,13 +4,13 @@ The checks themselves are in `doctor.checks`. A check that fails to run does not
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
 
 from ads_pipeline.errors import AdsPipelineError, BadSettings, LedgerOutdated, Mistake
-from ads_pipeline.ledger import database
 from ads_pipeline.ledger.consistency.inspection import LedgerInspection
 from ads_pipeline.quoting import printable
 from ads_pipeline.raw.landing import RawRuns
@@ -128,14 +128,14 @@ def run_checks(
         )
         return
     yield _report(*_SETTINGS, [])
-    ledger_report = _check_ledger(settings)
-    yield ledger_report
-    if ledger_report.status is not CheckStatus.OK:
-        yield from _report_unchecked(
-            [(each.name, each.condition) for each in checks], "the ledger could not be opened"
-        )
-        return
-    with LedgerInspection.opened(settings.database_url, tenancy=settings.tenancy) as ledger:
+    with ExitStack() as stack:
+        ledger_report, ledger = _open_ledger(settings, stack)
+        yield ledger_report
+        if ledger is None:
+            yield from _report_unchecked(
+                [(each.name, each.condition) for each in checks], "the ledger could not be opened"
+            )
+            return
         deployment = Deployment(settings=settings, ledger=ledger, now=ledger.read_clock())
         for check in checks:
             yield run_check(check, deployment, quick=quick)
@@ -152,22 +152,23 @@ def run_check(check: DeploymentCheck, deployment: Deployment, *, quick: bool = F
         return CheckReport(name=check.name, condition=check.condition, reason=_one_line(error))
 
 
-def _check_ledger(settings: Settings) -> CheckReport:
+def _open_ledger(settings: Settings, stack: ExitStack) -> tuple[CheckReport, LedgerInspection | None]:
+    """Open the ledger until the stack is closed, and report whether that was possible."""
     name, promise = _LEDGER
     file = settings.home / "ledger.db"
     if settings.postgres_url is None and not file.exists():
         make_finding = make_error if settings.raw_root.is_dir() else make_warning
         step = "the first run of the pipeline creates one; restore a lost one from a backup or a copy"
-        return _report(name, promise, [make_finding(file, "there is no ledger", step)])
+        return _report(name, promise, [make_finding(file, "there is no ledger", step)]), None
     try:
-        with database.open_checked_engine(settings.database_url, read_only=True):
-            return _report(name, promise, [])
+        ledger = stack.enter_context(LedgerInspection.opened(settings.database_url, tenancy=settings.tenancy))
+        return _report(name, promise, []), ledger
     except LedgerOutdated as error:
         problem = f"its schema is at revision {error.found or 'none'}; this release needs {error.expected}"
         step = "run ads-pipeline migrate, or use the release that wrote it"
-        return _report(name, promise, [make_error("the ledger", problem, step)])
+        return _report(name, promise, [make_error("the ledger", problem, step)]), None
     except AdsPipelineError as error:
-        return CheckReport(name=name, condition=promise, reason=_one_line(error))
+        return CheckReport(name=name, condition=promise, reason=_one_line(error)), None
 
 
 def _report(name: str, promise: str, findings: Iterable[Finding]) -> CheckReport:

@@ -27,7 +27,7 @@ BUSY_SECONDS: Final = 30
 MIGRATION_LOCK: Final = 0x616473  # any constant that no other advisory lock uses
 REVISION_TABLE: Final = "ledger_revision"
 METADATA: Final = tables.leases.metadata  # with every table of the ledger
-READ_ONLY: Final = "read_only"  # an execution option: on SQLite, such a transaction takes no write lock
+READ_ONLY: Final = "read_only"  # an execution option of `read_only`
 OLDEST_SQLITE: Final = (3, 38, 0)  # STRICT tables, UPDATE … FROM and JSON functions
 
 # SQLSTATEs after which the same transaction is retried. Every write of the ledger is idempotent, so a retry is also
@@ -90,7 +90,6 @@ def _open_sqlite(url: str, *, read_only: bool) -> sa.Engine:
             *(() if read_only else ("journal_mode = WAL",)),
             "synchronous = FULL",  # NORMAL may lose the last commits in a power cut
             "foreign_keys = ON",
-            f"query_only = {'ON' if read_only else 'OFF'}",
         ):
             connection.execute(f"PRAGMA {pragma}")
 
@@ -98,10 +97,16 @@ def _open_sqlite(url: str, *, read_only: bool) -> sa.Engine:
     # waiting for the busy timeout. So a writer takes the write lock before it reads.
     @sa.event.listens_for(engine, "begin")
     def _begin(connection: sa.Connection) -> None:
-        is_reading = read_only or connection.get_execution_options().get(READ_ONLY)
+        is_reading = read_only or connection.get_execution_options().get(READ_ONLY, False)
+        connection.exec_driver_sql(f"PRAGMA query_only = {'ON' if is_reading else 'OFF'}")
         connection.exec_driver_sql("BEGIN" if is_reading else "BEGIN IMMEDIATE")
 
     return engine
+
+
+def read_only(engine: sa.Engine) -> sa.Engine:
+    """The same engine with its connections, on which the database refuses writes. SQLite takes no write lock."""
+    return engine.execution_options(**{READ_ONLY: True, "postgresql_readonly": True})
 
 
 def _create_folder(path: Path) -> None:
@@ -156,7 +161,7 @@ def use_one_snapshot(connection: sa.Connection) -> None:
 def open_snapshot(engine: sa.Engine) -> Iterator[sa.Connection]:
     """A connection whose reads all see one moment, for results that do not fit in memory."""
     try:
-        with engine.connect().execution_options(**{READ_ONLY: True}) as connection:
+        with read_only(engine).connect() as connection:
             use_one_snapshot(connection)
             yield connection
     except sa.exc.DBAPIError as error:
@@ -261,15 +266,16 @@ def _alembic() -> Config:
 
 
 @contextmanager
-def open_checked_engine(url: str, *, read_only: bool = False) -> Iterator[sa.Engine]:
+def open_checked_engine(url: str, *, read_only: bool = False, create: bool = True) -> Iterator[sa.Engine]:
     """An engine on a ledger of this release's revision, disposed at the end of the block.
 
-    A writer creates the schema in an empty database. Raises LedgerOutdated for any other revision.
+    A process opens one, and hands it to everything that uses the ledger. With `create`, a writer creates the schema
+    in an empty database. Raises LedgerOutdated for any other revision.
     """
     engine = open_engine(url, read_only=read_only)
     try:
         found, expected = read_revisions(engine)
-        if found is None and not read_only:
+        if found is None and create and not read_only:
             migrate(engine)
         elif found != expected:
             raise LedgerOutdated(found, expected)

@@ -15,12 +15,14 @@ from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.control_actions import ControlActions
 from ads_pipeline.ledger.control.leases import Lease
+from ads_pipeline.ledger.control.retry_queue import RetryQueue
 from ads_pipeline.ledger.events.event_log import EventLog, new_origin
 from ads_pipeline.ledger.events.snapshots import completing_run
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.state.loads import Loads
 from ads_pipeline.ledger.state.registration import Registrations
 from ads_pipeline.ledger.state.verdicts import Verdicts
+from ads_pipeline.ledger.status.status_table import StatusTable
 from ads_pipeline.ledger.write_context import Clock, WriteContext
 
 
@@ -44,6 +46,9 @@ class Ledger(LedgerReader):
         lease: Lease | None = None,
     ) -> None:
         super().__init__(engine, clock=clock, tenancy=tenancy)
+        self.engine = engine
+        self.statuses = StatusTable(engine, tenancy=tenancy)
+        self.retry_queue = RetryQueue(engine, clock=clock)
         self.events = EventLog(engine, clock=clock)
         self.origin = origin or new_origin()
         context = WriteContext(engine, clock=clock, origin=self.origin, tenancy=tenancy, lease=lease)
@@ -62,15 +67,25 @@ class Ledger(LedgerReader):
         origin: EventOrigin | None = None,
         tenancy: Tenancy = DEFAULT_TENANCY,
         lease: Lease | None = None,
+        create: bool = True,
     ) -> Iterator[Self]:
         """Open the ledger for the run `origin`, which the caller completes.
 
         Without an origin, a new run is started here and completed at the end of the block.
         """
-        with database.open_checked_engine(url) as engine:
-            opened = cls(engine, clock=clock, origin=origin, tenancy=tenancy, lease=lease)
+        with database.open_checked_engine(url, create=create) as engine:
             if origin is not None:
-                yield opened
+                yield cls(engine, clock=clock, origin=origin, tenancy=tenancy, lease=lease)
                 return
-            with completing_run(opened.events, opened.origin):
+            with cls.running(engine, clock=clock, tenancy=tenancy) as opened:
                 yield opened
+
+    @classmethod
+    @contextmanager
+    def running(
+        cls, engine: sa.Engine, *, clock: Clock | None = None, tenancy: Tenancy = DEFAULT_TENANCY
+    ) -> Iterator[Self]:
+        """Start a run of its own for this process, and complete it at the end of the block."""
+        ledger = cls(engine, clock=clock, tenancy=tenancy)
+        with completing_run(ledger.events, ledger.origin):
+            yield ledger

@@ -1,4 +1,4 @@
-"""Read access to a ledger: one object per subject, over one read-only engine. Write access is in `ledger`."""
+"""Read access to a ledger: one object per subject, over one engine. Write access is in `ledger`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,20 +20,20 @@ from ads_pipeline.ledger.write_context import Clock
 
 
 class LedgerReader:
-    """Read access to one ledger. Functions take the one object that they need."""
+    """Read access to one ledger, for which the database refuses writes. Functions take the one object they need."""
 
     events: EventReader
 
     def __init__(self, engine: sa.Engine, *, clock: Clock | None = None, tenancy: Tenancy = DEFAULT_TENANCY) -> None:
-        self.engine = engine
-        self.states = States(engine)
-        self.runs = RunHistory(engine)
-        self.publications = Publications(engine)
-        self.statuses = StatusTable(engine, tenancy=tenancy)
-        self.audit = AuditLog(engine)
-        self.retry_queue = RetryQueue(engine, clock=clock)
-        self.leases = Leases(engine)
-        self.events = EventReader(engine, clock=clock)
+        self.engine = reading = database.read_only(engine)
+        self.states = States(reading)
+        self.runs = RunHistory(reading)
+        self.publications = Publications(reading)
+        self.statuses = StatusTable(reading, tenancy=tenancy)
+        self.audit = AuditLog(reading)
+        self.retry_queue = RetryQueue(reading, clock=clock)
+        self.leases = Leases(reading)
+        self.events = EventReader(reading, clock=clock)
 
     @classmethod
     @contextmanager

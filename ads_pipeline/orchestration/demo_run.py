@@ -15,7 +15,7 @@ import dagster as dg
 from ads_pipeline.domain.partition import parse_date
 from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.orchestration.partitions import CUSTOMERS, asset_keys
-from ads_pipeline.orchestration.resources import open_sensor_resources
+from ads_pipeline.orchestration.resources import build_sensor_resources, open_ledger_engine
 from ads_pipeline.orchestration.run_completion import close_finished_runs
 from ads_pipeline.orchestration.run_requests import range_tags
 from ads_pipeline.settings import Settings
@@ -24,7 +24,8 @@ from ads_pipeline.settings import Settings
 def run_demo(defs: dg.Definitions, settings: Settings, arguments: Sequence[str]) -> None:
     """Add the customers with sealed runs, then run every customer and day of each query."""
     since, until, *queries = arguments
-    with open_sensor_resources(settings) as resources:
+    with open_ledger_engine(settings) as engine:
+        resources = build_sensor_resources(settings, engine)
         unjudged = resources.sealed_runs.find_unjudged(
             source=resources.source_name, since=parse_date(since), until=parse_date(until)
         )
@@ -40,7 +41,8 @@ def run_demo(defs: dg.Definitions, settings: Settings, arguments: Sequence[str])
                 run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
                 raise_on_error=False,
             )
-            with open_sensor_resources(settings) as resources:  # no daemon runs the sensor run_completion here
+            with open_ledger_engine(settings) as engine:  # no daemon runs the sensor run_completion here
+                resources = build_sensor_resources(settings, engine)
                 list(close_finished_runs(instance, resources.events))
                 Follower(resources.events).catch_up()
             outcome = "all partitions are loaded" if result.success else _describe_failure(result)

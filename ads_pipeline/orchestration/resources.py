@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import dagster as dg
+import sqlalchemy as sa
 from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.run_events import EventOrigin
+from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.events.run_completion import RunCompletionLog
 from ads_pipeline.ledger.events.snapshots import follow_in_background
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.state.run_history import RunHistory
-from ads_pipeline.ledger.status.status_table import StatusTable
 from ads_pipeline.ledger.values import ClaimResult
 from ads_pipeline.pipeline.arrivals import SealedRuns, Source
 from ads_pipeline.pipeline.pipeline import Pipeline
@@ -68,7 +69,6 @@ class RunResources(SensorResources):
     """What a run gets: write access under its lease."""
 
     ledger: Ledger
-    status_table: StatusTable
     lease: Lease
 
     @property
@@ -119,39 +119,38 @@ class RunResources(SensorResources):
 
 
 @contextmanager
-def open_sensor_resources(
-    settings: Settings, source_factory: SourceFactory = build_external_source
-) -> Iterator[SensorResources]:
+def open_ledger_engine(settings: Settings) -> Iterator[sa.Engine]:
+    """Open the one engine that all resources of a run or of a sensor share."""
     settings.home.mkdir(parents=True, exist_ok=True)
-    url, tenancy = settings.database_url, settings.tenancy
-    with RunCompletionLog.opened(url, tenancy=tenancy) as events, LedgerReader.opened(url, tenancy=tenancy) as ledger:
-        yield SensorResources(settings=settings, ledger=ledger, events=events, source_factory=source_factory)
+    with database.open_checked_engine(settings.database_url) as engine:
+        yield engine
+
+
+def build_sensor_resources(
+    settings: Settings, engine: sa.Engine, source_factory: SourceFactory = build_external_source
+) -> SensorResources:
+    return SensorResources(
+        settings=settings,
+        ledger=LedgerReader(engine, tenancy=settings.tenancy),
+        events=RunCompletionLog(engine, tenancy=settings.tenancy),
+        source_factory=source_factory,
+    )
 
 
 @contextmanager
 def open_run_resources(
-    settings: Settings, origin: EventOrigin, source_factory: SourceFactory = build_external_source
+    settings: Settings, engine: sa.Engine, origin: EventOrigin, source_factory: SourceFactory = build_external_source
 ) -> Iterator[RunResources]:
     """Open the resources of one Dagster run: take its lease, emit RunStarted and project its events until it ends."""
-    url, tenancy = settings.database_url, settings.tenancy
-    with (
-        Lease.opened(url, origin.run_id, duration=settings.lease) as lease,
-        Ledger.opened(url, origin=origin, tenancy=tenancy, lease=lease) as ledger,
-        RunCompletionLog.opened(url, tenancy=tenancy) as events,
-        StatusTable.opened(url, tenancy=tenancy) as status_table,
-        follow_in_background(events),
-    ):
+    events = RunCompletionLog(engine, tenancy=settings.tenancy)
+    with Lease.held(engine, origin.run_id, duration=settings.lease) as lease, follow_in_background(events):
+        ledger = Ledger(engine, origin=origin, tenancy=settings.tenancy, lease=lease)
         events.append(origin.make_event("RunStarted", at=datetime.now(UTC)))
         apis = settings.google_apis
         versions = {name: query.schema_version for name, query in apis.queries.items()}
-        status_table.record_code_versions(apis.source, asset_code_versions(versions))
+        ledger.statuses.record_code_versions(apis.source, asset_code_versions(versions))
         yield RunResources(
-            settings=settings,
-            ledger=ledger,
-            events=events,
-            status_table=status_table,
-            lease=lease,
-            source_factory=source_factory,
+            settings=settings, ledger=ledger, events=events, lease=lease, source_factory=source_factory
         )
 
 

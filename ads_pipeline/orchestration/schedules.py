@@ -60,8 +60,8 @@ def _reconcile(query_names: Sequence[str]) -> dg.JobDefinition:
 
     @dg.op(description="Updates the stored staleness of all partitions and writes partition_status.parquet.")
     def publish_status(context: dg.OpExecutionContext, run_resources: dg.ResourceParam[RunResources]) -> None:
-        changed = run_resources.staleness.store_changes(run_resources.status_table, now=datetime.now(UTC))
-        total = write_status_file(run_resources.status_table.read_all(), run_resources.settings.status_file)
+        changed = run_resources.staleness.store_changes(run_resources.ledger.statuses, now=datetime.now(UTC))
+        total = write_status_file(run_resources.ledger.statuses.read_all(), run_resources.settings.status_file)
         context.log.info("staleness changed in %d of %d rows", changed, total)
 
     @dg.job(description="Finishes what crashed runs left incomplete. Loads may run at the same time.")

@@ -19,6 +19,7 @@ from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.events.snapshots import Follower, follow_in_background
 from ads_pipeline_tests.benchmarks.ratios import Figure, Ratio, compare, measure_time
+from ads_pipeline_tests.ledger.builders import open_part
 
 SINGLE_APPENDS = 400
 EVENTS_PER_BATCH = 1_000
@@ -46,7 +47,7 @@ def measure() -> Iterator[Ratio | Figure]:
     connection = psycopg2.connect(server.get_uri())
     try:
         url = server.get_uri(driver="psycopg2")
-        with EventLog.opened(url) as log:
+        with open_part(EventLog, url) as log:
             with connection.cursor() as cursor:
                 cursor.execute(BASELINE_TABLES)
             connection.commit()
@@ -153,12 +154,12 @@ def _measure_lag(database: str, url: str) -> Iterator[Figure]:
     done = threading.Event()
 
     def sample_lag() -> None:
-        with EventReader.opened(url) as reader:
+        with open_part(EventReader, url) as reader:
             while not done.wait(0.05):
                 lags.append(reader.get_lag().total_seconds())
 
     sampler = threading.Thread(target=sample_lag)
-    with EventLog.opened(url) as log, follow_in_background(log):
+    with open_part(EventLog, url) as log, follow_in_background(log):
         sampler.start()
         delay = _append_at_fixed_rate(log)
         done.set()

@@ -6,7 +6,6 @@ import pytest
 
 from ads_pipeline.cli.explain.forecast import forecast_retries
 from ads_pipeline.domain.retry import Lane, RetryPolicy
-from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.values import FailedFetch
 from ads_pipeline_tests.cli.actions.builders import (
@@ -24,7 +23,7 @@ from ads_pipeline_tests.cli.actions.builders import (
     record_failures,
 )
 from ads_pipeline_tests.cli.running import CommandLine
-from ads_pipeline_tests.ledger.builders import FakeClock
+from ads_pipeline_tests.ledger.builders import FakeClock, open_lease
 
 POLICY = RetryPolicy()
 
@@ -136,7 +135,7 @@ def test_why_shows_the_next_retry(cli: CommandLine) -> None:
 def test_claimed_partition_is_not_due(cli: CommandLine) -> None:
     """A partition that a live run claims is not due; `state why` names the run and the end of its lease."""
     cli.run("state", "retry", str(FAILED[0]), *REASON)
-    with Lease.opened(ledger_url(cli), "engine-1", duration=timedelta(minutes=5)) as lease:
+    with open_lease(ledger_url(cli), "engine-1", duration=timedelta(minutes=5)) as lease:
         lease.claim([FAILED[0]])
         text = " ".join(cli.run("state", "why", str(FAILED[0])).out.split())
         assert "claim run engine-1 holds it, at least until 20" in text

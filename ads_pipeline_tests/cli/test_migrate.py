@@ -8,7 +8,7 @@ from ads_pipeline.ledger import database
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.status.status_table import StatusTable
 from ads_pipeline_tests.cli.running import CommandLine
-from ads_pipeline_tests.ledger.builders import accepted_runs, keys
+from ads_pipeline_tests.ledger.builders import accepted_runs, keys, open_part
 
 
 def execute(cli: CommandLine, statement: str) -> None:
@@ -44,7 +44,7 @@ def test_migrate_keeps_rows_and_rebuilds_partition_status(empty_cli: CommandLine
         "rebuilt 2 rows of partition_status",
     ]
     assert empty_cli.run("state", "inspect").out.splitlines()[-1] == before.splitlines()[-1]
-    with StatusTable.opened(f"sqlite:///{cli.home / 'ledger.db'}") as status_table:
+    with open_part(StatusTable, f"sqlite:///{cli.home / 'ledger.db'}") as status_table:
         assert [row.tenant_id for row in status_table.read_all()] == ["acme", "acme"]
 
 

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline_tests.cli.running import CommandLine, DemoCommandLine
-from ads_pipeline_tests.ledger.builders import accepted_runs, keys
+from ads_pipeline_tests.ledger.builders import accepted_runs, keys, open_part
 from ads_pipeline_tests.pipeline.builders import LocalDeployment, key, open_deployment, seal_run, visible_runs
 
 NOTHING_DIFFERS = "nothing differs in ad_group_daily, campaign_daily, keyword_daily, search_term_daily"
@@ -95,7 +95,7 @@ def test_repairs_are_listed_and_the_rest_is_explained(empty_cli: CommandLine, de
     assert [(each["repair"], each["customer_id"]) for each in repaired.objects] == [("load", "2")]
     assert visible_runs(deployment) == {unloaded.key: "r1", lost.key: "r1"}
     assert empty_cli.run("reconcile").lines == [NOTHING_DIFFERS]
-    with EventReader.opened(f"sqlite:///{empty_cli.home / 'ledger.db'}") as events:
+    with open_part(EventReader, f"sqlite:///{empty_cli.home / 'ledger.db'}") as events:
         event_types = {each.event.event_type for each in events.find_step_events(str(lost.key))}
     assert {"LoadFailed", "PartitionLoaded"} <= event_types
     assert deployment.spark.range(3).count() == 3

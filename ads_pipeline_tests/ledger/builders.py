@@ -1,10 +1,10 @@
 """Builders for ledger tests: keys, runs, verdicts, requests, and ledgers that hold them."""
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
@@ -12,10 +12,12 @@ from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Outcome, Verdict
 from ads_pipeline.errors import VerdictsRefused
 from ads_pipeline.ledger import database, tables
+from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.values import ActionRequest, Publication, PublishResult, RunRegistration, VerdictResult
 
 ROWS = 3
+T = TypeVar("T")
 
 
 class FakeClock:
@@ -29,6 +31,20 @@ class FakeClock:
 
     def tick(self, by: timedelta = timedelta(seconds=1)) -> None:
         self.now += by
+
+
+@contextmanager
+def open_part(kind: Callable[..., T], url: str, **options: Any) -> Iterator[T]:
+    """Open one object of a ledger, such as its event log, on an engine of its own."""
+    with database.open_checked_engine(url) as engine:
+        yield kind(engine, **options)
+
+
+@contextmanager
+def open_lease(url: str, run_id: str, *, duration: timedelta) -> Iterator[Lease]:
+    """Hold a lease on an engine of its own."""
+    with database.open_checked_engine(url) as engine, Lease.held(engine, run_id, duration=duration) as lease:
+        yield lease
 
 
 def key(customer_id: str = "1234567890", *, query_name: str = "campaign_daily", day: int = 1) -> PartitionKey:

@@ -14,9 +14,16 @@ from pyspark.sql import SparkSession
 
 from ads_pipeline.definitions import build_definitions
 from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.orchestration.partitions import CUSTOMERS, define_partitions, raw_asset_key, warehouse_asset_key
-from ads_pipeline.orchestration.resources import SourceFactory, build_external_source
+from ads_pipeline.orchestration.resources import (
+    RunResources,
+    SourceFactory,
+    build_external_source,
+    open_ledger_engine,
+    open_run_resources,
+)
 from ads_pipeline.settings import Settings, read_settings
 from ads_pipeline_tests.ledger.builders import FakeClock
 from ads_pipeline_tests.pipeline.builders import QUERY, LocalDeployment
@@ -101,3 +108,13 @@ def open_location(
         options: dict[str, Any] = {"now": clock} if clock else {}
         defs = build_definitions(settings, source_factory=source_factory, **options)
         yield Location(deployment=deployment, settings=settings, defs=defs, instance=instance)
+
+
+@contextmanager
+def open_resources(location: Location, origin: EventOrigin) -> Iterator[RunResources]:
+    """Open the resources of a run, on an engine of its own."""
+    with (
+        open_ledger_engine(location.settings) as engine,
+        open_run_resources(location.settings, engine, origin) as opened,
+    ):
+        yield opened

@@ -23,14 +23,21 @@ from ads_pipeline.ledger.control.tables import leases
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.row_mapping import database_clock
 from ads_pipeline.orchestration.partitions import define_partitions
-from ads_pipeline.orchestration.resources import open_run_resources
 from ads_pipeline.orchestration.run_completion import LEASE_EXPIRED, build_event_origin
 from ads_pipeline.orchestration.run_requests import RequestedPartitions, build_run_requests
 from ads_pipeline.pipeline.judging import Validation
 from ads_pipeline.pipeline.registration import register_runs
+from ads_pipeline_tests.ledger.builders import open_part
 from ads_pipeline_tests.ledger.control.test_late_writes import wait_for
 from ads_pipeline_tests.ledger.test_database_constraints import read_all_tables
-from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, dagster_keys, open_location
+from ads_pipeline_tests.orchestration.builders import (
+    RAW,
+    WAREHOUSE,
+    Location,
+    dagster_keys,
+    open_location,
+    open_resources,
+)
 from ads_pipeline_tests.orchestration.test_assets import failure_message
 from ads_pipeline_tests.orchestration.test_sensors import create_run, tick
 from ads_pipeline_tests.pipeline.builders import (
@@ -109,7 +116,7 @@ def test_reconciliation_skips_partitions_held_by_a_run(location: Location, other
     runs = [seal_run(location.deployment, key(1)), seal_run(location.deployment, key(2))]
     location.deployment.pipeline.validation.judge(runs)
     other.claim([key(2)])
-    with open_run_resources(location.settings, build_event_origin(create_run(location, key(1)))) as resources:
+    with open_resources(location, build_event_origin(create_run(location, key(1)))) as resources:
         result = resources.reconciliation(location.deployment.spark).repair(
             source=resources.source_name, query_name=QUERY
         )
@@ -124,7 +131,7 @@ def lose_run(location: Location, *keys: PartitionKey) -> dg.DagsterRun:
     lost = create_run(location, *keys)
     started = dg.DagsterEvent(event_type_value=dg.DagsterEventType.RUN_START.value, job_name=lost.job_name)
     location.instance.report_dagster_event(started, lost.run_id)
-    with open_run_resources(location.settings, build_event_origin(lost)) as resources:
+    with open_resources(location, build_event_origin(lost)) as resources:
         resources.claim(keys)
         register_runs(resources.source.collect(keys), raw=resources.raw, registrations=resources.ledger.registrations)
         _abandon(resources.lease)
@@ -171,7 +178,7 @@ def test_run_with_expired_lease_is_closed(
         if cancelling
         else (dg.DagsterRunStatus.FAILURE, RunStatus.FAILED)
     )
-    with EventReader.opened(location.settings.database_url) as events:
+    with open_part(EventReader, location.settings.database_url) as events:
         last = events.fetch(lost.run_id)[-1].event
         assert (known.status, events.get_current_snapshot(lost.run_id).status) == expected
         assert last.event_data == {"why": LEASE_EXPIRED}
@@ -207,7 +214,7 @@ def test_lost_run_without_events_is_closed(location: Location) -> None:
     known = location.instance.get_run_by_id(lost.run_id)
     assert known is not None
     assert known.status is dg.DagsterRunStatus.FAILURE
-    with EventReader.opened(location.settings.database_url) as events:
+    with open_part(EventReader, location.settings.database_url) as events:
         assert [each.event.event_type for each in events.fetch(lost.run_id)] == ["RunFailed"]
 
 

@@ -15,6 +15,7 @@ from ads_pipeline.domain.freshness import AttemptOutcome
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.orchestration.run_completion import LEASE_EXPIRED
+from ads_pipeline_tests.ledger.builders import open_part
 from ads_pipeline_tests.ledger.control.test_late_writes import wait_for
 from ads_pipeline_tests.ledger.status.finished_attempts import read_attempts
 from ads_pipeline_tests.orchestration.dagster_server import dagster_server
@@ -59,7 +60,7 @@ def test_partition_of_a_lost_machine_is_run_again(deployment: LocalDeployment) -
     assert ledger.states.get(partition).attempt_count == 1
     attempts = read_attempts(ledger.engine)[RAW[0], partition]
     assert [each.outcome for each in attempts] == [AttemptOutcome.SUCCEEDED, AttemptOutcome.FAILED]
-    with EventReader.opened(f"sqlite:///{deployment.home / 'ledger.db'}") as events:
+    with open_part(EventReader, f"sqlite:///{deployment.home / 'ledger.db'}") as events:
         assert events.fetch(lost_run)[-1].event.event_data == {"why": LEASE_EXPIRED}
 
 

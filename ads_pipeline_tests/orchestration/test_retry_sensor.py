@@ -9,12 +9,13 @@ from typing import Any
 
 import dagster as dg
 import pytest
+import sqlalchemy as sa
 from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Action, Status
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.state.run_history import RunHistory
 from ads_pipeline.orchestration.retry_sensor import OPERATOR
 from ads_pipeline.orchestration.run_requests import END, PRIORITY_TAG, START
 from ads_pipeline.pipeline.arrivals import SealedRuns
@@ -29,8 +30,8 @@ class FetchingSource:
 
     can_fetch = True
 
-    def __init__(self, raw: RawRuns, ledger: LedgerReader, fetched: Counter[PartitionKey]) -> None:
-        self._raw, self._sealed, self._fetched = raw, SealedRuns(raw=raw, runs=ledger.runs), fetched
+    def __init__(self, raw: RawRuns, runs: RunHistory, fetched: Counter[PartitionKey]) -> None:
+        self._raw, self._sealed, self._fetched = raw, SealedRuns(raw=raw, runs=runs), fetched
 
     def collect(self, partitions: Sequence[PartitionKey]) -> list[Run]:
         for partition in partitions:
@@ -60,7 +61,7 @@ def location(tmp_path: Path, spark: SparkSession, clock: FakeClock) -> Iterator[
 def tick(location: Location) -> dg.SensorResult:
     sensor = location.defs.resolve_sensor_def("retries_due")
     defined: Any = location.defs.resources
-    selected = {name: defined[name] for name in ("sensor_resources", "control_actions")}
+    selected = {name: defined[name] for name in ("ledger_engine", "sensor_resources", "control_actions")}
     with (
         dg.build_resources(selected) as resources,
         dg.build_sensor_context(instance=location.instance, definitions=location.defs) as context,
@@ -145,3 +146,11 @@ def test_external_source_only_schedules_failures(tmp_path: Path, spark: SparkSes
         (scheduled,) = location.deployment.ledger.retry_queue.find_scheduled([key(1, 5)]).values()
         assert scheduled.due_at is not None
         assert scheduled.due_at - scheduled.failed_at < timedelta(minutes=1)
+
+
+def test_run_and_sensor_open_one_engine_each(location: Location, opened_engines: list[sa.Engine]) -> None:
+    """All resources of a run share one engine on the ledger, and so do those of a sensor that executes actions."""
+    location.run([key(1)])
+    assert len(opened_engines) == 1
+    tick(location)
+    assert len(opened_engines) == 2

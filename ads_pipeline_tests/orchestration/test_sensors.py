@@ -16,14 +16,13 @@ from ads_pipeline.domain.run_snapshots import RunStatus
 from ads_pipeline.errors import LeaseLost, LedgerUnavailable
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.orchestration.partitions import CUSTOMERS, define_partitions
-from ads_pipeline.orchestration.resources import open_run_resources
 from ads_pipeline.orchestration.run_completion import build_event_origin
 from ads_pipeline.orchestration.run_requests import END, REQUEST_TAG, START, RequestedPartitions, build_run_requests
 from ads_pipeline.orchestration.sensors import LOAD_GRACE_PERIOD
 from ads_pipeline.pipeline.loading import Loader, LoadResult
 from ads_pipeline.pipeline.registration import register_runs
-from ads_pipeline_tests.ledger.builders import FakeClock
-from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, open_location
+from ads_pipeline_tests.ledger.builders import FakeClock, open_part
+from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, open_location, open_resources
 from ads_pipeline_tests.pipeline.builders import QUERY, key, seal_run, visible_runs
 
 
@@ -46,7 +45,7 @@ def tick(location: Location, name: str = "raw_arrivals") -> dg.SensorResult:
     sensor = location.defs.resolve_sensor_def(name)
     defined: Any = location.defs.resources
     with (
-        dg.build_resources({"sensor_resources": defined["sensor_resources"]}) as resources,
+        dg.build_resources({name: defined[name] for name in ("ledger_engine", "sensor_resources")}) as resources,
         dg.build_sensor_context(instance=location.instance, definitions=location.defs) as context,
     ):
         result = sensor(context, sensor_resources=resources.sensor_resources)
@@ -264,7 +263,7 @@ def create_run(location: Location, *keys: PartitionKey) -> dg.DagsterRun:
 def crash_run(location: Location, *keys: PartitionKey) -> dg.DagsterRun:
     """Start a run, register the sealed runs of these partitions, and stop it without its last events."""
     crashed = create_run(location, *keys)
-    with open_run_resources(location.settings, build_event_origin(crashed)) as resources:
+    with open_resources(location, build_event_origin(crashed)) as resources:
         resources.claim(keys)
         register_runs(resources.source.collect(keys), raw=resources.raw, registrations=resources.ledger.registrations)
     return crashed
@@ -298,7 +297,7 @@ def test_crashed_run_is_closed_once(
     assert (status_row.last_attempt_run_id, status_row.last_attempt_outcome) == (run.run_id, outcome)
     assert found[key(2)] is None, "nothing was sealed, so there was no attempt"
     assert ledger.states.get(key(1)).attempt_count == 0
-    with EventReader.opened(location.settings.database_url) as events:
+    with open_part(EventReader, location.settings.database_url) as events:
         assert events.get_current_snapshot(crashed.run_id).status is status
         event_count = len(events.fetch(crashed.run_id))
         tick(location, "run_completion")
@@ -313,7 +312,7 @@ def test_events_of_a_run_are_ordered(location: Location) -> None:
     seal_run(location.deployment, key(1))
     result = location.run([key(1)])
     tick(location, "run_completion")
-    with EventReader.opened(location.settings.database_url) as events:
+    with open_part(EventReader, location.settings.database_url) as events:
         events_seen = [(each.event.event_type, each.event.step_id) for each in events.fetch(result.run_id)]
     step = str(key(1))
     assert events_seen == [
@@ -327,7 +326,7 @@ def test_events_of_a_run_are_ordered(location: Location) -> None:
     assert location.deployment.ledger.leases.holders([key(1)]) == {}
     run = location.instance.get_run_by_id(result.run_id)
     assert run is not None
-    with pytest.raises(LeaseLost), open_run_resources(location.settings, build_event_origin(run)):
+    with pytest.raises(LeaseLost), open_resources(location, build_event_origin(run)):
         pytest.fail("a run was opened that has ended")
 
 
@@ -337,7 +336,7 @@ def test_repeated_step_emits_no_event_twice(location: Location) -> None:
     seal_run(location.deployment, key(1))
     run = create_run(location, key(1))
     events_seen = []
-    with open_run_resources(location.settings, build_event_origin(run)) as resources:
+    with open_resources(location, build_event_origin(run)) as resources:
         for _ in range(2):
             claim = resources.claim([key(1)])
             assert list(claim.granted) == [key(1)]

@@ -11,7 +11,7 @@ from typing import Final
 from ads_pipeline.cli.explain.advice import PartitionFacts
 from ads_pipeline.cli.explain.forecast import RetryForecast, forecast_retries
 from ads_pipeline.cli.output import format_instant
-from ads_pipeline.cli.parsing import open_event_reader, open_ledger
+from ads_pipeline.cli.parsing import open_ledger
 from ads_pipeline.domain.freshness import AttemptOutcome
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.retry import ErrorPolicy, Parked
@@ -99,7 +99,7 @@ class PartitionReport:
 
 def gather_report(settings: Settings, key: PartitionKey) -> PartitionReport:
     now = datetime.now(UTC)
-    with open_ledger(settings) as ledger, open_event_reader(settings) as events:
+    with open_ledger(settings) as ledger:
         calculator = StalenessCalculator(settings.freshness_policies, ledger.statuses.get_code_versions(key.source))
         publication = ledger.publications.get(key)
         state = publication.state if publication else PartitionState.absent(key)
@@ -111,7 +111,7 @@ def gather_report(settings: Settings, key: PartitionKey) -> PartitionReport:
             actions=ledger.audit.of_partition(key),
             staleness=calculator.calculate(ledger.statuses, [key], now=now)[key],
             forecast=forecast_retries(ledger, [state], settings.retry_policy, now=now)[key],
-            events=events.find_step_events(str(key), EVENTS_SHOWN),
+            events=ledger.events.find_step_events(str(key), EVENTS_SHOWN),
             sealed=_find_sealed_runs(settings, key),
             no_asset_reason=_find_no_asset_reason(settings, key),
             now=now,

@@ -52,18 +52,17 @@ class Lease:
 
     @classmethod
     @contextmanager
-    def opened(cls, url: str, run_id: str, *, duration: timedelta) -> Iterator[Self]:
+    def held(cls, engine: sa.Engine, run_id: str, *, duration: timedelta) -> Iterator[Self]:
         """Open a lease, renew it in a thread while the block runs, and end it afterwards."""
-        with database.open_checked_engine(url) as engine:
-            lease = cls(engine, run_id, duration=duration)
-            lease.open()
-            try:
-                with renewing(lease):
-                    yield lease
-            finally:
-                # An outage here must not hide how the block ended. The lease expires by itself.
-                with suppress(LedgerUnavailable):
-                    lease.end()
+        lease = cls(engine, run_id, duration=duration)
+        lease.open()
+        try:
+            with renewing(lease):
+                yield lease
+        finally:
+            # An outage here must not hide how the block ended. The lease expires by itself.
+            with suppress(LedgerUnavailable):
+                lease.end()
 
     def open(self) -> None:
         """Open the lease, or renew it where a repeated run finds it live.

@@ -6,11 +6,11 @@ events into snapshots.
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from importlib.metadata import version
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -32,12 +32,6 @@ class EventLog(EventReader):
     def __init__(self, engine: sa.Engine, *, clock: Callable[[], datetime] | None = None) -> None:
         super().__init__(engine, clock=clock)
         self._sql = EventStatements(engine.dialect.name)
-
-    @classmethod
-    @contextmanager
-    def opened(cls, url: str, *, clock: Callable[[], datetime] | None = None) -> Iterator[Self]:
-        with database.open_checked_engine(url) as engine:
-            yield cls(engine, clock=clock)
 
     def append(self, event: Event) -> AppendResult:
         """Append an event, unless it exists already, and return its position. The call is safe to repeat."""

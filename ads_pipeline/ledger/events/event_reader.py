@@ -1,10 +1,9 @@
 """Reads run events, run heads and snapshots. `event_log` appends events."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -40,12 +39,6 @@ class EventReader:
     def __init__(self, engine: sa.Engine, *, clock: Callable[[], datetime] | None = None) -> None:
         self.engine, self._clock = engine, clock
         self._read_clock = sa.select(database_clock(engine.dialect.name))
-
-    @classmethod
-    @contextmanager
-    def opened(cls, url: str) -> Iterator[Self]:
-        with database.open_checked_engine(url, read_only=True) as engine:
-            yield cls(engine)
 
     def fetch(self, run_id: str, *, after_seq: int = 0, limit: int = DEFAULT_PAGE_SIZE) -> list[LoggedEvent]:
         """Return the next events of a run after `after_seq`, in order. Raises ValueError for a bad limit."""

@@ -4,11 +4,11 @@ Sensors call it when Dagster reports that a run has ended. It cannot record a ve
 idempotent, also for several processes at once.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from typing import Final, Self
+from typing import Final
 
 import sqlalchemy as sa
 
@@ -48,14 +48,6 @@ class RunCompletionLog(EventLog):
         self._lock_states = RowStatement(
             "lock_states", engine.dialect.name, lambda rowset: locked_states(rowset(KEY_TYPES))
         )
-
-    @classmethod
-    @contextmanager
-    def opened(
-        cls, url: str, *, clock: Callable[[], datetime] | None = None, tenancy: Tenancy = DEFAULT_TENANCY
-    ) -> Iterator[Self]:
-        with database.open_checked_engine(url) as engine:
-            yield cls(engine, clock=clock, tenancy=tenancy)
 
     def list_open_runs(self, limit: int = 1_000) -> list[str]:
         """Return the ids of runs whose stored snapshot has not ended, sorted."""

@@ -5,10 +5,9 @@ partition.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from datetime import datetime
 from itertools import groupby, islice
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -65,19 +64,13 @@ class StatusTable:
         )
         self._read_clock = sa.select(database_clock(engine.dialect.name))
 
-    @classmethod
-    @contextmanager
-    def opened(cls, url: str, *, tenancy: Tenancy = DEFAULT_TENANCY) -> Iterator[Self]:
-        with database.open_checked_engine(url) as engine:
-            yield cls(engine, tenancy=tenancy)
-
     def read_all(self) -> Iterator[PartitionStatus]:
         """Yield every row in the order of its key, as of one moment. The rows are streamed from the database."""
         order = [partition_status.c[name] for name in STATUS_KEY]
         try:
-            options = {database.READ_ONLY: True, "yield_per": ROWS_PER_BATCH}
-            with self._engine.connect().execution_options(**options) as connection:
-                for row in connection.execute(sa.select(partition_status).order_by(*order)):
+            with database.read_only(self._engine).connect() as connection:
+                rows = sa.select(partition_status).order_by(*order)
+                for row in connection.execute(rows, execution_options={"yield_per": ROWS_PER_BATCH}):
                     status = decode_status(row)
                     if status is not None:
                         yield status

@@ -8,6 +8,7 @@ import pytest
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline_tests.cli.actions.builders import FAILED, REASON, SUCCESSFUL, fill_ledger, ledger_url
 from ads_pipeline_tests.cli.running import CommandLine
+from ads_pipeline_tests.ledger.builders import open_part
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -37,5 +38,5 @@ def test_action_folds_its_own_events(cli: CommandLine, words: tuple[str, ...]) -
     assert newest["status"] == "COMPLETED"
     (snapshot,) = cli.run("events", "snapshot", newest["run_id"], "--json").objects
     assert (snapshot["status"], snapshot["projected_seq"]) == ("COMPLETED", snapshot["events"])
-    with EventReader.opened(ledger_url(cli)) as reader:
+    with open_part(EventReader, ledger_url(cli)) as reader:
         assert reader.get_lag() == timedelta(0)

@@ -10,6 +10,7 @@ from datetime import datetime
 from ads_pipeline.domain.run_events import Event
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline_tests.cli.running import MAIN_SCRIPT, CommandLine
+from ads_pipeline_tests.ledger.builders import open_part
 from ads_pipeline_tests.run_event_stores.builders import make_event
 
 RUN, OTHER = "3f2a91bc-1111-4111-8111-111111111111", "3f2a91cd-2222-4222-8222-222222222222"
@@ -31,7 +32,7 @@ def make_run(run_id: str = RUN, *, ended: bool = True) -> list[Event]:
 
 def append_at(url: str, instant: datetime, events: list[Event]) -> None:
     """Append the events with this instant as the time of the store."""
-    with EventLog.opened(url, clock=lambda: instant) as log:
+    with open_part(EventLog, url, clock=lambda: instant) as log:
         log.append_many(events)
 
 

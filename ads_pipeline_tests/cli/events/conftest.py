@@ -7,6 +7,7 @@ import pytest
 
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline_tests.cli.running import CommandLine
+from ads_pipeline_tests.ledger.builders import open_part
 
 
 @pytest.fixture
@@ -19,5 +20,5 @@ def cli(url: str, tmp_path: Path) -> CommandLine:
 
 @pytest.fixture
 def log(url: str) -> Iterator[EventLog]:
-    with EventLog.opened(url) as opened:
+    with open_part(EventLog, url) as opened:
         yield opened

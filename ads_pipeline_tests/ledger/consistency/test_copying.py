@@ -20,7 +20,7 @@ from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.status.status_table import StatusTable
 from ads_pipeline.progress import no_progress
-from ads_pipeline_tests.ledger.builders import FakeClock, accepted_runs, keys, publish_runs, run
+from ads_pipeline_tests.ledger.builders import FakeClock, accepted_runs, keys, open_part, publish_runs, run
 from ads_pipeline_tests.ledger.histories import Step, apply_history
 from ads_pipeline_tests.ledger.large_ledgers import LedgerShape, fill_ledger
 
@@ -44,9 +44,9 @@ def source_url(url: str) -> str:
     with Ledger.opened(url) as ledger:
         accepted_runs(ledger, keys(3))
         publish_runs(ledger, *(run(key, "r1") for key in keys(3)))
-    with EventLog.opened(url) as log:
+    with open_part(EventLog, url) as log:
         Follower(log).catch_up()
-    with StatusTable.opened(url) as table:
+    with open_part(StatusTable, url) as table:
         table.record_code_versions("google_ads", {"raw/campaign_daily": "7"})
     return url
 

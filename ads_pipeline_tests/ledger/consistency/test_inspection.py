@@ -24,6 +24,7 @@ from ads_pipeline_tests.ledger.builders import (
     action_request,
     key,
     keys,
+    open_part,
     publish_runs,
     record_verdict,
     registered_runs,
@@ -109,7 +110,7 @@ def test_open_runs_are_listed_with_their_lease(ledger: Ledger, url: str, backdoo
     run_id = ledger.origin.run_id
     with LedgerInspection.opened(url) as inspection:
         assert inspection.list_open_runs() == []
-        with EventLog.opened(url) as log:
+        with open_part(EventLog, url) as log:
             Follower(log).catch_up()
         (found,) = inspection.list_open_runs()
         assert (found.run_id, found.lease_expires_at) == (run_id, None)

@@ -41,15 +41,14 @@ HOLDER_SCRIPT = """
 import sys
 from datetime import timedelta
 from ads_pipeline.errors import LeaseLost
-from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline_tests.ledger.control.test_leases import WRITES
-from ads_pipeline_tests.ledger.builders import key, run, sealed_runs
+from ads_pipeline_tests.ledger.builders import key, open_lease, run, sealed_runs
 
 url = sys.argv[1]
 with (
-    Lease.opened(url, "suspended", duration=timedelta(seconds=4)) as lease,
+    open_lease(url, "suspended", duration=timedelta(seconds=4)) as lease,
     Ledger.opened(url, origin=EventOrigin(run_id="suspended", plan_version="p1"), lease=lease) as ledger,
 ):
     lease.claim([key()])

@@ -23,6 +23,7 @@ from ads_pipeline_tests.ledger.builders import (
     accepted_runs,
     key,
     keys,
+    open_lease,
     publish_runs,
     record_verdict,
     registered_runs,
@@ -357,9 +358,9 @@ def test_outage_while_ending_the_lease_is_suppressed(
         raise LedgerUnavailable("the ledger's database is busy or out of reach: no connection")
 
     monkeypatch.setattr(Lease, "end", out_of_reach)
-    with Lease.opened(url, "engine-1", duration=LASTS) as lease:
+    with open_lease(url, "engine-1", duration=LASTS) as lease:
         lease.claim([key()])
-    with pytest.raises(ZeroDivisionError), Lease.opened(url, "engine-2", duration=LASTS):
+    with pytest.raises(ZeroDivisionError), open_lease(url, "engine-2", duration=LASTS):
         raise ZeroDivisionError
     assert reader.leases.holders([key()])[key()].run_id == "engine-1"
 

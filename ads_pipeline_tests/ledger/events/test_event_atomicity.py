@@ -23,6 +23,7 @@ from ads_pipeline_tests.ledger.builders import (
     accepted_runs,
     action_request,
     keys,
+    open_part,
     record_verdict,
     registered_runs,
     rejection,
@@ -68,7 +69,7 @@ def test_change_without_its_event_is_rolled_back(url: str, backdoor: sa.Engine) 
     with Ledger.opened(url) as ledger:
         accepted_runs(ledger, [K])
         registered_runs(ledger, K, "r2")
-    with EventLog.opened(url) as log:
+    with open_part(EventLog, url) as log:
         log.append(EventOrigin(run_id="other-plan", plan_version="p1").make_event("RunStarted", at=FakeClock()()))
         log.append(EventOrigin(run_id="retired", plan_version="p2").make_event("RunFailed", at=FakeClock()()))
         Follower(log).catch_up()

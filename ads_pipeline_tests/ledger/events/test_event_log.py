@@ -15,7 +15,7 @@ from ads_pipeline.errors import BadEvent
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline_tests.ledger.builders import FakeClock, accepted_runs, key
+from ads_pipeline_tests.ledger.builders import FakeClock, accepted_runs, key, open_part
 from ads_pipeline_tests.ledger.state.test_concurrency import count_transactions, wait_until_a_transaction_waits
 from ads_pipeline_tests.ledger.state.test_crashes import lose_one_commit
 from ads_pipeline_tests.run_event_stores.builders import (
@@ -149,7 +149,11 @@ def test_append_reads_again_after_waiting_for_the_lock(postgres_url: str) -> Non
         if arguments[2].startswith("EXECUTE"):
             next(actions, lambda: None)()
 
-    with EventLog.opened(postgres_url) as log, EventLog.opened(postgres_url) as slow, ThreadPoolExecutor(2) as pool:
+    with (
+        open_part(EventLog, postgres_url) as log,
+        open_part(EventLog, postgres_url) as slow,
+        ThreadPoolExecutor(2) as pool,
+    ):
         sa.event.listen(log.engine, "before_cursor_execute", before_statement)
         # The path that `append` takes after the plain insert was refused.
         waiting = pool.submit(database.transact, log.engine, lambda c: log._append_many(c, [event]))
@@ -169,7 +173,11 @@ def test_append_that_waited_for_its_duplicate_is_idempotent(postgres_url: str) -
         held.set()
         release.wait(300)
 
-    with EventLog.opened(postgres_url) as log, EventLog.opened(postgres_url) as slow, ThreadPoolExecutor(2) as pool:
+    with (
+        open_part(EventLog, postgres_url) as log,
+        open_part(EventLog, postgres_url) as slow,
+        ThreadPoolExecutor(2) as pool,
+    ):
         sa.event.listen(slow.engine, "commit", pause)
         first = pool.submit(slow.append, event)
         assert held.wait(300)

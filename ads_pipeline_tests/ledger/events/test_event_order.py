@@ -22,6 +22,7 @@ from ads_pipeline.domain.run_events import Event, LoggedEvent
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader
+from ads_pipeline_tests.ledger.builders import open_part
 from ads_pipeline_tests.run_event_stores.builders import make_event
 
 RUNS: Final = tuple(f"run-{number}" for number in range(4))
@@ -71,7 +72,7 @@ def write_events(url: str, writer: int, acknowledged: Path) -> None:
     chance = random.Random(1_000 + writer)
     mine, others = writer_events(writer, EVENTS_PER_WRITER), writer_events((writer + 1) % WRITERS, EVENTS_PER_WRITER)
     sent_count = 1
-    with EventLog.opened(url) as log, acknowledged.open("w") as file:
+    with open_part(EventLog, url) as log, acknowledged.open("w") as file:
         for events in split_into_appends(mine, chance):
             if chance.random() < 0.1:
                 append_and_roll_back(log, events)
@@ -92,7 +93,7 @@ def append(log: EventLog, events: Sequence[Event], *, to: int) -> None:
 def poll_all_runs(url: str, done: threading.Event) -> dict[str, list[LoggedEvent]]:
     """Poll every run for new events until the writers are done and no event is left."""
     received: dict[str, list[LoggedEvent]] = {run_id: [] for run_id in RUNS}
-    with EventReader.opened(url) as reader:
+    with open_part(EventReader, url) as reader:
         while True:
             is_last_poll, new_count = done.is_set(), 0
             for run_id, logged in received.items():
@@ -147,7 +148,7 @@ from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline_tests.ledger.events.test_event_order import RUNS, append, step_completed
 
 url, name, number = sys.argv[1], sys.argv[2], 0
-with EventLog.opened(url) as log:
+with open_part(EventLog, url) as log:
     os.write(1, bytes([10]))
     while True:
         size, chance = random.choice([1, 1, 20]), random.Random(number)

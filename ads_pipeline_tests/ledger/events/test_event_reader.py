@@ -10,7 +10,7 @@ from ads_pipeline.errors import EventsNotFound
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.events.snapshots import Follower
-from ads_pipeline_tests.ledger.builders import FakeClock
+from ads_pipeline_tests.ledger.builders import FakeClock, open_part
 from ads_pipeline_tests.ledger.events.builders import complete_run, run_once_after_query
 from ads_pipeline_tests.run_event_stores.builders import EventSpec, make_event, make_history
 
@@ -20,7 +20,7 @@ TWICE: list[EventSpec] = [("StepStarted", "s1"), ("StepStarted", "s2"), ("StepCo
 
 @pytest.fixture
 def reader(url: str, log: EventLog) -> Iterator[EventReader]:
-    with EventReader.opened(url) as opened:
+    with open_part(EventReader, url) as opened:
         yield opened
 
 
@@ -128,7 +128,7 @@ def test_find_runs_matches_the_prefix_literally(log: EventLog, reader: EventRead
 
 def test_only_retirable_runs_are_listed(url: str, clock: FakeClock) -> None:
     """Retirable runs ended before the moment, are folded to the end and still have events."""
-    with EventLog.opened(url, clock=clock) as log:
+    with open_part(EventLog, url, clock=clock) as log:
         log.append_many([make_event(run_id, "RunCompleted") for run_id in ("gone", "late", "old")])
         log.append(make_event("open", "RunStarted"))
         clock.tick()

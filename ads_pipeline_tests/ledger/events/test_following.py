@@ -13,7 +13,7 @@ from ads_pipeline.errors import LedgerUnavailable
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.events.snapshots import Follower, follow_in_background
-from ads_pipeline_tests.ledger.builders import FakeClock
+from ads_pipeline_tests.ledger.builders import FakeClock, open_part
 from ads_pipeline_tests.ledger.events.test_snapshots import (
     append_with_a_gap,
     check_current,
@@ -94,7 +94,7 @@ def test_resync_skips_gaps_without_marking_stale(
         stale.append(getattr(reader.get_snapshot("r"), "stale_since", None))
 
     raised = list[LagLevel]()
-    with EventReader.opened(url) as reader:
+    with open_part(EventReader, url) as reader:
         sa.event.listen(timed_log.engine, "checkin", record_staleness)
         assert Follower(timed_log).catch_up(lambda level, _lag: raised.append(level)) == 6
     sa.event.remove(timed_log.engine, "checkin", record_staleness)

@@ -22,6 +22,7 @@ from ads_pipeline_tests.ledger.builders import (
     accepted_runs,
     action_request,
     key,
+    open_part,
     record_verdict,
     registered_runs,
     rejection,
@@ -249,7 +250,7 @@ def test_snapshot_of_ledger_events_has_a_step_per_partition(url: str) -> None:
         emit_every_type(ledger)
         accepted_runs(ledger, [key("3")])
         registered_runs(ledger, key("4"), "r1")
-    with EventLog.opened(url) as log:
+    with open_part(EventLog, url) as log:
         Follower(log).catch_up()
         snapshot = log.get_snapshot(ORIGIN.run_id)
         assert snapshot == log.project_snapshot(ORIGIN.run_id)
@@ -282,7 +283,7 @@ def test_ledger_without_origin_completes_its_run(url: str) -> None:
         run_id = ledger.origin.run_id
     with Ledger.opened(url) as other:
         assert other.origin.run_id != run_id
-    with EventReader.opened(url) as reader:
+    with open_part(EventReader, url) as reader:
         assert [each.event.event_type for each in reader.fetch(run_id)] == [
             "RawSealed",
             "VerdictAccepted",
@@ -305,7 +306,7 @@ def test_exception_fails_the_run(url: str) -> None:
 
     with pytest.raises(KeyError, match="mine"):
         fail()
-    with EventReader.opened(url) as reader:
+    with open_part(EventReader, url) as reader:
         snapshot = reader.project_snapshot(opened[0].origin.run_id)
     assert (snapshot.status, snapshot.last_event_seq) == (RunStatus.FAILED, 3)
 

@@ -24,6 +24,7 @@ from ads_pipeline_tests.ledger.builders import (
     accepted_runs,
     key,
     keys,
+    open_part,
     record_verdict,
     registered_runs,
     rejection,
@@ -155,7 +156,7 @@ def _complete_concurrently(url: str, origin: EventOrigin) -> list[list[Partition
     barrier = threading.Barrier(6)
 
     def complete(number: int) -> list[PartitionKey]:
-        with RunCompletionLog.opened(url) as log:
+        with open_part(RunCompletionLog, url) as log:
             barrier.wait(300)
             return log.complete_run(origin, FINAL_STATUSES[number % 3])
 

@@ -21,7 +21,7 @@ from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.events.snapshots import EVENTS_PER_TRANSACTION, Follower
 from ads_pipeline.ledger.tables import run_events, run_head, run_snapshots
-from ads_pipeline_tests.ledger.builders import FakeClock
+from ads_pipeline_tests.ledger.builders import FakeClock, open_part
 from ads_pipeline_tests.ledger.events.builders import stored_steps
 from ads_pipeline_tests.run_event_stores.builders import STEP_EVENT_TYPES, make_completions, make_event
 
@@ -81,7 +81,7 @@ def test_racing_followers_fold_each_event_once(url: str, log: EventLog) -> None:
 
     def follow() -> int:
         folded = 0
-        with EventLog.opened(url) as own:
+        with open_part(EventLog, url) as own:
             follower = Follower(own)
             while True:
                 is_last_poll = done.is_set()
@@ -108,7 +108,7 @@ def _watch(url: str, done: threading.Event) -> int:
     """Poll the snapshots and return how often one had advanced."""
     seen = {run_id: RunSnapshot(run_id=run_id) for run_id in RUNS}
     advances = 0
-    with EventReader.opened(url) as reader:
+    with open_part(EventReader, url) as reader:
         while not done.is_set():
             for run_id, before in seen.items():
                 now = reader.get_snapshot(run_id) or before
@@ -146,7 +146,7 @@ def test_catch_up_ends_while_a_run_grows(url: str, log: EventLog, monkeypatch: p
         """Append one event between the follower's transactions."""
         other.append_many([event for event in [next(new_events, None)] if event])
 
-    with EventLog.opened(url) as other:
+    with open_part(EventLog, url) as other:
         sa.event.listen(log.engine, "checkin", grow)
         assert 2 <= Follower(log).catch_up() < 20
     assert stored_snapshot(other, "s").last_event_seq == 1
@@ -274,7 +274,7 @@ def crash_point(*_):
     if points == 0:
         os.kill(os.getpid(), signal.SIGKILL)
 
-with EventLog.opened(sys.argv[1]) as log:
+with open_part(EventLog, sys.argv[1]) as log:
     for name in ("before_cursor_execute", "commit"):
         sa.event.listen(log.engine, name, crash_point)
     Follower(log).catch_up()

@@ -20,6 +20,7 @@ from ads_pipeline_tests.ledger.builders import (
     acceptance,
     accepted_runs,
     keys,
+    open_part,
     publish_runs,
     rejection,
     run,
@@ -87,7 +88,7 @@ def moment(*_):
     if moments == 0:
         os.kill(os.getpid(), signal.SIGKILL)
 
-with StatusTable.opened(sys.argv[1]) as table:
+with open_part(StatusTable, sys.argv[1]) as table:
     for name in ("before_cursor_execute", "after_cursor_execute", "commit"):
         sa.event.listen(table._engine, name, moment)
     table.rebuild()
@@ -131,7 +132,7 @@ def test_rebuild_includes_concurrent_writes(url: str) -> None:
     rebuilt: list[int] = []
 
     def rebuild() -> None:
-        with StatusTable.opened(url) as table:
+        with open_part(StatusTable, url) as table:
             while not done.is_set():
                 rebuilt.append(table.rebuild())
 

@@ -32,6 +32,7 @@ from ads_pipeline_tests.ledger.builders import (
     accepted_runs,
     key,
     keys,
+    open_part,
     publish_runs,
     record_verdict,
     registered_runs,
@@ -172,7 +173,7 @@ def test_racing_sweep_writes_only_rows_that_it_read(url: str) -> None:
     tally = {"written": 0, "skipped": 0}
 
     def sweep() -> None:
-        with StatusTable.opened(url) as table:
+        with open_part(StatusTable, url) as table:
             while not done.is_set():
                 found = [(row, _stale_since_materialization(row)) for row in raw_rows(table)]
                 time.sleep(0.002)
@@ -180,7 +181,7 @@ def test_racing_sweep_writes_only_rows_that_it_read(url: str) -> None:
                 tally["written"] += written
                 tally["skipped"] += len(found) - written
 
-    with Ledger.opened(url) as ledger, StatusTable.opened(url) as watched, ThreadPoolExecutor(1) as pool:
+    with Ledger.opened(url) as ledger, open_part(StatusTable, url) as watched, ThreadPoolExecutor(1) as pool:
         ledger.registrations.register(
             sealed_runs(*(run(each, f"r{number}") for each in contested for number in range(150)))
         )
@@ -205,7 +206,7 @@ def _stale_since_materialization(row: PartitionStatus) -> Staleness:
 
 def test_sweep_skips_locked_rows(postgres_url: str) -> None:
     """A sweep skips a row that another transaction holds, because waiting could deadlock."""
-    with Ledger.opened(postgres_url) as ledger, StatusTable.opened(postgres_url) as table:
+    with Ledger.opened(postgres_url) as ledger, open_part(StatusTable, postgres_url) as table:
         accepted_runs(ledger, keys(3))
         rows = list(table.read_all())
         touch = sa.text("UPDATE partition_status SET tenant_id = tenant_id WHERE partition_key = :key")
