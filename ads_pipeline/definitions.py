@@ -23,7 +23,7 @@ from ads_pipeline.orchestration.run_completion import build_event_origin
 from ads_pipeline.orchestration.schedules import build_schedules
 from ads_pipeline.orchestration.sensors import build_sensors
 from ads_pipeline.settings import Settings, read_settings
-from ads_pipeline.spark_session import spark_config
+from ads_pipeline.spark_session import start_spark
 
 
 def _now() -> datetime:
@@ -63,14 +63,24 @@ def build_definitions(
             "sensor_resources": _build_sensor_resources(resolved, source_factory),
             "control_actions": _build_control_actions(resolved),
             "partition_state": _partition_state,
-            "pyspark": PySparkResource(spark_config=spark_config(resolved)),
+            "pyspark": _build_pyspark(resolved),
         },
         # The steps of a run share one process and thereby one Spark session.
         executor=dg.in_process_executor,
     )
 
 
-# They are not configurable resources, because Dagster would show the password in the database URL.
+# They are not configurable resources, because Dagster would show the database's password and Spark's token.
+def _build_pyspark(settings: Settings) -> dg.ResourceDefinition:
+    @dg.resource(description="The Spark session of the run.")
+    def pyspark(context: dg.InitResourceContext) -> Iterator[PySparkResource]:
+        start_spark(settings)  # the resource finds this session
+        with PySparkResource(spark_config={}).yield_for_execution(context) as opened:
+            yield opened
+
+    return pyspark
+
+
 def _build_ledger_engine(settings: Settings) -> dg.ResourceDefinition:
     @dg.resource(description="The one connection pool on the ledger's database.")
     def ledger_engine(_context: dg.InitResourceContext) -> Iterator[sa.Engine]:

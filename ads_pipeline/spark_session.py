@@ -17,11 +17,14 @@ SPARK_SETTINGS = {
 }
 
 
-def spark_config(settings: Settings) -> dict[str, str]:
-    """The options of a session. Operators set further options in Spark's configuration directory."""
+def start_spark(settings: Settings) -> SparkSession:
+    """The active session of this process, or a new one. Spark's configuration directory may set further options."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     option = "spark.remote" if settings.spark.startswith("sc://") else "spark.master"
-    return SPARK_SETTINGS | {option: settings.spark}
+    builder = SparkSession.builder
+    for name, value in (SPARK_SETTINGS | {option: settings.spark}).items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
 
 
 @contextmanager
@@ -31,10 +34,7 @@ def spark_session(settings: Settings) -> Iterator[SparkSession]:
     if active is not None:
         yield active
         return
-    builder = SparkSession.builder
-    for name, value in spark_config(settings).items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    spark = start_spark(settings)
     try:
         yield spark
     finally:

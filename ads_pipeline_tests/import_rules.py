@@ -17,7 +17,8 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "errors": (frozenset(), frozenset({"quoting"})),
     "domain": (frozenset(), frozenset({"errors", "quoting"})),
     "storage": (frozenset(), frozenset({"errors"})),
-    "settings": (frozenset({"pydantic", "yaml"}), PURE),
+    "query_file": (frozenset({"pydantic", "yaml"}), PURE),
+    "settings": (frozenset({"sqlalchemy"}), PURE | {"query_file"}),
     "progress": (frozenset({"rich"}), frozenset()),
     "spark_session": (frozenset({"pyspark"}), frozenset({"settings"})),
     "raw": (frozenset(), FOLDERS),
@@ -37,7 +38,7 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
         FOLDERS | {"settings", "raw", "ledger", "warehouse", "pipeline"},
     ),
     "report": (frozenset(), FOLDERS | {"raw", "ledger", "pipeline"}),
-    "demo": (frozenset(), FOLDERS | {"settings", "raw"}),
+    "demo": (frozenset(), FOLDERS | {"query_file", "raw"}),
     "cli": (
         frozenset({"typer", "rich", "duckdb"}),
         FOLDERS
@@ -56,7 +57,7 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     ),
     "orchestration": (
         frozenset({"dagster", "dagster_pyspark", "dagster_postgres", "pyspark"}),
-        FOLDERS | {"settings", "progress", "raw", "validator", "ledger", "warehouse", "pipeline"},
+        FOLDERS | {"query_file", "settings", "progress", "raw", "validator", "ledger", "warehouse", "pipeline"},
     ),
     "definitions": (
         frozenset({"dagster", "dagster_pyspark"}),

@@ -14,7 +14,7 @@ from ads_pipeline.ledger.consistency.copying import copy_ledger
 from ads_pipeline.ledger.consistency.digest import LedgerDigest, digest_ledger
 from ads_pipeline.ledger.database import display_url
 from ads_pipeline.progress import progress_on
-from ads_pipeline.settings import POSTGRES_PREFIX, read_settings
+from ads_pipeline.settings import POSTGRES_FORM, is_postgres_url, read_settings
 
 SHA256_DIGITS: Final = 16  # shown of each table's digest; 80 columns hold no more
 SQLITE: Final = "sqlite:///"
@@ -76,13 +76,9 @@ def ledger_digest(*, as_json: AsJson = False) -> None:
 
 def _check_target(url: str) -> str:
     """The URL without its password, for messages. Raises BadCommand, which never repeats the URL."""
-    path = url.removeprefix(SQLITE)
-    if not url.startswith((POSTGRES_PREFIX, SQLITE)) or not path:
-        raise BadCommand(f"--to must start with {POSTGRES_PREFIX} or {SQLITE}")
-    try:
-        return display_url(url)
-    except ValueError as error:
-        raise BadCommand(f"--to is {error}") from None
+    if not is_postgres_url(url) and (not url.startswith(SQLITE) or url == SQLITE or not url.isprintable()):
+        raise BadCommand(f"--to must be {POSTGRES_FORM}; or {SQLITE}/path of a file")
+    return display_url(url)
 
 
 def _next_steps(target: str) -> tuple[str, ...]:

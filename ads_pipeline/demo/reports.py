@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from ads_pipeline.domain.partition import PartitionKey, Run, generate_run_id
 from ads_pipeline.errors import BadName, RunExists
+from ads_pipeline.query_file import GoogleApis
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import METADATA, PAYLOAD, Seal, SealFacts, encode_seal, hash_gaql
-from ads_pipeline.settings import GoogleApis
 from ads_pipeline.storage.durable_files import atomic_write
 
 Row = dict[str, Any]

@@ -117,11 +117,8 @@ def _create_folder(path: Path) -> None:
 
 
 def display_url(url: str) -> str:
-    """The URL for messages, without its password and options. Raises ValueError when it is malformed."""
-    try:
-        parsed = sa.make_url(url)
-    except (sa.exc.ArgumentError, ValueError):
-        raise ValueError("not a database URL") from None  # the cause repeats a part of the URL
+    """A valid URL for messages, without its password and options."""
+    parsed = sa.make_url(url)
     shown = sa.URL.create(parsed.drivername, parsed.username, None, parsed.host, parsed.port, parsed.database)
     return printable(shown.render_as_string())
 
@@ -139,7 +136,7 @@ def transact(engine: sa.Engine, work: Callable[[sa.Connection], T]) -> T:
     try:
         return _RETRYING(run_once)
     except sa.exc.DBAPIError as error:
-        raise translate_error(error) from error
+        raise translate_error(error) from _shown_cause(error)
     except ConcurrentWrite as error:
         raise LedgerUnavailable(
             "the ledger's database is busy: concurrent writes kept changing the same rows"
@@ -165,7 +162,7 @@ def open_snapshot(engine: sa.Engine) -> Iterator[sa.Connection]:
             use_one_snapshot(connection)
             yield connection
     except sa.exc.DBAPIError as error:
-        raise translate_error(error) from error
+        raise translate_error(error) from _shown_cause(error)
 
 
 @contextmanager
@@ -175,7 +172,7 @@ def open_transaction(engine: sa.Engine) -> Iterator[sa.Connection]:
         with engine.begin() as connection:
             yield connection
     except sa.exc.DBAPIError as error:
-        raise translate_error(error) from error
+        raise translate_error(error) from _shown_cause(error)
 
 
 def is_retryable(error: BaseException) -> bool:
@@ -208,6 +205,12 @@ def translate_error(error: sa.exc.DBAPIError) -> LedgerUnavailable | LedgerRefus
     if outage:
         return LedgerUnavailable(f"the ledger's database is busy or unreachable: {message}")
     return LedgerRefused(f"the ledger's database refused a statement: {message}")
+
+
+def _shown_cause(error: sa.exc.DBAPIError) -> sa.exc.DBAPIError | None:
+    """The cause for tracebacks. A failed connection has none, because the driver may quote parts of the URL."""
+    is_sqlite = isinstance(error.orig, sqlite3.Error)
+    return error if is_sqlite or getattr(error.orig, "pgcode", None) else None
 
 
 def _sqlite_code(error: sqlite3.Error) -> int:

@@ -16,7 +16,7 @@ from ads_pipeline.orchestration.partitions import parse_partition_names, raw_ass
 from ads_pipeline.orchestration.resources import RunResources, claim_partitions
 from ads_pipeline.orchestration.run_requests import QUERY_TAG
 from ads_pipeline.pipeline.loading import Loader
-from ads_pipeline.settings import Query
+from ads_pipeline.query_file import Query
 
 MAX_PARTITIONS_PER_RUN: Final = 1_000
 OWNERS: Final = ["team:ads-data"]

@@ -14,7 +14,7 @@ import dagster as dg
 import yaml
 
 from ads_pipeline.orchestration.partitions import define_partitions
-from ads_pipeline.settings import DEFAULT_QUERIES_FILE
+from ads_pipeline.query_file import DEFAULT_QUERIES_FILE
 from ads_pipeline_tests.benchmarks.ratios import Figure, Ratio, compare, measure_time
 from ads_pipeline_tests.benchmarks.runs import FIRST_DAY, write_runs
 from ads_pipeline_tests.benchmarks.validator import local_spark

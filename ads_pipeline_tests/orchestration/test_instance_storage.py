@@ -20,7 +20,7 @@ from ads_pipeline.ledger import tables
 from ads_pipeline.ledger.database import REVISION_TABLE
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.orchestration.instance_storage import SCHEMA
-from ads_pipeline.settings import VARIABLES
+from ads_pipeline.settings import POSTGRES_FORM, VARIABLES
 from ads_pipeline_tests.builders import key
 
 ROOT = Path(ads_pipeline.__file__).parent.parent
@@ -240,7 +240,7 @@ def test_command_prints_the_mistakes_last(checkout: Path, tmp_path: Path) -> Non
     assert process.returncode != 0
     assert process.stderr.splitlines()[-2:] == [
         "ads_pipeline.errors.BadSettings: the settings have 1 mistake; correct and start again:",
-        "  ADS_PIPELINE_DATABASE_URL: must start with postgresql+psycopg2://",
+        f"  ADS_PIPELINE_DATABASE_URL: must be {POSTGRES_FORM}",
     ]
 
 
