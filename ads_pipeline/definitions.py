@@ -47,9 +47,9 @@ def build_definitions(
         assets = [
             asset
             for name, query in apis.queries.items()
-            for asset in build_assets(name, query, source=apis.source, partitions=partitions)
+            for asset in build_assets(name, query, partitions=partitions)
         ]
-        checks = [build_check(name, source=apis.source, partitions=partitions) for name in apis.queries]
+        checks = [build_check(name, partitions=partitions) for name in apis.queries]
         sensors = build_sensors(partitions, list(apis.queries), now=now)
         schedules = build_schedules(list(apis.queries))
     return dg.Definitions(

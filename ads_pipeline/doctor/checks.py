@@ -14,10 +14,11 @@ from typing import Final
 
 from ads_pipeline.doctor import dagster_records
 from ads_pipeline.doctor.examination import Deployment, DeploymentCheck, Finding, make_error, make_warning
+from ads_pipeline.domain.partition import PartitionKey, find_customer_problem
 from ads_pipeline.domain.transitions import Outcome, Status
 from ads_pipeline.ledger.consistency.inspection import InspectedRun, MisplacedPointer, OpenRun
 from ads_pipeline.pipeline.seal_comparison import RAW_DATA_MISSING, check_seal, compare_with_seal
-from ads_pipeline.quoting import printable
+from ads_pipeline.quoting import printable, quoted
 from ads_pipeline.raw.discovery import DamagedRun
 from ads_pipeline.raw.landing import TEMPORARY
 from ads_pipeline.raw.seal import Seal
@@ -28,6 +29,9 @@ HOUR: Final = timedelta(hours=1)
 DAY: Final = timedelta(days=1)
 LANDING_PATTERN: Final = f"*/customer_id=*/query_name=*/logical_date=*/{TEMPORARY}*"
 _FOLDERS: Final = ("raw", "warehouse")
+_DELETE_CUSTOMER: Final = (
+    "delete it on the page of any asset, by 'Delete partitions' in the menu beside 'Materialize'"
+)
 _RESTORE: Final = "restore its files, or seal a new run of the partition"
 
 
@@ -152,6 +156,15 @@ def check_dagster(deployment: Deployment) -> Iterator[Finding]:
             )
 
 
+def check_customers(deployment: Deployment) -> Iterator[Finding]:
+    """Check the names of the customers in Dagster, whose UI accepts any text."""
+    for name in dagster_records.read_customers(deployment.settings.home, deployment.settings.postgres_url):
+        problem = find_customer_problem(name)
+        if problem is not None:
+            problem = f"every run leaves out its partitions, because the name breaks the rule: {problem}"
+            yield make_warning(f"customer {quoted(name)}", problem, _DELETE_CUSTOMER)
+
+
 def check_snapshots(deployment: Deployment) -> Iterator[Finding]:
     """Check that the run snapshots are up to date."""
     lag = deployment.ledger.events.get_lag()
@@ -179,6 +192,12 @@ CHECKS: Final = (
         "dagster",
         "Dagster and the event log agree on finished runs",
         check_dagster,
+        find_skip_reason=_find_dagster_skip_reason,
+    ),
+    DeploymentCheck(
+        "customers",
+        "the names of the customers in Dagster are valid",
+        check_customers,
         find_skip_reason=_find_dagster_skip_reason,
     ),
     DeploymentCheck("snapshots", "the run snapshots are up to date", check_snapshots),
@@ -214,8 +233,16 @@ def _check_unregistered(deployment: Deployment, found: Seal | DamagedRun) -> Ite
     problem = "it is sealed but not registered"
     if isinstance(found, DamagedRun):
         problem += f"; it is damaged: {found.problem}"
-    step = f"materialize raw/{found.run.key.query_name} in Dagster, or wait for raw_arrivals"
-    yield make_warning(found.run, problem, step)
+    yield make_warning(found.run, problem, _registration_step(deployment, found.run.key))
+
+
+def _registration_step(deployment: Deployment, key: PartitionKey) -> str:
+    apis = deployment.settings.google_apis
+    if key.query_name not in apis.queries:
+        return f"add {key.query_name} to the query file; raw_arrivals then finds the run"
+    if key.logical_date < apis.start_date:
+        return f"set start_date in the query file to {key.logical_date} or earlier; raw_arrivals then finds the run"
+    return f"materialize raw/{key.query_name} in Dagster, or wait for raw_arrivals, which finds it within an hour"
 
 
 def _check_registered(

@@ -1,6 +1,6 @@
-"""Reads the status of runs from Dagster's database without importing Dagster.
+"""Reads the status of runs and the customers from Dagster's database without importing Dagster.
 
-It reads two columns of one table. A test compares their location with `orchestration.instance_storage`.
+A test compares the location of the two tables with `orchestration.instance_storage`.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,33 +12,39 @@ import sqlalchemy as sa
 from ads_pipeline.ledger import database
 
 SCHEMA: Final = "dagster_records"
+CUSTOMERS: Final = "google_ads_customers"
 FINISHED_STATUSES: Final = frozenset({"SUCCESS", "FAILURE", "CANCELED"})
 _RUNS_PER_QUERY: Final = 500
+_RUNS_FILE: Final = "dagster/history/runs.db"
+_EVENTS_FILE: Final = "dagster/history/runs/index.db"
 _T = TypeVar("_T")
 
 
 def has_records(home: Path, postgres_url: str | None) -> bool:
     """Whether Dagster's table of runs exists."""
     if postgres_url is None:
-        return _sqlite_file(home).is_file()
-    return _transact(home, postgres_url, _has_table)
+        return (home / _RUNS_FILE).is_file()
+    return _transact(home / _RUNS_FILE, postgres_url, _has_table)
 
 
 def read_statuses(home: Path, postgres_url: str | None, run_ids: Sequence[str]) -> dict[str, str]:
     """Return the status of each run that Dagster knows."""
-    return _transact(home, postgres_url, lambda connection: _read(connection, run_ids))
+    return _transact(home / _RUNS_FILE, postgres_url, lambda connection: _read(connection, run_ids))
 
 
-def _transact(home: Path, postgres_url: str | None, work: Callable[[sa.Connection], _T]) -> _T:
-    engine = database.open_engine(postgres_url or f"sqlite:///{_sqlite_file(home)}", read_only=True)
+def read_customers(home: Path, postgres_url: str | None) -> list[str]:
+    """Return the customers that Dagster knows, in the order in which they were added."""
+    if postgres_url is None and not (home / _EVENTS_FILE).is_file():
+        return []
+    return _transact(home / _EVENTS_FILE, postgres_url, _read_customers)
+
+
+def _transact(file: Path, postgres_url: str | None, work: Callable[[sa.Connection], _T]) -> _T:
+    engine = database.open_engine(postgres_url or f"sqlite:///{file}", read_only=True)
     try:
         return database.transact(engine, work)
     finally:
         engine.dispose()
-
-
-def _sqlite_file(home: Path) -> Path:
-    return home / "dagster" / "history" / "runs.db"
 
 
 def _schema(connection: sa.Connection) -> str | None:
@@ -57,3 +63,10 @@ def _read(connection: sa.Connection, run_ids: Sequence[str]) -> dict[str, str]:
         rows = connection.execute(sa.select(runs.c.run_id, runs.c.status).where(runs.c.run_id.in_(batch)))
         statuses |= {row.run_id: row.status for row in rows}
     return statuses
+
+
+def _read_customers(connection: sa.Connection) -> list[str]:
+    names = ("id", "partitions_def_name", "partition")
+    partitions = sa.table("dynamic_partitions", *map(sa.column, names), schema=_schema(connection)).c
+    customers = sa.select(partitions.partition).where(partitions.partitions_def_name == CUSTOMERS)
+    return [str(customer) for customer in connection.scalars(customers.order_by(partitions.id))]

@@ -100,6 +100,15 @@ def validate_name(field: str, value: object) -> str:
     return value
 
 
+def find_customer_problem(name: str) -> str | None:
+    """The rule that a customer's name breaks, with the right spelling where only hyphens are wrong; else None."""
+    pattern, rule = NAME_RULES["customer_id"]
+    if pattern.fullmatch(name):
+        return None
+    digits = name.replace("-", "")
+    return f"{rule}; this account is {digits}" if pattern.fullmatch(digits) else rule
+
+
 def parse_date(text: object) -> date:
     """The date written as YYYY-MM-DD; BadName for any other spelling."""
     if not isinstance(text, str) or _DATE.fullmatch(text) is None:

@@ -12,14 +12,14 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Outcome
 from ads_pipeline.orchestration.dagster_private import TargetMaterialization
 from ads_pipeline.orchestration.metadata import describe_status, describe_verdict
-from ads_pipeline.orchestration.partitions import parse_partition_names, raw_asset_key
+from ads_pipeline.orchestration.partitions import raw_asset_key
 from ads_pipeline.orchestration.resources import RunResources, claim_partitions
 from ads_pipeline.pipeline.judging import JudgingResult
 
 CHECK_NAME: Final = "valid"
 
 
-def build_check(name: str, *, source: str, partitions: dg.MultiPartitionsDefinition) -> dg.AssetChecksDefinition:
+def build_check(name: str, *, partitions: dg.MultiPartitionsDefinition) -> dg.AssetChecksDefinition:
     @dg.asset_check(  # type: ignore[arg-type] # Dagster's type lacks evaluations that name their partition
         asset=raw_asset_key(name),
         name=CHECK_NAME,
@@ -32,8 +32,7 @@ def build_check(name: str, *, source: str, partitions: dg.MultiPartitionsDefinit
         run_resources: dg.ResourceParam[RunResources],
         pyspark: PySparkResource,
     ) -> Iterator[Any]:
-        keys = parse_partition_names(context.partition_keys, source=source, query_name=name)
-        granted = list(claim_partitions(context, run_resources, keys).granted)
+        granted = list(claim_partitions(context, run_resources, name).granted)
         validation = run_resources.pipeline(pyspark.spark_session).validation
         judged = validation.judge(run_resources.ledger.runs.unjudged(granted))
         yield from _evaluate(context, run_resources, raw_asset_key(name), granted, judged)

@@ -12,7 +12,7 @@ from dagster_pyspark import PySparkResource
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.orchestration.io_manager import LoadedPartitions, SealedPartitions, suppress_materialization
 from ads_pipeline.orchestration.metadata import describe_load, describe_status
-from ads_pipeline.orchestration.partitions import parse_partition_names, raw_asset_key, warehouse_asset_key
+from ads_pipeline.orchestration.partitions import raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.resources import RunResources, claim_partitions
 from ads_pipeline.orchestration.run_requests import QUERY_TAG
 from ads_pipeline.pipeline.loading import Loader
@@ -22,9 +22,7 @@ MAX_PARTITIONS_PER_RUN: Final = 1_000
 OWNERS: Final = ["team:ads-data"]
 
 
-def build_assets(
-    name: str, query: Query, *, source: str, partitions: dg.MultiPartitionsDefinition
-) -> list[dg.AssetsDefinition]:
+def build_assets(name: str, query: Query, *, partitions: dg.MultiPartitionsDefinition) -> list[dg.AssetsDefinition]:
     # Dagster puts assets into one run only if they share partitions and backfill policy.
     shared: dict[str, Any] = {
         "partitions_def": partitions,
@@ -35,10 +33,10 @@ def build_assets(
         "io_manager_key": "partition_state",
         "tags": {QUERY_TAG: name},
     }
-    return [_build_raw(name, query, source, shared), _build_warehouse(name, query, source, shared)]
+    return [_build_raw(name, query, shared), _build_warehouse(name, query, shared)]
 
 
-def _build_raw(name: str, query: Query, source: str, shared: dict[str, Any]) -> dg.AssetsDefinition:
+def _build_raw(name: str, query: Query, shared: dict[str, Any]) -> dg.AssetsDefinition:
     @dg.asset(  # type: ignore[untyped-decorator] # the shared options hide the overload
         key=raw_asset_key(name),
         description=f"Sealed runs of `{name}`. Each run is registered in the ledger.\n\n```sql\n{query.gaql}\n```",
@@ -48,17 +46,16 @@ def _build_raw(name: str, query: Query, source: str, shared: dict[str, Any]) -> 
     def raw(
         context: dg.AssetExecutionContext, run_resources: dg.ResourceParam[RunResources]
     ) -> dg.Output[SealedPartitions]:
-        keys = parse_partition_names(context.partition_keys, source=source, query_name=name)
-        claim = claim_partitions(context, run_resources, keys)
-        runs = tuple(run_resources.source.collect(list(claim.granted)))
-        sealed = SealedPartitions(runs=runs, held=claim.held, code_version=query.schema_version)
+        claim = claim_partitions(context, run_resources, name)
+        found = tuple(run_resources.source.collect(list(claim.granted)))
+        sealed = SealedPartitions(found=found, held=claim.held, code_version=query.schema_version)
         return suppress_materialization(sealed)
 
     definition: dg.AssetsDefinition = raw
     return definition
 
 
-def _build_warehouse(name: str, query: Query, source: str, shared: dict[str, Any]) -> dg.AssetsDefinition:
+def _build_warehouse(name: str, query: Query, shared: dict[str, Any]) -> dg.AssetsDefinition:
     @dg.asset(  # type: ignore[untyped-decorator] # the same
         key=warehouse_asset_key(name),
         ins={"loadable": dg.AssetIn(key=raw_asset_key(name))},
@@ -73,8 +70,7 @@ def _build_warehouse(name: str, query: Query, source: str, shared: dict[str, Any
         run_resources: dg.ResourceParam[RunResources],
         pyspark: PySparkResource,
     ) -> dg.Output[LoadedPartitions]:
-        keys = parse_partition_names(context.partition_keys, source=source, query_name=name)
-        claim = claim_partitions(context, run_resources, keys)
+        claim = claim_partitions(context, run_resources, name)
         granted = [key for key in loadable if key in claim.granted]
         metadata = _load(run_resources, run_resources.pipeline(pyspark.spark_session).loader, granted)
         loaded = LoadedPartitions(metadata=metadata, held=claim.held, code_version=query.schema_version)

@@ -14,7 +14,7 @@ import dagster as dg
 
 from ads_pipeline.domain.partition import parse_date
 from ads_pipeline.ledger.events.snapshots import Follower
-from ads_pipeline.orchestration.partitions import CUSTOMERS, asset_keys
+from ads_pipeline.orchestration.partitions import CUSTOMERS, asset_keys, find_invalid_customers
 from ads_pipeline.orchestration.resources import build_sensor_resources, open_ledger_engine
 from ads_pipeline.orchestration.run_completion import close_finished_runs
 from ads_pipeline.orchestration.run_requests import range_tags
@@ -31,7 +31,8 @@ def run_demo(defs: dg.Definitions, settings: Settings, arguments: Sequence[str])
         )
     with _open_instance() as instance:
         instance.add_dynamic_partitions(CUSTOMERS, sorted({run.key.customer_id for run in unjudged.runs}))
-        customers = instance.get_dynamic_partitions(CUSTOMERS)
+        known = instance.get_dynamic_partitions(CUSTOMERS)
+        customers = [name for name in known if name not in find_invalid_customers(known)]
         for name in queries:
             started = time.monotonic()
             result = defs.resolve_implicit_global_asset_job_def().execute_in_process(

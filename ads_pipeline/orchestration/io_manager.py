@@ -3,13 +3,13 @@
 It reads the status of a partition from the ledger and never from Dagster.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import dagster as dg
 
-from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.values import LeaseHolder
 from ads_pipeline.orchestration.dagster_private import SUPPRESS_MATERIALIZATION
@@ -17,7 +17,8 @@ from ads_pipeline.orchestration.metadata import describe_run
 from ads_pipeline.orchestration.partitions import dimension_tags, parse_partition_names
 from ads_pipeline.orchestration.resources import RunResources
 from ads_pipeline.pipeline.gaps import Gap, find_gap
-from ads_pipeline.pipeline.registration import register_runs
+from ads_pipeline.raw.discovery import DamagedRun
+from ads_pipeline.raw.seal import Seal
 
 MAX_REASONS: Final = 50  # partitions that a failure lists
 MetadataByKey = Mapping[PartitionKey, Mapping[str, Any]]
@@ -28,7 +29,7 @@ Holders = Mapping[PartitionKey, LeaseHolder]
 class SealedPartitions:
     """The output of a raw asset: sealed runs to register. `held` are partitions that other runs have claimed."""
 
-    runs: tuple[Run, ...]
+    found: tuple[Seal | DamagedRun, ...]
     held: Holders
     code_version: str
 
@@ -64,7 +65,7 @@ class PartitionStateIOManager(dg.IOManager):
         """Emit a materialization per finished partition; fail the step when partitions could not be loaded."""
         keys = self._parse(context.asset_partition_keys, context.asset_key)
         granted = [key for key in keys if key not in obj.held]
-        metadata = self._register(obj.runs, granted) if isinstance(obj, SealedPartitions) else obj.metadata
+        metadata = self._register(obj.found, granted) if isinstance(obj, SealedPartitions) else obj.metadata
         for key, entry in metadata.items():
             context.log_event(_materialization(context.asset_key, key, entry, obj.code_version))
         if isinstance(obj, LoadedPartitions):
@@ -75,9 +76,9 @@ class PartitionStateIOManager(dg.IOManager):
             message = "%d of %d partitions have no sealed run. First: %s"
             context.log.warning(message, len(unsealed), len(keys), unsealed[0])
 
-    def _register(self, runs: Sequence[Run], keys: list[PartitionKey]) -> MetadataByKey:
+    def _register(self, found: Iterable[Seal | DamagedRun], keys: list[PartitionKey]) -> MetadataByKey:
         """Register sealed runs and describe the newest run of each partition."""
-        register_runs(runs, raw=self._resources.raw, registrations=self._resources.ledger.registrations)
+        self._resources.seals.register(found)
         newest = self._resources.ledger.runs.newest(keys)
         return {key: describe_run(registered) for key, (registered, _outcome) in newest.items()}
 

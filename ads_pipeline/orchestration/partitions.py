@@ -6,10 +6,18 @@ from typing import Final
 
 import dagster as dg
 
-from ads_pipeline.domain.partition import PartitionKey, parse_dagster_key
+from ads_pipeline.domain.partition import PartitionKey, find_customer_problem, parse_dagster_key
+from ads_pipeline.errors import BadName
 
 CUSTOMERS: Final = "google_ads_customers"
 CUSTOMER, DATE = "customer", "date"
+DELETE_CUSTOMER: Final = "delete it on the page of any asset, by 'Delete partitions' in the menu beside 'Materialize'"
+LoggingContext = (
+    dg.AssetExecutionContext
+    | dg.AssetCheckExecutionContext
+    | dg.SensorEvaluationContext
+    | dg.ScheduleEvaluationContext
+)
 
 
 def define_partitions(start_date: date) -> dg.MultiPartitionsDefinition:
@@ -23,8 +31,44 @@ def define_partitions(start_date: date) -> dg.MultiPartitionsDefinition:
 
 
 def parse_partition_names(names: Iterable[str], *, source: str, query_name: str) -> list[PartitionKey]:
-    """Parse and sort the partition names of one query. Raises BadName for an invalid name."""
-    return sorted(parse_dagster_key(str(name), source=source, query_name=query_name) for name in names)
+    """Parse and sort the partition names of one query, without those of invalid customers.
+
+    Raises BadName when no customer is valid.
+    """
+    customers = {str(name): find_customer(str(name)) for name in names}
+    invalid = find_invalid_customers(customers.values())
+    valid = [name for name, customer in customers.items() if customer not in invalid]
+    if invalid and not valid:
+        raise next(iter(invalid.values()))
+    return sorted(parse_dagster_key(name, source=source, query_name=query_name) for name in valid)
+
+
+def find_customer(partition_name: str) -> str:
+    """Return the customer of a partition name. The Dagster UI also accepts customers with a bar."""
+    return partition_name.rpartition("|")[0]
+
+
+def find_invalid_customers(customers: Iterable[str]) -> dict[str, BadName]:
+    """Return the customers whose names break the rule, because the Dagster UI accepts any text.
+
+    An account that is written with hyphens is invalid too. In Dagster, its partitions differ from those of the
+    account without hyphens; in the ledger, both would be the same.
+    """
+    problems = ((customer, find_customer_problem(customer)) for customer in dict.fromkeys(customers))
+    return {
+        customer: BadName("customer_id", customer, f"{problem}; {DELETE_CUSTOMER}")
+        for customer, problem in problems
+        if problem is not None
+    }
+
+
+def drop_invalid_customers(context: LoggingContext, customers: Iterable[str]) -> list[str]:
+    """Return the valid customers, and log a warning for each other one."""
+    distinct = list(dict.fromkeys(customers))
+    invalid = find_invalid_customers(distinct)
+    for problem in invalid.values():
+        context.log.warning("a customer was left out. %s", problem)
+    return [customer for customer in distinct if customer not in invalid]
 
 
 def dimension_tags(key: PartitionKey) -> dict[str, str]:

@@ -1,9 +1,9 @@
 """Opens the resources of runs and of sensors from the settings. Spark comes from `dagster-pyspark`."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import dagster as dg
@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.run_events import EventOrigin
+from ads_pipeline.errors import LeaseLost
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.events.run_completion import RunCompletionLog
@@ -19,11 +20,13 @@ from ads_pipeline.ledger.events.snapshots import follow_in_background
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.state.run_history import RunHistory
-from ads_pipeline.ledger.values import ClaimResult
+from ads_pipeline.ledger.values import ClaimResult, LeaseHolder
+from ads_pipeline.orchestration.partitions import drop_invalid_customers, find_customer, parse_partition_names
 from ads_pipeline.pipeline.arrivals import SealedRuns, Source
 from ads_pipeline.pipeline.pipeline import Pipeline
 from ads_pipeline.pipeline.readers import Readers
 from ads_pipeline.pipeline.reconciliation import Reconciliation
+from ads_pipeline.pipeline.registration import SealRegister
 from ads_pipeline.pipeline.staleness import StalenessCalculator, asset_code_versions
 from ads_pipeline.progress import progress_on
 from ads_pipeline.raw.landing import RawRuns
@@ -70,6 +73,8 @@ class RunResources(SensorResources):
 
     ledger: Ledger
     lease: Lease
+    seals: SealRegister
+    claimed: dict[PartitionKey, int] = field(default_factory=dict)
 
     @property
     def warehouse(self) -> Warehouse:
@@ -93,12 +98,22 @@ class RunResources(SensorResources):
     def claim(self, keys: Sequence[PartitionKey]) -> ClaimResult:
         """Claim partitions that no other run holds, and emit StepStarted for each.
 
-        A retried step is granted the same partitions and emits nothing new.
+        A later step in the same process takes the claims of the earlier ones. Raises LeaseLost when the run has lost
+        its lease, and with it all claims.
         """
+        unclaimed = [key for key in keys if key not in self.claimed]
+        if not unclaimed and not self.lease.renew():
+            raise LeaseLost(self.lease.run_id, "its lease has ended or expired")
+        held = self._claim(unclaimed) if unclaimed else {}
+        return ClaimResult(granted={key: self.claimed[key] for key in keys if key in self.claimed}, held=held)
+
+    def _claim(self, keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, LeaseHolder]:
+        """Claim partitions, and return the holders of those that other runs hold."""
         claim, now = self.lease.claim(keys), datetime.now(UTC)
         started = [self.ledger.origin.make_event("StepStarted", at=now, step_id=str(key)) for key in claim.granted]
         self.events.append_many(started)
-        return claim
+        self.claimed.update(claim.granted)
+        return claim.held
 
     def pipeline(self, spark: SparkSession) -> Pipeline:
         return Pipeline(
@@ -106,6 +121,7 @@ class RunResources(SensorResources):
             raw=self.raw,
             ledger=self.ledger,
             warehouse=self.warehouse,
+            seals=self.seals,
             report_progress=progress_on(sys.stderr),
         )
 
@@ -150,16 +166,21 @@ def open_run_resources(
         versions = {name: query.schema_version for name, query in apis.queries.items()}
         ledger.statuses.record_code_versions(apis.source, asset_code_versions(versions))
         yield RunResources(
-            settings=settings, ledger=ledger, events=events, lease=lease, source_factory=source_factory
+            settings=settings,
+            ledger=ledger,
+            events=events,
+            lease=lease,
+            seals=SealRegister(raw=RawRuns(settings.raw_root), registrations=ledger.registrations),
+            source_factory=source_factory,
         )
 
 
 def claim_partitions(
-    context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext,
-    resources: RunResources,
-    keys: Sequence[PartitionKey],
+    context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, resources: RunResources, query_name: str
 ) -> ClaimResult:
-    """Claim the partitions of a step, and log a warning when other runs hold some of them."""
+    """Claim the partitions of a step, and log a warning for those that it has to leave out."""
+    drop_invalid_customers(context, map(find_customer, context.partition_keys))
+    keys = parse_partition_names(context.partition_keys, source=resources.source_name, query_name=query_name)
     claim = resources.claim(keys)
     if claim.held:
         key, holder = next(iter(claim.held.items()))

@@ -12,10 +12,9 @@ from typing import Final
 
 import dagster as dg
 
-from ads_pipeline.domain.partition import NAME_RULES, PartitionKey
+from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.retry import Lane, lane_for
-from ads_pipeline.orchestration.partitions import CUSTOMERS, DATE
-from ads_pipeline.quoting import quoted
+from ads_pipeline.orchestration.partitions import CUSTOMERS, DATE, drop_invalid_customers
 
 REQUEST_TAG: Final = "ads_pipeline/request"
 PRIORITY_TAG: Final = "dagster/priority"
@@ -46,19 +45,21 @@ def build_sensor_result(
     query_names: Sequence[str],
     asset_keys: Sequence[AssetKeyBuilder],
     now: datetime,
+    *,
+    cursor: str | None = None,
 ) -> dg.SensorResult:
     """Request runs of these partitions, or first add the customers that Dagster does not know yet.
 
-    A range needs both its ends in Dagster, so the runs of new customers follow on the next tick.
+    A range needs both its ends in Dagster, so the runs of new customers follow on the next tick, which starts at the
+    same cursor again.
     """
     due = _select_known(context, partitions, reasons, query_names, now.date())
-    customers = context.instance.get_dynamic_partitions(CUSTOMERS)
-    _warn_of_invalid_customers(context, customers)
+    customers = drop_invalid_customers(context, context.instance.get_dynamic_partitions(CUSTOMERS))
     new = sorted({key.customer_id for key in due} - set(customers))
     if new:
         add = dg.DynamicPartitionsDefinition(name=CUSTOMERS).build_add_request(new)
         reason = f"added {len(new)} new customers; their runs follow on the next tick"
-        return dg.SensorResult(dynamic_partitions_requests=[add], skip_reason=reason)
+        return dg.SensorResult(dynamic_partitions_requests=[add], skip_reason=reason, cursor=context.cursor)
     requests: list[dg.RunRequest] = []
     for name in query_names:
         assets = tuple(build_key(name) for build_key in asset_keys)
@@ -69,9 +70,9 @@ def build_sensor_result(
                 requested = RequestedPartitions(query_name=name, assets=assets, reasons=selected, lane=lane)
                 requests += build_run_requests(context.instance, partitions, requested, now=now)
     if requests:
-        return dg.SensorResult(run_requests=requests)
+        return dg.SensorResult(run_requests=requests, cursor=cursor)
     waiting = f"; {len(due)} partitions are in unfinished runs or wait for their next run" if due else ""
-    return dg.SensorResult(skip_reason=f"no partition is due{waiting}")
+    return dg.SensorResult(skip_reason=f"no partition is due{waiting}", cursor=cursor)
 
 
 def build_run_requests(
@@ -127,15 +128,6 @@ def _select_known(
     }
 
 
-def _warn_of_invalid_customers(context: dg.SensorEvaluationContext, customers: Sequence[str]) -> None:
-    """Warn of customers that someone added in the UI, which accepts any text."""
-    rule, description = NAME_RULES["customer_id"]
-    for name in customers:
-        if rule.fullmatch(name) is None:
-            message = "%s in %s is not a valid customer (%s); delete it in the Dagster UI"
-            context.log.warning(message, quoted(name), CUSTOMERS, description)
-
-
 def _build_request(
     instance: dg.DagsterInstance,
     requested: RequestedPartitions,
@@ -177,8 +169,14 @@ def _find_in_progress(
 
 
 def partition_names(tags: Mapping[str, str], partitions: dg.MultiPartitionsDefinition) -> Iterable[str]:
-    """The partitions of a run with these tags. The caller must have opened a partition loading context."""
-    if START in tags:
-        key_range = dg.PartitionKeyRange(tags[START], tags[END])
-        return [str(name) for name in partitions.get_partition_keys_in_range(key_range)]
-    return [tags["dagster/partition"]] if "dagster/partition" in tags else []
+    """The partitions of a run with these tags. The caller must have opened a partition loading context.
+
+    A range without one of its ends, because the customer was deleted, has none. Such a run fails when it starts.
+    """
+    if START not in tags:
+        return [tags["dagster/partition"]] if "dagster/partition" in tags else []
+    try:
+        names = partitions.get_partition_keys_in_range(dg.PartitionKeyRange(tags[START], tags[END]))
+    except dg.DagsterInvalidInvocationError:
+        return []
+    return map(str, names)

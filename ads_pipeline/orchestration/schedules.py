@@ -9,7 +9,7 @@ from dagster_pyspark import PySparkResource
 
 from ads_pipeline.ledger.status.status_file import write_status_file
 from ads_pipeline.orchestration.assets import MAX_PARTITIONS_PER_RUN
-from ads_pipeline.orchestration.partitions import CUSTOMERS, asset_keys
+from ads_pipeline.orchestration.partitions import CUSTOMERS, asset_keys, drop_invalid_customers
 from ads_pipeline.orchestration.resources import RunResources
 from ads_pipeline.orchestration.run_requests import range_tags
 
@@ -25,7 +25,7 @@ def build_schedules(query_names: Sequence[str]) -> list[dg.ScheduleDefinition]:
         description="Requests yesterday's partition of every customer, so that missing partitions are visible.",
     )
     def daily_load(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
-        customers = context.instance.get_dynamic_partitions(CUSTOMERS)
+        customers = drop_invalid_customers(context, context.instance.get_dynamic_partitions(CUSTOMERS))
         day = (context.scheduled_execution_time - timedelta(days=1)).date().isoformat()
         if not customers:
             yield dg.SkipReason("no customers yet; raw_arrivals adds a customer when its first run is sealed")

@@ -4,13 +4,15 @@ When the ledger is out of reach a tick fails; it never skips.
 """
 
 from collections import defaultdict
+from contextlib import suppress
 from datetime import date, datetime, timedelta
 from typing import Final
 
 import dagster as dg
 
-from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.partition import PartitionKey, parse_date
 from ads_pipeline.domain.run_snapshots import LagLevel
+from ads_pipeline.errors import BadName
 from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.ledger.values import PublicationStatus
 from ads_pipeline.ledger.write_context import Clock
@@ -20,7 +22,7 @@ from ads_pipeline.orchestration.retry_sensor import build_retry_sensor
 from ads_pipeline.orchestration.run_completion import close_finished_runs
 from ads_pipeline.orchestration.run_requests import build_sensor_result
 
-LOOKBACK: Final = timedelta(days=92)  # days older than this are not searched for late runs
+LOOKBACK: Final = timedelta(days=92)  # every tick searches these days; `raw_arrivals` also as many of the older ones
 LOAD_GRACE_PERIOD: Final = timedelta(minutes=10)  # a run that has just judged a partition loads it next
 INTERVAL_SECONDS: Final = 60
 
@@ -34,23 +36,26 @@ def build_sensors(
         target=dg.AssetSelection.assets(*asset_keys(query_names)),
         minimum_interval_seconds=INTERVAL_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Requests runs for partitions with sealed runs that have no verdict. Adds new customers first.",
+        description="Requests runs for partitions with sealed runs that have no verdict. Adds new customers first. "
+        "Each tick searches the last 92 days and, one after the other, the older days: 15 years take an hour.",
     )
     def raw_arrivals(
         context: dg.SensorEvaluationContext, sensor_resources: dg.ResourceParam[SensorResources]
     ) -> dg.SensorResult:
-        since, until = _window(now())
-        unjudged = sensor_resources.sealed_runs.find_unjudged(
-            source=sensor_resources.source_name, since=since, until=until
-        )
+        recent = _window(now())
+        older = _find_older_days(context.cursor, sensor_resources.settings.google_apis.start_date, recent[0])
+        reasons: dict[PartitionKey, str] = defaultdict(str)
+        for since, until in filter(None, (older, recent)):
+            unjudged = sensor_resources.sealed_runs.find_unjudged(
+                source=sensor_resources.source_name, since=since, until=until
+            )
+            for run in unjudged.runs:
+                reasons[run.key] += f"{run.run_id} "
         for damaged in unjudged.misnamed:
             context.log.warning("%s: %s", damaged.path, damaged.problem)
-        reasons: dict[PartitionKey, str] = defaultdict(str)
-        for run in unjudged.runs:
-            reasons[run.key] += f"{run.run_id} "
-        return build_sensor_result(
-            context, partitions, reasons, query_names, [raw_asset_key, warehouse_asset_key], now()
-        )
+        cursor = older[0].isoformat() if older else None
+        assets = [raw_asset_key, warehouse_asset_key]
+        return build_sensor_result(context, partitions, reasons, query_names, assets, now(), cursor=cursor)
 
     @dg.sensor(
         target=dg.AssetSelection.assets(*asset_keys(query_names)),
@@ -108,6 +113,20 @@ def _build_run_completion() -> dg.SensorDefinition:
         return dg.SensorResult(skip_reason=f"closed {len(closed)} finished runs; this sensor requests no runs")
 
     return run_completion
+
+
+def _find_older_days(cursor: str | None, start: date, recent: date) -> tuple[date, date] | None:
+    """Find the days before the recent ones to search next: from new to old, then from new again.
+
+    The cursor is the oldest day that the last tick searched. A cursor that somebody has changed starts again.
+    """
+    until = recent
+    with suppress(BadName):
+        until = min(parse_date(cursor), recent)
+    if until <= start:
+        until = recent
+    until -= timedelta(days=1)
+    return (max(start, until - LOOKBACK), until) if until >= start else None
 
 
 def _window(now: datetime) -> tuple[date, date]:

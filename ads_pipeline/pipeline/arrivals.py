@@ -4,7 +4,7 @@ The search compares all sealed runs with the ledger and uses no watermark, becau
 sealed later.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Protocol
@@ -24,7 +24,7 @@ class Source(Protocol):
         """Whether the source extracts runs itself, so that a repeated request can produce a new run."""
         ...
 
-    def collect(self, partitions: Sequence[PartitionKey]) -> list[Run]:
+    def collect(self, partitions: Sequence[PartitionKey]) -> list[Seal | DamagedRun]:
         """Return the sealed runs of these partitions that have no verdict, oldest first in each partition."""
         ...
 
@@ -45,27 +45,25 @@ class SealedRuns:
     def __init__(self, *, raw: RawRuns, runs: RunHistory) -> None:
         self._raw, self._runs = raw, runs
 
-    def collect(self, partitions: Sequence[PartitionKey]) -> list[Run]:
+    def collect(self, partitions: Sequence[PartitionKey]) -> list[Seal | DamagedRun]:
         """Return registered runs in ledger order, then unregistered runs in the order of their extraction."""
         known = self._runs.judged_by_run(partitions)
-        registered = [run for run, is_judged in known.items() if not is_judged]
-        sealed = [each for key in partitions for each in self._raw.list_runs(key)]
-        return registered + [run for run in _sort_by_extraction(sealed) if run not in known]
+        judged = {run for run, is_judged in known.items() if is_judged}
+        sealed = (each for key in partitions for each in self._raw.list_runs(key, known=judged))
+        unjudged = {each.run: each for each in sorted(sealed, key=_extraction_order) if each.run is not None}
+        registered = [unjudged.pop(run) for run in known if run in unjudged]
+        return registered + list(unjudged.values())
 
     def find_unjudged(self, *, source: str, since: date, until: date) -> UnjudgedRuns:
         """Find the sealed runs of these days that have no verdict."""
         known = self._runs.judged_by_run_between(source=source, since=since, until=until)
         judged = {run for run, is_judged in known.items() if is_judged}
-        sealed = list(self._raw.find_runs(source=source, since=since, until=until, known=judged))
-        misnamed = tuple(each for each in sealed if isinstance(each, DamagedRun) and each.run is None)
-        return UnjudgedRuns(runs=tuple(_sort_by_extraction(sealed)), misnamed=misnamed)
+        sealed = self._raw.find_runs(source=source, since=since, until=until, known=judged)
+        found = sorted(sealed, key=_extraction_order)
+        misnamed = tuple(each for each in found if isinstance(each, DamagedRun) and each.run is None)
+        return UnjudgedRuns(runs=tuple(each.run for each in found if each.run is not None), misnamed=misnamed)
 
 
-def _sort_by_extraction(sealed: Iterable[Seal | DamagedRun]) -> list[Run]:
-    """Sort by extraction time, then by name. Damaged runs have no readable time and come first."""
-    timed = [
-        (each.facts.extracted_at.isoformat() if isinstance(each, Seal) else "", str(each.run), each.run)
-        for each in sealed
-        if each.run is not None
-    ]
-    return [run for _time, _name, run in sorted(timed, key=lambda each: each[:2])]
+def _extraction_order(found: Seal | DamagedRun) -> tuple[str, str]:
+    """The extraction time, then the name. Damaged runs have no readable time and come first."""
+    return found.facts.extracted_at.isoformat() if isinstance(found, Seal) else "", str(found.run)

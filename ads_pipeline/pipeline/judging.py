@@ -10,13 +10,14 @@ from ads_pipeline.contracts.registry import rules_for
 from ads_pipeline.domain.partition import Run
 from ads_pipeline.domain.transitions import Outcome, Verdict
 from ads_pipeline.errors import AdsPipelineError, ContractMissing, LedgerError, VerdictsRefused
-from ads_pipeline.ledger.state.registration import Registrations
 from ads_pipeline.ledger.state.verdicts import Verdicts
 from ads_pipeline.ledger.values import VerdictCause, VerdictResult
 from ads_pipeline.pipeline.loading import Loader, contract_key, group_by, split_batches
-from ads_pipeline.pipeline.registration import register_runs
+from ads_pipeline.pipeline.registration import SealRegister
 from ads_pipeline.progress import ProgressReporter, no_progress
+from ads_pipeline.raw.discovery import DamagedRun
 from ads_pipeline.raw.landing import RawRuns
+from ads_pipeline.raw.seal import Seal
 from ads_pipeline.validator.judging import Judgement, SealedPayload, judge_runs
 
 RUNS_PER_BATCH: Final = 10_000  # bounds memory, and the work that a crash repeats
@@ -38,7 +39,7 @@ class Validation:
 
     spark: SparkSession
     raw: RawRuns
-    registrations: Registrations
+    seals: SealRegister
     verdicts: Verdicts
     loader: Loader
     report_progress: ProgressReporter = no_progress
@@ -90,12 +91,15 @@ class Validation:
         self, runs: Sequence[Run], unjudged: dict[Run, AdsPipelineError], validation_id: str
     ) -> Iterator[list[Judgement]]:
         """Yield the judgements of damaged runs first, then one list per contract; add the others to `unjudged`."""
-        registration = register_runs(runs, raw=self.raw, registrations=self.registrations)
-        unjudged |= registration.unsealed
-        if registration.damaged:
-            yield [_reject_damaged(run, why, validation_id) for run, why in registration.damaged.items()]
+        registered, unsealed = self.seals.get_or_register(runs)
+        unjudged |= unsealed
+        damaged = {run: each.problem for run, each in registered.items() if isinstance(each, DamagedRun)}
+        if damaged:
+            yield [_reject_damaged(run, problem, validation_id) for run, problem in damaged.items()]
         payloads = (
-            SealedPayload(seal=seal, payload_path=self.raw.payload_path(seal.run)) for seal in registration.seals
+            SealedPayload(seal=each, payload_path=self.raw.payload_path(each.run))
+            for each in registered.values()
+            if isinstance(each, Seal)
         )
         for contract, group in group_by(payloads, contract_key).items():
             try:

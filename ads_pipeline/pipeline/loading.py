@@ -14,12 +14,12 @@ from pyspark.sql import DataFrame, SparkSession
 from ads_pipeline.contracts.registry import rules_for
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import PartitionState, Status
-from ads_pipeline.errors import AdsPipelineError, RunNotSealed, WarehouseUnavailable
+from ads_pipeline.errors import AdsPipelineError, RunDamaged, RunNotSealed, UnsafePath, WarehouseUnavailable
 from ads_pipeline.ledger.state.loads import Loads
 from ads_pipeline.ledger.state.publications import Publications
 from ads_pipeline.ledger.state.states import States
 from ads_pipeline.ledger.values import Publication
-from ads_pipeline.pipeline.registration import DAMAGED
+from ads_pipeline.pipeline.registration import SealRegister
 from ads_pipeline.progress import ProgressReporter, no_progress
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import Seal
@@ -49,6 +49,7 @@ class Loader:
 
     spark: SparkSession
     raw: RawRuns
+    seals: SealRegister
     states: States
     publications: Publications
     loads: Loads
@@ -87,7 +88,7 @@ class Loader:
     def _load_batch(self, states: Sequence[PartitionState]) -> LoadResult:
         """Load partitions of one table. Payloads are verified only after a failure: that reads every byte."""
         runs = [Run(key=state.key, run_id=str(state.current_run_id)) for state in states]
-        payloads, unreadable = self._find_payloads(runs, self.raw.read_seal)
+        payloads, unreadable = self._find_payloads(runs, self.seals.read_seal)
         try:
             return self._publish(payloads, unreadable)
         except WarehouseUnavailable:
@@ -104,7 +105,7 @@ class Loader:
         for run in runs:
             try:
                 payloads[run] = SealedPayload(seal=read_seal(run), payload_path=self.raw.payload_path(run))
-            except (RunNotSealed, *DAMAGED) as error:
+            except (RunNotSealed, RunDamaged, UnsafePath) as error:
                 unreadable[run] = error
         return payloads, unreadable
 

@@ -1,21 +1,18 @@
-"""Takes sealed runs from raw to rows that readers see: judge, then load."""
-
-from collections.abc import Sequence
+"""The parts that take a sealed run to rows that readers see, over one Spark session."""
 
 from pyspark.sql import SparkSession
 
-from ads_pipeline.domain.partition import Run
-from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.pipeline.judging import JudgingResult, Validation
-from ads_pipeline.pipeline.loading import Loader, LoadResult
+from ads_pipeline.pipeline.judging import Validation
+from ads_pipeline.pipeline.loading import Loader
+from ads_pipeline.pipeline.registration import SealRegister
 from ads_pipeline.progress import ProgressReporter, no_progress
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.warehouse.publication import Warehouse
 
 
 class Pipeline:
-    """Validation and loading with one Spark session.
+    """Validation and loading. Both take the seals that `seals` knows, and read the others.
 
     Every step may be repeated; `pipeline.reconciliation` finishes what a crash interrupted.
     """
@@ -27,11 +24,14 @@ class Pipeline:
         raw: RawRuns,
         ledger: Ledger,
         warehouse: Warehouse,
+        seals: SealRegister | None = None,
         report_progress: ProgressReporter = no_progress,
     ) -> None:
+        seals = seals or SealRegister(raw=raw, registrations=ledger.registrations)
         self.loader = Loader(
             spark=spark,
             raw=raw,
+            seals=seals,
             states=ledger.states,
             publications=ledger.publications,
             loads=ledger.loads,
@@ -41,14 +41,8 @@ class Pipeline:
         self.validation = Validation(
             spark=spark,
             raw=raw,
-            registrations=ledger.registrations,
+            seals=seals,
             verdicts=ledger.verdicts,
             loader=self.loader,
             report_progress=report_progress,
         )
-
-    def judge_and_load(self, runs: Sequence[Run]) -> tuple[JudgingResult, LoadResult]:
-        """Judge sealed runs, then load the partitions whose status is success."""
-        judged = self.validation.judge(runs)
-        succeeded = [result.state.key for result in judged.recorded if result.state.status is Status.SUCCESS]
-        return judged, self.loader.load(succeeded)

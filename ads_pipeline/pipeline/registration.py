@@ -3,66 +3,78 @@
 It reads seals and not payloads. Judging is in `pipeline.judging`.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import starmap
 
 from ads_pipeline.domain.partition import Run
-from ads_pipeline.errors import RunChanged, RunDamaged, RunNotSealed, UnsafePath
+from ads_pipeline.errors import RunChanged, RunNotSealed
 from ads_pipeline.ledger.state.registration import Registrations
 from ads_pipeline.ledger.values import RunRegistration
-from ads_pipeline.pipeline.seal_comparison import SEAL_CHANGED
+from ads_pipeline.pipeline.seal_comparison import SEAL_CHANGED, find_run
+from ads_pipeline.raw.discovery import DamagedRun
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import Seal
 
-DAMAGED = (RunDamaged, UnsafePath)
 
+class SealRegister:
+    """Registers sealed runs and keeps their seals, so that later steps of a Dagster run do not read them again."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegistrationResult:
-    """Registered runs, either intact or damaged, and runs that were not registered because they have no seal."""
+    def __init__(self, *, raw: RawRuns, registrations: Registrations) -> None:
+        self._raw, self._registrations = raw, registrations
+        self._kept: dict[Run, Seal | DamagedRun] = {}
 
-    seals: tuple[Seal, ...]
-    damaged: dict[Run, str]
-    unsealed: dict[Run, RunNotSealed]
+    def register(self, found: Iterable[Seal | DamagedRun]) -> None:
+        """Register runs in the order given, intact ones first, and keep their seals. Repeating it changes nothing."""
+        self._kept |= self._register({each.run: each for each in found if each.run is not None})
 
+    def get_or_register(self, runs: Iterable[Run]) -> tuple[dict[Run, Seal | DamagedRun], dict[Run, RunNotSealed]]:
+        """Return what is registered of these runs, and the runs that have no seal.
 
-def register_runs(runs: Iterable[Run], *, raw: RawRuns, registrations: Registrations) -> RegistrationResult:
-    """Register sealed runs in the order given; a repeated call changes nothing.
+        Runs that were not kept are read and registered. They are not kept either, to bound memory.
+        """
+        found: dict[Run, Seal | DamagedRun] = {}
+        unsealed: dict[Run, RunNotSealed] = {}
+        for run in dict.fromkeys(runs):
+            try:
+                found[run] = self._kept.get(run) or find_run(self._raw, run)
+            except RunNotSealed as error:
+                unsealed[run] = error
+        found |= self._register({run: each for run, each in found.items() if run not in self._kept})
+        return found, unsealed
 
-    A run is damaged when its seal is invalid or differs from the seal it was registered with.
-    """
-    seals: dict[Run, Seal] = {}
-    damaged: dict[Run, str] = {}
-    unsealed: dict[Run, RunNotSealed] = {}
-    for run in dict.fromkeys(runs):
+    def read_seal(self, run: Run) -> Seal:
+        """Return the run's seal. RunNotSealed, or RunDamaged with the reason."""
+        kept = self._kept.get(run)
+        return kept if isinstance(kept, Seal) else self._raw.read_seal(run)
+
+    def _register(self, found: Mapping[Run, Seal | DamagedRun]) -> dict[Run, Seal | DamagedRun]:
+        """Register runs and return them. A run that is registered with another seal is returned as damaged."""
+        described = sorted(starmap(_describe, found.items()), key=lambda each: each.record_count is None)
+        changed = self._register_unchanged(described) if described else frozenset[Run]()
+        return {
+            run: DamagedRun(path=run.path, problem=SEAL_CHANGED, run=run)
+            if run in changed and isinstance(each, Seal)
+            else each
+            for run, each in found.items()
+        }
+
+    def _register_unchanged(self, described: Sequence[RunRegistration]) -> set[Run]:
+        """Register all runs but those that are registered with another seal; return those."""
         try:
-            seals[run] = raw.read_seal(run)
-        except RunNotSealed as error:
-            unsealed[run] = error
-        except DAMAGED as error:
-            damaged[run] = error.problem
-    described = [_describe(seal) for seal in seals.values()] + [RunRegistration(run=run) for run in damaged]
-    changed = _register_unchanged(described, registrations)
-    damaged |= {run: SEAL_CHANGED for run in changed if run in seals}
-    intact = tuple(seal for run, seal in seals.items() if run not in changed)
-    return RegistrationResult(seals=intact, damaged=damaged, unsealed=unsealed)
+            self._registrations.register(described)
+        except RunChanged as error:
+            changed = {each.run for each in described if str(each.run) in error.runs}
+            self._registrations.register([each for each in described if each.run not in changed])
+            return changed
+        return set()
 
 
-def _register_unchanged(described: list[RunRegistration], registrations: Registrations) -> set[Run]:
-    """Register all runs but those that are registered with another seal; return those."""
-    try:
-        registrations.register(described)
-    except RunChanged as error:
-        changed = {each.run for each in described if str(each.run) in error.runs}
-        registrations.register([each for each in described if each.run not in changed])
-        return changed
-    return set()
-
-
-def _describe(seal: Seal) -> RunRegistration:
+def _describe(run: Run, found: Seal | DamagedRun) -> RunRegistration:
+    if isinstance(found, DamagedRun):
+        return RunRegistration(run=run)
     return RunRegistration(
-        run=seal.run,
-        schema_version=seal.facts.schema_version,
-        record_count=seal.record_count,
-        payload_sha256=seal.payload_sha256,
+        run=run,
+        schema_version=found.facts.schema_version,
+        record_count=found.record_count,
+        payload_sha256=found.payload_sha256,
     )

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from ads_pipeline.domain.partition import Run
 from ads_pipeline.domain.transitions import RegisteredRun
 from ads_pipeline.errors import RunDamaged, RunNotSealed, UnsafePath
 from ads_pipeline.raw.discovery import DamagedRun
@@ -14,14 +15,18 @@ SEAL_CHANGED: Final = "its seal is not the one it was registered with"
 
 def check_seal(registered: RegisteredRun, raw: RawRuns) -> str | None:
     """Read the run's seal and compare it with the registration; the problem, or None when they agree."""
-    run = registered.run
     try:
-        found: Seal | DamagedRun | None = raw.read_seal(run)
+        return compare_with_seal(registered, find_run(raw, registered.run))
     except RunNotSealed:
-        found = None
+        return compare_with_seal(registered, None)
+
+
+def find_run(raw: RawRuns, run: Run) -> Seal | DamagedRun:
+    """Read the run's seal, or find what is wrong with the run. RunNotSealed when it has no seal."""
+    try:
+        return raw.read_seal(run)
     except (RunDamaged, UnsafePath) as error:
-        found = DamagedRun(path=run.path, problem=error.problem, run=run)
-    return compare_with_seal(registered, found)
+        return DamagedRun(path=run.path, problem=error.problem, run=run)
 
 
 def compare_with_seal(registered: RegisteredRun, found: Seal | DamagedRun | None) -> str | None:

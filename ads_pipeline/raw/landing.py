@@ -76,14 +76,17 @@ class RawRuns:
         with payload:
             yield seal, payload
 
-    def list_runs(self, key: PartitionKey) -> tuple[Seal | DamagedRun, ...]:
-        """Every sealed run of a partition in order of run_id; directories without a seal are skipped."""
+    def list_runs(self, key: PartitionKey, known: Container[Run] = frozenset()) -> tuple[Seal | DamagedRun, ...]:
+        """Every sealed run of a partition in order of run_id, except the known ones.
+
+        Directories without a seal are skipped.
+        """
         with translate_os_errors(key.path), ExitStack() as stack:
             try:
                 day = self._open_day(key, stack)
             except FileNotFoundError:
                 return ()
-            return tuple(find_in_day(day, key.path))
+            return tuple(find_in_day(day, key.path, known))
 
     def find_runs(
         self, *, source: str, since: date, until: date, known: Container[Run] = frozenset()

@@ -1,5 +1,6 @@
 """Runs of the assets: the result for each partition, and what Dagster shows."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +11,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.partition import Run
+from ads_pipeline.domain.transitions import Status
+from ads_pipeline.ledger.control.leases import Lease
+from ads_pipeline.ledger.state.registration import Registrations
+from ads_pipeline.orchestration.run_requests import range_tags
+from ads_pipeline.raw import discovery, landing
 from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, dagster_keys, open_location
-from ads_pipeline_tests.pipeline.builders import FACTS, key, rows_for, seal_invalid_run, seal_run, visible_runs
+from ads_pipeline_tests.pipeline.builders import FACTS, QUERY, key, rows_for, seal_invalid_run, seal_run, visible_runs
 
 
 @pytest.fixture
@@ -103,6 +109,50 @@ def test_every_sealed_run_gets_one_verdict(location: Location) -> None:
     assert sorted(attempt.run.run_id for attempt in attempts) == ["r1", "r2", "r3"]
     assert visible_runs(location.deployment) == {key(1): "r2"}
     assert location.check_results() == {key(1).dagster_key: False}
+
+
+@pytest.mark.parametrize("run_ids", [("r1",), ("r1", "r2")])
+def test_run_reads_registers_and_claims_once(
+    location: Location, monkeypatch: pytest.MonkeyPatch, run_ids: tuple[str, ...]
+) -> None:
+    """Later steps take the seals and the claims of the first one: one read per seal, one registration, one claim."""
+    location.add_customers(1)
+    for run_id in run_ids:
+        seal_run(location.deployment, key(1), run_id)
+    calls = Counter[str]()
+    for owner, name in (
+        (discovery, "read_seal"),
+        (landing, "read_seal"),
+        (Registrations, "register"),
+        (Lease, "claim"),
+    ):
+        count_calls(monkeypatch, owner, name, calls)
+    assert location.run([key(1)]).success
+    assert calls == {"read_seal": len(run_ids), "register": 1, "claim": 1}
+
+
+def count_calls(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, calls: Counter[str]) -> None:
+    original = getattr(owner, name)
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        calls[name] += 1
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, counted)
+
+
+def test_check_alone_judges_registered_runs(location: Location) -> None:
+    """It claims the partition and reads the seals itself."""
+    location.add_customers(1)
+    run = seal_run(location.deployment, key(1))
+    location.deployment.pipeline.validation.seals.get_or_register([run])
+    (check,) = location.defs.resolve_asset_graph().get_check_keys_for_assets({RAW})
+    job = location.defs.resolve_implicit_global_asset_job_def()
+    tags = range_tags(QUERY, key(1).dagster_key, key(1).dagster_key)
+    subset = job.get_subset(asset_selection=set(), asset_check_selection={check})
+    assert subset.execute_in_process(instance=location.instance, tags=tags).success
+    state = location.deployment.ledger.states.get(key(1))
+    assert (state.status, state.current_run_id) == (Status.SUCCESS, "r1")
 
 
 def test_metadata_shows_what_changed(location: Location) -> None:

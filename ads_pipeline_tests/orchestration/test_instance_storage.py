@@ -15,12 +15,16 @@ import pytest
 import sqlalchemy as sa
 
 import ads_pipeline
+from ads_pipeline.doctor import dagster_records
+from ads_pipeline.doctor.checks import CHECKS
+from ads_pipeline.doctor.examination import Finding, run_checks
 from ads_pipeline.errors import BadSettings
 from ads_pipeline.ledger import tables
 from ads_pipeline.ledger.database import REVISION_TABLE
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.orchestration.instance_storage import SCHEMA
-from ads_pipeline.settings import POSTGRES_FORM, VARIABLES
+from ads_pipeline.orchestration.partitions import CUSTOMERS, DELETE_CUSTOMER
+from ads_pipeline.settings import POSTGRES_FORM, VARIABLES, read_settings
 from ads_pipeline_tests.builders import key
 
 ROOT = Path(ads_pipeline.__file__).parent.parent
@@ -214,6 +218,31 @@ def test_webserver_reads_the_same_records(checkout: Path, variables: dict[str, s
         instance.optimize_for_webserver(statement_timeout=5000, pool_recycle=60, max_overflow=2)
         assert instance.get_runs_count() == 0
         assert instance.get_latest_materialization_event(dg.AssetKey("rows")) is not None
+
+
+@pytest.mark.invariant("L3")
+def test_doctor_names_invalid_customers(checkout: Path, variables: dict[str, str]) -> None:
+    """It reads the customers from Dagster's records, and says which click deletes an invalid one."""
+    names = ["1", "204-661-9385", "5abc"]
+    with instance_in(checkout, variables) as instance:
+        settings = read_settings(variables)
+        with Ledger.opened(settings.database_url):
+            assert find_customers(variables) == []
+            instance.add_dynamic_partitions(CUSTOMERS, names)
+        assert dagster_records.read_customers(settings.home, settings.postgres_url) == names
+        assert dagster_records.CUSTOMERS == CUSTOMERS
+        hyphens, letters = find_customers(variables)
+        assert (hyphens.location, letters.location) == ("customer '204-661-9385'", "customer '5abc'")
+        assert hyphens.problem.endswith("1 to 20 digits 0-9, without hyphens; this account is 2046619385")
+        assert letters.problem.endswith("1 to 20 digits 0-9, without hyphens")
+        assert {hyphens.next_step, letters.next_step} == {DELETE_CUSTOMER}
+
+
+def find_customers(variables: dict[str, str]) -> list[Finding]:
+    """The findings of doctor's check of the customers."""
+    (report,) = (each for each in run_checks(variables, CHECKS, quick=True) if each.name == "customers")
+    assert report.reason is None
+    return list(report.findings)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,6 @@ from ads_pipeline.orchestration.partitions import define_partitions
 from ads_pipeline.orchestration.run_completion import LEASE_EXPIRED, build_event_origin
 from ads_pipeline.orchestration.run_requests import RequestedPartitions, build_run_requests
 from ads_pipeline.pipeline.judging import Validation
-from ads_pipeline.pipeline.registration import register_runs
 from ads_pipeline_tests.ledger.builders import open_part
 from ads_pipeline_tests.ledger.control.test_late_writes import wait_for
 from ads_pipeline_tests.ledger.test_database_constraints import read_all_tables
@@ -133,7 +132,7 @@ def lose_run(location: Location, *keys: PartitionKey) -> dg.DagsterRun:
     location.instance.report_dagster_event(started, lost.run_id)
     with open_resources(location, build_event_origin(lost)) as resources:
         resources.claim(keys)
-        register_runs(resources.source.collect(keys), raw=resources.raw, registrations=resources.ledger.registrations)
+        resources.seals.register(resources.source.collect(keys))
         _abandon(resources.lease)
     return lost
 

@@ -19,7 +19,9 @@ from ads_pipeline.ledger.state.run_history import RunHistory
 from ads_pipeline.orchestration.retry_sensor import OPERATOR
 from ads_pipeline.orchestration.run_requests import END, PRIORITY_TAG, START
 from ads_pipeline.pipeline.arrivals import SealedRuns
+from ads_pipeline.raw.discovery import DamagedRun
 from ads_pipeline.raw.landing import RawRuns
+from ads_pipeline.raw.seal import Seal
 from ads_pipeline_tests.ledger.builders import FakeClock, action_request
 from ads_pipeline_tests.orchestration.builders import Location, dagster_keys, open_location
 from ads_pipeline_tests.pipeline.builders import FACTS, key, rows_for, seal_invalid_run, visible_runs
@@ -33,7 +35,7 @@ class FetchingSource:
     def __init__(self, raw: RawRuns, runs: RunHistory, fetched: Counter[PartitionKey]) -> None:
         self._raw, self._sealed, self._fetched = raw, SealedRuns(raw=raw, runs=runs), fetched
 
-    def collect(self, partitions: Sequence[PartitionKey]) -> list[Run]:
+    def collect(self, partitions: Sequence[PartitionKey]) -> list[Seal | DamagedRun]:
         for partition in partitions:
             self._fetched[partition] += 1
             run = Run(key=partition, run_id=f"f{self._fetched[partition]}")

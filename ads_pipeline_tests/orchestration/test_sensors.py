@@ -1,7 +1,9 @@
 """Run requests of the sensors: every due partition once, and again after a run crashed."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,6 @@ from ads_pipeline.orchestration.run_completion import build_event_origin
 from ads_pipeline.orchestration.run_requests import END, REQUEST_TAG, START, RequestedPartitions, build_run_requests
 from ads_pipeline.orchestration.sensors import LOAD_GRACE_PERIOD
 from ads_pipeline.pipeline.loading import Loader, LoadResult
-from ads_pipeline.pipeline.registration import register_runs
 from ads_pipeline_tests.ledger.builders import FakeClock, open_part
 from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, open_location, open_resources
 from ads_pipeline_tests.pipeline.builders import QUERY, key, seal_run, visible_runs
@@ -40,13 +41,13 @@ def location(tmp_path: Path, spark: SparkSession, clock: FakeClock) -> Iterator[
         yield opened
 
 
-def tick(location: Location, name: str = "raw_arrivals") -> dg.SensorResult:
+def tick(location: Location, name: str = "raw_arrivals", *, cursor: str | None = None) -> dg.SensorResult:
     """Evaluate a sensor once, and add the customers that it requests as the daemon does."""
     sensor = location.defs.resolve_sensor_def(name)
     defined: Any = location.defs.resources
     with (
         dg.build_resources({name: defined[name] for name in ("ledger_engine", "sensor_resources")}) as resources,
-        dg.build_sensor_context(instance=location.instance, definitions=location.defs) as context,
+        dg.build_sensor_context(instance=location.instance, definitions=location.defs, cursor=cursor) as context,
     ):
         result = sensor(context, sensor_resources=resources.sensor_resources)
     assert isinstance(result, dg.SensorResult)
@@ -152,6 +153,24 @@ def fail_request(location: Location, request: dg.RunRequest, now: datetime) -> N
         update = "UPDATE runs SET end_time = :ended WHERE run_id = :run_id"
         connection.execute(sa.text(update), {"ended": now.timestamp(), "run_id": run.run_id})
     engine.dispose()
+
+
+@pytest.mark.invariant("O1")
+@pytest.mark.parametrize("age", [200, 15 * 365])
+def test_late_run_of_an_old_day_is_requested_within_an_hour(
+    tmp_path: Path, spark: SparkSession, clock: FakeClock, age: int
+) -> None:
+    """Each tick also searches one window of older days. The days of 15 years are searched in 60 ticks, then again."""
+    day = clock.now.date() - timedelta(days=age)
+    with open_location(tmp_path / "home", spark, clock=clock, start_date=day) as location:
+        seal_run(location.deployment, replace(key(1), logical_date=day))
+        found, cursor = list[int](), None
+        for number in range(1, 121):
+            result = tick(location, cursor=cursor)
+            cursor = result.cursor
+            found += [number for each in requested_ranges(result) if each == f"1|{day}..1|{day}"]
+    assert found[0] <= 60 < found[-1], "requested in the first hour, and as it did not run, in the second again"
+    assert all(later - earlier <= 60 for earlier, later in pairwise(found))
 
 
 def test_partitions_of_an_operators_run_are_not_requested(location: Location) -> None:
@@ -265,7 +284,7 @@ def crash_run(location: Location, *keys: PartitionKey) -> dg.DagsterRun:
     crashed = create_run(location, *keys)
     with open_resources(location, build_event_origin(crashed)) as resources:
         resources.claim(keys)
-        register_runs(resources.source.collect(keys), raw=resources.raw, registrations=resources.ledger.registrations)
+        resources.seals.register(resources.source.collect(keys))
     return crashed
 
 
@@ -340,9 +359,7 @@ def test_repeated_step_emits_no_event_twice(location: Location) -> None:
         for _ in range(2):
             claim = resources.claim([key(1)])
             assert list(claim.granted) == [key(1)]
-            register_runs(
-                resources.source.collect([key(1)]), raw=resources.raw, registrations=resources.ledger.registrations
-            )
+            resources.seals.register(resources.source.collect([key(1)]))
             resources.pipeline(location.deployment.spark).validation.judge(resources.ledger.runs.unjudged([key(1)]))
             resources.pipeline(location.deployment.spark).loader.load([key(1)])
             events_seen.append([each.event.event_type for each in resources.events.fetch(run.run_id)])

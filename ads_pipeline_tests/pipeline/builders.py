@@ -12,7 +12,10 @@ import duckdb
 from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.pipeline.judging import JudgingResult
+from ads_pipeline.pipeline.loading import LoadResult
 from ads_pipeline.pipeline.pipeline import Pipeline
 from ads_pipeline.pipeline.readers import Readers
 from ads_pipeline.pipeline.reconciliation import Reconciliation, Repair
@@ -27,6 +30,15 @@ FACTS = SealFacts(
     extracted_at=datetime(2026, 2, 4, tzinfo=UTC), schema_version="1", api_version="v26", query_hash="0" * 64
 )
 V2: dict[str, Any] = {"all_conversions": 2.0, "search_impression_share": 0.5}
+
+
+class LocalPipeline(Pipeline):
+    """A pipeline that judges and loads in one call what a Dagster run does in two steps."""
+
+    def judge_and_load(self, runs: Sequence[Run]) -> tuple[JudgingResult, LoadResult]:
+        judged = self.validation.judge(runs)
+        succeeded = [result.state.key for result in judged.recorded if result.state.status is Status.SUCCESS]
+        return judged, self.loader.load(succeeded)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +59,8 @@ class LocalDeployment:
         return Warehouse(self.home / "warehouse")
 
     @property
-    def pipeline(self) -> Pipeline:
-        return Pipeline(
+    def pipeline(self) -> LocalPipeline:
+        return LocalPipeline(
             spark=self.spark,
             raw=self.raw,
             ledger=self.ledger,

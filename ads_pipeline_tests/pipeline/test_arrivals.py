@@ -1,7 +1,7 @@
 """Sealed runs without a verdict, in given partitions and in a range of days."""
 
 from ads_pipeline.pipeline.arrivals import SealedRuns
-from ads_pipeline.pipeline.registration import register_runs
+from ads_pipeline.pipeline.registration import SealRegister
 from ads_pipeline_tests.pipeline.builders import SOURCE, LocalDeployment, key, seal_run
 
 
@@ -9,10 +9,10 @@ def test_registered_runs_come_before_new_ones(deployment: LocalDeployment) -> No
     """Unjudged registered runs come first, whatever their names; judged runs are left out."""
     judged, registered = seal_run(deployment, key(), "m"), seal_run(deployment, key(), "z")
     deployment.pipeline.validation.judge([judged])
-    register_runs([registered], raw=deployment.raw, registrations=deployment.ledger.registrations)
+    SealRegister(raw=deployment.raw, registrations=deployment.ledger.registrations).get_or_register([registered])
     new = seal_run(deployment, key(), "a")
     sealed = SealedRuns(raw=deployment.raw, runs=deployment.ledger.runs)
-    assert sealed.collect([key()]) == [registered, new]
+    assert [each.run for each in sealed.collect([key()])] == [registered, new]
     day = key().logical_date
     assert set(sealed.find_unjudged(source=SOURCE, since=day, until=day).runs) == {registered, new}
 

@@ -14,11 +14,11 @@ from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Action, Status
-from ads_pipeline.pipeline.pipeline import Pipeline
 from ads_pipeline_tests.example_counts import examples
 from ads_pipeline_tests.ledger.builders import action_request
 from ads_pipeline_tests.pipeline.builders import (
     LocalDeployment,
+    LocalPipeline,
     corrupt_payload,
     key,
     open_deployment,
@@ -76,7 +76,7 @@ class PipelineOperations(RuleBasedStateMachine):
         crash_point = CrashPoint(at=at)
         ledger: Any = CrashingProxy(self.deployment.ledger, crash_point)
         warehouse: Any = CrashingProxy(self.deployment.warehouse, crash_point)
-        crashing = Pipeline(spark=self.spark, raw=self.deployment.raw, ledger=ledger, warehouse=warehouse)
+        crashing = LocalPipeline(spark=self.spark, raw=self.deployment.raw, ledger=ledger, warehouse=warehouse)
         with suppress(SimulatedCrash):
             crashing.judge_and_load(self._seal(valid, []))
 

@@ -8,7 +8,7 @@ import pytest
 from ads_pipeline.domain.partition import Run
 from ads_pipeline.domain.transitions import RegisteredRun
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.pipeline.registration import register_runs
+from ads_pipeline.pipeline.registration import SealRegister
 from ads_pipeline.pipeline.seal_comparison import RAW_DATA_MISSING, SEAL_CHANGED, check_seal
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import METADATA, PAYLOAD
@@ -18,7 +18,7 @@ SEALED, DAMAGED = run("r1"), run("r2")
 
 
 def register_run(sealed: Run, raw: RawRuns, ledger: Ledger) -> RegisteredRun:
-    register_runs([sealed], raw=raw, registrations=ledger.registrations)
+    SealRegister(raw=raw, registrations=ledger.registrations).get_or_register([sealed])
     (registered,) = ledger.runs.registered(sealed.key)
     return registered
 

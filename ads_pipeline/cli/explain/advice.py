@@ -97,7 +97,7 @@ def _advise_judging(facts: PartitionFacts) -> str:
     if facts.judging_failed:
         return f"see above why {run_id} has no verdict, then {materialize}"
     if facts.outside_sensor_window:
-        return f"to judge {run_id}: {materialize}; raw_arrivals does not check days this old"
+        return f"to judge {run_id}: {materialize}, or wait an hour for raw_arrivals, because the day is old"
     return f"to judge {run_id}: {materialize}, or wait for raw_arrivals"
 
 
