@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline_tests import polling
 
 ROOT = Path(__file__).parents[2]
 # Limits for a process that hangs. A wait ends as soon as its result is there or the process is dead.
@@ -111,15 +111,10 @@ class DagsterServer:
         return None if evaluation is None else bool(evaluation["success"])
 
     def wait_for(self, find: Callable[[], T | None], seconds: float = SECONDS_TO_FINISH, *, every: float = 0.5) -> T:
-        """Call `find` until it returns a result. Fails with the end of the log at the limit or when Dagster died."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            assert self.process.poll() is None, f"dagster dev ended with {self.process.poll()}:\n{self._log_end()}"
-            found = find()
-            if found is not None:
-                return found
-            time.sleep(every)
-        raise AssertionError(f"no result within {seconds} s:\n{self._log_end()}")
+        """Call `find` until its result is true. Fails with the end of the log at the limit or when Dagster died."""
+        return polling.wait_for(
+            find, seconds, every=every, is_alive=lambda: self.process.poll() is None, describe=self._log_end
+        )
 
     def _log_end(self) -> str:
         return self.log.read_text(errors="replace")[-4000:]

@@ -27,7 +27,6 @@ from ads_pipeline.orchestration.run_completion import LEASE_EXPIRED, build_event
 from ads_pipeline.orchestration.run_requests import RequestedPartitions, build_run_requests
 from ads_pipeline.pipeline.judging import Validation
 from ads_pipeline_tests.ledger.builders import open_part
-from ads_pipeline_tests.ledger.control.test_late_writes import wait_for
 from ads_pipeline_tests.ledger.test_database_constraints import read_all_tables
 from ads_pipeline_tests.orchestration.builders import (
     RAW,
@@ -217,7 +216,8 @@ def test_lost_run_without_events_is_closed(location: Location) -> None:
         assert [each.event.event_type for each in events.fetch(lost.run_id)] == ["RunFailed"]
 
 
-# A run worker that suspends itself at its first call of a ledger method, and prints how its steps failed.
+# A process that executes one run per line of input. The run suspends the process at its first call of a ledger
+# method. Then the process prints how the steps failed, and "end". Spark starts once, because that takes long.
 WORKER = """
 import os, signal, sys, warnings
 import dagster as dg
@@ -228,57 +228,74 @@ from ads_pipeline.orchestration.run_requests import range_tags
 from ads_pipeline.orchestration.partitions import asset_keys
 from ads_pipeline.settings import read_settings
 
-home, method, query, partition = sys.argv[1:]
-kind = Verdicts if method == "record" else Loads
-original = getattr(kind, method)
+def stop_at_first_call(kind, method):
+    original = getattr(kind, method)
 
-def stop_first(ledger, *args, **kwargs):
-    setattr(kind, method, original)
-    os.kill(os.getpid(), signal.SIGSTOP)
-    return original(ledger, *args, **kwargs)
+    def stop_first(ledger, *args, **kwargs):
+        setattr(kind, method, original)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return original(ledger, *args, **kwargs)
 
-setattr(kind, method, stop_first)
+    setattr(kind, method, stop_first)
+
 warnings.simplefilter("ignore")
-variables = {"HOME": home, "SPARK": "local[2]", "LEASE_SECONDS": "8"}
-settings = read_settings({f"ADS_PIPELINE_{name}": value for name, value in variables.items()})
-with dg.DagsterInstance.from_config(home) as instance:
-    result = build_definitions(settings).resolve_implicit_global_asset_job_def().execute_in_process(
-        instance=instance,
-        asset_selection=asset_keys([query]),
-        tags=range_tags(query, partition, partition),
-        raise_on_error=False,
-    )
-for event in result.all_events:
-    if event.event_type is dg.DagsterEventType.STEP_FAILURE:
-        print(event.step_failure_data.error.to_string())
+for line in sys.stdin:
+    home, method, query, partition = line.split()
+    stop_at_first_call(Verdicts if method == "record" else Loads, method)
+    settings = read_settings({"ADS_PIPELINE_HOME": home, "ADS_PIPELINE_SPARK": "local[2]"})
+    with dg.DagsterInstance.from_config(home) as instance:
+        result = build_definitions(settings).resolve_implicit_global_asset_job_def().execute_in_process(
+            instance=instance,
+            asset_selection=asset_keys([query]),
+            tags=range_tags(query, partition, partition),
+            raise_on_error=False,
+        )
+    for event in result.all_events:
+        if event.event_type is dg.DagsterEventType.STEP_FAILURE:
+            print(event.step_failure_data.error.to_string())
+    print("end", flush=True)
 """
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator["subprocess.Popen[str]"]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", WORKER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
 
 @pytest.mark.invariant("O3", "W2")
 @pytest.mark.parametrize("method", ["record", "publishable_runs", "publish"])
-def test_suspended_worker_with_lost_lease_changes_nothing(location: Location, method: str) -> None:
+def test_suspended_worker_with_lost_lease_changes_nothing(
+    location: Location, worker: "subprocess.Popen[str]", method: str
+) -> None:
     """The worker is suspended before it records, commits or publishes. Its run is closed and another run loads newer
     data. After the worker resumes, the ledger refuses its writes: ledger, table and visible rows stay the same."""
+    assert worker.stdin is not None
+    assert worker.stdout is not None
     location.add_customers(1)
     seal_run(location.deployment, key(1))
-    arguments = [str(location.deployment.home), method, QUERY, key(1).dagster_key]
-    worker = subprocess.Popen(
-        [sys.executable, "-c", WORKER, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
-    try:
-        assert os.WIFSTOPPED(os.waitpid(worker.pid, os.WUNTRACED)[1])
-        ledger = location.deployment.ledger
-        run_id = ledger.leases.holders([key(1)])[key(1)].run_id
-        wait_for(lambda: True if not ledger.leases.holders([key(1)]) else None)
-        tick(location, "run_completion")
-        seal_run(location.deployment, key(1), "r2")
-        assert location.run([key(1)]).success
-        tick(location, "run_completion")
-        before = read_all_tables(ledger.engine), table_version_count(location.deployment)
-        worker.send_signal(signal.SIGCONT)
-        refusals = worker.communicate()[0].decode()
-    finally:
-        worker.kill()
+    print(location.deployment.home, method, QUERY, key(1).dagster_key, file=worker.stdin, flush=True)
+    assert os.WIFSTOPPED(os.waitpid(worker.pid, os.WUNTRACED)[1])
+    ledger = location.deployment.ledger
+    run_id = ledger.leases.holders([key(1)])[key(1)].run_id
+    expire(location, run_id)
+    tick(location, "run_completion")
+    seal_run(location.deployment, key(1), "r2")
+    assert location.run([key(1)]).success
+    tick(location, "run_completion")
+    before = read_all_tables(ledger.engine), table_version_count(location.deployment)
+    worker.send_signal(signal.SIGCONT)
+    refusals = "".join(iter(worker.stdout.readline, "end\n"))
     assert "LeaseLost" in refusals
     assert f"{key(1)}: run {run_id} may not write to it: run " in refusals
     assert (read_all_tables(ledger.engine), table_version_count(location.deployment)) == before

@@ -16,10 +16,10 @@ from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.orchestration.run_completion import LEASE_EXPIRED
 from ads_pipeline_tests.ledger.builders import open_part
-from ads_pipeline_tests.ledger.control.test_late_writes import wait_for
 from ads_pipeline_tests.ledger.status.finished_attempts import read_attempts
 from ads_pipeline_tests.orchestration.dagster_server import dagster_server
 from ads_pipeline_tests.pipeline.builders import LocalDeployment, key, seal_run, visible_runs
+from ads_pipeline_tests.polling import wait_for
 
 NO_SPARK = cast("SparkSession", None)  # only Dagster's processes judge and load
 RAW, WAREHOUSE = ("raw", "campaign_daily"), ("warehouse", "campaign_daily")
@@ -47,15 +47,15 @@ def test_partition_of_a_lost_machine_is_run_again(deployment: LocalDeployment) -
         # The sensor raw_arrivals may already have added the customer.
         assert server.add_customer("1") in {"AddDynamicPartitionSuccess", "DuplicateDynamicPartitionError"}
         server.launch_backfill([RAW, WAREHOUSE], [partition])
-        server.wait_for(lambda: ledger.runs.registered(partition) or None, every=0.05)
+        server.wait_for(lambda: ledger.runs.registered(partition), every=0.05)
         lost_run = ledger.leases.holders([partition])[partition].run_id
-    wait_for(lambda: True if not living_processes(deployment.home) else None)
+    wait_for(lambda: not living_processes(deployment.home))
     assert ledger.states.get(partition).attempt_count == 0, "the run had finished before it was killed"
     assert dagster_records.read_statuses(deployment.home, None, [lost_run]) == {lost_run: "STARTED"}
 
     with dagster_server(deployment.home, ENVIRONMENT) as server:
-        server.wait_for(lambda: True if server.run_status(lost_run) == "FAILURE" else None)
-        server.wait_for(lambda: visible_runs(deployment) or None)
+        server.wait_for(lambda: server.run_status(lost_run) == "FAILURE")
+        server.wait_for(lambda: visible_runs(deployment))
         assert visible_runs(deployment) == {partition: "r1"}
     assert ledger.states.get(partition).attempt_count == 1
     attempts = read_attempts(ledger.engine)[RAW[0], partition]

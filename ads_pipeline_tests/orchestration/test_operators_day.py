@@ -71,7 +71,7 @@ def test_an_operators_day(served: ServedDeployment) -> None:
     assert server.wait_for_backfill(repaired) == "COMPLETED_SUCCESS"
     assert server.check_passed(RAW, bad) is True
 
-    server.wait_for(lambda: fresh in visible_runs(deployment) or None)
+    server.wait_for(lambda: fresh in visible_runs(deployment))
     assert visible_runs(deployment) == {good: "r1", bad: "r2", other: "r1", fresh: "r1"}
     assert deployment.ledger.states.get(fresh).attempt_count == 1
     requested = [tags for tags in server.run_tags().values() if tags.get("dagster/sensor_name") == "raw_arrivals"]

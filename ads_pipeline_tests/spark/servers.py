@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 import pyspark
 
+from ads_pipeline_tests.polling import wait_for
 from ads_pipeline_tests.spark import pipeline_process
 from ads_pipeline_tests.spark.pipeline_process import FAST_JVM_OPTIONS
 
@@ -135,14 +135,16 @@ class Server:
 
     def wait_for_output(self, pattern: str) -> str:
         """Wait for a match in the log and return its first group."""
-        end = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < end and self._running.poll() is None:
-            if found := re.search(pattern, self._log.read_text(errors="replace")):
-                return found[1]
-            time.sleep(0.05)
-        raise AssertionError(
-            f"the log has no match for {pattern!r}:\n{self._log.read_text(errors='replace')[-3000:]}"
+        found = wait_for(
+            lambda: re.search(pattern, self._read_log()),
+            START_TIMEOUT_S,
+            is_alive=lambda: self._running.poll() is None,
+            describe=lambda: f"the log has no match for {pattern!r}:\n{self._read_log()[-3000:]}",
         )
+        return str(found[1])
+
+    def _read_log(self) -> str:
+        return self._log.read_text(errors="replace")
 
     def kill(self) -> None:
         """Kill the process and its children, as a crash would."""

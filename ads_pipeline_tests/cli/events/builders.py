@@ -2,8 +2,7 @@
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 
@@ -50,16 +49,6 @@ def running(cli: CommandLine, *arguments: str) -> Iterator[subprocess.Popen[byte
     finally:
         process.kill()
         process.communicate()
-
-
-def becomes_true(condition: Callable[[], bool]) -> bool:
-    """Poll the condition until it holds, or until the limit for a process that hangs."""
-    deadline = time.monotonic() + 600
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 def read_line(process: subprocess.Popen[bytes]) -> str:

@@ -11,8 +11,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from ads_pipeline.ledger.events.event_log import EventLog
-from ads_pipeline_tests.cli.events.builders import OTHER, RUN, append_at, becomes_true, make_run, running
+from ads_pipeline_tests.cli.events.builders import OTHER, RUN, append_at, make_run, running
 from ads_pipeline_tests.cli.running import MAIN_SCRIPT, CommandLine
+from ads_pipeline_tests.polling import wait_for
 from ads_pipeline_tests.run_event_stores.builders import make_event
 
 
@@ -30,9 +31,9 @@ def test_follow_stops_cleanly_on_signals(cli: CommandLine, log: EventLog, url: s
     """`follow` folds events of other processes, prints lag alarms, and prints its total when it is stopped."""
     append_at(url, datetime.now(UTC) - timedelta(seconds=7), make_run())
     with running(cli, "events", "follow") as process:
-        assert becomes_true(lambda: log.list_lagging_runs() == [])
+        wait_for(lambda: log.list_lagging_runs() == [])
         log.append_many(make_run(OTHER))
-        assert becomes_true(lambda: log.list_lagging_runs() == [])
+        wait_for(lambda: log.list_lagging_runs() == [])
         assert process.stderr is not None
         first = process.stderr.readline().decode()
         last = next(line for line in map(bytes.decode, process.stderr) if "RESYNC" not in line)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -29,6 +29,7 @@ from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline_tests.ledger.builders import acceptance, key, keys, publish_runs, record_verdict, run
 from ads_pipeline_tests.ledger.control.test_leases import WRITES
 from ads_pipeline_tests.ledger.test_database_constraints import read_all_tables
+from ads_pipeline_tests.polling import wait_for
 
 T = TypeVar("T")
 CONTESTED: Final = keys(6)
@@ -96,16 +97,6 @@ def open_lease(engine: sa.Engine, run_id: str = "successor") -> Lease:
     lease = Lease(engine, run_id, duration=timedelta(hours=1))
     lease.open()
     return lease
-
-
-def wait_for(read: Callable[[], T | None], seconds: float = 600) -> T:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        found = read()
-        if found is not None:
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"not in {seconds} s")
 
 
 def claim_fence(lease: Lease) -> int | None:

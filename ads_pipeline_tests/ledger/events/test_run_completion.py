@@ -2,7 +2,6 @@
 
 import random
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -39,6 +38,7 @@ from ads_pipeline_tests.ledger.status.finished_attempts import (
     read_status,
     read_statuses,
 )
+from ads_pipeline_tests.polling import wait_for
 
 ORIGIN = EventOrigin(run_id="engine-1", plan_version="p1")
 T = TypeVar("T")
@@ -314,8 +314,5 @@ def _now(log: RunCompletionLog) -> Any:
 def _wait_for_locks(url: str, waiters: int) -> None:
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
     engine = database.open_engine(url)
-    until = time.monotonic() + 600
-    while database.transact(engine, lambda connection: connection.exec_driver_sql(waiting).scalar_one()) < waiters:
-        assert time.monotonic() < until, "no transaction waited for the lock"
-        time.sleep(0.02)
+    wait_for(lambda: database.transact(engine, lambda c: c.exec_driver_sql(waiting).scalar_one()) >= waiters)
     engine.dispose()
