@@ -3,19 +3,18 @@
 `event_tables` formats the results. Neither module imports Dagster, Spark or DuckDB.
 """
 
-import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Final
 
 import typer
-from rich.text import Text
+from rich.console import RenderableType
 
 from ads_pipeline.cli.event_tables import (
     event_to_json,
@@ -25,10 +24,9 @@ from ads_pipeline.cli.event_tables import (
     steps_table,
     summary_table,
 )
-from ads_pipeline.cli.options import DATE_FORMAT, AsJson
-from ads_pipeline.cli.output import OutputConsole, cell, count_of, format_instant, write_json, write_results
-from ads_pipeline.cli.parsing import find_run, open_ledger, open_ledger_for_writing
-from ads_pipeline.domain.partition import parse_date
+from ads_pipeline.cli.options import DATE_FORMAT, AsJson, DryRun, Yes, command
+from ads_pipeline.cli.output import OutputConsole, count_of, format_instant, write_json, write_results
+from ads_pipeline.cli.parsing import find_run, open_ledger, open_ledger_for_writing, parse_day
 from ads_pipeline.domain.run_events import LoggedEvent
 from ads_pipeline.domain.run_snapshots import DEFAULT_PAGE_SIZE, LagLevel, StepStatus, fold_events, lag_level
 from ads_pipeline.errors import BadCommand, EventsNotFound, RunOpen
@@ -36,7 +34,7 @@ from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader, RunHead
 from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.ledger.state.states import MAX_PAGE_SIZE
-from ads_pipeline.settings import read_settings
+from ads_pipeline.settings import Settings
 
 MIN_WIDTH_FOR_FULL_IDS: Final = 120  # columns; narrower terminals get shortened run ids
 MAX_STEPS: Final = 50
@@ -54,8 +52,9 @@ OptionalRunName = Annotated[str | None, typer.Argument(metavar="RUN", help=RUN_H
 run_events: Final = typer.Typer(no_args_is_help=True, help="Show the events of runs.")
 
 
-@run_events.command("runs")
+@command(run_events, "runs")
 def list_runs(
+    settings: Settings,
     *,
     limit: Annotated[int, typer.Option(metavar="N", min=1, max=1_000, help="Show at most N runs.")] = 20,
     as_json: AsJson = False,
@@ -66,8 +65,9 @@ def list_runs(
     while its newest events are not in the snapshot, "stale" while events are missing in the snapshot, and "retired"
     after its events were deleted.
     """
-    with open_ledger(read_settings(os.environ)) as ledger:
-        runs, lag = ledger.events.list_newest_runs(limit + 1), ledger.events.get_lag()
+    with open_ledger(settings) as ledger:
+        reader = ledger.events
+        runs, lag = reader.list_newest_runs(limit + 1), reader.get_lag()
     shown, notes = runs[:limit], [] if runs else ["no run has events yet"]
     if len(runs) > limit:
         notes.append("there are older runs; --limit shows more")
@@ -75,13 +75,14 @@ def list_runs(
         notes.append(
             f'the snapshots are {lag.total_seconds():,.1f} s behind; "ads-pipeline events follow" folds new events'
         )
-    objects = (run_to_json(head, snapshot) for head, snapshot in shown)
-    table = [runs_table(shown, full_ids=OutputConsole().width >= MIN_WIDTH_FOR_FULL_IDS)] if shown else []
-    write_results(objects, [*table, *_gap_before(notes)], notes, as_json=as_json)
+    rows = [run_to_json(head, snapshot) for head, snapshot in shown]
+    table = runs_table(rows, full_ids=OutputConsole().width >= MIN_WIDTH_FOR_FULL_IDS)
+    write_results(rows, [*table, *[""] * bool(notes)], notes, as_json=as_json)
 
 
-@run_events.command("tail")
+@command(run_events, "tail")
 def tail(
+    settings: Settings,
     run: RunName,
     *,
     after: Annotated[int, typer.Option(metavar="SEQ", min=0, help="Start after this sequence number.")] = 0,
@@ -105,8 +106,9 @@ def tail(
     prints every field. If there are more events, the last line shows how to continue. With --follow, the exit code is
     0 once the run has ended in any way, and 130 after Ctrl-C.
     """
-    with open_ledger(read_settings(os.environ)) as ledger:
-        head = find_run(ledger.events, run)
+    with open_ledger(settings) as ledger:
+        reader = ledger.events
+        head = find_run(reader, run)
         _check_not_retired(head)
         if after > head.last_seq:
             raise BadCommand(f"--after {after} is beyond the last event of run {head.run_id}, number {head.last_seq}")
@@ -120,11 +122,12 @@ def tail(
     notes = [] if page else [f"no events after number {after}, which is the last"]
     if page and last < head.last_seq:
         notes = [f"{head.last_seq - last:,} more follow; continue with", f"  --after {last}"]
-    write_results((), _gap_before(notes), notes, as_json=as_json)
+    write_results((), [""] * bool(notes), notes, as_json=as_json)
 
 
-@run_events.command("snapshot")
+@command(run_events, "snapshot")
 def show_snapshot(
+    settings: Settings,
     run: RunName,
     *,
     all_steps: Annotated[bool, typer.Option("--steps", help="List all steps, including successful ones.")] = False,
@@ -134,69 +137,70 @@ def show_snapshot(
 
     Below the summary it lists the steps that failed or are still running, each with its last event.
     """
-    with open_ledger(read_settings(os.environ)) as ledger:
-        head = find_run(ledger.events, run)
-        current, steps = ledger.events.get_current_run(head.run_id, tuple(StepStatus) if all_steps else UNFINISHED)
-        if as_json:
-            listed = [
-                {"step_id": step_id, "status": status, "last_event": last and event_to_json(last)}
-                for step_id, status, last in _read_last_events(ledger.events, head.run_id, steps)
-            ]
-            write_json([run_to_json(head, current) | {"listed_steps": listed}])
-            return
+    with open_ledger(settings) as ledger:
+        reader = ledger.events
+        head = find_run(reader, run)
+        current, steps = reader.get_current_run(head.run_id, tuple(StepStatus) if all_steps else UNFINISHED)
         failed_first = sorted(steps.items(), key=lambda item: item[1] is not StepStatus.FAILED)
-        shown = steps if all_steps else dict(failed_first[:MAX_STEPS])
-        console = OutputConsole()
-        console.print(summary_table(head, current))
-        if steps:
-            which = "" if all_steps else ", failed or still running"
-            console.print("", f"{count_of(len(steps), 'step')}{which}, each with its last event:", sep="\n")
-            console.print(steps_table(_read_last_events(ledger.events, head.run_id, shown)))
-    if len(shown) < len(steps):
-        console.print("", cell(f"{len(steps) - len(shown):,} more steps; --steps lists all"), sep="\n")
+        shown = steps if all_steps or as_json else dict(failed_first[:MAX_STEPS])
+        listed = list(_read_last_events(reader, head.run_id, shown))
+    fields = [
+        {"step_id": step, "status": status, "last_event": last and event_to_json(last)}
+        for step, status, last in listed
+    ]
+    blocks: list[RenderableType] = [summary_table(head, current)]
+    if steps:
+        which = "" if all_steps else ", failed or still running"
+        blocks += ["", f"{count_of(len(steps), 'step')}{which}, each with its last event:", steps_table(listed)]
+    notes = ["", f"{len(steps) - len(shown):,} more steps; --steps lists all"] if len(shown) < len(steps) else []
+    write_results([run_to_json(head, current) | {"listed_steps": fields}], blocks, notes, as_json=as_json)
 
 
-@run_events.command("follow")
+@command(run_events, "follow")
 def follow_all(
-    *, once: Annotated[bool, typer.Option("--once", help="Process the present events and stop.")] = False
+    settings: Settings,
+    *,
+    once: Annotated[bool, typer.Option("--once", help="Process the present events and stop.")] = False,
 ) -> None:
     """Keep the snapshots of all runs up to date until Ctrl-C.
 
     Several of these may run at once. It prints a line to standard error when snapshots fall too far behind, and
     another when they have caught up.
     """
-    with open_ledger_for_writing(read_settings(os.environ)) as ledger:
+    with open_ledger_for_writing(settings) as ledger:
         follower = Follower(ledger.events)
         folded = follower.catch_up(_print_alarm) if once else _follow_until_stopped(follower)
     OutputConsole().print(f"folded {count_of(folded, 'event')} into snapshots")
 
 
-@run_events.command("retire")
+@command(run_events, "retire")
 def retire(
+    settings: Settings,
     run: OptionalRunName = None,
     *,
     ended_before: Annotated[
         str | None,
         typer.Option(metavar=DATE_FORMAT, help="All runs that ended before the start of this day, in UTC."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be deleted.")] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Delete the events of ended runs for good.
 
     The run's snapshot stays, and no event can be appended to the run again. All snapshots are brought up to date
     first, because they show which runs have ended.
     """
-    day = None if ended_before is None else parse_date(ended_before)
+    day = None if ended_before is None else parse_day(ended_before)
     if (run is None) is (ended_before is None):
         raise BadCommand("give either a run or --ended-before, not both")
     if not (yes or dry_run or sys.stdin.isatty()):
         raise BadCommand(
             "standard input is not a terminal: use --yes to delete, or --dry-run to see what would be deleted"
         )
-    with open_ledger_for_writing(read_settings(os.environ)) as ledger:
-        Follower(ledger.events).catch_up()  # a run counts as ended once its last events are folded
-        heads = _find_retirable_runs(ledger.events, run, day)
+    with open_ledger_for_writing(settings) as ledger:
+        log = ledger.events
+        Follower(log).catch_up()  # a run counts as ended once its last events are folded
+        heads = _find_retirable_runs(log, run, day)
         description = _describe(heads)
         if dry_run:
             message = f"would delete {description}"
@@ -204,7 +208,7 @@ def retire(
             if heads and not yes:
                 typer.confirm(f"Delete {description} for good?", abort=True, err=True)
             for head in heads:
-                ledger.events.retire(head.run_id)
+                log.retire(head.run_id)
             message = f"deleted {description}"
     OutputConsole().print(message, soft_wrap=True)
 
@@ -262,30 +266,18 @@ def _read_last_events(
         yield from ((step_id, steps[step_id], last_events.get(step_id)) for step_id in batch)
 
 
-def _gap_before(notes: Sequence[str]) -> list[Text]:
-    return [Text("")] if notes else []
-
-
 def _follow_until_stopped(follower: Follower) -> int:
     """Follow in a thread, so that Ctrl-C and SIGTERM do not interrupt a transaction."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     stopped = threading.Event()
-    with _sigterm_as_interrupt(), ThreadPoolExecutor(max_workers=1) as pool:
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        future = pool.submit(follower.follow, stopped, _print_alarm)
         try:
-            future = pool.submit(follower.follow, stopped, _print_alarm)
             with suppress(KeyboardInterrupt):
                 future.result()
         finally:
             stopped.set()
         return future.result()
-
-
-@contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def _print_alarm(level: LagLevel, lag: timedelta) -> None:
