@@ -9,56 +9,41 @@ from typing import Final
 from rich.table import Table
 from rich.text import Text
 
-from ads_pipeline.cli.output import CELL_PADDING, OutputConsole, cell, count_of, write_json
+from ads_pipeline.cli.output import CELL_PADDING, Fields, OutputConsole, cell, count_of, write_json
 from ads_pipeline.doctor.checks import CHECKS
 from ads_pipeline.doctor.examination import CheckReport, CheckStatus, run_checks
 
 MAX_FINDINGS: Final = 10  # findings of one check; --json lists all
-COLOURS: Final = {
-    CheckStatus.OK: "green",
-    CheckStatus.WARNING: "yellow",
-    CheckStatus.ERROR: "red",
-    CheckStatus.FAILED: "red",
-}
 
 
 def print_reports(environ: Mapping[str, str], *, quick: bool, as_json: bool) -> bool:
     """Print all reports. Return True when a check found something or could not run."""
-    reports = []
-    console = OutputConsole()
+    reports, console = list[CheckReport](), OutputConsole()
     for report in run_checks(environ, CHECKS, quick=quick):
         reports.append(report)
         if as_json:
             write_json(_fields(report))
         else:
-            console.print(_line(report))
+            console.print(_line((7, 9), (report.status, report.name, _describe(report))))
     if not as_json:
         _write_findings(console, reports)
     return any(report.status not in {CheckStatus.OK, CheckStatus.SKIPPED} for report in reports)
 
 
-def _line(report: CheckReport) -> Table:
+def _describe(report: CheckReport) -> str:
     count = len(report.findings)
     text = report.reason or (count_of(count, "finding") if count else report.condition)
-    prefix = "could not run: " if report.status is CheckStatus.FAILED else ""
-    table = _grid(status=7, check=9)
-    status = cell(report.status, style=COLOURS.get(report.status, "dim"))
-    table.add_row(status, cell(report.name), cell(prefix + text))
-    return table
+    return f"could not run: {text}" if report.status is CheckStatus.FAILED else text
 
 
 def _write_findings(console: OutputConsole, reports: Sequence[CheckReport]) -> None:
     """Print the first findings of each check, each with its next step."""
     for report in reports:
-        if not report.findings:
-            continue
-        console.print(Text(""), cell(report.name, style="bold"), sep="\n")
+        if report.findings:
+            console.print(Text(""), cell(report.name, style="bold"), sep="\n")
         for finding in report.findings[:MAX_FINDINGS]:
-            table = _grid(severity=7)
-            style = COLOURS[CheckStatus(finding.severity)]
-            table.add_row(cell(finding.severity, style=style), cell(f"{finding.location}: {finding.problem}"))
-            table.add_row(cell("next", style="dim"), cell(finding.next_step))
-            console.print(table)
+            console.print(_line((7,), (finding.severity, f"{finding.location}: {finding.problem}")))
+            console.print(_line((7,), (cell("next", style="dim"), finding.next_step)))
         if len(report.findings) > MAX_FINDINGS:
             console.print(cell(f"and {len(report.findings) - MAX_FINDINGS:,} more; --json lists all"))
     console.print(Text(""), cell(_summarize(reports)), sep="\n")
@@ -74,20 +59,22 @@ def _summarize(reports: Sequence[CheckReport]) -> str:
     return "; ".join(parts)
 
 
-def _fields(report: CheckReport) -> list[dict[str, object]]:
+def _fields(report: CheckReport) -> list[Fields]:
     """One object per finding, and one per check that could not run."""
-    found: list[tuple[object, ...]] = [
-        (each.severity, each.location, each.problem, each.next_step) for each in report.findings
+    rows: list[Fields] = [
+        {"severity": each.severity, "location": each.location, "problem": each.problem, "next": each.next_step}
+        for each in report.findings
     ]
     if report.status is CheckStatus.FAILED:
-        found = [("failed", None, report.reason, None)]
-    names = ("check", "severity", "location", "problem", "next")
-    return [dict(zip(names, (report.name, *values), strict=True)) for values in found]
+        rows = [{"severity": "failed", "location": None, "problem": report.reason, "next": None}]
+    return [{"check": report.name, **row} for row in rows]
 
 
-def _grid(**widths: int) -> Table:
+def _line(widths: Sequence[int], values: Sequence[object]) -> Table:
+    """One line with columns of fixed width; the last column wraps."""
     table = Table(box=None, pad_edge=False, padding=CELL_PADDING, show_header=False)
-    for width in widths.values():
+    for width in widths:
         table.add_column(no_wrap=True, min_width=width)
     table.add_column(overflow="fold")
+    table.add_row(*map(cell, values))
     return table

@@ -1,29 +1,33 @@
 """The `ledger` commands: copy the whole ledger into another database, and print its digest."""
 
-import os
 import sys
 from typing import Annotated, Final
 
 import typer
 
-from ads_pipeline.cli.options import AsJson
-from ads_pipeline.cli.output import OutputConsole, cell, count_of, new_table, write_json
+from ads_pipeline.cli.options import AsJson, command
+from ads_pipeline.cli.output import Column, Fields, count_of, table_of, write_results
 from ads_pipeline.cli.parsing import require_ledger
 from ads_pipeline.errors import BadCommand
 from ads_pipeline.ledger.consistency.copying import copy_ledger
 from ads_pipeline.ledger.consistency.digest import LedgerDigest, digest_ledger
 from ads_pipeline.ledger.database import display_url
 from ads_pipeline.progress import progress_on
-from ads_pipeline.settings import POSTGRES_FORM, is_postgres_url, read_settings
+from ads_pipeline.settings import POSTGRES_FORM, Settings, is_postgres_url
 
-SHA256_DIGITS: Final = 16  # shown of each table's digest; 80 columns hold no more
+COLUMNS: Final = (
+    Column("table", "table"),
+    Column("rows", "rows"),
+    Column("sha256", lambda row: row["sha256"][:16]),  # 80 columns hold no more digits
+)
 SQLITE: Final = "sqlite:///"
 
 ledger: Final = typer.Typer(no_args_is_help=True, help="Copy the ledger to another database, and print its digest.")
 
 
-@ledger.command("copy")
+@command(ledger, "copy")
 def ledger_copy(
+    settings: Settings,
     *,
     target: Annotated[
         str,
@@ -42,36 +46,25 @@ def ledger_copy(
     A password in the URL is visible to other users of this machine while the command runs. PGPASSWORD or a .pgpass
     file avoids that.
     """
-    settings = read_settings(os.environ)
     target_name = _check_target(target)
     require_ledger(settings)
     copied = copy_ledger(settings.database_url, target, progress=progress_on(sys.stderr, unit="rows"))
-    if as_json:
-        _write_digest_json(copied)
-    typer.echo(f"copied {count_of(copied.rows, 'row')} to {target_name}; all digests match", err=as_json)
-    for step in _next_steps(target):
-        typer.echo(step, err=as_json)
+    summary = f"copied {count_of(copied.rows, 'row')} to {target_name}; all digests match"
+    notes = [summary, *_next_steps(target)]
+    write_results(_digest_rows(copied), (), notes, as_json=as_json, wrap_notes=False)
 
 
-@ledger.command("digest")
-def ledger_digest(*, as_json: AsJson = False) -> None:
+@command(ledger, "digest")
+def ledger_digest(settings: Settings, *, as_json: AsJson = False) -> None:
     """Print a digest of everything the ledger holds, and one for each table.
 
     Two ledgers have the same digest exactly when all their rows are equal, also when one is in SQLite and the other
     in Postgres.
     """
-    settings = read_settings(os.environ)
     require_ledger(settings)
     found = digest_ledger(settings.database_url)
-    if as_json:
-        _write_digest_json(found)
-        return
-    table = new_table(table="left", rows="right", sha256="left")
-    for name, one in found.tables.items():
-        table.add_row(cell(name), cell(f"{one.rows:,}"), cell(one.sha256[:SHA256_DIGITS]))
-    console = OutputConsole()
-    console.print(table)
-    console.print(found.sha256)
+    rows = _digest_rows(found)
+    write_results(rows, table_of(rows[:-1], COLUMNS), [found.sha256], as_json=as_json)
 
 
 def _check_target(url: str) -> str:
@@ -92,6 +85,7 @@ def _next_steps(target: str) -> tuple[str, ...]:
     )
 
 
-def _write_digest_json(found: LedgerDigest) -> None:
-    write_json({"table": name, "rows": one.rows, "sha256": one.sha256} for name, one in found.tables.items())
-    write_json([{"table": None, "rows": found.rows, "sha256": found.sha256}])
+def _digest_rows(found: LedgerDigest) -> list[Fields]:
+    """A row for each table, then one for the whole ledger."""
+    tables = [{"table": name, "rows": one.rows, "sha256": one.sha256} for name, one in found.tables.items()]
+    return [*tables, {"table": None, "rows": found.rows, "sha256": found.sha256}]

@@ -30,6 +30,7 @@ CELL_PADDING: Final = (0, 2, 0, 0)
 STATUS_STYLES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("success", "current", "COMPLETED", "SUCCEEDED", "ok"), "green"),
     **dict.fromkeys(("failed", "rejected", "damaged", "FAILED", "error"), "red"),
+    "skipped": "dim",
     **dict.fromkeys(("pending", "awaiting verdict", "unregistered", "RUNNING", "warning"), "yellow"),
 }
 
