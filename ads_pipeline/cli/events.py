@@ -113,10 +113,9 @@ def tail(
         if after > head.last_seq:
             raise BadCommand(f"--after {after} is beyond the last event of run {head.run_id}, number {head.last_seq}")
         if follow:
-            pages = _follow_events(ledger.events, head.run_id, after)
-            _print_pages(pages if limit is None else _limit_events(pages, limit), as_json=as_json)
+            _print_pages(_follow_events(reader, head.run_id, after, limit), as_json=as_json)
             return
-        page = ledger.events.fetch(head.run_id, after_seq=after, limit=limit or DEFAULT_PAGE_SIZE)
+        page = reader.fetch(head.run_id, after_seq=after, limit=limit or DEFAULT_PAGE_SIZE)
     _print_pages([page], as_json=as_json)
     last = page[-1].run_seq if page else after
     notes = [] if page else [f"no events after number {after}, which is the last"]
@@ -201,7 +200,7 @@ def retire(
         log = ledger.events
         Follower(log).catch_up()  # a run counts as ended once its last events are folded
         heads = _find_retirable_runs(log, run, day)
-        description = _describe(heads)
+        description = _describe(heads) or f"nothing: {_describe_none(run, day)}"
         if dry_run:
             message = f"would delete {description}"
         else:
@@ -213,14 +212,17 @@ def retire(
     OutputConsole().print(message, soft_wrap=True)
 
 
-def _follow_events(reader: EventReader, run_id: str, after: int) -> Iterator[Sequence[LoggedEvent]]:
+def _follow_events(
+    reader: EventReader, run_id: str, after: int, limit: int | None
+) -> Iterator[Sequence[LoggedEvent]]:
     """Yield the run's events after a sequence number as they are appended, until the run has ended."""
     current, last_seq = reader.get_current_snapshot(run_id), after
-    while True:
-        page = reader.fetch(run_id, after_seq=last_seq)
+    remaining = sys.maxsize if limit is None else limit
+    while remaining > 0:
+        page = reader.fetch(run_id, after_seq=last_seq, limit=min(remaining, DEFAULT_PAGE_SIZE))
         if page:
             yield page
-            last_seq = page[-1].run_seq
+            last_seq, remaining = page[-1].run_seq, remaining - len(page)
             current, _steps = fold_events(current, {}, page)  # the run's status does not depend on known steps
         elif current.status.is_terminal:
             return
@@ -234,15 +236,6 @@ def _check_not_retired(head: RunHead | None) -> None:
     if head is not None and head.retired_at is not None:
         why = f'its events were retired at {format_instant(head.retired_at)}; see "ads-pipeline events snapshot"'
         raise EventsNotFound(head.run_id, why)
-
-
-def _limit_events(pages: Iterable[Sequence[LoggedEvent]], limit: int) -> Iterator[Sequence[LoggedEvent]]:
-    remaining = limit
-    for page in pages:
-        yield page[:remaining]
-        remaining -= len(page)
-        if remaining <= 0:
-            return
 
 
 def _print_pages(pages: Iterable[Sequence[LoggedEvent]], *, as_json: bool) -> None:
@@ -299,7 +292,10 @@ def _find_retirable_runs(log: EventLog, run_prefix: str | None, day: date | None
 
 
 def _describe(heads: Sequence[RunHead]) -> str:
-    if not heads:
-        return "nothing: no such run has ended and still has events"
     events = count_of(sum(head.last_seq for head in heads), "event")
-    return f"{events} of " + (count_of(len(heads), "run") if len(heads) > 1 else f"run {heads[0].run_id}")
+    runs = f"run {heads[0].run_id}" if len(heads) == 1 else count_of(len(heads), "run")
+    return f"{events} of {runs}" if heads else ""
+
+
+def _describe_none(run: str | None, day: date | None) -> str:
+    return f"no run that ended before {day} has events" if day else f"run {run} has no events any more"
