@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ads_pipeline.domain.partition import NAME_RULES, PartitionKey, parse_date, parse_key, validate_name
 from ads_pipeline.domain.transitions import Status
@@ -17,6 +17,9 @@ from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.values import StateFilter
 from ads_pipeline.quoting import printable
 from ads_pipeline.settings import Settings
+
+if TYPE_CHECKING:
+    from ads_pipeline.pipeline.readers import Readers
 
 SHORT_PARTITION_FIELDS: Final = ("customer_id", "query_name", "logical_date")  # the source may be left out
 OTHER_DATE: Final = re.compile(r"([0-9]{4})[-/.]?([0-9]{1,2})[-/.]?([0-9]{1,2})")  # spelt otherwise, year first
@@ -138,6 +141,18 @@ def open_control_actions(settings: Settings) -> Iterator[ControlActions]:
     """Open an existing ledger for control actions; verdicts cannot be recorded through it."""
     with open_ledger_for_writing(settings) as ledger:
         yield ledger.actions
+
+
+def make_readers(settings: Settings, ledger: LedgerReader) -> "Readers":
+    """The readers of the warehouse. Their module loads DuckDB and Spark's client."""
+    from ads_pipeline.pipeline.readers import Readers  # noqa: PLC0415 - see above
+
+    return Readers(
+        states=ledger.states,
+        publications=ledger.publications,
+        warehouse_root=settings.warehouse_root,
+        source=settings.google_apis.source,
+    )
 
 
 def find_run(reader: EventReader, word: str) -> RunHead:

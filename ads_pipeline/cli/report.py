@@ -4,9 +4,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ads_pipeline.cli.output import OutputConsole, count_of
-from ads_pipeline.cli.parsing import open_ledger
+from ads_pipeline.cli.parsing import make_readers, open_ledger
 from ads_pipeline.domain.readability import CONDITIONS
-from ads_pipeline.pipeline.readers import Readers
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.report.writing import REPORT_FILE, ReportWriter
 from ads_pipeline.settings import Settings
@@ -16,15 +15,9 @@ def write_report(settings: Settings, output: Path | None) -> None:
     """Write the file and print its path and the number of days in each condition."""
     path, source = output or settings.home / REPORT_FILE, settings.google_apis.source
     with open_ledger(settings) as ledger:
-        readers = Readers(
-            states=ledger.states,
-            publications=ledger.publications,
-            warehouse_root=settings.warehouse_root,
-            source=source,
-        )
         writer = ReportWriter(
             ledger=ledger,
-            readers=readers,
+            readers=make_readers(settings, ledger),
             raw=RawRuns(settings.raw_root),
             source=source,
             start_date=settings.google_apis.start_date,

@@ -27,7 +27,7 @@ from ads_pipeline.cli.output import (
     write_results,
     write_rows,
 )
-from ads_pipeline.cli.parsing import open_ledger, parse_customers, parse_queries
+from ads_pipeline.cli.parsing import make_readers, open_ledger, parse_customers, parse_queries
 from ads_pipeline.errors import BadCommand, WarehouseUnavailable
 from ads_pipeline.pipeline.gaps import Gap
 from ads_pipeline.quoting import printable
@@ -73,18 +73,10 @@ def query(
     Each loaded query is a view with the query's name. The view "<query>_current" leaves out partitions that have a
     newer accepted run which is not loaded yet.
     """
-    from ads_pipeline.pipeline.readers import Readers  # noqa: PLC0415 - it loads DuckDB and Spark's client
-
     if as_json and as_csv:
         raise BadCommand("--json and --csv cannot be combined: choose one")
     with open_ledger(settings) as ledger:
-        readers = Readers(
-            states=ledger.states,
-            publications=ledger.publications,
-            warehouse_root=settings.warehouse_root,
-            source=settings.google_apis.source,
-        )
-        connection = readers.connect(sorted(settings.google_apis.queries))
+        connection = make_readers(settings, ledger).connect(sorted(settings.google_apis.queries))
     with connection, _translated(connection):
         connection.execute(_select(connection, sql))
         names = [str(column[0]) for column in connection.description or ()]
@@ -105,21 +97,13 @@ def gaps(settings: Settings, filters: ExpectedDays, *, as_json: AsJson = False) 
     customer in the ledger. Days before the query file's start_date are not expected. Exit code: 0 without gaps,
     else 1.
     """
-    from ads_pipeline.pipeline.readers import Readers  # noqa: PLC0415 - as above
-
     names, given = parse_queries(filters.query, settings), parse_customers(filters.customer)
     since, until = _expected_days(settings, filters)
-    source = settings.google_apis.source
     with open_ledger(settings) as ledger:
-        customer_ids = given or ledger.states.customers(source)
+        customer_ids = given or ledger.states.customers(settings.google_apis.source)
         if not customer_ids:
             raise BadCommand("no --customer is given and the ledger has no customers: give at least one --customer")
-        readers = Readers(
-            states=ledger.states,
-            publications=ledger.publications,
-            warehouse_root=settings.warehouse_root,
-            source=source,
-        )
+        readers = make_readers(settings, ledger)
         found = {name: readers.find_gaps(name, since=since, until=until, customers=customer_ids) for name in names}
     missing = sum(map(len, found.values()))
     expected = count_of(len(names) * len(customer_ids) * ((until - since).days + 1), "expected partition")
@@ -135,7 +119,7 @@ def gaps(settings: Settings, filters: ExpectedDays, *, as_json: AsJson = False) 
 
 def _select(connection: "duckdb.DuckDBPyConnection", sql: str) -> "duckdb.Statement":
     """The single SELECT statement. COPY is refused because it could write into the warehouse directory."""
-    import duckdb  # noqa: PLC0415 - as above
+    import duckdb  # noqa: PLC0415 - the module says why
 
     statements = connection.extract_statements(sql)
     if [each.type for each in statements] != [duckdb.StatementType.SELECT]:
@@ -175,7 +159,7 @@ def _check_unique_names(names: Sequence[str]) -> None:
 @contextmanager
 def _translated(connection: "duckdb.DuckDBPyConnection") -> Iterator[None]:
     """Translate DuckDB's errors, without its excerpt of the statement."""
-    import duckdb  # noqa: PLC0415 - as above
+    import duckdb  # noqa: PLC0415 - the module says why
 
     try:
         yield
