@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import dagster as dg
-import sqlalchemy as sa
 from dagster_pyspark import PySparkResource
 
 from ads_pipeline.ledger.control.control_actions import ControlActions
+from ads_pipeline.ledger.database import Engine
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.write_context import Clock
 from ads_pipeline.orchestration import demo_run, resources
@@ -83,7 +83,7 @@ def _build_pyspark(settings: Settings) -> dg.ResourceDefinition:
 
 def _build_ledger_engine(settings: Settings) -> dg.ResourceDefinition:
     @dg.resource(description="The one connection pool on the ledger's database.")
-    def ledger_engine(_context: dg.InitResourceContext) -> Iterator[sa.Engine]:
+    def ledger_engine(_context: dg.InitResourceContext) -> Iterator[Engine]:
         with resources.open_ledger_engine(settings) as engine:
             yield engine
 

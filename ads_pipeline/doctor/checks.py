@@ -17,7 +17,7 @@ from ads_pipeline.doctor.examination import Deployment, DeploymentCheck, Finding
 from ads_pipeline.domain.partition import PartitionKey, find_customer_problem
 from ads_pipeline.domain.transitions import Outcome, Status
 from ads_pipeline.ledger.consistency.inspection import InspectedRun, MisplacedPointer, OpenRun
-from ads_pipeline.pipeline.seal_comparison import RAW_DATA_MISSING, check_seal, compare_with_seal
+from ads_pipeline.pipeline.registration import RAW_DATA_MISSING, check_seal, compare_with_seal
 from ads_pipeline.quoting import printable, quoted
 from ads_pipeline.raw.discovery import DamagedRun
 from ads_pipeline.raw.landing import TEMPORARY

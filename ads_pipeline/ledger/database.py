@@ -24,6 +24,7 @@ from ads_pipeline.quoting import printable
 T = TypeVar("T")
 
 BUSY_SECONDS: Final = 30
+Engine = sa.Engine  # for callers that only pass it on
 MIGRATION_LOCK: Final = 0x616473  # any constant that no other advisory lock uses
 REVISION_TABLE: Final = "ledger_revision"
 METADATA: Final = tables.leases.metadata  # with every table of the ledger

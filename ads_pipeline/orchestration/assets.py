@@ -22,7 +22,9 @@ MAX_PARTITIONS_PER_RUN: Final = 1_000
 OWNERS: Final = ["team:ads-data"]
 
 
-def build_assets(name: str, query: Query, *, partitions: dg.MultiPartitionsDefinition) -> list[dg.AssetsDefinition]:
+def build_assets(
+    name: str, query: Query, *, partitions: dg.MultiPartitionsDefinition
+) -> tuple[dg.AssetsDefinition, dg.AssetsDefinition]:
     # Dagster puts assets into one run only if they share partitions and backfill policy.
     shared: dict[str, Any] = {
         "partitions_def": partitions,
@@ -33,10 +35,7 @@ def build_assets(name: str, query: Query, *, partitions: dg.MultiPartitionsDefin
         "io_manager_key": "partition_state",
         "tags": {QUERY_TAG: name},
     }
-    return [_build_raw(name, query, shared), _build_warehouse(name, query, shared)]
 
-
-def _build_raw(name: str, query: Query, shared: dict[str, Any]) -> dg.AssetsDefinition:
     @dg.asset(  # type: ignore[untyped-decorator] # the shared options hide the overload
         key=raw_asset_key(name),
         description=f"Sealed runs of `{name}`. Each run is registered in the ledger.\n\n```sql\n{query.gaql}\n```",
@@ -51,11 +50,6 @@ def _build_raw(name: str, query: Query, shared: dict[str, Any]) -> dg.AssetsDefi
         sealed = SealedPartitions(found=found, held=claim.held, code_version=query.schema_version)
         return suppress_materialization(sealed)
 
-    definition: dg.AssetsDefinition = raw
-    return definition
-
-
-def _build_warehouse(name: str, query: Query, shared: dict[str, Any]) -> dg.AssetsDefinition:
     @dg.asset(  # type: ignore[untyped-decorator] # the same
         key=warehouse_asset_key(name),
         ins={"loadable": dg.AssetIn(key=raw_asset_key(name))},
@@ -76,8 +70,7 @@ def _build_warehouse(name: str, query: Query, shared: dict[str, Any]) -> dg.Asse
         loaded = LoadedPartitions(metadata=metadata, held=claim.held, code_version=query.schema_version)
         return suppress_materialization(loaded)
 
-    definition: dg.AssetsDefinition = warehouse
-    return definition
+    return raw, warehouse
 
 
 def _load(resources: RunResources, loader: Loader, keys: list[PartitionKey]) -> dict[PartitionKey, dict[str, Any]]:

@@ -16,7 +16,7 @@ from ads_pipeline.orchestration.dagster_private import SUPPRESS_MATERIALIZATION
 from ads_pipeline.orchestration.metadata import describe_run
 from ads_pipeline.orchestration.partitions import dimension_tags, parse_partition_names
 from ads_pipeline.orchestration.resources import RunResources
-from ads_pipeline.pipeline.gaps import Gap, find_gap
+from ads_pipeline.pipeline.gaps import find_gap
 from ads_pipeline.raw.discovery import DamagedRun
 from ads_pipeline.raw.seal import Seal
 
@@ -112,14 +112,11 @@ class PartitionStateIOManager(dg.IOManager):
                 source=source, query_name=query_name, since=day, until=day
             )
         }
-        return {key: _describe(find_gap(key, publications.get(key))) for key in keys}
+        gaps = {key: find_gap(key, publications.get(key)) for key in keys}
+        return {key: gap.explanation if gap else "it could not be loaded" for key, gap in gaps.items()}
 
     def _parse(self, names: Any, asset: dg.AssetKey) -> list[PartitionKey]:
         return parse_partition_names(names, source=self._resources.source_name, query_name=asset.path[-1])
-
-
-def _describe(gap: Gap | None) -> str:
-    return "it could not be loaded" if gap is None else str(gap).removeprefix(f"{gap.key}: ")
 
 
 def _materialization(

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import dagster as dg
-import sqlalchemy as sa
 from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.partition import PartitionKey
@@ -135,7 +134,7 @@ class RunResources(SensorResources):
 
 
 @contextmanager
-def open_ledger_engine(settings: Settings) -> Iterator[sa.Engine]:
+def open_ledger_engine(settings: Settings) -> Iterator[database.Engine]:
     """Open the one engine that all resources of a run or of a sensor share."""
     settings.home.mkdir(parents=True, exist_ok=True)
     with database.open_checked_engine(settings.database_url) as engine:
@@ -143,7 +142,7 @@ def open_ledger_engine(settings: Settings) -> Iterator[sa.Engine]:
 
 
 def build_sensor_resources(
-    settings: Settings, engine: sa.Engine, source_factory: SourceFactory = build_external_source
+    settings: Settings, engine: database.Engine, source_factory: SourceFactory = build_external_source
 ) -> SensorResources:
     return SensorResources(
         settings=settings,
@@ -155,7 +154,10 @@ def build_sensor_resources(
 
 @contextmanager
 def open_run_resources(
-    settings: Settings, engine: sa.Engine, origin: EventOrigin, source_factory: SourceFactory = build_external_source
+    settings: Settings,
+    engine: database.Engine,
+    origin: EventOrigin,
+    source_factory: SourceFactory = build_external_source,
 ) -> Iterator[RunResources]:
     """Open the resources of one Dagster run: take its lease, emit RunStarted and project its events until it ends."""
     events = RunCompletionLog(engine, tenancy=settings.tenancy)

@@ -30,8 +30,12 @@ class Gap:
     reason: GapReason
     detail: str | None = None
 
+    @property
+    def explanation(self) -> str:
+        return f"{self.reason}: {self.detail}" if self.detail else str(self.reason)
+
     def __str__(self) -> str:
-        return f"{self.key}: {self.reason}" + (f": {self.detail}" if self.detail else "")
+        return f"{self.key}: {self.explanation}"
 
 
 def find_gap(key: PartitionKey, publication: PublicationStatus | None) -> Gap | None:

@@ -8,8 +8,7 @@ import pytest
 from ads_pipeline.domain.partition import Run
 from ads_pipeline.domain.transitions import RegisteredRun
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.pipeline.registration import SealRegister
-from ads_pipeline.pipeline.seal_comparison import RAW_DATA_MISSING, SEAL_CHANGED, check_seal
+from ads_pipeline.pipeline.registration import RAW_DATA_MISSING, SEAL_CHANGED, SealRegister, check_seal
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import METADATA, PAYLOAD
 from ads_pipeline_tests.builders import ROWS, run, seal_facts, write_sealed_run
