@@ -36,6 +36,7 @@ from ads_pipeline_tests.ledger.builders import (
     registered_runs,
     rejection,
 )
+from ads_pipeline_tests.ledger.forging import forge
 
 PARTITION = parse_key("google_ads/1180250317/campaign_daily/2026-03-03")
 CHECKS_BY_NAME = {check.name: check for check in CHECKS}
@@ -50,10 +51,9 @@ def healthy_cli(demo_cli: DemoCommandLine, tmp_path: Path) -> CommandLine:
 
 
 def execute_sql(cli: CommandLine, *statements: str) -> None:
+    """Execute the statements without the triggers that would refuse some of them."""
     engine = database.open_engine(f"sqlite:///{cli.home / 'ledger.db'}")
-    with engine.begin() as connection:
-        for statement in statements:
-            connection.exec_driver_sql(statement)
+    forge(engine, *statements)
     engine.dispose()
 
 
@@ -323,7 +323,6 @@ def open_run(cli: CommandLine, silence: timedelta) -> str:
     execute_sql(
         cli,
         f"UPDATE run_snapshots SET ended_at = NULL, status = 'RUNNING' WHERE run_id = '{run_id}'",
-        "DROP TRIGGER run_head_invalid_update",
         f"UPDATE run_head SET last_at = '{at}' WHERE run_id = '{run_id}'",
     )
     return run_id
@@ -337,7 +336,6 @@ def test_open_run_with_expired_lease_is_a_warning(healthy_cli: CommandLine) -> N
     assert healthy_cli.run("doctor").code == 0
     execute_sql(
         healthy_cli,
-        "DROP TRIGGER leases_invalid_update",
         "UPDATE leases SET expires_at = '2026-03-01T00:00:00.000000Z'",
     )
     finding = find_only_problem(healthy_cli)
@@ -417,7 +415,6 @@ def test_lagging_snapshots_are_reported(healthy_cli: CommandLine) -> None:
         accepted_runs(ledger, keys(1))
     execute_sql(
         healthy_cli,
-        "DROP TRIGGER run_events_no_update",
         "UPDATE run_events SET persisted_at = '2026-03-01T00:00:00.000000Z' WHERE run_seq = 1",
     )
     (finding,) = [each for each in find_problems(healthy_cli) if each["check"] == "snapshots"]

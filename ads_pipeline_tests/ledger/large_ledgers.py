@@ -248,12 +248,12 @@ FROM seeds
 _LOADED: Final = "CASE loaded WHEN 1 THEN run_1 WHEN 2 THEN run_2 END"
 _LOADED_AT: Final = "CASE loaded WHEN 1 THEN loaded_1 WHEN 2 THEN loaded_2 END"
 _LOADS: Final = (
+    f"""INSERT INTO load_records ({_KEY}, run_id, schema_version, record_count, table_version, loaded_at)
+    SELECT {_KEY}, {_LOADED}, '{VERSION}', {ROWS_PER_RUN}, 1, {_LOADED_AT} FROM seeds WHERE loaded IS NOT NULL""",
     f"""INSERT INTO warehouse_pointer ({_KEY}, run_id, schema_version, record_count, table_version, availability,
         changed_at)
     SELECT {_KEY}, {_LOADED}, '{VERSION}', {ROWS_PER_RUN}, 1, 'published', {_LOADED_AT} FROM seeds
     WHERE loaded IS NOT NULL""",
-    f"""INSERT INTO load_records ({_KEY}, run_id, schema_version, record_count, table_version, loaded_at)
-    SELECT {_KEY}, {_LOADED}, '{VERSION}', {ROWS_PER_RUN}, 1, {_LOADED_AT} FROM seeds WHERE loaded IS NOT NULL""",
     f"""INSERT INTO finished_attempts (asset, {_KEY}, finished_at, run_id, outcome, code_version)
     SELECT 'warehouse', {_KEY}, {_LOADED_AT}, {_LOADED}, 'SUCCEEDED', '{VERSION}' FROM seeds
     WHERE loaded IS NOT NULL""",

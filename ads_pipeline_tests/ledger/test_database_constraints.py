@@ -1,27 +1,34 @@
 """The constraints and triggers of the database, tested with plain SQL."""
 
+from datetime import date, timedelta
+
 import pytest
 import sqlalchemy as sa
 
+from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.errors import LedgerRefused, LedgerUnavailable
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.control_actions import ControlActions
+from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.tables import metadata
-from ads_pipeline.ledger.values import Publication
+from ads_pipeline.ledger.values import FailedFetch, Publication
 from ads_pipeline_tests.ledger.builders import (
     acceptance,
     accepted_runs,
     action_request,
     key,
+    record_verdict,
     registered_runs,
     rejection,
+    run,
 )
 
 K = key()
 KEY_CONDITION = "source = 'google_ads' AND customer_id = '1234567890'"
+KEY_VALUES = "'google_ads', '1234567890', 'campaign_daily', '2026-02-01'"
 LATER = "'2030-01-01T00:00:00.000000Z'"
 APPEND_ONLY = ("runs", "attempts", "load_records", "control_actions", "control_action_partitions")
 
@@ -38,10 +45,10 @@ def filled_ledger(ledger: Ledger) -> Ledger:
     return ledger
 
 
-def assert_refused(backdoor: sa.Engine, statement: str) -> None:
-    """The database refuses the statement, and no row of the ledger changes."""
+def assert_refused(backdoor: sa.Engine, statement: str, message: str | None = None) -> None:
+    """The database refuses the statement with this message, and no row of the ledger changes."""
     before = read_all_tables(backdoor)
-    with pytest.raises(LedgerRefused):
+    with pytest.raises(LedgerRefused, match=message):
         database.transact(backdoor, lambda connection: connection.exec_driver_sql(statement))
     assert read_all_tables(backdoor) == before
 
@@ -71,6 +78,13 @@ def insert_sql(**values: str) -> str:
         "attempt_count": "0",
     } | values
     return f"INSERT INTO partition_state ({', '.join(row)}) VALUES ({', '.join(row.values())})"
+
+
+def _copy_sql(table: str, **changes: str) -> str:
+    """An INSERT of the row of customer 1 with some columns changed."""
+    columns = [column.name for column in metadata.tables[table].c]
+    values = ", ".join(changes.get(name, name) for name in columns)
+    return f"INSERT INTO {table} ({', '.join(columns)}) SELECT {values} FROM {table} WHERE customer_id = '1'"
 
 
 @pytest.mark.invariant("S2")
@@ -224,8 +238,194 @@ def test_postgres_role_with_read_access_cannot_write(postgres_url: str) -> None:
 
 
 def test_valid_statements_are_accepted(filled_ledger: Ledger, backdoor: sa.Engine) -> None:
-    """The same statements without the violation pass: a pending row, an additional attempt, a withdrawal."""
-    earlier = "'2029-01-01T00:00:00.000000Z'"
-    counted = f"UPDATE partition_state SET updated_at = {earlier}, attempt_count = 3 WHERE {KEY_CONDITION}"
-    for statement in (insert_sql(), counted, update_sql("status = 'pending'")):
+    """Statements that follow from the logs pass: a pending row, and a withdrawal that is logged."""
+    logged = (
+        "INSERT INTO control_actions VALUES ('w', 'withdraw', 'ada', 'x', '', 'y', 1, " + LATER + ")",
+        f"INSERT INTO control_action_partitions VALUES ('w', {KEY_VALUES}, 'success', 2)",
+    )
+    for statement in (insert_sql(), *logged, update_sql("status = 'pending'")):
         database.transact(backdoor, lambda c, text=statement: c.exec_driver_sql(text))  # type: ignore[misc]
+
+
+@pytest.fixture
+def forgeable_ledger(ledger: Ledger) -> Ledger:
+    """A loaded success (customer 1), a failure (2), a withdrawn success (3), and an unjudged run of each."""
+    success, failure, withdrawn = key("1"), key("2"), key("3")
+    accepted_runs(ledger, [success, withdrawn])
+    ledger.loads.publish([Publication(run=run(each, "r1"), table_version=0) for each in (success, withdrawn)])
+    record_verdict(ledger, rejection(registered_runs(ledger, failure, "r1")[0]))
+    ledger.actions.execute(Action.WITHDRAW, [withdrawn], action_request())
+    for each in (success, failure, withdrawn):
+        registered_runs(ledger, each, "unjudged")
+    return ledger
+
+
+NO_EVIDENCE = "partition_state: no attempt or control action led to this state"
+IMPOSSIBLE = "partition_state: UPDATE is refused"
+NOT_READABLE = "warehouse_pointer: the run is not loaded or not readable"
+ACCEPTED = "error_message = NULL, current_run_id = 'r1', schema_version = '1', record_count = 3"
+UNJUDGED = ACCEPTED.replace("r1", "unjudged")
+FORGED_STATES = {
+    "failure to pending without an action": ("2", "status = 'pending'", NO_EVIDENCE),
+    "success to pending without an action": ("1", "status = 'pending'", NO_EVIDENCE),
+    "failure to success without an attempt": ("2", f"status = 'success', {ACCEPTED}", IMPOSSIBLE),
+    "failure to success after a made-up attempt": (
+        "2",
+        f"status = 'success', attempt_count = attempt_count + 1, {ACCEPTED}",
+        NO_EVIDENCE,
+    ),
+    "success of an unjudged run": (
+        "1",
+        f"attempt_count = attempt_count + 1, {UNJUDGED}",
+        NO_EVIDENCE,
+    ),
+    "success to failure without an attempt": (
+        "1",
+        "status = 'failed', error_message = 'x', attempt_count = attempt_count + 1",
+        NO_EVIDENCE,
+    ),
+    "pending to success after a made-up attempt": (
+        "3",
+        "status = 'success', attempt_count = attempt_count + 1",
+        NO_EVIDENCE,
+    ),
+    "five attempts more": ("1", "attempt_count = attempt_count + 5", NO_EVIDENCE),
+    "one attempt more": ("1", "attempt_count = attempt_count + 1", NO_EVIDENCE),
+    "another schema version": ("1", "schema_version = '9'", IMPOSSIBLE),
+    "another schema version after an attempt": (
+        "1",
+        "schema_version = '9', attempt_count = attempt_count + 1",
+        NO_EVIDENCE,
+    ),
+    "a run that does not exist": (
+        "1",
+        "current_run_id = 'made-up', attempt_count = attempt_count + 1",
+        NO_EVIDENCE,
+    ),
+    "only a later time": ("1", "attempt_count = attempt_count", IMPOSSIBLE),
+}
+
+
+@pytest.mark.invariant("S5", "S13")
+@pytest.mark.parametrize("name", FORGED_STATES)
+def test_forged_states_are_refused(forgeable_ledger: Ledger, backdoor: sa.Engine, name: str) -> None:
+    """A later `updated_at` does not make an update legal. Its attempt or control action must be in the logs."""
+    customer, assignments, message = FORGED_STATES[name]
+    sql = f"UPDATE partition_state SET updated_at = {LATER}, {assignments} WHERE customer_id = '{customer}'"
+    assert_refused(backdoor, sql, f"{message}|violates foreign key")
+
+
+FORGED_ROWS = {
+    "judged state without attempts": (
+        insert_sql(attempt_count="1", status="'failed'", error_message="'x'"),
+        NO_EVIDENCE,
+    ),
+    "pending state with attempts": (insert_sql(attempt_count="5"), NO_EVIDENCE),
+    "load record of an unjudged run": (
+        _copy_sql("load_records", customer_id="'2'", run_id="'unjudged'"),
+        "load_records: no verdict accepted this run",
+    ),
+    "load record of a rejected run": (
+        _copy_sql("load_records", customer_id="'2'"),
+        "load_records: no verdict accepted this run",
+    ),
+    "load record with another schema version": (
+        _copy_sql("load_records", customer_id="'3'", run_id="'unjudged'", schema_version="'9'"),
+        "load_records: no verdict accepted this run",
+    ),
+    "pointer of a failure": (_copy_sql("warehouse_pointer", customer_id="'2'"), NOT_READABLE),
+    "pointer of a pending partition": (
+        "UPDATE warehouse_pointer SET availability = 'published' WHERE customer_id = '3'",
+        NOT_READABLE,
+    ),
+    "pointer at an unjudged run": (
+        "UPDATE warehouse_pointer SET run_id = 'unjudged' WHERE customer_id = '1'",
+        NOT_READABLE,
+    ),
+    "pointer with another schema version": (
+        "UPDATE warehouse_pointer SET schema_version = '9' WHERE customer_id = '1'",
+        NOT_READABLE,
+    ),
+    "pointer with another number of rows": (
+        "UPDATE warehouse_pointer SET record_count = 77 WHERE customer_id = '1'",
+        NOT_READABLE,
+    ),
+    "attempt whose effect contradicts its run": (
+        _copy_sql("attempts", attempt_no="2", run_id="'unjudged'", ordinal="2"),
+        "effect_matches_current_run",
+    ),
+}
+
+
+@pytest.mark.invariant("S5", "W3")
+@pytest.mark.parametrize("name", FORGED_ROWS)
+def test_forged_rows_are_refused(forgeable_ledger: Ledger, backdoor: sa.Engine, name: str) -> None:
+    """States without attempts, loads of runs that were not accepted and pointers of unreadable runs are refused."""
+    statement, message = FORGED_ROWS[name]
+    assert_refused(backdoor, statement, message)
+
+
+@pytest.mark.invariant("W3")
+def test_pointer_moves_to_the_current_run_only(forgeable_ledger: Ledger, backdoor: sa.Engine) -> None:
+    """A pointer cannot go back to an older loaded run."""
+    newer = run(key("1"), "unjudged")
+    record_verdict(forgeable_ledger, acceptance(newer))
+    forgeable_ledger.loads.publish([Publication(run=newer, table_version=1)])
+    assert_refused(
+        backdoor, "UPDATE warehouse_pointer SET run_id = 'r1' WHERE customer_id = '1'", "not loaded or not readable"
+    )
+
+
+LOGS = (*APPEND_ONLY, "failed_fetches", "finished_attempts", "run_events", "leases", "claims", "partition_state")
+
+
+@pytest.mark.invariant("S6", "E6")
+@pytest.mark.parametrize("table", LOGS)
+def test_existing_rows_cannot_be_inserted_again(
+    filled_ledger: Ledger, backdoor: sa.Engine, url: str, table: str
+) -> None:
+    """REPLACE on SQLite, and ON CONFLICT DO UPDATE on both, rewrite no row. SQLite runs no DELETE trigger then."""
+    _fill_other_logs(filled_ledger, url)
+    assert read_all_tables(backdoor)[table]
+    columns = [column.name for column in metadata.tables[table].c]
+    names, last = ", ".join(columns), columns[-1]
+    keys = ", ".join(column.name for column in metadata.tables[table].primary_key)
+    select = f"SELECT {names} FROM {table} WHERE TRUE"
+    if table != "partition_state":
+        assert_refused(backdoor, f"INSERT INTO {table} {select} ON CONFLICT ({keys}) DO UPDATE SET {last} = NULL")
+    if backdoor.dialect.name == "sqlite":
+        message = f"{table}: INSERT of an existing row is refused"
+        assert_refused(backdoor, f"REPLACE INTO {table} {select}", message)
+        assert_refused(backdoor, f"REPLACE INTO {table} (rowid, {names}) SELECT rowid, {names} FROM {table}", message)
+
+
+@pytest.mark.invariant("E6")
+def test_run_head_cannot_be_replaced(filled_ledger: Ledger, backdoor: sa.Engine) -> None:
+    """A new head would number the events of a run from one again."""
+    if backdoor.dialect.name == "sqlite":
+        reset = "SELECT run_id, plan_version, 0, last_at, opened_at FROM run_head"
+        columns = "run_id, plan_version, last_seq, last_at, opened_at"
+        assert_refused(backdoor, f"REPLACE INTO run_head ({columns}) {reset}", "run_head: the run has a head")
+
+
+@pytest.mark.invariant("S6")
+@pytest.mark.parametrize("moved", ["'r1' || '-again'", "run_id"])
+def test_replace_by_another_unique_key_is_refused(filled_ledger: Ledger, backdoor: sa.Engine, moved: str) -> None:
+    """A run with the ordinal of another one, or its rowid, would replace it."""
+    if backdoor.dialect.name == "sqlite":
+        columns = ", ".join(column.name for column in metadata.tables["runs"].c)
+        copied = columns.replace("run_id", moved)
+        assert_refused(
+            backdoor, f"REPLACE INTO runs ({columns}) SELECT {copied} FROM runs", "existing row is refused"
+        )
+        other = columns.replace("run_id", "'new'").replace("ordinal", "ordinal + 9")
+        replaced = f"REPLACE INTO runs (rowid, {columns}) SELECT rowid, {other} FROM runs LIMIT 1"
+        assert_refused(backdoor, replaced, "existing row is refused")
+
+
+def _fill_other_logs(ledger: Ledger, url: str) -> None:
+    """Add a failed fetch, a lease and a claim. The publication in `filled_ledger` is a finished attempt."""
+    failure = FailedFetch(key=key("5"), error_class="transport", error_message="reset")
+    ledger.actions.record_failed_fetches([failure], RetryPolicy(), today=date(2026, 2, 2))
+    with Lease.opened(url, "engine-1", duration=timedelta(minutes=5)) as lease:
+        lease.claim([key("5")])

@@ -10,11 +10,28 @@ from ads_pipeline.errors import CopyDiffers, TargetNotEmpty
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.consistency.digest import LedgerDigest, RowHasher, TableDigest, digest_table, read_batches
 from ads_pipeline.ledger.control.tables import leases
-from ads_pipeline.ledger.tables import control_actions, runs
+from ads_pipeline.ledger.tables import (
+    attempts,
+    control_action_partitions,
+    control_actions,
+    load_records,
+    partition_state,
+    run_head,
+    runs,
+)
 
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
-_REFERENCED: Final = (runs, control_actions, leases)  # other tables have foreign keys to these
+_REFERENCED: Final = (
+    runs,
+    attempts,
+    control_actions,
+    control_action_partitions,
+    leases,
+    partition_state,
+    load_records,
+    run_head,
+)  # foreign keys and triggers of later tables look at these
 TABLES: Final = (*_REFERENCED, *(table for table in database.METADATA.sorted_tables if table not in _REFERENCED))
 
 

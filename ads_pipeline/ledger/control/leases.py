@@ -110,9 +110,11 @@ class Lease:
 
     def _open(self, connection: sa.Connection) -> None:
         now, until = self._times()
-        insert = insert_into(self._dialect, leases).values(
-            run_id=self.run_id, opened_at=now, heartbeat_at=now, expires_at=until
-        )
+        # ON CONFLICT covers concurrent inserts. On SQLite a trigger refuses existing keys.
+        missing = ~sa.exists().where(leases.c.run_id == self.run_id)
+        row = sa.select(sa.literal(self.run_id), now, now, until).where(missing)
+        columns = ("run_id", "opened_at", "heartbeat_at", "expires_at")
+        insert = insert_into(self._dialect, leases).from_select(columns, row)
         if not connection.execute(insert.on_conflict_do_nothing()).rowcount and not self._renew(connection):
             raise LeaseLost(self.run_id, "its lease has already ended or expired")
 
@@ -161,7 +163,9 @@ class Lease:
             sa.literal_column("1").label("fence"),
             _now(rows, self._dialect).label("claimed_at"),
         )
-        select = sa.select(*key_of_table(rows), *columns).where(sa.true()).order_by(*key_of_table(rows))
+        # ON CONFLICT covers concurrent claims. On SQLite a trigger refuses existing keys.
+        missing = ~sa.exists().where(same_key(claims, rows))
+        select = sa.select(*key_of_table(rows), *columns).where(missing).order_by(*key_of_table(rows))
         insert = insert_into(self._dialect, claims).from_select((*KEY, "run_id", "fence", "claimed_at"), select)
         return insert.on_conflict_do_nothing()
 

@@ -32,6 +32,11 @@ FRAGMENTS: Final[Mapping[str, Mapping[str, str]]] = {
         "check_date": ", CONSTRAINT valid_date CHECK (logical_date IS date(logical_date, '+0 days'))",
     },
 }
+# The condition that a table with this alias has the key of the new row.
+_SAME_KEY: Final = {
+    f"same_key_{alias}": " AND ".join(f"{alias}.{column} = NEW.{column}" for column in KEY.split(", "))
+    for alias in "alprs"
+}
 _INSTANT: Final = re.compile(r"(\w+) \{instant\}( NOT NULL)?")
 _FIXED_WIDTH: Final = r"\1 {instant}\2 CHECK (\1 LIKE '____-__-__T__:__:__.______Z')"
 
@@ -43,25 +48,61 @@ def render(dialect: str, template: str) -> str:
     key_columns = ", ".join(f"{column} NOT NULL" for column in columns).format_map(fragments)
     if dialect == "sqlite":
         template = _INSTANT.sub(_FIXED_WIDTH, template)
-    return template.format_map({**fragments, "key": KEY, "key_columns": key_columns})
+    return template.format_map({**fragments, **_SAME_KEY, "key": KEY, "key_columns": key_columns})
+
+
+def append_only(dialect: str, table: str, *keys: str) -> list[str]:
+    """Triggers that refuse every change of the table's rows. `keys` are its unique keys."""
+    return [*refuse(dialect, table, "UPDATE", "DELETE"), *refuse_replace(dialect, table, *keys)]
 
 
 def refuse(dialect: str, table: str, *verbs: str, when: str = "") -> list[str]:
     """Triggers that refuse these verbs on a table, and TRUNCATE on Postgres. `when` is for SQLite alone."""
     if dialect == "sqlite":
-        return [_sqlite_trigger(f"{table}_no_{verb}".lower(), verb, table, when) for verb in verbs]
+        return [
+            _sqlite_trigger(f"{table}_no_{verb}".lower(), f"BEFORE {verb}", table, f"{verb} is refused", when)
+            for verb in verbs
+        ]
     # For each statement, so that a statement that matches no row is refused as well.
     name, events = f"{table}_no_{'_'.join(verbs)}".lower(), " OR ".join((*verbs, "TRUNCATE"))
     return [f"CREATE TRIGGER {name} BEFORE {events} ON {table} EXECUTE FUNCTION refuse_write()"]
 
 
+def refuse_replace(dialect: str, table: str, *keys: str) -> list[str]:
+    """A trigger that refuses the insert of an existing key. REPLACE on SQLite deletes without a DELETE trigger."""
+    if dialect != "sqlite":
+        return []
+    conditions = [_exists(table, key.format(key=KEY)) for key in ("rowid", *keys)]
+    message = "INSERT of an existing row is refused"
+    return [_sqlite_trigger(f"{table}_no_replace", "BEFORE INSERT", table, message, " OR ".join(conditions))]
+
+
 def refuse_update(dialect: str, table: str, condition: str) -> list[str]:
-    """A trigger that refuses the update of a row for which the condition holds."""
+    """A trigger that refuses the update of a row for which the condition holds. It holds no subquery."""
     name, condition = f"{table}_invalid_update", render(dialect, condition)
     if dialect == "sqlite":
-        return [_sqlite_trigger(name, "UPDATE", table, f"WHEN {condition}")]
+        return [_sqlite_trigger(name, "BEFORE UPDATE", table, "UPDATE is refused", condition)]
     row = f"FOR EACH ROW WHEN ({condition})"
     return [f"CREATE TRIGGER {name} BEFORE UPDATE ON {table} {row} EXECUTE FUNCTION refuse_write()"]
+
+
+def require(dialect: str, table: str, event: str, name: str, *, when: str, evidence: str, message: str) -> list[str]:
+    """A trigger that refuses the new rows of an event for which `when` holds and `evidence` does not.
+
+    `evidence` looks at other tables. It is evaluated after the statement, which may write those tables too.
+    """
+    when, evidence = render(dialect, when), render(dialect, evidence)
+    if dialect == "sqlite":
+        return [_sqlite_trigger(name, f"AFTER {event}", table, message, f"({when}) AND NOT ({evidence})")]
+    return [
+        f"""CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN
+        IF NOT ({evidence}) THEN
+            RAISE EXCEPTION '{table}: {message}' USING ERRCODE = 'check_violation';
+        END IF;
+        RETURN NULL; END$$""",
+        f"""CREATE TRIGGER {name} AFTER {event} ON {table}
+        FOR EACH ROW WHEN ({when}) EXECUTE FUNCTION {name}()""",
+    ]
 
 
 def functions(dialect: str) -> list[str]:
@@ -74,6 +115,11 @@ def functions(dialect: str) -> list[str]:
     ]
 
 
-def _sqlite_trigger(name: str, verb: str, table: str, when: str) -> str:
-    return f"""CREATE TRIGGER {name} BEFORE {verb} ON {table} {when}
-        BEGIN SELECT RAISE(ABORT, '{table}: {verb} is refused'); END"""
+def _exists(table: str, key: str) -> str:
+    same = " AND ".join(f"{column} = NEW.{column}" for column in key.split(", "))
+    return f"EXISTS (SELECT 1 FROM {table} WHERE {same})"
+
+
+def _sqlite_trigger(name: str, moment: str, table: str, message: str, when: str) -> str:
+    return f"""CREATE TRIGGER {name} {moment} ON {table} {"WHEN " + when if when else ""}
+        BEGIN SELECT RAISE(ABORT, '{table}: {message}'); END"""

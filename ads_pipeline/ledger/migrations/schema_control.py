@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from ads_pipeline.ledger.migrations.dialects import refuse, refuse_update
+from ads_pipeline.ledger.migrations.dialects import append_only, refuse, refuse_replace, refuse_update
 
 TABLES: Final = """
 CREATE TABLE control_actions (
@@ -113,11 +113,13 @@ _INVALID_CLAIM_UPDATE: Final = "NEW.fence < OLD.fence OR NEW.fence = OLD.fence A
 
 def triggers(dialect: str) -> list[str]:
     return [
-        *refuse(dialect, "control_actions", "UPDATE", "DELETE"),
-        *refuse(dialect, "control_action_partitions", "UPDATE", "DELETE"),
-        *refuse(dialect, "failed_fetches", "UPDATE", "DELETE"),
+        *append_only(dialect, "control_actions", "action_id"),
+        *append_only(dialect, "control_action_partitions", "action_id, {key}"),
+        *append_only(dialect, "failed_fetches", "{key}, failed_at"),
         *refuse(dialect, "leases", "DELETE"),
-        *refuse(dialect, "claims", "DELETE"),
+        *refuse_replace(dialect, "leases", "run_id"),
         *refuse_update(dialect, "leases", _INVALID_LEASE_UPDATE),
+        *refuse(dialect, "claims", "DELETE"),
+        *refuse_replace(dialect, "claims", "{key}"),
         *refuse_update(dialect, "claims", _INVALID_CLAIM_UPDATE),
     ]

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from ads_pipeline.ledger.migrations.dialects import refuse, refuse_update
+from ads_pipeline.ledger.migrations.dialects import refuse, refuse_replace, refuse_update, require
 
 TABLES: Final = """
 CREATE TABLE run_head (
@@ -72,6 +72,11 @@ _INVALID_SNAPSHOT_UPDATE: Final = "NEW.run_id <> OLD.run_id OR NEW.last_event_se
 _IS_RETIRED: Final = (
     "EXISTS (SELECT 1 FROM run_head WHERE run_head.run_id = OLD.run_id AND run_head.retired_at IS NOT NULL)"
 )
+# An upsert of a head inserts nothing, but REPLACE inserts a head for a run that has events or had them.
+_IS_NEW: Final = """
+    NOT EXISTS (SELECT 1 FROM run_events AS e WHERE e.run_id = NEW.run_id)
+    AND NOT EXISTS (SELECT 1 FROM run_snapshots AS s WHERE s.run_id = NEW.run_id)
+"""
 _RETIRES: Final = "NEW.retired_at IS NOT NULL AND OLD.retired_at IS NULL"
 # The update that retires a run deletes its events, so that both happen or neither.
 _DELETE_EVENTS: Final = (
@@ -85,13 +90,23 @@ def triggers(dialect: str) -> list[str]:
         *refuse_update(dialect, "run_head", _INVALID_HEAD_UPDATE),
         *refuse_update(dialect, "run_snapshots", _INVALID_SNAPSHOT_UPDATE),
         *refuse(dialect, "run_events", "UPDATE"),
+        *refuse_replace(dialect, "run_events", "run_id, run_seq", "run_id, idempotency_key"),
         *(_sqlite_retirement() if dialect == "sqlite" else _postgres_retirement()),
     ]
 
 
 def _sqlite_retirement() -> list[str]:
     return [
-        *refuse("sqlite", "run_events", "DELETE", when=f"WHEN NOT {_IS_RETIRED}"),
+        *refuse("sqlite", "run_events", "DELETE", when=f"NOT {_IS_RETIRED}"),
+        *require(
+            "sqlite",
+            "run_head",
+            "INSERT",
+            "inserted_head_is_new",
+            when="TRUE",
+            evidence=_IS_NEW,
+            message="the run has a head",
+        ),
         f"CREATE TRIGGER run_head_retire AFTER UPDATE ON run_head WHEN {_RETIRES} BEGIN {_DELETE_EVENTS} END",
     ]
 

@@ -1,8 +1,9 @@
 """The tables of partition states: runs, states, attempts, pointers, load records and demotions."""
 
+from functools import partial
 from typing import Final
 
-from ads_pipeline.ledger.migrations.dialects import refuse, refuse_update
+from ads_pipeline.ledger.migrations.dialects import append_only, refuse, refuse_replace, refuse_update, require
 
 TABLES: Final = """
 CREATE TABLE runs (
@@ -37,7 +38,9 @@ CREATE TABLE partition_state (
         status <> 'success' OR (current_run_id IS NOT NULL AND error_message IS NULL)
     ),
     CONSTRAINT failure_has_message CHECK (status <> 'failed' OR error_message IS NOT NULL),
-    CONSTRAINT verdict_has_attempt CHECK (status = 'pending' OR attempt_count >= 1)
+    CONSTRAINT verdict_has_attempt CHECK (
+        attempt_count >= 1 OR status = 'pending' AND current_run_id IS NULL AND error_message IS NULL
+    )
     {check_date}
 ) {options_70};
 
@@ -62,6 +65,12 @@ CREATE TABLE attempts (
     CONSTRAINT effect_matches_outcome CHECK (
         outcome = 'accepted' AND effect IN ('promoted', 'confirmed', 'superseded')
         OR outcome = 'rejected' AND effect IN ('set_aside', 'failed', 'demoted')
+    ),
+    CONSTRAINT effect_matches_current_run CHECK (
+        effect = 'failed'
+        OR effect IN ('promoted', 'confirmed', 'demoted') AND NOT (ordinal {differs} current_ordinal)
+        OR effect = 'superseded' AND coalesce(ordinal < current_ordinal, FALSE)
+        OR effect = 'set_aside' AND coalesce(ordinal <> current_ordinal, FALSE)
     ),
     CONSTRAINT rejection_has_error CHECK (
         (outcome = 'rejected') = (error_class IS NOT NULL) AND (outcome = 'rejected') = (error_message IS NOT NULL)
@@ -118,7 +127,7 @@ _INVALID_UPDATE: Final = """
     OR OLD.current_run_id IS NOT NULL AND NEW.current_run_id IS NULL
     OR NEW.attempt_count > OLD.attempt_count AND NEW.status = 'pending'
     OR NEW.attempt_count = OLD.attempt_count AND (
-        NEW.status NOT IN (OLD.status, 'pending')
+        NEW.status <> 'pending' OR OLD.status = 'pending'
         OR NEW.current_run_id {differs} OLD.current_run_id
         OR NEW.schema_version {differs} OLD.schema_version
         OR NEW.record_count {differs} OLD.record_count
@@ -126,12 +135,78 @@ _INVALID_UPDATE: Final = """
     )
 """
 
+# A judged state follows from its logs: every counted attempt exists, and the last one led to this status and current
+# run. Counting is one scan of an index, which is cheaper than a search for each of these.
+_JUDGED: Final = """
+    (SELECT count(*) FROM attempts AS a
+        WHERE {same_key_a} AND a.attempt_no > {before} AND a.attempt_no <= NEW.attempt_count
+        AND (a.attempt_no < NEW.attempt_count OR {led_to_status} AND (
+            CASE WHEN NEW.current_run_id IS NULL THEN a.current_ordinal IS NULL ELSE a.current_ordinal = (
+                SELECT r.ordinal FROM runs AS r WHERE {same_key_r} AND r.run_id = NEW.current_run_id
+                    AND r.schema_version = NEW.schema_version AND r.record_count = NEW.record_count
+            ) END
+        ))
+    ) = NEW.attempt_count - {before}
+"""
+_LED_TO_STATUS: Final = "NEW.status = CASE WHEN a.effect IN ('failed', 'demoted') THEN 'failed' ELSE 'success' END"
+# Only a control action after the last attempt makes a judged partition pending.
+_WITHDRAWN: Final = """
+    EXISTS (SELECT 1 FROM control_action_partitions AS p JOIN control_actions AS c ON c.action_id = p.action_id
+        WHERE {same_key_p} AND p.attempt_no = NEW.attempt_count AND c.action IN ('requeue', 'withdraw'))
+"""
+_ACCEPTED: Final = """
+    EXISTS (SELECT 1 FROM attempts AS a WHERE {same_key_a} AND a.run_id = NEW.run_id AND a.outcome = 'accepted')
+    AND EXISTS (SELECT 1 FROM runs AS r WHERE {same_key_r} AND r.run_id = NEW.run_id
+        AND r.schema_version = NEW.schema_version AND r.record_count = NEW.record_count)
+"""
+_LOADED: Final = """
+    EXISTS (SELECT 1 FROM load_records AS l WHERE {same_key_l} AND l.run_id = NEW.run_id
+        AND l.schema_version = NEW.schema_version AND l.record_count = NEW.record_count)
+    AND EXISTS (SELECT 1 FROM partition_state AS s WHERE {same_key_s} AND s.status = 'success' {is_current})
+"""
+_POINTS: Final = "NEW.availability = 'published'"
+_MOVES: Final = f"{_POINTS} AND (NEW.run_id <> OLD.run_id OR OLD.availability <> 'published')"
+
 
 def triggers(dialect: str) -> list[str]:
     return [
         *refuse_update(dialect, "partition_state", _INVALID_UPDATE),
         *refuse(dialect, "partition_state", "DELETE"),
-        *refuse(dialect, "runs", "UPDATE", "DELETE"),
-        *refuse(dialect, "attempts", "UPDATE", "DELETE"),
-        *refuse(dialect, "load_records", "UPDATE", "DELETE"),
+        *refuse_replace(dialect, "partition_state", "{key}"),
+        *_state_evidence(dialect),
+        *append_only(dialect, "runs", "{key}, run_id", "{key}, ordinal"),
+        *append_only(dialect, "attempts", "{key}, attempt_no", "{key}, run_id, validation_id"),
+        *append_only(dialect, "load_records", "{key}, run_id"),
+        *_publication_evidence(dialect),
+    ]
+
+
+def _state_evidence(dialect: str) -> list[str]:
+    rule = partial(require, dialect, "partition_state", message="no attempt or control action led to this state")
+    judged, pending = (
+        "NEW.attempt_count > 0 AND NEW.status <> 'pending'",
+        "NEW.attempt_count > 0 AND NEW.status = 'pending'",
+    )
+    counted = _JUDGED.replace("{led_to_status}", _LED_TO_STATUS)
+    copied = _JUDGED.replace("{led_to_status}", "TRUE").replace("{before}", "0") + f" AND {_WITHDRAWN}"
+    return [
+        *rule("INSERT", "inserted_judged_state", when=judged, evidence=counted.replace("{before}", "0")),
+        *rule(
+            "UPDATE", "updated_judged_state", when=judged, evidence=counted.replace("{before}", "OLD.attempt_count")
+        ),
+        *rule("INSERT", "inserted_pending_state", when=pending, evidence=copied),
+        *rule("UPDATE", "updated_pending_state", when=pending, evidence=_WITHDRAWN),
+    ]
+
+
+def _publication_evidence(dialect: str) -> list[str]:
+    """A loaded run was accepted. A published pointer is at a loaded run of a success; it moves to the current run."""
+    loaded, current = (_LOADED.replace("{is_current}", text) for text in ("", "AND s.current_run_id = NEW.run_id"))
+    load = partial(require, dialect, "load_records", message="no verdict accepted this run")
+    rule = partial(require, dialect, "warehouse_pointer", message="the run is not loaded or not readable")
+    return [
+        *load("INSERT", "loaded_run_was_accepted", when="TRUE", evidence=_ACCEPTED),
+        *rule("INSERT", "inserted_pointer_is_readable", when=_POINTS, evidence=loaded),
+        *rule("UPDATE", "updated_pointer_is_readable", when=_POINTS, evidence=loaded),
+        *rule("UPDATE", "moved_pointer_is_current", when=_MOVES, evidence=current),
     ]

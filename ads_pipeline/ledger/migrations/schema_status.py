@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from ads_pipeline.ledger.migrations.dialects import refuse
+from ads_pipeline.ledger.migrations.dialects import append_only
 
 TABLES: Final = """
 CREATE TABLE partition_status (
@@ -56,4 +56,4 @@ CREATE TABLE code_versions (
 
 
 def triggers(dialect: str) -> list[str]:
-    return refuse(dialect, "finished_attempts", "UPDATE", "DELETE")
+    return append_only(dialect, "finished_attempts", "asset, {key}, finished_at")

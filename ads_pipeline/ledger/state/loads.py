@@ -99,8 +99,8 @@ def _move_pointers(
     now: datetime,
 ) -> None:
     at = instant_text(now)
-    context.statements.upsert_pointers.execute(connection, (row | {"changed_at": at} for row in changes.values()))
     context.statements.insert_load_records.execute(connection, (row | {"loaded_at": at} for row in changes.values()))
+    context.statements.upsert_pointers.execute(connection, (row | {"changed_at": at} for row in changes.values()))
     loads = [
         AttemptResult(
             key=key,

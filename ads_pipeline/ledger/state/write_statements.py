@@ -79,7 +79,7 @@ class WriteStatements:
         columns = names or tuple(column.name for column in table.c)
 
         def build(rowset: Rowset) -> sa.Insert:
-            insert = self._from_rowset(rowset, table, columns)
+            insert = self._from_rowset(rowset, table, columns, skip_present=skip_present)
             return insert.on_conflict_do_nothing() if skip_present else insert
 
         return self._named(f"insert_{table.name}", build)
@@ -96,12 +96,14 @@ class WriteStatements:
         return self._named(f"upsert_{table.name}", build)
 
     def _from_rowset(
-        self, rowset: Rowset, table: sa.Table, names: tuple[str, ...]
+        self, rowset: Rowset, table: sa.Table, names: tuple[str, ...], *, skip_present: bool = False
     ) -> postgresql.Insert | sqlite.Insert:
         columns: dict[str, Any] = {name: table.c[name].type for name in names}
         given = rowset(columns)
         # Without WHERE, SQLite would parse the ON of ON CONFLICT as the condition of a join.
         rows = sa.select(*(given.c[name] for name in names)).where(sa.true())
+        if skip_present:  # ON CONFLICT covers rows of concurrent writers; on SQLite a trigger refuses existing keys
+            rows = rows.where(~sa.exists().where(*(given.c[column.name] == column for column in table.primary_key)))
         rows = rows.order_by(*(given.c[name] for name in names if table.c[name].primary_key))
         return insert_into(self._dialect, table).from_select(names, rows)
 

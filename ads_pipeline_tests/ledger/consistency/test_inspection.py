@@ -33,6 +33,7 @@ from ads_pipeline_tests.ledger.builders import (
     sealed_runs,
     set_on_exit,
 )
+from ads_pipeline_tests.ledger.forging import forge
 from ads_pipeline_tests.ledger.histories import SCRIPTED_HISTORY, apply_history
 
 
@@ -47,7 +48,7 @@ def test_state_that_does_not_follow_from_its_log_is_found(url: str) -> None:
     engine = database.open_engine(url)
     at = "2030-01-01T00:00:00.000000Z"
     corruption = f"UPDATE partition_state SET status = 'pending', updated_at = '{at}' WHERE customer_id = '6'"
-    database.transact(engine, lambda connection: connection.exec_driver_sql(corruption))
+    forge(engine, corruption)
     engine.dispose()
     with LedgerInspection.opened(url) as ledger:
         ((partition, problem),) = ledger.find_contradictions()
@@ -95,7 +96,7 @@ def test_misplaced_pointers_are_found(ledger: Ledger, url: str, backdoor: sa.Eng
     accepted_runs(ledger, [second], "r2")
     ledger.actions.execute(Action.WITHDRAW, [third], action_request())
     corruption = f"UPDATE warehouse_pointer SET schema_version = '9' WHERE customer_id = '{fourth.customer_id}'"
-    database.transact(backdoor, lambda connection: connection.exec_driver_sql(corruption))
+    forge(backdoor, corruption)
     with LedgerInspection.opened(url) as inspection:
         found = {each.run.key: each for each in inspection.find_misplaced_pointers()}
     assert set(found) == {second, fourth}
