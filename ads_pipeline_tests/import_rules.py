@@ -39,6 +39,7 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     ),
     "report": (frozenset(), FOLDERS | {"raw", "ledger", "pipeline"}),
     "demo": (frozenset(), FOLDERS | {"query_file", "raw"}),
+    "testing": (frozenset({"hypothesis"}), PURE),
     "cli": (
         frozenset({"typer", "rich", "duckdb"}),
         FOLDERS

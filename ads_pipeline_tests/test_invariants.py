@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from ads_pipeline.testing.run_event_stores import CHECKS, INVARIANTS
+
 HERE = Path(__file__).parent
 
 
@@ -13,12 +15,13 @@ def listed_codes() -> list[str]:
 
 
 def marked_tests() -> Iterator[tuple[str, str]]:
-    """Each marked code with its test."""
+    """Each marked code with its test, and the codes of the published conformance suite."""
     for path in sorted(HERE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef):
                 for mark in node.decorator_list:
                     yield from ((code, f"{path.name}::{node.name}") for code in _codes(mark))
+    yield from ((code, check) for check, codes in INVARIANTS.items() for code in codes)
 
 
 def _codes(mark: ast.expr) -> list[str]:
@@ -45,4 +48,5 @@ def test_every_test_has_a_docstring() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and not ast.get_docstring(node)
     ]
+    missing += [check.__name__ for check in CHECKS if not check.__doc__]
     assert missing == []

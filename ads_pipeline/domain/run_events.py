@@ -17,6 +17,9 @@ from typing import Any, Final
 from ads_pipeline.errors import BadEvent
 from ads_pipeline.quoting import quoted
 
+# MINOR grows with additions that readers may ignore, MAJOR with any other change. A test records the contract of this
+# version; docs/run-events.md has the rule.
+CONTRACT_VERSION: Final = "1.0"
 RUN_LEVEL: Final = "RUN"  # replaces the step in the key of a run-level event
 MAX_DATA_DEPTH, MAX_DATA_LENGTH = 32, 65_536
 MAX_TIMESTAMP_LENGTH: Final = 40

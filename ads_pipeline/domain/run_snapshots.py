@@ -96,7 +96,12 @@ class RunSnapshot:
 
 
 class RunEventStore(Protocol):
-    """The interface of a store of run events. The tests in `ads_pipeline_tests.run_event_stores` check any store."""
+    """The interface of a store of run events. `ads_pipeline.testing.run_event_stores` checks any store."""
+
+    @property
+    def contract_version(self) -> str:
+        """The version of the contract that the store implements, as in `run_events.CONTRACT_VERSION`."""
+        ...
 
     def append(self, event: Event) -> AppendResult:
         """Append an event after all visible events of its run. A known event is not stored again."""

@@ -14,6 +14,8 @@ LARGEST_PAGE: Final = 10_000
 class MemoryEventStore:
     """Stores the events of each run in a list, and the snapshots folded from them."""
 
+    contract_version = "1.0"
+
     def __init__(self) -> None:
         self._logs: dict[str, list[LoggedEvent]] = {}
         self._snapshots: dict[str, tuple[RunSnapshot, dict[str, StepStatus]]] = {}

@@ -23,8 +23,8 @@ from ads_pipeline.domain.run_events import (
     idempotency_key,
 )
 from ads_pipeline.errors import BadEvent
-from ads_pipeline_tests.run_event_stores import builders
-from ads_pipeline_tests.run_event_stores.builders import make_event
+from ads_pipeline.testing import run_events as builders
+from ads_pipeline.testing.run_events import make_event
 
 Parts = tuple[str, str | None, int, str, str]  # run, step, logical attempt, type, plan
 EVENT_ID = "0b6ff1c0-7d1f-4f39-9a55-2d8b0f6a7c11"

@@ -10,7 +10,6 @@ from ads_pipeline.domain.transitions import Action
 from ads_pipeline.errors import LedgerRefused, LedgerUnavailable
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.control_actions import ControlActions
-from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.tables import metadata
@@ -20,6 +19,7 @@ from ads_pipeline_tests.ledger.builders import (
     accepted_runs,
     action_request,
     key,
+    open_lease,
     record_verdict,
     registered_runs,
     rejection,
@@ -427,5 +427,5 @@ def _fill_other_logs(ledger: Ledger, url: str) -> None:
     """Add a failed fetch, a lease and a claim. The publication in `filled_ledger` is a finished attempt."""
     failure = FailedFetch(key=key("5"), error_class="transport", error_message="reset")
     ledger.actions.record_failed_fetches([failure], RetryPolicy(), today=date(2026, 2, 2))
-    with Lease.opened(url, "engine-1", duration=timedelta(minutes=5)) as lease:
+    with open_lease(url, "engine-1", duration=timedelta(minutes=5)) as lease:
         lease.claim([key("5")])

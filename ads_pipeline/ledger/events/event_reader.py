@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from ads_pipeline.domain.run_events import LoggedEvent
+from ads_pipeline.domain.run_events import CONTRACT_VERSION, LoggedEvent
 from ads_pipeline.domain.run_snapshots import DEFAULT_PAGE_SIZE, RunSnapshot, StepStatus, fold_events
 from ads_pipeline.errors import EventsNotFound
 from ads_pipeline.ledger import database
@@ -35,6 +35,8 @@ class RunHead:
 
 class EventReader:
     """Read access to the events of all runs."""
+
+    contract_version = CONTRACT_VERSION
 
     def __init__(self, engine: sa.Engine, *, clock: Callable[[], datetime] | None = None) -> None:
         self.engine, self._clock = engine, clock

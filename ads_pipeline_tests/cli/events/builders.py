@@ -8,9 +8,9 @@ from datetime import datetime
 
 from ads_pipeline.domain.run_events import Event
 from ads_pipeline.ledger.events.event_log import EventLog
+from ads_pipeline.testing.run_events import make_event
 from ads_pipeline_tests.cli.running import MAIN_SCRIPT, CommandLine
 from ads_pipeline_tests.ledger.builders import open_part
-from ads_pipeline_tests.run_event_stores.builders import make_event
 
 RUN, OTHER = "3f2a91bc-1111-4111-8111-111111111111", "3f2a91cd-2222-4222-8222-222222222222"
 STEP = "google_ads/1180250317/campaign_daily/2026-03-02"

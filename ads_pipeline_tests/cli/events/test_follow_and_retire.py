@@ -11,10 +11,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from ads_pipeline.ledger.events.event_log import EventLog
+from ads_pipeline.testing.run_events import make_event
 from ads_pipeline_tests.cli.events.builders import OTHER, RUN, append_at, make_run, running
 from ads_pipeline_tests.cli.running import MAIN_SCRIPT, CommandLine
 from ads_pipeline_tests.polling import wait_for
-from ads_pipeline_tests.run_event_stores.builders import make_event
 
 
 def test_follow_once_catches_up_and_exits(cli: CommandLine, log: EventLog) -> None:

@@ -7,9 +7,9 @@ import sqlalchemy as sa
 from ads_pipeline.cli.event_tables import shorten_names
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.snapshots import Follower
+from ads_pipeline.testing.run_events import make_event
 from ads_pipeline_tests.cli.events.builders import OTHER, RUN, STEP, append_at, make_run
 from ads_pipeline_tests.cli.running import CommandLine
-from ads_pipeline_tests.run_event_stores.builders import make_event
 
 
 def test_runs_are_listed_newest_first(cli: CommandLine, log: EventLog, url: str) -> None:

@@ -8,9 +8,9 @@ import sqlalchemy as sa
 from ads_pipeline.domain.run_snapshots import RunStatus
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.snapshots import Follower
+from ads_pipeline.testing.run_events import PLAN, make_event
 from ads_pipeline_tests.cli.events.builders import HINT, OTHER, RUN, STEP, make_run
 from ads_pipeline_tests.cli.running import CommandLine
-from ads_pipeline_tests.run_event_stores.builders import PLAN, make_event
 
 
 def test_snapshot_includes_unfolded_events(cli: CommandLine, log: EventLog) -> None:

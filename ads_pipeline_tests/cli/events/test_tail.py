@@ -10,6 +10,7 @@ from ads_pipeline.cli.event_tables import FIELDS, format_event_data
 from ads_pipeline.domain.run_events import Event
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.snapshots import Follower
+from ads_pipeline.testing.run_events import make_event
 from ads_pipeline_tests.cli.events.builders import (
     HOSTILE,
     OTHER,
@@ -20,7 +21,6 @@ from ads_pipeline_tests.cli.events.builders import (
     running,
 )
 from ads_pipeline_tests.cli.running import CommandLine
-from ads_pipeline_tests.run_event_stores.builders import make_event
 
 
 def test_tail_prints_events_in_order(cli: CommandLine, log: EventLog) -> None:

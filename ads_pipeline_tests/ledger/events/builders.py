@@ -10,7 +10,7 @@ from ads_pipeline.ledger import database
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.ledger.tables import run_steps
-from ads_pipeline_tests.run_event_stores.builders import make_completions, make_event
+from ads_pipeline.testing.run_events import make_completions, make_event
 
 
 def stored_steps(log: EventLog, run_id: str) -> dict[str, StepStatus]:

@@ -15,14 +15,14 @@ from ads_pipeline.errors import BadEvent
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline_tests.ledger.builders import FakeClock, accepted_runs, key, open_part
-from ads_pipeline_tests.ledger.state.test_concurrency import count_transactions, wait_until_a_transaction_waits
-from ads_pipeline_tests.ledger.state.test_crashes import lose_one_commit
-from ads_pipeline_tests.run_event_stores.builders import (
+from ads_pipeline.testing.run_events import (
     EMITTED_AT,
     make_completions,
     make_event,
 )
+from ads_pipeline_tests.ledger.builders import FakeClock, accepted_runs, key, open_part
+from ads_pipeline_tests.ledger.state.test_concurrency import count_transactions, wait_until_a_transaction_waits
+from ads_pipeline_tests.ledger.state.test_crashes import lose_one_commit
 
 THREADS = 8
 RUNS = 500

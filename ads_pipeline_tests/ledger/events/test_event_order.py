@@ -22,8 +22,8 @@ from ads_pipeline.domain.run_events import Event, LoggedEvent
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader
+from ads_pipeline.testing.run_events import make_event
 from ads_pipeline_tests.ledger.builders import open_part
-from ads_pipeline_tests.run_event_stores.builders import make_event
 
 RUNS: Final = tuple(f"run-{number}" for number in range(4))
 WRITERS: Final = 8

@@ -10,9 +10,9 @@ from ads_pipeline.errors import EventsNotFound
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.events.snapshots import Follower
+from ads_pipeline.testing.run_events import EventSpec, make_event, make_history
 from ads_pipeline_tests.ledger.builders import FakeClock, open_part
 from ads_pipeline_tests.ledger.events.builders import complete_run, run_once_after_query
-from ads_pipeline_tests.run_event_stores.builders import EventSpec, make_event, make_history
 
 RUN = "run-1"
 TWICE: list[EventSpec] = [("StepStarted", "s1"), ("StepStarted", "s2"), ("StepCompleted", "s1")]

@@ -13,6 +13,7 @@ from ads_pipeline.errors import LedgerUnavailable
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.events.snapshots import Follower, follow_in_background
+from ads_pipeline.testing.run_events import make_completions, make_event
 from ads_pipeline_tests.ledger.builders import FakeClock, open_part
 from ads_pipeline_tests.ledger.events.test_snapshots import (
     append_with_a_gap,
@@ -21,7 +22,6 @@ from ads_pipeline_tests.ledger.events.test_snapshots import (
     missing_events,
     stored_snapshot,
 )
-from ads_pipeline_tests.run_event_stores.builders import make_completions, make_event
 
 # Lag.
 

@@ -12,10 +12,10 @@ from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.tables import run_events
 from ads_pipeline.ledger.values import Publication
+from ads_pipeline.testing.run_events import make_completions, make_event
 from ads_pipeline_tests.ledger.builders import FakeClock, accepted_runs, key, run
 from ads_pipeline_tests.ledger.events.builders import complete_run, stored_steps
 from ads_pipeline_tests.ledger.test_database_constraints import assert_refused, read_all_tables
-from ads_pipeline_tests.run_event_stores.builders import make_completions, make_event
 
 COLUMNS = ", ".join(column.name for column in run_events.c)
 

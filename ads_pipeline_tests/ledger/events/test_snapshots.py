@@ -21,9 +21,9 @@ from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.events.snapshots import EVENTS_PER_TRANSACTION, Follower
 from ads_pipeline.ledger.tables import run_events, run_head, run_snapshots
+from ads_pipeline.testing.run_events import STEP_EVENT_TYPES, make_completions, make_event
 from ads_pipeline_tests.ledger.builders import FakeClock, open_part
 from ads_pipeline_tests.ledger.events.builders import stored_steps
-from ads_pipeline_tests.run_event_stores.builders import STEP_EVENT_TYPES, make_completions, make_event
 
 RUNS = tuple(f"run-{number}" for number in range(3))
 
