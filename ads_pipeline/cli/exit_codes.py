@@ -12,33 +12,23 @@ from typing import Any, Final
 import typer
 from typer.core import TyperGroup
 
-from ads_pipeline.errors import (
-    AdsPipelineError,
-    BadCommand,
-    BadName,
-    BadSettings,
-    ContractMissing,
-    EventsNotFound,
-    LedgerOutdated,
-    LedgerRefused,
-    RunOpen,
-    TargetNotEmpty,
-)
+from ads_pipeline import errors
+from ads_pipeline.errors import AdsPipelineError
 from ads_pipeline.quoting import printable
 
 # The codes of sysexits.h.
 INCONSISTENT_DATA: Final = 65
 UNAVAILABLE: Final = 69
 EXIT_CODES: Final[Mapping[type[AdsPipelineError], int]] = {
-    BadCommand: 64,
-    BadName: 64,
-    EventsNotFound: 64,
-    RunOpen: 64,
-    TargetNotEmpty: 64,
-    LedgerRefused: 70,
-    BadSettings: 78,
-    ContractMissing: 78,
-    LedgerOutdated: 78,
+    errors.BadCommand: 64,
+    errors.BadName: 64,
+    errors.EventsNotFound: 64,
+    errors.RunOpen: 64,
+    errors.TargetNotEmpty: 64,
+    errors.LedgerRefused: 70,
+    errors.BadSettings: 78,
+    errors.ContractMissing: 78,
+    errors.LedgerOutdated: 78,
 }
 PIPE_CLOSED: Final = 141  # as shells report SIGPIPE; 1 would mean that gaps were found
 LONGEST_MESSAGE: Final = 20_000  # a message may list every mistake of the query file

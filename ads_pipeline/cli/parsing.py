@@ -1,13 +1,13 @@
 """Checks the arguments that commands share (dates, customers, queries, runs) and opens the ledger for them."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from ads_pipeline.domain.partition import NAME_RULES, PartitionKey, parse_date, parse_key, validate_name
+from ads_pipeline.domain.partition import PartitionKey, parse_date, parse_key, validate_name
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.errors import BadCommand, BadName, BadSettings, EventsNotFound, Mistake
 from ads_pipeline.ledger.control.control_actions import ControlActions
@@ -21,13 +21,14 @@ from ads_pipeline.settings import Settings
 if TYPE_CHECKING:
     from ads_pipeline.pipeline.readers import Readers
 
-SHORT_PARTITION_FIELDS: Final = ("customer_id", "query_name", "logical_date")  # the source may be left out
 OTHER_DATE: Final = re.compile(r"([0-9]{4})[-/.]?([0-9]{1,2})[-/.]?([0-9]{1,2})")  # spelt otherwise, year first
 SHORTEST_RUN_PREFIX: Final = 4  # characters; Dagster's UI shows the first eight
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DateWindow:
+Value = TypeVar("Value")
+
+
+class DateWindow(NamedTuple):
     """Days from `since` to `until`, both included; None leaves an end open."""
 
     since: date | None
@@ -55,29 +56,29 @@ def parse_window(since: str | None, until: str | None, logical_date: str | None 
 
 def parse_day(text: str) -> date:
     """Parse a date. Raises BadName, which suggests the valid spelling of one such as 2026-3-1."""
-    try:
-        return parse_date(text)
-    except BadName as error:
-        match = OTHER_DATE.fullmatch(text)
-        try:
-            day = match and date(*map(int, match.groups()))
-        except ValueError:
-            day = None
-        raise _suggest_spelling(error, day) from None
+    return _parse(text, parse_date, OTHER_DATE.sub(lambda match: f"{match[1]}-{match[2]:0>2}-{match[3]:0>2}", text))
 
 
 def parse_customer(text: str) -> str:
     """Check a customer id. Raises BadName, which suggests the digits of one with hyphens."""
+    return _parse(text, partial(validate_name, "customer_id"), re.sub(r"[-\s]", "", text))
+
+
+def _parse(text: str, parse: Callable[[str], Value], spelling: str) -> Value:
+    """Parse a text. Raises BadName, which suggests another spelling if that is valid."""
     try:
-        return validate_name("customer_id", text)
+        return parse(text)
     except BadName as error:
-        digits = re.sub(r"[-\s]", "", text)
-        raise _suggest_spelling(error, digits if NAME_RULES["customer_id"][0].fullmatch(digits) else None) from None
+        try:
+            hint = f"; did you mean {parse(spelling)}?"
+        except BadName:
+            hint = ""
+        raise BadName(error.field, text, f"{error.rule}{hint}") from None
 
 
 def parse_partition(word: str, settings: Settings) -> PartitionKey:
     """Parse a partition, adding the source when it is left out. Raises BadName for an invalid one."""
-    is_short = word.count("/") == len(SHORT_PARTITION_FIELDS) - 1
+    is_short = word.count("/") == 2  # noqa: PLR2004 - customer/query/date
     return parse_key(f"{settings.google_apis.source}/{word}" if is_short else word)
 
 
@@ -168,11 +169,6 @@ def find_run(reader: EventReader, word: str) -> RunHead:
     if head is None:
         raise EventsNotFound(word, "the run was deleted meanwhile")
     return head
-
-
-def _suggest_spelling(error: BadName, spelling: object) -> BadName:
-    hint = f"; did you mean {spelling}?" if spelling else ""
-    return BadName(error.field, error.value, f"{error.rule}{hint}")
 
 
 def require_ledger(settings: Settings) -> None:
