@@ -25,20 +25,21 @@ tree and defines no exception classes of its own.
     │   └── WarehouseUnavailable  the table's storage or the cluster failed             (transient)
     ├── StatusFileUnavailable   partition_status.parquet cannot be written            (transient)
     └── LedgerError             about the ledger
-        ├── IllegalTransition   the transition table does not allow the action
-        ├── VerdictConflict     a run has two different verdicts under one validation_id
+        ├── PartitionRefused    a write to one partition was refused
+        │   ├── IllegalTransition   the transition table does not allow the action
+        │   ├── VerdictConflict     a run has two different verdicts under one validation_id
+        │   ├── StateChanged        the partition changed between the preview and the action
+        │   ├── MarkedTerminal      the partition to requeue is marked as terminal
+        │   ├── UnknownRun          a verdict or a pointer names a run that is not registered
+        │   ├── UnsoundAcceptance   the seal contradicts the acceptance
+        │   └── LogContradicted     the logs of the partition contradict the rules
         ├── VerdictsRefused     some of many verdicts were refused; the others are recorded
         ├── RunChanged          a registered run has another seal now
-        ├── StateChanged        a partition changed between the preview and the action
-        ├── MarkedTerminal      a partition to requeue is marked as terminal
         ├── LeaseLost           a run writes to a partition that it no longer holds
         ├── ActionIdReused      an action id is used for a second action
-        ├── UnknownRun          a verdict or a pointer names a run that is not registered
         ├── EventsNotFound      a run has no events, or they were retired
         ├── RunClosed           the run's events were retired, or the event has another plan
         ├── RunOpen             events of a run that has not ended cannot be retired
-        ├── UnsoundAcceptance   the seal contradicts the acceptance
-        ├── LogContradicted     the logs of a partition contradict the rules
         ├── TargetNotEmpty      the target database of a copy of the ledger has rows
         ├── CopyDiffers         a copied table does not have the digest of its source
         ├── LedgerRefused       a constraint of the database stopped a write: a defect
@@ -47,6 +48,7 @@ tree and defines no exception classes of its own.
 """
 
 import copyreg
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -97,7 +99,15 @@ class BadCommand(AdsPipelineError, ValueError):
 
 
 class BadJson(AdsPipelineError, ValueError):
-    """Not one strict JSON object. The message does not quote the text."""
+    """Not one strict JSON object. `position` says where in the text, `field` in which field of it, if known.
+
+    The message does not quote the text.
+    """
+
+    def __init__(self, problem: str, *, position: str | None = None, field: str | None = None) -> None:
+        self.problem, self.position, self.field = problem, position, field
+        subject = "" if field is None else f"{printable(field, limit=80)} "
+        super().__init__(f"{subject}{problem}" + ("" if position is None else f" ({position})"))
 
 
 class BadEvent(AdsPipelineError, ValueError):
@@ -199,30 +209,38 @@ class LedgerError(AdsPipelineError):
     """A failure of the ledger. Its transaction was rolled back."""
 
 
-class IllegalTransition(LedgerError):
+class PartitionRefused(LedgerError):
+    """A write to one partition was refused. `partition` is the partition or the run, and `problem` the rest."""
+
+    def __init__(self, partition: str, problem: str) -> None:
+        self.partition, self.problem = partition, problem
+        super().__init__(f"{partition}: {problem}")
+
+
+class IllegalTransition(PartitionRefused):
     """The transition table does not allow this action in this status."""
 
     def __init__(self, partition: str, state: str, action: str, advice: str) -> None:
-        self.partition, self.state, self.action = partition, state, action
-        super().__init__(f"{partition}: cannot {action} while the partition is {state}: {advice}")
+        self.state, self.action = state, action
+        super().__init__(partition, f"cannot {action} while the partition is {state}: {advice}")
 
 
-class VerdictConflict(LedgerError):
+class VerdictConflict(PartitionRefused):
     """A second, different verdict on a run under the same validation_id."""
 
     def __init__(self, run: str, recorded: str, offered: str) -> None:
         self.run, self.recorded, self.offered = run, recorded, offered
         advice = "Runs never change; if the contract changed, judge the run again under a new validation_id"
-        super().__init__(f"{run}: the recorded verdict is {recorded}, the new one {offered}. {advice}")
+        super().__init__(run, f"the recorded verdict is {recorded}, the new one {offered}. {advice}")
 
 
 class VerdictsRefused(LedgerError):
-    """Some of many verdicts were refused. The others, in `recorded`, are committed."""
+    """Some of many verdicts were refused, by run. The others, in `recorded`, are committed."""
 
-    def __init__(self, recorded: tuple[object, ...], refusals: tuple[LedgerError, ...]) -> None:
+    def __init__(self, recorded: tuple[Any, ...], refusals: Mapping[Any, PartitionRefused]) -> None:
         self.recorded, self.refusals = recorded, refusals
         limit = 10
-        listed = "".join(f"\n  {refusal}" for refusal in refusals[:limit])
+        listed = "".join(f"\n  {refusal}" for refusal in list(refusals.values())[:limit])
         more = f"\n  and {len(refusals) - limit} more" if len(refusals) > limit else ""
         super().__init__(f"{len(recorded)} verdicts are recorded, {len(refusals)} were refused:{listed}{more}")
 
@@ -237,20 +255,18 @@ class RunChanged(LedgerError):
         super().__init__(f"{runs[0]}{others}: its seal is not the one that was registered. {advice}")
 
 
-class StateChanged(LedgerError):
+class StateChanged(PartitionRefused):
     """The partition changed between the preview and the action. The action was not carried out."""
 
     def __init__(self, partition: str, previewed: str, current: str) -> None:
-        self.partition = partition
-        super().__init__(f"{partition}: it was {previewed} in the preview and is {current} now; preview again")
+        super().__init__(partition, f"it was {previewed} in the preview and is {current} now; preview again")
 
 
-class MarkedTerminal(LedgerError):
+class MarkedTerminal(PartitionRefused):
     """An operator marked the partition as terminal."""
 
     def __init__(self, partition: str) -> None:
-        self.partition = partition
-        super().__init__(f"{partition}: it is marked as terminal; clear the mark to retry it")
+        super().__init__(partition, "it is marked as terminal; clear the mark to retry it")
 
 
 class LeaseLost(LedgerError):
@@ -269,11 +285,11 @@ class ActionIdReused(LedgerError):
         super().__init__(f"{action_id}: this id is recorded for another action; give each action its own id")
 
 
-class UnknownRun(LedgerError):
+class UnknownRun(PartitionRefused):
     """The run is not registered."""
 
     def __init__(self, run: str) -> None:
-        super().__init__(f"{run}: the run is not registered; register sealed runs before judging them")
+        super().__init__(run, "the run is not registered; register sealed runs before judging them")
 
 
 class EventsNotFound(LedgerError):
@@ -298,19 +314,15 @@ class RunOpen(LedgerError):
         super().__init__(f"run {run_id}: its events cannot be retired while the run is {status}")
 
 
-class UnsoundAcceptance(LedgerError):
+class UnsoundAcceptance(PartitionRefused):
     """The accepted run's seal is damaged or has another row count."""
 
     def __init__(self, run: str, problem: str) -> None:
-        super().__init__(f"{run}: cannot be accepted: {problem}; reject it and land a new run")
+        super().__init__(run, f"cannot be accepted: {problem}; reject it and land a new run")
 
 
-class LogContradicted(LedgerError):
+class LogContradicted(PartitionRefused):
     """The logs of a partition contradict the rules: rows were lost or written by other means."""
-
-    def __init__(self, partition: str, problem: str) -> None:
-        self.partition, self.problem = partition, problem
-        super().__init__(f"{partition}: {problem}")
 
 
 class TargetNotEmpty(LedgerError):

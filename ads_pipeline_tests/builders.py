@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.reason import Problem, Reason
+from ads_pipeline.domain.transitions import Outcome, Verdict
 from ads_pipeline.errors import RawError, RunExists
 from ads_pipeline.raw.discovery import DamagedRun
 from ads_pipeline.raw.landing import RawRuns
@@ -33,6 +35,32 @@ def key(customer_id: str = "1234567890", *, query_name: str = "campaign_daily", 
 
 def run(run_id: str = "r1", partition: PartitionKey | None = None) -> Run:
     return Run(key=partition or key(), run_id=run_id)
+
+
+def acceptance(judged: Run, rows: int, validation_id: str = "") -> Verdict:
+    return Verdict(
+        run=judged,
+        outcome=Outcome.ACCEPTED,
+        validation_id=validation_id,
+        rows_read=rows,
+        payload_bytes=rows * 100,
+        payload_sha256="0" * 64,
+    )
+
+
+def rejection(
+    judged: Run,
+    rule: str = "bad",
+    *,
+    error_class: str = "row_contract",
+    rows_read: int | None = None,
+    validation_id: str = "",
+) -> Verdict:
+    problem = Problem(error_class=error_class, rule=rule, rows=0 if rows_read is None else 1)
+    reason = Reason(run_id=judged.run_id, problems=(problem,))
+    return Verdict(
+        run=judged, outcome=Outcome.REJECTED, validation_id=validation_id, reason=reason, rows_read=rows_read
+    )
 
 
 def seal_facts() -> SealFacts:

@@ -16,7 +16,6 @@ from ads_pipeline.errors import (
     BadSettings,
     IllegalTransition,
     JudgingFailed,
-    LedgerError,
     LedgerOutdated,
     Mistake,
     RawError,
@@ -233,11 +232,11 @@ def test_all_mistakes_are_listed() -> None:
 @pytest.mark.parametrize(("count", "more"), [(1, None), (10, None), (11, "  and 1 more"), (500, "  and 490 more")])
 def test_message_lists_first_ten_refusals(count: int, more: str | None) -> None:
     """The message lists ten refusals and counts the others; `refusals` holds all."""
-    refusals = tuple[LedgerError, ...](UnknownRun(f"run {number}") for number in range(count))
+    refusals = {number: UnknownRun(f"run {number}") for number in range(count)}
     error = VerdictsRefused(("recorded", "recorded"), refusals)
     first, *listed = str(error).splitlines()
     assert first == f"2 verdicts are recorded, {count} were refused:"
-    assert listed[:10] == [f"  {refusal}" for refusal in refusals[:10]]
+    assert listed[:10] == [f"  {refusal}" for refusal in list(refusals.values())[:10]]
     assert listed[10:] == ([more] if more else [])
     assert error.refusals == refusals
 
@@ -246,7 +245,7 @@ def test_errors_can_be_pickled() -> None:
     """An unpickled error has the class, message and attributes of the original, though constructors differ."""
     for error in (
         BadName("source", "X", "a-z"),
-        VerdictsRefused(("recorded",), (UnknownRun(RUN),)),
+        VerdictsRefused(("recorded",), {RUN: UnknownRun(RUN)}),
         JudgingFailed("x"),
     ):
         for protocol in range(pickle.HIGHEST_PROTOCOL + 1):

@@ -10,7 +10,7 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from ads_pipeline.cli.explain.why import describe_verdict
+from ads_pipeline.cli.explain.why import attempt_fields, describe_verdict
 from ads_pipeline.cli.options import AsJson, Filters, Page, command
 from ads_pipeline.cli.output import (
     PARTITION_COLUMNS,
@@ -102,9 +102,9 @@ def list_attempts(settings: Settings, filters: Filters, page: Page, *, as_json: 
     start = None if page.after is None else _parse_attempt(page.after)
     with open_ledger(settings) as ledger:
         found = ledger.runs.page_of_attempts(selection, after=start, limit=page.limit + 1)
-    shown, more = page.cut(found, lambda each: f"{each.run.key}/{each.attempt_no}")
+    shown, more = page.cut(found, lambda each: f"{each.verdict.run.key}/{each.attempt_no}")
     notes = [filters.count(len(shown), "attempt"), *more]
-    write_results(map(fields_of, shown), _attempt_blocks(shown), notes, as_json=as_json)
+    write_results(map(attempt_fields, shown), _attempt_blocks(shown), notes, as_json=as_json)
 
 
 @command(audit, "parked")
@@ -164,7 +164,7 @@ def _action_blocks(entry: LoggedAction) -> Iterator[RenderableType]:
 
 
 def _attempt_blocks(shown: Iterable[Attempt]) -> Iterator[RenderableType]:
-    for key, listed in groupby(shown, lambda each: each.run.key):
+    for key, listed in groupby(shown, lambda each: each.verdict.run.key):
         yield cell(key, style="bold")
-        verdicts = ((each.attempt_no, f"{each.run.run_id} {describe_verdict(each)}") for each in listed)
+        verdicts = ((each.attempt_no, f"{each.verdict.run.run_id} {describe_verdict(each)}") for each in listed)
         yield from (grid_of(verdicts, justify="right"), Text(""))

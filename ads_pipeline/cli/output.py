@@ -124,11 +124,6 @@ def partition_table(**columns: Any) -> Table:
     return new_table(customer="left", query="fold", day="left", **columns)
 
 
-def with_key(key: PartitionKey, message: str) -> str:
-    """The message with the partition in front; the validator's messages already start with it."""
-    return message if message.startswith(str(key)) else f"{key}: {message}"
-
-
 def table_blocks(table: Table) -> list[RenderableType]:
     """The table and an empty line, or nothing for a table without rows."""
     return [table, Text("")] if table.row_count else []

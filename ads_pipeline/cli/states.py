@@ -19,7 +19,6 @@ from ads_pipeline.cli.output import (
     fields_of,
     format_minute,
     table_of,
-    with_key,
     write_results,
 )
 from ads_pipeline.cli.parsing import open_ledger, open_ledger_for_writing
@@ -167,4 +166,4 @@ def _remarks(shown: Sequence[PartitionState], forecasts: Mapping[PartitionKey, s
     for each in shown:
         messages = [message for message in (each.error_message, forecasts.get(each.key)) if message]
         if messages:
-            yield from (cell(with_key(each.key, messages[0])), *map(cell, messages[1:]), Text(""))
+            yield from (cell(f"{each.key}: {messages[0]}"), *map(cell, messages[1:]), Text(""))

@@ -204,9 +204,12 @@ def _gap_blocks(found: Mapping[str, Sequence[Gap]]) -> Iterator[RenderableType]:
 def _gap_row(group: Sequence[Gap]) -> dict[str, object]:
     first, last = group[0], group[-1]
     days = str(first.key.logical_date) + (f" to {last.key.logical_date}" if len(group) > 1 else "")
-    detail = (first.detail or "").removeprefix(f"{first.key}/")
-    because = f"{first.reason}: {detail}" if detail else first.reason
-    return {"customer_id": first.key.customer_id, "days": days, "gaps": len(group), "because": because}
+    return {
+        "customer_id": first.key.customer_id,
+        "days": days,
+        "gaps": len(group),
+        "because": first.explanation,
+    }
 
 
 def _consecutive_gaps(listed: Sequence[Gap]) -> Iterator[list[Gap]]:

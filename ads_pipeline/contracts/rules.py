@@ -20,10 +20,10 @@ COLUMN_KINDS: Final[Mapping[type[st.DataType], str]] = {
 }
 # pandera's name of a check -> (comparison, the statistic that holds the bound, description)
 SUPPORTED_CHECKS: Final[Mapping[str, tuple[str, str, str]]] = {
-    "greater_than_or_equal_to": ("ge", "min_value", "{column} must be at least {bound}"),
-    "less_than_or_equal_to": ("le", "max_value", "{column} must be at most {bound}"),
-    "isin": ("isin", "allowed_values", "{column} must be one of {bound}"),
-    "str_matches": ("matches", "pattern", "{column} must match {bound}"),
+    "greater_than_or_equal_to": ("ge", "min_value", "must be at least {bound}"),
+    "less_than_or_equal_to": ("le", "max_value", "must be at most {bound}"),
+    "isin": ("isin", "allowed_values", "must be one of {bound}"),
+    "str_matches": ("matches", "pattern", "must match {bound}"),
 }
 # Frame checks that a model may declare -> (column, the partition's value that the column must equal)
 SUPPORTED_FRAME_CHECKS: Final[Mapping[str, tuple[str, str]]] = {
@@ -96,5 +96,4 @@ def _check(model: type[Row], column: str, check: Any) -> CheckRule:
     bound = getattr(bound, "pattern", bound)
     if comparison == "matches" and not bound.startswith("^"):  # as pandera does
         bound = f"^{bound}"
-    text = description.format(column=column, bound=bound)
-    return CheckRule(column=column, comparison=comparison, bound=bound, description=text)
+    return CheckRule(column=column, comparison=comparison, bound=bound, description=description.format(bound=bound))

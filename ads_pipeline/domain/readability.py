@@ -9,7 +9,8 @@ from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from ads_pipeline.domain.retry import DEMOTED, FRESH_DAYS
+from ads_pipeline.domain.reason import DEMOTED
+from ads_pipeline.domain.retry import FRESH_DAYS
 from ads_pipeline.domain.transitions import Outcome, Status
 
 

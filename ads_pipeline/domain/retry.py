@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Final
 
 from ads_pipeline.domain.partition import PartitionKey, validate_name
+from ads_pipeline.domain.reason import DEMOTED
 from ads_pipeline.domain.transitions import Status
 
 
@@ -26,8 +27,6 @@ class ErrorPolicy(StrEnum):
     PARK_QUERY = "park_query"  # no attempt succeeds until somebody fixes the query
     HOLD = "hold"  # an operator demoted the run; fetching again would return the same data
 
-
-DEMOTED: Final = "demoted"
 
 # An unlisted class is retried: one attempt too many costs less than a lost day.
 ERROR_POLICIES: Mapping[str, ErrorPolicy] = {

@@ -10,8 +10,8 @@ from enum import StrEnum
 from typing import Self
 
 from ads_pipeline.domain.partition import PartitionKey, Run, validate_name
+from ads_pipeline.domain.reason import Reason
 from ads_pipeline.errors import IllegalTransition
-from ads_pipeline.quoting import printable
 
 
 class Status(StrEnum):
@@ -176,29 +176,45 @@ class RegisteredRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The validator's decision about one run, with its reason. A re-validation has its own validation_id."""
+    """The validator's decision about one run. A rejection has a reason; a re-validation has its own validation_id.
+
+    `payload_bytes` and `payload_sha256` describe the bytes that were judged, if they could be read.
+    """
 
     run: Run
     outcome: Outcome
     validation_id: str = ""
+    reason: Reason | None = None
     rows_read: int | None = None
-    rows_failed: int | None = None
-    error_class: str | None = None
-    error_message: str | None = None
+    payload_bytes: int | None = None
+    payload_sha256: str | None = None
 
     def __post_init__(self) -> None:
         if self.validation_id:
             validate_name("validation_id", self.validation_id)
-        if self.error_class is not None:
-            validate_name("error_class", self.error_class)
-        has_error = self.error_class is not None and bool(self.error_message)
-        has_no_error = self.error_class is None and self.error_message is None
-        if not (has_error if self.outcome is Outcome.REJECTED else has_no_error):
-            raise ValueError(f"{self.run}: a rejection needs an error class and a message, an acceptance has neither")
-        if self.outcome is Outcome.ACCEPTED and self.rows_read is None:
-            raise ValueError(f"{self.run}: an acceptance needs the number of rows read")
-        if self.error_message is not None:
-            object.__setattr__(self, "error_message", printable(self.error_message))
+        if (self.reason is not None) is not (self.outcome is Outcome.REJECTED):
+            raise ValueError(f"{self.run}: a rejection needs a reason, and an acceptance has none")
+        if self.reason is not None and self.reason.run_id != self.run.run_id:
+            raise ValueError(f"{self.run}: the reason is about run {self.reason.run_id}")
+        read = self.rows_read, self.payload_bytes, self.payload_sha256
+        if self.outcome is Outcome.ACCEPTED and None in read:
+            raise ValueError(f"{self.run}: an acceptance needs the rows, the bytes and the digest that were read")
+
+    @property
+    def error_class(self) -> str | None:
+        return None if self.reason is None else self.reason.error_class
+
+    @property
+    def error_message(self) -> str | None:
+        """The text of the reason."""
+        return None if self.reason is None else str(self.reason)
+
+    @property
+    def rows_failed(self) -> int | None:
+        """The number of rows that break a rule; None when no row was read."""
+        if self.rows_read is None:
+            return None
+        return 0 if self.reason is None else self.reason.rows_failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

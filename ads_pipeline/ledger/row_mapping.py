@@ -10,7 +10,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.types import TypeEngine
 
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.domain.transitions import PartitionState, RegisteredRun, Status, Verdict
+from ads_pipeline.domain.reason import Reason
+from ads_pipeline.domain.transitions import Outcome, PartitionState, RegisteredRun, Status, Verdict
 from ads_pipeline.ledger.tables import KEY, Day, Instant, instant_text
 from ads_pipeline.ledger.values import Pointer, Publication, PublicationStatus
 
@@ -96,11 +97,24 @@ def encode_verdict_id(verdict: Verdict) -> dict[str, Any]:
 
 
 def encode_demotion(verdict: Verdict) -> dict[str, Any]:
-    return encode_verdict_id(verdict) | {
-        "error_class": verdict.error_class,
-        "error_message": verdict.error_message,
+    return encode_verdict_id(verdict) | _encode_judgement(verdict)
+
+
+def encode_attempt(verdict: Verdict) -> dict[str, Any]:
+    """The columns of an attempt that come from its verdict."""
+    return (
+        encode_verdict_id(verdict)
+        | _encode_judgement(verdict)
+        | {"outcome": verdict.outcome, "error_class": verdict.error_class, "rows_failed": verdict.rows_failed}
+    )
+
+
+def _encode_judgement(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "reason": verdict.reason and verdict.reason.json,
         "rows_read": verdict.rows_read,
-        "rows_failed": verdict.rows_failed,
+        "payload_bytes": verdict.payload_bytes,
+        "payload_sha256": verdict.payload_sha256,
     }
 
 
@@ -145,6 +159,16 @@ def decode_state(row: sa.Row[Any], key: PartitionKey | None = None) -> Partition
         updated_at=row.updated_at,
         error_message=row.error_message,
         attempt_count=row.attempt_count,
+    )
+
+
+def decode_verdict(row: sa.Row[Any], outcome: Outcome) -> Verdict:
+    """The verdict of an attempt, or of an open demotion."""
+    return Verdict(
+        run=decode_run(row),
+        outcome=outcome,
+        reason=None if row.reason is None else Reason.from_json(row.reason),
+        **pick_fields(Verdict, row, "run", "outcome", "reason"),
     )
 
 

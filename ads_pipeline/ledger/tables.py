@@ -81,14 +81,15 @@ runs = define_table(
     "registered_at instant",
 )
 
-# Every verdict, numbered within its partition. After the verdict, current_ordinal is the ordinal of the current run,
-# and message_ordinal the ordinal of the run that the state's error_message is about.
+# Every verdict, numbered within its partition. A rejection has its reason as JSON. payload_bytes and payload_sha256
+# describe the bytes that were judged. After the verdict, current_ordinal is the ordinal of the current run, and
+# message_ordinal the ordinal of the run that the state's error_message is about.
 attempts = define_table(
     "attempts",
     PARTITION_KEY,
     "attempt_no integer key, run_id text, validation_id text, ordinal integer, outcome text, effect text, "
-    "error_class text, error_message text, rows_read bigint, rows_failed bigint, judged_at instant, "
-    "current_ordinal integer, message_ordinal integer",
+    "error_class text, reason text, rows_read bigint, rows_failed bigint, payload_bytes bigint, payload_sha256 text, "
+    "judged_at instant, current_ordinal integer, message_ordinal integer",
 )
 
 # The run that readers see of a partition. It is written after the rows are in the warehouse.
@@ -110,8 +111,8 @@ load_records = define_table(
 demotions = define_table(
     "demotions",
     PARTITION_KEY,
-    "run_id text key, validation_id text, error_class text, error_message text, rows_read bigint, "
-    "rows_failed bigint, started_at instant",
+    "run_id text key, validation_id text, reason text, rows_read bigint, payload_bytes bigint, payload_sha256 text, "
+    "started_at instant",
 )
 
 control_actions = define_table(

@@ -6,8 +6,8 @@ from datetime import date, datetime
 from typing import NamedTuple
 
 from ads_pipeline.domain.partition import PartitionKey, Run, validate_name
-from ads_pipeline.domain.transitions import Effect, Outcome, PartitionState, Status, Verdict
-from ads_pipeline.errors import LedgerError
+from ads_pipeline.domain.transitions import Effect, PartitionState, Status, Verdict
+from ads_pipeline.errors import PartitionRefused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,16 +42,10 @@ class RunRegistration:
 class Attempt:
     """One verdict as it was recorded."""
 
-    run: Run
+    verdict: Verdict
     attempt_no: int
-    validation_id: str
     ordinal: int
-    outcome: Outcome
     effect: Effect
-    error_class: str | None
-    error_message: str | None
-    rows_read: int | None
-    rows_failed: int | None
     judged_at: datetime
 
 
@@ -220,7 +214,7 @@ class ActionResult:
 
     changed: tuple[PartitionState, ...]
     unchanged: tuple[PartitionKey, ...]
-    refused: tuple[LedgerError, ...]
+    refused: tuple[PartitionRefused, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,16 +65,15 @@ def describe_verdict(
         metadata["reason"] = str(unjudged)
     if judgement is None:
         return metadata
-    if judgement.verdict.error_message:
-        metadata["reason"] = judgement.verdict.error_message
     if judgement.verdict.rows_read is not None:
         metadata["rows_read"] = dg.MetadataValue.int(judgement.verdict.rows_read)
     if judgement.unknown_columns:
         metadata["unknown_columns"] = ", ".join(judgement.unknown_columns)
-    if judgement.violations:
+    if reason := judgement.verdict.reason:
+        metadata["reason"] = str(reason)
         records = [
-            dg.TableRecord({"check": each.problem, "rows": each.rows, "samples": "; ".join(map(str, each.samples))})
-            for each in judgement.violations
+            dg.TableRecord({"check": each.text, "rows": each.rows, "samples": each.samples_text})
+            for each in reason.problems
         ]
         metadata["violations"] = dg.MetadataValue.table(records=records)
     return metadata

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.domain.retry import DEMOTED
+from ads_pipeline.domain.reason import Reason
 from ads_pipeline.domain.transitions import Effect, Outcome, PartitionState, Status, Verdict
-from ads_pipeline.errors import LedgerError
+from ads_pipeline.errors import PartitionRefused
 from ads_pipeline.ledger.state.run_history import RunHistory
 from ads_pipeline.ledger.state.states import States
 from ads_pipeline.ledger.values import ActionRequest, VerdictCause, VerdictResult
@@ -28,7 +28,7 @@ class OverrideResult:
     recorded: Sequence[VerdictResult]
     loading: LoadResult = field(default_factory=LoadResult)
     problems: Mapping[PartitionKey, str] = field(default_factory=dict)
-    refusals: Sequence[LedgerError] = ()
+    refusals: Mapping[Run, PartitionRefused] = field(default_factory=dict)
 
 
 def find_earlier_accepted(history: RunHistory, state: PartitionState) -> Run | None:
@@ -36,7 +36,7 @@ def find_earlier_accepted(history: RunHistory, state: PartitionState) -> Run | N
 
     Only the last verdict on each run counts, so a demoted run is never returned.
     """
-    outcomes = {attempt.run: attempt.outcome for attempt in history.attempts(state.key)}
+    outcomes = {attempt.verdict.run: attempt.verdict.outcome for attempt in history.attempts(state.key)}
     runs = [registered.run for registered in history.registered(state.key)]
     if state.status is Status.SUCCESS:
         runs = runs[: runs.index(Run(key=state.key, run_id=str(state.current_run_id)))]
@@ -66,7 +66,7 @@ def restore(pipeline: Pipeline, states: States, runs: Sequence[Run], request: Ac
         verdict = judgement.verdict
         state = before[verdict.run.key]
         if verdict.outcome is Outcome.REJECTED:
-            problems[verdict.run.key] = f"the validator rejects it now: {verdict.error_message}"
+            problems[verdict.run.key] = f"the validator rejects it now: {verdict.reason}"
             continue
         if state.status is Status.SUCCESS and state.current_run_id != verdict.run.run_id:
             verdicts.append(_rejection(Run(key=state.key, run_id=str(state.current_run_id)), request))
@@ -87,6 +87,5 @@ def _rejection(run: Run, request: ActionRequest) -> Verdict:
         run=run,
         outcome=Outcome.REJECTED,
         validation_id=f"overruled-{request.action_id}",
-        error_class=DEMOTED,
-        error_message=f"{run}: demoted by {request.operator}: {request.reason}",
+        reason=Reason.of_demotion(run.run_id, operator=request.operator, text=request.reason),
     )

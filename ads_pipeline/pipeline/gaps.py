@@ -32,6 +32,7 @@ class Gap:
 
     @property
     def explanation(self) -> str:
+        """The reason and its detail, without the partition."""
         return f"{self.reason}: {self.detail}" if self.detail else str(self.reason)
 
     def __str__(self) -> str:

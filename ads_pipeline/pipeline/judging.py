@@ -1,15 +1,16 @@
 """Registers sealed runs, has the validator judge them, and records the verdicts."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from pyspark.sql import SparkSession
 
 from ads_pipeline.contracts.registry import rules_for
 from ads_pipeline.domain.partition import Run
+from ads_pipeline.domain.reason import Problem, Reason
 from ads_pipeline.domain.transitions import Outcome, Verdict
-from ads_pipeline.errors import AdsPipelineError, ContractMissing, LedgerError, VerdictsRefused
+from ads_pipeline.errors import AdsPipelineError, ContractMissing, PartitionRefused, VerdictsRefused
 from ads_pipeline.ledger.state.verdicts import Verdicts
 from ads_pipeline.ledger.values import VerdictCause, VerdictResult
 from ads_pipeline.pipeline.loading import Loader, contract_key, group_by, split_batches
@@ -30,7 +31,7 @@ class JudgingResult:
     judgements: tuple[Judgement, ...]
     unjudged: dict[Run, AdsPipelineError]
     recorded: tuple[VerdictResult, ...] = ()
-    refusals: tuple[LedgerError, ...] = ()
+    refusals: Mapping[Run, PartitionRefused] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +52,7 @@ class Validation:
         """
         judgements: list[Judgement] = []
         recorded: list[VerdictResult] = []
-        refusals: list[LedgerError] = []
+        refusals: dict[Run, PartitionRefused] = {}
         unjudged: dict[Run, AdsPipelineError] = {}
         with self.report_progress("judging", len(runs)) as advance:
             for batch in split_batches(runs, RUNS_PER_BATCH):
@@ -59,10 +60,10 @@ class Validation:
                     judgements += judged
                     results, refused = self.record([judgement.verdict for judgement in judged])
                     recorded += results
-                    refusals += refused
+                    refusals |= refused
                 advance(len(batch))
         return JudgingResult(
-            judgements=tuple(judgements), unjudged=unjudged, recorded=tuple(recorded), refusals=tuple(refusals)
+            judgements=tuple(judgements), unjudged=unjudged, recorded=tuple(recorded), refusals=refusals
         )
 
     def evaluate(self, runs: Sequence[Run], *, validation_id: str) -> JudgingResult:
@@ -73,7 +74,7 @@ class Validation:
 
     def record(
         self, verdicts: Sequence[Verdict], *, cause: VerdictCause | None = None
-    ) -> tuple[Sequence[VerdictResult], Sequence[LedgerError]]:
+    ) -> tuple[Sequence[VerdictResult], Mapping[Run, PartitionRefused]]:
         """Record verdicts; return the recorded ones and the refusals.
 
         When a verdict rejects the run that readers see, its rows are hidden and removed before it is recorded.
@@ -83,9 +84,9 @@ class Validation:
             demotions = self.verdicts.begin_demotions(rejections, cause=cause)
             self.loader.remove_hidden_rows(verdict.run.key for verdict in demotions)
         try:
-            return self.verdicts.record(verdicts, cause=cause), ()
+            return self.verdicts.record(verdicts, cause=cause), {}
         except VerdictsRefused as error:
-            return [each for each in error.recorded if isinstance(each, VerdictResult)], error.refusals
+            return error.recorded, error.refusals
 
     def _judge_batch(
         self, runs: Sequence[Run], unjudged: dict[Run, AdsPipelineError], validation_id: str
@@ -115,7 +116,6 @@ def _reject_damaged(run: Run, problem: str, validation_id: str) -> Judgement:
         run=run,
         outcome=Outcome.REJECTED,
         validation_id=validation_id,
-        error_class="damaged",
-        error_message=f"{run}: {problem}",
+        reason=Reason(run_id=run.run_id, problems=(Problem(error_class="damaged", rule=problem),)),
     )
-    return Judgement(verdict=verdict, violations=(), unknown_columns=())
+    return Judgement(verdict=verdict, unknown_columns=())

@@ -5,7 +5,7 @@ Repair after a crash is in `pipeline.reconciliation`.
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from typing import Final, TypeVar
 
@@ -17,12 +17,12 @@ from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.errors import AdsPipelineError, RunDamaged, RunNotSealed, UnsafePath, WarehouseUnavailable
 from ads_pipeline.ledger.state.loads import Loads
 from ads_pipeline.ledger.state.publications import Publications
+from ads_pipeline.ledger.state.run_history import RunHistory
 from ads_pipeline.ledger.state.states import States
 from ads_pipeline.ledger.values import Publication
 from ads_pipeline.pipeline.registration import SealRegister
 from ads_pipeline.progress import ProgressReporter, no_progress
 from ads_pipeline.raw.landing import RawRuns
-from ads_pipeline.raw.seal import Seal
 from ads_pipeline.validator.judging import SealedPayload, read_accepted_rows
 from ads_pipeline.warehouse.publication import Warehouse
 from ads_pipeline.warehouse.values import Load
@@ -53,6 +53,7 @@ class Loader:
     states: States
     publications: Publications
     loads: Loads
+    history: RunHistory
     warehouse: Warehouse
     report_progress: ProgressReporter = no_progress
 
@@ -88,23 +89,27 @@ class Loader:
     def _load_batch(self, states: Sequence[PartitionState]) -> LoadResult:
         """Load partitions of one table. Payloads are verified only after a failure: that reads every byte."""
         runs = [Run(key=state.key, run_id=str(state.current_run_id)) for state in states]
-        payloads, unreadable = self._find_payloads(runs, self.seals.read_seal)
+        digests = self.history.judged_digests(runs)
+        payloads, unreadable = self._find_payloads(digests, verify=False)
         try:
             return self._publish(payloads, unreadable)
         except WarehouseUnavailable:
-            intact, damaged = self._find_payloads(payloads, self.raw.verify)
+            intact, damaged = self._find_payloads({run: digests[run] for run in payloads}, verify=True)
             if not damaged:
                 raise
             return self._publish(intact, unreadable | damaged)
 
     def _find_payloads(
-        self, runs: Iterable[Run], read_seal: Callable[[Run], Seal]
+        self, digests: Mapping[Run, str | None], *, verify: bool
     ) -> tuple[dict[Run, SealedPayload], dict[Run, AdsPipelineError]]:
+        """The payloads by run, and the damaged runs. Each payload must have the digest that the validator read."""
         payloads: dict[Run, SealedPayload] = {}
         unreadable: dict[Run, AdsPipelineError] = {}
-        for run in runs:
+        for run, digest in digests.items():
             try:
-                payloads[run] = SealedPayload(seal=read_seal(run), payload_path=self.raw.payload_path(run))
+                seal = self.raw.verify(run, payload_sha256=digest) if verify else self.seals.read_seal(run)
+                judged = replace(seal, payload_sha256=digest)
+                payloads[run] = SealedPayload(seal=judged, payload_path=self.raw.payload_path(run))
             except (RunNotSealed, RunDamaged, UnsafePath) as error:
                 unreadable[run] = error
         return payloads, unreadable

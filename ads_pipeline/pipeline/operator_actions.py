@@ -12,7 +12,7 @@ from typing import Final
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.retry import Lane, RetryPolicy, Terminal, allocate_slots, decide_retry
 from ads_pipeline.domain.transitions import Action, PartitionState, Status, transition_for
-from ads_pipeline.errors import IllegalTransition, LedgerError, LedgerUnavailable
+from ads_pipeline.errors import IllegalTransition, LedgerUnavailable, PartitionRefused
 from ads_pipeline.ledger.control.control_actions import ControlActions
 from ads_pipeline.ledger.control.retry_queue import OpenRequest
 from ads_pipeline.ledger.reader import LedgerReader
@@ -56,7 +56,7 @@ class ActionOutcome:
 
     changed: list[PartitionState] = field(default_factory=list)
     unchanged: list[PartitionKey] = field(default_factory=list)
-    refused: list[LedgerError] = field(default_factory=list)
+    refused: list[PartitionRefused] = field(default_factory=list)
     not_reached: list[PartitionKey] = field(default_factory=list)
     outage: LedgerUnavailable | None = None
 
@@ -151,7 +151,7 @@ class OperatorActions:
             try:
                 transition_for(state.recorded_status, action, partition=state.key)
             except IllegalTransition as error:
-                skipped[state.key] = str(error).removeprefix(f"{state.key}: ")
+                skipped[state.key] = error.problem
             else:
                 if state.status not in CANDIDATES[action]:
                     skipped[state.key] = f"status is {state.recorded_status or 'absent'}"

@@ -35,6 +35,7 @@ class Pipeline:
             states=ledger.states,
             publications=ledger.publications,
             loads=ledger.loads,
+            history=ledger.runs,
             warehouse=warehouse,
             report_progress=report_progress,
         )

@@ -61,18 +61,18 @@ class RawRuns:
         """The path of the run's payload, for readers on other machines. They must check what they read."""
         return str(self._root / run.path / PAYLOAD)
 
-    def verify(self, run: Run) -> Seal:
-        """The run's seal, after every byte of the payload was checked against it."""
-        with self.open(run) as (seal, _payload):
+    def verify(self, run: Run, *, payload_sha256: str | None = None) -> Seal:
+        """The run's seal, after every byte of the payload was checked against it, and against a digest if given."""
+        with self.open(run, payload_sha256=payload_sha256) as (seal, _payload):
             return seal
 
     @contextmanager
-    def open(self, run: Run) -> Iterator[tuple[Seal, BinaryIO]]:
-        """The seal and the payload, open at its start, after every byte was checked against the seal."""
+    def open(self, run: Run, *, payload_sha256: str | None = None) -> Iterator[tuple[Seal, BinaryIO]]:
+        """The seal and the payload, open at its start, after every byte was checked as in `verify`."""
         with translate_os_errors(run.path), ExitStack() as stack:
             directory = self._open_run(run, stack)
             seal = read_seal(directory, run)
-            payload = open_verified_payload(directory, seal)
+            payload = open_verified_payload(directory, seal, payload_sha256)
         with payload:
             yield seal, payload
 

@@ -19,6 +19,7 @@ NOT_A_DIRECTORY = (errno.ELOOP, errno.ENOTDIR)
 NOT_A_DIRECTORY_PROBLEM = "a symbolic link or a file stands where a directory must be"
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # opening a FIFO must not block
 _CHUNK = 1 << 20
+PAYLOAD_CHANGED = "the payload is not the one that the validator read"
 
 
 def read_seal(directory: int, run: Run) -> Seal:
@@ -40,11 +41,14 @@ def read_seal(directory: int, run: Run) -> Seal:
     return seal
 
 
-def open_verified_payload(directory: int, seal: Seal) -> BinaryIO:
-    """The payload, open at its start, after every byte was checked against the seal. RunDamaged if they differ."""
+def open_verified_payload(directory: int, seal: Seal, payload_sha256: str | None = None) -> BinaryIO:
+    """The payload, open at its start, after every byte was checked against the seal and a digest from elsewhere.
+
+    RunDamaged if they differ.
+    """
     payload = os.fdopen(_open_plain_file(PAYLOAD, directory, seal.run), "rb")
     try:
-        _check_payload(seal, payload)
+        _check_payload(seal, payload, payload_sha256)
         payload.seek(0)
     except BaseException:
         payload.close()
@@ -63,7 +67,7 @@ def translate_os_errors(path: str) -> Iterator[None]:
         raise RawUnavailable(path, f"the file system failed: {error.strerror}") from error
 
 
-def _check_payload(seal: Seal, payload: BinaryIO) -> None:
+def _check_payload(seal: Seal, payload: BinaryIO, payload_sha256: str | None) -> None:
     digest, lines, last_byte = hashlib.sha256(), 0, b"\n"
     while chunk := payload.read(_CHUNK):
         digest.update(chunk)
@@ -72,6 +76,8 @@ def _check_payload(seal: Seal, payload: BinaryIO) -> None:
     lines += last_byte != b"\n"  # the last line may lack its newline
     if seal.payload_sha256 is not None and digest.hexdigest() != seal.payload_sha256:
         raise RunDamaged(seal.run.path, "the payload's sha256 is not the seal's")
+    if payload_sha256 is not None and digest.hexdigest() != payload_sha256:
+        raise RunDamaged(seal.run.path, PAYLOAD_CHANGED)
     if lines != seal.record_count:
         raise RunDamaged(seal.run.path, f"the payload has {lines} lines, the seal says {seal.record_count}")
 

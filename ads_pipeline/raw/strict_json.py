@@ -23,20 +23,20 @@ def parse_object(line: bytes) -> dict[str, Any]:
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BadJson(f"not UTF-8 at byte {error.start + 1}") from None
+        raise BadJson("not UTF-8", position=f"byte {error.start + 1}") from None
     if text.startswith("\ufeff"):
         raise BadJson("starts with a byte order mark")
     _check_depth(text)
     try:
         value, end = _DECODER.raw_decode(text, len(text) - len(text.lstrip(_WHITESPACE)))
     except json.JSONDecodeError as error:
-        raise BadJson(f"not JSON at character {error.pos + 1}: {error.msg}") from None
+        raise BadJson(f"not JSON: {error.msg}", position=f"character {error.pos + 1}") from None
     except BadJson:
         raise
     except (ValueError, RecursionError):
         raise BadJson("contains a number with too many digits") from None
     if text[end:].strip(_WHITESPACE):
-        raise BadJson(f"extra text after the JSON value at character {end + 1}")
+        raise BadJson("extra text after the JSON value", position=f"character {end + 1}")
     if not isinstance(value, dict):
         raise BadJson("not a JSON object")
     return value

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 
 from ads_pipeline.contracts.models import PARTITION_CUSTOMER, PARTITION_DAY
 from ads_pipeline.contracts.rules import CheckRule, Rules
+from ads_pipeline.domain.reason import MAX_SAMPLES, Problem, Sample
 from ads_pipeline.quoting import quoted
-from ads_pipeline.validator.payload import MAX_SAMPLES, Violation
 
 Mask = Any  # a boolean column; pyarrow has no type annotations
 
@@ -33,27 +33,25 @@ def _select_matching(values: Any, pattern: str) -> Any:
     return pa.array([value for value in values.to_pylist() if value is not None and matches(value)], pa.string())
 
 
-def check_rows(table: pa.Table, rules: Rules, *, customer_id: str, logical_date: date) -> tuple[Violation, ...]:
-    """One violation for every check that at least one row fails."""
+def check_rows(table: pa.Table, rules: Rules, *, customer_id: str, logical_date: date) -> tuple[Problem, ...]:
+    """One problem for every check that at least one row fails."""
     partition = {PARTITION_DAY: logical_date, PARTITION_CUSTOMER: customer_id}
-    violations = [
-        _violation(table, _find_nulls(table, column.name), f"{column.name} is missing", column.name)
+    problems = [
+        _problem(table, _find_nulls(table, column.name), "is missing", column.name)
         for column in rules.columns
         if not column.nullable
     ]
-    violations += [
-        _violation(table, _find_failing(table, check), check.description, check.column) for check in rules.checks
+    problems += [
+        _problem(table, _find_failing(table, check), check.description, check.column) for check in rules.checks
     ]
-    violations += [
-        _violation(
-            table, _find_unequal(table[column], partition[value]), f"{column} does not match the partition", column
-        )
+    problems += [
+        _problem(table, _find_unequal(table[column], partition[value]), "does not match the partition", column)
         for column, value in rules.partition_columns
     ]
     if rules.natural_key:
-        problem = f"{' and '.join(rules.natural_key)} not unique"
-        violations.append(_violation(table, _find_duplicates(table, rules.natural_key), problem, *rules.natural_key))
-    return tuple(violation for violation in violations if violation is not None)
+        duplicates = _find_duplicates(table, rules.natural_key)
+        problems.append(_problem(table, duplicates, "not unique", *rules.natural_key))
+    return tuple(problem for problem in problems if problem is not None)
 
 
 def _find_nulls(table: pa.Table, column: str) -> Mask | None:
@@ -86,16 +84,20 @@ def _find_duplicates(table: pa.Table, natural_key: tuple[str, ...]) -> Mask | No
     return pc.is_in(keys["row"], value_set=rows.combine_chunks())
 
 
-def _violation(table: pa.Table, failing: Mask | None, problem: str, *columns: str) -> Violation | None:
+def _problem(table: pa.Table, failing: Mask | None, rule: str, *columns: str) -> Problem | None:
     rows = 0 if failing is None else pc.sum(failing).as_py() or 0
     if failing is None or not rows:
         return None
     first = pc.indices_nonzero(failing)[:MAX_SAMPLES].to_pylist()
-    samples = tuple(f"line {row + 1}: {_format_values(table, row, columns)}" for row in first)
-    return Violation(error_class="contract", problem=problem, rows=rows, samples=samples)
+    samples = tuple(Sample(line=row + 1, values=_show_values(table, row, columns)) for row in first)
+    return Problem(error_class="contract", rule=rule, fields=columns, rows=rows, samples=samples)
 
 
-def _format_values(table: pa.Table, row: int, columns: tuple[str, ...]) -> str:
-    values = (table[column][row].as_py() for column in columns)
-    texts = (value.isoformat() if isinstance(value, date) else value for value in values)
-    return ", ".join("absent" if text is None else quoted(text, limit=40) for text in texts)
+def _show_values(table: pa.Table, row: int, columns: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(_show(table[column][row].as_py()) for column in columns)
+
+
+def _show(value: Any) -> str:
+    if value is None:
+        return "absent"
+    return quoted(value.isoformat() if isinstance(value, date) else value)

@@ -4,11 +4,12 @@ One task reads each run whole, so a run gets the same verdict alone and among ot
 disk raises JudgingFailed and gives no verdicts.
 """
 
+import hashlib
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ads_pipeline.contracts.rules import Rules
 from ads_pipeline.domain.partition import Run
+from ads_pipeline.domain.reason import Problem, Reason
 from ads_pipeline.domain.transitions import Outcome, Verdict
 from ads_pipeline.errors import JudgingFailed, RunDamaged
 from ads_pipeline.quoting import root_cause
@@ -28,9 +30,6 @@ from ads_pipeline.validator.contract_checks import check_rows
 from ads_pipeline.validator.payload import (
     MAX_PAYLOAD_BYTES,
     PayloadRows,
-    Violation,
-    check_seal,
-    empty_table,
     read_payload_bytes,
     read_rows,
 )
@@ -46,14 +45,15 @@ _RUN_SCHEMA: Final = (
     "position int, payload string, payload_bytes bigint, payload_sha256 string, record_count bigint, "
     "customer_id string, logical_date string, run_id string"
 )
-_RESULT_SCHEMA: Final = "position int, line_count bigint, rows_read bigint, violations string, unknown_columns string"
+_RESULT_SCHEMA: Final = "position int, rows bigint, bytes bigint, sha256 string, reason string, unknown string"
 _RESULT_ARROW_SCHEMA: Final = pa.schema(
     [
         ("position", pa.int32()),
-        ("line_count", pa.int64()),
-        ("rows_read", pa.int64()),
-        ("violations", pa.string()),
-        ("unknown_columns", pa.string()),
+        ("rows", pa.int64()),
+        ("bytes", pa.int64()),
+        ("sha256", pa.string()),
+        ("reason", pa.string()),
+        ("unknown", pa.string()),
     ]
 )
 
@@ -70,10 +70,9 @@ class SealedPayload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """A verdict with its violations, and the columns of the payload that the contract does not declare."""
+    """A verdict, and the columns of the payload that the contract does not declare."""
 
     verdict: Verdict
-    violations: tuple[Violation, ...]
     unknown_columns: tuple[str, ...]
 
 
@@ -149,42 +148,44 @@ def _judge_batches(rules: Rules) -> Callable[[Batches], Batches]:
 
 
 def _judge_run(run: dict[str, Any], rules: Rules) -> dict[str, Any]:
-    rows = _read_run(run, rules)
-    violations = rows.violations
-    if not violations and rows.line_count != run["record_count"]:
-        problem = f"the payload has {rows.line_count} rows, the seal says {run['record_count']}"
-        violations = (Violation(error_class="count_mismatch", problem=problem, rows=0),)
-    if not violations and rows.table is not None:
+    payload, damage = _read_payload(run)
+    digest = None if payload is None else hashlib.sha256(payload).hexdigest()
+    if not damage and run["payload_sha256"] not in (None, digest):
+        damage = "the payload's sha256 is not the seal's"
+    rows = PayloadRows() if payload is None or damage else read_rows(payload, rules)
+    problems = (Problem(error_class="damaged", rule=damage),) if damage else rows.problems
+    if not problems and rows.line_count != run["record_count"]:
+        rule = f"the payload has {rows.line_count} rows, the seal says {run['record_count']}"
+        problems = (Problem(error_class="count_mismatch", rule=rule),)
+    if not problems and rows.table is not None:
         logical_date = date.fromisoformat(run["logical_date"])
-        violations = check_rows(rows.table, rules, customer_id=run["customer_id"], logical_date=logical_date)
+        problems = check_rows(rows.table, rules, customer_id=run["customer_id"], logical_date=logical_date)
     return {
         "position": run["position"],
-        "line_count": rows.line_count,
-        "rows_read": None if rows.table is None else rows.table.num_rows,
-        "violations": json.dumps([asdict(violation) for violation in violations]),
-        "unknown_columns": json.dumps(rows.unknown_columns),
+        "rows": rows.line_count if rows.table is None else rows.table.num_rows,
+        "bytes": None if payload is None else len(payload),
+        "sha256": digest,
+        "reason": Reason(run_id=run["run_id"], problems=problems).json if problems else None,
+        "unknown": json.dumps(rows.unknown_columns),
     }
 
 
-def _read_run(run: dict[str, Any], rules: Rules) -> PayloadRows:
-    """The run's rows. A missing payload is damage only if the seal is still there; otherwise the disk has failed."""
+def _read_payload(run: dict[str, Any]) -> tuple[bytes | None, str | None]:
+    """The payload or None, and the damage or None.
+
+    A missing payload is damage only if the seal is still there; otherwise the disk has failed.
+    """
     try:
         payload = read_payload_bytes(run["payload"])
     except FileNotFoundError:
         if not Path(run["payload"]).with_name("metadata.json").is_file():
             raise
-        return _damaged("sealed, but there is no payload")
+        return None, "sealed, but there is no payload"
     if payload is None:
-        return _damaged(f"the payload is larger than {MAX_PAYLOAD_BYTES} bytes")
-    damage = check_seal(payload, payload_bytes=run["payload_bytes"], payload_sha256=run["payload_sha256"])
-    if damage:
-        return PayloadRows(line_count=0, table=None, violations=damage)
-    return read_rows(payload, rules) if payload else PayloadRows(line_count=0, table=empty_table(rules))
-
-
-def _damaged(problem: str) -> PayloadRows:
-    violation = Violation(error_class="damaged", problem=problem, rows=0)
-    return PayloadRows(line_count=0, table=None, violations=(violation,))
+        return None, f"the payload is larger than {MAX_PAYLOAD_BYTES} bytes"
+    if run["payload_bytes"] not in (None, len(payload)):
+        return payload, f"the payload has {len(payload)} bytes, the seal says {run['payload_bytes']}"
+    return payload, None
 
 
 def _read_batches(rules: Rules) -> Callable[[Batches], Batches]:
@@ -197,8 +198,10 @@ def _read_batches(rules: Rules) -> Callable[[Batches], Batches]:
 
 
 def _create_row_batches(run: dict[str, Any], rules: Rules) -> Batches:
-    rows = _read_run(run, rules)
-    if rows.table is None or rows.line_count != run["record_count"]:
+    payload, _damage = _read_payload(run)
+    same = payload is not None and hashlib.sha256(payload).hexdigest() == run["payload_sha256"]
+    rows = read_rows(payload, rules) if payload is not None and same else PayloadRows()
+    if rows.table is None:
         raise RunDamaged(run["payload"], "the payload no longer reads as it did when the run was accepted")
     count, table = rows.line_count, rows.table
     key = {
@@ -212,31 +215,14 @@ def _create_row_batches(run: dict[str, Any], rules: Rules) -> Batches:
 
 
 def _create_judgement(run: Run, result: Any, validation_id: str) -> Judgement:
-    violations = tuple(
-        Violation(**{**fields, "samples": tuple(fields["samples"])}) for fields in json.loads(result["violations"])
-    )
-    return Judgement(
-        verdict=_create_verdict(run, violations, result, validation_id),
-        violations=violations,
-        unknown_columns=tuple(json.loads(result["unknown_columns"])),
-    )
-
-
-def _create_verdict(run: Run, violations: tuple[Violation, ...], result: Any, validation_id: str) -> Verdict:
-    if not violations:
-        return Verdict(
-            run=run,
-            outcome=Outcome.ACCEPTED,
-            validation_id=validation_id,
-            rows_read=result["rows_read"],
-            rows_failed=0,
-        )
-    return Verdict(
+    reason = None if result["reason"] is None else Reason.from_json(result["reason"])
+    verdict = Verdict(
         run=run,
-        outcome=Outcome.REJECTED,
+        outcome=Outcome.ACCEPTED if reason is None else Outcome.REJECTED,
         validation_id=validation_id,
-        rows_read=result["line_count"],
-        rows_failed=max(violation.rows for violation in violations),
-        error_class=violations[0].error_class,
-        error_message=f"{run}: {'; '.join(map(str, violations))}",
+        reason=reason,
+        rows_read=result["rows"],
+        payload_bytes=result["bytes"],
+        payload_sha256=result["sha256"],
     )
+    return Judgement(verdict=verdict, unknown_columns=tuple(json.loads(result["unknown"])))

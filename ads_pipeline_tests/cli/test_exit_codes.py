@@ -106,7 +106,7 @@ def test_transient_failures_exit_with_69() -> None:
         ),
         (LedgerUnavailable("busy"), "busy; the same command may succeed later"),
         (BadCommand("a\x1b[31m"), r"a\x1b[31m"),
-        (VerdictsRefused((), ()), "0 verdicts are recorded, 0 were refused:"),
+        (VerdictsRefused((), {}), "0 verdicts are recorded, 0 were refused:"),
         (BadCommand(), "BadCommand"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",

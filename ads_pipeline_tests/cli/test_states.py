@@ -5,7 +5,7 @@ from dataclasses import fields
 import duckdb
 import pytest
 
-from ads_pipeline.domain.transitions import Outcome, PartitionState, Verdict
+from ads_pipeline.domain.transitions import PartitionState
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.values import Publication, RunRegistration
 from ads_pipeline_tests.cli.running import CommandLine, DemoCommandLine
@@ -156,14 +156,12 @@ def test_error_messages_are_escaped(empty_cli: CommandLine) -> None:
     bad = run(key(), "r1")
     with Ledger.opened(f"sqlite:///{empty_cli.home / 'ledger.db'}") as ledger:
         ledger.registrations.register([RunRegistration(run=bad, schema_version="1", record_count=1)])
-        record_verdict(
-            ledger, Verdict(run=bad, outcome=Outcome.REJECTED, error_class="row_contract", error_message=HOSTILE)
-        )
+        record_verdict(ledger, rejection(bad, HOSTILE))
     result = empty_cli.run("state", "inspect")
     assert r"\x1b[31m[red]\nforged :smile:" in result.out
     assert all(line.isprintable() for line in result.lines)
     (state,) = empty_cli.run("state", "inspect", "--json").objects
-    assert state["error_message"] == r"\x1b[31m[red]\nforged :smile:"
+    assert state["error_message"] == r"r1: \x1b[31m[red]\nforged :smile: in 1 row"
 
 
 def test_data_column_shows_staleness_beside_status(empty_cli: CommandLine) -> None:

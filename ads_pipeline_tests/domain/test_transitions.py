@@ -112,8 +112,8 @@ def register(ordinal: int) -> RegisteredRun:
 
 def make_verdict(ordinal: int, outcome: Outcome, message: str) -> Verdict:
     if outcome is Outcome.ACCEPTED:
-        return Verdict(run=register(ordinal).run, outcome=outcome, rows_read=ordinal * 100)
-    return Verdict(run=register(ordinal).run, outcome=outcome, error_class="bad_rows", error_message=message)
+        return builders.acceptance(register(ordinal).run, ordinal * 100)
+    return builders.rejection(register(ordinal).run, message)
 
 
 def authority_columns(state: PartitionState) -> Authority:
@@ -196,7 +196,7 @@ def test_action_has_effect_of_grid(cell: Cell, ordinal: int) -> None:
     """An action changes status, authority, count and message as the grid says, or returns the same object."""
     before = view_with_status(cell.status_before)
     after = perform(before, cell.action, ordinal)
-    old, new = (before.state.error_message, before.message_ordinal), ("new message", ordinal)
+    old, new = (before.state.error_message, before.message_ordinal), (f"run-{ordinal}: new message", ordinal)
     newest = old if before.message_ordinal is not None and before.message_ordinal > ordinal else new
     message = {"clear": (None, None), "keep": old, "set": new, "newest": newest}[cell.message]
     assert after.state.recorded_status is RECORDED[cell.status]
@@ -250,7 +250,7 @@ Step = tuple[LedgerView, int, Outcome, LedgerView]  # before, verdict, after
 def record_all(*verdicts: tuple[int, Outcome]) -> Iterator[Step]:
     view = NEW
     for ordinal, outcome in verdicts:
-        after = view.record(ordinal, outcome, f"run {ordinal} is bad")
+        after = view.record(ordinal, outcome, "bad")
         yield view, ordinal, outcome, after
         view = after
 
@@ -264,7 +264,7 @@ histories = st.lists(verdict_inputs, max_size=25).map(lambda verdicts: tuple(rec
 def test_message_is_of_newest_rejected_run(rejected: list[int]) -> None:
     """In whatever order rejections arrive, the message is the newest run's, and no run is current."""
     *_, (_, _, _, last) = record_all(*((ordinal, Outcome.REJECTED) for ordinal in rejected))
-    assert (last.state.error_message, last.message_ordinal) == (f"run {max(rejected)} is bad", max(rejected))
+    assert (last.state.error_message, last.message_ordinal) == (f"run-{max(rejected)}: bad", max(rejected))
     assert (authority_columns(last.state), last.current_ordinal) == (expected_authority(None), None)
 
 
@@ -330,31 +330,31 @@ def test_updated_at_only_grows(events: list[tuple[Action | tuple[int, Outcome], 
 
 
 @pytest.mark.parametrize(
-    ("outcome", "kind", "message", "rows"),
-    list(product(Outcome, (None, "bad_rows"), (None, "", "message"), (None, 0))),
+    ("outcome", "reason_of", "rows", "size", "digest"),
+    list(product(Outcome, (None, "run-1", "run-2"), (None, 0), (None, 0), (None, "0" * 64))),
 )
 def test_verdict_needs_matching_fields(
-    outcome: Outcome, kind: str | None, message: str | None, rows: int | None
+    outcome: Outcome, reason_of: str | None, rows: int | None, size: int | None, digest: str | None
 ) -> None:
-    """A rejection needs a class and a message; an acceptance needs a row count and neither of these."""
-    rejection = outcome is Outcome.REJECTED and kind is not None and bool(message)
-    acceptance = outcome is Outcome.ACCEPTED and kind is message is None and rows is not None
-    parts: dict[str, Any] = {"error_class": kind, "error_message": message, "rows_read": rows}
+    """A rejection needs a reason about its run. An acceptance needs what was read, and has no reason."""
+    rejection = outcome is Outcome.REJECTED and reason_of == "run-1"
+    acceptance = outcome is Outcome.ACCEPTED and reason_of is None and None not in (rows, size, digest)
+    reason = builders.rejection(builders.run(reason_of)).reason if reason_of else None
+    read: dict[str, Any] = {"rows_read": rows, "payload_bytes": size, "payload_sha256": digest}
     with nullcontext() if rejection or acceptance else pytest.raises(ValueError, match=f"^{KEY}/run-1: "):
-        Verdict(run=builders.run("run-1"), outcome=outcome, **parts)
+        Verdict(run=builders.run("run-1"), outcome=outcome, reason=reason, **read)
 
 
 @pytest.mark.parametrize("names", [{"validation_id": "../x"}, {"validation_id": "_"}, {"error_class": "B"}], ids=str)
-def test_names_in_verdict_are_validated(names: dict[str, str]) -> None:
+def test_names_in_verdict_are_validated(names: dict[str, Any]) -> None:
     """The validation_id and error class of a verdict are validated on construction."""
-    parts: dict[str, Any] = {"error_class": "bad_rows", "error_message": "message"} | names
     with pytest.raises(BadName, match=f"^{next(iter(names))}: "):
-        Verdict(run=register(1).run, outcome=Outcome.REJECTED, **parts)
+        builders.rejection(register(1).run, **names)
 
 
 @pytest.mark.invariant("X2")
 def test_rejection_message_is_one_line() -> None:
     """The message of a rejection comes from outside, so it is escaped and cut on construction."""
     message = str(make_verdict(1, Outcome.REJECTED, "\x1b[31mred\r\n\x00" + "x" * 3000).error_message)
-    assert message.startswith(r"\x1b[31mred\r\n\x00xxx")
+    assert message.startswith(r"run-1: \x1b[31mred\r\n\x00xxx")
     assert len(message) == 2000

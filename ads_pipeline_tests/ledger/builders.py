@@ -9,12 +9,13 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.domain.transitions import Outcome, Verdict
+from ads_pipeline.domain.transitions import Verdict
 from ads_pipeline.errors import VerdictsRefused
 from ads_pipeline.ledger import database, tables
 from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.values import ActionRequest, Publication, PublishResult, RunRegistration, VerdictResult
+from ads_pipeline_tests import builders
 
 ROWS = 3
 T = TypeVar("T")
@@ -70,19 +71,11 @@ def damaged_runs(*runs: Run) -> list[RunRegistration]:
 
 
 def acceptance(run: Run, validation_id: str = "") -> Verdict:
-    return Verdict(run=run, outcome=Outcome.ACCEPTED, validation_id=validation_id, rows_read=ROWS)
+    return builders.acceptance(run, ROWS, validation_id)
 
 
-def rejection(run: Run, message: str | None = None, *, validation_id: str = "") -> Verdict:
-    return Verdict(
-        run=run,
-        outcome=Outcome.REJECTED,
-        validation_id=validation_id,
-        error_class="row_contract",
-        error_message=message or f"{run.run_id} is bad",
-        rows_read=ROWS,
-        rows_failed=1,
-    )
+def rejection(run: Run, rule: str = "bad", *, error_class: str = "row_contract", validation_id: str = "") -> Verdict:
+    return builders.rejection(run, rule, error_class=error_class, rows_read=ROWS, validation_id=validation_id)
 
 
 def registered_runs(ledger: Ledger, partition: PartitionKey, *run_ids: str) -> list[Run]:
@@ -104,7 +97,7 @@ def record_verdict(ledger: Ledger, verdict: Verdict) -> VerdictResult:
     try:
         return ledger.verdicts.record([verdict])[0]
     except VerdictsRefused as refused:
-        raise refused.refusals[0] from None
+        raise refused.refusals[verdict.run] from None
 
 
 def publish_runs(ledger: Ledger, *runs: Run) -> PublishResult:

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from ads_pipeline.domain.freshness import new_row_version
 from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.reason import Problem, Reason
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.tables import Day, Instant
 
@@ -204,9 +205,7 @@ SELECT '{SOURCE}' AS source, p.customer_id, p.query_name, p.logical_date, p.numb
     {", ".join(f"d.{column.name}" for column in _days.c if column.name != "logical_date")},
     d.stamp || 'T040001000Z-' || substr(CAST(100000000 + p.number AS TEXT), 2) AS run_1,
     d.stamp || 'T040002000Z-' || substr(CAST(100000000 + p.number AS TEXT), 2) AS run_2,
-    substr(CAST(100000000000000 + p.number AS TEXT), 2) AS digits,
-    '{SOURCE}/' || p.customer_id || '/' || p.query_name || '/' || d.day_text
-        || ': cost_micros must be at least 0 in 1 row' AS message
+    substr(CAST(100000000000000 + p.number AS TEXT), 2) AS digits
 FROM generated_partitions AS p
 JOIN generated_days AS d ON d.logical_date = p.logical_date
 JOIN generated_kinds AS k ON k.kind = p.kind
@@ -221,14 +220,24 @@ def _run(ordinal: int) -> str:
     """
 
 
+_PROBLEM: Final = "cost_micros must be at least 0 in 1 row"
+
+
+def _reason(run: str) -> str:
+    """SQL of the JSON of a rejection's reason."""
+    problem = Problem(error_class="row_contract", rule="must be at least 0", fields=("cost_micros",), rows=1)
+    before, after = Reason(run_id="RUN", problems=(problem,)).json.split("RUN")
+    return f"'{before}' || {run} || '{after}'"
+
+
 def _verdict(ordinal: int, verdict: str, effect: str, *, current: str, message: str) -> str:
     rejected = verdict == "rejected"
     return f"""
     INSERT INTO attempts ({_KEY}, attempt_no, run_id, validation_id, ordinal, outcome, effect, error_class,
-        error_message, rows_read, rows_failed, judged_at, current_ordinal, message_ordinal)
+        reason, rows_read, rows_failed, payload_bytes, payload_sha256, judged_at, current_ordinal, message_ordinal)
     SELECT {_KEY}, {ordinal}, run_{ordinal}, '', {ordinal}, '{verdict}', '{effect}',
-        {"'row_contract', message" if rejected else "NULL, NULL"}, {ROWS_PER_RUN}, {int(rejected)}, judged_{ordinal},
-        {current}, {message}
+        {f"'row_contract', {_reason(f'run_{ordinal}')}" if rejected else "NULL, NULL"}, {ROWS_PER_RUN},
+        {int(rejected)}, 100, '{"0" * 64}', judged_{ordinal}, {current}, {message}
     FROM seeds WHERE {("first", "second")[ordinal - 1]} = '{verdict}'
     """
 
@@ -241,7 +250,7 @@ INSERT INTO partition_state ({_KEY}, status, current_run_id, schema_version, rec
     attempt_count)
 SELECT {_KEY}, status, {_CURRENT}, CASE WHEN status = 'success' THEN '{VERSION}' END,
     CASE WHEN status = 'success' THEN {ROWS_PER_RUN} END, CASE WHEN first IS NULL THEN landed_1 ELSE {_JUDGED} END,
-    CASE WHEN status = 'failed' THEN message END,
+    CASE WHEN status = 'failed' THEN CASE WHEN {_RETRIED} THEN run_2 ELSE run_1 END || ': {_PROBLEM}' END,
     CASE WHEN {_RETRIED} THEN 2 WHEN first IS NOT NULL THEN 1 ELSE 0 END
 FROM seeds
 """
@@ -257,9 +266,8 @@ _LOADS: Final = (
     f"""INSERT INTO finished_attempts (asset, {_KEY}, finished_at, run_id, outcome, code_version)
     SELECT 'warehouse', {_KEY}, {_LOADED_AT}, {_LOADED}, 'SUCCEEDED', '{VERSION}' FROM seeds
     WHERE loaded IS NOT NULL""",
-    f"""INSERT INTO demotions ({_KEY}, run_id, validation_id, error_class, error_message, rows_read, rows_failed,
-        started_at)
-    SELECT {_KEY}, {_CURRENT}, 'again', 'row_contract', message, {ROWS_PER_RUN}, 1, action_at
+    f"""INSERT INTO demotions ({_KEY}, run_id, validation_id, reason, rows_read, started_at)
+    SELECT {_KEY}, {_CURRENT}, 'again', {_reason(_CURRENT)}, {ROWS_PER_RUN}, action_at
     FROM seeds WHERE demoting = 1""",
 )
 _ASSET: Final = "'default', source, '{asset}/' || query_name, customer_id || '|' || day_text"

@@ -50,7 +50,7 @@ def test_tables_of_each_kind_agree(large_ledger: Ledger) -> None:
         kind, state = KINDS[each.kind], large_ledger.states.get(each.key)
         runs, attempts = large_ledger.runs.registered(each.key), large_ledger.runs.attempts(each.key)
         assert [run.run.run_id for run in runs] == [each.run_id(number + 1) for number in range(kind.runs)]
-        assert [attempt.outcome for attempt in attempts] == _verdicts(kind)
+        assert [attempt.verdict.outcome for attempt in attempts] == _verdicts(kind)
         assert (state.status, state.attempt_count) == (kind.status, len(attempts))
         publication = large_ledger.publications.get(each.key)
         assert publication is not None

@@ -106,7 +106,7 @@ def test_every_sealed_run_gets_one_verdict(location: Location) -> None:
     seal_invalid_run(location.deployment, key(1), "r3")
     location.run([key(1)])
     attempts = location.deployment.ledger.runs.attempts(key(1))
-    assert sorted(attempt.run.run_id for attempt in attempts) == ["r1", "r2", "r3"]
+    assert sorted(attempt.verdict.run.run_id for attempt in attempts) == ["r1", "r2", "r3"]
     assert visible_runs(location.deployment) == {key(1): "r2"}
     assert location.check_results() == {key(1).dagster_key: False}
 

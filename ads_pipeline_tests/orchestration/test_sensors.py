@@ -268,7 +268,10 @@ def test_run_sealed_during_a_load_is_requested(location: Location, monkeypatch: 
     assert visible_runs(location.deployment) == {key(1): "r1"}
     execute_requests(location, tick(location))
     assert visible_runs(location.deployment) == {key(1): "r2"}
-    assert [attempt.run.run_id for attempt in location.deployment.ledger.runs.attempts(key(1))] == ["r1", "r2"]
+    assert [attempt.verdict.run.run_id for attempt in location.deployment.ledger.runs.attempts(key(1))] == [
+        "r1",
+        "r2",
+    ]
     assert requested_ranges(tick(location)) == []
 
 

@@ -33,12 +33,12 @@ def test_demoted_run_is_hidden_from_every_reader(deployment_on_each_database: Lo
     bad, good = seal_run(deployment, key(1)), seal_run(deployment, key(2))
     deployment.pipeline.judge_and_load([bad, good])
     result = demote(deployment.pipeline, [bad], override_request())
-    assert ([each.effect for each in result.recorded], result.refusals) == ([Effect.DEMOTED], ())
+    assert ([each.effect for each in result.recorded], result.refusals) == ([Effect.DEMOTED], {})
     assert visible_runs(deployment) == {good.key: "r1"}
     assert set(read_with_duckdb(deployment.home / "warehouse")) == {good.key}
     state = deployment.ledger.states.get(bad.key)
     assert (state.status, state.attempt_count, state.current_run_id) == (Status.FAILED, 2, "r1")
-    assert state.error_message == f"{bad}: demoted by ada: wrong account"
+    assert state.error_message == f"{bad.run_id}: demoted by ada: wrong account"
     (logged,) = deployment.ledger.audit.of_partition(bad.key)
     assert (logged.action, logged.reason, logged.status_before) == ("demote", "wrong account", Status.SUCCESS)
     assert deployment.differences() == []

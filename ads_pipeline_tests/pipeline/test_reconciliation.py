@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.domain.transitions import Action, Outcome, PartitionState, Status, Verdict
+from ads_pipeline.domain.transitions import Action, PartitionState, Status, Verdict
 from ads_pipeline.ledger.values import ExpectedContent, Pointer, PublicationStatus
 from ads_pipeline.pipeline.reconciliation import Repair, RepairKind, _matches, plan_repairs
 from ads_pipeline.warehouse.values import HeldPartition
@@ -124,7 +124,7 @@ def test_second_plan_is_empty(
 
 def _demotion(publication: PublicationStatus) -> Verdict:
     run = Run(key=publication.state.key, run_id=str(publication.state.current_run_id))
-    return Verdict(run=run, outcome=Outcome.REJECTED, error_class="damaged", error_message="bad")
+    return rejection(run)
 
 
 def _apply(
@@ -175,10 +175,7 @@ def test_every_kind_of_difference_is_repaired(deployment: LocalDeployment) -> No
     )
     deployment.ledger.actions.execute(Action.WITHDRAW, [withdrawn.key], action_request())
     corrupt_payload(deployment, demoting)
-    rejection_of_demoted = Verdict(
-        run=demoting, outcome=Outcome.REJECTED, validation_id="v2", error_class="damaged", error_message="bad"
-    )
-    deployment.ledger.verdicts.begin_demotions([rejection_of_demoted])
+    deployment.ledger.verdicts.begin_demotions([rejection(demoting, validation_id="v2")])
     assert reconcile(deployment) == ["DEMOTE 3", "REMOVE 2", "REMOVE 5", "LOAD 4", "POINT 1"]
     assert reconcile(deployment) == []
     assert visible_runs(deployment) == {unpointed.key: "r1", unloaded.key: "r1"}

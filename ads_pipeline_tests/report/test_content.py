@@ -1,6 +1,5 @@
 """The facts of the report, read from a ledger with one day in each condition."""
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from ads_pipeline.domain.partition import PartitionKey
@@ -40,8 +39,8 @@ def fill(ledger: Ledger) -> dict[int, Condition]:
     publish_runs(ledger, run(restated, "r2"))
     record_verdict(ledger, rejection(registered_runs(ledger, rerun, "r2")[0], "clicks are negative"))
     record_verdict(ledger, rejection(registered_runs(ledger, rejected, "r1")[0], "a line is cut off"))
-    demotion = rejection(run(demoted, "r1"), "demoted by ana", validation_id="d")
-    record_verdict(ledger, replace(demotion, error_class="demoted"))
+    demotion = rejection(run(demoted, "r1"), "demoted by ana", validation_id="d", error_class="demoted")
+    record_verdict(ledger, demotion)
     ledger.actions.execute(Action.WITHDRAW, [withdrawn], action_request("withdraw"))
     registered_runs(ledger, unjudged, "r1")
     accept(ledger, unloaded, "r1")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ads_pipeline.contracts.registry import rules_for
 from ads_pipeline.validator import payload as payload_module
-from ads_pipeline.validator.payload import MAX_LINE_BYTES, check_seal, read_line_by_line, read_rows
+from ads_pipeline.validator.payload import MAX_LINE_BYTES, read_line_by_line, read_rows
 from ads_pipeline_tests.validator.builders import RULES, make_payload, row, row_without
 
 GOOD = make_payload(row())
@@ -68,9 +68,9 @@ def test_invalid_line_is_reported_with_number_and_reason(name: str) -> None:
     for before in (b"", GOOD * 3):
         rows = read_rows(before + invalid + GOOD, RULES)
         assert rows.table is None
-        assert any(reason in violation.problem for violation in rows.violations)
-        assert all(sample.startswith("line ") for violation in rows.violations for sample in violation.samples)
-        assert "Spring" not in str(rows.violations)
+        assert any(reason in problem.text for problem in rows.problems)
+        assert all(sample.line > 0 and not sample.values for problem in rows.problems for sample in problem.samples)
+        assert "Spring" not in str(rows.problems)
 
 
 @pytest.mark.parametrize("end", [b"", b"\n"])
@@ -82,7 +82,7 @@ def test_final_line_feed_is_optional(end: bytes) -> None:
 
 
 def test_coerced_columns_accept_integers_as_text() -> None:
-    """Google's JSON writes 64-bit integers as text. Their values are read; any other text is a violation."""
+    """Google's JSON writes 64-bit integers as text. Their values are read; any other text is a problem."""
     rows = read_rows(make_payload(row("9223372036854775807", clicks="-0"), row(2, clicks="12")), RULES)
     assert rows.table is not None
     assert rows.table["campaign_id"].to_pylist() == [9223372036854775807, 2]
@@ -99,20 +99,12 @@ def test_unknown_columns_are_listed_and_not_read() -> None:
     assert rows.table.column_names == [column.name for column in RULES.columns]
 
 
-def test_equal_problems_are_one_violation() -> None:
-    """A thousand lines with the same problem give one violation with a count and the first five line numbers."""
-    (violation,) = read_rows(make_payload(*[row(n, clicks=0.5) for n in range(1000)]), RULES).violations
-    assert violation.rows == 1000
-    assert violation.samples == ("line 1", "line 2", "line 3", "line 4", "line 5")
-    assert "in 1000 rows (line 1; line 2; line 3; line 4; line 5; …)" in str(violation)
-
-
-def test_bytes_that_differ_from_the_seal_are_damage() -> None:
-    """Another size or digest than the seal's is damage. Fields that an outside seal omits are not checked."""
-    assert check_seal(GOOD, payload_bytes=None, payload_sha256=None) == ()
-    for seal in ({"payload_bytes": 3, "payload_sha256": None}, {"payload_bytes": None, "payload_sha256": "0" * 64}):
-        (violation,) = check_seal(GOOD, **seal)
-        assert violation.error_class == "damaged"
+def test_equal_problems_are_counted_together() -> None:
+    """A thousand lines with the same problem give one problem with a count and the first five line numbers."""
+    (problem,) = read_rows(make_payload(*[row(n, clicks=0.5) for n in range(1000)]), RULES).problems
+    assert (problem.error_class, problem.fields, problem.rows) == ("wrong_type", ("clicks",), 1000)
+    assert [sample.line for sample in problem.samples] == [1, 2, 3, 4, 5]
+    assert "in 1000 rows (line 1; line 2; line 3; line 4; line 5; …)" in str(problem)
 
 
 scalars = st.one_of(
@@ -148,21 +140,21 @@ def test_arrow_reader_agrees_with_line_by_line_reader(
     by_arrow = payload_module._read_with_arrow(data, RULES)
     by_line = read_line_by_line(data, RULES)
     if by_arrow is not None:
-        assert by_line.violations == ()
+        assert by_line.problems == ()
         assert by_arrow.table is not None
         assert by_arrow.table.equals(by_line.table)
         assert by_arrow.line_count == by_line.line_count == by_arrow.table.num_rows
-    assert read_rows(data, RULES).violations == by_line.violations
+    assert read_rows(data, RULES).problems == by_line.problems
 
 
 @settings(max_examples=300)
 @given(st.binary(max_size=60), st.integers(0, 200), st.integers(0, 20))
 def test_any_bytes_are_read_or_reported(inserted: bytes, position: int, cut: int) -> None:
-    """Any bytes inserted into a valid payload give rows or violations, and no exception."""
+    """Any bytes inserted into a valid payload give rows or problems, and no exception."""
     whole = make_payload(row(1), row(2))
     data = whole[:position] + inserted + whole[position + cut :]
     rows = read_rows(data, RULES)
-    assert (rows.table is None) == bool(rows.violations)
+    assert (rows.table is None) == bool(rows.problems)
 
 
 def test_arrow_reads_usual_payloads() -> None:

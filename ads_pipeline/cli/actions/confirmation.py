@@ -14,7 +14,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from ads_pipeline.cli.actions.arguments import ActionArguments
-from ads_pipeline.cli.output import cell, count_of, key_cells, partition_table, with_key, write_results
+from ads_pipeline.cli.output import cell, count_of, key_cells, partition_table, write_results
 from ads_pipeline.cli.states import COLOURS
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Status
@@ -82,7 +82,7 @@ def report_outcome(plan: ActionPlan, report: ActionReport, arguments: ActionArgu
     """Print the outcome, ending with the remaining partitions as arguments. Returns the exit code."""
     for label, reasons in (("remaining", report.remaining), ("unfinished", report.unfinished)):
         for key, reason in reasons.items():
-            print(f"{label}: {printable(with_key(key, reason))}", file=sys.stderr)  # noqa: T201 - for people
+            print(printable(f"{label}: {key}: {reason}"), file=sys.stderr)  # noqa: T201 - for people
     counts = [f"{plan.verb}: {count_of(len(report.changed), 'partition')} changed"]
     counts += [f"{len(report.unchanged):,} already as requested"] if report.unchanged else []
     counts += [f"{len(report.remaining):,} remaining"] if report.remaining else []

@@ -156,7 +156,7 @@ def _describe(state: PartitionState) -> str:
 def _build_report(preview: ActionPreview, outcome: ActionOutcome, action_id: str) -> ActionReport:
     changed = [state.key for state in outcome.changed]
     reached = {*changed, *outcome.unchanged}
-    refusals = {str(getattr(error, "partition", "")): str(error) for error in outcome.refused}
+    refusals = {error.partition: error.problem for error in outcome.refused}
     default = "not reached" if outcome.outage is None else str(outcome.outage)
     return ActionReport(
         action_id=action_id,

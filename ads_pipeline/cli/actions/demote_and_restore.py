@@ -143,12 +143,7 @@ def _build_report(
     plan: ActionPlan, result: OverrideResult, changed: Mapping[PartitionKey, str], action_id: str
 ) -> ActionReport:
     recorded = [verdict.state.key for verdict in result.recorded]
-    refused = {
-        change.key: str(error)
-        for error in result.refusals
-        for change in plan.changes
-        if str(change.key) in str(error)
-    }
+    refused = {run.key: f"run {run.run_id}: {error.problem}" for run, error in result.refusals.items()}
     reasons = {**refused, **result.problems, **changed}
     remaining = [change.key for change in plan.changes if change.key not in set(recorded)]
     return ActionReport(

@@ -141,7 +141,7 @@ def _find_no_asset_reason(settings: Settings, key: PartitionKey) -> str | None:
 
 
 def _last_outcomes(attempts: Iterable[Attempt]) -> dict[str, Outcome]:
-    return {attempt.run.run_id: attempt.outcome for attempt in attempts}
+    return {attempt.verdict.run.run_id: attempt.verdict.outcome for attempt in attempts}
 
 
 def _find_rejected_run(report: PartitionReport) -> str | None:

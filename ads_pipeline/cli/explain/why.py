@@ -18,6 +18,7 @@ from ads_pipeline.cli.output import (
     OutputConsole,
     cell,
     count_of,
+    fields_of,
     format_instant,
     iso_instant,
     new_grid,
@@ -45,11 +46,27 @@ def print_report(settings: Settings, word: str, *, as_json: bool) -> None:
 
 def describe_verdict(attempt: Attempt) -> str:
     """Outcome, effect, time and reason, on one line that does not repeat the run."""
-    effect = "" if str(attempt.effect) == str(attempt.outcome) else f", {attempt.effect.replace('_', ' ')}"
-    validation = f" ({attempt.validation_id})" if attempt.validation_id else ""
-    message = (attempt.error_message or "").removeprefix(f"{attempt.run}: ")
-    reason = f": {attempt.error_class}: {message}" if attempt.error_class else ""
-    return f"{attempt.outcome}{effect}{validation} at {format_instant(attempt.judged_at)}{reason}"
+    verdict = attempt.verdict
+    effect = "" if str(attempt.effect) == str(verdict.outcome) else f", {attempt.effect.replace('_', ' ')}"
+    validation = f" ({verdict.validation_id})" if verdict.validation_id else ""
+    reason = f": {verdict.reason.error_class}: {verdict.reason.text}" if verdict.reason else ""
+    return f"{verdict.outcome}{effect}{validation} at {format_instant(attempt.judged_at)}{reason}"
+
+
+def attempt_fields(attempt: Attempt) -> dict[str, Any]:
+    """The fields of an attempt and of its verdict, for JSON."""
+    verdict = attempt.verdict
+    return fields_of(
+        verdict,
+        reason=verdict.reason and asdict(verdict.reason),
+        error_class=verdict.error_class,
+        error_message=verdict.error_message,
+        rows_failed=verdict.rows_failed,
+        attempt_no=attempt.attempt_no,
+        ordinal=attempt.ordinal,
+        effect=attempt.effect,
+        judged_at=iso_instant(attempt.judged_at),
+    )
 
 
 def _write(console: OutputConsole, report: PartitionReport, settings: Settings) -> None:
@@ -85,9 +102,7 @@ def _summary(report: PartitionReport) -> Table:
 def _describe_visible_run(report: PartitionReport) -> str:
     gap, pointer = report.gap, report.pointer
     if gap is not None or pointer is None:
-        detail = (gap.detail or "").removeprefix(f"{report.key}/") if gap else ""
-        reason = gap.reason if gap else "there is no pointer"
-        return f"nothing, because {reason}" + (f": {detail}" if detail else "")
+        return f"nothing, because {gap.explanation if gap else 'there is no pointer'}"
     run_id, current = pointer.run.run_id, report.state.current_run_id
     not_loaded = "" if run_id == current else f"; {current} is accepted and not loaded yet"
     at = format_instant(pointer.changed_at)
@@ -115,7 +130,7 @@ def _run_lines(report: PartitionReport, settings: Settings) -> Iterator[tuple[st
     """Every registered run with its verdicts, then the sealed runs that are not registered."""
     attempts: dict[str, list[Attempt]] = {}
     for attempt in report.attempts:
-        attempts.setdefault(attempt.run.run_id, []).append(attempt)
+        attempts.setdefault(attempt.verdict.run.run_id, []).append(attempt)
     for registered, at in report.registered:
         run_id = registered.run.run_id
         problem = _describe_problem(report, run_id)
@@ -186,7 +201,7 @@ def _json_fields(report: PartitionReport) -> dict[str, Any]:
             "readers_see": None if gap or pointer is None else _run_fields(pointer),
             "missing_because": gap and gap.reason.value,
             "runs": [_run_fields(run) | {"registered_at": iso_instant(at)} for run, at in report.registered],
-            "attempts": [_run_fields(attempt) for attempt in report.attempts],
+            "attempts": list(map(attempt_fields, report.attempts)),
             "not_registered": None if report.sealed is None else list(report.unregistered),
             "actions": [_to_json(asdict(logged)) for logged in report.actions],
             "events": [event_to_json(logged) for logged in report.events],
@@ -195,7 +210,7 @@ def _json_fields(report: PartitionReport) -> dict[str, Any]:
     )
 
 
-def _run_fields(value: Pointer | RegisteredRun | Attempt) -> dict[str, Any]:
+def _run_fields(value: Pointer | RegisteredRun) -> dict[str, Any]:
     fields = {name: field for name, field in asdict(value).items() if name != "run"}
     return {"run_id": value.run.run_id} | _to_json(fields)
 

@@ -22,7 +22,6 @@ from ads_pipeline.domain.transitions import (
     PartitionState,
     RegisteredRun,
     Status,
-    Verdict,
     VerdictEffect,
     apply_control_action,
     apply_verdict,
@@ -31,10 +30,9 @@ from ads_pipeline.errors import IllegalTransition, LogContradicted, UnsoundAccep
 from ads_pipeline.ledger.row_mapping import (
     decode_key,
     decode_registered_run,
-    decode_run,
     decode_state,
+    decode_verdict,
     key_of_table,
-    pick_fields,
 )
 from ads_pipeline.ledger.state.verdict_recorder import require_sound_seal
 from ads_pipeline.ledger.tables import (
@@ -141,11 +139,7 @@ def _apply_attempt(
     message_ordinal: int | None,
 ) -> VerdictEffect:
     try:
-        verdict = Verdict(
-            run=decode_run(attempt),
-            outcome=Outcome(attempt.outcome),
-            **pick_fields(Verdict, attempt, "run", "outcome"),
-        )
+        verdict = decode_verdict(attempt, Outcome(attempt.outcome))
         require_sound_seal(verdict, registered)
         return apply_verdict(
             state,

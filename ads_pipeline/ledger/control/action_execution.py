@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Action, PartitionState, apply_control_action
-from ads_pipeline.errors import ActionIdReused, IllegalTransition, LedgerError, MarkedTerminal, StateChanged
+from ads_pipeline.errors import ActionIdReused, MarkedTerminal, PartitionRefused, StateChanged
 from ads_pipeline.ledger.row_mapping import decode_key, encode_key, encode_state
 from ads_pipeline.ledger.tables import instant_text
 from ads_pipeline.ledger.values import ActionRequest, ActionResult
@@ -186,12 +186,12 @@ def _decide(
 ) -> ActionResult:
     changed: list[PartitionState] = []
     unchanged: list[PartitionKey] = []
-    refused: list[LedgerError] = []
+    refused: list[PartitionRefused] = []
     for before in states:
         key = before.key
         try:
             after = _apply(action, before, expected.get(key, before), is_recorded=key in recorded, now=now)
-        except (IllegalTransition, MarkedTerminal, StateChanged) as error:
+        except PartitionRefused as error:
             refused.append(error)
         else:
             if after is None:

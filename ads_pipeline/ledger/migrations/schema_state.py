@@ -53,9 +53,11 @@ CREATE TABLE attempts (
     outcome {text} NOT NULL CHECK (outcome IN ('accepted', 'rejected')),
     effect {text} NOT NULL,
     error_class {text} CHECK (length(error_class) BETWEEN 1 AND 64),
-    error_message {text} CHECK (length(error_message) BETWEEN 1 AND 2000),
+    reason {text} CHECK (length(reason) >= 1),
     rows_read {bigint} CHECK (rows_read >= 0),
     rows_failed {bigint} CHECK (rows_failed >= 0),
+    payload_bytes {bigint} CHECK (payload_bytes >= 0),
+    payload_sha256 {text} CHECK (length(payload_sha256) = 64),
     judged_at {instant} NOT NULL,
     current_ordinal INTEGER,
     message_ordinal INTEGER,
@@ -72,8 +74,12 @@ CREATE TABLE attempts (
         OR effect = 'superseded' AND coalesce(ordinal < current_ordinal, FALSE)
         OR effect = 'set_aside' AND coalesce(ordinal <> current_ordinal, FALSE)
     ),
-    CONSTRAINT rejection_has_error CHECK (
-        (outcome = 'rejected') = (error_class IS NOT NULL) AND (outcome = 'rejected') = (error_message IS NOT NULL)
+    CONSTRAINT rejection_has_reason CHECK (
+        (outcome = 'rejected') = (error_class IS NOT NULL) AND (outcome = 'rejected') = (reason IS NOT NULL)
+    ),
+    CONSTRAINT acceptance_has_payload CHECK (
+        outcome = 'rejected'
+        OR rows_read IS NOT NULL AND payload_bytes IS NOT NULL AND payload_sha256 IS NOT NULL
     )
 ) {options};
 
@@ -104,10 +110,10 @@ CREATE TABLE demotions (
     {key_columns},
     run_id {text} NOT NULL,
     validation_id {text} NOT NULL CHECK (length(validation_id) <= 96),
-    error_class {text} NOT NULL CHECK (length(error_class) BETWEEN 1 AND 64),
-    error_message {text} NOT NULL CHECK (length(error_message) BETWEEN 1 AND 2000),
+    reason {text} NOT NULL CHECK (length(reason) >= 1),
     rows_read {bigint} CHECK (rows_read >= 0),
-    rows_failed {bigint} CHECK (rows_failed >= 0),
+    payload_bytes {bigint} CHECK (payload_bytes >= 0),
+    payload_sha256 {text} CHECK (length(payload_sha256) = 64),
     started_at {instant} NOT NULL,
     PRIMARY KEY ({key}, run_id),
     FOREIGN KEY ({key}, run_id) REFERENCES runs ({key}, run_id)

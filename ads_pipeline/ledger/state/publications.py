@@ -12,10 +12,10 @@ from ads_pipeline.ledger.row_mapping import (
     decode_pointer,
     decode_publication_status,
     decode_run,
+    decode_verdict,
     encode_key,
     encode_run,
     key_of_table,
-    pick_fields,
 )
 from ads_pipeline.ledger.rowsets import RowStatement
 from ads_pipeline.ledger.state import visibility_queries
@@ -87,7 +87,4 @@ class Publications:
         rows: Sequence[sa.Row[tuple[object, ...]]] = database.fetch(
             self._engine, sa.select(demotions).where(*of_query).order_by(*order)
         )
-        return [
-            Verdict(run=decode_run(row), outcome=Outcome.REJECTED, **pick_fields(Verdict, row, "run", "outcome"))
-            for row in rows
-        ]
+        return [decode_verdict(row, Outcome.REJECTED) for row in rows]

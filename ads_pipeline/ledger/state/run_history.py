@@ -13,11 +13,12 @@ from ads_pipeline.ledger.row_mapping import (
     decode_key,
     decode_registered_run,
     decode_run,
+    decode_verdict,
     encode_key,
+    encode_run,
     has_key,
     key_literals,
     key_of_table,
-    pick_fields,
     same_key,
 )
 from ads_pipeline.ledger.rowsets import RowStatement
@@ -32,6 +33,7 @@ class RunHistory:
     def __init__(self, engine: sa.Engine) -> None:
         self._engine, dialect = engine, engine.dialect.name
         self._judged_flags = RowStatement("judged_flags", dialect, visibility_queries.runs_with_judged_flag)
+        self._judged_digests = RowStatement("judged_digests", dialect, visibility_queries.judged_digests)
         self._newest_runs = RowStatement("newest_runs", dialect, visibility_queries.newest_runs)
 
     def registered(self, key: PartitionKey) -> list[RegisteredRun]:
@@ -47,6 +49,11 @@ class RunHistory:
         """Return the newest run and its last outcome, for each partition that has a run."""
         rows = self._newest_runs.fetch(self._engine, map(encode_key, dict.fromkeys(keys)))
         return {decode_key(row): (decode_registered_run(row), row.outcome and Outcome(row.outcome)) for row in rows}
+
+    def judged_digests(self, candidates: Iterable[Run]) -> dict[Run, str | None]:
+        """Return the SHA-256 of the payload that the last verdict on each run is about, or None without a verdict."""
+        rows = self._judged_digests.fetch(self._engine, map(encode_run, candidates))
+        return {decode_run(row): row.payload_sha256 for row in rows}
 
     def judged_by_run(self, keys: Iterable[PartitionKey]) -> dict[Run, bool]:
         """Return the registered runs of these partitions, oldest first in each, and whether each has a verdict."""
@@ -87,7 +94,10 @@ class RunHistory:
 
 
 def _decode_attempt(row: sa.Row[Any]) -> Attempt:
-    outcome, effect = Outcome(row.outcome), Effect(row.effect)
     return Attempt(
-        run=decode_run(row), outcome=outcome, effect=effect, **pick_fields(Attempt, row, "run", "outcome", "effect")
+        verdict=decode_verdict(row, Outcome(row.outcome)),
+        attempt_no=row.attempt_no,
+        ordinal=row.ordinal,
+        effect=Effect(row.effect),
+        judged_at=row.judged_at,
     )

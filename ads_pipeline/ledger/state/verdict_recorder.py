@@ -5,7 +5,7 @@ The statements are in `verdict_statements`, the rules in `domain.transitions`.
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
@@ -22,11 +22,11 @@ from ads_pipeline.domain.transitions import (
     VerdictEffect,
     apply_verdict,
 )
-from ads_pipeline.errors import LedgerError, UnknownRun, UnsoundAcceptance, VerdictConflict
+from ads_pipeline.errors import PartitionRefused, UnknownRun, UnsoundAcceptance, VerdictConflict
 from ads_pipeline.ledger.control.action_execution import is_logged, log_action
 from ads_pipeline.ledger.database import ConcurrentWrite
 from ads_pipeline.ledger.events.event_rows import encode_event_data
-from ads_pipeline.ledger.row_mapping import decode_state, encode_key, encode_verdict_id
+from ads_pipeline.ledger.row_mapping import decode_state, encode_attempt, encode_verdict_id
 from ads_pipeline.ledger.state.verdict_statements import STATE_PREFIX, VERDICT_EVENT_TYPES
 from ads_pipeline.ledger.status.partition_status import (
     MATERIALIZING_EFFECTS,
@@ -65,14 +65,16 @@ class VerdictRecorder:
         self._rows: list[dict[str, Any]] = []
         self._now: datetime | None = None
 
-    def record(self, verdicts: Sequence[Verdict], cause: VerdictCause | None) -> list[VerdictResult | LedgerError]:
+    def record(
+        self, verdicts: Sequence[Verdict], cause: VerdictCause | None
+    ) -> list[VerdictResult | PartitionRefused]:
         """Record verdicts in the given order. For a refused verdict, the result is its error."""
         locked_rows = read_verdict_rows(self._context, self._connection, verdicts)
-        results: list[VerdictResult | LedgerError] = []
+        results: list[VerdictResult | PartitionRefused] = []
         for verdict, locked_row in zip(verdicts, locked_rows, strict=True):
             try:
                 results.append(self._record(verdict, locked_row))
-            except LedgerError as error:
+            except PartitionRefused as error:
                 results.append(error)
         if self._rows:
             self._write_rows()
@@ -244,18 +246,11 @@ def _materialization(registered: RegisteredRun, at: datetime) -> dict[str, str |
 
 
 def _attempt_columns(result: VerdictResult, ordinal: int, after: _LockedPartition, judged_at: str) -> dict[str, Any]:
-    verdict, state, key = result.verdict, after.state, after.state.key
-    return encode_key(key) | {
+    state = after.state
+    return encode_attempt(result.verdict) | {
         "attempt_no": result.attempt_no,
-        "run_id": verdict.run.run_id,
-        "validation_id": verdict.validation_id,
         "ordinal": ordinal,
-        "outcome": verdict.outcome,
         "effect": result.effect,
-        "error_class": verdict.error_class,
-        "error_message": verdict.error_message,
-        "rows_read": verdict.rows_read,
-        "rows_failed": verdict.rows_failed,
         "judged_at": judged_at,
         "current_ordinal": after.current_ordinal,
         "message_ordinal": after.message_ordinal,
@@ -265,7 +260,7 @@ def _attempt_columns(result: VerdictResult, ordinal: int, after: _LockedPartitio
         f"{STATE_PREFIX}record_count": state.record_count,
         f"{STATE_PREFIX}error_message": state.error_message,
         "is_last": True,
-        "partition_values": encode_partition_values(key),
+        "partition_values": encode_partition_values(state.key),
         "row_version": after.row_version,
     }
 
@@ -284,5 +279,6 @@ def _encode_event_data(result: VerdictResult) -> str:
         "rows_failed": verdict.rows_failed,
         "error_class": verdict.error_class,
         "error_message": verdict.error_message,
+        "reason": verdict.reason and asdict(verdict.reason),
     }
     return encode_event_data({name: value for name, value in data.items() if value is not None})

@@ -5,12 +5,13 @@ The transaction that records verdicts is in `verdict_recorder`.
 """
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import sqlalchemy as sa
 
 from ads_pipeline.domain.transitions import Effect, Outcome, Status, Verdict
-from ads_pipeline.errors import LedgerError, VerdictsRefused
+from ads_pipeline.errors import PartitionRefused, VerdictsRefused
 from ads_pipeline.ledger.row_mapping import decode_run, encode_demotion, encode_run, encode_verdict_id
 from ads_pipeline.ledger.state.verdict_recorder import VerdictRecorder, log_cause, read_verdict_rows
 from ads_pipeline.ledger.tables import instant_text
@@ -31,9 +32,13 @@ class Verdicts:
         """
         results = self._context.transact(lambda connection: _record(self._context, connection, verdicts, cause))
         recorded = [result for result in results if isinstance(result, VerdictResult)]
-        refusals = [result for result in results if isinstance(result, LedgerError)]
+        refusals = {
+            verdict.run: result
+            for verdict, result in zip(verdicts, results, strict=True)
+            if isinstance(result, PartitionRefused)
+        }
         if refusals:
-            raise VerdictsRefused(tuple(recorded), tuple(refusals))
+            raise VerdictsRefused(tuple(recorded), refusals)
         return recorded
 
     def begin_demotions(self, verdicts: Sequence[Verdict], *, cause: VerdictCause | None = None) -> list[Verdict]:
@@ -46,7 +51,7 @@ class Verdicts:
 
 def _record(
     context: WriteContext, connection: sa.Connection, verdicts: Sequence[Verdict], cause: VerdictCause | None
-) -> list[VerdictResult | LedgerError]:
+) -> list[VerdictResult | PartitionRefused]:
     results = VerdictRecorder(context, connection).record(verdicts, cause)
     _finish(context, connection, [result for result in results if isinstance(result, VerdictResult)])
     return results
@@ -101,7 +106,8 @@ def _demotes(verdict: Verdict, row: sa.Row[Any]) -> bool:
 
 
 def _begun_event(context: WriteContext, verdict: Verdict, attempt_no: int, emitted_at: str) -> dict[str, Any]:
-    data = {"run_id": verdict.run.run_id, "error_message": verdict.error_message}
+    reason = verdict.reason and asdict(verdict.reason)
+    data = {"run_id": verdict.run.run_id, "error_message": verdict.error_message, "reason": reason}
     return context.event_encoder.encode(
         "DemotionBegun", str(verdict.run.key), attempt_no, data, emitted_at=emitted_at
     )

@@ -42,6 +42,13 @@ def publishable_runs(rowset: Rowset) -> sa.Select[Any]:
     )
 
 
+def judged_digests(rowset: Rowset) -> sa.Select[Any]:
+    """The requested runs, each with the digest of the payload that its last verdict is about."""
+    requested = rowset(RUN_TYPES)
+    digest = _of_last_verdict(attempts.c.payload_sha256, requested)
+    return sa.select(*key_of_table(requested), requested.c.run_id, digest.label("payload_sha256"))
+
+
 def readable_runs(rowset: Rowset) -> sa.Select[Any]:
     """The requested runs whose rows readers may see, provided that the warehouse holds them."""
     requested = rowset(RUN_TYPES)
@@ -231,8 +238,12 @@ def _is_accepted(table: sa.FromClause) -> sa.ColumnElement[bool]:
 
 
 def _last_outcome(table: sa.FromClause) -> sa.ScalarSelect[str]:
+    return _of_last_verdict(attempts.c.outcome, table)
+
+
+def _of_last_verdict(column: sa.ColumnElement[str], table: sa.FromClause) -> sa.ScalarSelect[str]:
     return (
-        sa.select(attempts.c.outcome)
+        sa.select(column)
         .where(same_key(attempts, table), attempts.c.run_id == table.c.run_id)
         .order_by(attempts.c.attempt_no.desc())
         .limit(_ONE)

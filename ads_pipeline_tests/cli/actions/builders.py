@@ -9,12 +9,19 @@ import sqlalchemy as sa
 
 from ads_pipeline.cli.actions import confirmation
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.transitions import Action, Outcome, Verdict
+from ads_pipeline.domain.transitions import Action
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.tables import metadata
 from ads_pipeline_tests.cli.running import CommandLine
-from ads_pipeline_tests.ledger.builders import accepted_runs, action_request, publish_runs, registered_runs, run
+from ads_pipeline_tests.ledger.builders import (
+    accepted_runs,
+    action_request,
+    publish_runs,
+    registered_runs,
+    rejection,
+    run,
+)
 
 TODAY = datetime.now(UTC).date()
 DAY = TODAY - timedelta(days=2)  # recent also when midnight passes during the test
@@ -46,16 +53,7 @@ def record_failures(
     for partition in partitions:
         registered_runs(ledger, partition, run_id)
     ledger.verdicts.record(
-        [
-            Verdict(
-                run=run(partition, run_id),
-                outcome=Outcome.REJECTED,
-                error_class=error_class,
-                error_message=f"{partition}/{run_id}: its rows are bad",
-                rows_read=3,
-            )
-            for partition in partitions
-        ]
+        [rejection(run(partition, run_id), "its rows are bad", error_class=error_class) for partition in partitions]
     )
 
 

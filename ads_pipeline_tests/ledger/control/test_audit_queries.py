@@ -63,7 +63,7 @@ def test_attempts_of_matching_partitions_are_paged(ledger: Ledger) -> None:
         (newer,) = registered_runs(ledger, key("1"), f"r{number}")
         record_verdict(ledger, acceptance(newer) if number % 2 else rejection(newer))
     whole = ledger.runs.page_of_attempts(ALL)
-    assert [(each.run.key.customer_id, each.attempt_no) for each in whole] == [
+    assert [(each.verdict.run.key.customer_id, each.attempt_no) for each in whole] == [
         ("1", 1),
         ("1", 2),
         ("1", 3),
@@ -75,7 +75,7 @@ def test_attempts_of_matching_partitions_are_paged(ledger: Ledger) -> None:
     found, last_attempt = whole[:0], None
     while page := ledger.runs.page_of_attempts(ALL, after=last_attempt, limit=2):
         found += page
-        last_attempt = page[-1].run.key, page[-1].attempt_no
+        last_attempt = page[-1].verdict.run.key, page[-1].attempt_no
     assert found == whole
     assert ledger.runs.page_of_attempts(StateFilter(query_names=frozenset({"ad_group_daily"}))) == whole[4:5]
     assert ledger.runs.page_of_attempts(StateFilter(since=key(day=2).logical_date)) == whole[5:]

@@ -35,7 +35,11 @@ def test_requeue_changes_only_failed_partitions(ledger: Ledger) -> None:
     assert str(success) in str(refusal)
     assert "reprocess or withdraw a success instead" in str(refusal)
     requeued = ledger.states.get(key("4"))
-    assert (requeued.status, requeued.error_message, requeued.attempt_count) == (Status.PENDING, "r1 is bad", 1)
+    assert (requeued.status, requeued.error_message, requeued.attempt_count) == (
+        Status.PENDING,
+        "r1: bad in 1 row",
+        1,
+    )
     assert ledger.states.get(absent).updated_at is None
     assert ledger.states.get(success).status is Status.SUCCESS
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.retry import AttemptEnd, Lane, RetryAt, RetryPolicy, decide_retry, lane_for, last_failure
-from ads_pipeline.domain.transitions import Action, Outcome, Status, Verdict
+from ads_pipeline.domain.transitions import Action, Status
 from ads_pipeline.errors import ActionIdReused, MarkedTerminal
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.retry_queue import Parking
@@ -49,11 +49,7 @@ def record_failure(
     ledger: Ledger, partition: PartitionKey, run_id: str = "r1", error_class: str = "contract"
 ) -> None:
     (bad,) = registered_runs(ledger, partition, run_id)
-    message = f"{run_id} is bad"
-    record_verdict(
-        ledger,
-        Verdict(run=bad, outcome=Outcome.REJECTED, error_class=error_class, error_message=message, rows_read=3),
-    )
+    record_verdict(ledger, rejection(bad, error_class=error_class))
 
 
 def find_due(ledger: Ledger, *, today: date = TODAY, policy: RetryPolicy = POLICY) -> list[PartitionKey]:
@@ -143,14 +139,7 @@ def test_longest_due_come_first_in_each_lane(timed_ledger: Ledger, clock: FakeCl
 def test_demoted_partition_is_not_retried_automatically(timed_ledger: Ledger, clock: FakeClock) -> None:
     """A retry would accept the same data again, so only a control action starts one."""
     accepted_runs(timed_ledger, [OLD])
-    taken_back = Verdict(
-        run=run(OLD, "r1"),
-        outcome=Outcome.REJECTED,
-        validation_id="demote-1",
-        error_class="demoted",
-        error_message="wrong account",
-        rows_read=3,
-    )
+    taken_back = rejection(run(OLD, "r1"), error_class="demoted", validation_id="demote-1")
     record_verdict(timed_ledger, taken_back)
     clock.tick(timedelta(days=2))
     assert find_due(timed_ledger) == []
@@ -355,13 +344,7 @@ def _happens(ledger: Ledger, partition: PartitionKey, what: str, run_id: str, po
         ledger.registrations.register(sealed_runs(run(partition, run_id)))
         verdict = acceptance(run(partition, run_id))
         if what != "accept":
-            verdict = Verdict(
-                run=run(partition, run_id),
-                outcome=Outcome.REJECTED,
-                error_class=what,
-                error_message="no",
-                rows_read=3,
-            )
+            verdict = rejection(run(partition, run_id), error_class=what)
         recorded = record_verdict(ledger, verdict)
         at = recorded.state.updated_at
         assert at is not None

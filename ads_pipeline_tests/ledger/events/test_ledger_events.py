@@ -1,5 +1,6 @@
 """Tests the events that the ledger emits: each once, in the run of its origin, in the transaction of the change."""
 
+import json
 from collections.abc import Callable
 from typing import Final
 
@@ -104,13 +105,16 @@ def test_verdicts_emit_events_with_their_attempt_number(url: str, ledger: Ledger
         "set_aside",
         "confirmed",
     ]
+    reason = verdicts[1].reason
+    assert reason is not None
     assert read_events(ledger)[3].event.event_data == {
         "run_id": "r2",
         "effect": "set_aside",
         "rows_read": ROWS,
         "rows_failed": 1,
         "error_class": "row_contract",
-        "error_message": "torn",
+        "error_message": "r2: torn in 1 row",
+        "reason": json.loads(reason.json),
     }
     check_no_events(ledger, lambda: ledger.verdicts.record(verdicts))
     with Ledger.opened(url, origin=ORIGIN) as other:
@@ -134,7 +138,12 @@ def test_demotion_emits_events_at_begin_and_verdict(ledger: Ledger) -> None:
     record_verdict(ledger, verdict)
     check_no_events(ledger, lambda: ledger.verdicts.begin_demotions([verdict]))
     assert read_event_keys(ledger, after=2) == [("DemotionBegun", str(K), 2), ("VerdictRejected", str(K), 2)]
-    assert read_events(ledger)[2].event.event_data == {"run_id": "r1", "error_message": "r1 is bad"}
+    assert verdict.reason is not None
+    assert read_events(ledger)[2].event.event_data == {
+        "run_id": "r1",
+        "error_message": "r1: bad in 1 row",
+        "reason": json.loads(verdict.reason.json),
+    }
 
 
 def test_loads_emit_numbered_events(ledger: Ledger) -> None:

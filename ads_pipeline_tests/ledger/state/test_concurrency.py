@@ -78,7 +78,7 @@ def _check_history(ledger: Ledger, partition: PartitionKey, expected: int) -> No
     state, attempts = ledger.states.get(partition), ledger.runs.attempts(partition)
     assert state.attempt_count == len(attempts) == expected
     assert [attempt.attempt_no for attempt in attempts] == list(range(1, expected + 1))
-    assert len({attempt.run for attempt in attempts}) == expected
+    assert len({attempt.verdict.run for attempt in attempts}) == expected
     promoted = [attempt.ordinal for attempt in attempts if attempt.effect is Effect.PROMOTED]
     assert promoted == sorted(promoted), "an older run took authority"
     assert state.status is Status.SUCCESS

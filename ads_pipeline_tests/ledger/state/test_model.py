@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.domain.transitions import Action, Outcome, PartitionState, Verdict
+from ads_pipeline.domain.transitions import Action, PartitionState, Verdict
 from ads_pipeline.errors import UnsoundAcceptance, VerdictConflict
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.values import ActionResult, RunRegistration
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import SealFacts
 from ads_pipeline_tests.example_counts import examples
-from ads_pipeline_tests.ledger.builders import FakeClock, action_request, key, record_verdict
+from ads_pipeline_tests.ledger.builders import FakeClock, acceptance, action_request, key, record_verdict, rejection
 from ads_pipeline_tests.ledger.reference_model import ReferencePartition, ReferenceVerdict
 
 PARTITIONS = 3
@@ -146,14 +146,8 @@ class LedgerMachine(RuleBasedStateMachine):
 
 def _verdict(run: Run, accepted: bool, validation_id: str) -> Verdict:
     if accepted:
-        return Verdict(run=run, outcome=Outcome.ACCEPTED, validation_id=validation_id, rows_read=ROWS)
-    return Verdict(
-        run=run,
-        outcome=Outcome.REJECTED,
-        validation_id=validation_id,
-        error_class="row_contract",
-        error_message=f"{run.run_id} {validation_id}",
-    )
+        return acceptance(run, validation_id)
+    return rejection(run, f"again {validation_id}", validation_id=validation_id)
 
 
 def _describe(result: ActionResult) -> str:

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.transitions import Effect, Outcome, Status, Verdict
+from ads_pipeline.domain.transitions import Effect, Status, Verdict
 from ads_pipeline.errors import (
     RunChanged,
     UnknownRun,
@@ -18,6 +18,7 @@ from ads_pipeline.errors import (
 )
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.values import RunRegistration
+from ads_pipeline_tests import builders
 from ads_pipeline_tests.ledger.builders import (
     ROWS,
     FakeClock,
@@ -68,10 +69,11 @@ def test_rejection_without_earlier_success_sets_no_current_run(ledger: Ledger) -
     (first,) = registered_runs(ledger, K, "r1")
     record_verdict(ledger, rejection(first, "negative clicks"))
     state = ledger.states.get(K)
-    assert (state.status, state.current_run_id, state.error_message) == (Status.FAILED, None, "negative clicks")
+    assert (state.status, state.current_run_id) == (Status.FAILED, None)
+    assert state.error_message == "r1: negative clicks in 1 row"
     (attempt,) = ledger.runs.attempts(K)
-    assert (attempt.run, attempt.outcome, attempt.error_class) == (first, Outcome.REJECTED, "row_contract")
-    assert (attempt.rows_read, attempt.rows_failed) == (ROWS, 1)
+    assert attempt.verdict == rejection(first, "negative clicks")
+    assert (attempt.verdict.rows_read, attempt.verdict.rows_failed) == (ROWS, 1)
 
 
 @pytest.mark.invariant("S9")
@@ -99,7 +101,11 @@ def test_rejection_of_the_current_run_demotes(ledger: Ledger) -> None:
     recorded = record_verdict(ledger, rejection(first, "rules changed", validation_id="v2"))
     state = ledger.states.get(K)
     assert recorded.effect is Effect.DEMOTED
-    assert (state.status, state.current_run_id, state.error_message) == (Status.FAILED, "r1", "rules changed")
+    assert (state.status, state.current_run_id, state.error_message) == (
+        Status.FAILED,
+        "r1",
+        "r1: rules changed in 1 row",
+    )
 
 
 @pytest.mark.invariant("S10")
@@ -199,7 +205,7 @@ def test_error_message_is_of_the_newest_rejected_run(ledger: Ledger, in_one_call
     verdicts = [rejection(second, "two"), rejection(third, "three"), rejection(first, "one")]
     for batch in [verdicts] if in_one_call else [[verdict] for verdict in verdicts]:
         ledger.verdicts.record(batch)
-    assert ledger.states.get(K).error_message == "three"
+    assert ledger.states.get(K).error_message == "r3: three in 1 row"
 
 
 def test_one_call_records_thousands_of_partitions(ledger: Ledger) -> None:
@@ -224,7 +230,8 @@ def test_refused_verdicts_do_not_block_the_others(ledger: Ledger) -> None:
     record_verdict(ledger, rejection(conflicting))
     with pytest.raises(VerdictsRefused) as caught:
         ledger.verdicts.record([acceptance(conflicting), acceptance(good), acceptance(unknown)])
-    assert [type(refusal) for refusal in caught.value.refusals] == [VerdictConflict, UnknownRun]
+    refusals = {run: type(refusal) for run, refusal in caught.value.refusals.items()}
+    assert refusals == {conflicting: VerdictConflict, unknown: UnknownRun}
     assert len(caught.value.recorded) == 1
     assert str(conflicting) in str(caught.value)
     assert ledger.states.get(good.key).status is Status.SUCCESS
@@ -246,7 +253,7 @@ def test_damaged_run_can_only_be_rejected(ledger: Ledger) -> None:
     with pytest.raises(UnsoundAcceptance, match="damaged seal"):
         record_verdict(ledger, acceptance(damaged))
     with pytest.raises(UnsoundAcceptance, match="2 rows were read, but its seal counts 3"):
-        record_verdict(ledger, Verdict(run=short, outcome=Outcome.ACCEPTED, rows_read=2))
+        record_verdict(ledger, builders.acceptance(short, 2))
     assert ledger.states.get(K).attempt_count == 0
     assert record_verdict(ledger, rejection(damaged)).effect is Effect.FAILED
 
@@ -303,6 +310,6 @@ def test_error_message_is_one_printable_line(ledger: Ledger) -> None:
     record_verdict(ledger, rejection(first, "\x00\x1b[31mred\r\n\ud800" + "x" * 5000))
     message = ledger.states.get(K).error_message
     assert message is not None
-    assert message.startswith(r"\x00\x1b[31mred\r\n\ud800xxx")
+    assert message.startswith(r"r1: \x00\x1b[31mred\r\n\ud800xxx")
     assert len(message) == 2000
     assert message.isprintable()
