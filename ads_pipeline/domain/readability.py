@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from ads_pipeline.domain.reason import DEMOTED
+from ads_pipeline.domain.reason import DEMOTED, Reason
 from ads_pipeline.domain.retry import FRESH_DAYS
 from ads_pipeline.domain.transitions import Outcome, Status
 
@@ -94,8 +94,7 @@ class DayFacts(NamedTuple):
     demotion_pending: bool
     has_unjudged_run: bool
     newest_outcome: Outcome | None
-    newest_error_class: str | None
-    newest_message: str | None
+    newest_reason: Reason | None
     newest_judged_at: datetime | None
     is_restated: bool
     withdrawn_by: str | None
@@ -134,7 +133,8 @@ def _find_recorded(facts: DayFacts) -> Condition | None:
     if facts.status is Status.SUCCESS:
         return _find_accepted(facts)
     if facts.status is Status.FAILED:
-        return Condition.HIDDEN if facts.newest_error_class == DEMOTED else Condition.REJECTED
+        demoted = facts.newest_reason is not None and facts.newest_reason.error_class == DEMOTED
+        return Condition.HIDDEN if demoted else Condition.REJECTED
     if facts.has_unjudged_run:
         return Condition.IN_PROGRESS
     return Condition.HIDDEN if facts.withdrawn_by is not None else None

@@ -220,8 +220,8 @@ class _QueryBuilder:
             since, reason = parking.parked_at or since, f"{parking.scope} {parking.name} is parked: {parking.why}"
         elif facts is not None and facts.withdrawn_by is not None:
             since, reason, operator = facts.updated_at, "withdrawn", facts.withdrawn_by
-        elif facts is not None and facts.newest_message is not None:
-            since, reason = facts.newest_judged_at or facts.updated_at, facts.newest_message
+        elif facts is not None and facts.newest_reason is not None:
+            since, reason = facts.newest_judged_at or facts.updated_at, facts.newest_reason.text
         elif facts is not None and facts.attempt_count:
             since, reason = facts.updated_at, "it waits for another run"
         attempts = 0 if facts is None else facts.attempt_count

@@ -14,11 +14,14 @@ from ads_pipeline.domain.readability import (
     Expectation,
     find_condition,
 )
+from ads_pipeline.domain.reason import Problem, Reason
 from ads_pipeline.domain.transitions import Outcome, Status
 
 DAY = date(2026, 1, 10)
 EXPECTED = Expectation(first_day=date(2026, 1, 1), due_after=timedelta(hours=12))
 DUE = datetime(2026, 1, 11, 12, tzinfo=UTC)
+REJECTION = Reason(run_id="r1", problems=(Problem(error_class="contract", rule="bad"),))
+DEMOTION = Reason.of_demotion("r1", operator="ana", text="wrong account")
 ACCEPTED = DayFacts(
     customer_id="1",
     logical_date=DAY,
@@ -30,14 +33,13 @@ ACCEPTED = DayFacts(
     demotion_pending=False,
     has_unjudged_run=False,
     newest_outcome=None,
-    newest_error_class=None,
-    newest_message=None,
+    newest_reason=None,
     newest_judged_at=None,
     is_restated=False,
     withdrawn_by=None,
 )
 FAILED = ACCEPTED._replace(
-    status=Status.FAILED, is_published=False, newest_outcome=Outcome.REJECTED, newest_error_class="contract"
+    status=Status.FAILED, is_published=False, newest_outcome=Outcome.REJECTED, newest_reason=REJECTION
 )
 PENDING = ACCEPTED._replace(status=Status.PENDING, is_published=False, attempt_count=0)
 
@@ -53,7 +55,7 @@ PENDING = ACCEPTED._replace(status=Status.PENDING, is_published=False, attempt_c
         (ACCEPTED._replace(is_published=False), Condition.IN_PROGRESS),
         (ACCEPTED._replace(demotion_pending=True), Condition.HIDDEN),
         (FAILED, Condition.REJECTED),
-        (FAILED._replace(newest_error_class="demoted"), Condition.HIDDEN),
+        (FAILED._replace(newest_reason=DEMOTION), Condition.HIDDEN),
         (PENDING._replace(has_unjudged_run=True), Condition.IN_PROGRESS),
         (PENDING._replace(withdrawn_by="ana", attempt_count=1), Condition.HIDDEN),
         (PENDING._replace(attempt_count=2), Condition.LATE),
@@ -110,8 +112,7 @@ def test_parking_explains_only_days_that_are_due_and_absent() -> None:
         demotion_pending=st.booleans(),
         has_unjudged_run=st.booleans(),
         newest_outcome=st.none() | st.sampled_from(Outcome),
-        newest_error_class=st.none() | st.sampled_from(["contract", "demoted"]),
-        newest_message=st.none(),
+        newest_reason=st.none() | st.sampled_from([REJECTION, DEMOTION]),
         newest_judged_at=st.none(),
         is_restated=st.booleans(),
         withdrawn_by=st.none() | st.just("ana"),

@@ -104,9 +104,9 @@ def test_each_day_that_needs_an_operator_has_a_note(ledger: Ledger) -> None:
     assert query.notes.keys() == needed
     reasons = {day: content.reasons[query.notes[f"0,{day - 1}"].reason] for day in (3, 4, 5, 6, 9)}
     assert reasons == {
-        3: "clicks are negative",
-        4: "a line is cut off",
-        5: "demoted by ana",
+        3: "clicks are negative in 1 row",
+        4: "a line is cut off in 1 row",
+        5: "demoted by ana in 1 row",
         6: "withdrawn",
         9: "no run arrived",
     }

@@ -7,6 +7,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from ads_pipeline.domain.readability import DayFacts
+from ads_pipeline.domain.reason import Reason
 from ads_pipeline.domain.transitions import Outcome, Status
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.tables import Day, Instant, runs
@@ -40,8 +41,7 @@ SELECT
           )
     ) AS has_unjudged_run,
     newest.outcome,
-    newest.error_class,
-    newest.error_message,
+    newest.reason,
     newest.judged_at,
     state.attempt_count > 1 AND EXISTS (
         SELECT 1 FROM attempts AS earlier
@@ -96,7 +96,8 @@ def read_day_facts(
     )
     with database.open_snapshot(engine) as connection:
         for row in connection.execute(statement):
-            customer, day, status, count, records, updated, published, demoting, unjudged, outcome, *rest = row
+            customer, day, status, count, records, updated, published, demoting, unjudged, *newest, restated, by = row
+            outcome, reason, judged_at = newest
             yield DayFacts(
                 customer,
                 day,
@@ -108,7 +109,10 @@ def read_day_facts(
                 demoting,
                 unjudged,
                 outcome and Outcome(outcome),
-                *rest,
+                None if reason is None else Reason.from_json(reason),
+                judged_at,
+                restated,
+                by,
             )
 
 
