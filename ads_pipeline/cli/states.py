@@ -164,6 +164,8 @@ def _describe_count(*counts: int) -> str:
 def _remarks(shown: Sequence[PartitionState], forecasts: Mapping[PartitionKey, str]) -> Iterator[RenderableType]:
     """The error message and the forecast of each partition that has one."""
     for each in shown:
-        messages = [message for message in (each.error_message, forecasts.get(each.key)) if message]
-        if messages:
-            yield from (cell(f"{each.key}: {messages[0]}"), *map(cell, messages[1:]), Text(""))
+        forecast = forecasts.get(each.key)
+        if each.error_message:  # it starts with the run
+            yield from (cell(f"{each.key}/{each.error_message}"), *([cell(forecast)] if forecast else []), Text(""))
+        elif forecast:
+            yield from (cell(f"{each.key}: {forecast}"), Text(""))

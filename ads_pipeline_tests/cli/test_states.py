@@ -158,7 +158,7 @@ def test_error_messages_are_escaped(empty_cli: CommandLine) -> None:
         ledger.registrations.register([RunRegistration(run=bad, schema_version="1", record_count=1)])
         record_verdict(ledger, rejection(bad, HOSTILE))
     result = empty_cli.run("state", "inspect")
-    assert r"\x1b[31m[red]\nforged :smile:" in result.out
+    assert rf"{bad}: \x1b[31m[red]\nforged :smile: in 1 row" in " ".join(result.out.split())
     assert all(line.isprintable() for line in result.lines)
     (state,) = empty_cli.run("state", "inspect", "--json").objects
     assert state["error_message"] == r"r1: \x1b[31m[red]\nforged :smile: in 1 row"

@@ -13,13 +13,13 @@ from ads_pipeline.domain.transitions import Action
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.tables import metadata
+from ads_pipeline_tests.builders import rejection
 from ads_pipeline_tests.cli.running import CommandLine
 from ads_pipeline_tests.ledger.builders import (
     accepted_runs,
     action_request,
     publish_runs,
     registered_runs,
-    rejection,
     run,
 )
 
