@@ -65,7 +65,7 @@ def build_definitions(
             "partition_state": _partition_state,
             "pyspark": _build_pyspark(resolved),
         },
-        # The steps of a run share one process and thereby one Spark session.
+        # The steps of a run share one process: one Spark session, one lease, and the seals that were read.
         executor=dg.in_process_executor,
     )
 

@@ -39,7 +39,7 @@ def run_range(location: Location, start: str, end: str) -> dg.ExecuteInProcessRe
     )
 
 
-@pytest.mark.invariant("O4")
+@pytest.mark.invariant("O1")
 def test_other_partitions_of_the_run_are_loaded(location: Location, capfd: pytest.CaptureFixture[str]) -> None:
     """The run succeeds, materializes the valid partitions only, and names each invalid customer."""
     runs = [seal_run(location.deployment, key(customer)) for customer in (1, 2)]

@@ -18,6 +18,7 @@ from ads_pipeline.domain.freshness import RAW as RAW_STATUS
 from ads_pipeline.domain.freshness import AttemptOutcome
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.run_snapshots import RunStatus
+from ads_pipeline.errors import LeaseLost
 from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.control.tables import leases
 from ads_pipeline.ledger.events.event_reader import EventReader
@@ -214,6 +215,23 @@ def test_lost_run_without_events_is_closed(location: Location) -> None:
     assert known.status is dg.DagsterRunStatus.FAILURE
     with open_part(EventReader, location.settings.database_url) as events:
         assert [each.event.event_type for each in events.fetch(lost.run_id)] == ["RunFailed"]
+
+
+@pytest.mark.invariant("O3")
+def test_later_step_of_a_run_with_expired_lease_is_refused(location: Location) -> None:
+    """It does not rely on the claims of the earlier step. A partition that another run holds is asked for again."""
+    location.add_customers(1)
+    run = create_run(location, key(1))
+    with open_resources(location, build_event_origin(run)) as resources:
+        other = Lease(resources.ledger.engine, "elsewhere", duration=timedelta(hours=1))
+        other.open()
+        other.claim([key(2)])
+        assert [*resources.claim([key(1), key(2)]).granted] == [key(1)]
+        other.end()
+        assert [*resources.claim([key(1), key(2)]).granted] == [key(1), key(2)]
+        expire(location, run.run_id)
+        with pytest.raises(LeaseLost):
+            resources.claim([key(1), key(2)])
 
 
 # A process that executes one run per line of input. The run suspends the process at its first call of a ledger

@@ -155,7 +155,7 @@ def fail_request(location: Location, request: dg.RunRequest, now: datetime) -> N
     engine.dispose()
 
 
-@pytest.mark.invariant("O1")
+@pytest.mark.invariant("O1", "O2")
 @pytest.mark.parametrize("age", [200, 15 * 365])
 def test_late_run_of_an_old_day_is_requested_within_an_hour(
     tmp_path: Path, spark: SparkSession, clock: FakeClock, age: int
