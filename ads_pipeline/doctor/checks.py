@@ -242,7 +242,8 @@ def _registration_step(deployment: Deployment, key: PartitionKey) -> str:
         return f"add {key.query_name} to the query file; raw_arrivals then finds the run"
     if key.logical_date < apis.start_date:
         return f"set start_date in the query file to {key.logical_date} or earlier; raw_arrivals then finds the run"
-    return f"materialize raw/{key.query_name} in Dagster, or wait for raw_arrivals, which finds it within an hour"
+    wait = "wait for raw_arrivals, which searches a month of older days a minute"
+    return f"materialize raw/{key.query_name} in Dagster, or {wait}"
 
 
 def _check_registered(

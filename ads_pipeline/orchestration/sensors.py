@@ -22,7 +22,8 @@ from ads_pipeline.orchestration.retry_sensor import build_retry_sensor
 from ads_pipeline.orchestration.run_completion import close_finished_runs
 from ads_pipeline.orchestration.run_requests import build_sensor_result
 
-LOOKBACK: Final = timedelta(days=92)  # every tick searches these days; `raw_arrivals` also as many of the older ones
+LOOKBACK: Final = timedelta(days=92)  # the days that every tick searches
+OLDER_DAYS_PER_TICK: Final = 31  # bounds the work of `raw_arrivals`, which searches all days since the start date
 LOAD_GRACE_PERIOD: Final = timedelta(minutes=10)  # a run that has just judged a partition loads it next
 INTERVAL_SECONDS: Final = 60
 
@@ -37,22 +38,25 @@ def build_sensors(
         minimum_interval_seconds=INTERVAL_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Requests runs for partitions with sealed runs that have no verdict. Adds new customers first. "
-        "Each tick searches the last 92 days and, one after the other, the older days: 15 years take an hour.",
+        "Each tick searches the last 92 days and one month of older days, from new to old and then again.",
     )
     def raw_arrivals(
         context: dg.SensorEvaluationContext, sensor_resources: dg.ResourceParam[SensorResources]
     ) -> dg.SensorResult:
         recent = _window(now())
         older = _find_older_days(context.cursor, sensor_resources.settings.google_apis.start_date, recent[0])
+        source, sealed_runs = sensor_resources.source_name, sensor_resources.sealed_runs
+        unjudged = [
+            sealed_runs.find_unjudged(source=source, since=since, until=until)
+            for since, until in filter(None, (older, recent))
+        ]
+        for path, problem in sorted(
+            {(damaged.path, damaged.problem) for each in unjudged for damaged in each.misnamed}
+        ):
+            context.log.warning("%s: %s", path, problem)
         reasons: dict[PartitionKey, str] = defaultdict(str)
-        for since, until in filter(None, (older, recent)):
-            unjudged = sensor_resources.sealed_runs.find_unjudged(
-                source=sensor_resources.source_name, since=since, until=until
-            )
-            for run in unjudged.runs:
-                reasons[run.key] += f"{run.run_id} "
-        for damaged in unjudged.misnamed:
-            context.log.warning("%s: %s", damaged.path, damaged.problem)
+        for run in (run for each in unjudged for run in each.runs):
+            reasons[run.key] += f"{run.run_id} "
         cursor = older[0].isoformat() if older else None
         assets = [raw_asset_key, warehouse_asset_key]
         return build_sensor_result(context, partitions, reasons, query_names, assets, now(), cursor=cursor)
@@ -126,7 +130,7 @@ def _find_older_days(cursor: str | None, start: date, recent: date) -> tuple[dat
     if until <= start:
         until = recent
     until -= timedelta(days=1)
-    return (max(start, until - LOOKBACK), until) if until >= start else None
+    return (max(start, until - timedelta(days=OLDER_DAYS_PER_TICK - 1)), until) if until >= start else None
 
 
 def _window(now: datetime) -> tuple[date, date]:

@@ -96,9 +96,8 @@ def _advise_judging(facts: PartitionFacts) -> str:
     materialize = f"materialize raw/{name} with its check and warehouse/{name} in Dagster"
     if facts.judging_failed:
         return f"see above why {run_id} has no verdict, then {materialize}"
-    if facts.outside_sensor_window:
-        return f"to judge {run_id}: {materialize}, or wait an hour for raw_arrivals, because the day is old"
-    return f"to judge {run_id}: {materialize}, or wait for raw_arrivals"
+    pace = ", which searches a month of older days a minute" if facts.outside_sensor_window else ""
+    return f"to judge {run_id}: {materialize}, or wait for raw_arrivals{pace}"
 
 
 def _advise_loading(facts: PartitionFacts) -> str:

@@ -31,7 +31,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "sealed, outside the sensor window": (
         {"status": None, "unjudged_run_id": "r1", "outside_sensor_window": True},
-        (f"to judge r1: {MATERIALIZE}, or wait an hour for raw_arrivals, because the day is old",),
+        (f"to judge r1: {MATERIALIZE}, or wait for raw_arrivals, which searches a month of older days a minute",),
     ),
     "sealed for an undefined query": (
         {"status": None, "unjudged_run_id": "r1", "no_asset_reason": NO_ASSET},
