@@ -104,10 +104,7 @@ def list_runs(settings: Settings, filters: RunFilters, *, as_json: AsJson = Fals
     verdicts = _read_verdicts(settings, filters)
     rows = _list_rows(_find_runs(settings, filters, verdicts), verdicts, counts)
     notes = (_summarize(counts, filters) for _once in "1")  # evaluated after the rows are counted
-    if as_json:
-        write_results(rows, (), notes, as_json=True)
-    else:
-        write_results((), _list_blocks(rows), notes, as_json=False)
+    write_results(rows if as_json else (), () if as_json else _list_blocks(rows), notes, as_json=as_json)
 
 
 @command(raw_runs, "verify")
@@ -127,12 +124,8 @@ def verify(settings: Settings, filters: RunFilters, *, as_json: AsJson = False) 
             damaged += [] if damage is None else [_run_fields(damage)]
             advance(1)
     summary = f"{f'{len(damaged):,}' if damaged else 'none'} of {count_of(len(found), 'sealed run')} damaged"
-    write_results(
-        damaged,
-        _damage_blocks(damaged),
-        [summary if found else f"{summary}: no sealed run matches {filters}"],
-        as_json=as_json,
-    )
+    summary += "" if found else f": no sealed run matches {filters}"
+    write_results(damaged, _damage_blocks(damaged), [summary], as_json=as_json)
     return bool(damaged)
 
 
@@ -178,9 +171,9 @@ def _list_rows(found: Iterable[Seal | DamagedRun], verdicts: Verdicts, counts: C
 
 
 def _summarize(counts: Counter[str], filters: RunFilters) -> str:
-    states = [f"{counts[state]:,} {state}" for state in RunLedgerState if counts[state]]
+    states = ", ".join(f"{counts[state]:,} {state}" for state in RunLedgerState if counts[state])
     runs = filters.count(sum(counts[state] for state in RunLedgerState), "sealed run")
-    parts = [": ".join([runs, *([", ".join(states)] if states else [])])]
+    parts = [f"{runs}: {states}" if states else runs]
     parts += [f"{counts['damaged']:,} damaged"] if counts["damaged"] else []
     parts += [f"{count_of(counts['invalid'], 'path')} with an invalid name"] if counts["invalid"] else []
     return "; ".join(parts)
