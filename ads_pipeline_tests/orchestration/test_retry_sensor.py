@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 import pytest
@@ -23,6 +22,7 @@ from ads_pipeline.raw.discovery import DamagedRun
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import Seal
 from ads_pipeline_tests.ledger.builders import FakeClock, action_request
+from ads_pipeline_tests.orchestration import test_sensors
 from ads_pipeline_tests.orchestration.builders import Location, dagster_keys, open_location
 from ads_pipeline_tests.pipeline.builders import FACTS, key, rows_for, seal_invalid_run, visible_runs
 
@@ -61,18 +61,7 @@ def location(tmp_path: Path, spark: SparkSession, clock: FakeClock) -> Iterator[
 
 
 def tick(location: Location) -> dg.SensorResult:
-    sensor = location.defs.resolve_sensor_def("retries_due")
-    defined: Any = location.defs.resources
-    selected = {name: defined[name] for name in ("ledger_engine", "sensor_resources", "control_actions")}
-    with (
-        dg.build_resources(selected) as resources,
-        dg.build_sensor_context(instance=location.instance, definitions=location.defs) as context,
-    ):
-        result = sensor(
-            context, sensor_resources=resources.sensor_resources, control_actions=resources.control_actions
-        )
-    assert isinstance(result, dg.SensorResult)
-    return result
+    return test_sensors.tick(location, "retries_due")
 
 
 def requested_ranges(result: dg.SensorResult) -> list[tuple[str, str, str]]:

@@ -45,11 +45,12 @@ def tick(location: Location, name: str = "raw_arrivals", *, cursor: str | None =
     """Evaluate a sensor once, and add the customers that it requests as the daemon does."""
     sensor = location.defs.resolve_sensor_def(name)
     defined: Any = location.defs.resources
+    names = sensor.required_resource_keys
     with (
-        dg.build_resources({name: defined[name] for name in ("ledger_engine", "sensor_resources")}) as resources,
+        dg.build_resources({name: defined[name] for name in (*names, "ledger_engine")}) as resources,
         dg.build_sensor_context(instance=location.instance, definitions=location.defs, cursor=cursor) as context,
     ):
-        result = sensor(context, sensor_resources=resources.sensor_resources)
+        result = sensor(context, **{name: getattr(resources, name) for name in names})
     assert isinstance(result, dg.SensorResult)
     for request in result.dynamic_partitions_requests or []:
         location.instance.add_dynamic_partitions(CUSTOMERS, list(request.partition_keys))
