@@ -1,8 +1,11 @@
-"""Text from outside made safe for messages: escaping, bounded quotes, the root cause of a cluster's error."""
+"""Text for messages: escaping, bounded quotes, suggested names, the root cause of a cluster's error."""
 
+import difflib
 import re
+from collections.abc import Sequence
 from typing import Final
 
+SUGGESTIONS_SHOWN: Final = 5  # known names, listed when none is similar to the given one
 # Stack frames, and what Spark appends to a worker's last line.
 _FRAMES: Final = ("at ", "... ", "SQLSTATE: ", "Driver stacktrace:")
 # gRPC's line for a lost server and Spark's line for a dead Python worker. Both stand in the middle of long messages.
@@ -36,3 +39,12 @@ def root_cause(error: BaseException, *, limit: int = 500) -> str:
     nested = [line for line in lines if line.startswith("Caused by: ") and "Exception: " in line]
     innermost = nested[-1].partition("Exception: ")[2] if nested else lines[-1]
     return printable(known[0] if known else innermost, limit=limit)
+
+
+def suggest(word: str, known: Sequence[str]) -> str:
+    """The most similar known name, or else the first few."""
+    similar = difflib.get_close_matches(word, known, n=1)
+    if similar:
+        return f"did you mean {similar[0]}?"
+    more = f" and {len(known) - SUGGESTIONS_SHOWN:,} more" if len(known) > SUGGESTIONS_SHOWN else ""
+    return f"known are {', '.join(known[:SUGGESTIONS_SHOWN])}{more}" if known else "none is known"

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from itertools import groupby, islice
 from typing import Annotated, Final
 
@@ -31,7 +30,6 @@ from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.errors import BadName
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.values import Attempt, LoggedAction, StateFilter
-from ads_pipeline.pipeline.operator_actions import OperatorActions
 from ads_pipeline.settings import Settings
 
 CHANGED_COLUMNS: Final = (*PARTITION_COLUMNS, Column("before", lambda row: row["status_before"] or "absent"))
@@ -140,11 +138,10 @@ def _terminal_failures(
     settings: Settings, ledger: LedgerReader, selection: StateFilter, after: PartitionKey | None
 ) -> Iterator[tuple[PartitionState, Terminal]]:
     """Yield page by page, because most failed partitions may not be terminal."""
-    actions = OperatorActions(ledger=ledger, policy=settings.retry_policy, today=datetime.now(UTC).date())
     failed = replace(selection, statuses=frozenset({Status.FAILED}))
     while page := ledger.states.page(failed, after=after):
-        found = actions.find_terminal(page)
-        yield from ((state, found[state.key]) for state in page if state.key in found)
+        forecasts = ledger.retry_queue.forecast(page, settings.retry_policy)
+        yield from ((state, found) for state in page if (found := forecasts[state.key].terminal))
         after = page[-1].key
 
 

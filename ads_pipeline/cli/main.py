@@ -21,6 +21,7 @@ from ads_pipeline.cli.ledger import ledger
 from ads_pipeline.cli.options import AsJson, Queries, command
 from ads_pipeline.cli.parsing import parse_queries
 from ads_pipeline.cli.raw import raw_runs
+from ads_pipeline.cli.report_failure import report_failure
 from ads_pipeline.cli.states import state
 from ads_pipeline.cli.warehouse import warehouse
 from ads_pipeline.settings import Settings
@@ -62,8 +63,9 @@ def ads_pipeline(
     output. With --json or --csv, notes go to standard error. Colours need a terminal; NO_COLOR turns them off.
 
     Exit codes: 0 success; 1 gaps, damage or differences were found, or the operator declined; 2 an option is unknown
-    or malformed, or an action was carried out only in part; 64 an argument or statement is invalid; 65 the data are
-    inconsistent; 69 a service or disk is unavailable, try again; 70 internal error; 78 the settings are invalid.
+    or malformed, or an action was carried out only in part; 3 an action found nothing to change; 64 an argument or
+    statement is invalid; 65 the data are inconsistent; 69 a service or disk is unavailable, try again; 70 internal
+    error; 78 the settings are invalid.
     """
 
 
@@ -171,6 +173,7 @@ def state_why(
 
 
 commands.add_action_commands(state)
+command(raw_runs, "report-failure")(report_failure)
 for _name, _group in groups.items():
     app.add_typer(_group, name=_name)
 

@@ -9,7 +9,7 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from ads_pipeline.cli.explain.forecast import describe_forecasts, forecast_retries
+from ads_pipeline.cli.explain.forecast import describe_forecasts, forecast_fields
 from ads_pipeline.cli.options import AsJson, Filters, Page, command
 from ads_pipeline.cli.output import (
     PARTITION_COLUMNS,
@@ -92,7 +92,7 @@ def inspect(settings: Settings, filters: StateFilters, page: Page, *, as_json: A
         current = StalenessCalculator(
             settings.freshness_policies, ledger.statuses.get_code_versions(settings.google_apis.source)
         ).calculate(ledger.statuses, (state.key for state in shown), now=now)
-        forecasts = forecast_retries(ledger, shown, settings.retry_policy, now=now)
+        forecasts = ledger.retry_queue.forecast(shown, settings.retry_policy)
         rest = (
             ledger.states.count_by_status(selection, after=shown[-1].key, max_count=LARGEST_COUNT)
             if len(shown) == page.limit
@@ -101,9 +101,9 @@ def inspect(settings: Settings, filters: StateFilters, page: Page, *, as_json: A
     notes = [_count_summary(tally) if any(tally.values()) else filters.count(0, "recorded partition")]
     if any(rest.values()):
         notes += [f"{_describe_count(*rest.values())} more follow; continue with", f"  --after {shown[-1].key}"]
-    rows = [state_fields(state, current[state.key]) | forecasts[state.key].json_fields() for state in shown]
+    rows = [state_fields(state, current[state.key]) | forecast_fields(forecasts[state.key]) for state in shown]
     labelled = [row | {"data": _data_label(current[state.key])} for row, state in zip(rows, shown, strict=True)]
-    remarks = _remarks(shown, dict(describe_forecasts(forecasts, now)))
+    remarks = _remarks(shown, dict(describe_forecasts(forecasts)))
     write_results(rows, [*table_of(labelled, COLUMNS), *remarks], notes, as_json=as_json)
 
 

@@ -32,6 +32,7 @@ NAME_RULES: Mapping[str, tuple[re.Pattern[str], str]] = {
     "run_id": _label(96),
     "validation_id": _label(96),
     "action_id": _label(96),
+    "failure_id": _label(96),
     "schema_version": _label(32),
     "error_class": _identifier(64),
     "label": _label(96),

@@ -235,6 +235,11 @@ def transition_for(status: Status | None, action: Action, *, partition: object) 
     return transition
 
 
+def advice_for(status: Status | None, action: Action) -> str:
+    """What to do instead where the table does not allow this action in this status; empty where it does."""
+    return "" if (status, action) in TRANSITIONS else _ADVICE.get(action, "")
+
+
 def action_for(outcome: Outcome, *, ordinal: int, current_ordinal: int | None) -> Action:
     """The action that a verdict on this run is, given the run that has authority."""
     if outcome is Outcome.REJECTED:

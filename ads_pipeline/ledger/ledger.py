@@ -14,6 +14,7 @@ from ads_pipeline.domain.freshness import DEFAULT_TENANCY, Tenancy
 from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.control_actions import ControlActions
+from ads_pipeline.ledger.control.failed_fetches import FailedFetches
 from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.control.retry_queue import RetryQueue
 from ads_pipeline.ledger.events.event_log import EventLog, new_origin
@@ -56,6 +57,7 @@ class Ledger(LedgerReader):
         self.verdicts = Verdicts(context)
         self.loads = Loads(context)
         self.actions = ControlActions(context, self.retry_queue)
+        self.failed_fetches = FailedFetches(context, self.retry_queue)
 
     @classmethod
     @contextmanager

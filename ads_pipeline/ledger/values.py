@@ -1,7 +1,8 @@
 """The values that callers pass to the ledger and get from it."""
 
+import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import NamedTuple
 
@@ -195,15 +196,22 @@ class VerdictCause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedFetch:
-    """A fetch that produced no run. `wait_until` is the earliest retry that the source allows, if it named one."""
+    """A fetch that produced no run. The id names this attempt, so that a repeated report is recognized.
+
+    `wait_until` is the earliest retry that the source allows, if it named one. Without `failed_at`, the fetch failed
+    when it is recorded.
+    """
 
     key: PartitionKey
     error_class: str
     error_message: str
     wait_until: datetime | None = None
+    failed_at: datetime | None = None
+    failure_id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
     def __post_init__(self) -> None:
         validate_name("error_class", self.error_class)
+        validate_name("failure_id", self.failure_id)
         if not self.error_message:
             raise ValueError(f"{self.key}: a failed fetch needs an error_message")
 
@@ -212,9 +220,9 @@ class FailedFetch:
 class ActionResult:
     """The result of a control action. Refused partitions are unchanged; each error has the reason."""
 
-    changed: tuple[PartitionState, ...]
-    unchanged: tuple[PartitionKey, ...]
-    refused: tuple[PartitionRefused, ...]
+    changed: tuple[PartitionState, ...] = ()
+    unchanged: tuple[PartitionKey, ...] = ()
+    refused: Mapping[PartitionKey, PartitionRefused] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

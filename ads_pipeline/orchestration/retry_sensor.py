@@ -10,13 +10,12 @@ from typing import Final
 import dagster as dg
 
 from ads_pipeline.ledger.control.control_actions import ControlActions
-from ads_pipeline.ledger.control.retry_queue import OpenRequest
 from ads_pipeline.ledger.values import ActionRequest
 from ads_pipeline.ledger.write_context import Clock
 from ads_pipeline.orchestration.partitions import asset_keys, raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.resources import SensorResources
 from ads_pipeline.orchestration.run_requests import build_sensor_result
-from ads_pipeline.pipeline.operator_actions import OperatorActions
+from ads_pipeline.pipeline.retry_scheduling import RetryScheduler
 
 MAX_PARTITIONS_IN_PROGRESS: Final = 2_000  # partitions that this sensor has in unfinished runs
 OPERATOR: Final = "retry policy"
@@ -45,15 +44,15 @@ def build_retry_sensor(
             return dg.SensorResult(
                 skip_reason=EXTERNAL_SOURCE % control_actions.schedule_failures(policy, today=today)
             )
-        actions = OperatorActions(ledger=sensor_resources.ledger, policy=policy, today=today)
+        scheduler = RetryScheduler(ledger=sensor_resources.ledger, policy=policy, source=source, today=today)
         claimed = sensor_resources.ledger.retry_queue.count_claimed(source, today)
         slots = MAX_PARTITIONS_IN_PROGRESS - sum(claimed.values())
-        requeued = actions.requeue_due(control_actions, _build_request(now()), source=source, slots=slots)
+        requeued = scheduler.requeue_due(control_actions, _build_request(now()), slots=slots)
         if requeued.changed:
             context.log.info(
                 "requeued %d failed partitions. First: %s", len(requeued.changed), requeued.changed[0].key
             )
-        reasons = {each.key: _describe(each) for each in actions.next_requests(source=source, slots=slots)}
+        reasons = scheduler.next_runs(slots=slots)
         return build_sensor_result(
             context, partitions, reasons, query_names, [raw_asset_key, warehouse_asset_key], now()
         )
@@ -68,7 +67,3 @@ def _build_request(now: datetime) -> ActionRequest:
         command="sensor retries_due",
         reason=f"the delay of the retry policy ended before {now:%Y-%m-%d %H:%M}Z",
     )
-
-
-def _describe(request: OpenRequest) -> str:
-    return f"{request.kind} {request.action_id} after attempt {request.attempt_no}"

@@ -17,7 +17,7 @@ from ads_pipeline.domain.readability import (
     Expectation,
     find_condition,
 )
-from ads_pipeline.ledger.control.retry_queue import Parking
+from ads_pipeline.ledger.control.retries import Parking
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.state.day_facts import read_day_facts, read_first_days
 from ads_pipeline.ledger.state.restatements import read_restatements

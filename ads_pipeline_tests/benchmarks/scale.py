@@ -28,7 +28,7 @@ from ads_pipeline.domain.retry import Lane, RetryPolicy
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.pipeline.operator_actions import OperatorActions
+from ads_pipeline.pipeline.retry_scheduling import RetryScheduler
 from ads_pipeline.settings import Settings, read_settings
 from ads_pipeline_tests.benchmarks.ratios import Figure, measure_time
 from ads_pipeline_tests.ledger.large_ledgers import FIRST_DAY, KINDS, SOURCE, LedgerShape, fill_ledger
@@ -103,6 +103,8 @@ def _measure_retry_queue(name: str, settings: Settings) -> Iterator[Figure]:
     """Finding due retries of both lanes on the last day, with the default policy and without an age limit."""
     today = FIRST_DAY + timedelta(days=SHAPE.days)
     with Ledger.opened(settings.database_url) as ledger:
+        # The first call schedules all earlier failures.
+        ledger.retry_queue.schedule_failures(settings.retry_policy, today=today)
         for description, policy in {
             "": settings.retry_policy,
             " without an age limit": RetryPolicy(max_age=timedelta(days=9_999)),
@@ -110,22 +112,18 @@ def _measure_retry_queue(name: str, settings: Settings) -> Iterator[Figure]:
 
             def find_due(policy: RetryPolicy = policy) -> list[PartitionKey]:
                 due = (ledger.retry_queue.find_due(policy, lane, source=SOURCE, today=today) for lane in Lane)
-                return [key for keys in due for key in keys]
+                return [retry.key for retries in due for retry in retries]
 
             if not find_due():
                 raise AssertionError("nothing is due, so nothing was measured")
             yield _measure_ms(f"{name}: finding due retries{description}", find_due, DUE_MS)
-        control = OperatorActions(ledger=ledger, policy=settings.retry_policy, today=today)
-        # The first call schedules all earlier failures.
-        ledger.retry_queue.schedule_failures(settings.retry_policy, today=today)
+        scheduler = RetryScheduler(ledger=ledger, policy=settings.retry_policy, source=SOURCE, today=today)
         yield _measure_ms(
             f"{name}: scheduling retries without new failures",
             lambda: _schedule_again(ledger, settings, today),
             DUE_MS,
         )
-        yield _measure_ms(
-            f"{name}: choosing the next requests", lambda: control.next_requests(source=SOURCE, slots=2_000), DUE_MS
-        )
+        yield _measure_ms(f"{name}: choosing the next requests", lambda: scheduler.next_runs(slots=2_000), DUE_MS)
 
 
 def _schedule_again(ledger: Ledger, settings: Settings, today: date) -> None:

@@ -1,10 +1,11 @@
 """Tests `state due`, `state park` and `state release`, and the retry forecasts of `state why` and `state inspect`."""
 
+import re
 from datetime import timedelta
 
 import pytest
 
-from ads_pipeline.cli.explain.forecast import forecast_retries
+from ads_pipeline.cli.explain.forecast import describe_forecast
 from ads_pipeline.domain.retry import Lane, RetryPolicy
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.values import FailedFetch
@@ -67,21 +68,35 @@ def test_failure_is_due_after_its_delay(cli: CommandLine) -> None:
     clock.now = max(each.due_at for each in scheduled.values() if each.due_at) + timedelta(seconds=1)
     with Ledger.opened(ledger_url(cli), clock=clock) as ledger:
         due = ledger.retry_queue.find_due(POLICY, Lane.FRESH, source="google_ads", today=TODAY)
-    assert set(due) == set(FAILED)
+    assert {retry.key for retry in due} == set(FAILED)
 
 
 def test_park_and_release(cli: CommandLine) -> None:
     """Both are logged with their reason; repeating one changes nothing; `audit parked` lists parkings."""
     options = ("--query", "campaign_daily", "--reason", "an unknown field", "--operator", "ada")
-    assert cli.run("state", "park", *options).lines[0] == "parked query campaign_daily"
-    (parked,) = cli.run("audit", "parked", "--json").objects
-    assert (parked["scope"], parked["name"], parked["why"]) == ("query", "campaign_daily", "an unknown field")
+    parked = cli.run("state", "park", *options)
+    assert (parked.code, parked.lines[-2]) == (0, "park: 1 query changed")
+    (listed,) = cli.run("audit", "parked", "--json").objects
+    assert (listed["scope"], listed["name"], listed["why"]) == ("query", "campaign_daily", "an unknown field")
     before = read_all_rows(cli)
-    assert cli.run("state", "park", *options).lines[0].startswith("nothing to park: query campaign_daily since")
+    again = cli.run("state", "park", *options)
+    assert (again.code, again.lines[0]) == (3, "nothing to park")
+    reason = "parked_by_operator: an unknown field"
+    assert re.search(
+        rf"skipped: query campaign_daily: already parked since 20.+Z: {reason}", " ".join(again.out.split())
+    )
     assert read_all_rows(cli) == before
     assert "parked        query campaign_daily since" in cli.run("state", "why", str(FAILED[0])).out
-    assert cli.run("state", "release", *options).lines[0] == "released query campaign_daily"
-    assert cli.run("state", "release", *options).lines == ["nothing to release: query campaign_daily is not parked"]
+    dry = cli.run("state", "release", *options, "--dry-run", "--json")
+    assert [(each["name"], each["now"], each["result"]) for each in dry.objects] == [
+        ("campaign_daily", "parked", "planned")
+    ]
+    assert cli.run("state", "release", *options).lines[-2] == "release: 1 query changed"
+    released = cli.run("state", "release", *options)
+    assert (released.code, released.lines) == (
+        3,
+        ["nothing to release", "skipped: query campaign_daily: not parked"],
+    )
     assert cli.run("audit", "parked").lines == ["0 parked"]
     actions = cli.run("audit", "actions", "--json").objects
     assert [(each["action"], each["operator"], each["filters"]) for each in actions[:2]] == [
@@ -96,8 +111,8 @@ def test_parked_query_that_is_undefined_can_be_released(cli: CommandLine) -> Non
         key=recent_key(7, "old_query"), error_class="unrecognized_field", error_message="no such field"
     )
     with open_ledger(cli) as ledger:
-        ledger.actions.record_failed_fetches([failed], POLICY, today=TODAY)
-    assert cli.run("state", "release", "--query", "old_query", *REASON).lines[0] == "released query old_query"
+        ledger.failed_fetches.record([failed], POLICY)
+    assert cli.run("state", "release", "--query", "old_query", *REASON).lines[-2] == "release: 1 query changed"
 
 
 @pytest.mark.parametrize("options", [(), ("--customer", "101", "--query", "campaign_daily")])
@@ -129,7 +144,7 @@ def test_why_shows_the_next_retry(cli: CommandLine) -> None:
     (fields,) = cli.run("state", "why", str(FAILED[0]), "--json").objects
     assert (fields["requested"], fields["next_retry_at"]) == ("retry", fields["requested_at"])
     assert fields["requested_by_action"] == fields["actions"][-1]["action_id"]
-    assert "it is requested (retry), see ads-pipeline state due" in fields["next"][-1]
+    assert "it is requested (retry), ads-pipeline state due lists it" in fields["next"][-1]
 
 
 def test_claimed_partition_is_not_due(cli: CommandLine) -> None:
@@ -171,10 +186,11 @@ def test_failed_fetch_delays_a_request(cli: CommandLine) -> None:
     cli.run("state", "retry", str(FAILED[0]), *REASON)
     failed = FailedFetch(key=FAILED[0], error_class="fetch_failed", error_message="no answer")
     with open_ledger(cli) as ledger:
-        (retry,) = ledger.actions.record_failed_fetches([failed], POLICY, today=TODAY)
+        (retry,) = ledger.failed_fetches.record([failed], POLICY).values()
+        assert retry is not None
         state = ledger.states.get(FAILED[0])
-        forecast = forecast_retries(ledger, [state], POLICY, now=retry.failed_at)[FAILED[0]]
+        forecast = ledger.retry_queue.forecast([state], POLICY)[FAILED[0]]
     assert forecast.request is not None
     assert forecast.next_at == retry.due_at
-    assert forecast.describe(retry.failed_at)["next retry"].endswith("(fetch_failed: failure 2 of 6)")
+    assert describe_forecast(forecast)["next retry"].endswith("(fetch_failed: failure 2 of 6)")
     assert cli.run("state", "due").lines == ["nothing is due"]

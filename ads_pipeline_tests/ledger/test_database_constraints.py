@@ -1,6 +1,6 @@
 """The constraints and triggers of the database, tested with plain SQL."""
 
-from datetime import date, timedelta
+from datetime import timedelta
 
 import pytest
 import sqlalchemy as sa
@@ -10,6 +10,7 @@ from ads_pipeline.domain.transitions import Action
 from ads_pipeline.errors import LedgerRefused, LedgerUnavailable
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.control_actions import ControlActions
+from ads_pipeline.ledger.control.failed_fetches import FailedFetches
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.tables import metadata
@@ -200,6 +201,7 @@ def test_reader_cannot_write(filled_ledger: Ledger, url: str) -> None:
             "verdicts",
             "loads",
             "actions",
+            "failed_fetches",
         }
     read_only_engine = database.open_engine(url, read_only=True)
     for statement in (insert_sql(), update_sql("status = 'pending'"), "DELETE FROM warehouse_pointer"):
@@ -214,7 +216,13 @@ def test_reader_cannot_write(filled_ledger: Ledger, url: str) -> None:
 def test_control_actions_cannot_record_verdicts() -> None:
     """ControlActions has no method that records a verdict, registers a run or moves a pointer."""
     methods = {name for name in dir(ControlActions) if not name.startswith("_")}
-    assert methods == {"execute", "record_failed_fetches", "schedule_failures", "park", "release"}
+    assert methods == {"execute", "schedule_failures", "park", "release"}
+
+
+@pytest.mark.invariant("S12")
+def test_extractors_can_only_record_failed_fetches() -> None:
+    """FailedFetches has one method, which changes no state."""
+    assert {name for name in dir(FailedFetches) if not name.startswith("_")} == {"record"}
 
 
 @pytest.mark.invariant("S12")
@@ -426,6 +434,6 @@ def test_replace_by_another_unique_key_is_refused(filled_ledger: Ledger, backdoo
 def _fill_other_logs(ledger: Ledger, url: str) -> None:
     """Add a failed fetch, a lease and a claim. The publication in `filled_ledger` is a finished attempt."""
     failure = FailedFetch(key=key("5"), error_class="transport", error_message="reset")
-    ledger.actions.record_failed_fetches([failure], RetryPolicy(), today=date(2026, 2, 2))
+    ledger.failed_fetches.record([failure], RetryPolicy())
     with open_lease(url, "engine-1", duration=timedelta(minutes=5)) as lease:
         lease.claim([key("5")])

@@ -5,11 +5,14 @@ from typing import Any
 
 import pytest
 
-from ads_pipeline.domain.partition import Run
+from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.domain.transitions import Action, Effect, Status
 from ads_pipeline.ledger.values import ActionRequest
-from ads_pipeline.pipeline.demote_and_restore import SUPERSEDED, demote, find_earlier_accepted, restore
+from ads_pipeline.pipeline.action_preview import Preview
+from ads_pipeline.pipeline.demote_and_restore import SUPERSEDED, demote, restore
 from ads_pipeline.pipeline.loading import Loader
+from ads_pipeline.pipeline.operator_actions import RESTORE, Result, ResultRow
 from ads_pipeline_tests.ledger.builders import action_request
 from ads_pipeline_tests.pipeline.builders import (
     LocalDeployment,
@@ -26,14 +29,24 @@ def override_request(action_id: str = "act-1") -> ActionRequest:
     return ActionRequest(action_id=action_id, operator="ada", command="state demote", reason="wrong account")
 
 
+def done(key: PartitionKey) -> ResultRow:
+    return ResultRow(target=key, result=Result.DONE)
+
+
+def find_earlier_run(deployment: LocalDeployment) -> Run | None:
+    """The run that a restore would publish again."""
+    preview = Preview(ledger=deployment.ledger, policy=RetryPolicy(), action=RESTORE)
+    return next((row.run for row in preview.plan([key(1)]).changes), None)
+
+
 @pytest.mark.invariant("W3", "W4", "S16")
 def test_demoted_run_is_hidden_from_every_reader(deployment_on_each_database: LocalDeployment) -> None:
     """Other partitions stay visible, the verdict counts as an attempt, and the action is logged once."""
     deployment = deployment_on_each_database
     bad, good = seal_run(deployment, key(1)), seal_run(deployment, key(2))
     deployment.pipeline.judge_and_load([bad, good])
-    result = demote(deployment.pipeline, [bad], override_request())
-    assert ([each.effect for each in result.recorded], result.refusals) == ([Effect.DEMOTED], {})
+    assert demote(deployment.pipeline, [bad], override_request()) == [done(bad.key)]
+    assert deployment.ledger.runs.attempts(bad.key)[-1].effect is Effect.DEMOTED
     assert visible_runs(deployment) == {good.key: "r1"}
     assert set(read_with_duckdb(deployment.home / "warehouse")) == {good.key}
     state = deployment.ledger.states.get(bad.key)
@@ -42,8 +55,8 @@ def test_demoted_run_is_hidden_from_every_reader(deployment_on_each_database: Lo
     (logged,) = deployment.ledger.audit.of_partition(bad.key)
     assert (logged.action, logged.reason, logged.status_before) == ("demote", "wrong account", Status.SUCCESS)
     assert deployment.differences() == []
-    again = demote(deployment.pipeline, [bad], override_request())
-    assert [each.redelivered for each in again.recorded] == [True]
+    assert demote(deployment.pipeline, [bad], override_request()) == [done(bad.key)]
+    assert len(deployment.ledger.runs.attempts(bad.key)) == 2
     assert len(deployment.ledger.audit.of_partition(bad.key)) == 1
     assert deployment.ledger.states.get(bad.key) == state
 
@@ -84,10 +97,10 @@ def test_restore_publishes_the_earlier_accepted_run(deployment_on_each_database:
     deployment.pipeline.judge_and_load([second])
     deployment.pipeline.validation.judge([third])
     deployment.pipeline.judge_and_load([last])
-    state = deployment.ledger.states.get(key(1))
-    assert find_earlier_accepted(deployment.ledger.runs, state) == second
+    assert find_earlier_run(deployment) == second
     result = restore(deployment.pipeline, deployment.ledger.states, [second], override_request("restore-1"))
-    assert ([each.effect for each in result.recorded], result.problems) == ([Effect.PROMOTED], {})
+    assert result == [done(key(1))]
+    assert deployment.ledger.runs.attempts(key(1))[-1].effect is Effect.PROMOTED
     assert visible_runs(deployment) == {key(1): "r2"}
     state = deployment.ledger.states.get(key(1))
     assert (state.status, state.current_run_id, state.record_count) == (Status.SUCCESS, "r2", 2)
@@ -95,7 +108,7 @@ def test_restore_publishes_the_earlier_accepted_run(deployment_on_each_database:
     assert deployment.differences() == []
     deployment.pipeline.judge_and_load([last])  # known verdict: nothing is published
     assert visible_runs(deployment) == {key(1): "r2"}
-    assert find_earlier_accepted(deployment.ledger.runs, state) == first
+    assert find_earlier_run(deployment) == first
 
 
 def test_run_that_is_rejected_now_is_not_restored(deployment: LocalDeployment) -> None:
@@ -106,12 +119,14 @@ def test_run_that_is_rejected_now_is_not_restored(deployment: LocalDeployment) -
     corrupt_payload(deployment, first)
     before = deployment.ledger.states.get(key(1))
     result = restore(deployment.pipeline, deployment.ledger.states, [first], override_request("restore-1"))
-    assert "the validator rejects it now" in result.problems[key(1)]
+    (row,) = result
+    assert (row.target, row.result) == (key(1), Result.REMAINING)
+    assert str(row.why).startswith("the validator rejects it now: ")
     assert (deployment.ledger.states.get(key(1)), visible_runs(deployment)) == (before, {key(1): "r2"})
     assert deployment.ledger.audit.of_partition(key(1)) == []
     missing = Run(key=key(2), run_id="r1")
     result = restore(deployment.pipeline, deployment.ledger.states, [missing], override_request("restore-2"))
-    assert list(result.problems) == [key(2)]
+    assert [(row.target, row.result) for row in result] == [(key(2), Result.REMAINING)]
 
 
 @pytest.mark.parametrize("cause", ["demote", "withdraw"])
@@ -125,7 +140,7 @@ def test_demoted_or_withdrawn_run_can_be_restored_by_name(deployment: LocalDeplo
     else:
         deployment.ledger.actions.execute(Action.WITHDRAW, [key(1)], action_request())
     assert visible_runs(deployment) == {}
-    found = find_earlier_accepted(deployment.ledger.runs, deployment.ledger.states.get(key(1)))
+    found = find_earlier_run(deployment)
     assert found == (first if cause == "demote" else second)
     restore(deployment.pipeline, deployment.ledger.states, [second], override_request("restore-1"))
     assert visible_runs(deployment) == {key(1): "r2"}
@@ -150,6 +165,6 @@ def test_newer_run_accepted_meanwhile_stays_current(
     )
     first = Run(key=key(1), run_id="r1")
     result = restore(pipeline, deployment.ledger.states, [first], override_request("restore-1"))
-    assert (result.recorded, result.problems) == ([], {key(1): SUPERSEDED})
+    assert result == [ResultRow(target=key(1), result=Result.REMAINING, why=SUPERSEDED)]
     assert visible_runs(deployment) == {key(1): "r3"}
     assert deployment.differences() == []

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.readability import CONDITIONS, Condition
 from ads_pipeline.domain.transitions import Action
-from ads_pipeline.ledger.control.retry_queue import Parking
+from ads_pipeline.ledger.control.retries import Parking
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.report.content import LETTERS, QueryContent, ReportContent, ReportReader
 from ads_pipeline_tests.ledger.builders import (

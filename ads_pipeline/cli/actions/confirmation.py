@@ -1,150 +1,149 @@
-"""Shows what an action will change, asks for confirmation, and reports the outcome.
-
-Every action on partitions uses it. `arguments` selects the partitions.
-"""
+"""Shows the plan of an action, asks for confirmation, and reports the results. Every action uses it."""
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Final
 
 import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from ads_pipeline.cli.actions.arguments import ActionArguments
-from ads_pipeline.cli.output import cell, count_of, key_cells, partition_table, write_results
-from ads_pipeline.cli.states import COLOURS
+from ads_pipeline.cli.output import PARTITION_COLUMNS, STATUS_STYLES, Column, cell, count_of, table_of, write_results
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.errors import BadCommand
+from ads_pipeline.ledger.control.retries import Parking
+from ads_pipeline.pipeline.operator_actions import LeftOut, Plan, PlanRow, Report, Result, ResultRow, Target
 from ads_pipeline.quoting import printable
 
 CHANGES_WITHOUT_CONFIRMATION: Final = 20  # also the number of changes that a preview lists
-SKIP_REASONS_SHOWN: Final = 10
+REASONS_SHOWN: Final = 10
 PARTIAL_EXIT_CODE: Final = 2
+NOTHING_EXIT_CODE: Final = 3
+NOW_AND_BECOMES: Final = (Column("now", "now", wrap=True), Column("becomes", "becomes", wrap=True))
+PARKING_COLUMNS: Final = (Column("what", "scope"), Column("name", "name", wrap=True))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedChange:
-    """The current and the future description of a partition that an action will change."""
-
-    key: PartitionKey
-    status: Status
-    now: str
-    becomes: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActionPlan:
-    """The changes an action will make, and why it skips other selected partitions."""
-
-    verb: str
-    changes: Sequence[PlannedChange]
-    skipped: Mapping[PartitionKey, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActionReport:
-    """The outcome of a plan.
-
-    `remaining` partitions were planned and not changed, `unfinished` ones are changed in part; each has its reason.
-    """
-
-    action_id: str
-    changed: Sequence[PartitionKey]
-    unchanged: Sequence[PartitionKey] = ()
-    remaining: Mapping[PartitionKey, str] = field(default_factory=dict)
-    unfinished: Mapping[PartitionKey, str] = field(default_factory=dict)
-
-
-def confirm(plan: ActionPlan, arguments: ActionArguments) -> bool:
+def confirm(
+    plan: Plan, selected: object, *, warnings: Sequence[str], dry_run: bool, yes: bool, as_json: bool
+) -> bool:
     """Show the plan and return whether to execute it: not on a dry run, and not when there is nothing to change.
 
     Answering "no" aborts the command. Raises BadCommand when confirmation is needed and no terminal is attached.
     """
-    must_ask = not (arguments.yes or arguments.dry_run) and len(plan.changes) > CHANGES_WITHOUT_CONFIRMATION
+    changes = count_of(len(plan.changes), _noun(plan))
+    needs_question = bool(plan.changes) and (len(plan.changes) > CHANGES_WITHOUT_CONFIRMATION or bool(warnings))
+    must_ask = needs_question and not (yes or dry_run)
     if must_ask and not is_interactive():
-        raise BadCommand(
-            f"{count_of(len(plan.changes), 'partition')} would change, and there is no terminal to ask for "
-            "confirmation; --dry-run shows them, --yes changes them"
-        )
-    will_execute = bool(plan.changes) and not arguments.dry_run
-    lines = () if will_execute else _json_lines(plan, None)
-    write_results(lines, _preview_blocks(plan), _notes(plan, arguments), as_json=arguments.as_json, wrap_notes=True)
+        causes = [*warnings, f"{changes} would change, and there is no terminal to ask for confirmation"]
+        raise BadCommand("; ".join([*causes, "--dry-run shows them, --yes changes them"]))
+    will_execute = bool(plan.changes) and not dry_run
+    notes = [*_notes(plan, selected), *warnings, *(["nothing was changed"] if dry_run else [])]
+    write_results(
+        () if will_execute else _json_lines(plan, None), _blocks(plan), notes, as_json=as_json, wrap_notes=True
+    )
     if must_ask:
-        typer.confirm(f"{plan.verb} {count_of(len(plan.changes), 'partition')}?", abort=True, err=True)
+        typer.confirm(f"{plan.action.name} {changes}?", abort=True, err=True)
     return will_execute
 
 
-def report_outcome(plan: ActionPlan, report: ActionReport, arguments: ActionArguments) -> int:
-    """Print the outcome, ending with the remaining partitions as arguments. Returns the exit code."""
-    for label, reasons in (("remaining", report.remaining), ("unfinished", report.unfinished)):
-        for key, reason in reasons.items():
-            print(printable(f"{label}: {key}: {reason}"), file=sys.stderr)  # noqa: T201 - for people
-    counts = [f"{plan.verb}: {count_of(len(report.changed), 'partition')} changed"]
-    counts += [f"{len(report.unchanged):,} already as requested"] if report.unchanged else []
-    counts += [f"{len(report.remaining):,} remaining"] if report.remaining else []
-    lines = [", ".join(counts), f"action {report.action_id}"]
-    if report.remaining:
-        lines += ["remaining, to preview again:", *_as_arguments(report.remaining)]
-    write_results(_json_lines(plan, report), (), lines, as_json=arguments.as_json)
-    return PARTIAL_EXIT_CODE if report.remaining or report.unfinished else 0
+def write_report(plan: Plan, report: Report, *, as_json: bool) -> int:
+    """Print the results, ending with the remaining partitions as arguments. Returns the exit code."""
+    open_rows = [row for row in report.rows if row.result in {Result.REMAINING, Result.UNFINISHED}]
+    for row in open_rows:
+        print(f"{row.result}: {printable(f'{_name(row.target)}: {row.why}')}", file=sys.stderr)  # noqa: T201 - for people
+    changed = report.targets(Result.DONE, Result.UNFINISHED)
+    unchanged, remaining = report.targets(Result.UNCHANGED), report.targets(Result.REMAINING)
+    counts = [f"{plan.action.name}: {count_of(len(changed), _noun(plan))} changed"]
+    counts += [f"{len(unchanged):,} already as requested"] if unchanged else []
+    counts += [f"{len(remaining):,} remaining"] if remaining else []
+    notes = [", ".join(counts), f"action {report.action_id}"]
+    if remaining:
+        notes += ["remaining, to preview again:", *_as_arguments(remaining)]
+    write_results(_json_lines(plan, report), (), notes, as_json=as_json)
+    return PARTIAL_EXIT_CODE if open_rows else 0
 
 
 def is_interactive() -> bool:
     return sys.stdin.isatty()
 
 
-def _notes(plan: ActionPlan, arguments: ActionArguments) -> Iterator[str]:
+def _noun(plan: Plan) -> str:
+    for row in (*plan.changes, *plan.skipped):
+        if isinstance(row.target, Parking):
+            return "account" if row.target.scope == "customer" else row.target.scope
+    return "partition"
+
+
+def _notes(plan: Plan, selected: object) -> Iterator[str]:
+    """How much changes, and what is left out: each reason with its number and the first example."""
     if plan.changes:
-        counts = Counter(change.status for change in plan.changes)
-        parts = ", ".join(f"{counts[status]:,} {status}" for status in COLOURS if counts[status])
-        yield f"{count_of(len(plan.changes), 'partition')} to {plan.verb}: {parts}"
+        yield f"{count_of(len(plan.changes), _noun(plan))} to {plan.action.name}{_status_counts(plan.changes)}"
     else:
-        yield f"nothing to {plan.verb}"
-    keys_by_reason: dict[str, list[PartitionKey]] = {}
-    for key, reason in plan.skipped.items():
-        keys_by_reason.setdefault(reason, []).append(key)
-    most_common = sorted(keys_by_reason.items(), key=lambda item: -len(item[1]))
-    for reason, keys in most_common[:SKIP_REASONS_SHOWN]:
-        example = str(keys[0]) if len(keys) == 1 else f"{len(keys):,} partitions, such as {keys[0]}"
-        yield f"skipped: {example}: {reason}"
-    if len(most_common) > SKIP_REASONS_SHOWN:
-        yield f"skipped: more, for {len(most_common) - SKIP_REASONS_SHOWN:,} other reasons"
-    if arguments.dry_run:
-        yield "nothing was changed"
+        yield f"nothing to {plan.action.name}"
+        if not plan.left_out:
+            yield f"no recorded partition matches {selected}" if str(selected) else "the ledger records no partition"
+    for each in plan.left_out[:REASONS_SHOWN]:
+        yield f"skipped: {_example(each)}: {each.reason}"
+    if len(plan.left_out) > REASONS_SHOWN:
+        yield f"skipped: more, for {len(plan.left_out) - REASONS_SHOWN:,} other reasons"
 
 
-def _preview_blocks(plan: ActionPlan) -> Iterator[RenderableType]:
-    table = partition_table(now="fold", becomes="fold")
-    for change in plan.changes[:CHANGES_WITHOUT_CONFIRMATION]:
-        table.add_row(*key_cells(change.key), cell(change.now, style=COLOURS[change.status]), cell(change.becomes))
-    if plan.changes:
-        yield table
-        if len(plan.changes) > CHANGES_WITHOUT_CONFIRMATION:
-            yield cell(f"and {len(plan.changes) - CHANGES_WITHOUT_CONFIRMATION:,} more")
-        yield Text("")
+def _status_counts(changes: Sequence[PlanRow]) -> str:
+    counts = Counter(row.state.status for row in changes if row.state)
+    parts = ", ".join(f"{counts[status]:,} {status}" for status in Status if counts[status])
+    return parts and f": {parts}"
 
 
-def _json_lines(plan: ActionPlan, report: ActionReport | None) -> Iterator[dict[str, object]]:
-    """One object per selected partition, with its result."""
-    results: dict[PartitionKey, str] = {}
-    if report is not None:
-        results = dict.fromkeys(report.changed, "done") | dict.fromkeys(report.unchanged, "unchanged")
-        results |= dict.fromkeys(report.remaining, "remaining")
-    action_id, reasons = (None, {}) if report is None else (report.action_id, report.remaining)
-    action = {"action": plan.verb, "action_id": action_id}
-    for change in plan.changes:
-        result = {"now": change.now, "becomes": change.becomes, "result": results.get(change.key, "planned")}
-        yield asdict(change.key) | action | result | {"why": reasons.get(change.key)}
-    for key, reason in plan.skipped.items():
-        yield asdict(key) | action | {"now": None, "becomes": None, "result": "skipped", "why": reason}
+def _example(left_out: LeftOut) -> str:
+    if left_out.count == 1:
+        return _name(left_out.example)
+    number = f"more than {left_out.count:,}" if left_out.is_least else f"{left_out.count:,}"
+    return f"{number} partitions, such as {_name(left_out.example)}"
 
 
-def _as_arguments(keys: Iterable[PartitionKey]) -> Iterator[str]:
+def _name(target: Target) -> str:
+    return str(target) if isinstance(target, PartitionKey) else target.target
+
+
+def _blocks(plan: Plan) -> Iterator[RenderableType]:
+    shown = plan.changes[:CHANGES_WITHOUT_CONFIRMATION]
+    columns = PARTITION_COLUMNS if plan.action.statuses else PARKING_COLUMNS
+    rows = [_target_fields(row.target) | {"now": _now_cell(row), "becomes": row.becomes} for row in shown]
+    table = table_of(rows, (*columns, *NOW_AND_BECOMES))
+    yield from table[:1]
+    if len(plan.changes) > len(shown):
+        yield cell(f"and {len(plan.changes) - len(shown):,} more")
+    yield from table[1:]
+
+
+def _now_cell(row: PlanRow) -> Text:
+    return cell(row.now, style=STATUS_STYLES.get(row.state.status, "") if row.state else "")
+
+
+def _json_lines(plan: Plan, report: Report | None) -> Iterator[Mapping[str, object]]:
+    """One object per selected target, with its result."""
+    results: dict[Target, ResultRow] = {row.target: row for row in report.rows} if report else {}
+    action = {"action": plan.action.name, "action_id": report and report.action_id}
+    for row in plan.changes:
+        found = results.get(row.target)
+        result = {"result": found.result if found else "planned", "why": found and found.why}
+        yield _target_fields(row.target) | action | {"now": row.now, "becomes": row.becomes} | result
+    for row in plan.skipped:
+        result = {"result": "skipped", "why": row.why_skipped}
+        yield _target_fields(row.target) | action | {"now": None, "becomes": None} | result
+
+
+def _target_fields(target: Target) -> dict[str, Any]:
+    if isinstance(target, PartitionKey):
+        return asdict(target)
+    return {"source": target.source, "scope": target.scope, "name": target.name}
+
+
+def _as_arguments(targets: Sequence[Target]) -> Iterator[str]:
     """One partition per line, joined by backslashes so that a shell reads them as one command."""
-    *others, last = map(str, keys)
-    yield from (f"  {key} \\" for key in others)
+    *others, last = map(_name, targets)
+    yield from (f"  {target} \\" for target in others)
     yield f"  {last}"

@@ -15,8 +15,10 @@ class PartitionFacts:
 
     `status` is None for a partition without a state row. `unjudged_run_id` is the newest run without a verdict, if
     its verdict would still count. `rejected_run_id` is the newest run, if it was rejected. `last_action` describes
-    the control action that set the status. `parked_option` is the option that names the parked account or query to
-    `state release`. `no_asset_reason` is why Dagster has no asset partition for it.
+    the control action that set the status. `retry_due`: the next retry is due now. `parked_option` is the option
+    that names the parked account or query to `state release`. `new_customer` is a note on a customer without any
+    partition. `no_asset_reason` is why Dagster has no asset partition
+    for it.
     """
 
     query_name: str
@@ -32,11 +34,13 @@ class PartitionFacts:
     stale_reasons: tuple[StaleReason, ...] = ()
     last_action: str | None = None
     no_asset_reason: str | None = None
+    new_customer: str | None = None
     outside_sensor_window: bool = False
     terminal: bool = False
     parked_option: str | None = None
     demoted: bool = False
     next_retry: str | None = None
+    retry_due: bool = False
     request_kind: str | None = None
 
 
@@ -53,7 +57,7 @@ def next_steps(facts: PartitionFacts) -> tuple[str, ...]:
         case Status.FAILED:
             return (_advise_judging(facts),) if facts.unjudged_run_id else _advise_on_failure(facts)
     step = _advise_judging(facts) if facts.unjudged_run_id else _advise_on_pending(facts)
-    return (step,) if facts.last_action is None else (facts.last_action, step)
+    return tuple(line for line in (facts.last_action, facts.new_customer, step) if line)
 
 
 def _advise_on_failure(facts: PartitionFacts) -> tuple[str, ...]:
@@ -66,8 +70,12 @@ def _advise_on_failure(facts: PartitionFacts) -> tuple[str, ...]:
     if facts.demoted:
         restore = f"ads-pipeline state restore {facts.partition} --reason TEXT"
         return (f"restore an earlier run: {restore}", f"or fetch it again: {retry}")
+    if facts.next_retry and facts.retry_due:
+        due = f"its retry is due since {facts.next_retry}: fetch the day"
+        return (f"{due} and seal a run under a new run_id; ads-pipeline state due lists it",)
     if facts.next_retry:
-        return (f"wait for the retry, due at {facts.next_retry}; or retry now: {retry}", f"or {seal}")
+        later = f"from {facts.next_retry} on, ads-pipeline state due lists it for extractors"
+        return (f"{later}; to retry now: {retry}", f"or {seal}")
     return (f"fix the cause shown above, then: {retry}", f"or {seal}")
 
 
@@ -85,7 +93,9 @@ def _advise_on_pending(facts: PartitionFacts) -> str:
 
 
 def _advise_sealing(facts: PartitionFacts) -> str:
-    return f"seal a run under a new run_id; it is requested ({facts.request_kind}), see ads-pipeline state due"
+    is_later = facts.next_retry and not facts.retry_due
+    when = f"its next fetch is due at {facts.next_retry}" if is_later else "ads-pipeline state due lists it"
+    return f"seal a run under a new run_id; it is requested ({facts.request_kind}), {when}"
 
 
 def _advise_judging(facts: PartitionFacts) -> str:

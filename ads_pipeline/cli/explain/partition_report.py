@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from ads_pipeline.cli.explain.advice import PartitionFacts
-from ads_pipeline.cli.explain.forecast import RetryForecast, forecast_retries
 from ads_pipeline.cli.output import format_instant
 from ads_pipeline.cli.parsing import open_ledger
 from ads_pipeline.domain.freshness import AttemptOutcome
@@ -17,9 +16,12 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.retry import ErrorPolicy, Parked
 from ads_pipeline.domain.run_events import LoggedEvent
 from ads_pipeline.domain.transitions import Outcome, PartitionState, RegisteredRun, Status
+from ads_pipeline.ledger.control.retries import RetryForecast
+from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.values import Attempt, PartitionAction, Pointer, PublicationStatus
 from ads_pipeline.pipeline.gaps import Gap, find_gap
 from ads_pipeline.pipeline.staleness import AssetStatus, PartitionStaleness, StalenessCalculator
+from ads_pipeline.quoting import suggest
 from ads_pipeline.raw.discovery import DamagedRun
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import Seal
@@ -44,6 +46,7 @@ class PartitionReport:
     events: Sequence[LoggedEvent]
     sealed: Mapping[str, Seal | DamagedRun] | None
     no_asset_reason: str | None
+    new_customer: str | None
     now: datetime
 
     @property
@@ -59,6 +62,11 @@ class PartitionReport:
     def pointer(self) -> Pointer | None:
         """The pointer, if it shows a run to readers."""
         return self.publication.pointer if self.publication and self.publication.is_published else None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the ledger or the raw folder holds anything of the partition."""
+        return bool(self.publication or self.registered or self.sealed or self.events or self.actions)
 
     @property
     def is_safe(self) -> bool:
@@ -87,18 +95,20 @@ class PartitionReport:
             load_failed=_has_failed(self.staleness.warehouse, state.current_run_id),
             stale_reasons=self.staleness.raw.reasons,
             last_action=_describe_last_action(self),
-            terminal=forecast.terminal is not None or forecast.marked,
+            terminal=forecast.marked or (forecast.terminal is not None and state.status is Status.FAILED),
             parked_option=next((f"--{parking.scope} {parking.name}" for parking in forecast.parkings), None),
             demoted=isinstance(forecast.decision, Parked) and forecast.decision.scope is ErrorPolicy.HOLD,
             next_retry=format_instant(forecast.next_at) if forecast.next_at else None,
+            retry_due=forecast.is_due,
             request_kind=forecast.request.kind if forecast.request else None,
             no_asset_reason=self.no_asset_reason,
+            new_customer=self.new_customer,
             outside_sensor_window=self.key.logical_date < self.now.date() - SENSOR_WINDOW,
         )
 
 
 def gather_report(settings: Settings, key: PartitionKey) -> PartitionReport:
-    now = datetime.now(UTC)
+    now, sealed = datetime.now(UTC), _find_sealed_runs(settings, key)
     with open_ledger(settings) as ledger:
         calculator = StalenessCalculator(settings.freshness_policies, ledger.statuses.get_code_versions(key.source))
         publication = ledger.publications.get(key)
@@ -110,10 +120,11 @@ def gather_report(settings: Settings, key: PartitionKey) -> PartitionReport:
             attempts=ledger.runs.attempts(key),
             actions=ledger.audit.of_partition(key),
             staleness=calculator.calculate(ledger.statuses, [key], now=now)[key],
-            forecast=forecast_retries(ledger, [state], settings.retry_policy, now=now)[key],
+            forecast=ledger.retry_queue.forecast([state], settings.retry_policy)[key],
             events=ledger.events.find_step_events(str(key), EVENTS_SHOWN),
-            sealed=_find_sealed_runs(settings, key),
+            sealed=sealed,
             no_asset_reason=_find_no_asset_reason(settings, key),
+            new_customer=None if publication or sealed else _find_new_customer(ledger, key),
             now=now,
         )
 
@@ -128,6 +139,14 @@ def _find_sealed_runs(settings: Settings, key: PartitionKey) -> dict[str, Seal |
 def _run_name(sealed: Seal | DamagedRun) -> str:
     path = sealed.path if isinstance(sealed, DamagedRun) else sealed.run.path
     return path.rpartition("/")[2] if sealed.run is None else sealed.run.run_id
+
+
+def _find_new_customer(ledger: LedgerReader, key: PartitionKey) -> str | None:
+    """A note on a customer without any partition, because the id may be misspelt."""
+    known = ledger.states.customers(key.source)
+    if key.customer_id in known:
+        return None
+    return f"the ledger records no partition of customer {key.customer_id}; {suggest(key.customer_id, known)}"
 
 
 def _find_no_asset_reason(settings: Settings, key: PartitionKey) -> str | None:

@@ -11,8 +11,10 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from ads_pipeline.cli.actions.selection import require_possible
 from ads_pipeline.cli.event_tables import event_to_json, format_event_data, shorten_names
 from ads_pipeline.cli.explain.advice import next_steps
+from ads_pipeline.cli.explain.forecast import describe_forecast, forecast_fields
 from ads_pipeline.cli.explain.partition_report import PartitionReport, gather_report
 from ads_pipeline.cli.output import (
     OutputConsole,
@@ -36,8 +38,14 @@ from ads_pipeline.settings import Settings
 
 
 def print_report(settings: Settings, word: str, *, as_json: bool) -> None:
-    """Print the report of a partition; for one without a state row, "not recorded" and any sealed runs."""
-    report = gather_report(settings, parse_partition(word, settings))
+    """Print the report of a partition; for one without a state row, "not recorded" and any sealed runs.
+
+    Raises BadName for a partition of which nothing is known and that cannot exist.
+    """
+    key = parse_partition(word, settings)
+    report = gather_report(settings, key)
+    if not report.is_known:
+        require_possible(key, settings)
     if as_json:
         write_json([_json_fields(report)])
     else:
@@ -92,7 +100,7 @@ def _summary(report: PartitionReport) -> Table:
         "raw asset": cell(_describe_asset(report.staleness.raw)),
         "warehouse": cell(_describe_asset(report.staleness.warehouse)),
         "in Dagster": cell(report.no_asset_reason and f"no asset: {report.no_asset_reason}"),
-        **{label: cell(text) for label, text in report.forecast.describe(report.now).items()},
+        **{label: cell(text) for label, text in describe_forecast(report.forecast).items()},
     }.items():
         if text:
             table.add_row(label, text)
@@ -194,7 +202,7 @@ def _json_fields(report: PartitionReport) -> dict[str, Any]:
     gap, pointer = report.gap, report.pointer
     return (
         state_fields(report.state, report.staleness)
-        | report.forecast.json_fields()
+        | forecast_fields(report.forecast)
         | {
             "recorded": report.publication is not None,
             "safe": report.is_safe,

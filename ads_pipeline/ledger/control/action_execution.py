@@ -162,7 +162,6 @@ def _read_earlier_result(
     return ActionResult(
         changed=tuple(states[key] for key in keys if key in changed),
         unchanged=tuple(key for key in keys if key not in changed),
-        refused=(),
     )
 
 
@@ -186,19 +185,19 @@ def _decide(
 ) -> ActionResult:
     changed: list[PartitionState] = []
     unchanged: list[PartitionKey] = []
-    refused: list[PartitionRefused] = []
+    refused: dict[PartitionKey, PartitionRefused] = {}
     for before in states:
         key = before.key
         try:
             after = _apply(action, before, expected.get(key, before), is_recorded=key in recorded, now=now)
         except PartitionRefused as error:
-            refused.append(error)
+            refused[key] = error
         else:
             if after is None:
                 unchanged.append(key)
             else:
                 changed.append(after)
-    return ActionResult(changed=tuple(changed), unchanged=tuple(unchanged), refused=tuple(refused))
+    return ActionResult(changed=tuple(changed), unchanged=tuple(unchanged), refused=refused)
 
 
 def _apply(

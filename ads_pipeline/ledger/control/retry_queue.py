@@ -6,8 +6,8 @@ Scheduling changes no state; `ControlActions` requeues the partitions that are d
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from datetime import date, datetime, timedelta
+from dataclasses import fields, replace
+from datetime import date, datetime
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
@@ -24,9 +24,18 @@ from ads_pipeline.domain.retry import (
     last_failure,
     retry_delay,
 )
-from ads_pipeline.domain.transitions import Outcome
+from ads_pipeline.domain.transitions import Outcome, PartitionState
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control import retry_queue_queries
+from ads_pipeline.ledger.control.leases import Leases
+from ads_pipeline.ledger.control.retries import (
+    UNLIMITED_AGE,
+    OpenRequest,
+    Parking,
+    RetryForecast,
+    ScheduledRetry,
+    decide_next_retry,
+)
 from ads_pipeline.ledger.control.tables import failed_fetches, parkings, requests, retry_schedule, terminal_marks
 from ads_pipeline.ledger.row_mapping import (
     KEY_TYPES,
@@ -45,48 +54,7 @@ from ads_pipeline.quoting import printable
 T = TypeVar("T")
 PARTITIONS_PER_TRANSACTION: Final = 1_000
 KEYS_PER_QUERY: Final = 10_000  # all keys of a query are one parameter, and callers may pass a million
-UNLIMITED_AGE: Final = timedelta(days=365_000)
 _SCHEDULE_ROW: Final[Mapping[str, Any]] = {column.name: column.type for column in retry_schedule.c}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduledRetry:
-    """The retry that follows a partition's last failure. Without `due_at`, only a control action retries it.
-
-    `attempt_no` is the partition's attempt count when it was scheduled. A later attempt makes the row obsolete.
-    """
-
-    key: PartitionKey
-    attempt_no: int
-    failures: int
-    error_class: str | None
-    failed_at: datetime
-    wait_until: datetime | None
-    due_at: datetime | None
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenRequest:
-    """A request for a new run of a partition. The next verdict closes it."""
-
-    key: PartitionKey
-    kind: str
-    action_id: str
-    attempt_no: int
-    requested_at: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parking:
-    """An account or a query that is not fetched until an operator releases it."""
-
-    source: str
-    scope: str
-    name: str
-    error_class: str
-    why: str
-    parked_at: datetime | None = None
 
 
 class RetryQueue:
@@ -101,6 +69,7 @@ class RetryQueue:
         self._read_marked = _lookup(terminal_marks, dialect)
         self._read_attempts = RowStatement("attempts_since_acceptance", dialect, _select_attempts_since_acceptance)
         self._read_failed_fetches = _lookup(failed_fetches, dialect)
+        self._leases = Leases(engine)
         self._upsert = RowStatement("upsert_schedule", dialect, lambda rowset: _upsert_schedule(dialect, rowset))
 
     def find_scheduled(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, ScheduledRetry]:
@@ -122,12 +91,46 @@ class RetryQueue:
         rows = self._transact(lambda c: c.execute(statement).all())
         return [Parking(**pick_fields(Parking, row)) for row in rows]
 
+    def forecast(self, states: Sequence[PartitionState], policy: RetryPolicy) -> dict[PartitionKey, RetryForecast]:
+        """When each partition needs its next run, in the order given, as of the database's clock."""
+        keys = [state.key for state in states]
+        failures, scheduled = self.find_failures(keys), self.find_scheduled(keys)
+        requests, marked, holders = self.find_requests(keys), self.find_marked(keys), self._leases.holders(keys)
+        parkings = [parking for source in {key.source for key in keys} for parking in self.list_parkings(source)]
+        now = self._transact(self._now)
+        forecasts = {}
+        for state in states:
+            key, request = state.key, requests.get(state.key)
+            request = request if request and request.attempt_no == state.attempt_count else None
+            forecasts[key] = RetryForecast(
+                now=now,
+                decision=decide_next_retry(
+                    state,
+                    policy,
+                    failure=failures.get(key),
+                    scheduled=scheduled.get(key),
+                    request=request,
+                    marked=key in marked,
+                    now=now,
+                ),
+                request=request,
+                parkings=tuple(parking for parking in parkings if parking.includes(key)),
+                marked=key in marked,
+                holder=holders.get(key),
+            )
+        return forecasts
+
     def find_due(
         self, policy: RetryPolicy, lane: Lane, *, source: str, today: date, limit: int = PARTITIONS_PER_TRANSACTION
-    ) -> list[PartitionKey]:
-        """The failed partitions of a lane whose retry is due, the longest due first."""
+    ) -> list[ScheduledRetry]:
+        """The due retries of failed partitions in a lane, the longest due first.
+
+        Failures that no sensor has scheduled yet are included: their retries are computed here.
+        """
         statement = retry_queue_queries.select_due(policy, lane, source=source, today=today, limit=limit)
-        return [decode_key(row) for row in self._execute_now(statement)]
+        due = [_read_scheduled_retry(row) for row in self._execute_now(statement)]
+        due += self._compute_due(policy, lane, source, today)
+        return sorted(due, key=lambda retry: (retry.due_at, retry.key))[:limit]
 
     def find_due_requests(
         self, policy: RetryPolicy, lane: Lane, *, source: str, today: date, limit: int = PARTITIONS_PER_TRANSACTION
@@ -174,6 +177,25 @@ class RetryQueue:
         ]
         self._upsert.execute(connection, (_schedule_fields(retry) | {"planned_at": at} for retry in scheduled))
         return scheduled
+
+    def _compute_due(self, policy: RetryPolicy, lane: Lane, source: str, today: date) -> Iterator[ScheduledRetry]:
+        """The due retries among the failures without a schedule, page by page."""
+        after = None
+        while True:
+            statement = retry_queue_queries.select_unscheduled_in_lane(
+                policy, lane, source=source, today=today, after=after, limit=PARTITIONS_PER_TRANSACTION
+            )
+            keys = [decode_key(row) for row in self._execute_now(statement)]
+            now, failures = self._transact(
+                lambda connection, keys=keys: (self._now(connection), list(self._read_failures(connection, keys)))  # type: ignore[misc]
+            )
+            for failure, attempt_no in failures:
+                decision = decide_retry(failure, policy, marked=False, today=today)
+                if isinstance(decision, RetryAt) and decision.at <= now:
+                    yield _schedule(failure, attempt_no, policy, today)
+            if len(keys) < PARTITIONS_PER_TRANSACTION:
+                return
+            after = keys[-1]
 
     def _schedule_batch(self, connection: sa.Connection, policy: RetryPolicy, today: date) -> int:
         statement = retry_queue_queries.select_unscheduled(PARTITIONS_PER_TRANSACTION)

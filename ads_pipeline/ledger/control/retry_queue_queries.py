@@ -9,25 +9,26 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.retry import FRESH_DAYS, WAITING_CLASSES, Lane, RetryPolicy, newest_expired_day
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.control.tables import claims, leases, parkings, requests, retry_schedule, terminal_marks
-from ads_pipeline.ledger.row_mapping import key_of_table, same_key
-from ads_pipeline.ledger.tables import Instant, partition_state
+from ads_pipeline.ledger.row_mapping import KEY_TYPES, key_of_table, same_key
+from ads_pipeline.ledger.tables import KEY, Instant, partition_state
 
 REQUESTS_PER_CLEANUP: Final = 10_000  # a backfill may leave a million open requests
 NOW: Final[sa.BindParameter[Any]] = sa.bindparam("now", type_=Instant())
 
 
 def select_due(policy: RetryPolicy, lane: Lane, *, source: str, today: date, limit: int) -> sa.Select[Any]:
-    """Select the failed partitions whose retry is due, the longest due first."""
+    """Select the scheduled retries that are due, the longest due first."""
     return (
-        sa.select(*key_of_table(retry_schedule))
+        sa.select(retry_schedule)
         .join_from(retry_schedule, partition_state, same_key(partition_state, retry_schedule))
         .where(
             retry_schedule.c.source == source,
             retry_schedule.c.due_at <= NOW,
-            partition_state.c.status == str(Status.FAILED),
+            _needs_retry(),
             partition_state.c.attempt_count == retry_schedule.c.attempt_no,
             _has_attempts_left(policy),
             retry_schedule.c.logical_date > newest_expired_day(policy, today),
@@ -65,7 +66,7 @@ def select_due_requests(policy: RetryPolicy, lane: Lane, *, source: str, today: 
 
 
 def select_unscheduled(limit: int) -> sa.Select[Any]:
-    """Select the failed partitions whose last failure has no scheduled retry."""
+    """Select the failed partitions whose last failure has no scheduled retry, in key order."""
     scheduled = sa.exists().where(
         same_key(retry_schedule, partition_state), retry_schedule.c.attempt_no == partition_state.c.attempt_count
     )
@@ -75,6 +76,22 @@ def select_unscheduled(limit: int) -> sa.Select[Any]:
         .order_by(*key_of_table(partition_state))
         .limit(limit)
     )
+
+
+def select_unscheduled_in_lane(
+    policy: RetryPolicy, lane: Lane, *, source: str, today: date, after: PartitionKey | None, limit: int
+) -> sa.Select[Any]:
+    """Select the unscheduled failures of a lane that may be retried by the policy, after a key."""
+    statement = select_unscheduled(limit).where(
+        partition_state.c.source == source,
+        partition_state.c.logical_date > newest_expired_day(policy, today),
+        _in_lane(partition_state, lane, today),
+        *_unblocked_conditions(partition_state),
+    )
+    if after is None:
+        return statement
+    position = sa.tuple_(*(sa.literal(getattr(after, name), KEY_TYPES[name]) for name in KEY))
+    return statement.where(sa.tuple_(*key_of_table(partition_state)) > position)
 
 
 def delete_finished() -> tuple[sa.Delete, ...]:
@@ -105,6 +122,15 @@ def count_claimed(source: str, today: date) -> sa.Select[Any]:
         .where(claims.c.source == source, _is_live())
         .group_by(lane)
     )
+
+
+def _needs_retry() -> sa.ColumnElement[bool]:
+    """Failed, or pending after a failed fetch that nobody requested. A request waits for its own retry instead."""
+    has_request = sa.exists().where(
+        same_key(requests, partition_state), requests.c.attempt_no == partition_state.c.attempt_count
+    )
+    is_pending = sa.and_(partition_state.c.status == str(Status.PENDING), sa.not_(has_request))
+    return sa.or_(partition_state.c.status == str(Status.FAILED), is_pending)
 
 
 def _has_attempts_left(policy: RetryPolicy) -> sa.ColumnElement[bool]:

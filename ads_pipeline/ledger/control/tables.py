@@ -25,7 +25,8 @@ requests = define_table(
 failed_fetches = define_table(
     "failed_fetches",
     PARTITION_KEY,
-    "failed_at instant key, engine_run_id text, error_class text, error_message text, wait_until instant",
+    "failure_id text key, failed_at instant, engine_run_id text, error_class text, error_message text, "
+    "wait_until instant",
 )
 
 # The retry planned after a partition's last failure; the next failure replaces it. Without due_at there is no

@@ -53,12 +53,13 @@ CREATE TABLE requests (
 
 CREATE TABLE failed_fetches (
     {key_columns},
+    failure_id {text} NOT NULL CHECK (length(failure_id) BETWEEN 1 AND 96),
     failed_at {instant} NOT NULL,
     engine_run_id {text} NOT NULL CHECK (length(engine_run_id) BETWEEN 1 AND 96),
     error_class {text} NOT NULL CHECK (length(error_class) BETWEEN 1 AND 64),
     error_message {text} NOT NULL CHECK (length(error_message) BETWEEN 1 AND 2000),
     wait_until {instant},
-    PRIMARY KEY ({key}, failed_at)
+    PRIMARY KEY ({key}, failure_id)
     {check_date}
 ) {options};
 

@@ -56,7 +56,7 @@ class WriteStatements:
         self.upsert_requests = self._upsert(requests)
         self.read_open_requests = self._named("read_open_requests", _open_requests)
         self.insert_failed_fetches = self._insert(failed_fetches)
-        self.failed_fetches_per_partition = self._named("failed_fetches_per_partition", _failed_fetches_per_partition)
+        self.failed_fetches = self._named("failed_fetches", _failed_fetches)
         self.insert_parking = insert_into(dialect, parkings).on_conflict_do_nothing()
         self.delete_parking = sa.delete(parkings).where(
             *(parkings.c[name] == sa.bindparam(f"parked_{name}") for name in ("source", "scope", "name"))
@@ -174,12 +174,11 @@ def _open_requests(rowset: Rowset) -> sa.Select[Any]:
     )
 
 
-def _failed_fetches_per_partition(rowset: Rowset) -> sa.Select[Any]:
-    """The key of each requested partition, once per failed fetch."""
+def _failed_fetches(rowset: Rowset) -> sa.Select[Any]:
+    """The key and the id of each failed fetch of the requested partitions."""
     requested = rowset(KEY_TYPES)
-    return sa.select(*key_of_table(failed_fetches)).join_from(
-        requested, failed_fetches, same_key(failed_fetches, requested)
-    )
+    columns = *key_of_table(failed_fetches), failed_fetches.c.failure_id
+    return sa.select(*columns).join_from(requested, failed_fetches, same_key(failed_fetches, requested))
 
 
 def _terminal_marks(rowset: Rowset) -> sa.Select[Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import typer
 
-from ads_pipeline.cli.actions import control_actions
+from ads_pipeline.cli.actions import commands
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.errors import LedgerUnavailable
 from ads_pipeline.ledger.control.control_actions import ControlActions
@@ -100,11 +100,11 @@ def test_preview_and_result_are_printed(
 @pytest.mark.invariant("S14")
 @pytest.mark.parametrize("verb", VERBS)
 def test_repeated_action_changes_nothing(cli: CommandLine, verb: str) -> None:
-    """The second command exits with 0 and adds nothing to the log."""
+    """The second command says so, exits with 3 and adds nothing to the log."""
     cli.run("state", verb, "--all", *REASON)
     before = read_all_rows(cli)
     again = cli.run("state", verb, "--all", *REASON)
-    assert again.code == 0
+    assert again.code == 3
     assert again.lines[0] == f"nothing to {verb}"
     assert read_all_rows(cli) == before
 
@@ -354,18 +354,18 @@ def test_hostile_text_is_escaped(cli: CommandLine) -> None:
 
 
 def test_every_action_has_a_command() -> None:
-    """The command line offers every control action; enqueue is the only one for unrecorded partitions."""
-    assert set(control_actions.ACTION_COMMANDS) == set(operator_actions.CANDIDATES)
-    assert tuple(verb.name for verb in control_actions.ACTION_COMMANDS.values()) == ("retry", "enqueue", *VERBS[1:])
+    """The command line offers every action of the table."""
+    assert tuple(commands.COMMANDS) == operator_actions.ACTIONS
+    assert {action.name for action in operator_actions.ACTIONS if action.control} == {"enqueue", *VERBS}
 
 
 def test_enqueue_requests_unrecorded_partitions(cli: CommandLine) -> None:
     """Each unrecorded day of the selected queries and customers becomes due; recorded ones are skipped."""
     words = ("--customer", "1", "--query", "campaign_daily", "--since", "2026-01-01", "--until", "2026-01-03")
-    result = cli.run("state", "enqueue", *words, "--reason", "moved here")
+    result = cli.run("state", "enqueue", *words, "--reason", "moved here", "--yes")
     assert (result.code, result.lines[-2]) == (0, "enqueue: 3 partitions changed")
     again = cli.run("state", "enqueue", *words, "--reason", "moved here")
-    assert (again.code, again.lines[0]) == (0, "nothing to enqueue")
+    assert (again.code, again.lines[0]) == (3, "nothing to enqueue")
     assert "already recorded" in " ".join(again.out.split())
     due = [f"{each['customer_id']}/{each['logical_date']}" for each in cli.run("state", "due", "--json").objects]
     assert [each for each in due if each.startswith("1/")] == [f"1/2026-01-0{day}" for day in (1, 2, 3)]

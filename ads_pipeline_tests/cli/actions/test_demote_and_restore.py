@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ads_pipeline import spark_session
-from ads_pipeline.cli.actions import demote_and_restore
+from ads_pipeline.cli.actions import spark_performer
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.settings import Settings
 from ads_pipeline_tests.cli.actions.builders import (
@@ -76,7 +76,7 @@ def test_demote_hides_a_run_and_restore_publishes_an_earlier_one(
     assert empty_cli.run("reconcile", "--plan").lines == ["nothing differs"]
     assert visible_runs(deployment) == {ONE: "r1", OTHER: "r1"}
     again = empty_cli.run("state", "restore", str(ONE), *REASON)
-    assert (again.code, again.lines[0]) == (0, "nothing to restore")
+    assert (again.code, again.lines[0]) == (3, "nothing to restore")
     named = empty_cli.run("state", "restore", str(ONE), "--run", "r2", *REASON, "--json")
     assert [(each["now"], each["becomes"], each["result"]) for each in named.objects] == [
         ("success from r1", "success from r2", "done")
@@ -99,7 +99,7 @@ def test_unrestorable_partitions_remain(
         record_verdict(deployment.ledger, acceptance(newer))
         return began(settings)
 
-    monkeypatch.setattr(demote_and_restore, "spark_session", meanwhile)
+    monkeypatch.setattr(spark_performer, "spark_session", meanwhile)
     result = empty_cli.run("state", "restore", "--all", *REASON)
     assert result.code == 2
     assert f"remaining: {ONE}: the validator rejects it now" in result.err
@@ -142,7 +142,7 @@ def test_nothing_to_do_starts_no_spark(empty_cli: CommandLine) -> None:
     fill_ledger(empty_cli)
     cli = CommandLine(home=empty_cli.home, more=NO_CLUSTER)
     demoted = cli.run("state", "demote", str(MARKED), *REASON)
-    assert (demoted.code, demoted.lines[0]) == (0, "nothing to demote")
+    assert (demoted.code, demoted.lines[0]) == (3, "nothing to demote")
     assert "status is failed: no run is current" in " ".join(demoted.out.split())
     restored = cli.run("state", "restore", str(MARKED), *REASON)
     assert "no earlier run was accepted" in " ".join(restored.out.split())

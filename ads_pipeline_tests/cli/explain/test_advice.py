@@ -25,6 +25,7 @@ RELEASE = "ads-pipeline state release --customer 7 --reason TEXT"
 NO_ASSET = "file does not define q"
 CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "not recorded": ({"status": None}, (SEAL_NEW,)),
+    "customer not recorded": ({"status": None, "new_customer": "did you mean 8?"}, ("did you mean 8?", SEAL_NEW)),
     "sealed, not registered": (
         {"status": None, "unjudged_run_id": "r1"},
         (f"to judge r1: {MATERIALIZE}, or wait for raw_arrivals",),
@@ -60,7 +61,11 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "failed, retry scheduled": (
         {"status": FAILED, "rejected_run_id": "r1", "next_retry": "noon"},
-        (f"wait for the retry, due at noon; or retry now: {RETRY}", f"or {SEAL}"),
+        (f"from noon on, ads-pipeline state due lists it for extractors; to retry now: {RETRY}", f"or {SEAL}"),
+    ),
+    "failed, retry due": (
+        {"status": FAILED, "rejected_run_id": "r1", "next_retry": "noon", "retry_due": True},
+        (f"its retry is due since noon: fetch the day and {SEAL_NEW}; ads-pipeline state due lists it",),
     ),
     "failed and terminal": (
         {"status": FAILED, "rejected_run_id": "r1", "terminal": True},
@@ -87,7 +92,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "pending and requested": (
         {"status": PENDING, "request_kind": "retry"},
-        (f"{SEAL_NEW}; it is requested (retry), see ads-pipeline state due",),
+        (f"{SEAL_NEW}; it is requested (retry), ads-pipeline state due lists it",),
     ),
     "failed, with a new sealed run": (
         {"status": FAILED, "unjudged_run_id": "r2"},
@@ -136,7 +141,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "visible, reprocessing requested": (
         VISIBLE | {"stale_reasons": (StaleReason.FRESHNESS_POLICY,), "request_kind": "reprocess"},
         (
-            f"{SEAL_NEW}; it is requested (reprocess), see ads-pipeline state due",
+            f"{SEAL_NEW}; it is requested (reprocess), ads-pipeline state due lists it",
             "until then readers see r1",
         ),
     ),

@@ -14,7 +14,7 @@ from ads_pipeline.domain.retry import AttemptEnd, Lane, RetryAt, RetryPolicy, de
 from ads_pipeline.domain.transitions import Action, Status
 from ads_pipeline.errors import ActionIdReused, MarkedTerminal
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.control.retry_queue import Parking
+from ads_pipeline.ledger.control.retries import Parking
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.values import FailedFetch
@@ -53,16 +53,23 @@ def record_failure(
 
 
 def find_due(ledger: Ledger, *, today: date = TODAY, policy: RetryPolicy = POLICY) -> list[PartitionKey]:
-    """Schedule failures, then all that is due."""
+    """All that is due, the same before and after new failures are scheduled."""
+
+    def find() -> list[PartitionKey]:
+        queue = ledger.retry_queue
+        return [each.key for lane in Lane for each in queue.find_due(policy, lane, source=SOURCE, today=today)]
+
+    unscheduled = find()
     ledger.retry_queue.schedule_failures(policy, today=today)
-    return [each for lane in Lane for each in ledger.retry_queue.find_due(policy, lane, source=SOURCE, today=today)]
+    assert find() == unscheduled
+    return unscheduled
 
 
-def find_due_requests(ledger: Ledger, *, today: date = TODAY) -> list[PartitionKey]:
+def find_due_requests(ledger: Ledger, *, today: date = TODAY, policy: RetryPolicy = POLICY) -> list[PartitionKey]:
     return [
         each.key
         for lane in Lane
-        for each in ledger.retry_queue.find_due_requests(POLICY, lane, source=SOURCE, today=today)
+        for each in ledger.retry_queue.find_due_requests(policy, lane, source=SOURCE, today=today)
     ]
 
 
@@ -129,10 +136,11 @@ def test_longest_due_come_first_in_each_lane(timed_ledger: Ledger, clock: FakeCl
     clock.tick(timedelta(hours=1))
     timed_ledger.retry_queue.schedule_failures(POLICY, today=TODAY)
     options = {"source": SOURCE, "today": TODAY, "limit": 1}
-    assert timed_ledger.retry_queue.find_due(POLICY, Lane.FRESH, **options) == [FRESH]  # type: ignore[arg-type]
-    backfill = timed_ledger.retry_queue.find_due(POLICY, Lane.BACKFILL, **options)  # type: ignore[arg-type]
+    (fresh,) = timed_ledger.retry_queue.find_due(POLICY, Lane.FRESH, **options)  # type: ignore[arg-type]
+    assert fresh.key == FRESH
+    (backfill,) = timed_ledger.retry_queue.find_due(POLICY, Lane.BACKFILL, **options)  # type: ignore[arg-type]
     scheduled = timed_ledger.retry_queue.find_scheduled([key("4"), key("5")])
-    assert backfill == [min(scheduled, key=lambda each: scheduled[each].due_at or datetime.max.replace(tzinfo=UTC))]
+    assert backfill == min(scheduled.values(), key=lambda each: each.due_at or datetime.max.replace(tzinfo=UTC))
     assert timed_ledger.retry_queue.find_due(POLICY, Lane.FRESH, source="other", today=TODAY) == []
 
 
@@ -179,11 +187,11 @@ def test_exhausted_quota_costs_no_attempt(timed_ledger: Ledger, clock: FakeClock
     timed_ledger.actions.execute(Action.ENQUEUE, [FRESH], action_request())
     for _ in range(20):
         clock.tick()
-        (scheduled,) = timed_ledger.actions.record_failed_fetches(
+        (scheduled,) = timed_ledger.failed_fetches.record(
             [FailedFetch(key=FRESH, error_class="quota_exhausted", error_message="no more today", wait_until=until)],
             POLICY,
-            today=TODAY,
-        )
+        ).values()
+    assert scheduled is not None
     assert (scheduled.failures, scheduled.due_at) == (0, until)
     assert timed_ledger.states.get(FRESH).attempt_count == 0
     assert find_due_requests(timed_ledger) == []
@@ -253,7 +261,7 @@ def test_marked_partition_is_not_requeued(ledger: Ledger) -> None:
     assert ([state.key for state in marked.changed], len(marked.refused)) == ([OLD], 1)
     assert ledger.actions.execute(Action.MARK_TERMINAL, [OLD], action_request("mark-2")).unchanged == (OLD,)
     assert ledger.retry_queue.find_marked([OLD, key("9")]) == {OLD}
-    (refusal,) = ledger.actions.execute(Action.REQUEUE, [OLD], action_request("retry")).refused
+    (refusal,) = ledger.actions.execute(Action.REQUEUE, [OLD], action_request("retry")).refused.values()
     assert isinstance(refusal, MarkedTerminal)
     assert ledger.states.get(OLD).status is Status.FAILED
     assert ledger.actions.execute(Action.CLEAR_TERMINAL, [OLD], action_request("clear")).changed
@@ -293,14 +301,17 @@ def test_schedule_of_more_attempts_is_kept(timed_ledger: Ledger, clock: FakeCloc
 
 def record_failed_fetch(ledger: Ledger, partition: PartitionKey, error_class: str) -> None:
     failed = FailedFetch(key=partition, error_class=error_class, error_message="it did not come")
-    ledger.actions.record_failed_fetches([failed], POLICY, today=TODAY)
+    ledger.failed_fetches.record([failed], POLICY)
 
 
+REQUESTS = ("requeue", "reprocess")
 _customer_ids = itertools.count(1)  # each example has customers, and so an action id, of its own
 histories = st.lists(
     st.tuples(
         st.integers(0, 3),
-        st.sampled_from(["accept", "contract", "demoted", "quota_exhausted", "customer_not_enabled", "timeout"]),
+        st.sampled_from(
+            ["accept", "contract", "demoted", "quota_exhausted", "customer_not_enabled", "timeout", *REQUESTS]
+        ),
         st.integers(0, 4000),
     ),
     max_size=14,
@@ -313,7 +324,7 @@ histories = st.lists(
 def test_what_the_database_finds_due_is_what_the_policy_says(
     url: str, history: list[tuple[int, str, int]], max_attempts: int, marks: set[int]
 ) -> None:
-    """Whatever happened to partitions, those are due that `retry` would try again by now, and no others."""
+    """Failures are due that `decide_retry` retries by now, and forecasts agree with both lists, requests included."""
     policy, clock = RetryPolicy(max_attempts=max_attempts), FakeClock()
     with Ledger.opened(url, clock=clock) as ledger:
         partitions = _new_partitions()
@@ -321,7 +332,11 @@ def test_what_the_database_finds_due_is_what_the_policy_says(
         for number, (position, what, wait) in enumerate(history):
             partition = partitions[position]
             clock.tick(timedelta(seconds=1 + wait))
-            ends[partition].append(_happens(ledger, partition, what, f"r{number}", policy))
+            if what in REQUESTS:
+                request = action_request(f"{what}-{partition.customer_id}-{number}")
+                ledger.actions.execute(Action[what.upper()], [partition], request)
+            else:
+                ends[partition].append(_happens(ledger, partition, what, f"r{number}", policy))
         failed = [each for each in partitions if ledger.states.get(each).status is Status.FAILED]
         marked = {partitions[position] for position in marks} & set(failed)
         ledger.actions.execute(Action.MARK_TERMINAL, marked, action_request(f"mark-{partitions[0].customer_id}"))
@@ -336,7 +351,11 @@ def test_what_the_database_finds_due_is_what_the_policy_says(
         assert set(find_due(ledger, policy=policy)) & set(partitions) == expected
         for lane in Lane:
             found = ledger.retry_queue.find_due(policy, lane, source=SOURCE, today=TODAY)
-            assert all(lane_for(each, TODAY) is lane for each in found)
+            assert all(lane_for(each.key, TODAY) is lane for each in found)
+        states = list(ledger.states.get_many(partitions).values())
+        requested = set(find_due_requests(ledger, policy=policy)) & set(partitions)
+        forecasts = ledger.retry_queue.forecast(states, policy)
+        assert {key for key, forecast in forecasts.items() if forecast.is_due} == expected | requested
 
 
 def _happens(ledger: Ledger, partition: PartitionKey, what: str, run_id: str, policy: RetryPolicy) -> AttemptEnd:
@@ -350,7 +369,8 @@ def _happens(ledger: Ledger, partition: PartitionKey, what: str, run_id: str, po
         assert at is not None
         return AttemptEnd(at=at, accepted=what == "accept", error_class=None if what == "accept" else what)
     failed = FailedFetch(key=partition, error_class=what, error_message="no")
-    (scheduled,) = ledger.actions.record_failed_fetches([failed], policy, today=TODAY)
+    (scheduled,) = ledger.failed_fetches.record([failed], policy).values()
+    assert scheduled is not None
     return AttemptEnd(at=scheduled.failed_at, error_class=what)
 
 

@@ -1,0 +1,217 @@
+"""The options that select what an action changes, and the checks of partitions, customers and queries.
+
+Every mistake is reported before anything changes.
+"""
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from ads_pipeline.cli import options
+from ads_pipeline.cli.parsing import parse_customer, parse_customers, parse_partition, parse_queries
+from ads_pipeline.domain.partition import PartitionKey, validate_name
+from ads_pipeline.errors import BadCommand, BadName
+from ads_pipeline.ledger.control.retries import Parking
+from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.values import StateFilter
+from ads_pipeline.pipeline.action_preview import Selection
+from ads_pipeline.quoting import suggest
+from ads_pipeline.raw.landing import RawRuns
+from ads_pipeline.settings import Settings
+
+PARTITIONS_AND_OPTIONS: Final = "give either partitions or the options that select them, not both"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Targets:
+    """What an action is about, the own options of its preview, and what needs a confirmation even for one change."""
+
+    selection: Selection
+    preview_options: Mapping[str, Any] = field(default_factory=dict)
+    warnings: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectedPartitions:
+    """Recorded partitions, given by name or by filters. The text is the filters as a shell reads them."""
+
+    partitions: options.Partitions = None
+    filters: options.Filters
+    all_partitions: options.AllPartitions = False
+
+    def __str__(self) -> str:
+        return str(self.filters)
+
+    def find(self, settings: Settings, ledger: LedgerReader) -> Targets:
+        """The selected partitions. Raises BadCommand unless exactly one way is used, BadName for an unknown name."""
+        has_filters = bool(str(self))
+        if self.partitions and (has_filters or self.all_partitions):
+            raise BadCommand(PARTITIONS_AND_OPTIONS)
+        if self.all_partitions and has_filters:
+            raise BadCommand("--all selects every partition: give either --all or filters, not both")
+        if self.partitions:
+            return Targets(selection=find_recorded_partitions(self.partitions, settings, ledger))
+        if not has_filters and not self.all_partitions:
+            raise BadCommand(
+                "no partition is selected: give partitions, or --customer, --query, --since or --until, or --all"
+            )
+        return Targets(selection=select_known(self.filters, settings, ledger))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureFilters(options.Filters):
+    error_class: options.ErrorClass = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailuresToRetry(SelectedPartitions):
+    """Failed partitions."""
+
+    filters: FailureFilters
+    clear_terminal: options.ClearTerminal = False
+    force: options.Force = False
+
+    def find(self, settings: Settings, ledger: LedgerReader) -> Targets:
+        error_class = self.filters.error_class
+        if error_class is not None:
+            validate_name("error_class", error_class)
+        raw = None if self.force or not settings.raw_root.is_dir() else RawRuns(settings.raw_root)
+        own = {"error_class": error_class, "clear_terminal": self.clear_terminal, "raw": raw}
+        return replace(SelectedPartitions.find(self, settings, ledger), preview_options=own)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsToRestore(SelectedPartitions):
+    """Partitions with an earlier run, or one partition and its run."""
+
+    run_id: options.RunId = None
+
+    def find(self, settings: Settings, ledger: LedgerReader) -> Targets:
+        found = SelectedPartitions.find(self, settings, ledger)
+        if self.run_id is None:
+            return found
+        if not isinstance(found.selection, list) or len(found.selection) != 1:
+            raise BadCommand("--run needs exactly one partition: the one that the run belongs to")
+        (key,) = found.selection
+        known = [registered.run.run_id for registered in ledger.runs.registered(key)]
+        if validate_name("run_id", self.run_id) not in known:
+            raise BadName("run_id", self.run_id, f"{key} has no such run; {suggest(self.run_id, known)}")
+        return replace(found, preview_options={"run_id": self.run_id})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionsToEnqueue(SelectedPartitions):
+    """Partitions that need not be recorded: the given ones, or each day of each selected query and customer."""
+
+    def find(self, settings: Settings, ledger: LedgerReader) -> Targets:
+        known = ledger.states.customers(settings.google_apis.source)
+        if self.partitions:
+            if str(self) or self.all_partitions:
+                raise BadCommand(PARTITIONS_AND_OPTIONS)
+            keys = [parse_own(word, settings) for word in dict.fromkeys(self.partitions)]
+        else:
+            keys = self._list_days(settings, parse_customers(self.filters.customer) or known)
+        for key in keys:
+            require_possible(key, settings)
+        new = sorted({key.customer_id for key in keys} - set(known))
+        problem = "the ledger records no partition of it"
+        warnings = [f"customer {customer} is new: {problem}; {suggest(customer, known)}" for customer in new]
+        return Targets(selection=keys, warnings=warnings)
+
+    def _list_days(self, settings: Settings, customers: Sequence[str]) -> list[PartitionKey]:
+        """Each day of each selected query and of these customers."""
+        days, source = self.filters.days, settings.google_apis.source
+        if days.since is None or days.until is None:
+            raise BadCommand("the days are missing: give --since and --until")
+        if not customers:
+            raise BadCommand("the ledger has no customer yet: give --customer")
+        dates = [days.since + timedelta(days=day) for day in range((days.until - days.since).days + 1)]
+        return [
+            PartitionKey(source=source, customer_id=customer, query_name=name, logical_date=day)
+            for customer in customers
+            for name in parse_queries(self.filters.query, settings)
+            for day in dates
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountOrQuery:
+    """One account or one query to park or to release."""
+
+    customer: options.OneCustomer = None
+    query: options.OneQuery = None
+
+    def __str__(self) -> str:
+        pairs = ("--customer", self.customer), ("--query", self.query)
+        return shlex.join(word for option, value in pairs if value for word in (option, value))
+
+    def find(self, settings: Settings, ledger: LedgerReader) -> Targets:
+        """Raises BadCommand for none or both, and BadName for one that is neither known nor parked."""
+        if (self.customer is None) is (self.query is None):
+            raise BadCommand("give either an account by --customer or a query by --query, not both")
+        source, scope = settings.google_apis.source, "customer" if self.customer else "query"
+        name = parse_customer(self.customer) if self.customer else validate_name("query_name", self.query or "")
+        parkings = ledger.retry_queue.list_parkings(source)
+        if any((each.scope, each.name) == (scope, name) for each in parkings):
+            pass  # a parked query may have been removed from the query file since
+        elif self.customer:
+            check_customers([name], settings, ledger)
+        else:
+            settings.query(name)
+        return Targets(selection=Parking(source=source, scope=scope, name=name))
+
+
+def select_known(filters: options.Filters, settings: Settings, ledger: LedgerReader) -> StateFilter:
+    """The filter. Raises BadName also for a customer without partitions, so that a misspelt id is not nothing."""
+    selection = filters.select(settings)
+    check_customers(sorted(selection.customer_ids or ()), settings, ledger)
+    return selection
+
+
+def find_recorded_partitions(given: Iterable[str], settings: Settings, ledger: LedgerReader) -> list[PartitionKey]:
+    """Parse partitions, each once. Raises BadName for one of another source or without a state row."""
+    keys = [parse_own(word, settings) for word in dict.fromkeys(given)]
+    for key, state in ledger.states.get_many(keys).items():
+        if state.recorded_status is None:
+            raise BadName(
+                "partition", str(key), 'the ledger does not record it; "ads-pipeline state inspect" lists partitions'
+            )
+    return list(dict.fromkeys(keys))
+
+
+def require_possible(key: PartitionKey, settings: Settings) -> PartitionKey:
+    """The key. Raises BadName for a partition that no run can have: its query is not defined, or not its day."""
+    if key.source != settings.google_apis.source:
+        raise BadName(
+            "partition", str(key), f"{settings.queries_file} defines the source {settings.google_apis.source}"
+        )
+    settings.query(key.query_name)
+    day, first, today = key.logical_date, settings.google_apis.start_date, datetime.now(UTC).date()
+    if day < first:
+        rule = f"{settings.queries_file} starts at {first}; give a later day, or change its start_date"
+        raise BadName("logical_date", str(day), rule)
+    if day >= today:
+        ends = f"the day has not ended (UTC); the last complete day is {today - timedelta(days=1)}"
+        raise BadName("logical_date", str(day), ends)
+    return key
+
+
+def check_customers(given: Iterable[str], settings: Settings, ledger: LedgerReader) -> None:
+    """Raise BadName for a customer without any partition, so that a mistyped id does not silently match nothing."""
+    unchecked = list(given)
+    known = ledger.states.customers(settings.google_apis.source) if unchecked else []
+    for customer in unchecked:
+        if customer not in known:
+            raise BadName(
+                "customer_id", customer, f"the ledger records no partition of it; {suggest(customer, known)}"
+            )
+
+
+def parse_own(word: str, settings: Settings) -> PartitionKey:
+    """Parse a partition. Raises BadName for one of another source."""
+    key, source = parse_partition(word, settings), settings.google_apis.source
+    if key.source != source:
+        raise BadName("partition", word, f"{settings.queries_file} defines the source {source}")
+    return key

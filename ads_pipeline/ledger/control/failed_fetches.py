@@ -1,0 +1,124 @@
+"""Records fetches that produced no run, also those of extractors outside Dagster.
+
+A failed fetch is an attempt in the sense of ADR-026 and counts for the retry policy. It is no attempt at a verdict:
+states and attempt counts do not change, because the validator had nothing to judge.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from ads_pipeline.domain.freshness import RAW, AttemptOutcome
+from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.retry import ERROR_POLICIES, ErrorPolicy, RetryPolicy
+from ads_pipeline.ledger.control.retries import Parking, ScheduledRetry
+from ads_pipeline.ledger.control.retry_queue import RetryQueue
+from ads_pipeline.ledger.row_mapping import decode_key, encode_key
+from ads_pipeline.ledger.status.partition_status import AttemptResult
+from ads_pipeline.ledger.tables import instant_text
+from ads_pipeline.ledger.values import FailedFetch
+from ads_pipeline.ledger.write_context import WriteContext
+from ads_pipeline.quoting import printable
+
+PARKING_SCOPES: Final[Mapping[ErrorPolicy, str]] = {
+    ErrorPolicy.PARK_CUSTOMER: "customer",
+    ErrorPolicy.PARK_QUERY: "query",
+}
+
+
+class FailedFetches:
+    """Records failed fetches. It cannot change the state of a partition, so an extractor may hold it."""
+
+    def __init__(self, context: WriteContext, retry_queue: RetryQueue) -> None:
+        self._context, self._retry_queue = context, retry_queue
+
+    def record(
+        self, failures: Sequence[FailedFetch], policy: RetryPolicy
+    ) -> dict[PartitionKey, ScheduledRetry | None]:
+        """Record failed fetches, at most one per partition, and schedule their retries.
+
+        Returns the scheduled retry of each partition whose failure is new. A failure that was recorded before is left
+        out, so a report may be repeated. An error of an account or a query parks it in the same transaction.
+        """
+        return self._context.transact(lambda connection: self._record(connection, failures, policy))
+
+    def _record(
+        self, connection: sa.Connection, failures: Sequence[FailedFetch], policy: RetryPolicy
+    ) -> dict[PartitionKey, ScheduledRetry | None]:
+        context, now = self._context, self._context.read_clock(connection)
+        keys = sorted({failure.key for failure in failures})
+        context.insert_pending(connection, keys, now)
+        context.lock_states(connection, keys)
+        rows = context.statements.failed_fetches.execute(connection, map(encode_key, keys)).all()
+        known = {(decode_key(row), row.failure_id) for row in rows}
+        new = sorted(
+            (each for each in failures if (each.key, each.failure_id) not in known), key=lambda each: each.key
+        )
+        if not new:
+            return {}
+        fields = [self._fields(failure, now) for failure in new]
+        context.statements.insert_failed_fetches.execute(connection, fields)
+        for parking in dict.fromkeys(_parkings(new)):
+            connection.execute(context.statements.insert_parking, asdict(parking) | {"parked_at": now})
+        self._record_attempts(connection, new, now)
+        self._emit_events(connection, new, Counter(map(decode_key, rows)), now)
+        new_keys = [failure.key for failure in new]
+        scheduled = self._retry_queue.schedule_partitions(connection, new_keys, policy, now.date())
+        return dict.fromkeys(new_keys) | {retry.key: retry for retry in scheduled}
+
+    def _fields(self, failure: FailedFetch, now: datetime) -> dict[str, Any]:
+        """The row of a failure. The clock of an extractor may be ahead, and no failure is in the future."""
+        wait_until = failure.wait_until
+        return (
+            encode_key(failure.key)
+            | _error_fields(failure)
+            | {
+                "failure_id": failure.failure_id,
+                "failed_at": instant_text(min(failure.failed_at or now, now)),
+                "engine_run_id": self._context.origin.run_id,
+                "wait_until": None if wait_until is None else instant_text(wait_until),
+            }
+        )
+
+    def _record_attempts(self, connection: sa.Connection, new: Sequence[FailedFetch], now: datetime) -> None:
+        """Fold the failures into the status of the raw asset, unless a later attempt is there already."""
+        statuses = self._context.statuses.read(connection, RAW, [failure.key for failure in new])
+        attempts = []
+        for failure in new:
+            status, _count = statuses[failure.key]
+            last = status.last_attempt_at if status else None
+            if last is None or last <= (failure.failed_at or now):
+                attempts.append(
+                    AttemptResult(key=failure.key, run_id=failure.failure_id, outcome=AttemptOutcome.FAILED)
+                )
+        self._context.statuses.record_attempts(connection, RAW, attempts, now)
+
+    def _emit_events(
+        self, connection: sa.Connection, new: Sequence[FailedFetch], earlier: Counter[PartitionKey], now: datetime
+    ) -> None:
+        at = instant_text(now)
+        events = [
+            self._context.event_encoder.encode(
+                "FetchFailed", str(failure.key), earlier[failure.key] + 1, _error_fields(failure), emitted_at=at
+            )
+            for failure in new
+        ]
+        self._context.append_events(connection, events, now)
+
+
+def _error_fields(failure: FailedFetch) -> dict[str, Any]:
+    return {"error_class": failure.error_class, "error_message": printable(failure.error_message)}
+
+
+def _parkings(failures: Sequence[FailedFetch]) -> Iterator[Parking]:
+    """The accounts and queries that these error classes park."""
+    for failure in failures:
+        scope = PARKING_SCOPES.get(ERROR_POLICIES.get(failure.error_class, ErrorPolicy.RETRY))
+        if scope is not None:
+            name = failure.key.customer_id if scope == "customer" else failure.key.query_name
+            why = printable(failure.error_message)
+            yield Parking(source=failure.key.source, scope=scope, name=name, error_class=failure.error_class, why=why)

@@ -1,0 +1,199 @@
+"""Plans an action of operators: which of the selected targets it would change, and why it leaves others out."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.retry import ERROR_POLICIES, RetryPolicy
+from ads_pipeline.domain.transitions import Outcome, PartitionState, Status, advice_for
+from ads_pipeline.errors import BadName
+from ads_pipeline.ledger.control.retries import Parking, RetryForecast
+from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.values import StateFilter
+from ads_pipeline.pipeline import operator_actions as actions
+from ads_pipeline.pipeline.operator_actions import LeftOut, OperatorAction, Plan, PlanRow
+from ads_pipeline.quoting import suggest
+from ads_pipeline.raw.landing import RawRuns
+
+LARGEST_COUNT: Final = 10_000  # per status; counting a million partitions that are left out would take seconds
+ALREADY_RECORDED: Final = "already recorded"
+NOT_MARKED: Final = "not marked as terminal"
+ALREADY_MARKED: Final = "already marked as terminal"
+ALREADY_REQUESTED: Final = "already requested; the next verdict closes the request"
+NO_SEALED_RUN: Final = "no sealed run on disk; check the extractor, or retry with --force"
+NO_EARLIER_RUN: Final = "no earlier run was accepted"
+ALREADY_CURRENT: Final = "that run is current already"
+Selection = StateFilter | Sequence[PartitionKey] | Parking
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """Plans one action. It only reads the ledger.
+
+    A retry skips terminal partitions unless `clear_terminal`; given `raw`, it also skips partitions without a sealed
+    run. `error_class` keeps the partitions whose last failure has it. A restore takes `run_id`, or finds a run.
+    """
+
+    ledger: LedgerReader
+    policy: RetryPolicy
+    action: OperatorAction
+    clear_terminal: bool = False
+    error_class: str | None = None
+    raw: RawRuns | None = None
+    run_id: str | None = None
+
+    def plan(self, selection: Selection) -> Plan:
+        """List what the action would change among the selected targets. Nothing is written."""
+        if isinstance(selection, Parking):
+            return self._plan_parking(selection)
+        states, skipped, others = self._select(selection)
+        skipped |= self._find_skipped(states)
+        changes = []
+        for state in (state for state in states if state.key not in skipped):
+            row = self._plan_change(state)
+            if isinstance(row, PlanRow):
+                changes.append(row)
+            else:
+                skipped[state.key] = row
+        if self.action is actions.RETRY:
+            marked = self.ledger.retry_queue.find_marked(state.key for state in states)
+            changes = [_clear_mark(row) if row.target in marked else row for row in changes]
+        return Plan(
+            action=self.action,
+            changes=tuple(changes),
+            skipped=tuple(PlanRow(target=key, now="", why_skipped=why) for key, why in skipped.items()),
+            other_statuses=others,
+        )
+
+    def _select(
+        self, selection: StateFilter | Sequence[PartitionKey]
+    ) -> tuple[list[PartitionState], dict[PartitionKey, str], tuple[LeftOut, ...]]:
+        """The selected states whose status permits the action, and what the status leaves out."""
+        if not isinstance(selection, StateFilter):
+            found = self._keep_error_class(self.ledger.states.get_many(selection).values())
+            left_out = [state for state in found if not self._permits(state)]
+            skipped = {state.key: self._describe_status(state.recorded_status) for state in left_out}
+            return [state for state in found if state.key not in skipped], skipped, ()
+        wanted = selection.statuses or frozenset(Status)
+        permitted = replace(selection, statuses=wanted & self.action.statuses)
+        found = self._keep_error_class(self.ledger.states.iterate(permitted))
+        # A class selects failures, so that other statuses are not left out: they are not meant.
+        others = () if self.error_class else self._count(replace(selection, statuses=wanted - self.action.statuses))
+        return found, {}, tuple(others)
+
+    def _permits(self, state: PartitionState) -> bool:
+        if state.recorded_status is None:  # only an enqueue changes a partition without a row
+            return self.action is actions.ENQUEUE
+        return state.status in self.action.statuses
+
+    def _keep_error_class(self, states: Iterable[PartitionState]) -> list[PartitionState]:
+        found = list(states)
+        if self.error_class is None:
+            return found
+        failures = self.ledger.retry_queue.find_failures(state.key for state in found)
+        kept = {key for key, failure in failures.items() if failure.error_class == self.error_class}
+        if not kept and self.error_class not in ERROR_POLICIES:
+            seen = {failure.error_class for failure in failures.values() if failure.error_class}
+            known = suggest(self.error_class, sorted({*ERROR_POLICIES, *seen}))
+            raise BadName("error_class", self.error_class, f"no failure has this class; {known}")
+        return [state for state in found if state.key in kept]
+
+    def _count(self, selection: StateFilter) -> Iterator[LeftOut]:
+        """The partitions of other statuses, counted."""
+        for status, count in self.ledger.states.count_by_status(selection, max_count=LARGEST_COUNT).items():
+            if count:
+                (example,) = self.ledger.states.page(replace(selection, statuses=frozenset({status})), limit=1)
+                yield LeftOut(
+                    reason=self._describe_status(status),
+                    count=min(count, LARGEST_COUNT),
+                    example=example.key,
+                    is_least=count > LARGEST_COUNT,
+                )
+
+    def _describe_status(self, status: Status | None) -> str:
+        """Why this status does not permit the action."""
+        if self.action is actions.DEMOTE:
+            return f"status is {status or 'absent'}: no run is current"
+        advice = advice_for(status, self.action.control) if self.action.control else ""
+        return f"status is {status or 'absent'}" + (f": {advice}" if advice else "")
+
+    def _find_skipped(self, states: Sequence[PartitionState]) -> Mapping[PartitionKey, str]:
+        """Why the action skips partitions whose status permits it."""
+        keys, queue = [state.key for state in states], self.ledger.retry_queue
+        match self.action:
+            case actions.ENQUEUE:
+                return {state.key: ALREADY_RECORDED for state in states if state.recorded_status is not None}
+            case actions.RETRY:
+                forecasts = {} if self.clear_terminal else queue.forecast(states, self.policy)
+                terminal = {key: _describe_terminal(each) for key, each in forecasts.items() if each.terminal}
+                return dict.fromkeys(self._find_without_runs(keys), NO_SEALED_RUN) | terminal
+            case actions.REPROCESS:
+                requests = queue.find_requests(keys)
+                attempts = {state.key: state.attempt_count for state in states}
+                is_open = (key for key, request in requests.items() if request.attempt_no == attempts[key])
+                return dict.fromkeys(is_open, ALREADY_REQUESTED)
+            case actions.MARK:
+                return dict.fromkeys(queue.find_marked(keys), ALREADY_MARKED)
+            case actions.CLEAR:
+                marked = queue.find_marked(keys)
+                return {key: NOT_MARKED for key in keys if key not in marked}
+        return {}
+
+    def _find_without_runs(self, keys: Iterable[PartitionKey]) -> Iterator[PartitionKey]:
+        if self.raw is not None:
+            for key in keys:
+                if next(iter(self.raw.list_runs(key)), None) is None:
+                    yield key
+
+    def _plan_change(self, state: PartitionState) -> PlanRow | str:
+        """What becomes of a partition, or why there is no run to restore."""
+        run = None
+        if self.action is actions.DEMOTE:
+            run = Run(key=state.key, run_id=str(state.current_run_id))
+        elif self.action is actions.RESTORE:
+            run = self._find_earlier_run(state) if self.run_id is None else Run(key=state.key, run_id=self.run_id)
+            if run is None:
+                return NO_EARLIER_RUN
+            if state.status is Status.SUCCESS and run.run_id == state.current_run_id:
+                return ALREADY_CURRENT
+        becomes = self.action.becomes.format(status=state.status, run_id=run and run.run_id)
+        return PlanRow(target=state.key, now=_describe_state(state, run), becomes=becomes, state=state, run=run)
+
+    def _find_earlier_run(self, state: PartitionState) -> Run | None:
+        """The newest accepted run before the current one. Without a current success, the newest of all.
+
+        Only the last verdict on each run counts, so a demoted run is never returned.
+        """
+        outcomes = {each.verdict.run: each.verdict.outcome for each in self.ledger.runs.attempts(state.key)}
+        runs = [registered.run for registered in self.ledger.runs.registered(state.key)]
+        if state.status is Status.SUCCESS:
+            runs = runs[: runs.index(Run(key=state.key, run_id=str(state.current_run_id)))]
+        return next((run for run in reversed(runs) if outcomes.get(run) is Outcome.ACCEPTED), None)
+
+    def _plan_parking(self, parking: Parking) -> Plan:
+        parkings = self.ledger.retry_queue.list_parkings(parking.source)
+        existing = next((each for each in parkings if each.target == parking.target), None)
+        row = PlanRow(target=parking, now="parked" if existing else "fetched", becomes=self.action.becomes)
+        if (self.action is actions.PARK) is (existing is None):
+            return Plan(action=self.action, changes=(row,))
+        why = f"already parked{existing.details}" if existing else "not parked"
+        return Plan(action=self.action, changes=(), skipped=(replace(row, becomes="", why_skipped=why),))
+
+
+def _clear_mark(row: PlanRow) -> PlanRow:
+    return replace(row, becomes=f"{row.becomes}, mark cleared", clears_mark=True)
+
+
+def _describe_terminal(forecast: RetryForecast) -> str:
+    return f"terminal: {forecast.terminal.explanation if forecast.terminal else ''}; or use --clear-terminal"
+
+
+def _describe_state(state: PartitionState, run: Run | None) -> str:
+    """The status, with the current run if it changes, and else with the rows of a success or the attempts."""
+    if run is not None:
+        return f"success from {state.current_run_id}" if state.status is Status.SUCCESS else str(state.status)
+    rows, attempts = state.record_count or 0, state.attempt_count
+    if state.status is Status.SUCCESS:
+        return f"{state.status}, {rows:,} row{'' if rows == 1 else 's'}"
+    return f"{state.status}, {attempts:,} attempt{'' if attempts == 1 else 's'}"
