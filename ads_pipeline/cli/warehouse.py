@@ -163,16 +163,17 @@ def _translated(connection: "duckdb.DuckDBPyConnection") -> Iterator[None]:
 
     try:
         yield
-    except duckdb.OperationalError as error:
-        raise WarehouseUnavailable("the warehouse", _error_line(error)) from error
     except duckdb.CatalogException as error:
         raise BadCommand(f"SQL: {_error_line(error)} {_views(connection)}") from error
     except duckdb.Error as error:
+        # An error of the code that reads the tables comes as the base class: DuckDB did not raise it.
+        if isinstance(error, duckdb.OperationalError) or type(error) is duckdb.Error:
+            raise WarehouseUnavailable("the warehouse", _error_line(error)) from error
         raise BadCommand(f"SQL: {_error_line(error)}") from error
 
 
 def _error_line(error: Exception) -> str:
-    message = str(error).partition("\nLINE ")[0]
+    message = str(error).partition("\nLINE ")[0].partition("\n\nAt:\n")[0]
     return printable(" ".join(line.strip() for line in message.splitlines() if line.strip()), limit=500)
 
 

@@ -16,7 +16,7 @@ from ads_pipeline.ledger.state.publications import Publications
 from ads_pipeline.ledger.state.states import States
 from ads_pipeline.pipeline.gaps import Gap, find_gap
 from ads_pipeline.warehouse.values import WarehouseTable
-from ads_pipeline.warehouse.visible_rows import TableVersion, connect_duckdb, read_newest_version, read_with_spark
+from ads_pipeline.warehouse.visible_rows import TableView, connect_duckdb, open_newest_version, read_with_spark
 
 MAX_VERSION_READS: Final = 5
 
@@ -33,23 +33,23 @@ class Readers:
 
         `is_current` is false for the rows of a run while a newer accepted run waits to be loaded.
         """
-        version = self._open_version(query_name)
-        return None if version is None else read_with_spark(spark, version)
+        view = self._open_view(query_name)
+        return None if view is None else read_with_spark(spark, view)
 
     def connect(self, query_names: Iterable[str]) -> duckdb.DuckDBPyConnection:
         """Open a DuckDB session with the views `<query>` and `<query>_current` for each query that has a table.
 
         `<query>_current` shows only the rows where `is_current` is true.
         """
-        versions = [self._open_version(query_name) for query_name in query_names]
-        return connect_duckdb((version for version in versions if version is not None), root=self._root)
+        views = [self._open_view(query_name) for query_name in query_names]
+        return connect_duckdb(view for view in views if view is not None)
 
     def sum_per_partition(self, query_name: str, column: str, *, since: date, until: date) -> dict[PartitionKey, int]:
         """Sum a column per visible partition. Without the table or the column the result is empty."""
-        version = self._open_version(query_name, since=since, until=until)
-        if version is None:
+        view = self._open_view(query_name, since=since, until=until)
+        if view is None:
             return {}
-        with connect_duckdb([version], root=self._root) as connection:
+        with connect_duckdb([view]) as connection:
             if column not in connection.table(query_name).columns:
                 return {}
             rows = connection.execute(
@@ -57,7 +57,7 @@ class Readers:
                 "WHERE logical_date BETWEEN ? AND ? GROUP BY ALL",
                 [since, until],
             ).fetchall()
-        return {version.table.partition_key(customer, day): total for customer, day, total in rows}
+        return {view.snapshot.table.partition_key(customer, day): total for customer, day, total in rows}
 
     def find_gaps(
         self, query_name: str, *, since: date, until: date, customers: Sequence[str] | None = None
@@ -79,22 +79,22 @@ class Readers:
         )
         return [gap for gap in gaps if gap is not None]
 
-    def _open_version(
+    def _open_view(
         self, query_name: str, *, since: date | None = None, until: date | None = None
-    ) -> TableVersion | None:
+    ) -> TableView | None:
         """Pair a table version with visible runs that were published no later than it.
 
         A partition that is loaded between the two reads would otherwise show neither its old nor its new rows.
         """
         table = WarehouseTable(root=self._root, source=self._source, query_name=query_name)
         for _attempt in range(MAX_VERSION_READS):
-            number = read_newest_version(table)
-            if number is None:
+            snapshot = open_newest_version(table)
+            if snapshot is None:
                 return None
             visible = self._publications.visible_runs(
                 source=self._source, query_name=query_name, since=since, until=until
             )
-            version = TableVersion(table=table, version=number, visible_runs=visible.runs)
-            if visible.table_version <= number:
+            view = TableView(snapshot=snapshot, visible_runs=visible.runs)
+            if visible.table_version <= snapshot.version:
                 break
-        return version  # a table restored from a backup may stay older; `reconcile` reports what it lacks
+        return view  # a table restored from a backup may stay older; `reconcile` reports what it lacks

@@ -132,6 +132,9 @@ def test_csv_quotes_special_characters(demo_cli: DemoCommandLine) -> None:
         ("SELECT error(chr(10) || chr(27))", r"\x1b"),
         ("SELECT ?", "prepared statement parameters"),
         ("SELECT * FROM read_csv('/etc/passwd')", "Permission Error"),
+        ("SELECT * FROM delta_campaign_daily", "Table with name delta_campaign_daily does not exist!"),
+        ("SELECT * FROM delta_scan('/')", "delta_scan"),
+        ("SELECT * FROM sql", "Table with name sql does not exist!"),
         ("", "only one SELECT"),
         ("/* nothing */", "only one SELECT"),
         ("SELECT 1; SELECT 2", "only one SELECT"),
@@ -162,6 +165,19 @@ def test_other_statements_are_refused(demo_cli: DemoCommandLine, sql: str) -> No
     before = read_tree(demo_cli.home / "warehouse")
     assert "only one SELECT" in query_error(demo_cli, sql.format(warehouse=demo_cli.home / "warehouse"))
     assert read_tree(demo_cli.home / "warehouse") == before
+
+
+def test_deleted_data_file_is_not_an_error_of_the_statement(demo_cli: DemoCommandLine) -> None:
+    """The exit code says that the warehouse is unavailable, and the message names the table and the file."""
+    table = demo_cli.home / "warehouse" / "google_ads" / "campaign_daily"
+    day = min(table.glob("logical_date=*"))
+    day.rename(table / "_away")
+    result = demo_cli.run("warehouse", "query", CLICKS)
+    (table / "_away").rename(day)
+    assert result.code == 69
+    assert "google_ads/campaign_daily" in result.err
+    assert day.name in result.err
+    assert len(result.err.splitlines()) == 1
 
 
 def test_json_refuses_duplicate_column_names(demo_cli: DemoCommandLine) -> None:

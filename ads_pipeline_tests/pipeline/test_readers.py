@@ -1,9 +1,11 @@
 """Consistent views of the warehouse, isolation of the session, and the list of gaps."""
 
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pytest
 
 from ads_pipeline.domain.transitions import Action
@@ -20,6 +22,7 @@ from ads_pipeline_tests.pipeline.builders import (
     visible_runs,
     visible_runs_in_spark,
 )
+from ads_pipeline_tests.warehouse.builders import read_with_duckdb
 
 CURRENT = f"{QUERY}_current"
 
@@ -69,21 +72,111 @@ def test_session_reads_one_version(deployment: LocalDeployment) -> None:
     assert frame.count() == 2
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "SELECT * FROM read_blob('{home}/ledger.db')",
-        "COPY (SELECT 1) TO '{home}/out.csv'",
-        "ATTACH '{home}/other.db' AS other",
-        "SET enable_external_access = true",
-        "INSTALL httpfs",
-    ],
+FILE_STATEMENTS = (
+    "FROM '{table}/*/*.parquet'",
+    "FROM '{file}'",
+    "FROM read_parquet('{file}')",
+    "FROM parquet_metadata('{file}')",
+    "FROM delta_scan('{table}')",
+    "FROM delta_campaign_daily",
+    "FROM delta_campaign_daily.default.campaign_daily",
+    "FROM delta_campaign_daily_visible_runs",
+    "FROM read_csv('{home}/ledger.db')",
+    "FROM read_text('{table}/_delta_log/*.json')",
+    "FROM read_blob('{home}/ledger.db')",
+    "FROM glob('{home}/*')",
+    "FROM sniff_csv('{home}/ledger.db')",
+    "FROM query('FROM read_parquet(''{file}'')')",
+    "FROM query_table('{file}')",
+    "FROM json_execute_serialized_sql(json_serialize_sql('FROM read_parquet(''{file}'')'))",
+    "CREATE VIEW hidden AS FROM read_parquet('{file}')",
+    "COPY (SELECT 1) TO '{file}' (FORMAT parquet)",
+    "COPY (SELECT 1) TO '{home}/output.csv'",
+    "CREATE TABLE copied (line VARCHAR); COPY copied FROM '{table}/_delta_log/00000000000000000000.json'",
+    "EXPORT DATABASE '{home}/output'",
+    "ATTACH '{home}/other.db' AS other",
+    "ATTACH '{table}' AS other (TYPE delta)",
+    "INSTALL httpfs",
+    "LOAD httpfs",
+    "LOAD delta",
+    "FROM read_csv('http://127.0.0.1:1/rows.csv')",
+    "CREATE PERSISTENT SECRET hidden (TYPE http, BEARER_TOKEN 'x')",
+    "SET enable_external_access = true",
+    "RESET enable_external_access",
+    "SET allowed_paths = ['{file}']",
+    "SET allowed_directories = ['{home}']",
+    "SET lock_configuration = false",
+    "SET python_enable_replacements = true",
+    "PRAGMA profiling_output = '{home}/profile.json'",
+    "SELECT getenv('HOME')",
+    "FROM hidden_rows",
+    "FROM arrow_scan(1, 2, 3)",
 )
-def test_session_reads_only_the_warehouse(deployment: LocalDeployment, statement: str) -> None:
-    """Other files, databases, extensions and the settings that forbid them are refused."""
+
+
+def test_session_has_no_access_to_files(deployment: LocalDeployment) -> None:
+    """A session reaches no file, extension, setting or Python variable; also not the files of its own tables."""
     deployment.pipeline.judge_and_load([seal_run(deployment, key())])
-    with deployment.readers.connect([QUERY]) as connection, pytest.raises(duckdb.Error):
-        connection.execute(statement.format(home=deployment.home)).fetchall()
+    hidden_rows = pa.table({"hidden": [1]})
+    table = deployment.home / "warehouse" / "google_ads" / QUERY
+    (file,) = table.glob("*/*.parquet")
+    content, executed = file.read_bytes(), []
+    for statement in FILE_STATEMENTS:
+        with deployment.readers.connect([QUERY]) as connection, suppress(duckdb.Error):
+            connection.execute(statement.format(home=deployment.home, table=table, file=file)).fetchall()
+            executed.append(statement)
+    assert executed == []
+    assert file.read_bytes() == content
+    assert not list(deployment.home.glob("o*"))  # no output of COPY, EXPORT or ATTACH
+    assert hidden_rows.num_rows == 1
+
+
+@pytest.mark.invariant("W3")
+def test_every_relation_of_a_session_has_only_visible_rows(deployment: LocalDeployment) -> None:
+    """Hidden and visible rows stand in one file; no table or view that a session lists has the hidden ones."""
+    deployment.pipeline.judge_and_load([seal_run(deployment, key(1)), seal_run(deployment, key(2))])
+    deployment.ledger.execute(Action.WITHDRAW, [key(2)], action_request())
+    assert set(read_with_duckdb(deployment.home / "warehouse")) == {key(1), key(2)}
+    with deployment.readers.connect([QUERY]) as connection:
+        relations = connection.execute(
+            "SELECT database_name, schema_name, table_name FROM duckdb_tables() UNION ALL "
+            "SELECT database_name, schema_name, view_name FROM duckdb_views() WHERE NOT internal"
+        ).fetchall()
+        for relation in relations:
+            name = ".".join(f'"{part}"' for part in relation)
+            assert connection.execute(f"SELECT DISTINCT customer_id FROM {name}").fetchall() == [("1",)]
+        names = {relation[-1] for relation in relations}
+        assert names == {QUERY, f"{QUERY}_current"}
+        catalogues = connection.execute("SELECT database_name FROM duckdb_databases() WHERE NOT internal").fetchall()
+        assert catalogues == [("memory",)]
+
+
+def test_filters_and_columns_select_the_same_rows_as_a_full_read(deployment: LocalDeployment) -> None:
+    """A session reads only the files and columns that a statement needs, and the result does not change."""
+    deployment.pipeline.judge_and_load(
+        [seal_run(deployment, key(1, 1)), seal_run(deployment, key(2, 1)), seal_run(deployment, key(1, 2), count=3)]
+    )
+    deployment.pipeline.validation.judge([seal_run(deployment, key(2, 1), "r2")])
+    deployment.pipeline.loader.load([key(1, 1)])
+    deployment.pipeline.judge_and_load([seal_run(deployment, key(3, 2), all_conversions=2.0)])
+    counts = {
+        "": 9,
+        "WHERE customer_id = '1'": 5,
+        "WHERE logical_date = '2026-01-02'": 5,
+        "WHERE logical_date = '2026-01-02' AND customer_id IN ('1', '2')": 3,
+        "WHERE NOT is_current": 2,
+        "WHERE is_current AND customer_id = '2'": 0,
+        "WHERE all_conversions IS NULL": 7,
+        "WHERE all_conversions = 2.0": 2,
+        "WHERE run_id = 'r9'": 0,
+        "WHERE logical_date IN (SELECT max(logical_date) FROM {query})": 5,
+    }
+    with deployment.readers.connect([QUERY]) as connection:
+        for condition, count in counts.items():
+            statement = f"SELECT count(*), count(campaign_id) FROM {QUERY} {condition}".format(query=QUERY)
+            assert connection.execute(statement).fetchall() == [(count, count)], condition
+        joined = f"SELECT count(*) FROM {QUERY} JOIN {QUERY}_current USING (customer_id, logical_date, campaign_id)"
+        assert connection.execute(joined).fetchall() == [(7,)]
 
 
 def test_query_without_a_table_has_no_view(deployment: LocalDeployment) -> None:
