@@ -27,7 +27,7 @@ _VISIBLE_RUNS_SCHEMA = pa.schema(
 )
 _ROWS_PER_BATCH: Final = 100_000  # bounds the memory of a scan
 # Without these, a statement could read the variables of Python functions, or load an extension.
-_SESSION_CONFIG = {
+_SESSION_CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "python_enable_replacements": False,
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,

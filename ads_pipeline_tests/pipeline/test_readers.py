@@ -135,7 +135,7 @@ def test_session_has_no_access_to_files(deployment: LocalDeployment) -> None:
 def test_every_relation_of_a_session_has_only_visible_rows(deployment: LocalDeployment) -> None:
     """Hidden and visible rows stand in one file; no table or view that a session lists has the hidden ones."""
     deployment.pipeline.judge_and_load([seal_run(deployment, key(1)), seal_run(deployment, key(2))])
-    deployment.ledger.execute(Action.WITHDRAW, [key(2)], action_request())
+    deployment.ledger.actions.execute(Action.WITHDRAW, [key(2)], action_request())
     assert set(read_with_duckdb(deployment.home / "warehouse")) == {key(1), key(2)}
     with deployment.readers.connect([QUERY]) as connection:
         relations = connection.execute(
