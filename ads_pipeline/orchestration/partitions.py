@@ -1,5 +1,6 @@
 """Defines the partitions and asset keys in Dagster, and parses partition names."""
 
+import logging
 from collections.abc import Iterable
 from datetime import date
 from typing import Final
@@ -12,12 +13,6 @@ from ads_pipeline.errors import BadName
 CUSTOMERS: Final = "google_ads_customers"
 CUSTOMER, DATE = "customer", "date"
 DELETE_CUSTOMER: Final = "delete it on the page of any asset, by 'Delete partitions' in the menu beside 'Materialize'"
-LoggingContext = (
-    dg.AssetExecutionContext
-    | dg.AssetCheckExecutionContext
-    | dg.SensorEvaluationContext
-    | dg.ScheduleEvaluationContext
-)
 
 
 def define_partitions(start_date: date) -> dg.MultiPartitionsDefinition:
@@ -62,12 +57,12 @@ def find_invalid_customers(customers: Iterable[str]) -> dict[str, BadName]:
     }
 
 
-def drop_invalid_customers(context: LoggingContext, customers: Iterable[str]) -> list[str]:
+def drop_invalid_customers(log: logging.Logger, customers: Iterable[str]) -> list[str]:
     """Return the valid customers, and log a warning for each other one."""
     distinct = list(dict.fromkeys(customers))
     invalid = find_invalid_customers(distinct)
     for problem in invalid.values():
-        context.log.warning("a customer was left out. %s", problem)
+        log.warning("a customer was left out. %s", problem)
     return [customer for customer in distinct if customer not in invalid]
 
 

@@ -181,7 +181,7 @@ def claim_partitions(
     context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, resources: RunResources, query_name: str
 ) -> ClaimResult:
     """Claim the partitions of a step, and log a warning for those that it has to leave out."""
-    drop_invalid_customers(context, map(find_customer, context.partition_keys))
+    drop_invalid_customers(context.log, map(find_customer, context.partition_keys))
     keys = parse_partition_names(context.partition_keys, source=resources.source_name, query_name=query_name)
     claim = resources.claim(keys)
     if claim.held:

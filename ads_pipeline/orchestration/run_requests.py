@@ -54,7 +54,7 @@ def build_sensor_result(
     same cursor again.
     """
     due = _select_known(context, partitions, reasons, query_names, now.date())
-    customers = drop_invalid_customers(context, context.instance.get_dynamic_partitions(CUSTOMERS))
+    customers = drop_invalid_customers(context.log, context.instance.get_dynamic_partitions(CUSTOMERS))
     new = sorted({key.customer_id for key in due} - set(customers))
     if new:
         add = dg.DynamicPartitionsDefinition(name=CUSTOMERS).build_add_request(new)
@@ -161,22 +161,19 @@ def _find_in_progress(
 ) -> set[str]:
     """Find the names of the partitions that unfinished runs cover, including runs started by operators."""
     unfinished = [status for status in dg.DagsterRunStatus if status.value not in _FINISHED]
-    names: set[str] = set()
-    for run in instance.get_runs(filters=dg.RunsFilter(statuses=unfinished)):
-        if not run.asset_selection or not run.asset_selection.isdisjoint(assets):
-            names.update(partition_names(run.tags, partitions))
-    return names
+    return {
+        name
+        for run in instance.get_runs(filters=dg.RunsFilter(statuses=unfinished))
+        if not run.asset_selection or not run.asset_selection.isdisjoint(assets)
+        for name in _partition_names(run.tags, partitions)
+    }
 
 
-def partition_names(tags: Mapping[str, str], partitions: dg.MultiPartitionsDefinition) -> Iterable[str]:
-    """The partitions of a run with these tags. The caller must have opened a partition loading context.
-
-    A range without one of its ends, because the customer was deleted, has none. Such a run fails when it starts.
-    """
+def _partition_names(tags: Mapping[str, str], partitions: dg.MultiPartitionsDefinition) -> Iterable[str]:
+    """The partitions of a run with these tags. A range is empty if the customer at one of its ends was deleted."""
     if START not in tags:
         return [tags["dagster/partition"]] if "dagster/partition" in tags else []
     try:
-        names = partitions.get_partition_keys_in_range(dg.PartitionKeyRange(tags[START], tags[END]))
+        return map(str, partitions.get_partition_keys_in_range(dg.PartitionKeyRange(tags[START], tags[END])))
     except dg.DagsterInvalidInvocationError:
-        return []
-    return map(str, names)
+        return []  # the run fails when it starts

@@ -25,7 +25,7 @@ def build_schedules(query_names: Sequence[str]) -> list[dg.ScheduleDefinition]:
         description="Requests yesterday's partition of every customer, so that missing partitions are visible.",
     )
     def daily_load(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
-        customers = drop_invalid_customers(context, context.instance.get_dynamic_partitions(CUSTOMERS))
+        customers = drop_invalid_customers(context.log, context.instance.get_dynamic_partitions(CUSTOMERS))
         day = (context.scheduled_execution_time - timedelta(days=1)).date().isoformat()
         if not customers:
             yield dg.SkipReason("no customers yet; raw_arrivals adds a customer when its first run is sealed")
