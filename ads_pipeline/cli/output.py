@@ -46,15 +46,6 @@ class OutputConsole(Console):
         raise BrokenPipeError
 
 
-def new_table(**columns: Any) -> Table:
-    """An empty table with these columns; each value is 'left', 'right' or 'fold' (left, wrapped)."""
-    table = Table(box=None, pad_edge=False, padding=CELL_PADDING, header_style="bold")
-    for heading, layout in columns.items():
-        justify: Any = "right" if layout == "right" else "left"
-        table.add_column(heading, justify=justify, overflow="fold", no_wrap=layout != "fold")
-    return table
-
-
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column of a table: its heading, and the field of a row that it shows, or a function of the row.
@@ -117,20 +108,6 @@ def grid_of(lines: Iterable[tuple[object, object]], **first_column: Any) -> Tabl
         if text:
             grid.add_row(cell(label), cell(text))
     return grid
-
-
-def partition_table(**columns: Any) -> Table:
-    """An empty table for partitions, with more columns; `key_cells` fills the first three."""
-    return new_table(customer="left", query="fold", day="left", **columns)
-
-
-def table_blocks(table: Table) -> list[RenderableType]:
-    """The table and an empty line, or nothing for a table without rows."""
-    return [table, Text("")] if table.row_count else []
-
-
-def key_cells(key: PartitionKey) -> list[Text]:
-    return [cell(key.customer_id), cell(key.query_name), cell(key.logical_date)]
 
 
 def cell(value: object, *, style: str = "") -> Text:

@@ -1,16 +1,14 @@
 """Checks the arguments that commands share (dates, customers, queries, runs) and opens the ledger for them."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from ads_pipeline.domain.partition import PartitionKey, parse_date, parse_key, validate_name
-from ads_pipeline.domain.transitions import Status
 from ads_pipeline.errors import BadCommand, BadName, BadSettings, EventsNotFound, Mistake
-from ads_pipeline.ledger.control.control_actions import ControlActions
 from ads_pipeline.ledger.events.event_reader import EventReader, RunHead
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
@@ -94,27 +92,6 @@ def parse_queries(given: Sequence[str] | None, settings: Settings) -> list[str]:
     return sorted(set(given or settings.google_apis.queries))
 
 
-def parse_filter(
-    settings: Settings,
-    *,
-    customer: Sequence[str] | None = None,
-    query: Sequence[str] | None = None,
-    since: str | None = None,
-    until: str | None = None,
-    status: Sequence[Status] | None = None,
-) -> StateFilter:
-    """The filter for these options. A query may be missing from the query file, so that old data can be listed."""
-    days, customer_ids = parse_window(since, until), parse_customers(customer)
-    return StateFilter(
-        source=settings.google_apis.source,
-        customer_ids=frozenset(customer_ids) if customer_ids else None,
-        query_names=frozenset(validate_name("query_name", each) for each in query) if query else None,
-        statuses=frozenset(status) if status else None,
-        since=days.since,
-        until=days.until,
-    )
-
-
 def is_selected(key: PartitionKey, selection: StateFilter) -> bool:
     """Whether the customer, the query and the day of a partition match the filter."""
     return (
@@ -135,13 +112,6 @@ def open_ledger_for_writing(settings: Settings) -> AbstractContextManager[Ledger
     """Open an existing ledger for writing; its events get a run of their own."""
     require_ledger(settings)
     return Ledger.opened(settings.database_url, tenancy=settings.tenancy, create=False)
-
-
-@contextmanager
-def open_control_actions(settings: Settings) -> Iterator[ControlActions]:
-    """Open an existing ledger for control actions; verdicts cannot be recorded through it."""
-    with open_ledger_for_writing(settings) as ledger:
-        yield ledger.actions
 
 
 def make_readers(settings: Settings, ledger: LedgerReader) -> "Readers":

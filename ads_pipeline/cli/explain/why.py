@@ -5,7 +5,6 @@ Imports neither Spark nor DuckDB. `partition_report` gathers the report and `adv
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from datetime import datetime
 from typing import Any
 
 from rich.table import Table
@@ -22,8 +21,7 @@ from ads_pipeline.cli.output import (
     count_of,
     fields_of,
     format_instant,
-    iso_instant,
-    new_grid,
+    grid_of,
     write_json,
 )
 from ads_pipeline.cli.parsing import parse_partition
@@ -73,7 +71,7 @@ def attempt_fields(attempt: Attempt) -> dict[str, Any]:
         attempt_no=attempt.attempt_no,
         ordinal=attempt.ordinal,
         effect=attempt.effect,
-        judged_at=iso_instant(attempt.judged_at),
+        judged_at=attempt.judged_at,
     )
 
 
@@ -92,19 +90,18 @@ def _summary(report: PartitionReport) -> Table:
     status = f"{state.status} {since}{count_of(state.attempt_count, 'attempt')}"
     rows = "" if state.record_count is None else f" with {count_of(state.record_count, 'row')}"
     safe = f"yes, from run {state.current_run_id}{rows}" if report.is_safe else "no"
-    table = new_grid(style="dim")
-    for label, text in {
-        "safe to read": cell(safe, style="green" if report.is_safe else "red"),
-        "readers see": cell(_describe_visible_run(report)),
-        "status": cell(status, style=COLOURS[state.status]) if report.publication else cell("not recorded"),
-        "raw asset": cell(_describe_asset(report.staleness.raw)),
-        "warehouse": cell(_describe_asset(report.staleness.warehouse)),
-        "in Dagster": cell(report.no_asset_reason and f"no asset: {report.no_asset_reason}"),
-        **{label: cell(text) for label, text in describe_forecast(report.forecast).items()},
-    }.items():
-        if text:
-            table.add_row(label, text)
-    return table
+    return grid_of(
+        [
+            ("safe to read", cell(safe, style="green" if report.is_safe else "red")),
+            ("readers see", _describe_visible_run(report)),
+            ("status", cell(status, style=COLOURS[state.status]) if report.publication else "not recorded"),
+            ("raw asset", _describe_asset(report.staleness.raw)),
+            ("warehouse", _describe_asset(report.staleness.warehouse)),
+            ("in Dagster", report.no_asset_reason and f"no asset: {report.no_asset_reason}"),
+            *describe_forecast(report.forecast).items(),
+        ],
+        style="dim",
+    )
 
 
 def _describe_visible_run(report: PartitionReport) -> str:
@@ -191,10 +188,7 @@ def _event_lines(events: Sequence[LoggedEvent]) -> Iterator[tuple[str, str]]:
 
 
 def _write_section(console: OutputConsole, heading: str, lines: Iterable[tuple[str, str]]) -> None:
-    table = new_grid()
-    for label, text in lines:
-        table.add_row(cell(label), cell(text))
-    console.print(Text(""), Text(heading, style="bold"), table, sep="\n")
+    console.print(Text(""), Text(heading, style="bold"), grid_of(lines), sep="\n")
 
 
 def _json_fields(report: PartitionReport) -> dict[str, Any]:
@@ -208,10 +202,10 @@ def _json_fields(report: PartitionReport) -> dict[str, Any]:
             "safe": report.is_safe,
             "readers_see": None if gap or pointer is None else _run_fields(pointer),
             "missing_because": gap and gap.reason.value,
-            "runs": [_run_fields(run) | {"registered_at": iso_instant(at)} for run, at in report.registered],
+            "runs": [_run_fields(run) | {"registered_at": at} for run, at in report.registered],
             "attempts": list(map(attempt_fields, report.attempts)),
             "not_registered": None if report.sealed is None else list(report.unregistered),
-            "actions": [_to_json(asdict(logged)) for logged in report.actions],
+            "actions": [fields_of(logged) for logged in report.actions],
             "events": [event_to_json(logged) for logged in report.events],
             "next": list(next_steps(report.facts)),
         }
@@ -220,8 +214,4 @@ def _json_fields(report: PartitionReport) -> dict[str, Any]:
 
 def _run_fields(value: Pointer | RegisteredRun) -> dict[str, Any]:
     fields = {name: field for name, field in asdict(value).items() if name != "run"}
-    return {"run_id": value.run.run_id} | _to_json(fields)
-
-
-def _to_json(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: iso_instant(value) if isinstance(value, datetime) else value for name, value in fields.items()}
+    return {"run_id": value.run.run_id} | fields
