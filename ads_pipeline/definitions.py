@@ -18,6 +18,7 @@ from ads_pipeline.orchestration.asset_checks import build_check
 from ads_pipeline.orchestration.assets import build_assets
 from ads_pipeline.orchestration.io_manager import PartitionStateIOManager
 from ads_pipeline.orchestration.partitions import define_partitions
+from ads_pipeline.orchestration.readable_check import build_readable_check
 from ads_pipeline.orchestration.resources import RunResources, SensorResources, SourceFactory
 from ads_pipeline.orchestration.run_completion import build_event_origin
 from ads_pipeline.orchestration.schedules import build_schedules
@@ -49,7 +50,11 @@ def build_definitions(
             for name, query in apis.queries.items()
             for asset in build_assets(name, query, partitions=partitions)
         ]
-        checks = [build_check(name, partitions=partitions) for name in apis.queries]
+        checks = [
+            build(name, partitions=partitions)
+            for name in apis.queries
+            for build in (build_check, build_readable_check)
+        ]
         sensors = build_sensors(partitions, list(apis.queries), now=now)
         schedules = build_schedules(list(apis.queries))
     return dg.Definitions(

@@ -112,6 +112,55 @@ class Expectation:
         return datetime.combine(day + timedelta(days=1), time.min, UTC) + self.due_after
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParkedSource:
+    """The parking that stops a day's fetches, and since when."""
+
+    reason: str
+    parked_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DayCondition:
+    """The condition of one day with its cause. `operator` is set when a person caused it."""
+
+    condition: Condition
+    reason: str
+    since: datetime
+    operator: str
+    attempts: int
+
+    @property
+    def text(self) -> ConditionText:
+        return CONDITIONS[self.condition]
+
+
+def describe_day(
+    facts: DayFacts | None, day: date, expectation: Expectation, *, parked: ParkedSource | None, now: datetime
+) -> DayCondition:
+    """The condition of one day, why it has this condition, and since when."""
+    condition = find_condition(facts, day, expectation, is_parked=parked is not None, now=now)
+    since, reason, operator = expectation.deadline(day), "no run arrived", ""
+    if condition is Condition.PARKED and parked is not None:
+        since, reason = parked.parked_at or since, parked.reason
+    elif facts is not None and (facts.attempt_count or facts.has_unjudged_run):
+        since, reason, operator = _explain_facts(facts)
+    attempts = 0 if facts is None else facts.attempt_count
+    return DayCondition(condition=condition, reason=reason, since=since, operator=operator, attempts=attempts)
+
+
+def _explain_facts(facts: DayFacts) -> tuple[datetime, str, str]:
+    if facts.withdrawn_by is not None:
+        return facts.updated_at, "withdrawn", facts.withdrawn_by
+    if facts.newest_reason is not None:
+        return facts.newest_judged_at or facts.updated_at, facts.newest_reason.text, ""
+    if facts.status is Status.SUCCESS:
+        return facts.updated_at, "accepted" if facts.is_published else "accepted and not loaded yet", ""
+    if facts.has_unjudged_run:
+        return facts.updated_at, "a run awaits its verdict", ""
+    return facts.updated_at, "it waits for another run", ""
+
+
 def find_condition(
     facts: DayFacts | None, day: date, expectation: Expectation, *, is_parked: bool, now: datetime
 ) -> Condition:

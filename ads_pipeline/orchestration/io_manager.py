@@ -5,7 +5,8 @@ It reads the status of a partition from the ledger and never from Dagster.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from datetime import UTC, datetime
+from typing import Any, TypeVar
 
 import dagster as dg
 
@@ -16,11 +17,10 @@ from ads_pipeline.orchestration.dagster_private import SUPPRESS_MATERIALIZATION
 from ads_pipeline.orchestration.metadata import describe_run
 from ads_pipeline.orchestration.partitions import dimension_tags, parse_partition_names
 from ads_pipeline.orchestration.resources import RunResources
-from ads_pipeline.pipeline.gaps import find_gap
+from ads_pipeline.pipeline.day_conditions import describe_days
 from ads_pipeline.raw.discovery import DamagedRun
 from ads_pipeline.raw.seal import Seal
 
-MAX_REASONS: Final = 50  # partitions that a failure lists
 MetadataByKey = Mapping[PartitionKey, Mapping[str, Any]]
 Holders = Mapping[PartitionKey, LeaseHolder]
 
@@ -62,19 +62,25 @@ class PartitionStateIOManager(dg.IOManager):
         self._resources = resources
 
     def handle_output(self, context: dg.OutputContext, obj: SealedPartitions | LoadedPartitions) -> None:
-        """Emit a materialization per finished partition; fail the step when partitions could not be loaded."""
+        """Emit a materialization per finished partition, and log a warning for those left out.
+
+        The step does not fail: a run tells about the engine, and the checks tell about the data.
+        """
         keys = self._parse(context.asset_partition_keys, context.asset_key)
         granted = [key for key in keys if key not in obj.held]
         metadata = self._register(obj.found, granted) if isinstance(obj, SealedPartitions) else obj.metadata
         for key, entry in metadata.items():
             context.log_event(_materialization(context.asset_key, key, entry, obj.code_version))
-        if isinstance(obj, LoadedPartitions):
-            missing = [key for key in keys if key not in metadata]
-            if missing:
-                raise self._failure(missing, obj.held, total=len(keys))
-        elif unsealed := [key for key in granted if key not in metadata]:
-            message = "%d of %d partitions have no sealed run. First: %s"
-            context.log.warning(message, len(unsealed), len(keys), unsealed[0])
+        if left_out := [key for key in granted if key not in metadata]:
+            problem = "have no sealed run" if isinstance(obj, SealedPartitions) else "were not loaded"
+            context.log.warning(
+                "%d of %d partitions %s. First: %s, %s",
+                len(left_out),
+                len(keys),
+                problem,
+                left_out[0],
+                self._find_reason(left_out[0]),
+            )
 
     def _register(self, found: Iterable[Seal | DamagedRun], keys: list[PartitionKey]) -> MetadataByKey:
         """Register sealed runs and describe the newest run of each partition."""
@@ -88,32 +94,9 @@ class PartitionStateIOManager(dg.IOManager):
         states = self._resources.ledger.states.get_many(keys)
         return [key for key in keys if states[key].status is Status.SUCCESS]
 
-    def _failure(self, missing: list[PartitionKey], held: Holders, *, total: int) -> dg.Failure:
-        """The failure of a run that left partitions out. Dagster does not retry it: that would not help."""
-        shown = missing[:MAX_REASONS]
-        reasons = self._find_reasons(shown) | {key: str(held[key]) for key in shown if key in held}
-        first, reason = next(iter(reasons.items()))
-        return dg.Failure(
-            description=f"{len(missing)} of {total} partitions were not loaded; the others were. {first}: {reason}",
-            metadata={
-                "partitions_not_loaded": dg.MetadataValue.int(len(missing)),
-                "reasons": dg.MetadataValue.json({str(key): reason for key, reason in reasons.items()}),
-            },
-            allow_retries=False,
-        )
-
-    def _find_reasons(self, keys: list[PartitionKey]) -> dict[PartitionKey, str]:
-        """Find why readers do not see these partitions of one query, with one ledger query per day."""
-        source, query_name = keys[0].source, keys[0].query_name
-        publications = {
-            publication.state.key: publication
-            for day in sorted({key.logical_date for key in keys})
-            for publication in self._resources.ledger.publications.of_query(
-                source=source, query_name=query_name, since=day, until=day
-            )
-        }
-        gaps = {key: find_gap(key, publications.get(key)) for key in keys}
-        return {key: gap.explanation if gap else "it could not be loaded" for key, gap in gaps.items()}
+    def _find_reason(self, key: PartitionKey) -> str:
+        day = describe_days(self._resources.ledger, [key], now=datetime.now(UTC))[key]
+        return f"{day.text.label.lower()}: {day.reason}"
 
     def _parse(self, names: Any, asset: dg.AssetKey) -> list[PartitionKey]:
         return parse_partition_names(names, source=self._resources.source_name, query_name=asset.path[-1])

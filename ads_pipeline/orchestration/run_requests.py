@@ -164,12 +164,19 @@ def _find_in_progress(
     return {
         name
         for run in instance.get_runs(filters=dg.RunsFilter(statuses=unfinished))
-        if not run.asset_selection or not run.asset_selection.isdisjoint(assets)
-        for name in _partition_names(run.tags, partitions)
+        if _may_run_assets(run, assets)
+        for name in partition_names(run.tags, partitions)
     }
 
 
-def _partition_names(tags: Mapping[str, str], partitions: dg.MultiPartitionsDefinition) -> Iterable[str]:
+def _may_run_assets(run: dg.DagsterRun, assets: Sequence[dg.AssetKey]) -> bool:
+    """Whether the run may run one of the assets. A run without a selection runs all, unless it only runs checks."""
+    if not run.asset_selection:
+        return not run.asset_check_selection
+    return not run.asset_selection.isdisjoint(assets)
+
+
+def partition_names(tags: Mapping[str, str], partitions: dg.MultiPartitionsDefinition) -> Iterable[str]:
     """The partitions of a run with these tags. A range is empty if the customer at one of its ends was deleted."""
     if START not in tags:
         return [tags["dagster/partition"]] if "dagster/partition" in tags else []

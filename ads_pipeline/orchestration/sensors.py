@@ -17,6 +17,7 @@ from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.ledger.values import PublicationStatus
 from ads_pipeline.ledger.write_context import Clock
 from ads_pipeline.orchestration.partitions import asset_keys, raw_asset_key, warehouse_asset_key
+from ads_pipeline.orchestration.readable_sensor import build_readable_sensor
 from ads_pipeline.orchestration.resources import SensorResources
 from ads_pipeline.orchestration.retry_sensor import build_retry_sensor
 from ads_pipeline.orchestration.run_completion import close_finished_runs
@@ -85,6 +86,7 @@ def build_sensors(
         raw_arrivals,
         states_to_load,
         build_retry_sensor(partitions, query_names, now=now),
+        build_readable_sensor(partitions, query_names, now=now),
         _build_run_completion(),
     ]
 

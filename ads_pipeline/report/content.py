@@ -15,12 +15,14 @@ from ads_pipeline.domain.readability import (
     Condition,
     DayFacts,
     Expectation,
+    ParkedSource,
+    describe_day,
     find_condition,
 )
-from ads_pipeline.ledger.control.retries import Parking
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.state.day_facts import read_day_facts, read_first_days
 from ads_pipeline.ledger.state.restatements import read_restatements
+from ads_pipeline.pipeline.day_conditions import DUE_AFTER, find_parked
 
 MICROS: Final = 1_000_000
 LETTERS: Final[Mapping[Condition, str]] = {condition: chr(ord("a") + n) for n, condition in enumerate(CONDITIONS)}
@@ -86,7 +88,7 @@ class ReportReader:
     source: str
     sum_per_day: SumPerDay
     currency_of: CurrencyOf
-    due_after: timedelta = timedelta(hours=12)
+    due_after: timedelta = DUE_AFTER
 
     def read(self, query_names: Sequence[str], *, since: date, until: date, now: datetime) -> ReportContent:
         """Read the days up to `until`, from `since` or the first sealed day, of all customers with a sealed run."""
@@ -100,7 +102,7 @@ class ReportReader:
         queries = []
         for name in query_names:
             facts = self._read_facts(name, since, until)
-            parked = _find_parkings(parkings, name, customers)
+            parked = find_parked(parkings, name, customers)
             builder = _QueryBuilder(days=days, parkings=parked, reasons=reasons, counts=counts, now=now)
             cells = [
                 builder.add_customer(number, facts.get(customer, {}), expectations[number], customer)
@@ -186,7 +188,7 @@ class _QueryBuilder:
     """Finds the condition of each day of a query, and notes the days that need an operator."""
 
     days: Sequence[date]
-    parkings: Mapping[str, Parking]
+    parkings: Mapping[str, ParkedSource]
     reasons: _Reasons
     counts: dict[Condition, int]
     now: datetime
@@ -197,46 +199,17 @@ class _QueryBuilder:
     ) -> str:
         """Return one letter a day."""
         letters = []
-        parking = self.parkings.get(customer)
+        parked = self.parkings.get(customer)
         for position, day in enumerate(self.days):
             recorded = facts.get(day)
-            condition = find_condition(recorded, day, expectation, is_parked=parking is not None, now=self.now)
+            condition = find_condition(recorded, day, expectation, is_parked=parked is not None, now=self.now)
             letters.append(LETTERS[condition])
             self.counts[condition] += 1
             if CONDITIONS[condition].needs_operator:
-                self.notes[f"{number},{position}"] = self._note(condition, recorded, parking, expectation, day)
+                found = describe_day(recorded, day, expectation, parked=parked, now=self.now)
+                note = int(found.since.timestamp()), self.reasons.number(found.reason), found.attempts, found.operator
+                self.notes[f"{number},{position}"] = Note._make(note)
         return "".join(letters)
-
-    def _note(
-        self,
-        condition: Condition,
-        facts: DayFacts | None,
-        parking: Parking | None,
-        expectation: Expectation,
-        day: date,
-    ) -> Note:
-        since, reason, operator = expectation.deadline(day), "no run arrived", ""
-        if condition is Condition.PARKED and parking is not None:
-            since, reason = parking.parked_at or since, f"{parking.scope} {parking.name} is parked: {parking.why}"
-        elif facts is not None and facts.withdrawn_by is not None:
-            since, reason, operator = facts.updated_at, "withdrawn", facts.withdrawn_by
-        elif facts is not None and facts.newest_reason is not None:
-            since, reason = facts.newest_judged_at or facts.updated_at, facts.newest_reason.text
-        elif facts is not None and facts.attempt_count:
-            since, reason = facts.updated_at, "it waits for another run"
-        attempts = 0 if facts is None else facts.attempt_count
-        return Note(int(since.timestamp()), self.reasons.number(reason), attempts, operator)
-
-
-def _find_parkings(parkings: Iterable[Parking], query_name: str, customers: Iterable[str]) -> dict[str, Parking]:
-    """The parking that stops each customer's days of a query."""
-    found: dict[str, Parking] = {}
-    for parking in parkings:
-        if parking.scope == "query" and parking.name == query_name:
-            found |= dict.fromkeys(customers, parking)
-        elif parking.scope == "customer":
-            found[parking.name] = parking
-    return found
 
 
 def _differences(values: Iterable[int | None]) -> list[int | None]:

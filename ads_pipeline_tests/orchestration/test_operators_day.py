@@ -42,7 +42,7 @@ def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServedDep
 @pytest.mark.invariant("O1", "W12")
 @pytest.mark.timeout(1200)
 def test_an_operators_day(served: ServedDeployment) -> None:
-    """A backfill of a selection with holes runs exactly the selection, and only its bad partition fails.
+    """A backfill of a selection with holes runs exactly the selection, and the checks show its bad partition.
 
     A backfill of the warehouse alone publishes nothing that was not judged. A new run repairs the bad partition. The
     sensor then loads yesterday's run of a new customer. The event log has all these runs with their ends.
@@ -80,7 +80,7 @@ def test_an_operators_day(served: ServedDeployment) -> None:
     statuses = server.wait_for(lambda: _final_run_statuses(deployment))
     # The first backfill is one run per customer, one of them with the bad partition; then the three other runs.
     scheduled = {run for run, tags in server.run_tags().items() if "dagster/schedule_name" in tags}
-    assert sorted(statuses[run] for run in statuses.keys() - scheduled) == ["COMPLETED"] * 3 + ["FAILED"] * 2
+    assert [statuses[run] for run in statuses.keys() - scheduled] == ["COMPLETED"] * 5
     rows = deployment.ledger.statuses.get_many("raw", [bad, fresh])
     assert [row and row.last_materialization_run_id for row in rows.values()] == ["r2", "r1"]
 

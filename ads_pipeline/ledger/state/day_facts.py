@@ -1,8 +1,8 @@
 """Reads the facts from which `domain.readability` derives the condition of each day of a query."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from datetime import date
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -14,7 +14,7 @@ from ads_pipeline.ledger.tables import Day, Instant, runs
 
 # One row for each recorded partition of a query. The joined attempt is the last verdict on the newest judged run.
 # Most partitions have a single accepted run and skip that lookup. A withdrawal counts until a verdict follows it.
-DAY_FACTS: Final = sa.text("""
+_DAY_FACTS: Final = """
 SELECT
     state.customer_id,
     state.logical_date,
@@ -73,27 +73,45 @@ LEFT JOIN attempts AS newest
    )
 WHERE state.source = :source AND state.query_name = :query_name
   AND state.logical_date BETWEEN :since AND :until
-""").columns(
-    logical_date=Day,
-    updated_at=Instant,
-    judged_at=Instant,
-    is_published=sa.Boolean,
-    demotion_pending=sa.Boolean,
-    has_unjudged_run=sa.Boolean,
-    is_restated=sa.Boolean,
+"""
+_TYPES: Final[Mapping[str, Any]] = {
+    "logical_date": Day,
+    "updated_at": Instant,
+    "judged_at": Instant,
+    "is_published": sa.Boolean,
+    "demotion_pending": sa.Boolean,
+    "has_unjudged_run": sa.Boolean,
+    "is_restated": sa.Boolean,
+}
+DAY_FACTS: Final = sa.text(_DAY_FACTS).columns(**_TYPES)
+DAY_FACTS_OF_CUSTOMERS: Final = (
+    sa.text(f"{_DAY_FACTS} AND state.customer_id IN :customers")
+    .bindparams(sa.bindparam("customers", expanding=True))
+    .columns(**_TYPES)
 )
 
 
 def read_day_facts(
-    engine: sa.Engine, *, source: str, query_name: str, since: date, until: date
+    engine: sa.Engine,
+    *,
+    source: str,
+    query_name: str,
+    since: date,
+    until: date,
+    customers: Collection[str] | None = None,
 ) -> Iterator[DayFacts]:
-    """Yield the facts of each recorded partition of a query, in no order. All reads see one moment."""
-    statement = DAY_FACTS.bindparams(
+    """Yield the facts of each recorded partition of a query, in no order. All reads see one moment.
+
+    With `customers`, only theirs.
+    """
+    statement = (DAY_FACTS if customers is None else DAY_FACTS_OF_CUSTOMERS).bindparams(
         sa.bindparam("source", source),
         sa.bindparam("query_name", query_name),
         sa.bindparam("since", since, Day()),
         sa.bindparam("until", until, Day()),
     )
+    if customers is not None:
+        statement = statement.bindparams(customers=list(customers))
     with database.open_snapshot(engine) as connection:
         for row in connection.execute(statement):
             customer, day, status, count, records, updated, published, demoting, unjudged, *newest, restated, by = row
@@ -116,8 +134,10 @@ def read_day_facts(
             )
 
 
-def read_first_days(engine: sa.Engine, source: str) -> dict[str, date]:
+def read_first_days(engine: sa.Engine, source: str, customers: Collection[str] | None = None) -> dict[str, date]:
     """Return the first day of each customer for which a run was registered, in any query."""
     statement = sa.select(runs.c.customer_id, sa.func.min(runs.c.logical_date, type_=Day()))
-    rows = database.fetch(engine, statement.where(runs.c.source == source).group_by(runs.c.customer_id))
-    return dict(map(tuple, rows))
+    statement = statement.where(runs.c.source == source).group_by(runs.c.customer_id)
+    if customers is not None:
+        statement = statement.where(runs.c.customer_id.in_(customers))
+    return dict(map(tuple, database.fetch(engine, statement)))

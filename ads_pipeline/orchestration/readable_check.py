@@ -1,0 +1,88 @@
+"""Builds the check `readable` of each warehouse asset: it shows what readers get of each expected partition.
+
+It reads the ledger and changes nothing, so a run of this check alone brings the UI up to date after an operator's
+action.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import dagster as dg
+
+from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.readability import Condition, DayCondition
+from ads_pipeline.orchestration.dagster_private import TargetMaterialization
+from ads_pipeline.orchestration.partitions import (
+    drop_invalid_customers,
+    find_customer,
+    parse_partition_names,
+    warehouse_asset_key,
+)
+from ads_pipeline.orchestration.resources import RunResources
+from ads_pipeline.pipeline.day_conditions import describe_days
+
+CHECK_NAME: Final = "readable"
+PASSED: Final = frozenset({Condition.READABLE, Condition.RESTATED})
+WARNINGS: Final = frozenset({Condition.REJECTED_RERUN, Condition.IN_PROGRESS})
+
+
+def build_readable_check(name: str, *, partitions: dg.MultiPartitionsDefinition) -> dg.AssetChecksDefinition:
+    @dg.asset_check(  # type: ignore[arg-type] # Dagster's type lacks evaluations that name their partition
+        asset=warehouse_asset_key(name),
+        name=CHECK_NAME,
+        description=(
+            "Shows for each expected partition what readers get now. Failed: they get no rows; the metadata has the "
+            "reason and the next command. Warning: a newer run was rejected, or a run is not loaded yet."
+        ),
+        partitions_def=partitions,
+    )
+    def readable(
+        context: dg.AssetCheckExecutionContext, run_resources: dg.ResourceParam[RunResources]
+    ) -> Iterator[Any]:
+        drop_invalid_customers(context.log, map(find_customer, context.partition_keys))
+        keys = parse_partition_names(context.partition_keys, source=run_resources.source_name, query_name=name)
+        described = describe_days(run_resources.ledger, keys, now=datetime.now(UTC))
+        yield from _evaluate(context, warehouse_asset_key(name), described)
+        yield dg.Output(None)
+
+    return readable
+
+
+def _evaluate(
+    context: dg.AssetCheckExecutionContext, asset: dg.AssetKey, described: Mapping[PartitionKey, DayCondition]
+) -> Iterator[dg.AssetCheckEvaluation]:
+    """Yield one evaluation per expected partition. A day that is not expected has none."""
+    expected = {key: day for key, day in described.items() if day.condition is not Condition.NOT_EXPECTED}
+    storage_ids = context.instance.event_log_storage.get_latest_storage_id_by_partition(
+        asset, dg.DagsterEventType.ASSET_MATERIALIZATION, {key.dagster_key for key in expected}
+    )
+    for key, day in expected.items():
+        storage_id = storage_ids.get(key.dagster_key)
+        is_warning = day.condition in WARNINGS
+        yield dg.AssetCheckEvaluation(
+            asset_key=asset,
+            check_name=CHECK_NAME,
+            partition=key.dagster_key,
+            passed=day.condition in PASSED,
+            blocking=False,
+            severity=dg.AssetCheckSeverity.WARN if is_warning else dg.AssetCheckSeverity.ERROR,
+            description=f"{day.text.label}: {day.reason}",
+            metadata=describe_condition(key, day),
+            target_materialization_data=storage_id
+            and TargetMaterialization(storage_id=storage_id, run_id=context.run.run_id, timestamp=time.time()),
+        )
+
+
+def describe_condition(key: PartitionKey, day: DayCondition) -> dict[str, Any]:
+    """The metadata of an evaluation."""
+    metadata: dict[str, Any] = {
+        "condition": day.text.label,
+        "meaning": day.text.meaning,
+        "reason": day.reason,
+        "since": dg.MetadataValue.timestamp(day.since),
+        "attempts": dg.MetadataValue.int(day.attempts),
+        "next_command": f"ads-pipeline state why {key}",
+    }
+    return metadata | ({"operator": day.operator} if day.operator else {})

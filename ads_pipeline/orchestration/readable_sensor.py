@@ -1,0 +1,187 @@
+"""Builds the sensor `readable_changes`: it requests the checks where the ledger changed outside a run of the assets.
+
+A run of the assets evaluates its own checks. An operator's command, `reconcile`, a deadline that passes, and a run
+that died or was cancelled do not. Dagster clears the checks of every partition of a cancelled run.
+"""
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import dagster as dg
+
+from ads_pipeline.domain.freshness import WAREHOUSE
+from ads_pipeline.domain.partition import PartitionKey, days_between, parse_dagster_key
+from ads_pipeline.domain.readability import Condition, DayCondition, Expectation
+from ads_pipeline.domain.retry import FRESH_DAYS
+from ads_pipeline.errors import BadName
+from ads_pipeline.ledger.events.changes import list_changed_partitions, list_changed_runs
+from ads_pipeline.ledger.state.day_facts import read_first_days
+from ads_pipeline.ledger.write_context import Clock
+from ads_pipeline.orchestration import asset_checks, readable_check
+from ads_pipeline.orchestration.partitions import CUSTOMERS, DATE, raw_asset_key, warehouse_asset_key
+from ads_pipeline.orchestration.resources import SensorResources
+from ads_pipeline.orchestration.run_requests import QUERY_TAG, partition_names, range_tags
+from ads_pipeline.pipeline.day_conditions import describe_days
+
+OVERLAP: Final = timedelta(minutes=10)  # an event may become visible later than its time
+FIRST_WINDOW: Final = timedelta(days=1)
+INTERVAL_SECONDS: Final = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """The partitions to check again. `cleared` holds those whose checks a dead or cancelled run cleared, by run."""
+
+    changed: set[PartitionKey] = field(default_factory=set)
+    cleared: dict[PartitionKey, str] = field(default_factory=dict)
+
+
+def build_readable_sensor(
+    partitions: dg.MultiPartitionsDefinition, query_names: Sequence[str], *, now: Clock
+) -> dg.SensorDefinition:
+    checks = [key for name in query_names for key in check_keys(name)]
+
+    @dg.sensor(
+        target=dg.AssetSelection.checks(*checks),
+        minimum_interval_seconds=INTERVAL_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Requests runs of the checks where the ledger changed outside a run of the assets.",
+    )
+    def readable_changes(
+        context: dg.SensorEvaluationContext, sensor_resources: dg.ResourceParam[SensorResources]
+    ) -> dg.SensorResult:
+        at = now()
+        last_tick, recent_keys = _parse_cursor(context.cursor, at)
+        since = last_tick - OVERLAP
+        with dg.partition_loading_context(dynamic_partitions_store=context.instance):
+            changes = _find_changes(context, sensor_resources, partitions, query_names, since, at)
+            known = _select_known(context.instance, partitions, changes, query_names, at)
+            described = describe_days(sensor_resources.ledger, known, now=at)
+            found = list(_build_requests(partitions, described, changes))
+        requests = [request for request in found if request.run_key not in recent_keys]
+        return dg.SensorResult(
+            run_requests=requests,
+            skip_reason=None if requests else "nothing changed outside the runs of the assets",
+            cursor=json.dumps([at.isoformat(), [request.run_key for request in found]]),
+        )
+
+    return readable_changes
+
+
+def check_keys(query_name: str) -> tuple[dg.AssetCheckKey, dg.AssetCheckKey]:
+    """The keys of `valid` and `readable` of a query."""
+    return (
+        dg.AssetCheckKey(raw_asset_key(query_name), asset_checks.CHECK_NAME),
+        dg.AssetCheckKey(warehouse_asset_key(query_name), readable_check.CHECK_NAME),
+    )
+
+
+def _parse_cursor(cursor: str | None, now: datetime) -> tuple[datetime, Sequence[str]]:
+    """The time of the last tick and the run keys that it found. A cursor that somebody has changed starts again."""
+    try:
+        at, run_keys = json.loads(cursor or "")
+        return min(datetime.fromisoformat(at).astimezone(UTC), now), list(run_keys)
+    except (ValueError, TypeError):
+        return now - FIRST_WINDOW, ()
+
+
+def _find_changes(
+    context: dg.SensorEvaluationContext,
+    resources: SensorResources,
+    partitions: dg.MultiPartitionsDefinition,
+    query_names: Sequence[str],
+    since: datetime,
+    now: datetime,
+) -> Changes:
+    engine, changes, others = resources.ledger.engine, Changes(), list[str]()
+    for run_id in list_changed_runs(engine, since):
+        run = context.instance.get_run_by_id(run_id)
+        if run is None or (QUERY_TAG not in run.tags and not run.asset_selection):
+            others.append(run_id)  # a command, or a job that has no checks
+        elif run.status is dg.DagsterRunStatus.SUCCESS and not _covers_warehouse(run):
+            others.append(run_id)
+        elif run.is_finished and run.status is not dg.DagsterRunStatus.SUCCESS:
+            names = list(partition_names(run.tags, partitions))
+            changes.cleared.update(dict.fromkeys(_parse_names(names, run, resources.source_name), run_id))
+    changes.changed.update(list_changed_partitions(engine, others, since))
+    changes.changed.update(_find_due(resources, query_names, since, now))
+    return changes
+
+
+def _covers_warehouse(run: dg.DagsterRun) -> bool:
+    """Whether the run has evaluated `readable` itself."""
+    return any(asset.path[0] == WAREHOUSE for asset in run.asset_selection or ())
+
+
+def _parse_names(names: Iterable[str], run: dg.DagsterRun, source: str) -> Iterator[PartitionKey]:
+    for query_name in sorted({asset.path[-1] for asset in run.asset_selection or ()}):
+        for name in names:
+            try:
+                yield parse_dagster_key(name, source=source, query_name=query_name)
+            except BadName:
+                continue  # an invalid customer: it has no partition in the ledger
+
+
+def _find_due(
+    resources: SensorResources, query_names: Sequence[str], since: datetime, now: datetime
+) -> Iterator[PartitionKey]:
+    """The partitions whose deadline has passed, or that are no longer fresh, since the moment."""
+    days = days_between(since.date() - timedelta(days=FRESH_DAYS + 2), now.date())
+    for customer, first_day in read_first_days(resources.ledger.engine, resources.source_name).items():
+        expectation = Expectation(first_day=first_day)
+        for day in days:
+            no_longer_fresh = datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=FRESH_DAYS + 1)
+            if day >= first_day and any(since < at <= now for at in (expectation.deadline(day), no_longer_fresh)):
+                for name in query_names:
+                    yield PartitionKey(
+                        source=resources.source_name, customer_id=customer, query_name=name, logical_date=day
+                    )
+
+
+def _select_known(
+    instance: dg.DagsterInstance,
+    partitions: dg.MultiPartitionsDefinition,
+    changes: Changes,
+    query_names: Sequence[str],
+    now: datetime,
+) -> list[PartitionKey]:
+    """The partitions that Dagster has."""
+    customers = set(instance.get_dynamic_partitions(CUSTOMERS))
+    first = str(partitions.get_partitions_def_for_dimension(DATE).get_first_partition_key())
+    return [
+        key
+        for key in sorted(changes.changed | changes.cleared.keys())
+        if key.customer_id in customers
+        and key.query_name in query_names
+        and first <= key.logical_date.isoformat() < now.date().isoformat()
+    ]
+
+
+def _build_requests(
+    partitions: dg.MultiPartitionsDefinition, described: Mapping[PartitionKey, DayCondition], changes: Changes
+) -> Iterator[dg.RunRequest]:
+    """Yield one request per range of partitions. Its key names what they show, so that nothing is reported twice."""
+    groups = defaultdict[tuple[str, bool], dict[str, PartitionKey]](dict)
+    for key, day in described.items():
+        is_cleared = key in changes.cleared
+        if is_cleared or day.condition is not Condition.NOT_EXPECTED:
+            groups[key.query_name, is_cleared][key.dagster_key] = key
+    for (query_name, is_cleared), keys in groups.items():
+        subset = partitions.subset_with_partition_keys(keys)
+        for found in subset.get_partition_key_ranges(partitions):
+            names = [str(name) for name in partitions.get_partition_keys_in_range(found)]
+            shown = [(name, described[keys[name]], changes.cleared.get(keys[name])) for name in names]
+            content = repr([(name, day.condition, day.since, run_id) for name, day, run_id in shown])
+            digest = hashlib.sha256(content.encode()).hexdigest()[:32]
+            valid, readable = check_keys(query_name)
+            yield dg.RunRequest(
+                run_key=f"readable:{query_name}:{digest}",
+                asset_selection=[],
+                asset_check_keys=[valid, readable] if is_cleared else [readable],
+                tags=range_tags(query_name, found.start, found.end),
+            )

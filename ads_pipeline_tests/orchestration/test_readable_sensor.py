@@ -1,0 +1,85 @@
+"""The sensor `readable_changes`: after a tick, Dagster shows what the ledger records."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from pyspark.sql import SparkSession
+
+from ads_pipeline.domain.transitions import Action
+from ads_pipeline.orchestration.readable_sensor import check_keys
+from ads_pipeline_tests.ledger.builders import action_request
+from ads_pipeline_tests.orchestration.builders import Location, open_location
+from ads_pipeline_tests.orchestration.test_readable_check import shown
+from ads_pipeline_tests.orchestration.test_sensors import crash_run, requested_ranges, tick
+from ads_pipeline_tests.pipeline.builders import QUERY, key, seal_run
+
+SENSOR = "readable_changes"
+VALID, READABLE = check_keys(QUERY)
+
+
+@pytest.fixture
+def location(tmp_path: Path, spark: SparkSession) -> Iterator[Location]:
+    with open_location(tmp_path / "home", spark) as opened:
+        yield opened
+
+
+def execute_checks(location: Location, result: dg.SensorResult) -> None:
+    """Execute the requested runs of checks in this process."""
+    job = location.defs.resolve_implicit_global_asset_job_def()
+    for request in result.run_requests or []:
+        subset = job.get_subset(asset_selection=set(), asset_check_selection=set(request.asset_check_keys or ()))
+        assert subset.execute_in_process(instance=location.instance, tags=request.tags).success
+
+
+def test_action_on_the_command_line_is_shown_after_a_tick(location: Location) -> None:
+    """Only the changed partition is checked, once."""
+    location.add_customers(1, 2, 3)
+    for customer in (1, 2, 3):
+        seal_run(location.deployment, key(customer))
+    assert location.run([key(1), key(3)]).success
+    first = tick(location, SENSOR)
+    location.deployment.ledger.actions.execute(Action.WITHDRAW, [key(2)], action_request())
+    result = tick(location, SENSOR, cursor=first.cursor)
+    assert requested_ranges(result) == [f"{key(2).dagster_key}..{key(2).dagster_key}"]
+    assert [request.asset_check_keys for request in result.run_requests or []] == [[READABLE]]
+    execute_checks(location, result)
+    assert shown(location)[key(2).dagster_key] == (False, "Hidden: withdrawn")
+    assert shown(location)[key(1).dagster_key][0]
+    assert requested_ranges(tick(location, SENSOR, cursor=result.cursor)) == []
+
+
+def test_cancelled_run_has_both_checks_run_again(location: Location) -> None:
+    """Over its whole range, because Dagster cleared the checks of every partition in it."""
+    location.add_customers(1, 2)
+    for customer in (1, 2):
+        seal_run(location.deployment, key(customer))
+    assert location.run([key(1), key(2)]).success
+    first = tick(location, SENSOR)
+    cancelled = crash_run(location, key(1), key(2))
+    location.instance.report_run_canceled(cancelled)
+    tick(location, "run_completion")
+    result = tick(location, SENSOR, cursor=first.cursor)
+    assert requested_ranges(result) == [f"{key(1).dagster_key}..{key(2).dagster_key}"]
+    assert [request.asset_check_keys for request in result.run_requests or []] == [[VALID, READABLE]]
+    execute_checks(location, result)
+    assert all(passed for passed, _reason in shown(location).values())
+    assert set(location.check_results().values()) == {True}
+
+
+def test_day_past_its_deadline_is_requested(location: Location) -> None:
+    """No run of the assets happens for a day without raw data."""
+    location.add_customers(1)
+    seal_run(location.deployment, key(1))
+    assert location.run([key(1)]).success
+    due = (datetime.now(UTC) - timedelta(hours=36)).date()  # its deadline passed within the last day
+    found = [each.tags for each in tick(location, SENSOR).run_requests or []]
+    assert any(f"1|{due.isoformat()}" in tags.values() for tags in found)
+
+
+def test_changed_cursor_starts_again(location: Location) -> None:
+    """A cursor that is no JSON, or has other values, is not an error."""
+    for cursor in ("x", "[]", '["2026-01-01", []]', '["2999-01-01T00:00:00+00:00", []]', "1"):
+        assert tick(location, SENSOR, cursor=cursor).cursor
