@@ -16,6 +16,7 @@ from ads_pipeline.ledger.write_context import Clock
 from ads_pipeline.orchestration import demo_run, resources
 from ads_pipeline.orchestration.asset_checks import build_check
 from ads_pipeline.orchestration.assets import build_assets
+from ads_pipeline.orchestration.catalog import build_external_assets, build_report
 from ads_pipeline.orchestration.io_manager import PartitionStateIOManager
 from ads_pipeline.orchestration.partitions import define_partitions
 from ads_pipeline.orchestration.readable_check import build_readable_check
@@ -48,8 +49,9 @@ def build_definitions(
         assets = [
             asset
             for name, query in apis.queries.items()
-            for asset in build_assets(name, query, partitions=partitions)
+            for asset in build_assets(name, query, resolved, partitions=partitions)
         ]
+        external = build_external_assets(apis.source, list(apis.queries), resolved)
         checks = [
             build(name, partitions=partitions)
             for name in apis.queries
@@ -58,7 +60,7 @@ def build_definitions(
         sensors = build_sensors(partitions, list(apis.queries), now=now)
         schedules = build_schedules(list(apis.queries))
     return dg.Definitions(
-        assets=assets,
+        assets=[*assets, build_report(list(apis.queries)), *external],
         asset_checks=checks,
         sensors=sensors,
         schedules=schedules,

@@ -58,7 +58,19 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     ),
     "orchestration": (
         frozenset({"dagster", "dagster_pyspark", "dagster_postgres", "pyspark"}),
-        FOLDERS | {"query_file", "settings", "progress", "raw", "validator", "ledger", "warehouse", "pipeline"},
+        FOLDERS
+        | {
+            "query_file",
+            "settings",
+            "progress",
+            "raw",
+            "validator",
+            "ledger",
+            "warehouse",
+            "contracts",
+            "report",
+            "pipeline",
+        },
     ),
     "definitions": (
         frozenset({"dagster", "dagster_pyspark"}),

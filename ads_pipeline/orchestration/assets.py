@@ -10,6 +10,7 @@ import dagster as dg
 from dagster_pyspark import PySparkResource
 
 from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.orchestration import catalog
 from ads_pipeline.orchestration.io_manager import LoadedPartitions, SealedPartitions, suppress_materialization
 from ads_pipeline.orchestration.metadata import describe_load, describe_status
 from ads_pipeline.orchestration.partitions import raw_asset_key, warehouse_asset_key
@@ -17,19 +18,19 @@ from ads_pipeline.orchestration.resources import RunResources, claim_partitions
 from ads_pipeline.orchestration.run_requests import QUERY_TAG
 from ads_pipeline.pipeline.loading import Loader
 from ads_pipeline.query_file import Query
+from ads_pipeline.settings import Settings
 
 MAX_PARTITIONS_PER_RUN: Final = 1_000
 OWNERS: Final = ["team:ads-data"]
 
 
 def build_assets(
-    name: str, query: Query, *, partitions: dg.MultiPartitionsDefinition
+    name: str, query: Query, settings: Settings, *, partitions: dg.MultiPartitionsDefinition
 ) -> tuple[dg.AssetsDefinition, dg.AssetsDefinition]:
     # Dagster puts assets into one run only if they share partitions and backfill policy.
     shared: dict[str, Any] = {
         "partitions_def": partitions,
         "backfill_policy": dg.BackfillPolicy.multi_run(max_partitions_per_run=MAX_PARTITIONS_PER_RUN),
-        "group_name": name,
         "owners": OWNERS,
         "code_version": query.schema_version,
         "io_manager_key": "partition_state",
@@ -38,7 +39,10 @@ def build_assets(
 
     @dg.asset(  # type: ignore[untyped-decorator] # the shared options hide the overload
         key=raw_asset_key(name),
+        deps=[settings.google_apis.source],
+        group_name=catalog.RAW_GROUP,
         description=f"Sealed runs of `{name}`. Each run is registered in the ledger.\n\n```sql\n{query.gaql}\n```",
+        metadata=catalog.describe_tables(name, query) | {"dagster/uri": str(settings.raw_root)},
         kinds={"googleads"},
         **shared,
     )
@@ -54,6 +58,9 @@ def build_assets(
         key=warehouse_asset_key(name),
         ins={"loadable": dg.AssetIn(key=raw_asset_key(name))},
         description=f"Rows of `{name}` that readers see. Only partitions whose current run was accepted are loaded.",
+        group_name=catalog.WAREHOUSE_GROUP,
+        metadata=catalog.describe_tables(name, query) | catalog.describe_location(name, settings),
+        freshness_policy=catalog.FRESHNESS,
         kinds={"deltalake", "pyspark"},
         pool=f"warehouse_{name}",  # concurrent loads of one table would conflict and retry
         **shared,

@@ -15,7 +15,7 @@ from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.values import LeaseHolder
 from ads_pipeline.orchestration.dagster_private import SUPPRESS_MATERIALIZATION
 from ads_pipeline.orchestration.metadata import describe_run
-from ads_pipeline.orchestration.partitions import dimension_tags, parse_partition_names
+from ads_pipeline.orchestration.partitions import dimension_tags, parse_partition_names, raw_asset_key
 from ads_pipeline.orchestration.resources import RunResources
 from ads_pipeline.pipeline.day_conditions import describe_days
 from ads_pipeline.raw.discovery import DamagedRun
@@ -69,8 +69,10 @@ class PartitionStateIOManager(dg.IOManager):
         keys = self._parse(context.asset_partition_keys, context.asset_key)
         granted = [key for key in keys if key not in obj.held]
         metadata = self._register(obj.found, granted) if isinstance(obj, SealedPartitions) else obj.metadata
+        inputs = self._describe_inputs(context, metadata) if isinstance(obj, LoadedPartitions) else {}
         for key, entry in metadata.items():
-            context.log_event(_materialization(context.asset_key, key, entry, obj.code_version))
+            tags = {"dagster/code_version": obj.code_version, "dagster/data_version": entry["run_id"]}
+            context.log_event(_materialization(context.asset_key, key, entry, tags | inputs.get(key, {})))
         if left_out := [key for key in granted if key not in metadata]:
             problem = "have no sealed run" if isinstance(obj, SealedPartitions) else "were not loaded"
             context.log.warning(
@@ -94,6 +96,25 @@ class PartitionStateIOManager(dg.IOManager):
         states = self._resources.ledger.states.get_many(keys)
         return [key for key in keys if states[key].status is Status.SUCCESS]
 
+    def _describe_inputs(
+        self, context: dg.OutputContext, keys: Iterable[PartitionKey]
+    ) -> dict[PartitionKey, dict[str, str]]:
+        """The tags that name the raw materialization of each loaded partition. Without them, all show as unsynced."""
+        raw = raw_asset_key(context.asset_key.path[-1])
+        newest = self._resources.ledger.runs.newest(keys)
+        storage_ids = context.step_context.instance.event_log_storage.get_latest_storage_id_by_partition(
+            raw, dg.DagsterEventType.ASSET_MATERIALIZATION, {key.dagster_key for key in newest}
+        )
+        name = raw.to_user_string()
+        return {
+            key: {
+                f"dagster/input_data_version/{name}": registered.run.run_id,
+                f"dagster/input_event_pointer/{name}": str(storage_ids[key.dagster_key]),
+            }
+            for key, (registered, _outcome) in newest.items()
+            if key.dagster_key in storage_ids
+        }
+
     def _find_reason(self, key: PartitionKey) -> str:
         day = describe_days(self._resources.ledger, [key], now=datetime.now(UTC))[key]
         return f"{day.text.label.lower()}: {day.reason}"
@@ -103,7 +124,8 @@ class PartitionStateIOManager(dg.IOManager):
 
 
 def _materialization(
-    asset: dg.AssetKey, key: PartitionKey, metadata: Mapping[str, Any], code_version: str
+    asset: dg.AssetKey, key: PartitionKey, metadata: Mapping[str, Any], tags: Mapping[str, str]
 ) -> dg.AssetMaterialization:
-    tags = dimension_tags(key) | {"dagster/code_version": code_version}
-    return dg.AssetMaterialization(asset_key=asset, partition=key.dagster_key, metadata=metadata, tags=tags)
+    return dg.AssetMaterialization(
+        asset_key=asset, partition=key.dagster_key, metadata=metadata, tags=dimension_tags(key) | dict(tags)
+    )

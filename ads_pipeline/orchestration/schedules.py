@@ -9,6 +9,7 @@ from dagster_pyspark import PySparkResource
 
 from ads_pipeline.ledger.status.status_file import write_status_file
 from ads_pipeline.orchestration.assets import MAX_PARTITIONS_PER_RUN
+from ads_pipeline.orchestration.catalog import REPORT_KEY
 from ads_pipeline.orchestration.partitions import CUSTOMERS, asset_keys, drop_invalid_customers
 from ads_pipeline.orchestration.resources import RunResources
 from ads_pipeline.orchestration.run_requests import range_tags
@@ -38,8 +39,15 @@ def build_schedules(query_names: Sequence[str]) -> list[dg.ScheduleDefinition]:
                     tags=range_tags(name, f"{batch[0]}|{day}", f"{batch[-1]}|{day}"),
                 )
 
+    report = dg.ScheduleDefinition(
+        name="report_hourly",
+        target=dg.AssetSelection.assets(REPORT_KEY),
+        cron_schedule="5 * * * *",
+        default_status=ON,
+    )
     return [
         daily_load,
+        report,
         dg.ScheduleDefinition(job=_reconcile(query_names), cron_schedule="30 * * * *", default_status=ON),
         dg.ScheduleDefinition(job=_maintenance(query_names), cron_schedule="0 3 * * *", default_status=ON),
     ]

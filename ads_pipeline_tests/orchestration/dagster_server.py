@@ -43,10 +43,14 @@ query { runsOrError { ... on Runs { results { runId tags { key value } } } } }""
 RUN = """
 query($id: ID!) { runOrError(runId: $id) { ... on Run { status } } }"""
 CHECKS = """
-query($asset: AssetKeyInput!, $partition: String) {
-  assetCheckExecutions(assetKey: $asset, checkName: "valid", limit: 1, partition: $partition) {
+query($asset: AssetKeyInput!, $check: String!, $partition: String) {
+  assetCheckExecutions(assetKey: $asset, checkName: $check, limit: 1, partition: $partition) {
     evaluation { success }
   }
+}"""
+STALE = """
+query($asset: AssetKeyInput!, $partition: String) {
+  assetNodeOrError(assetKey: $asset) { ... on AssetNode { staleStatus(partition: $partition) } }
 }"""
 SELECTOR = {"repositoryName": "__repository__", "repositoryLocationName": "ads_pipeline.definitions"}
 
@@ -102,11 +106,15 @@ class DagsterServer:
         """The status of a run in Dagster."""
         return str(self.query(RUN, id=run_id)["runOrError"]["status"])
 
-    def check_passed(self, asset: Sequence[str], key: PartitionKey) -> bool | None:
+    def stale_status(self, asset: Sequence[str], key: PartitionKey) -> str:
+        """Whether Dagster marks the partition as unsynced: FRESH, STALE or MISSING."""
+        answer = self.query(STALE, asset={"path": list(asset)}, partition=key.dagster_key)
+        return str(answer["assetNodeOrError"]["staleStatus"])
+
+    def check_passed(self, asset: Sequence[str], key: PartitionKey, check: str = "valid") -> bool | None:
         """Whether the last check of this partition passed; None when there was none."""
-        executions = self.query(CHECKS, asset={"path": list(asset)}, partition=key.dagster_key)[
-            "assetCheckExecutions"
-        ]
+        answer = self.query(CHECKS, asset={"path": list(asset)}, check=check, partition=key.dagster_key)
+        executions = answer["assetCheckExecutions"]
         evaluation = executions[0]["evaluation"] if executions else None
         return None if evaluation is None else bool(evaluation["success"])
 

@@ -1,6 +1,6 @@
 """A day of an operator in the UI, with the real daemon and webserver."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,9 +9,11 @@ from typing import cast
 import pytest
 from pyspark.sql import SparkSession
 
+from ads_pipeline.domain.transitions import Action
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.orchestration.run_requests import START
+from ads_pipeline_tests.ledger.builders import action_request
 from ads_pipeline_tests.orchestration.dagster_server import DagsterServer, dagster_server
 from ads_pipeline_tests.pipeline.builders import LocalDeployment, key, seal_invalid_run, seal_run, visible_runs
 
@@ -45,7 +47,8 @@ def test_an_operators_day(served: ServedDeployment) -> None:
     """A backfill of a selection with holes runs exactly the selection, and the checks show its bad partition.
 
     A backfill of the warehouse alone publishes nothing that was not judged. A new run repairs the bad partition. The
-    sensor then loads yesterday's run of a new customer. The event log has all these runs with their ends.
+    sensor then loads yesterday's run of a new customer. The event log has all these runs with their ends. What an
+    operator withdraws turns red without a run of the assets.
     """
     deployment, server = served.deployment, served.server
     good, bad, other, hole = key(1, 1), key(1, 2), key(2, 2), key(2, 1)
@@ -60,6 +63,8 @@ def test_an_operators_day(served: ServedDeployment) -> None:
     backfill = server.launch_backfill([RAW, WAREHOUSE], [good, bad, other])
     assert server.wait_for_backfill(backfill) == "COMPLETED_FAILED"
     assert [server.check_passed(RAW, each) for each in (good, bad, other, hole)] == [True, False, True, None]
+    assert [server.check_passed(WAREHOUSE, each, "readable") for each in (good, bad, other)] == [True, False, True]
+    assert [server.stale_status(WAREHOUSE, each) for each in (good, bad, other)] == ["FRESH", "MISSING", "FRESH"]
     assert {good: "r1", other: "r1"}.items() <= visible_runs(deployment).items()
     assert bad not in visible_runs(deployment)
     assert deployment.ledger.states.get(hole).attempt_count == 0
@@ -79,10 +84,19 @@ def test_an_operators_day(served: ServedDeployment) -> None:
 
     statuses = server.wait_for(lambda: _final_run_statuses(deployment))
     # The first backfill is one run per customer, one of them with the bad partition; then the three other runs.
-    scheduled = {run for run, tags in server.run_tags().items() if "dagster/schedule_name" in tags}
+    scheduled = {run for run, tags in server.run_tags().items() if _is_background(tags)}
     assert [statuses[run] for run in statuses.keys() - scheduled] == ["COMPLETED"] * 5
     rows = deployment.ledger.statuses.get_many("raw", [bad, fresh])
     assert [row and row.last_materialization_run_id for row in rows.values()] == ["r2", "r1"]
+
+    deployment.ledger.actions.execute(Action.WITHDRAW, [good], action_request())
+    server.wait_for(lambda: server.check_passed(WAREHOUSE, good, "readable") is False)
+    assert server.check_passed(WAREHOUSE, other, "readable") is True
+
+
+def _is_background(tags: Mapping[str, str]) -> bool:
+    """Whether a schedule requested the run, or the sensor that keeps the checks current."""
+    return "dagster/schedule_name" in tags or tags.get("dagster/sensor_name") == "readable_changes"
 
 
 def _final_run_statuses(deployment: LocalDeployment) -> dict[str, str] | None:

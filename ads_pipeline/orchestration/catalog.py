@@ -1,0 +1,107 @@
+"""What Dagster's catalogue shows beside the assets that it runs: the source upstream, and the outputs downstream.
+
+It also describes the columns and the location of each query's tables.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import dagster as dg
+
+from ads_pipeline.contracts.registry import rules_for
+from ads_pipeline.domain.readability import CONDITIONS
+from ads_pipeline.errors import ContractMissing
+from ads_pipeline.orchestration.partitions import warehouse_asset_key
+from ads_pipeline.orchestration.resources import RunResources
+from ads_pipeline.query_file import Query
+from ads_pipeline.report.document import summarize
+from ads_pipeline.report.writing import REPORT_FILE, ReportWriter
+from ads_pipeline.settings import Settings
+from ads_pipeline.warehouse.values import WarehouseTable
+
+RAW_GROUP, WAREHOUSE_GROUP, SOURCE_GROUP, OUTPUT_GROUP = "raw", "warehouse", "source", "outputs"
+# A day is due twelve hours after it ended, so the newest load is older than this only when a whole day was missed.
+WARN_AFTER, FAIL_AFTER = timedelta(hours=36), timedelta(hours=60)
+FRESHNESS: Final = dg.FreshnessPolicy.time_window(fail_window=FAIL_AFTER, warn_window=WARN_AFTER)
+REPORT_KEY: Final = dg.AssetKey("report")
+STATUS_KEY: Final = dg.AssetKey("partition_status")
+
+
+def describe_tables(name: str, query: Query) -> dict[str, Any]:
+    """The columns of a query's rows, as its contract declares them. Empty without a contract."""
+    try:
+        rules = rules_for(name, query.schema_version)
+    except ContractMissing:
+        return {}
+    columns = [
+        dg.TableColumn(column.name, column.kind, constraints=dg.TableColumnConstraints(nullable=column.nullable))
+        for column in rules.columns
+    ]
+    return {"dagster/column_schema": dg.TableSchema(columns=columns)}
+
+
+def describe_location(name: str, settings: Settings) -> dict[str, Any]:
+    """The path of a query's Delta table."""
+    table = WarehouseTable(root=settings.warehouse_root, source=settings.google_apis.source, query_name=name)
+    return {"dagster/uri": str(table.path)}
+
+
+def build_external_assets(source: str, query_names: Sequence[str], settings: Settings) -> list[dg.AssetSpec]:
+    """The source that is fetched from, and the status file that the job `reconcile` writes."""
+    return [
+        dg.AssetSpec(
+            source,
+            group_name=SOURCE_GROUP,
+            description="The reporting API that the sealed runs come from. Dagster does not run it.",
+            kinds={"googleads"},
+        ),
+        dg.AssetSpec(
+            STATUS_KEY,
+            deps=[warehouse_asset_key(name) for name in query_names],
+            group_name=OUTPUT_GROUP,
+            description=(
+                "`partition_status.parquet`: the last materialization, the last attempt and the staleness of each "
+                "partition. The job `reconcile` writes it every hour."
+            ),
+            metadata={"dagster/uri": str(settings.status_file)},
+            kinds={"parquet"},
+        ),
+    ]
+
+
+def build_report(query_names: Sequence[str]) -> dg.AssetsDefinition:
+    @dg.asset(
+        key=REPORT_KEY,
+        deps=[warehouse_asset_key(name) for name in query_names],
+        group_name=OUTPUT_GROUP,
+        description=(
+            "One HTML page that shows which days are safe to read and what needs an operator. The schedule "
+            "`report_hourly` renews it; so does `ads-pipeline report`."
+        ),
+        kinds={"html"},
+    )
+    def report(
+        context: dg.AssetExecutionContext, run_resources: dg.ResourceParam[RunResources]
+    ) -> dg.MaterializeResult[Any]:
+        path = run_resources.settings.home / REPORT_FILE
+        writer = ReportWriter(
+            ledger=run_resources.ledger,
+            readers=run_resources.readers,
+            raw=run_resources.raw,
+            source=run_resources.source_name,
+            start_date=run_resources.settings.google_apis.start_date,
+        )
+        content = writer.write(path, sorted(query_names), now=datetime.now(UTC))
+        context.log.info("%s", summarize(content))
+        days = {CONDITIONS[condition].label: number for condition, number in content.counts.items()}
+        return dg.MaterializeResult(
+            metadata={
+                "summary": summarize(content),
+                "days": dg.MetadataValue.json(days),
+                "page": dg.MetadataValue.url(path.absolute().as_uri()),
+                "path": dg.MetadataValue.path(path),
+            }
+        )
+
+    return report
