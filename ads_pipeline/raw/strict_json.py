@@ -14,6 +14,7 @@ from ads_pipeline.errors import BadJson
 MAX_DEPTH: Final = 64
 # Possessive quantifiers prevent backtracking, so a string of any length takes linear time.
 _STRING = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _WHITESPACE = " \t\r\n"
 _BRACKETS = re.compile(r"[\[\]{}]")
 
@@ -39,6 +40,8 @@ def parse_object(line: bytes) -> dict[str, Any]:
         raise BadJson("extra text after the JSON value", position=f"character {end + 1}")
     if not isinstance(value, dict):
         raise BadJson("not a JSON object")
+    if _SURROGATE.search(text):  # only an escape can hold half a pair, because the bytes are UTF-8
+        _refuse_half_pairs(value)
     return value
 
 
@@ -50,6 +53,14 @@ def _check_depth(text: str) -> None:
         depth += 1 if bracket in "[{" else -1
         if depth > MAX_DEPTH:
             raise BadJson(f"nested deeper than {MAX_DEPTH}")
+
+
+def _refuse_half_pairs(document: dict[str, Any]) -> None:
+    for name, value in document.items():
+        try:
+            json.dumps({name: value}, ensure_ascii=False).encode("utf-8")
+        except UnicodeEncodeError:
+            raise BadJson("contains half a surrogate pair", field=name) from None
 
 
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -216,8 +216,6 @@ def _read_string(value: Any, _column: ColumnRule) -> str | None:
         return None
     if type(value) is not str:
         raise _BadValue(f"must be a string, but is {_json_type(value)}")
-    if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
-        raise _BadValue("contains half a surrogate pair, which is not a character")
     return value
 
 

@@ -206,6 +206,13 @@ class TestText:
         """Whitespace and nesting within the limits do not change the seal."""
         assert parse_seal(lenient, run()) == parse_seal(content(), run())
 
+    @pytest.mark.parametrize("extra", [{"x": "\ud800"}, {"x": [{"y": "\udfff"}]}, {"\ud800": 1}], ids=ascii)
+    def test_unknown_field_with_lone_surrogate_is_damage(self, extra: dict[str, Any]) -> None:
+        """Half a surrogate pair is refused in fields of other extractors too, and the field is named."""
+        problem = refusal(content(**extra))
+        assert "contains half a surrogate pair" in problem
+        assert ascii(next(iter(extra))).strip("'") in problem
+
     @pytest.mark.parametrize(
         "extra",
         [{"refresh_token": SECRET}, {SECRET: 1}, {"x": {"y": [SECRET]}}, {"x": SECRET * 100}],

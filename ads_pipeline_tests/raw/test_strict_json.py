@@ -157,13 +157,18 @@ def test_byte_order_mark_is_named() -> None:
     assert "byte order mark" in parse_error(b'\xef\xbb\xbf{"s3cret":1}')
 
 
-@pytest.mark.parametrize("escape", ["\\ud800", "\\udfff", "\\udc00\\ud800"])
-def test_lone_surrogate_escape_is_accepted(escape: str) -> None:
-    """An escaped lone surrogate is valid JSON and is passed on; encoders must refuse it."""
-    text = parse_object(f'{{"a":"{escape}"}}'.encode())["a"]
-    assert text == escape.encode().decode("unicode_escape")
-    with pytest.raises(UnicodeEncodeError):
-        text.encode("utf-8")
+@pytest.mark.parametrize("escape", ["\\ud800", "\\uDFFF", "\\udc00\\ud800", "x\\ud83d"])
+@pytest.mark.parametrize("value", ['"{}"', '[1, ["{}"]]', '{{"b": {{"{}": 1}}}}'])
+def test_lone_surrogate_is_refused(escape: str, value: str) -> None:
+    """No encoder can write half a surrogate pair, so it is refused at any depth. The reason names the field."""
+    assert parse_error(f'{{"z": 1, "a": {value.format(escape)}}}'.encode()).startswith("a contains half a surrogate")
+    assert parse_error(f'{{"{escape}": 1}}'.encode()).endswith("contains half a surrogate pair")
+
+
+def test_surrogate_pairs_and_escaped_backslashes_are_accepted() -> None:
+    """Two halves in the right order are one character. A backslash that is escaped itself starts no escape."""
+    assert parse_object(b'{"a": "\\ud83d\\ude00"}') == {"a": "\U0001f600"}
+    assert parse_object(rb'{"a": "\\ud800"}') == {"a": r"\ud800"}
 
 
 @pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 1000, 100_000])

@@ -99,6 +99,15 @@ def test_unknown_columns_are_listed_and_not_read() -> None:
     assert rows.table.column_names == [column.name for column in RULES.columns]
 
 
+@pytest.mark.invariant("V2")
+def test_lone_surrogate_is_reported_with_line_and_field() -> None:
+    """Half a surrogate pair in a column that the contract does not declare is reported by line and column."""
+    rows = read_rows(GOOD + make_payload(row(2, note={"by": "\ud800"})), RULES)
+    (problem,) = rows.problems
+    assert (problem.error_class, problem.fields) == ("unreadable_line", ("note",))
+    assert str(problem) == "note contains half a surrogate pair in 1 row (line 2)"
+
+
 def test_equal_problems_are_counted_together() -> None:
     """A thousand lines with the same problem give one problem with a count and the first five line numbers."""
     (problem,) = read_rows(make_payload(*[row(n, clicks=0.5) for n in range(1000)]), RULES).problems
