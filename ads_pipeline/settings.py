@@ -28,6 +28,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "ADS_PIPELINE_QUERIES": "path of the query file (the google_apis.yaml that ships with the package)",
     "ADS_PIPELINE_SPARK": "a master (local[2], spark://…, yarn) or sc://… of a Connect server (local[*])",
     "ADS_PIPELINE_LEASE_SECONDS": "seconds after which a silent run loses its partitions, at least 5 (120)",
+    "ADS_PIPELINE_SAMPLE_TEXT": "yes: reasons of rejections quote texts of payloads, not only their length (no)",
     "ADS_PIPELINE_TENANT": "tenant_id in partition_status (default)",
     "ADS_PIPELINE_WORKSPACE": "workspace_id in partition_status (the source's name)",
 }
@@ -80,6 +81,7 @@ _FORMS: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
         f"whole seconds, from {MIN_LEASE_SECONDS} to {MAX_LEASE_SECONDS}",
         lambda text: re.fullmatch(r"[0-9]{1,6}", text) and MIN_LEASE_SECONDS <= int(text) <= MAX_LEASE_SECONDS,
     ),
+    "ADS_PIPELINE_SAMPLE_TEXT": ("yes or no", lambda text: text in {"yes", "no"}),
     "ADS_PIPELINE_TENANT": (_LABEL_FORM, _LABEL.fullmatch),
     "ADS_PIPELINE_WORKSPACE": (_LABEL_FORM, _LABEL.fullmatch),
 }
@@ -96,6 +98,7 @@ class Settings:
     postgres_url: str | None = field(default=None, repr=False)  # may hold a password
     tenancy: Tenancy = field(default_factory=Tenancy)
     lease: timedelta = timedelta(seconds=120)
+    sample_text: bool = False  # whether reasons quote texts of payloads, which may be personal data
 
     @property
     def database_url(self) -> str:
@@ -162,6 +165,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
             workspace_id=values.get("ADS_PIPELINE_WORKSPACE"),
         ),
         lease=timedelta(seconds=int(values.get("ADS_PIPELINE_LEASE_SECONDS", "120"))),
+        sample_text=values.get("ADS_PIPELINE_SAMPLE_TEXT") == "yes",
     )
 
 

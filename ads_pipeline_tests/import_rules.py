@@ -8,8 +8,8 @@ from pathlib import Path
 PACKAGE = "ads_pipeline"
 PURE = frozenset({"errors", "quoting", "domain"})
 FOLDERS = PURE | {"storage"}
-# The format of a sealed run, for modules that read payloads: plain values, standard library only.
-SEAL = frozenset({"raw.seal", "raw.strict_json"})
+# The format of a sealed run and how its files are opened, for modules that read payloads.
+SEAL = frozenset({"raw.seal", "raw.strict_json", "raw.reading"})
 
 # package or module -> (allowed libraries, allowed packages and modules). A module without a rule is a violation.
 RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {

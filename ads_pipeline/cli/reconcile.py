@@ -70,6 +70,7 @@ def _repair_queries(
             raw=RawRuns(settings.raw_root),
             ledger=ledger,
             warehouse=warehouse,
+            show_text=settings.sample_text,
             report_progress=terminal_progress(),
         )
         reconciliation = Reconciliation(publications=ledger.publications, warehouse=warehouse, pipeline=pipeline)

@@ -218,7 +218,7 @@ def _land(raw: RawRuns, google_apis: GoogleApis, run: Run, rows: Sequence[Row]) 
 def _land_with_wrong_count(raw: RawRuns, google_apis: GoogleApis, run: Run, rows: Sequence[Row]) -> Run:
     """Seal the payload with two rows more than it has, like an extractor that miscounts."""
     facts = _facts(google_apis, run)
-    final = Path(raw.payload_path(run)).parent
+    final = raw.root / run.path
     if final.exists():
         return run
     temporary = final.with_name(f"_{final.name}")

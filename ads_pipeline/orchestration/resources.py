@@ -121,6 +121,7 @@ class RunResources(SensorResources):
             ledger=self.ledger,
             warehouse=self.warehouse,
             seals=self.seals,
+            show_text=self.settings.sample_text,
             report_progress=progress_on(sys.stderr),
         )
 

@@ -43,6 +43,7 @@ class Validation:
     seals: SealRegister
     verdicts: Verdicts
     loader: Loader
+    show_text: bool = False  # whether reasons quote texts of payloads
     report_progress: ProgressReporter = no_progress
 
     def judge(self, runs: Sequence[Run], *, validation_id: str = "") -> JudgingResult:
@@ -98,7 +99,7 @@ class Validation:
         if damaged:
             yield [_reject_damaged(run, problem, validation_id) for run, problem in damaged.items()]
         payloads = (
-            SealedPayload(seal=each, payload_path=self.raw.payload_path(each.run))
+            SealedPayload(seal=each, root=str(self.raw.root))
             for each in registered.values()
             if isinstance(each, Seal)
         )
@@ -108,7 +109,7 @@ class Validation:
             except ContractMissing as error:
                 unjudged.update((payload.seal.run, error) for payload in group)
                 continue
-            yield judge_runs(self.spark, group, rules, validation_id=validation_id)
+            yield judge_runs(self.spark, group, rules, validation_id=validation_id, show_text=self.show_text)
 
 
 def _reject_damaged(run: Run, problem: str, validation_id: str) -> Judgement:

@@ -109,7 +109,7 @@ class Loader:
             try:
                 seal = self.raw.verify(run, payload_sha256=digest) if verify else self.seals.read_seal(run)
                 judged = replace(seal, payload_sha256=digest)
-                payloads[run] = SealedPayload(seal=judged, payload_path=self.raw.payload_path(run))
+                payloads[run] = SealedPayload(seal=judged, root=str(self.raw.root))
             except (RunNotSealed, RunDamaged, UnsafePath) as error:
                 unreadable[run] = error
         return payloads, unreadable

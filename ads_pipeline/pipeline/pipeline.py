@@ -14,7 +14,8 @@ from ads_pipeline.warehouse.publication import Warehouse
 class Pipeline:
     """Validation and loading. Both take the seals that `seals` knows, and read the others.
 
-    Every step may be repeated; `pipeline.reconciliation` finishes what a crash interrupted.
+    With `show_text`, reasons of rejections quote texts of payloads. Every step may be repeated;
+    `pipeline.reconciliation` finishes what a crash interrupted.
     """
 
     def __init__(
@@ -25,6 +26,7 @@ class Pipeline:
         ledger: Ledger,
         warehouse: Warehouse,
         seals: SealRegister | None = None,
+        show_text: bool = False,
         report_progress: ProgressReporter = no_progress,
     ) -> None:
         seals = seals or SealRegister(raw=raw, registrations=ledger.registrations)
@@ -45,5 +47,6 @@ class Pipeline:
             seals=seals,
             verdicts=ledger.verdicts,
             loader=self.loader,
+            show_text=show_text,
             report_progress=report_progress,
         )

@@ -19,13 +19,17 @@ from typing import Any, BinaryIO, Final
 from ads_pipeline.domain.partition import PartitionKey, Run, validate_name
 from ads_pipeline.errors import BadJson, BadRow, RunExists, RunNotSealed
 from ads_pipeline.raw.discovery import DamagedRun, find_in_day, find_in_source
-from ads_pipeline.raw.reading import NOT_A_DIRECTORY, open_verified_payload, read_seal, translate_os_errors
+from ads_pipeline.raw.reading import (
+    NOT_A_DIRECTORY,
+    open_below,
+    open_verified_payload,
+    read_seal,
+    translate_os_errors,
+)
 from ads_pipeline.raw.seal import METADATA, PAYLOAD, Seal, SealFacts, encode_seal
 from ads_pipeline.raw.strict_json import parse_object
 from ads_pipeline.storage.durable_files import (
     create_file,
-    make_directory,
-    make_durable_directories,
     open_directory,
     sync_descriptor,
 )
@@ -38,7 +42,7 @@ class RawRuns:
     """The runs below one root. The root may be a symbolic link; nothing below it may."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self.root = root
 
     def land(self, run: Run, rows: Iterable[Mapping[str, Any]], facts: SealFacts) -> Seal:
         """Write the rows in the order given and seal the run. Afterwards the run survives a power cut.
@@ -56,10 +60,6 @@ class RawRuns:
         """The run's seal, checked against the payload's size. RunNotSealed, or RunDamaged with the reason."""
         with translate_os_errors(run.path), ExitStack() as stack:
             return read_seal(self._open_run(run, stack), run)
-
-    def payload_path(self, run: Run) -> str:
-        """The path of the run's payload, for readers on other machines. They must check what they read."""
-        return str(self._root / run.path / PAYLOAD)
 
     def verify(self, run: Run, *, payload_sha256: str | None = None) -> Seal:
         """The run's seal, after every byte of the payload was checked against it, and against a digest if given."""
@@ -83,7 +83,7 @@ class RawRuns:
         """
         with translate_os_errors(key.path), ExitStack() as stack:
             try:
-                day = self._open_day(key, stack)
+                day = stack.enter_context(open_below(self.root, key.path))
             except FileNotFoundError:
                 return ()
             return tuple(find_in_day(day, key.path, known))
@@ -99,15 +99,14 @@ class RawRuns:
         validate_name("source", source)
         with translate_os_errors(source), ExitStack() as stack:
             try:
-                root = stack.enter_context(open_directory(str(self._root), None, follow=True))
-                top = stack.enter_context(open_directory(source, root))
+                top = stack.enter_context(open_below(self.root, source))
             except FileNotFoundError:
                 return
             yield from find_in_source(top, source, since=since, until=until, known=known)
 
     def _land(self, run: Run, rows: Iterable[Mapping[str, Any]], facts: SealFacts) -> Seal:
         with translate_os_errors(run.path), ExitStack() as stack:
-            day = self._open_day(run.key, stack, create=True)
+            day = stack.enter_context(open_below(self.root, run.key.path, create=True))
             _check_name_free(run, os.listdir(day))
             temporary = f"{TEMPORARY}{run.run_id}.{secrets.token_hex(4)}"
             os.mkdir(temporary, 0o755, dir_fd=day)
@@ -123,20 +122,9 @@ class RawRuns:
             sync_descriptor(day)
         return seal
 
-    def _open_day(self, key: PartitionKey, stack: ExitStack, *, create: bool = False) -> int:
-        """A descriptor of the partition's directory, opened without following a link below the root."""
-        if create:
-            make_durable_directories(self._root)
-        directory = stack.enter_context(open_directory(str(self._root), None, follow=True))
-        for name in key.path.split("/"):
-            if create:
-                make_directory(name, directory)
-            directory = stack.enter_context(open_directory(name, directory))
-        return directory
-
     def _open_run(self, run: Run, stack: ExitStack) -> int:
         try:
-            return stack.enter_context(open_directory(f"run_id={run.run_id}", self._open_day(run.key, stack)))
+            return stack.enter_context(open_below(self.root, run.path))
         except FileNotFoundError:
             raise RunNotSealed(run.path, "no such run") from None
 

@@ -8,24 +8,58 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import BinaryIO
 
 from ads_pipeline.domain.partition import Run
 from ads_pipeline.errors import RawUnavailable, RunDamaged, RunNotSealed, UnsafePath
 from ads_pipeline.raw.seal import MAX_SEAL_BYTES, METADATA, PAYLOAD, Seal, parse_seal
+from ads_pipeline.storage.durable_files import make_directory, make_durable_directories, open_directory
 
 NOT_A_DIRECTORY = (errno.ELOOP, errno.ENOTDIR)
 NOT_A_DIRECTORY_PROBLEM = "a symbolic link or a file stands where a directory must be"
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # opening a FIFO must not block
 _CHUNK = 1 << 20
+NO_PAYLOAD = "the run has a seal but no payload"
 PAYLOAD_CHANGED = "the payload is not the one that the validator read"
+
+
+@contextmanager
+def open_below(root: Path, path: str, *, create: bool = False) -> Iterator[int]:
+    """A descriptor of a directory below the raw root. The root may be a symbolic link; nothing below it may."""
+    if create:
+        make_durable_directories(root)
+    with ExitStack() as stack:
+        directory = stack.enter_context(open_directory(str(root), None, follow=True))
+        for name in path.split("/"):
+            if create:
+                make_directory(name, directory)
+            directory = stack.enter_context(open_directory(name, directory))
+        yield directory
+
+
+def read_payload(root: Path, path: str, *, max_bytes: int) -> bytes:
+    """The payload in a run's directory. RunDamaged when it is too large, missing beside its seal, or no plain file.
+
+    UnsafePath when a symbolic link stands on the way, and RawUnavailable when the file system failed.
+    """
+    with translate_os_errors(path), open_below(root, path) as directory:
+        try:
+            descriptor = _open_plain_file(PAYLOAD, directory, path)
+        except FileNotFoundError:
+            os.stat(METADATA, dir_fd=directory, follow_symlinks=False)  # without the seal, the file system has failed
+            raise RunDamaged(path, NO_PAYLOAD) from None
+        with os.fdopen(descriptor, "rb") as payload:
+            if os.fstat(descriptor).st_size > max_bytes:
+                raise RunDamaged(path, f"the payload is larger than {max_bytes} bytes")
+            return payload.read()
 
 
 def read_seal(directory: int, run: Run) -> Seal:
     """The seal in a run's directory, checked against the payload's size. RunNotSealed or RunDamaged."""
     try:
-        descriptor = _open_plain_file(METADATA, directory, run)
+        descriptor = _open_plain_file(METADATA, directory, run.path)
     except FileNotFoundError:
         raise RunNotSealed(run.path, "the run has no seal") from None
     with os.fdopen(descriptor, "rb") as metadata:
@@ -33,7 +67,7 @@ def read_seal(directory: int, run: Run) -> Seal:
     try:
         payload = os.stat(PAYLOAD, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
-        raise RunDamaged(run.path, "the run has a seal but no payload") from None
+        raise RunDamaged(run.path, NO_PAYLOAD) from None
     if not stat.S_ISREG(payload.st_mode):
         raise RunDamaged(run.path, f"{PAYLOAD} is not a plain file")
     if seal.payload_bytes is not None and payload.st_size != seal.payload_bytes:
@@ -46,7 +80,7 @@ def open_verified_payload(directory: int, seal: Seal, payload_sha256: str | None
 
     RunDamaged if they differ.
     """
-    payload = os.fdopen(_open_plain_file(PAYLOAD, directory, seal.run), "rb")
+    payload = os.fdopen(_open_plain_file(PAYLOAD, directory, seal.run.path), "rb")
     try:
         _check_payload(seal, payload, payload_sha256)
         payload.seek(0)
@@ -82,14 +116,14 @@ def _check_payload(seal: Seal, payload: BinaryIO, payload_sha256: str | None) ->
         raise RunDamaged(seal.run.path, f"the payload has {lines} lines, the seal says {seal.record_count}")
 
 
-def _open_plain_file(name: str, directory: int, run: Run) -> int:
+def _open_plain_file(name: str, directory: int, path: str) -> int:
     try:
         descriptor = os.open(name, _READ, dir_fd=directory)
     except OSError as error:
         if error.errno == errno.ENXIO:  # a socket
-            raise RunDamaged(run.path, f"{name} is not a plain file") from None
+            raise RunDamaged(path, f"{name} is not a plain file") from None
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise RunDamaged(run.path, f"{name} is not a plain file")
+        raise RunDamaged(path, f"{name} is not a plain file")
     return descriptor

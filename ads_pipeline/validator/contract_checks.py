@@ -12,11 +12,12 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ads_pipeline.contracts.models import PARTITION_CUSTOMER, PARTITION_DAY
+from ads_pipeline.contracts.models import ENUM, PARTITION_CUSTOMER, PARTITION_DAY
 from ads_pipeline.contracts.rules import CheckRule, Rules
 from ads_pipeline.domain.reason import MAX_SAMPLES, Problem, Sample
 from ads_pipeline.quoting import quoted
 
+_NAME: Final = re.compile(r"[A-Z][A-Z0-9_]*|[0-9]{1,20}", re.ASCII)
 Mask = Any  # a boolean column; pyarrow has no type annotations
 
 _COMPARISONS: Final[Mapping[str, Callable[[Mask, Any], Mask]]] = {
@@ -33,25 +34,27 @@ def _select_matching(values: Any, pattern: str) -> Any:
     return pa.array([value for value in values.to_pylist() if value is not None and matches(value)], pa.string())
 
 
-def check_rows(table: pa.Table, rules: Rules, *, customer_id: str, logical_date: date) -> tuple[Problem, ...]:
-    """One problem for every check that at least one row fails."""
+def check_rows(
+    table: pa.Table, rules: Rules, *, customer_id: str, logical_date: date, show_text: bool = False
+) -> tuple[Problem, ...]:
+    """One problem for every check that at least one row fails. `show_text` shows free text in its samples."""
     partition = {PARTITION_DAY: logical_date, PARTITION_CUSTOMER: customer_id}
-    problems = [
-        _problem(table, _find_nulls(table, column.name), "is missing", column.name)
-        for column in rules.columns
-        if not column.nullable
-    ]
-    problems += [
-        _problem(table, _find_failing(table, check), check.description, check.column) for check in rules.checks
-    ]
-    problems += [
-        _problem(table, _find_unequal(table[column], partition[value]), "does not match the partition", column)
-        for column, value in rules.partition_columns
+    checks: list[tuple[str, tuple[str, ...], Mask | None]] = [
+        *(("is missing", (each.name,), _find_nulls(table, each.name)) for each in rules.columns if not each.nullable),
+        *((check.description, (check.column,), _find_failing(table, check)) for check in rules.checks),
+        *(
+            ("does not match the partition", (column,), _find_unequal(table[column], partition[value]))
+            for column, value in rules.partition_columns
+        ),
     ]
     if rules.natural_key:
-        duplicates = _find_duplicates(table, rules.natural_key)
-        problems.append(_problem(table, duplicates, "not unique", *rules.natural_key))
-    return tuple(problem for problem in problems if problem is not None)
+        checks.append(("not unique", rules.natural_key, _find_duplicates(table, rules.natural_key)))
+    named = None if show_text else _columns_of_names(rules)
+    return tuple(
+        _problem(table, failing, rule, fields, named)
+        for rule, fields, failing in checks
+        if failing is not None and pc.any(failing).as_py()
+    )
 
 
 def _find_nulls(table: pa.Table, column: str) -> Mask | None:
@@ -84,20 +87,31 @@ def _find_duplicates(table: pa.Table, natural_key: tuple[str, ...]) -> Mask | No
     return pc.is_in(keys["row"], value_set=rows.combine_chunks())
 
 
-def _problem(table: pa.Table, failing: Mask | None, rule: str, *columns: str) -> Problem | None:
-    rows = 0 if failing is None else pc.sum(failing).as_py() or 0
-    if failing is None or not rows:
-        return None
-    first = pc.indices_nonzero(failing)[:MAX_SAMPLES].to_pylist()
-    samples = tuple(Sample(line=row + 1, values=_show_values(table, row, columns)) for row in first)
-    return Problem(error_class="contract", rule=rule, fields=columns, rows=rows, samples=samples)
+def _problem(
+    table: pa.Table, failing: Mask, rule: str, fields: tuple[str, ...], named: frozenset[str] | None
+) -> Problem:
+    samples = tuple(
+        Sample(line=row + 1, values=tuple(_show(table[field][row].as_py(), field, named) for field in fields))
+        for row in pc.indices_nonzero(failing)[:MAX_SAMPLES].to_pylist()
+    )
+    return Problem(error_class="contract", rule=rule, fields=fields, rows=pc.sum(failing).as_py(), samples=samples)
 
 
-def _show_values(table: pa.Table, row: int, columns: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(_show(table[column][row].as_py()) for column in columns)
+def _columns_of_names(rules: Rules) -> frozenset[str]:
+    """The columns whose text is a customer or a name from one of Google's lists. Any other text may be personal."""
+    lists = {check.column for check in rules.checks if check.comparison == "isin" or check.bound == ENUM}
+    return frozenset(lists | {column for column, _value in rules.partition_columns})
 
 
-def _show(value: Any) -> str:
+def _show(value: Any, column: str, named: frozenset[str] | None) -> str:
+    """A value as a reason shows it. A text becomes its length, unless it is a name in a column of names.
+
+    `named` is None when every text may be shown.
+    """
     if value is None:
         return "absent"
-    return quoted(value.isoformat() if isinstance(value, date) else value)
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, str) and named is not None and not (column in named and _NAME.fullmatch(value)):
+        return f"text of {len(value)} characters"
+    return quoted(value)

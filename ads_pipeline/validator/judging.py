@@ -23,14 +23,14 @@ from ads_pipeline.contracts.rules import Rules
 from ads_pipeline.domain.partition import Run
 from ads_pipeline.domain.reason import Problem, Reason
 from ads_pipeline.domain.transitions import Outcome, Verdict
-from ads_pipeline.errors import JudgingFailed, RunDamaged
+from ads_pipeline.errors import JudgingFailed, RunDamaged, UnsafePath
 from ads_pipeline.quoting import root_cause
-from ads_pipeline.raw.seal import Seal
+from ads_pipeline.raw.reading import read_payload
+from ads_pipeline.raw.seal import PAYLOAD, Seal
 from ads_pipeline.validator.contract_checks import check_rows
 from ads_pipeline.validator.payload import (
     MAX_PAYLOAD_BYTES,
     PayloadRows,
-    read_payload_bytes,
     read_rows,
 )
 
@@ -42,7 +42,7 @@ RUNS_PER_TASK: Final = 125
 MIN_TASKS: Final = 8
 _SPARK_TYPES: Final = {"long": "bigint", "double": "double", "string": "string", "date": "date"}
 _RUN_SCHEMA: Final = (
-    "position int, payload string, payload_bytes bigint, payload_sha256 string, record_count bigint, "
+    "position int, root string, path string, payload_bytes bigint, payload_sha256 string, record_count bigint, "
     "customer_id string, logical_date string, run_id string"
 )
 _RESULT_SCHEMA: Final = "position int, rows bigint, bytes bigint, sha256 string, reason string, unknown string"
@@ -62,10 +62,14 @@ Batches = Iterator[pa.RecordBatch]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedPayload:
-    """A sealed run and the absolute path of its payload, as every machine of the cluster sees it."""
+    """A sealed run and the absolute path of the raw root, as every machine of the cluster sees it."""
 
     seal: Seal
-    payload_path: str
+    root: str
+
+    @property
+    def payload_path(self) -> str:
+        return f"{self.root}/{self.seal.run.path}/{PAYLOAD}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,13 +81,21 @@ class Judgement:
 
 
 def judge_runs(
-    spark: SparkSession, runs: Sequence[SealedPayload], rules: Rules, *, validation_id: str = ""
+    spark: SparkSession,
+    runs: Sequence[SealedPayload],
+    rules: Rules,
+    *,
+    validation_id: str = "",
+    show_text: bool = False,
 ) -> list[Judgement]:
-    """One judgement per run, in the given order. Raises JudgingFailed when the cluster or the disk fails."""
+    """One judgement per run, in the given order. Raises JudgingFailed when the cluster or the disk fails.
+
+    With `show_text`, the samples of a reason show free text, which may be personal data.
+    """
     if not runs:
         return []
     with _translate_errors(f"{len(runs)} runs could not be judged"):
-        results = _create_run_frame(spark, runs).mapInArrow(_judge_batches(rules), _RESULT_SCHEMA)
+        results = _create_run_frame(spark, runs).mapInArrow(_judge_batches(rules, show_text), _RESULT_SCHEMA)
         collected = {row["position"]: row for row in results.collect()}
     if len(collected) != len(runs):
         raise JudgingFailed(f"Spark returned results for {len(collected)} of {len(runs)} runs")
@@ -117,7 +129,8 @@ def _create_run_frame(spark: SparkSession, runs: Sequence[SealedPayload]) -> Dat
     rows = [
         (
             position,
-            run.payload_path,
+            run.root,
+            run.seal.run.path,
             run.seal.payload_bytes,
             run.seal.payload_sha256,
             run.seal.record_count,
@@ -138,16 +151,16 @@ def _is_small(runs: Sequence[SealedPayload]) -> bool:
     return len(runs) <= MAX_RUNS_WITHOUT_SHUFFLE and known_bytes <= MAX_BYTES_WITHOUT_SHUFFLE
 
 
-def _judge_batches(rules: Rules) -> Callable[[Batches], Batches]:
+def _judge_batches(rules: Rules, show_text: bool) -> Callable[[Batches], Batches]:
     def judge(batches: Batches) -> Batches:
         for batch in batches:
-            results = [_judge_run(run, rules) for run in batch.to_pylist()]
+            results = [_judge_run(run, rules, show_text) for run in batch.to_pylist()]
             yield pa.RecordBatch.from_pylist(results, schema=_RESULT_ARROW_SCHEMA)
 
     return judge
 
 
-def _judge_run(run: dict[str, Any], rules: Rules) -> dict[str, Any]:
+def _judge_run(run: dict[str, Any], rules: Rules, show_text: bool) -> dict[str, Any]:
     payload, damage = _read_payload(run)
     digest = None if payload is None else hashlib.sha256(payload).hexdigest()
     if not damage and run["payload_sha256"] not in (None, digest):
@@ -159,7 +172,9 @@ def _judge_run(run: dict[str, Any], rules: Rules) -> dict[str, Any]:
         problems = (Problem(error_class="count_mismatch", rule=rule),)
     if not problems and rows.table is not None:
         logical_date = date.fromisoformat(run["logical_date"])
-        problems = check_rows(rows.table, rules, customer_id=run["customer_id"], logical_date=logical_date)
+        problems = check_rows(
+            rows.table, rules, customer_id=run["customer_id"], logical_date=logical_date, show_text=show_text
+        )
     return {
         "position": run["position"],
         "rows": rows.line_count if rows.table is None else rows.table.num_rows,
@@ -171,18 +186,11 @@ def _judge_run(run: dict[str, Any], rules: Rules) -> dict[str, Any]:
 
 
 def _read_payload(run: dict[str, Any]) -> tuple[bytes | None, str | None]:
-    """The payload or None, and the damage or None.
-
-    A missing payload is damage only if the seal is still there; otherwise the disk has failed.
-    """
+    """The payload or None, and the damage or None."""
     try:
-        payload = read_payload_bytes(run["payload"])
-    except FileNotFoundError:
-        if not Path(run["payload"]).with_name("metadata.json").is_file():
-            raise
-        return None, "sealed, but there is no payload"
-    if payload is None:
-        return None, f"the payload is larger than {MAX_PAYLOAD_BYTES} bytes"
+        payload = read_payload(Path(run["root"]), run["path"], max_bytes=MAX_PAYLOAD_BYTES)
+    except (RunDamaged, UnsafePath) as error:
+        return None, error.problem
     if run["payload_bytes"] not in (None, len(payload)):
         return payload, f"the payload has {len(payload)} bytes, the seal says {run['payload_bytes']}"
     return payload, None
@@ -202,7 +210,7 @@ def _create_row_batches(run: dict[str, Any], rules: Rules) -> Batches:
     same = payload is not None and hashlib.sha256(payload).hexdigest() == run["payload_sha256"]
     rows = read_rows(payload, rules) if payload is not None and same else PayloadRows()
     if rows.table is None:
-        raise RunDamaged(run["payload"], "the payload no longer reads as it did when the run was accepted")
+        raise RunDamaged(run["path"], "the payload no longer reads as it did when the run was accepted")
     count, table = rows.line_count, rows.table
     key = {
         "customer_id": pa.array([run["customer_id"]] * count, pa.string()),

@@ -5,7 +5,6 @@ that cannot contain such lines. `read_line_by_line` parses in Python, reads ever
 A property test checks that both readers return the same rows.
 """
 
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -77,13 +76,6 @@ class _BadLines:
 
 class _BadValue(Exception):
     """A value of the wrong type. The message describes the type and never quotes the value."""
-
-
-def read_payload_bytes(path: str) -> bytes | None:
-    """The payload, or None when it exceeds MAX_PAYLOAD_BYTES. Raises OSError when it cannot be read."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        return None if os.fstat(descriptor).st_size > MAX_PAYLOAD_BYTES else file.read()
 
 
 def read_rows(payload: bytes, rules: Rules) -> PayloadRows:

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ads_pipeline.domain.transitions import Outcome
 from ads_pipeline.raw.landing import RawRuns
-from ads_pipeline.raw.seal import PAYLOAD, Seal
+from ads_pipeline.raw.seal import Seal
 from ads_pipeline.validator.judging import SealedPayload, judge_runs, read_accepted_rows
 from ads_pipeline.warehouse.publication import Warehouse
 from ads_pipeline.warehouse.values import Load, TableLoadResult
@@ -39,7 +39,7 @@ def replace_rows(spark: SparkSession, rows: DataFrame, runs: Sequence[SealedPayl
 
 def main(raw: Path, root: Path) -> None:
     seals = RawRuns(raw).find_runs(source="google_ads", since=date.min, until=date.max)
-    runs = [SealedPayload(seal=s, payload_path=str(raw / s.run.path / PAYLOAD)) for s in seals if isinstance(s, Seal)]
+    runs = [SealedPayload(seal=s, root=str(raw)) for s in seals if isinstance(s, Seal)]
     spark = local_spark(heap=HEAP_SIZE)
     loaded = publish(spark, runs, root)
     jvm = spark.sparkContext._jvm

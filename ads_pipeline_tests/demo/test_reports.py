@@ -19,6 +19,7 @@ from ads_pipeline.errors import BadName
 from ads_pipeline.pipeline.gaps import GapReason
 from ads_pipeline.pipeline.judging import JudgingResult
 from ads_pipeline.raw.landing import RawRuns
+from ads_pipeline.raw.seal import PAYLOAD
 from ads_pipeline.settings import read_settings
 from ads_pipeline_tests.builders import read_tree
 from ads_pipeline_tests.pipeline.builders import LocalDeployment, open_deployment
@@ -64,7 +65,7 @@ def raw(tmp_path: Path) -> RawRuns:
 
 
 def rows_of(raw: RawRuns, run: Run) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in Path(raw.payload_path(run)).read_text().splitlines()]
+    return [json.loads(line) for line in (raw.root / run.path / PAYLOAD).read_text().splitlines()]
 
 
 def keys_of(demo: Demo) -> set[PartitionKey]:

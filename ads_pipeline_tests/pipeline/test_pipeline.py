@@ -2,13 +2,17 @@
 
 import io
 from dataclasses import replace
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from ads_pipeline.domain.partition import Run
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.errors import ContractMissing, RunNotSealed
+from ads_pipeline.ledger import database
 from ads_pipeline.progress import progress_on
+from ads_pipeline.raw.seal import PAYLOAD
 from ads_pipeline_tests.builders import write_sealed_run
 from ads_pipeline_tests.pipeline.builders import (
     FACTS,
@@ -26,6 +30,7 @@ from ads_pipeline_tests.pipeline.builders import (
     visible_runs,
     visible_runs_in_spark,
 )
+from ads_pipeline_tests.validator.builders import make_payload
 from ads_pipeline_tests.warehouse.builders import read_all_versions, read_with_duckdb
 
 
@@ -242,3 +247,59 @@ def test_empty_call_does_nothing(deployment: LocalDeployment) -> None:
     judged, loading = deployment.pipeline.judge_and_load([])
     assert (judged.judgements, loading.published) == ((), ())
     assert not (deployment.home / "warehouse").exists()
+
+
+@pytest.mark.invariant("X1")
+def test_texts_of_payloads_stay_out_of_ledger_and_logs(
+    deployment_on_each_database: LocalDeployment, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Search terms and names are personal data. A rejection keeps their length and no part of them."""
+    deployment, name = deployment_on_each_database, "ida johnson of 12 acacia avenue"
+    bad = [
+        seal_run(deployment, key(1), campaign_status=name),
+        seal_run(deployment, key(2), customer_id=name),
+        seal_run(deployment, key(3), clicks=name),
+        seal_run(deployment, key(4), campaign_id=7, campaign_name=name),
+        seal_run(deployment, key(5), date=name),
+    ]
+    with caplog.at_level("DEBUG"):
+        judged, _loaded = deployment.pipeline.judge_and_load(bad)
+    assert set(error_classes(judged).values()) == {"contract", "wrong_type"}
+    assert f"text of {len(name)} characters" in str(deployment.ledger.states.get(key(1)).error_message)
+    with deployment.ledger.engine.connect() as connection:
+        stored = [
+            str(each) for table in database.METADATA.sorted_tables for each in connection.execute(sa.select(table))
+        ]
+    assert len(stored) > len(bad)
+    for part in ("ida ", "john", "acac", "aven"):
+        assert [each for each in (*stored, caplog.text) if part in each] == []
+
+
+def _outside_run(deployment: LocalDeployment, customer: int) -> Run:
+    """Seal a run of two rows as an outside extractor does that writes no digest."""
+    run = Run(key=key(customer), run_id="r1")
+    payload = make_payload(*rows_for(run.key, 2))
+    write_sealed_run(deployment.home / "raw", run, payload, payload_bytes=None, payload_sha256=None)
+    return run
+
+
+@pytest.mark.invariant("R1", "W3")
+def test_only_judged_bytes_are_loaded(deployment_on_each_database: LocalDeployment) -> None:
+    """A payload without a digest in its seal may change after its verdict. Then its run is named and not loaded."""
+    deployment, changes = deployment_on_each_database, ({"clicks": 8}, {"clicks": -1}, {"campaign_name": "Longer"})
+    sound, *changed = (_outside_run(deployment, customer) for customer in range(len(changes) + 1))
+    deployment.pipeline.validation.judge([sound, *changed])
+    for run, change in zip(changed, changes, strict=True):
+        _write_payload(deployment, run, **change)
+    loading = deployment.pipeline.loader.load(run.key for run in (sound, *changed))
+    assert loading.published == (sound,)
+    assert {run: str(error) for run, error in loading.unreadable.items()} == {
+        run: f"{run.path}: the payload is not the one that the validator read" for run in changed
+    }
+    assert visible_runs(deployment) == {sound.key: "r1"}
+    _write_payload(deployment, changed[0])
+    assert deployment.pipeline.loader.load([changed[0].key]).published == (changed[0],)
+
+
+def _write_payload(deployment: LocalDeployment, run: Run, **changes: Any) -> None:
+    (deployment.raw.root / run.path / PAYLOAD).write_bytes(make_payload(*rows_for(run.key, 2, **changes)))

@@ -9,7 +9,7 @@ from typing import Any
 from ads_pipeline.contracts.registry import rules_for
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.raw.landing import RawRuns
-from ads_pipeline.raw.seal import PAYLOAD, Seal, SealFacts
+from ads_pipeline.raw.seal import Seal, SealFacts
 from ads_pipeline.validator.judging import SealedPayload
 from ads_pipeline_tests.builders import write_sealed_run
 
@@ -73,4 +73,4 @@ class KillOnUnpickle(str):
 
 
 def _describe_payload(root: Path, seal: Seal) -> SealedPayload:
-    return SealedPayload(seal=seal, payload_path=str(root / seal.run.path / PAYLOAD))
+    return SealedPayload(seal=seal, root=str(root))

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -141,7 +142,7 @@ def test_judging_no_runs_returns_nothing(spark: SparkSession) -> None:
 def test_missing_disk_gives_no_verdict(spark: SparkSession, tmp_path: Path) -> None:
     """When the disk with the runs is missing, judging raises a transient error and rejects no run."""
     good = create_run(tmp_path / "raw", "good", row())
-    elsewhere = replace(good, payload_path=good.payload_path.replace("raw", "not-mounted"))
+    elsewhere = replace(good, root=str(tmp_path / "not-mounted"))
     with pytest.raises(JudgingFailed, match="2 runs could not be judged") as caught:
         judge_runs(spark, [good, elsewhere], RULES)
     assert caught.value.is_transient
@@ -163,7 +164,7 @@ def test_missing_payload_beside_its_seal_is_damage(spark: SparkSession, tmp_path
     Path(empty.payload_path).unlink()
     first, second = judge_runs(spark, [empty, good], RULES)
     assert first.verdict.error_message is not None
-    assert "sealed, but there is no payload" in first.verdict.error_message
+    assert "the run has a seal but no payload" in first.verdict.error_message
     assert second.verdict.outcome is Outcome.ACCEPTED
 
 
@@ -275,3 +276,42 @@ def _describe_check(error: dict[str, str], rules: Rules) -> str:
         rule.description for rule in rules.checks if (rule.column, rule.comparison) == (column, comparison)
     }
     return f"{column} {description}"
+
+
+def _replace_payload_by_fifo(run: SealedPayload) -> None:
+    Path(run.payload_path).unlink()
+    os.mkfifo(run.payload_path)
+
+
+def _replace_payload_by_link(run: SealedPayload) -> None:
+    moved = Path(run.payload_path).rename(Path(run.payload_path).with_name("moved"))
+    Path(run.payload_path).symlink_to(moved)
+
+
+def _replace_run_by_link(run: SealedPayload) -> None:
+    """Make the run's directory a link to a copy outside the raw root."""
+    directory = Path(run.payload_path).parent
+    directory.symlink_to(directory.rename(Path(run.root).parent / "outside"))
+
+
+def _replace_customer_by_link(run: SealedPayload) -> None:
+    customer = Path(run.payload_path).parents[3]
+    customer.symlink_to(customer.rename(Path(run.root).parent / "outside"))
+
+
+@pytest.mark.invariant("R7")
+@pytest.mark.parametrize(
+    "replacement",
+    [_replace_payload_by_fifo, _replace_payload_by_link, _replace_run_by_link, _replace_customer_by_link],
+)
+def test_only_plain_files_below_the_root_are_read(
+    spark: SparkSession, tmp_path: Path, replacement: Callable[[SealedPayload], None]
+) -> None:
+    """A payload that became a FIFO or a link after the seal was checked is damage; nothing blocks or is followed."""
+    run = create_run(tmp_path / "raw", "r1", row())
+    replacement(run)
+    (judgement,) = judge_runs(spark, [run], RULES)
+    assert judgement.verdict.error_class == "damaged"
+    assert judgement.verdict.payload_sha256 is None
+    with pytest.raises(Exception, match="no longer reads as it did"):
+        read_accepted_rows(spark, [run], RULES).collect()

@@ -22,6 +22,7 @@ def open_spark_performer(settings: Settings, action: OperatorAction) -> Iterator
             raw=RawRuns(settings.raw_root),
             ledger=ledger,
             warehouse=Warehouse(settings.warehouse_root),
+            show_text=settings.sample_text,
             report_progress=terminal_progress(),
         )
         yield override_performer(action, pipeline, ledger.states)
