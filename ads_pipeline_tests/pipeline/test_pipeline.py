@@ -286,7 +286,8 @@ def _outside_run(deployment: LocalDeployment, customer: int) -> Run:
 @pytest.mark.invariant("R1", "W3")
 def test_only_judged_bytes_are_loaded(deployment_on_each_database: LocalDeployment) -> None:
     """A payload without a digest in its seal may change after its verdict. Then its run is named and not loaded."""
-    deployment, changes = deployment_on_each_database, ({"clicks": 8}, {"clicks": -1}, {"campaign_name": "Longer"})
+    deployment = deployment_on_each_database
+    changes: list[dict[str, Any]] = [{"clicks": 8}, {"clicks": -1}, {"campaign_name": "Longer"}]
     sound, *changed = (_outside_run(deployment, customer) for customer in range(len(changes) + 1))
     deployment.pipeline.validation.judge([sound, *changed])
     for run, change in zip(changed, changes, strict=True):
