@@ -2,6 +2,8 @@
 
 import io
 
+import pytest
+
 from ads_pipeline.progress import no_progress, progress_on
 
 
@@ -39,7 +41,11 @@ def test_other_stream_gets_lines() -> None:
     assert all(line.isprintable() for line in lines)
 
 
-def test_no_progress_accepts_calls() -> None:
-    """`no_progress` accepts the calls of a reporter."""
+def test_no_progress_shows_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    """`no_progress` takes the calls of a reporter, and writes to neither standard output nor standard error."""
+    steps = 0
     with no_progress("loading", 3) as advance:
-        advance(3)
+        for steps in (1, 2, 3):
+            advance(steps)
+    assert steps == 3
+    assert capfd.readouterr() == ("", "")

@@ -372,10 +372,15 @@ def test_invalid_policy_is_refused(changes: dict[str, Any]) -> None:
         RetryPolicy(**changes)
 
 
-def test_policy_limits_are_valid() -> None:
-    """One delay of a microsecond or a year, no jitter, one attempt and the shortest age are valid."""
-    RetryPolicy(delays=(TICK,), jitter=0, max_attempts=1, max_age=TICK)
-    RetryPolicy(delays=(366 * ONE_DAY,), jitter=0.999)
+def test_policy_limits_are_applied() -> None:
+    """One delay of a microsecond or a year, no jitter, one attempt and the shortest age are valid and hold."""
+    failed = failure(1)
+    assert retried_at(failed, RetryPolicy(delays=(TICK,), jitter=0)) == failed.failed_at + TICK
+    year = 366 * ONE_DAY
+    latest = retried_at(failed, RetryPolicy(delays=(year,), jitter=0.999)) - failed.failed_at
+    assert year <= latest < 2 * year
+    for strict in (RetryPolicy(max_attempts=1), RetryPolicy(max_age=TICK)):
+        assert isinstance(decide(failed, strict, today=failed.key.logical_date + ONE_DAY), Terminal)
 
 
 @pytest.mark.parametrize(

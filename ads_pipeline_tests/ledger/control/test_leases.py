@@ -209,13 +209,19 @@ def test_run_writes_only_partitions_it_holds(
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_holder_may_write(lease: Opening, timed_ledger: Ledger, write: str) -> None:
-    """A run may write the partitions it holds; a writer without a lease needs no claim."""
+@pytest.mark.parametrize("has_lease", [True, False])
+def test_holder_may_write(
+    lease: Opening, timed_ledger: Ledger, backdoor: sa.Engine, has_lease: bool, write: str
+) -> None:
+    """A run changes the partitions that it holds. A writer without a lease needs no claim, also beside a holder."""
     prepare(timed_ledger)
     held = lease()
     held.claim([key()])
-    WRITES[write](ledger_under(held))
-    WRITES[write](timed_ledger)
+    before = read_all_tables(backdoor)
+    result = WRITES[write](ledger_under(held) if has_lease else timed_ledger)
+    changed = {name for name, rows in read_all_tables(backdoor).items() if rows != before[name]}
+    assert result == {run(key(), "r1")} if write == "final check" else "run_events" in changed
+    assert "claims" not in changed
 
 
 @pytest.mark.invariant("O3")
