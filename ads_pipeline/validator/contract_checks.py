@@ -110,8 +110,6 @@ def _show(value: Any, column: str, named: frozenset[str] | None) -> str:
     """
     if value is None:
         return "absent"
-    if isinstance(value, date):
-        return value.isoformat()
     if isinstance(value, str) and named is not None and not (column in named and _NAME.fullmatch(value)):
         return f"text of {len(value)} characters"
-    return quoted(value)
+    return quoted(value.isoformat() if isinstance(value, date) else value)

@@ -63,7 +63,7 @@ def test_samples_show_numbers_dates_and_names() -> None:
     shown = {each.fields[0]: each.samples[0].values for each in find_problems(search_term_row(**changes))}
     assert shown == {
         "clicks": ("-1",),
-        "date": ("2026-02-04",),
+        "date": ("'2026-02-04'",),
         "customer_id": ("'2046619385'",),
         "search_term_view_status": ("text of 6 characters",),
     }
