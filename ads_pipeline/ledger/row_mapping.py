@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import fields
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -25,6 +26,17 @@ def database_clock(dialect: str) -> sa.ColumnElement[Any]:
     if dialect == "postgresql":
         return sa.func.clock_timestamp(type_=Instant()).label("now")
     return sa.func.strftime("%Y-%m-%dT%H:%M:%f000Z", "now", type_=Instant()).label("now")
+
+
+def read_clock(connection: sa.Connection) -> datetime:
+    """The time of the database's clock."""
+    now: datetime = connection.scalars(_read_clock(connection.dialect.name)).one()
+    return now
+
+
+@cache
+def _read_clock(dialect: str) -> sa.Select[Any]:
+    return sa.select(database_clock(dialect))
 
 
 def database_clock_plus(dialect: str, by: timedelta) -> sa.ColumnElement[Any]:
@@ -177,8 +189,8 @@ def decode_publication_status(row: sa.Row[Any]) -> PublicationStatus:
     return PublicationStatus(
         state=state,
         pointer=_decode_joined_pointer(row, state.key),
-        demotion_pending=row.demotion_pending,
-        has_unjudged_run=row.has_unjudged_run,
+        demotion_pending=bool(row.demotion_pending),
+        has_unjudged_run=bool(row.has_unjudged_run),
     )
 
 

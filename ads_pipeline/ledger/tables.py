@@ -52,6 +52,7 @@ class Day(TypeDecorator[date]):
 
 metadata = sa.MetaData()
 KEY = ("source", "customer_id", "query_name", "logical_date")
+STATUS_KEY = ("tenant_id", "workspace_id", "asset_key", "partition_key")
 PARTITION_KEY = "source text key, customer_id text key, query_name text key, logical_date day key"
 _TYPES = {"text": sa.Text, "integer": sa.Integer, "bigint": sa.BigInteger, "instant": Instant, "day": Day}
 

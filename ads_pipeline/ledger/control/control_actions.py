@@ -7,7 +7,7 @@ only holders of `Verdicts` can mark one as safe to read.
 from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import date
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import sqlalchemy as sa
 
@@ -17,10 +17,16 @@ from ads_pipeline.domain.transitions import Action, PartitionState
 from ads_pipeline.ledger.control.action_execution import execute_action, is_logged, log_action
 from ads_pipeline.ledger.control.retries import Parking
 from ads_pipeline.ledger.control.retry_queue import RetryQueue
+from ads_pipeline.ledger.control.tables import parkings
+from ads_pipeline.ledger.statements import insert
+from ads_pipeline.ledger.tables import instant_text
 from ads_pipeline.ledger.values import ActionRequest, ActionResult
 from ads_pipeline.ledger.write_context import WriteContext
 
 T = TypeVar("T")
+
+
+INSERT_PARKINGS: Final = insert(parkings, skip_present=True)
 
 
 class ControlActions:
@@ -60,19 +66,19 @@ class ControlActions:
 
     def _park(self, connection: sa.Connection, parking: Parking, request: ActionRequest) -> bool:
         now = self._context.read_clock(connection)
-        if is_logged(self._context, connection, "park", request):
+        if is_logged(connection, "park", request):
             return True
-        log_action(self._context, connection, "park", request, (), {}, now)
-        inserted = connection.execute(self._context.statements.insert_parking, asdict(parking) | {"parked_at": now})
-        return bool(inserted.rowcount)
+        log_action(connection, "park", request, (), {}, now)
+        row = asdict(parking) | {"parked_at": instant_text(now)}
+        return bool(INSERT_PARKINGS.execute(connection, [row]).rowcount)
 
     def _release(self, connection: sa.Connection, parking: Parking, request: ActionRequest) -> bool:
         now = self._context.read_clock(connection)
-        if is_logged(self._context, connection, "release", request):
+        if is_logged(connection, "release", request):
             return True
-        log_action(self._context, connection, "release", request, (), {}, now)
-        row = {"parked_source": parking.source, "parked_scope": parking.scope, "parked_name": parking.name}
-        return bool(connection.execute(self._context.statements.delete_parking, row).rowcount)
+        log_action(connection, "release", request, (), {}, now)
+        is_parking = (parkings.c[name] == getattr(parking, name) for name in ("source", "scope", "name"))
+        return bool(connection.execute(sa.delete(parkings).where(*is_parking)).rowcount)
 
 
 def sorted_keys(keys: Iterable[PartitionKey]) -> list[PartitionKey]:

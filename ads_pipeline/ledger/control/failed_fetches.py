@@ -15,9 +15,12 @@ import sqlalchemy as sa
 from ads_pipeline.domain.freshness import RAW, AttemptOutcome
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.retry import ERROR_POLICIES, ErrorPolicy, RetryPolicy
+from ads_pipeline.ledger.control.control_actions import INSERT_PARKINGS
 from ads_pipeline.ledger.control.retries import Parking, ScheduledRetry
 from ads_pipeline.ledger.control.retry_queue import RetryQueue
+from ads_pipeline.ledger.control.tables import failed_fetches
 from ads_pipeline.ledger.row_mapping import decode_key, encode_key
+from ads_pipeline.ledger.statements import insert, select_given
 from ads_pipeline.ledger.status.partition_status import AttemptResult
 from ads_pipeline.ledger.tables import instant_text
 from ads_pipeline.ledger.values import FailedFetch
@@ -28,6 +31,8 @@ PARKING_SCOPES: Final[Mapping[ErrorPolicy, str]] = {
     ErrorPolicy.PARK_CUSTOMER: "customer",
     ErrorPolicy.PARK_QUERY: "query",
 }
+_READ_FAILED_FETCHES: Final = select_given(failed_fetches)
+_INSERT_FAILED_FETCHES: Final = insert(failed_fetches)
 
 
 class FailedFetches:
@@ -53,7 +58,7 @@ class FailedFetches:
         keys = sorted({failure.key for failure in failures})
         context.insert_pending(connection, keys, now)
         context.lock_states(connection, keys)
-        rows = context.statements.failed_fetches.execute(connection, map(encode_key, keys)).all()
+        rows = _READ_FAILED_FETCHES.execute(connection, map(encode_key, keys)).all()
         known = {(decode_key(row), row.failure_id) for row in rows}
         new = sorted(
             (each for each in failures if (each.key, each.failure_id) not in known), key=lambda each: each.key
@@ -61,9 +66,11 @@ class FailedFetches:
         if not new:
             return {}
         fields = [self._fields(failure, now) for failure in new]
-        context.statements.insert_failed_fetches.execute(connection, fields)
-        for parking in dict.fromkeys(_parkings(new)):
-            connection.execute(context.statements.insert_parking, asdict(parking) | {"parked_at": now})
+        _INSERT_FAILED_FETCHES.execute(connection, fields)
+        first = {(each.source, each.target): each for each in reversed(list(_parkings(new)))}
+        INSERT_PARKINGS.execute(
+            connection, (asdict(each) | {"parked_at": instant_text(now)} for each in first.values())
+        )
         self._record_attempts(connection, new, now)
         self._emit_events(connection, new, Counter(map(decode_key, rows)), now)
         new_keys = [failure.key for failure in new]

@@ -16,24 +16,71 @@ import sqlalchemy as sa
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.errors import LeaseLost, LedgerUnavailable
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.control.tables import claims, leases
+from ads_pipeline.ledger.control.tables import leases
 from ads_pipeline.ledger.row_mapping import (
-    KEY_TYPES,
     database_clock,
     database_clock_plus,
     decode_key,
     encode_key,
     insert_into,
-    key_of_table,
-    same_key,
 )
-from ads_pipeline.ledger.rowsets import Rowset, RowStatement
-from ads_pipeline.ledger.tables import KEY, Instant, instant_text
+from ads_pipeline.ledger.statements import KEY_COLUMNS, Columns, Statement
+from ads_pipeline.ledger.tables import Instant, instant_text
 from ads_pipeline.ledger.values import ClaimResult, LeaseHolder
 
 RENEWALS_PER_LEASE: Final = 4
 # `now` is set where a test chooses the time. NULL means the database's clock.
-_CLAIM_ROW: Final = dict(KEY_TYPES) | {"run_id": sa.Text(), "now": Instant()}
+_CLAIM: Final[Columns] = {**KEY_COLUMNS, "run_id": "text", "now": "instant"}
+# Insert claims for partitions that were never claimed, so that there is a row to lock. ON CONFLICT covers concurrent
+# claims. On SQLite a trigger refuses existing keys.
+_INSERT_MISSING_CLAIMS: Final = Statement(
+    "insert_claims",
+    _CLAIM,
+    """
+    INSERT INTO claims ({key}, run_id, fence, claimed_at)
+    SELECT {key}, run_id, 1, coalesce(given.now, {now}) FROM {given}
+    WHERE NOT EXISTS (SELECT 1 FROM claims WHERE ({claims.key}) = ({given.key})) ORDER BY {key}
+    ON CONFLICT DO NOTHING
+    """,
+)
+# Every transaction locks claims in the order of their keys, so none can deadlock.
+_LOCK_CLAIMS: Final = Statement(
+    "lock_claims",
+    _CLAIM,
+    "SELECT * FROM claims WHERE ({key}) IN (SELECT {key} FROM {given}) ORDER BY {key} {for_update}",
+)
+# The claim on each given partition that was ever claimed, with its lease and whether that is live now.
+_READ_CLAIMS: Final = Statement(
+    "claims_by_key",
+    _CLAIM,
+    """
+    SELECT claims.*, expires_at, ended_at,
+        ended_at IS NULL AND expires_at > coalesce(given.now, {now}) AS is_live
+    FROM {given} JOIN claims USING ({key}) JOIN leases ON leases.run_id = claims.run_id
+    """,
+)
+_TAKE_CLAIMS: Final = Statement(
+    "take_claims",
+    _CLAIM,
+    """
+    UPDATE claims SET run_id = given.run_id, fence = fence + 1, claimed_at = coalesce(given.now, {now})
+    FROM {given} WHERE ({claims.key}) = ({given.key})
+    """,
+)
+# The given partitions that the run does not hold. All claims are locked against a takeover.
+_READ_LOST: Final = Statement(
+    "lost_claims",
+    _CLAIM,
+    """
+    WITH held AS (
+        SELECT * FROM claims WHERE ({key}) IN (SELECT {key} FROM {given}) ORDER BY {key} {for_share}
+    )
+    SELECT {given.key}, held.run_id, held.claimed_at, expires_at, ended_at
+    FROM {given} LEFT JOIN held USING ({key}) LEFT JOIN leases ON leases.run_id = held.run_id
+    WHERE held.run_id IS DISTINCT FROM given.run_id
+        OR NOT coalesce(ended_at IS NULL AND expires_at > coalesce(given.now, {now}), false)
+    """,
+)
 
 
 class Lease:
@@ -44,11 +91,6 @@ class Lease:
     ) -> None:
         self.run_id, self.duration = run_id, duration
         self._engine, self._clock, self._dialect = engine, clock, engine.dialect.name
-        self._insert_claims = self._statement("insert_claims", self._insert_missing_claims)
-        self._lock_claims = self._statement("lock_claims", _select_claims_for_update)
-        self._read_claims = self._statement("claims_by_key", lambda rowset: select_claims(rowset, self._dialect))
-        self._take_claims = self._statement("take_claims", self._update_claims)
-        self._read_lost = self._statement("lost_claims", lambda rowset: _select_lost(rowset, self._dialect))
 
     @classmethod
     @contextmanager
@@ -92,7 +134,7 @@ class Lease:
 
         No run can take these claims over before the transaction ends. The caller holds the state rows' locks.
         """
-        lost = self._read_lost.execute(connection, self._claim_rows(keys)).all()
+        lost = _READ_LOST.execute(connection, self._claim_rows(keys)).all()
         if lost:
             first = min(lost, key=decode_key)
             raise LeaseLost(self.run_id, _describe_loss(self.run_id, first), str(decode_key(first)))
@@ -128,15 +170,15 @@ class Lease:
 
     def _claim(self, connection: sa.Connection, keys: Sequence[PartitionKey]) -> ClaimResult:
         """Lock first, read in a later statement: it sees what other runs committed while this one waited."""
-        self._insert_claims.execute(connection, self._claim_rows(keys))
-        self._lock_claims.execute(connection, self._claim_rows(keys)).all()
-        rows = {decode_key(row): row for row in self._read_claims.execute(connection, self._claim_rows(keys))}
+        _INSERT_MISSING_CLAIMS.execute(connection, self._claim_rows(keys))
+        _LOCK_CLAIMS.execute(connection, self._claim_rows(keys)).all()
+        rows = {decode_key(row): row for row in _READ_CLAIMS.execute(connection, self._claim_rows(keys))}
         free = {key for key in keys if not rows[key].is_live}
         own = {key for key in keys if rows[key].run_id == self.run_id}
         if own & free or (free and not self._renew(connection)):
             raise LeaseLost(self.run_id, "its lease has ended or expired")
         if free:
-            self._take_claims.execute(connection, self._claim_rows(sorted(free)))
+            _TAKE_CLAIMS.execute(connection, self._claim_rows(sorted(free)))
         granted = {key: rows[key].fence + (key in free) for key in keys if key in own or key in free}
         held = {key: read_lease_holder(rows[key]) for key in keys if key not in granted}
         return ClaimResult(granted=granted, held=held)
@@ -152,43 +194,16 @@ class Lease:
         now = instant_text(self._clock()) if self._clock else None
         return (encode_key(key) | {"run_id": self.run_id, "now": now} for key in keys)
 
-    def _statement(self, name: str, build: Callable[[Rowset], sa.Executable]) -> RowStatement:
-        return RowStatement(name, self._dialect, build)
-
-    def _insert_missing_claims(self, rowset: Rowset) -> sa.Insert:
-        """Insert claims for partitions that were never claimed, so that there is a row to lock."""
-        rows = rowset(_CLAIM_ROW)
-        columns: tuple[Any, ...] = (
-            rows.c.run_id,
-            sa.literal_column("1").label("fence"),
-            _now(rows, self._dialect).label("claimed_at"),
-        )
-        # ON CONFLICT covers concurrent claims. On SQLite a trigger refuses existing keys.
-        missing = ~sa.exists().where(same_key(claims, rows))
-        select = sa.select(*key_of_table(rows), *columns).where(missing).order_by(*key_of_table(rows))
-        insert = insert_into(self._dialect, claims).from_select((*KEY, "run_id", "fence", "claimed_at"), select)
-        return insert.on_conflict_do_nothing()
-
-    def _update_claims(self, rowset: Rowset) -> sa.Update:
-        rows = rowset(_CLAIM_ROW)
-        values = {
-            "run_id": rows.c.run_id,
-            "fence": claims.c.fence + sa.literal_column("1"),
-            "claimed_at": _now(rows, self._dialect),
-        }
-        return sa.update(claims).values(values).where(same_key(claims, rows))
-
 
 class Leases:
     """The leases of all runs."""
 
     def __init__(self, engine: sa.Engine) -> None:
-        self._engine, dialect = engine, engine.dialect.name
-        self._claims = RowStatement("claims", dialect, lambda rowset: select_claims(rowset, dialect))
+        self._engine = engine
 
     def holders(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, LeaseHolder]:
         """Return the run that holds each claimed partition. Unclaimed partitions are left out."""
-        rows = self._claims.fetch(self._engine, map(encode_key, dict.fromkeys(keys)))
+        rows = _READ_CLAIMS.fetch(self._engine, map(encode_key, dict.fromkeys(keys)))
         return {decode_key(row): read_lease_holder(row) for row in rows if row.is_live}
 
 
@@ -217,50 +232,8 @@ def select_expired_leases(now: Any) -> sa.Select[Any]:
     return sa.select(leases.c.run_id).where(*expired).order_by(leases.c.expires_at, leases.c.run_id)
 
 
-def select_claims(rowset: Rowset, dialect: str) -> sa.Select[Any]:
-    """Select the claim on each partition that was ever claimed, with its lease and whether that is live now."""
-    rows = rowset(_CLAIM_ROW)
-    return (
-        sa.select(claims, leases.c.expires_at, leases.c.ended_at, _is_live(_now(rows, dialect)).label("is_live"))
-        .join_from(rows, claims, same_key(claims, rows))
-        .join(leases, leases.c.run_id == claims.c.run_id)
-    )
-
-
 def read_lease_holder(row: sa.Row[Any]) -> LeaseHolder:
     return LeaseHolder(run_id=row.run_id, fence=row.fence, claimed_at=row.claimed_at, expires_at=row.expires_at)
-
-
-def _select_lost(rowset: Rowset, dialect: str) -> sa.Select[Any]:
-    """Select the partitions that the run does not hold, and lock every claim against a takeover."""
-    rows = rowset(_CLAIM_ROW)
-    held = _select_claims_in_order(rows).with_for_update(read=True, of=claims).cte("held")
-    live = sa.func.coalesce(_is_live(_now(rows, dialect)), sa.false())
-    return (
-        sa.select(*key_of_table(rows), held.c.run_id, held.c.claimed_at, leases.c.expires_at, leases.c.ended_at)
-        .select_from(rows)
-        .outerjoin(held, same_key(held, rows))
-        .outerjoin(leases, leases.c.run_id == held.c.run_id)
-        .where(sa.or_(held.c.run_id.is_distinct_from(rows.c.run_id), sa.not_(live)))
-    )
-
-
-def _select_claims_for_update(rowset: Rowset) -> sa.Select[Any]:
-    return _select_claims_in_order(rowset(_CLAIM_ROW)).with_for_update(of=claims)
-
-
-def _select_claims_in_order(rows: sa.FromClause) -> sa.Select[Any]:
-    """Select claims in key order. Every transaction locks them in this order, so none can deadlock."""
-    requested = sa.tuple_(*key_of_table(claims)).in_(sa.select(*key_of_table(rows)))
-    return sa.select(claims).where(requested).order_by(*key_of_table(claims))
-
-
-def _is_live(now: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
-    return sa.and_(leases.c.ended_at.is_(None), leases.c.expires_at > now)
-
-
-def _now(rows: sa.FromClause, dialect: str) -> sa.ColumnElement[Any]:
-    return sa.func.coalesce(rows.c.now, database_clock(dialect), type_=Instant())
 
 
 def _describe_loss(run_id: str, row: sa.Row[Any]) -> str:

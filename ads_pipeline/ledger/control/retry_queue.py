@@ -5,7 +5,7 @@ Scheduling changes no state; `ControlActions` requeues the partitions that are d
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from datetime import date, datetime
 from typing import Any, Final, TypeVar
@@ -38,23 +38,36 @@ from ads_pipeline.ledger.control.retries import (
 )
 from ads_pipeline.ledger.control.tables import failed_fetches, parkings, requests, retry_schedule, terminal_marks
 from ads_pipeline.ledger.row_mapping import (
-    KEY_TYPES,
-    database_clock,
     decode_key,
     encode_key,
-    insert_into,
-    key_of_table,
     pick_fields,
-    same_key,
+    read_clock,
 )
-from ads_pipeline.ledger.rowsets import Rowset, RowStatement
-from ads_pipeline.ledger.tables import KEY, attempts, instant_text
+from ads_pipeline.ledger.statements import KEY_COLUMNS, Statement, select_given, upsert
+from ads_pipeline.ledger.tables import instant_text
 from ads_pipeline.quoting import printable
 
 T = TypeVar("T")
 PARTITIONS_PER_TRANSACTION: Final = 1_000
 KEYS_PER_QUERY: Final = 10_000  # all keys of a query are one parameter, and callers may pass a million
-_SCHEDULE_ROW: Final[Mapping[str, Any]] = {column.name: column.type for column in retry_schedule.c}
+_READ_SCHEDULED: Final = select_given(retry_schedule)
+_READ_REQUESTS: Final = select_given(requests)
+_READ_MARKED: Final = select_given(terminal_marks)
+_READ_FAILED_FETCHES: Final = select_given(failed_fetches)
+# The verdicts on each given partition, beginning with the last accepted one.
+_READ_ATTEMPTS: Final = Statement(
+    "attempts_since_acceptance",
+    KEY_COLUMNS,
+    """
+    SELECT attempts.* FROM {given} JOIN attempts USING ({key})
+    WHERE attempt_no >= coalesce((
+        SELECT max(attempt_no) FROM attempts AS others
+        WHERE ({others.key}) = ({attempts.key}) AND outcome = 'accepted'
+    ), 0)
+    """,
+)
+# A row based on more attempts is kept, because it is newer.
+_UPSERT_SCHEDULE: Final = upsert(retry_schedule, newer="retry_schedule.attempt_no <= excluded.attempt_no")
 
 
 class RetryQueue:
@@ -62,27 +75,19 @@ class RetryQueue:
 
     def __init__(self, engine: sa.Engine, *, clock: Callable[[], datetime] | None = None) -> None:
         self._engine, self._clock = engine, clock
-        dialect = engine.dialect.name
-        self._read_clock = sa.select(database_clock(dialect))
-        self._read_scheduled = _lookup(retry_schedule, dialect)
-        self._read_requests = _lookup(requests, dialect)
-        self._read_marked = _lookup(terminal_marks, dialect)
-        self._read_attempts = RowStatement("attempts_since_acceptance", dialect, _select_attempts_since_acceptance)
-        self._read_failed_fetches = _lookup(failed_fetches, dialect)
         self._leases = Leases(engine)
-        self._upsert = RowStatement("upsert_schedule", dialect, lambda rowset: _upsert_schedule(dialect, rowset))
 
     def find_scheduled(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, ScheduledRetry]:
         """The scheduled retry of each partition that has one."""
-        return {decode_key(row): _read_scheduled_retry(row) for row in self._read(self._read_scheduled, keys)}
+        return {decode_key(row): _read_scheduled_retry(row) for row in self._read(_READ_SCHEDULED, keys)}
 
     def find_requests(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, OpenRequest]:
         """The last request for each partition that has one. It may be closed: compare its `attempt_no`."""
-        return {decode_key(row): _read_request(row) for row in self._read(self._read_requests, keys)}
+        return {decode_key(row): _read_request(row) for row in self._read(_READ_REQUESTS, keys)}
 
     def find_marked(self, keys: Iterable[PartitionKey]) -> set[PartitionKey]:
         """The partitions among `keys` that are marked as terminal."""
-        return set(map(decode_key, self._read(self._read_marked, keys)))
+        return set(map(decode_key, self._read(_READ_MARKED, keys)))
 
     def list_parkings(self, source: str) -> list[Parking]:
         """The parked accounts and queries of a source, by scope and name."""
@@ -175,7 +180,7 @@ class RetryQueue:
             _schedule(failure, attempt_no, policy, today)
             for failure, attempt_no in self._read_failures(connection, keys)
         ]
-        self._upsert.execute(connection, (_schedule_fields(retry) | {"planned_at": at} for retry in scheduled))
+        _UPSERT_SCHEDULE.execute(connection, (_schedule_fields(retry) | {"planned_at": at} for retry in scheduled))
         return scheduled
 
     def _compute_due(self, policy: RetryPolicy, lane: Lane, source: str, today: date) -> Iterator[ScheduledRetry]:
@@ -207,11 +212,11 @@ class RetryQueue:
     ) -> Iterator[tuple[Failure, int]]:
         """The last failure of each partition that has one, with the partition's attempt count."""
         ends, numbers = defaultdict[PartitionKey, list[AttemptEnd]](list), dict.fromkeys(keys, 0)
-        for row in self._read_attempts.execute(connection, map(encode_key, keys)):
+        for row in _READ_ATTEMPTS.execute(connection, map(encode_key, keys)):
             accepted = row.outcome == Outcome.ACCEPTED
             ends[decode_key(row)].append(AttemptEnd(at=row.judged_at, accepted=accepted, error_class=row.error_class))
             numbers[decode_key(row)] = max(numbers[decode_key(row)], row.attempt_no)
-        for row in self._read_failed_fetches.execute(connection, map(encode_key, keys)):
+        for row in _READ_FAILED_FETCHES.execute(connection, map(encode_key, keys)):
             end = AttemptEnd(at=row.failed_at, error_class=row.error_class, wait_until=row.wait_until)
             ends[decode_key(row)].append(end)
         for key, number in numbers.items():
@@ -220,13 +225,13 @@ class RetryQueue:
                 yield failure, number
 
     def _now(self, connection: sa.Connection) -> datetime:
-        return self._clock() if self._clock else connection.scalars(self._read_clock).one()
+        return self._clock() if self._clock else read_clock(connection)
 
     def _execute_now(self, statement: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
         """Execute at the database's time. Clocks of other machines must not decide what is due or expired."""
         return self._transact(lambda c: c.execute(statement, {"now": self._now(c)}).all())
 
-    def _read(self, statement: RowStatement, keys: Iterable[PartitionKey]) -> Sequence[sa.Row[Any]]:
+    def _read(self, statement: Statement, keys: Iterable[PartitionKey]) -> Sequence[sa.Row[Any]]:
         rows = list[sa.Row[Any]]()
         for batch in _batches(keys):
             rows += self._transact(lambda c, batch=batch: statement.execute(c, map(encode_key, batch)).all())  # type: ignore[misc]
@@ -274,32 +279,3 @@ def _schedule_fields(retry: ScheduledRetry) -> dict[str, Any]:
         if field.name != "key":
             row[field.name] = instant_text(value) if isinstance(value, datetime) else value
     return row
-
-
-def _lookup(table: sa.Table, dialect: str) -> RowStatement:
-    def build(rowset: Rowset) -> sa.Select[Any]:
-        keys = rowset(KEY_TYPES)
-        return sa.select(table).join_from(keys, table, same_key(table, keys))
-
-    return RowStatement(f"{table.name}_by_key", dialect, build)
-
-
-def _select_attempts_since_acceptance(rowset: Rowset) -> sa.Select[Any]:
-    """Select the verdicts on each partition, beginning with the last accepted one."""
-    keys, others = rowset(KEY_TYPES), attempts.alias("others")
-    accepted = others.c.outcome == sa.literal_column(f"'{Outcome.ACCEPTED}'")
-    last = sa.select(sa.func.max(others.c.attempt_no)).where(same_key(others, attempts), accepted).scalar_subquery()
-    since = attempts.c.attempt_no >= sa.func.coalesce(last, sa.literal_column("0"))
-    return sa.select(attempts).join_from(keys, attempts, same_key(attempts, keys)).where(since)
-
-
-def _upsert_schedule(dialect: str, rowset: Rowset) -> sa.Insert:
-    """Insert or replace schedule rows. A row based on more attempts is kept, because it is newer."""
-    rows, names = rowset(_SCHEDULE_ROW), tuple(_SCHEDULE_ROW)
-    # Without a WHERE, SQLite parses ON CONFLICT as the ON of a join.
-    select = sa.select(*(rows.c[name] for name in names)).where(sa.true())
-    insert = insert_into(dialect, retry_schedule).from_select(names, select.order_by(*key_of_table(rows)))
-    new = insert.excluded
-    changed = {name: new[name] for name in names if name not in KEY}
-    is_older = retry_schedule.c.attempt_no <= new.attempt_no
-    return insert.on_conflict_do_update(index_elements=list(KEY), set_=changed, where=is_older)

@@ -6,7 +6,7 @@ events into snapshots.
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from importlib.metadata import version
@@ -18,7 +18,12 @@ from ads_pipeline.domain.run_events import LEDGER_TYPES, REPEATABLE, AppendResul
 from ads_pipeline.domain.run_snapshots import RunSnapshot
 from ads_pipeline.errors import BadEvent, EventsNotFound, LedgerRefused, RunClosed, RunOpen
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.events.append_statements import EventStatements
+from ads_pipeline.ledger.events.append_statements import (
+    COUNT_CONFLICTS,
+    FIND_EXISTING,
+    INSERT_MISSING_HEADS,
+    append_statements,
+)
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.events.event_rows import add_positions, decode_snapshot, encode_event
 from ads_pipeline.ledger.tables import instant_text, run_events, run_head, run_snapshots
@@ -28,10 +33,6 @@ PLAN_VERSION: Final = f"ads_pipeline-{version('ads_pipeline')}"
 
 class EventLog(EventReader):
     """Reads and appends run events. It cannot change the state of a partition."""
-
-    def __init__(self, engine: sa.Engine, *, clock: Callable[[], datetime] | None = None) -> None:
-        super().__init__(engine, clock=clock)
-        self._sql = EventStatements(engine.dialect.name)
 
     def append(self, event: Event) -> AppendResult:
         """Append an event, unless it exists already, and return its position. The call is safe to repeat."""
@@ -119,7 +120,7 @@ class EventLog(EventReader):
         conflicts = Counter(event.run_id for event, result in pairs if result.payload_conflict)
         if conflicts:
             rows = ({"run_id": run_id, "conflicts": count} for run_id, count in conflicts.items())
-            self._sql.count_conflicts.execute(connection, rows)
+            COUNT_CONFLICTS.execute(connection, rows)
 
     def _insert(
         self, connection: sa.Connection, rows: Iterable[dict[str, Any]], now: datetime | None
@@ -127,7 +128,7 @@ class EventLog(EventReader):
         listed = add_positions(rows, now)
         if not listed:
             return {}
-        *before, last = self._sql.append
+        *before, last = append_statements(connection.dialect.name)
         for statement in before:
             statement.execute(connection, listed)
         return {(row.run_id, row.idempotency_key): row.run_seq for row in last.execute(connection, listed)}
@@ -140,21 +141,19 @@ class EventLog(EventReader):
             {"position": position, "run_id": event.run_id, "idempotency_key": event.idempotency_key}
             for position, event in enumerate(events)
         ]
-        rows = self._sql.find_existing.execute(connection, keys).all()
+        rows = FIND_EXISTING.execute(connection, keys).all()
         if any(row.last_seq is None for row in rows):
             self._insert_missing_heads(connection, events, now)
-            rows = self._sql.find_existing.execute(connection, keys).all()
+            rows = FIND_EXISTING.execute(connection, keys).all()
         if any(row.last_seq != row.seen_seq for row in rows):
-            rows = self._sql.find_existing.execute(
-                connection, keys
-            ).all()  # others appended while this waited for the locks
+            rows = FIND_EXISTING.execute(connection, keys).all()  # others appended while this waited for the locks
         return rows
 
     def _insert_missing_heads(self, connection: sa.Connection, events: Sequence[Event], now: datetime) -> None:
         plans = {event.run_id: event.plan_version for event in reversed(events)}
         appended_at = instant_text(now)
         rows = ({"run_id": run, "plan_version": plan, "appended_at": appended_at} for run, plan in plans.items())
-        self._sql.insert_missing_heads.execute(connection, rows)
+        INSERT_MISSING_HEADS.execute(connection, rows)
 
     def _number_repeatable(self, connection: sa.Connection, events: Sequence[Event], now: datetime) -> list[Event]:
         """Number the repeatable events that have no number: a known event keeps its own, a new one gets the next."""

@@ -21,12 +21,11 @@ from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.leases import close_lease, select_expired_leases
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import fold_later_events
-from ads_pipeline.ledger.row_mapping import KEY_TYPES, decode_run, encode_key
-from ads_pipeline.ledger.rowsets import RowStatement
-from ads_pipeline.ledger.state import visibility_queries
-from ads_pipeline.ledger.state.verdict_statements import locked_states
+from ads_pipeline.ledger.row_mapping import decode_run, encode_key
+from ads_pipeline.ledger.state.run_history import JUDGED_FLAGS
 from ads_pipeline.ledger.status.partition_status import AttemptResult, PartitionStatuses
 from ads_pipeline.ledger.tables import run_head, run_snapshots
+from ads_pipeline.ledger.write_context import LOCK_STATES
 
 # For each final status: the event of the run, the event of its unjudged steps, and the outcome of their attempts.
 COMPLETION_EVENTS: Final = {
@@ -43,11 +42,7 @@ class RunCompletionLog(EventLog):
         self, engine: sa.Engine, *, clock: Callable[[], datetime] | None = None, tenancy: Tenancy = DEFAULT_TENANCY
     ) -> None:
         super().__init__(engine, clock=clock)
-        self._statuses = PartitionStatuses(engine.dialect.name, tenancy)
-        self._known_runs = RowStatement("known_runs", engine.dialect.name, visibility_queries.runs_with_judged_flag)
-        self._lock_states = RowStatement(
-            "lock_states", engine.dialect.name, lambda rowset: locked_states(rowset(KEY_TYPES))
-        )
+        self._statuses = PartitionStatuses(tenancy)
 
     def list_open_runs(self, limit: int = 1_000) -> list[str]:
         """Return the ids of runs whose stored snapshot has not ended, sorted."""
@@ -108,7 +103,7 @@ class RunCompletionLog(EventLog):
         if snapshot.status.is_terminal:
             return None
         locked = _find_running_partitions(steps)
-        self._lock_states.execute(connection, map(encode_key, locked)).all()
+        LOCK_STATES.execute(connection, map(encode_key, locked)).all()
         self._insert_missing_heads(connection, [last], now)
         connection.execute(sa.select(run_head.c.run_id).where(run_head.c.run_id == last.run_id).with_for_update())
         if fold_later_events(connection, snapshot, steps).status.is_terminal:
@@ -120,7 +115,7 @@ class RunCompletionLog(EventLog):
 
     def _find_unjudged_runs(self, connection: sa.Connection, keys: Sequence[PartitionKey]) -> dict[PartitionKey, Run]:
         """Return the newest registered run of each partition that awaits a verdict."""
-        rows = self._known_runs.execute(connection, map(encode_key, keys))
+        rows = JUDGED_FLAGS.execute(connection, map(encode_key, keys))
         return {run.key: run for run in (decode_run(row) for row in rows if not row.is_judged)}
 
 

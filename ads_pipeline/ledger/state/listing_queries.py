@@ -12,8 +12,7 @@ import sqlalchemy as sa
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Status
-from ads_pipeline.ledger.row_mapping import KEY_TYPES, key_of_table, same_key
-from ads_pipeline.ledger.rowsets import Rowset
+from ads_pipeline.ledger.row_mapping import KEY_TYPES, key_of_table
 from ads_pipeline.ledger.tables import KEY, partition_state
 from ads_pipeline.ledger.values import StateFilter
 
@@ -21,12 +20,6 @@ from ads_pipeline.ledger.values import StateFilter
 _HAS_STATUS: Final = {status: partition_state.c.status == sa.literal_column(f"'{status}'") for status in Status}
 _NOT_SUCCESS: Final = partition_state.c.status != sa.literal_column("'success'")
 _DAY_INDEX: Final = ("source", "query_name", "logical_date", "customer_id")
-
-
-def states(rowset: Rowset) -> sa.Select[Any]:
-    """The state rows of the requested partitions."""
-    requested = rowset(KEY_TYPES)
-    return sa.select(partition_state).join_from(requested, partition_state, same_key(partition_state, requested))
 
 
 def page_of_states(state_filter: StateFilter, *, after: PartitionKey | None, limit: int) -> sa.Select[Any]:

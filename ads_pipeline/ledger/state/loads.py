@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -10,10 +10,11 @@ from ads_pipeline.domain.freshness import WAREHOUSE, AttemptOutcome
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.ledger.row_mapping import decode_key, decode_run, encode_key, encode_pointer, encode_run
-from ads_pipeline.ledger.rowsets import RowStatement
-from ads_pipeline.ledger.state import visibility_queries
+from ads_pipeline.ledger.state.publications import READ_POINTERS
+from ads_pipeline.ledger.state.verdicts import READ_OPEN_DEMOTIONS
+from ads_pipeline.ledger.statements import RUN_COLUMNS, Statement, insert, upsert
 from ads_pipeline.ledger.status.partition_status import AttemptResult
-from ads_pipeline.ledger.tables import instant_text
+from ads_pipeline.ledger.tables import instant_text, load_records, warehouse_pointer
 from ads_pipeline.ledger.values import Publication, PublishResult
 from ads_pipeline.ledger.write_context import WriteContext
 from ads_pipeline.quoting import printable
@@ -21,14 +22,26 @@ from ads_pipeline.quoting import printable
 _LOAD_EVENT_FIELDS = ("run_id", "schema_version", "record_count", "table_version")
 
 
+# The given runs that are the current run of a success without an open demotion.
+_PUBLISHABLE_RUNS: Final = Statement(
+    "publishable_runs",
+    RUN_COLUMNS,
+    """
+    SELECT {given.key}, given.run_id FROM {given} JOIN partition_state USING ({key})
+    WHERE status = 'success' AND current_run_id = given.run_id
+        AND NOT EXISTS (
+            SELECT 1 FROM demotions WHERE ({demotions.key}, demotions.run_id) = ({given.key}, given.run_id))
+    """,
+)
+_UPSERT_POINTERS: Final = upsert(warehouse_pointer)
+_INSERT_LOAD_RECORDS: Final = insert(load_records, skip_present=True)
+
+
 class Loads:
     """Publishes runs that the warehouse holds, and records loads that failed."""
 
     def __init__(self, context: WriteContext) -> None:
         self._context = context
-        self._publishable_runs = RowStatement(
-            "publishable_runs", context.engine.dialect.name, visibility_queries.publishable_runs
-        )
 
     def publishable_runs(self, candidates: Iterable[Run]) -> set[Run]:
         """Return the candidates that are the current run of a success without an open demotion.
@@ -51,7 +64,7 @@ class Loads:
 
     def _find_publishable(self, connection: sa.Connection, candidates: Sequence[Run]) -> set[Run]:
         self._context.check_lease(connection, {run.key for run in candidates})
-        return set(map(decode_run, self._publishable_runs.execute(connection, map(encode_run, candidates))))
+        return set(map(decode_run, _PUBLISHABLE_RUNS.execute(connection, map(encode_run, candidates))))
 
 
 def _publish(context: WriteContext, connection: sa.Connection, publications: Sequence[Publication]) -> PublishResult:
@@ -61,11 +74,11 @@ def _publish(context: WriteContext, connection: sa.Connection, publications: Seq
     context.check_lease(connection, keys)
     pointers = {
         decode_key(row): row.run_id
-        for row in context.statements.read_pointers.execute(connection, map(encode_key, keys))
+        for row in READ_POINTERS.execute(connection, map(encode_key, keys))
         if row.availability == "published"
     }
     runs = [encode_run(publication.run) for publication in publications]
-    demoted = set(map(decode_run, context.statements.read_open_demotions.execute(connection, runs)))
+    demoted = set(map(decode_run, READ_OPEN_DEMOTIONS.execute(connection, runs)))
     published: list[Run] = []
     superseded: list[Run] = []
     changes: dict[PartitionKey, dict[str, Any]] = {}
@@ -99,8 +112,8 @@ def _move_pointers(
     now: datetime,
 ) -> None:
     at = instant_text(now)
-    context.statements.insert_load_records.execute(connection, (row | {"loaded_at": at} for row in changes.values()))
-    context.statements.upsert_pointers.execute(connection, (row | {"changed_at": at} for row in changes.values()))
+    _INSERT_LOAD_RECORDS.execute(connection, (row | {"loaded_at": at} for row in changes.values()))
+    _UPSERT_POINTERS.execute(connection, (row | {"changed_at": at} for row in changes.values()))
     loads = [
         AttemptResult(
             key=key,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import date
+from typing import Final
 
 import sqlalchemy as sa
 
@@ -17,20 +18,71 @@ from ads_pipeline.ledger.row_mapping import (
     encode_run,
     key_of_table,
 )
-from ads_pipeline.ledger.rowsets import RowStatement
 from ads_pipeline.ledger.state import visibility_queries
-from ads_pipeline.ledger.tables import demotions
+from ads_pipeline.ledger.statements import KEY_COLUMNS, RUN_COLUMNS, Statement, query, select_given
+from ads_pipeline.ledger.tables import Day, demotions, warehouse_pointer
 from ads_pipeline.ledger.values import ExpectedContent, Pointer, PublicationStatus, VisibleRun, VisibleRuns
+
+# The state and the pointer of each recorded partition.
+_STATUS: Final = """
+    SELECT
+        {partition_state.key}, status, current_run_id, partition_state.schema_version, partition_state.record_count,
+        updated_at, error_message, attempt_count,
+        pointer.run_id AS pointer_run_id, pointer.schema_version AS pointer_schema_version,
+        pointer.record_count AS pointer_record_count, pointer.table_version AS pointer_table_version,
+        pointer.availability AS pointer_availability, pointer.changed_at AS pointer_changed_at,
+        EXISTS (
+            SELECT 1 FROM demotions
+            WHERE ({demotions.key}, demotions.run_id) = ({partition_state.key}, current_run_id)
+        ) AS demotion_pending,
+        status <> 'success' AND EXISTS (
+            SELECT 1 FROM runs WHERE ({runs.key}) = ({partition_state.key}) AND NOT EXISTS (
+                SELECT 1 FROM attempts WHERE ({attempts.key}, attempts.run_id) = ({runs.key}, runs.run_id))
+        ) AS has_unjudged_run
+    """
+_STATUSES_BY_KEY: Final = Statement(
+    "publication_statuses",
+    KEY_COLUMNS,
+    f"""
+    {_STATUS} FROM {{given}}
+    JOIN partition_state USING ({{key}})
+    LEFT JOIN warehouse_pointer AS pointer ON ({{pointer.key}}) = ({{partition_state.key}})
+    """,
+)
+_STATUSES_OF_QUERY: Final = query(
+    f"""
+    {_STATUS} FROM partition_state
+    LEFT JOIN warehouse_pointer AS pointer ON ({{pointer.key}}) = ({{partition_state.key}})
+    WHERE partition_state.source = :source AND partition_state.query_name = :query_name
+        AND partition_state.logical_date BETWEEN :since AND :until
+    ORDER BY partition_state.logical_date, partition_state.customer_id
+    """,
+    since=Day(),
+    until=Day(),
+)
+READ_POINTERS: Final = select_given(warehouse_pointer)
+# The given runs whose rows readers may see: the partition is a success without an open demotion of its current run,
+# and the last verdict on the given run accepted it.
+_READABLE_RUNS: Final = Statement(
+    "readable_runs",
+    RUN_COLUMNS,
+    """
+    SELECT {given.key}, given.run_id FROM {given} JOIN partition_state USING ({key})
+    WHERE status = 'success'
+        AND NOT EXISTS (
+            SELECT 1 FROM demotions WHERE ({demotions.key}, demotions.run_id) = ({given.key}, current_run_id))
+        AND 'accepted' = (
+            SELECT outcome FROM attempts WHERE ({attempts.key}, attempts.run_id) = ({given.key}, given.run_id)
+            ORDER BY attempt_no DESC LIMIT 1)
+    """,
+)
 
 
 class Publications:
     """Which runs readers may see, and which run the pointer of each partition names."""
 
     def __init__(self, engine: sa.Engine) -> None:
-        self._engine, dialect = engine, engine.dialect.name
-        self._pointers = RowStatement("read_pointers", dialect, visibility_queries.pointers)
-        self._readable_runs = RowStatement("readable_runs", dialect, visibility_queries.readable_runs)
-        self._statuses = RowStatement("publication_statuses", dialect, visibility_queries.publication_statuses)
+        self._engine = engine
 
     def get(self, key: PartitionKey) -> PublicationStatus | None:
         """Return the status of one partition, or None when it is not recorded."""
@@ -38,27 +90,27 @@ class Publications:
 
     def get_many(self, keys: Iterable[PartitionKey]) -> list[PublicationStatus]:
         """Return the status of each of these partitions that is recorded, in no order."""
-        return list(map(decode_publication_status, self._statuses.fetch(self._engine, map(encode_key, keys))))
+        return list(map(decode_publication_status, _STATUSES_BY_KEY.fetch(self._engine, map(encode_key, keys))))
 
     def of_query(
         self, *, source: str, query_name: str, since: date | None = None, until: date | None = None
     ) -> list[PublicationStatus]:
         """Return the status of each recorded partition of a query, by day and customer."""
-        statement = visibility_queries.publication_statuses_of_query(
-            source=source, query_name=query_name, since=since, until=until
-        )
-        return list(map(decode_publication_status, database.fetch(self._engine, statement)))
+        window = {"since": since or date.min, "until": until or date.max}
+        parameters = {"source": source, "query_name": query_name} | window
+        rows = database.transact(self._engine, lambda c: c.execute(_STATUSES_OF_QUERY, parameters).all())
+        return list(map(decode_publication_status, rows))
 
     def pointers(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, Pointer]:
         """Return the pointers of the partitions that have one, in the order of the keys."""
         unique_keys = list(dict.fromkeys(keys))
-        rows = self._pointers.fetch(self._engine, map(encode_key, unique_keys))
+        rows = READ_POINTERS.fetch(self._engine, map(encode_key, unique_keys))
         pointers = {pointer.run.key: pointer for pointer in map(decode_pointer, rows)}
         return {key: pointers[key] for key in unique_keys if key in pointers}
 
     def readable_runs(self, candidates: Iterable[Run]) -> set[Run]:
         """Return the candidates whose rows readers may see, provided that the warehouse holds them."""
-        return set(map(decode_run, self._readable_runs.fetch(self._engine, map(encode_run, candidates))))
+        return set(map(decode_run, _READABLE_RUNS.fetch(self._engine, map(encode_run, candidates))))
 
     def visible_runs(
         self, *, source: str, query_name: str, since: date | None = None, until: date | None = None

@@ -1,7 +1,7 @@
 """Registers sealed runs and gives each one the next ordinal of its partition."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -9,9 +9,22 @@ from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import RegisteredRun
 from ads_pipeline.errors import RunChanged
 from ads_pipeline.ledger.row_mapping import decode_registered_run, encode_key, encode_registration
-from ads_pipeline.ledger.tables import instant_text
+from ads_pipeline.ledger.statements import RUN_COLUMNS, Statement, insert
+from ads_pipeline.ledger.tables import instant_text, runs
 from ads_pipeline.ledger.values import RunRegistration
 from ads_pipeline.ledger.write_context import WriteContext
+
+# One row per requested run: its registration, or nulls, and the newest ordinal of its partition.
+_READ_REGISTERED: Final = Statement(
+    "read_registered_runs",
+    {**RUN_COLUMNS, "position": "integer"},
+    """
+    SELECT runs.*, (SELECT max(ordinal) FROM runs AS others WHERE ({others.key}) = ({given.key})) AS newest_ordinal
+    FROM {given} LEFT JOIN runs ON ({runs.key}, runs.run_id) = ({given.key}, given.run_id)
+    ORDER BY given.position
+    """,
+)
+_INSERT_RUNS: Final = insert(runs)
 
 
 class Registrations:
@@ -46,9 +59,9 @@ def _register(
         encode_key(registration.run.key) | {"position": position, "run_id": registration.run.run_id}
         for position, registration in enumerate(registrations)
     ]
-    rows = context.statements.read_registered_runs.execute(connection, requested).all()
+    rows = _READ_REGISTERED.execute(connection, requested).all()
     registered, new = _assign_ordinals(registrations, rows)
-    context.statements.insert_runs.execute(connection, (encode_registration(run, now) for run in new))
+    _INSERT_RUNS.execute(connection, (encode_registration(run, now) for run in new))
     context.append_events(connection, [_sealed_event(context, run, instant_text(now)) for run in new], now)
     return [registered[registration.run] for registration in registrations]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import date, datetime
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -21,20 +21,58 @@ from ads_pipeline.ledger.row_mapping import (
     key_of_table,
     same_key,
 )
-from ads_pipeline.ledger.rowsets import RowStatement
 from ads_pipeline.ledger.state import listing_queries, visibility_queries
+from ads_pipeline.ledger.statements import KEY_COLUMNS, RUN_COLUMNS, Statement
 from ads_pipeline.ledger.tables import attempts, partition_state, runs
 from ads_pipeline.ledger.values import Attempt, StateFilter
+
+# The registered runs of the given partitions, oldest first in each, and whether each has a verdict.
+JUDGED_FLAGS: Final = Statement(
+    "judged_flags",
+    KEY_COLUMNS,
+    """
+    SELECT {runs.key}, run_id, EXISTS (
+        SELECT 1 FROM attempts WHERE ({attempts.key}, attempts.run_id) = ({runs.key}, runs.run_id)
+    ) AS is_judged
+    FROM {given} JOIN runs USING ({key})
+    ORDER BY {runs.key}, ordinal
+    """,
+)
+# The newest registered run of each given partition, with its last outcome.
+_NEWEST_RUNS: Final = Statement(
+    "newest_runs",
+    KEY_COLUMNS,
+    """
+    SELECT runs.*, (
+        SELECT outcome FROM attempts
+        WHERE ({attempts.key}, attempts.run_id) = ({runs.key}, runs.run_id)
+        ORDER BY attempt_no DESC LIMIT 1
+    ) AS outcome
+    FROM {given} JOIN runs USING ({key})
+    WHERE ordinal = (SELECT max(ordinal) FROM runs AS others WHERE ({others.key}) = ({runs.key}))
+    """,
+)
+
+
+# The given runs, each with the digest of the payload that its last verdict is about.
+_JUDGED_DIGESTS: Final = Statement(
+    "judged_digests",
+    RUN_COLUMNS,
+    """
+    SELECT {given.key}, given.run_id, (
+        SELECT payload_sha256 FROM attempts WHERE ({attempts.key}, attempts.run_id) = ({given.key}, given.run_id)
+        ORDER BY attempt_no DESC LIMIT 1
+    ) AS payload_sha256
+    FROM {given}
+    """,
+)
 
 
 class RunHistory:
     """The registered runs of all partitions, and the verdicts on them."""
 
     def __init__(self, engine: sa.Engine) -> None:
-        self._engine, dialect = engine, engine.dialect.name
-        self._judged_flags = RowStatement("judged_flags", dialect, visibility_queries.runs_with_judged_flag)
-        self._judged_digests = RowStatement("judged_digests", dialect, visibility_queries.judged_digests)
-        self._newest_runs = RowStatement("newest_runs", dialect, visibility_queries.newest_runs)
+        self._engine = engine
 
     def registered(self, key: PartitionKey) -> list[RegisteredRun]:
         """Return the registered runs of a partition, oldest first."""
@@ -47,17 +85,17 @@ class RunHistory:
 
     def newest(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, tuple[RegisteredRun, Outcome | None]]:
         """Return the newest run and its last outcome, for each partition that has a run."""
-        rows = self._newest_runs.fetch(self._engine, map(encode_key, dict.fromkeys(keys)))
+        rows = _NEWEST_RUNS.fetch(self._engine, map(encode_key, dict.fromkeys(keys)))
         return {decode_key(row): (decode_registered_run(row), row.outcome and Outcome(row.outcome)) for row in rows}
 
     def judged_digests(self, candidates: Iterable[Run]) -> dict[Run, str | None]:
         """Return the SHA-256 of the payload that the last verdict on each run is about, or None without a verdict."""
-        rows = self._judged_digests.fetch(self._engine, map(encode_run, candidates))
+        rows = _JUDGED_DIGESTS.fetch(self._engine, map(encode_run, candidates))
         return {decode_run(row): row.payload_sha256 for row in rows}
 
     def judged_by_run(self, keys: Iterable[PartitionKey]) -> dict[Run, bool]:
         """Return the registered runs of these partitions, oldest first in each, and whether each has a verdict."""
-        rows = self._judged_flags.fetch(self._engine, map(encode_key, dict.fromkeys(keys)))
+        rows = JUDGED_FLAGS.fetch(self._engine, map(encode_key, dict.fromkeys(keys)))
         return {decode_run(row): bool(row.is_judged) for row in rows}
 
     def judged_by_run_between(self, *, source: str, since: date, until: date) -> dict[Run, bool]:

@@ -9,12 +9,13 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.row_mapping import decode_state, encode_key
-from ads_pipeline.ledger.rowsets import RowStatement
 from ads_pipeline.ledger.state import listing_queries
+from ads_pipeline.ledger.statements import select_given
 from ads_pipeline.ledger.tables import partition_state
 from ads_pipeline.ledger.values import StateFilter
 
 MAX_PAGE_SIZE: Final = 10_000
+_READ_STATES: Final = select_given(partition_state)
 
 
 class States:
@@ -22,7 +23,6 @@ class States:
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
-        self._states = RowStatement("read_states", engine.dialect.name, listing_queries.states)
 
     def get(self, key: PartitionKey) -> PartitionState:
         """Return the state of a partition. A partition without a row is pending."""
@@ -31,7 +31,7 @@ class States:
     def get_many(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, PartitionState]:
         """Return the state of each partition, in the order of the keys."""
         unique_keys = list(dict.fromkeys(keys))
-        rows = self._states.fetch(self._engine, map(encode_key, unique_keys))
+        rows = _READ_STATES.fetch(self._engine, map(encode_key, unique_keys))
         recorded = {state.key: state for state in map(decode_state, rows)}
         return {key: recorded.get(key) or PartitionState.absent(key) for key in unique_keys}
 

@@ -25,8 +25,9 @@ from ads_pipeline.errors import PartitionRefused, UnknownRun, UnsoundAcceptance,
 from ads_pipeline.ledger.control.action_execution import is_logged, log_action
 from ads_pipeline.ledger.database import ConcurrentWrite
 from ads_pipeline.ledger.row_mapping import decode_state, encode_attempt, encode_verdict_id
-from ads_pipeline.ledger.state.verdict_statements import ORIGIN_PREFIX, STATE_PREFIX
+from ads_pipeline.ledger.state.verdict_statements import READ_VERDICT_ROWS, RECORD_ON_POSTGRES, RECORD_ON_SQLITE
 from ads_pipeline.ledger.status.partition_status import (
+    ATTEMPT_OUTCOMES,
     MATERIALIZING_EFFECTS,
     encode_asset_partition,
     encode_partition_values,
@@ -169,7 +170,7 @@ class VerdictRecorder:
             earlier["is_last"] = False
         if self._now is not None and not self._rows:  # only the first row carries what all rows share
             origin = self._context.event_encoder.origin_columns
-            row |= {f"{ORIGIN_PREFIX}{name}": value for name, value in origin.items()}
+            row |= {f"origin_{name}": value for name, value in origin.items()}
             row["appended_at"] = instant_text(self._now)
         row["position"] = len(self._rows) + 1
         self._last_rows[key] = row
@@ -177,7 +178,7 @@ class VerdictRecorder:
         self._rows[0]["event_count"] = len(self._rows)
 
     def _write_rows(self) -> None:
-        statements = self._context.statements.record_verdicts
+        statements = RECORD_ON_SQLITE if self._connection.dialect.name == "sqlite" else RECORD_ON_POSTGRES
         written = [statement.execute(self._connection, self._rows).rowcount for statement in statements]
         if written[-1] < len(self._last_rows):
             raise ConcurrentWrite("a status was written without the lock of its partition's state")
@@ -194,11 +195,11 @@ def read_verdict_rows(
         | {"position": position}
         for position, verdict in enumerate(verdicts)
     ]
-    rows = context.statements.read_verdict_rows.execute(connection, requested).all()
+    rows = READ_VERDICT_ROWS.execute(connection, requested).all()
     if any(row.attempt_count and row.last_attempt_no is None for row in rows):
         # Another transaction committed while this statement waited for the lock. The statement sees the new state row
         # without the attempt that was committed with it. A second read, under the lock, sees both.
-        rows = context.statements.read_verdict_rows.execute(connection, requested).all()
+        rows = READ_VERDICT_ROWS.execute(connection, requested).all()
     context.check_lease(connection, {verdict.run.key for verdict in verdicts})
     return rows
 
@@ -211,13 +212,13 @@ def log_cause(
     rows: Sequence[sa.Row[Any]],
 ) -> None:
     """Log the operator's action that caused these verdicts, unless an earlier transaction has logged it."""
-    if cause is None or is_logged(context, connection, cause.action, cause.request):
+    if cause is None or is_logged(connection, cause.action, cause.request):
         return
     states = {
         verdict.run.key: decode_state(row, verdict.run.key) for verdict, row in zip(verdicts, rows, strict=True)
     }
     now = context.read_clock(connection)
-    log_action(context, connection, cause.action, cause.request, list(states.values()), states, now)
+    log_action(connection, cause.action, cause.request, list(states.values()), states, now)
 
 
 def require_sound_seal(verdict: Verdict, registered: RegisteredRun) -> None:
@@ -252,13 +253,14 @@ def _attempt_columns(result: VerdictResult, ordinal: int, after: _LockedPartitio
         "ordinal": ordinal,
         "effect": result.effect,
         "judged_at": judged_at,
+        "attempt_outcome": ATTEMPT_OUTCOMES[result.verdict.outcome],
         "current_ordinal": after.current_ordinal,
         "message_ordinal": after.message_ordinal,
-        f"{STATE_PREFIX}status": state.status,
-        f"{STATE_PREFIX}current_run_id": state.current_run_id,
-        f"{STATE_PREFIX}schema_version": state.schema_version,
-        f"{STATE_PREFIX}record_count": state.record_count,
-        f"{STATE_PREFIX}error_message": state.error_message,
+        "state_status": state.status,
+        "state_current_run_id": state.current_run_id,
+        "state_schema_version": state.schema_version,
+        "state_record_count": state.record_count,
+        "state_error_message": state.error_message,
         "is_last": True,
         "partition_values": encode_partition_values(state.key),
         "row_version": after.row_version,

@@ -1,202 +1,150 @@
 """SQL statements that lock the state of verdicts' partitions, and record the verdicts.
 
-One rowset row holds everything that a verdict writes: attempt, state, status and event. Postgres writes all of it in
+One given row holds everything that a verdict writes: attempt, state, status and event. Postgres writes all of it in
 one statement, SQLite in five.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
-import sqlalchemy as sa
+from ads_pipeline.ledger.events.event_rows import OWN_COLUMNS
+from ads_pipeline.ledger.statements import RUN_COLUMNS, Columns, Statement, columns_of, names
+from ads_pipeline.ledger.tables import STATUS_KEY, attempts, partition_status, run_events
 
-from ads_pipeline.domain.transitions import Outcome
-from ads_pipeline.ledger.events.append_statements import EVENT_COLUMNS, HEAD_COLUMNS, EventStatements
-from ads_pipeline.ledger.events.event_rows import ORIGIN_COLUMNS, OWN_COLUMNS
-from ads_pipeline.ledger.row_mapping import KEY_TYPES, insert_into, key_of_table, same_key
-from ads_pipeline.ledger.rowsets import Rowset, RowStatement
-from ads_pipeline.ledger.status.partition_status import ATTEMPT_OUTCOMES, STATUS_KEY, match_status_key
-from ads_pipeline.ledger.tables import KEY, Instant, attempts, partition_state, partition_status, run_head, runs
+# One row per verdict: its locked state, status and run, its earlier delivery, and the last attempt. The statement
+# sees the other tables as of its start. After it waited for a lock, the last attempt may be missing. The caller then
+# executes it again, under the lock.
+READ_VERDICT_ROWS: Final = Statement(
+    "read_verdict_rows",
+    {**RUN_COLUMNS, "validation_id": "text", **dict.fromkeys(STATUS_KEY, "text"), "position": "integer"},
+    """
+    WITH locked AS (
+        SELECT * FROM partition_state WHERE ({key}) IN (SELECT {key} FROM {given}) ORDER BY {key} {for_update}
+    )
+    SELECT
+        locked.status, locked.current_run_id, locked.schema_version, locked.record_count, locked.updated_at,
+        locked.error_message, locked.attempt_count,
+        runs.ordinal, runs.schema_version AS run_schema_version, runs.record_count AS run_record_count,
+        prior.outcome AS prior_outcome, prior.effect AS prior_effect, prior.attempt_no AS prior_attempt_no,
+        last.attempt_no AS last_attempt_no, last.current_ordinal, last.message_ordinal,
+        partition_status.row_version, {now} AS now
+    FROM {given}
+    LEFT JOIN locked USING ({key})
+    LEFT JOIN runs USING ({key}, run_id)
+    LEFT JOIN attempts AS prior USING ({key}, run_id, validation_id)
+    LEFT JOIN attempts AS last ON ({last.key}) = ({given.key}) AND last.attempt_no = locked.attempt_count
+    LEFT JOIN partition_status USING ({status_key})
+    ORDER BY given.position
+    """,
+)
 
-_STATE_COLUMNS: Final = ("status", "current_run_id", "schema_version", "record_count", "error_message")
-STATE_PREFIX: Final = "state_"  # separates the state's columns from the attempt's columns of the same name
-ORIGIN_PREFIX: Final = "origin_"  # separates the engine's run from the raw run
-_MATERIALIZATION: Final = ("run_id", "at", "code_version")
-# The values that all rows share. Only the first row carries them.
-_SHARED_COLUMNS: Final[dict[str, Any]] = {
-    **{f"{ORIGIN_PREFIX}{name}": EVENT_COLUMNS[name] for name in ORIGIN_COLUMNS},
-    **{name: EVENT_COLUMNS[name] for name in ("appended_at", "event_count")},
+# Everything that a verdict writes: the attempt, the state after it, the status and the event. Only the first row
+# carries the values that all rows share, which are those of the event's origin.
+_SHARED_COLUMNS: Final[Columns] = {
+    "origin_run_id": "text",
+    "origin_plan_version": "text",
+    "origin_engine_attempt_id": "bigint",
+    "origin_engine_run_ref": "text",
+    "origin_adapter_version": "text",
+    "appended_at": "instant",
+    "event_count": "integer",
 }
-_TEXT_COLUMNS: Final = (
-    *(*STATUS_KEY, "partition_values", "row_version", "materialization_run_id", "materialization_code_version"),
+_VERDICT: Final[Columns] = {
+    **columns_of(attempts),
+    "state_status": "text",
+    "state_current_run_id": "text",
+    "state_schema_version": "text",
+    "state_record_count": "bigint",
+    "state_error_message": "text",
+    **columns_of(partition_status, *STATUS_KEY, "partition_values", "row_version"),
+    "attempt_outcome": "text",
+    "materialization_run_id": "text",
+    "materialization_code_version": "text",
+    "materialization_at": "instant",
+    **columns_of(run_events, *OWN_COLUMNS),
+    "is_last": "boolean",
+    "position": "integer",
+    **_SHARED_COLUMNS,
+}
+_SHARED: Final = f"shared AS MATERIALIZED (SELECT {names(_SHARED_COLUMNS)} FROM given WHERE position = 1)"
+_INSERT_ATTEMPTS: Final = f"""
+    INSERT INTO attempts ({names(columns_of(attempts))}) SELECT {names(columns_of(attempts))} FROM given
+    """
+_UPDATE_STATES: Final = """
+    UPDATE partition_state
+    SET status = state_status, current_run_id = state_current_run_id, schema_version = state_schema_version,
+        record_count = state_record_count, error_message = state_error_message, updated_at = judged_at,
+        attempt_count = attempt_no
+    FROM given
+    WHERE ({partition_state.key}) = ({given.key}) AND is_last
+    """
+_ADVANCE_HEAD: Final = """
+    INSERT INTO run_head (run_id, plan_version, last_seq, last_at, opened_at)
+    SELECT origin_run_id, origin_plan_version, event_count, appended_at, appended_at FROM shared WHERE true
+    ON CONFLICT (run_id) DO UPDATE
+    SET plan_version = excluded.plan_version,  -- a trigger refuses a different one
+        last_seq = run_head.last_seq + excluded.last_seq,
+        last_at = {greatest}(run_head.last_at, excluded.last_at)
+    """
+_INSERT_EVENTS: Final = f"""
+    INSERT INTO run_events (
+        run_id, run_seq, engine_attempt_id, engine_run_ref, adapter_version, persisted_at, {names(OWN_COLUMNS)}
+    )
+    SELECT
+        heads.run_id, heads.last_seq - shared.event_count + position, shared.origin_engine_attempt_id,
+        shared.origin_engine_run_ref, shared.origin_adapter_version, heads.last_at, {names(OWN_COLUMNS)}
+    FROM given CROSS JOIN shared JOIN heads ON heads.run_id = shared.origin_run_id
+    """
+# A materialization replaces the last one and its staleness. Any other attempt keeps them.
+_UPSERT_STATUSES: Final = """
+    INSERT INTO partition_status (
+        {status_key}, last_materialization_run_id, last_materialization_at, last_materialization_code_version,
+        last_attempt_run_id, last_attempt_at, last_attempt_outcome, partition_values, row_version
+    )
+    SELECT
+        {status_key}, materialization_run_id, materialization_at, materialization_code_version,
+        run_id, judged_at, attempt_outcome, partition_values, row_version
+    FROM given WHERE is_last
+    ON CONFLICT ({status_key}) DO UPDATE
+    SET last_materialization_run_id = CASE WHEN excluded.last_materialization_at IS NULL
+            THEN partition_status.last_materialization_run_id ELSE excluded.last_materialization_run_id END,
+        last_materialization_at = CASE WHEN excluded.last_materialization_at IS NULL
+            THEN partition_status.last_materialization_at ELSE excluded.last_materialization_at END,
+        last_materialization_code_version = CASE WHEN excluded.last_materialization_at IS NULL
+            THEN partition_status.last_materialization_code_version
+            ELSE excluded.last_materialization_code_version END,
+        last_attempt_run_id = excluded.last_attempt_run_id,
+        last_attempt_at = excluded.last_attempt_at,
+        last_attempt_outcome = excluded.last_attempt_outcome,
+        stale_since = CASE WHEN excluded.last_materialization_at IS NULL THEN partition_status.stale_since END,
+        stale_reason_code = CASE WHEN excluded.last_materialization_at IS NULL
+            THEN partition_status.stale_reason_code END,
+        partition_values = excluded.partition_values,
+        row_version = excluded.row_version
+    WHERE partition_status.row_version < excluded.row_version
+    """
+# The last statement returns the number of statuses written. It is too small when a status has a newer version.
+RECORD_ON_POSTGRES: Final = (
+    Statement(
+        "record_verdicts",
+        _VERDICT,
+        f"""
+    WITH given AS (SELECT * FROM {{given}}),
+    {_SHARED},
+    heads AS ({_ADVANCE_HEAD} RETURNING run_id, last_seq, last_at),
+    new_events AS ({_INSERT_EVENTS}),
+    new_attempts AS ({_INSERT_ATTEMPTS}),
+    new_states AS ({_UPDATE_STATES})
+    {_UPSERT_STATUSES}
+    """,
+    ),
 )
-_VERDICT_ROW: Final[Mapping[str, Any]] = (
-    {column.name: column.type for column in attempts.c}
-    | {f"{STATE_PREFIX}{name}": partition_state.c[name].type for name in _STATE_COLUMNS}
-    | {name: EVENT_COLUMNS[name] for name in (*OWN_COLUMNS, "position")}
-    | {"is_last": sa.Boolean()}
-    | dict.fromkeys(_TEXT_COLUMNS, sa.Text())
-    | {"materialization_at": Instant()}
-    | _SHARED_COLUMNS
+RECORD_ON_SQLITE: Final = tuple(
+    Statement(name, _VERDICT, text.replace("FROM given", "FROM {given}"))
+    for name, text in {
+        "insert_attempts": _INSERT_ATTEMPTS,
+        "update_judged_states": _UPDATE_STATES,
+        "advance_head": f"WITH {_SHARED} {_ADVANCE_HEAD}",
+        "insert_verdict_events": f"WITH {_SHARED}, heads AS (SELECT * FROM run_head) {_INSERT_EVENTS}",
+        "upsert_statuses": _UPSERT_STATUSES,
+    }.items()
 )
-
-
-def recording_statements(dialect: str) -> tuple[RowStatement, ...]:
-    """The statements that insert attempts and events, and update states and statuses.
-
-    The last one returns the number of statuses written. It is too small when a status already has a newer version.
-    """
-    events = EventStatements(dialect)
-
-    def advance_heads(verdicts: sa.FromClause) -> Any:
-        return events.advance_heads(_run_of_events(_shared_values(verdicts)))
-
-    def insert_events(verdicts: sa.FromClause) -> Any:
-        return events.insert_events(_events(verdicts, _shared_values(verdicts)), run_head)
-
-    def record_in_one(rowset: Rowset) -> Any:
-        verdicts = sa.select(rowset(_VERDICT_ROW)).cte("verdicts")
-        shared = _shared_values(verdicts)
-        advanced = events.advance_heads(_run_of_events(shared))
-        heads = advanced.returning(*(run_head.c[name] for name in HEAD_COLUMNS)).cte("heads")
-        inserted_events = events.insert_events(_events(verdicts, shared), heads).cte("inserted_events")
-        inserted_attempts = _insert_attempts(verdicts).cte("inserted_attempts")
-        updated_states = _update_states(verdicts).cte("updated_states")
-        return _upsert_statuses(dialect, verdicts).add_cte(inserted_attempts, updated_states, inserted_events)
-
-    def with_rowset(build: Callable[[sa.FromClause], Any]) -> Callable[[Rowset], Any]:
-        return lambda rowset: build(rowset(_VERDICT_ROW))
-
-    if dialect == "postgresql":
-        return (RowStatement("record_verdicts", dialect, record_in_one),)
-    steps: Mapping[str, Callable[[sa.FromClause], Any]] = {
-        "insert_attempts": _insert_attempts,
-        "update_judged_states": _update_states,
-        "advance_heads": advance_heads,
-        "insert_events": insert_events,
-        "upsert_statuses": lambda verdicts: _upsert_statuses(dialect, verdicts),
-    }
-    return tuple(RowStatement(name, dialect, with_rowset(build)) for name, build in steps.items())
-
-
-def _shared_values(verdicts: sa.FromClause) -> sa.CTE:
-    """One row with the values that all rows share. Not materialized, SQLite would search it again for each row."""
-    first = sa.select(*(verdicts.c[name] for name in _SHARED_COLUMNS)).where(
-        verdicts.c.position == sa.literal_column("1")
-    )
-    return first.cte("shared").prefix_with("MATERIALIZED")
-
-
-def _run_of_events(shared: sa.FromClause) -> sa.FromClause:
-    columns = [shared.c[f"{ORIGIN_PREFIX}{name}"].label(name) for name in ("run_id", "plan_version")]
-    return sa.select(*columns, shared.c.event_count, shared.c.appended_at).subquery("run_of_events")
-
-
-def _events(verdicts: sa.FromClause, shared: sa.FromClause) -> sa.FromClause:
-    """The event rows of the verdicts."""
-    origin = [shared.c[f"{ORIGIN_PREFIX}{name}"].label(name) for name in ORIGIN_COLUMNS]
-    own = [verdicts.c[name] for name in (*OWN_COLUMNS, "position")]
-    return (
-        sa.select(*origin, *own, shared.c.event_count, shared.c.appended_at)
-        .join_from(verdicts, shared, sa.true())
-        .subquery("events")
-    )
-
-
-def _upsert_statuses(dialect: str, verdicts: sa.FromClause) -> Any:
-    """Write the last attempt of each partition. A materialization also replaces the last one and its staleness."""
-    columns: Mapping[str, sa.ColumnElement[Any]] = {
-        **{name: verdicts.c[name] for name in STATUS_KEY},
-        **{f"last_materialization_{name}": verdicts.c[f"materialization_{name}"] for name in _MATERIALIZATION},
-        "last_attempt_run_id": verdicts.c.run_id,
-        "last_attempt_at": verdicts.c.judged_at,
-        "last_attempt_outcome": _by_outcome(verdicts, ATTEMPT_OUTCOMES),
-        "partition_values": verdicts.c.partition_values,
-        "row_version": verdicts.c.row_version,
-    }
-    rows = sa.select(*columns.values()).where(verdicts.c.is_last)
-    insert = insert_into(dialect, partition_status)
-    insert = insert.from_select(tuple(columns), rows)
-    new, materializes = insert.excluded, insert.excluded.last_materialization_at.is_not(None)
-    conditional = [f"last_materialization_{name}" for name in _MATERIALIZATION] + ["stale_since", "stale_reason_code"]
-    changes: dict[str, Any] = {name: new[name] for name in columns if name not in STATUS_KEY}
-    changes |= {name: sa.case((materializes, new[name]), else_=partition_status.c[name]) for name in conditional}
-    is_newer = partition_status.c.row_version < new.row_version
-    return insert.on_conflict_do_update(index_elements=list(STATUS_KEY), set_=changes, where=is_newer)
-
-
-def _by_outcome(verdicts: sa.FromClause, texts: Mapping[Outcome, str]) -> sa.ColumnElement[str]:
-    is_accepted = verdicts.c.outcome == sa.literal_column(f"'{Outcome.ACCEPTED}'")
-    return sa.case(
-        (is_accepted, sa.literal_column(f"'{texts[Outcome.ACCEPTED]}'")),
-        else_=sa.literal_column(f"'{texts[Outcome.REJECTED]}'"),
-    )
-
-
-def _insert_attempts(verdicts: sa.FromClause) -> sa.Insert:
-    names = tuple(column.name for column in attempts.c)
-    return sa.insert(attempts).from_select(names, sa.select(*(verdicts.c[name] for name in names)))
-
-
-def _update_states(verdicts: sa.FromClause) -> sa.Update:
-    return (
-        sa.update(partition_state)
-        .values(
-            updated_at=verdicts.c.judged_at,
-            attempt_count=verdicts.c.attempt_no,
-            **{name: verdicts.c[f"{STATE_PREFIX}{name}"] for name in _STATE_COLUMNS},
-        )
-        .where(same_key(partition_state, verdicts), verdicts.c.is_last)
-    )
-
-
-def locked_states(requested: sa.FromClause) -> sa.Select[Any]:
-    """The state rows of the requested keys, locked in key order to prevent deadlocks.
-
-    SQLite has no row locks. There, each write transaction locks the whole database.
-    """
-    return (
-        sa.select(partition_state)
-        .where(sa.tuple_(*key_of_table(partition_state)).in_(sa.select(*key_of_table(requested))))
-        .order_by(*key_of_table(partition_state))
-        .with_for_update(of=partition_state)
-    )
-
-
-def locked_verdict_rows(rowset: Rowset, clock: sa.ColumnElement[Any]) -> sa.Select[Any]:
-    """One row per verdict: its locked state, status and run, its earlier delivery, and the last attempt.
-
-    The statement sees the other tables as of its start. After it waited for a lock, the last attempt may be missing.
-    The caller then runs it again, under the lock.
-    """
-    columns: dict[str, Any] = dict.fromkeys((*STATUS_KEY, "run_id", "validation_id"), sa.Text())
-    requested = rowset(dict(KEY_TYPES) | columns | {"position": sa.Integer()})
-    locked = locked_states(requested).cte("locked")
-    prior, last = attempts.alias("prior"), attempts.alias("last")
-    same_verdict = sa.and_(
-        same_key(prior, requested),
-        prior.c.run_id == requested.c.run_id,
-        prior.c.validation_id == requested.c.validation_id,
-    )
-    return (
-        sa.select(
-            *(locked.c[column.name] for column in partition_state.c if column.name not in KEY),
-            runs.c.ordinal,
-            runs.c.schema_version.label("run_schema_version"),
-            runs.c.record_count.label("run_record_count"),
-            prior.c.outcome.label("prior_outcome"),
-            prior.c.effect.label("prior_effect"),
-            prior.c.attempt_no.label("prior_attempt_no"),
-            last.c.attempt_no.label("last_attempt_no"),
-            last.c.current_ordinal,
-            last.c.message_ordinal,
-            partition_status.c.row_version,
-            clock,
-        )
-        .select_from(requested)
-        .outerjoin(locked, same_key(locked, requested))
-        .outerjoin(runs, sa.and_(same_key(runs, requested), runs.c.run_id == requested.c.run_id))
-        .outerjoin(prior, same_verdict)
-        .outerjoin(last, sa.and_(same_key(last, requested), last.c.attempt_no == locked.c.attempt_count))
-        .outerjoin(partition_status, match_status_key(requested))
-        .order_by(requested.c.position)
-    )

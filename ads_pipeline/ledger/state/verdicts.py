@@ -6,7 +6,7 @@ The transaction that records verdicts is in `verdict_recorder`.
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -14,9 +14,24 @@ from ads_pipeline.domain.transitions import Effect, Outcome, Status, Verdict
 from ads_pipeline.errors import PartitionRefused, VerdictsRefused
 from ads_pipeline.ledger.row_mapping import decode_run, encode_demotion, encode_run, encode_verdict_id
 from ads_pipeline.ledger.state.verdict_recorder import VerdictRecorder, log_cause, read_verdict_rows
-from ads_pipeline.ledger.tables import instant_text
+from ads_pipeline.ledger.statements import RUN_COLUMNS, Statement, insert
+from ads_pipeline.ledger.tables import demotions, instant_text
 from ads_pipeline.ledger.values import VerdictCause, VerdictResult
 from ads_pipeline.ledger.write_context import WriteContext
+
+# The given runs that have an open demotion.
+READ_OPEN_DEMOTIONS: Final = Statement(
+    "read_open_demotions", RUN_COLUMNS, "SELECT {key}, run_id FROM {given} JOIN demotions USING ({key}, run_id)"
+)
+_INSERT_DEMOTIONS: Final = insert(demotions, skip_present=True)
+_DELETE_DEMOTIONS: Final = Statement(
+    "delete_demotions",
+    {**RUN_COLUMNS, "validation_id": "text"},
+    """
+    DELETE FROM demotions
+    WHERE ({key}, run_id, validation_id) IN (SELECT {key}, run_id, validation_id FROM {given})
+    """,
+)
 
 
 class Verdicts:
@@ -68,10 +83,8 @@ def _begin(
     now = context.read_clock(connection)
     at = instant_text(now)
     runs = (encode_run(verdict.run) for verdict in demoting)
-    already_open = set(map(decode_run, context.statements.read_open_demotions.execute(connection, runs)))
-    context.statements.insert_demotions.execute(
-        connection, (encode_demotion(each) | {"started_at": at} for each in demoting)
-    )
+    already_open = set(map(decode_run, READ_OPEN_DEMOTIONS.execute(connection, runs)))
+    _INSERT_DEMOTIONS.execute(connection, (encode_demotion(each) | {"started_at": at} for each in demoting))
     context.withdraw_pointers(connection, {verdict.run.key for verdict in demoting})
     attempt_counts = {verdict.run: row.attempt_count for verdict, row in zip(verdicts, rows, strict=True)}
     new = {verdict.run: verdict for verdict in demoting if verdict.run not in already_open}
@@ -91,9 +104,7 @@ def _finish(context: WriteContext, connection: sa.Connection, results: Sequence[
     if demoted:
         context.withdraw_pointers(connection, demoted)
     if rejected:
-        context.statements.delete_demotions.execute(
-            connection, (encode_verdict_id(result.verdict) for result in rejected)
-        )
+        _DELETE_DEMOTIONS.execute(connection, (encode_verdict_id(result.verdict) for result in rejected))
 
 
 def _demotes(verdict: Verdict, row: sa.Row[Any]) -> bool:

@@ -11,7 +11,6 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from ads_pipeline.ledger.row_mapping import KEY_TYPES, key_of_table, same_key
-from ads_pipeline.ledger.rowsets import Rowset
 from ads_pipeline.ledger.tables import attempts, demotions, partition_state, runs, warehouse_pointer
 
 RUN_TYPES: Final[Mapping[str, Any]] = dict(KEY_TYPES) | {"run_id": sa.Text()}
@@ -21,42 +20,6 @@ _ACCEPTED: Final[sa.ColumnElement[str]] = sa.literal_column("'accepted'")
 _PUBLISHED: Final[sa.ColumnElement[str]] = sa.literal_column("'published'")
 _ONE: Final[sa.ColumnElement[int]] = sa.literal_column("1")
 _POINTER: Final = ("run_id", "schema_version", "record_count", "table_version", "availability", "changed_at")
-
-
-def pointers(rowset: Rowset) -> sa.Select[Any]:
-    """The warehouse pointers of the requested partitions."""
-    requested = rowset(KEY_TYPES)
-    return sa.select(warehouse_pointer).join_from(
-        requested, warehouse_pointer, same_key(warehouse_pointer, requested)
-    )
-
-
-def publishable_runs(rowset: Rowset) -> sa.Select[Any]:
-    """The requested runs that are the current run of a success without an open demotion."""
-    requested = rowset(RUN_TYPES)
-    is_current = partition_state.c.current_run_id == requested.c.run_id
-    return (
-        sa.select(*key_of_table(requested), requested.c.run_id)
-        .join_from(requested, partition_state, same_key(partition_state, requested))
-        .where(_is_success(), is_current, sa.not_(_has_open_demotion()))
-    )
-
-
-def judged_digests(rowset: Rowset) -> sa.Select[Any]:
-    """The requested runs, each with the digest of the payload that its last verdict is about."""
-    requested = rowset(RUN_TYPES)
-    digest = _of_last_verdict(attempts.c.payload_sha256, requested)
-    return sa.select(*key_of_table(requested), requested.c.run_id, digest.label("payload_sha256"))
-
-
-def readable_runs(rowset: Rowset) -> sa.Select[Any]:
-    """The requested runs whose rows readers may see, provided that the warehouse holds them."""
-    requested = rowset(RUN_TYPES)
-    return (
-        sa.select(*key_of_table(requested), requested.c.run_id)
-        .join_from(requested, partition_state, same_key(partition_state, requested))
-        .where(_is_success(), sa.not_(_has_open_demotion()), _is_accepted(requested))
-    )
 
 
 def visible_runs(*, source: str, query_name: str, since: date | None, until: date | None) -> sa.Select[Any]:
@@ -109,54 +72,10 @@ def expected_contents(*, source: str, query_name: str, since: date | None, until
     )
 
 
-def publication_statuses_of_query(
-    *, source: str, query_name: str, since: date | None, until: date | None
-) -> sa.Select[Any]:
-    """The state and pointer of each recorded partition of a query, by day and customer."""
-    return (
-        sa.select(*_publication_status_columns())
-        .outerjoin_from(partition_state, warehouse_pointer, same_key(partition_state, warehouse_pointer))
-        .where(*_in_query(source, query_name, since, until))
-        .order_by(partition_state.c.logical_date, partition_state.c.customer_id)
-    )
-
-
-def publication_statuses(rowset: Rowset) -> sa.Select[Any]:
-    """The state and pointer of each requested partition that is recorded, in no order."""
-    requested = rowset(KEY_TYPES)
-    return (
-        sa.select(*_publication_status_columns())
-        .join_from(requested, partition_state, same_key(partition_state, requested))
-        .outerjoin(warehouse_pointer, same_key(partition_state, warehouse_pointer))
-    )
-
-
-def runs_with_judged_flag(rowset: Rowset) -> sa.Select[Any]:
-    """The registered runs of the requested partitions, oldest first in each, and whether each has a verdict."""
-    requested = rowset(KEY_TYPES)
-    return (
-        sa.select(*key_of_table(runs), runs.c.run_id, _is_judged().label("is_judged"))
-        .join_from(requested, runs, same_key(runs, requested))
-        .order_by(*key_of_table(runs), runs.c.ordinal)
-    )
-
-
 def runs_with_judged_flag_between(*, source: str, since: date, until: date) -> sa.Select[Any]:
     """The registered runs of a source in a window of days, and whether each has a verdict."""
     return sa.select(*key_of_table(runs), runs.c.run_id, _is_judged().label("is_judged")).where(
         runs.c.source == source, runs.c.logical_date >= since, runs.c.logical_date <= until
-    )
-
-
-def newest_runs(rowset: Rowset) -> sa.Select[Any]:
-    """The newest registered run of each requested partition, with its last outcome."""
-    requested = rowset(KEY_TYPES)
-    others = runs.alias("others")
-    newest = sa.select(sa.func.max(others.c.ordinal)).where(same_key(others, runs)).scalar_subquery()
-    return (
-        sa.select(runs, _last_outcome(runs).label("outcome"))
-        .join_from(requested, runs, same_key(runs, requested))
-        .where(runs.c.ordinal == newest)
     )
 
 
@@ -204,16 +123,6 @@ def mismatched_pointers() -> sa.Select[Any]:
     )
 
 
-def _publication_status_columns() -> list[Any]:
-    has_unjudged_run = sa.exists().where(same_key(runs, partition_state), sa.not_(_is_judged()))
-    return [
-        *partition_state.c,
-        *(warehouse_pointer.c[name].label(f"pointer_{name}") for name in _POINTER),
-        _has_open_demotion().label("demotion_pending"),
-        sa.and_(sa.not_(_is_success()), has_unjudged_run).label("has_unjudged_run"),
-    ]
-
-
 def _is_judged() -> sa.ColumnElement[bool]:
     return sa.exists().where(same_key(attempts, runs), attempts.c.run_id == runs.c.run_id)
 
@@ -238,12 +147,8 @@ def _is_accepted(table: sa.FromClause) -> sa.ColumnElement[bool]:
 
 
 def _last_outcome(table: sa.FromClause) -> sa.ScalarSelect[str]:
-    return _of_last_verdict(attempts.c.outcome, table)
-
-
-def _of_last_verdict(column: sa.ColumnElement[str], table: sa.FromClause) -> sa.ScalarSelect[str]:
     return (
-        sa.select(column)
+        sa.select(attempts.c.outcome)
         .where(same_key(attempts, table), attempts.c.run_id == table.c.run_id)
         .order_by(attempts.c.attempt_no.desc())
         .limit(_ONE)

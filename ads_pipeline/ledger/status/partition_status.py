@@ -13,7 +13,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from ads_pipeline.domain.freshness import (
     AssetPartition,
@@ -32,11 +31,16 @@ from ads_pipeline.domain.freshness import (
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Effect, Outcome, next_timestamp
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.row_mapping import KEY_TYPES, encode_key, insert_into
-from ads_pipeline.ledger.rowsets import Rowset, RowStatement
-from ads_pipeline.ledger.tables import KEY, code_versions, finished_attempts, instant_text, partition_status
+from ads_pipeline.ledger.row_mapping import encode_key
+from ads_pipeline.ledger.statements import KEY_COLUMNS, Statement, insert, upsert
+from ads_pipeline.ledger.tables import (
+    STATUS_KEY,
+    code_versions,
+    finished_attempts,
+    instant_text,
+    partition_status,
+)
 
-STATUS_KEY: Final = ("tenant_id", "workspace_id", "asset_key", "partition_key")
 STATUS_COLUMNS: Final[Mapping[str, Any]] = {column.name: column.type for column in partition_status.c}
 # The verdict effects that materialize a partition. Confirming the current run is not one: its data does not change.
 MATERIALIZING_EFFECTS: Final = frozenset({Effect.PROMOTED})
@@ -49,6 +53,23 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 # A row version is a ULID. Of its 80 random bits, the first 10 hold the microseconds, the other 70 a hash of the key.
 _RANDOM_BITS, _ROW_BITS = 80, 70
+
+
+# The status row of each given partition in one asset, or nulls, and the number of its attempts without a verdict.
+_READ: Final = Statement(
+    "read_statuses",
+    {**KEY_COLUMNS, **dict.fromkeys(STATUS_KEY, "text"), "asset": "text", "position": "integer"},
+    """
+    SELECT partition_status.*, (
+        SELECT count(*) FROM finished_attempts
+        WHERE ({finished_attempts.key}, finished_attempts.asset) = ({given.key}, given.asset)
+    ) AS attempt_count
+    FROM {given} LEFT JOIN partition_status USING ({status_key})
+    ORDER BY given.position
+    """,
+)
+_INSERT_ATTEMPTS: Final = insert(finished_attempts)
+_UPSERT: Final = upsert(partition_status, newer="partition_status.row_version < excluded.row_version")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +90,8 @@ class AttemptResult:
 class PartitionStatuses:
     """Reads and writes the rows of one tenancy, in the caller's transaction."""
 
-    def __init__(self, dialect: str, tenancy: Tenancy) -> None:
+    def __init__(self, tenancy: Tenancy) -> None:
         self._tenancy = tenancy
-        self._read = RowStatement("read_statuses", dialect, _read)
-        self._insert_attempts = RowStatement("insert_finished_attempts", dialect, _insert_attempts)
-        self._upsert = RowStatement("upsert_statuses", dialect, lambda rowset: _upsert(dialect, rowset))
 
     def asset_partition(self, asset: str, key: PartitionKey) -> AssetPartition:
         return make_asset_partition(asset, key, self._tenancy)
@@ -88,7 +106,7 @@ class PartitionStatuses:
             | {"position": position, "asset": asset}
             for position, key in enumerate(keys)
         ]
-        rows = self._read.execute(connection, requested)
+        rows = _READ.execute(connection, requested)
         return {key: (decode_status(row), row.attempt_count) for key, row in zip(keys, rows, strict=True)}
 
     def record_attempts(
@@ -116,14 +134,14 @@ class PartitionStatuses:
                     "code_version": result.code_version,
                 }
             )
-        self._insert_attempts.execute(connection, logged)
+        _INSERT_ATTEMPTS.execute(connection, logged)
         if self.upsert(connection, statuses) < len(statuses):  # a staleness sweep holds no partition lock
             raise database.ConcurrentWrite("a status was written while an attempt was being folded into it")
         return {result.key: before[result.key][1] + 1 for result in results}
 
     def upsert(self, connection: sa.Connection, statuses: Iterable[PartitionStatus]) -> int:
         """Write the rows that are newer than the stored ones, and return how many were written."""
-        return self._upsert.execute(connection, map(encode_status, statuses)).rowcount
+        return _UPSERT.execute(connection, map(encode_status, statuses)).rowcount
 
     def _fold(
         self, status: PartitionStatus | None, asset: str, result: AttemptResult, at: datetime
@@ -196,40 +214,3 @@ def decode_status(row: sa.Row[Any]) -> PartitionStatus | None:
             "partition_values": json.loads(row.partition_values),
         }
     )
-
-
-def match_status_key(rows: sa.FromClause) -> sa.ColumnElement[bool]:
-    """Return the join condition between `partition_status` and rows with its key columns."""
-    return sa.and_(*(partition_status.c[name] == rows.c[name] for name in STATUS_KEY))
-
-
-def _upsert(dialect: str, rowset: Rowset) -> postgresql.Insert | sqlite.Insert:
-    """Insert status rows, or replace rows of an earlier version."""
-    names, statuses = tuple(STATUS_COLUMNS), rowset(STATUS_COLUMNS)
-    rows = sa.select(*(statuses.c[name] for name in names)).where(sa.true())  # else SQLite parses ON as a join's
-    insert = insert_into(dialect, partition_status).from_select(names, rows)
-    changed = {name: insert.excluded[name] for name in names if name not in STATUS_KEY}
-    return insert.on_conflict_do_update(
-        index_elements=list(STATUS_KEY),
-        set_=changed,
-        where=partition_status.c.row_version < insert.excluded.row_version,
-    )
-
-
-def _read(rowset: Rowset) -> sa.Select[Any]:
-    columns: dict[str, Any] = dict.fromkeys((*STATUS_KEY, "asset"), sa.Text()) | {"position": sa.Integer()}
-    requested = rowset(dict(KEY_TYPES) | columns)
-    same_partition = [finished_attempts.c[name] == requested.c[name] for name in (*KEY, "asset")]
-    count = sa.select(sa.func.count()).select_from(finished_attempts).where(*same_partition).scalar_subquery()
-    return (
-        sa.select(partition_status, count.label("attempt_count"))
-        .select_from(requested)
-        .outerjoin(partition_status, match_status_key(requested))
-        .order_by(requested.c.position)
-    )
-
-
-def _insert_attempts(rowset: Rowset) -> sa.Insert:
-    columns = {column.name: column.type for column in finished_attempts.c}
-    rows = rowset(columns)
-    return sa.insert(finished_attempts).from_select(tuple(columns), sa.select(*(rows.c[name] for name in columns)))

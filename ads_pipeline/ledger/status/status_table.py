@@ -25,23 +25,21 @@ from ads_pipeline.domain.freshness import (
 )
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.row_mapping import database_clock, decode_key, insert_into, key_of_table, same_key
-from ads_pipeline.ledger.rowsets import Rowset, RowStatement
+from ads_pipeline.ledger.row_mapping import decode_key, insert_into, key_of_table, read_clock, same_key
+from ads_pipeline.ledger.statements import Statement, columns_of
 from ads_pipeline.ledger.status.partition_status import (
     ATTEMPT_OUTCOMES,
     MATERIALIZING_EFFECTS,
-    STATUS_COLUMNS,
-    STATUS_KEY,
     PartitionStatuses,
     decode_status,
     encode_asset_partition,
     make_row_version,
-    match_status_key,
     next_write_instant,
     read_code_versions,
 )
 from ads_pipeline.ledger.tables import (
     KEY,
+    STATUS_KEY,
     attempts,
     code_versions,
     finished_attempts,
@@ -51,6 +49,21 @@ from ads_pipeline.ledger.tables import (
 )
 
 ROWS_PER_BATCH: Final = 5_000
+# Update the rows whose version is still the one that the sweep read. On Postgres the statement skips locked rows:
+# they are about to change, and other writers lock rows in another order, so waiting could deadlock.
+_UPDATE_STALENESS: Final = Statement(
+    "update_staleness",
+    {**columns_of(partition_status, *STATUS_KEY, "stale_since", "stale_reason_code", "row_version"), "seen": "text"},
+    """
+    UPDATE partition_status
+    SET stale_since = given.stale_since, stale_reason_code = given.stale_reason_code, row_version = given.row_version
+    FROM {given}
+    WHERE ({partition_status.status_key}) = ({given.status_key}) AND partition_status.row_version = given.seen
+        AND ({partition_status.status_key}) IN (
+            SELECT {status_key} FROM partition_status
+            WHERE ({status_key}, row_version) IN (SELECT {status_key}, seen FROM {given}) {skip_locked})
+    """,
+)
 
 
 class StatusTable:
@@ -58,11 +71,7 @@ class StatusTable:
 
     def __init__(self, engine: sa.Engine, *, tenancy: Tenancy = DEFAULT_TENANCY) -> None:
         self._engine, self._tenancy = engine, tenancy
-        self._statuses = PartitionStatuses(engine.dialect.name, tenancy)
-        self._update_staleness = RowStatement(
-            "update_staleness", engine.dialect.name, lambda rowset: _update_staleness(engine.dialect.name, rowset)
-        )
-        self._read_clock = sa.select(database_clock(engine.dialect.name))
+        self._statuses = PartitionStatuses(tenancy)
 
     def read_all(self) -> Iterator[PartitionStatus]:
         """Yield every row in the order of its key, as of one moment. The rows are streamed from the database."""
@@ -98,7 +107,7 @@ class StatusTable:
         )
 
         def work(connection: sa.Connection) -> None:
-            now = connection.scalars(self._read_clock).one()
+            now = read_clock(connection)
             for asset_key, version in sorted(versions.items()):
                 row = workspace | {"asset_key": asset_key, "code_version": version, "seen_since": now}
                 connection.execute(upsert, row)
@@ -114,9 +123,9 @@ class StatusTable:
         """
 
         def work(connection: sa.Connection) -> int:
-            now = connection.scalars(self._read_clock).one()
+            now = read_clock(connection)
             rows = (_encode_staleness(status, stale, now) for status, stale in found)
-            return self._update_staleness.execute(connection, rows).rowcount
+            return _UPDATE_STALENESS.execute(connection, rows).rowcount
 
         return database.transact(self._engine, work)
 
@@ -185,25 +194,8 @@ class StatusTable:
 
 def _encode_staleness(status: PartitionStatus, stale: Staleness | None, now: datetime) -> dict[str, Any]:
     return encode_asset_partition(status.asset_partition) | {
-        "seen_version": status.row_version,
+        "seen": status.row_version,
         "stale_since": stale and instant_text(stale.since),
         "stale_reason_code": stale and stale.reason,
         "row_version": make_row_version(next_write_instant(status.row_version, now), status.asset_partition),
     }
-
-
-def _update_staleness(dialect: str, rowset: Rowset) -> sa.Update:
-    """Update the rows whose version is still the one that the sweep read.
-
-    On Postgres the statement skips locked rows. They are about to change, and other writers lock rows in a different
-    order, so waiting could deadlock. On SQLite the transaction already locks the whole database.
-    """
-    changed = ("stale_since", "stale_reason_code", "row_version")
-    found = rowset({name: STATUS_COLUMNS[name] for name in (*STATUS_KEY, *changed)} | {"seen_version": sa.Text()})
-    unchanged = sa.and_(match_status_key(found), partition_status.c.row_version == found.c.seen_version)
-    update = sa.update(partition_status).values({name: found.c[name] for name in changed}).where(unchanged)
-    if dialect == "sqlite":
-        return update
-    key = [partition_status.c[name] for name in STATUS_KEY]
-    unlocked = sa.select(*key).join_from(found, partition_status, unchanged)
-    return update.where(sa.tuple_(*key).in_(unlocked.with_for_update(of=partition_status, skip_locked=True)))

@@ -3,10 +3,13 @@
 from datetime import timedelta
 
 import pytest
+import sqlalchemy as sa
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Action, Effect, Outcome, Status
+from ads_pipeline.ledger import database
 from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.ledger.tables import KEY, control_action_partitions, control_actions, partition_state
 from ads_pipeline.ledger.values import Publication, StateFilter, VisibleRun, VisibleRuns
 from ads_pipeline_tests.ledger.builders import (
     FakeClock,
@@ -220,3 +223,21 @@ def test_registrations_hold_the_time_of_the_first_registration(timed_ledger: Led
     registrations, before = timed_ledger.runs.registrations(K), clock.now - timedelta(seconds=1)
     assert [(each.run.run_id, at) for each, at in registrations] == [("r1", before), ("r2", clock.now)]
     assert [each for each, _at in registrations] == timed_ledger.runs.registered(K)
+
+
+@pytest.mark.invariant("W3")
+def test_published_pointer_of_pending_partition_shows_nothing(ledger: Ledger, backdoor: sa.Engine) -> None:
+    """Readers need a success as well. A program that withdraws a partition and forgets its pointer shows no rows."""
+    publish(ledger, K)
+    at = ledger.publications.pointers([K])[K].changed_at + timedelta(days=1)
+    action = {"action_id": "a", "action": "withdraw", "operator": "ada", "command": "psql", "filters": ""}
+    partition = {name: getattr(K, name) for name in KEY}
+    with database.open_transaction(backdoor) as connection:
+        logged = action | {"reason": "by hand", "partitions_changed": 1, "performed_at": at}
+        connection.execute(sa.insert(control_actions).values(logged))
+        changed = partition | {"action_id": "a", "status_before": "success", "attempt_no": 1}
+        connection.execute(sa.insert(control_action_partitions).values(changed))
+        connection.execute(sa.update(partition_state).values(status="pending", updated_at=at))
+    assert ledger.publications.pointers([K])[K].is_published
+    assert visible_run_ids(ledger) == {}
+    assert ledger.publications.readable_runs([run(K, "r1")]) == set()
