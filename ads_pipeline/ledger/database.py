@@ -1,6 +1,6 @@
 """Opens the ledger's database: engines, transactions, errors and migrations, on SQLite and Postgres.
 
-The SQL statements are in `reader` and in the folders of the ledger.
+`statements` has the form of the SQL statements. They stand in the folders of the ledger, beside their callers.
 """
 
 import sqlite3

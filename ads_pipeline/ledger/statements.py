@@ -12,7 +12,8 @@ does not grow with the rows. It is the same for both databases, except for these
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from functools import cached_property
+from typing import Any, ClassVar, Final
 
 import sqlalchemy as sa
 from sqlalchemy.types import TypeEngine
@@ -63,46 +64,49 @@ class Statement:
     that is cheap by comparison, and the plan must fit the present size of the tables.
     """
 
+    _texts: ClassVar[dict[str, str]] = {}
+
     def __init__(self, name: str, given: Columns, text: str) -> None:
-        self.name = name
-        self._given, self._text = given, text.strip()
-        self._built: dict[str, Any] = {}
+        self._name, self._given, self._text = name, given, text.strip()
+        if self._texts.setdefault(name, self._text) != self._text:
+            raise ValueError(f"two statements are named {name}, and a connection prepares only one of them")
 
     def execute(self, connection: sa.Connection, rows: Rows) -> sa.CursorResult[Any]:
         row_list = list(rows)
         if connection.dialect.name == "sqlite":
             options = {"preserve_rowcount": True}
-            return connection.execute(self._for_sqlite(), {"given": _encode(row_list)}, execution_options=options)
+            return connection.execute(self._for_sqlite, {"given": _encode(row_list)}, execution_options=options)
         if len(row_list) != 1:
-            text = self._build("many", "postgresql", "json_to_recordset(%(given)s::json)")
-            return connection.exec_driver_sql(text, {"given": _encode(row_list)})
+            return connection.exec_driver_sql(self._for_rows, {"given": _encode(row_list)})
         prepared = connection.info.setdefault("prepared", set())
-        if self.name not in prepared:
-            # With json_to_record, the planner knows that there is one row.
-            text = self._build("one", "postgresql", "json_to_record($1::json)")
-            connection.exec_driver_sql(f"PREPARE {self.name} (text) AS {text}")
-            prepared.add(self.name)
-        return connection.exec_driver_sql(f"EXECUTE {self.name} (%s)", (_encode(row_list[0]),))
+        if self._name not in prepared:
+            connection.exec_driver_sql(f"PREPARE {self._name} (text) AS {self._for_one_row}")
+            prepared.add(self._name)
+        return connection.exec_driver_sql(f"EXECUTE {self._name} (%s)", (_encode(row_list[0]),))
 
     def fetch(self, engine: sa.Engine, rows: Rows) -> Sequence[sa.Row[Any]]:
         """Execute the statement in a transaction of its own, and return its rows."""
         row_list = list(rows)
         return database.transact(engine, lambda connection: self.execute(connection, row_list).all())
 
+    @cached_property
     def _for_sqlite(self) -> sa.TextualSelect:
-        if "sqlite" not in self._built:
-            values = ", ".join(f"json_extract(value, '$.{name}') AS {name}" for name in self._given)
-            given = f"(SELECT {values} FROM json_each(:given)) AS given"
-            text = self._format("sqlite", given)
-            self._built["sqlite"] = sa.text(text).columns(**_decoded_columns())
-        built: sa.TextualSelect = self._built["sqlite"]
-        return built
+        values = ", ".join(f"json_extract(value, '$.{name}') AS {name}" for name in self._given)
+        text = self._format("sqlite", f"(SELECT {values} FROM json_each(:given)) AS given")
+        return sa.text(text).columns(**_decoded_columns())
 
-    def _build(self, form: str, dialect: str, records: str) -> str:
-        if form not in self._built:
-            types = ", ".join(f"{name} {_POSTGRES_TYPES.get(kind, kind)}" for name, kind in self._given.items())
-            self._built[form] = self._format(dialect, f"{records} AS given({types})")
-        return str(self._built[form])
+    @cached_property
+    def _for_rows(self) -> str:
+        return self._format("postgresql", f"json_to_recordset(%(given)s::json) AS given({self._types})")
+
+    @cached_property
+    def _for_one_row(self) -> str:
+        """With json_to_record, the planner knows that there is one row."""
+        return self._format("postgresql", f"json_to_record($1::json) AS given({self._types})")
+
+    @property
+    def _types(self) -> str:
+        return ", ".join(f"{name} {_POSTGRES_TYPES.get(kind, kind)}" for name, kind in self._given.items())
 
     def _format(self, dialect: str, given: str) -> str:
         return self._text.format_map(_Words(_WORDS[dialect], given))

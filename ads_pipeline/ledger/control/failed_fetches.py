@@ -67,10 +67,9 @@ class FailedFetches:
             return {}
         fields = [self._fields(failure, now) for failure in new]
         _INSERT_FAILED_FETCHES.execute(connection, fields)
-        first = {(each.source, each.target): each for each in reversed(list(_parkings(new)))}
-        INSERT_PARKINGS.execute(
-            connection, (asdict(each) | {"parked_at": instant_text(now)} for each in first.values())
-        )
+        parkings = {(each.source, each.target): each for each in reversed(list(_parkings(new)))}
+        parked_at = {"parked_at": instant_text(now)}
+        INSERT_PARKINGS.execute(connection, (asdict(each) | parked_at for each in parkings.values()))
         self._record_attempts(connection, new, now)
         self._emit_events(connection, new, Counter(map(decode_key, rows)), now)
         new_keys = [failure.key for failure in new]

@@ -4,22 +4,19 @@ A run is readable when its partition is a success, the run's own last verdict ac
 current run is open. Readers see a readable run once the warehouse pointer of its partition is published.
 """
 
-from collections.abc import Mapping
 from datetime import date
 from typing import Any, Final
 
 import sqlalchemy as sa
 
-from ads_pipeline.ledger.row_mapping import KEY_TYPES, key_of_table, same_key
+from ads_pipeline.ledger.row_mapping import key_of_table, same_key
 from ads_pipeline.ledger.tables import attempts, demotions, partition_state, runs, warehouse_pointer
 
-RUN_TYPES: Final[Mapping[str, Any]] = dict(KEY_TYPES) | {"run_id": sa.Text()}
 # Literals, because the rowset is the only parameter of a prepared statement.
 _SUCCESS: Final[sa.ColumnElement[str]] = sa.literal_column("'success'")
 _ACCEPTED: Final[sa.ColumnElement[str]] = sa.literal_column("'accepted'")
 _PUBLISHED: Final[sa.ColumnElement[str]] = sa.literal_column("'published'")
 _ONE: Final[sa.ColumnElement[int]] = sa.literal_column("1")
-_POINTER: Final = ("run_id", "schema_version", "record_count", "table_version", "availability", "changed_at")
 
 
 def visible_runs(*, source: str, query_name: str, since: date | None, until: date | None) -> sa.Select[Any]:
