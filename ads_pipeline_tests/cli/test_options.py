@@ -1,9 +1,12 @@
 """Options that commands share: both spellings, one day, malformed names and dates, and what an empty result says."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
+import typer
 
+from ads_pipeline.cli.main import app
 from ads_pipeline_tests.cli.running import WEEK, CommandLine, DemoCommandLine
 
 # Commands that select partitions, with their required options.
@@ -20,18 +23,33 @@ SELECTING = (*LISTINGS, *(("state", action) for action in ACTIONS))
 CUSTOMER, DAY = "1180250317", "2026-03-07"
 
 
-@pytest.mark.parametrize("arguments", SELECTING, ids=" ".join)
-def test_help_shows_both_spellings(empty_cli: CommandLine, arguments: tuple[str, ...]) -> None:
-    """Every command with partition filters has the option names of the partition's fields as aliases."""
-    output = " ".join(empty_cli.run(*arguments, "--help").out.split())
+def option_names(group: Any = None, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], set[str]]:
+    """The options of each command, with their aliases."""
+    names: dict[tuple[str, ...], set[str]] = {}
+    top: Any = group or typer.main.get_command(app)
+    for name, found in top.commands.items():
+        if hasattr(found, "commands"):
+            names |= option_names(found, (*path, name))
+        else:
+            names[*path, name] = {option for parameter in found.params for option in parameter.opts}
+    return names
+
+
+def test_every_command_has_both_spellings() -> None:
+    """Where an option has the short name, the name of the partition's field is its alias, and a day is a window."""
+    found = option_names()
+    for short, long in (("--customer", "--customer-id"), ("--query", "--query-name")):
+        assert [path for path, names in found.items() if (short in names) != (long in names)] == []
+    windows = {path for path, names in found.items() if names >= {"--since", "--until"}}
+    assert windows == {path for path, names in found.items() if "--logical-date" in names}
+    assert windows >= set(LISTINGS)
+
+
+def test_help_shows_aliases(empty_cli: CommandLine) -> None:
+    """The help shows the aliases of an option beside it."""
+    output = " ".join(empty_cli.run("audit", "attempts", "--help").out.split())
     for option in ("--customer, --customer-id ID", "--query, --query-name NAME", "--logical-date YYYY-MM-DD"):
         assert option in output
-
-
-@pytest.mark.parametrize("arguments", [("state", "park"), ("state", "release"), ("reconcile",)], ids=" ".join)
-def test_names_of_one_thing_have_both_spellings(empty_cli: CommandLine, arguments: tuple[str, ...]) -> None:
-    """Commands without filters by day accept both names too."""
-    assert "--query, --query-name NAME" in " ".join(empty_cli.run(*arguments, "--help").out.split())
 
 
 @pytest.mark.parametrize("arguments", LISTINGS, ids=" ".join)
