@@ -9,15 +9,7 @@ from typing import Any, Final
 
 from ads_pipeline.cli.actions.selection import select_known
 from ads_pipeline.cli.options import AsJson, Filters, Limit
-from ads_pipeline.cli.output import (
-    PARTITION_COLUMNS,
-    Column,
-    count_of,
-    fields_of,
-    iso_instant,
-    table_of,
-    write_results,
-)
+from ads_pipeline.cli.output import PARTITION_COLUMNS, Column, count_of, fields_of, write_list
 from ads_pipeline.cli.parsing import is_selected, open_ledger
 from ads_pipeline.domain.retry import Lane
 from ads_pipeline.ledger.reader import LedgerReader
@@ -44,11 +36,10 @@ def list_due(settings: Settings, filters: Filters, *, limit: Limit = 100, as_jso
         due = _find_due(settings, ledger, selection, limit=NO_LIMIT if str(filters) else limit + 1)
         parkings = ledger.retry_queue.list_parkings(settings.google_apis.source)
     shown = due[:limit]
-    notes = [_summarize(shown), *(f"parked: {parking}" for parking in parkings)]
+    notes = [_summarize(shown, filters), *(f"parked: {parking}" for parking in parkings)]
     if len(due) > limit:
         notes.insert(1, "more are due; --limit shows more")
-    lines = (row | {"since": iso_instant(row["since"])} for row in shown)
-    write_results(lines, table_of(shown, COLUMNS), notes, as_json=as_json, wrap_notes=True)
+    write_list(shown, COLUMNS, notes, as_json=as_json)
 
 
 def _find_due(
@@ -85,9 +76,9 @@ def _describe_action(ledger: LedgerReader, action_id: str) -> str:
     return next((f"{part.operator}: {part.reason}" for part in logged), f"action {action_id}")
 
 
-def _summarize(due: Sequence[Mapping[str, Any]]) -> str:
+def _summarize(due: Sequence[Mapping[str, Any]], filters: Filters) -> str:
     if not due:
-        return "nothing is due"
+        return f"nothing that matches {filters} is due" if str(filters) else "nothing is due"
     counts = {lane: sum(row["lane"] is lane for row in due) for lane in Lane}
     lanes = ", ".join(f"{count:,} {lane}" for lane, count in counts.items() if count)
     return f"{count_of(len(due), 'partition')} due: {lanes}"

@@ -50,8 +50,9 @@ def ledger_copy(
     require_ledger(settings)
     copied = copy_ledger(settings.database_url, target, progress=progress_on(sys.stderr, unit="rows"))
     summary = f"copied {count_of(copied.rows, 'row')} to {target_name}; all digests match"
-    notes = [summary, *_next_steps(target)]
-    write_results(_digest_rows(copied), (), notes, as_json=as_json, wrap_notes=False)
+    write_results(_digest_rows(copied), (), (), as_json=as_json)
+    for line in (summary, *_next_steps(target)):
+        typer.echo(line, err=as_json)  # not wrapped, so that paths can be copied
 
 
 @command(ledger, "digest")

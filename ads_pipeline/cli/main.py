@@ -16,7 +16,7 @@ from ads_pipeline.cli.actions import commands
 from ads_pipeline.cli.audit import audit
 from ads_pipeline.cli.events import run_events
 from ads_pipeline.cli.exit_codes import CommandGroup
-from ads_pipeline.cli.explain import why
+from ads_pipeline.cli.explain.why import print_report
 from ads_pipeline.cli.ledger import ledger
 from ads_pipeline.cli.options import AsJson, Queries, command
 from ads_pipeline.cli.parsing import parse_queries
@@ -154,24 +154,7 @@ def reconcile(
     return work(settings, parse_queries(query, settings), as_json=as_json)
 
 
-@command(state, "why")
-def state_why(
-    settings: Settings,
-    partition: Annotated[
-        str, typer.Argument(metavar="PARTITION", help="customer/query/YYYY-MM-DD, with or without source/ before it.")
-    ],
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """Explain one partition: its state, runs, verdicts and events, and the next step.
-
-    It prints whether the partition is safe to read and from which run, what readers see, every run with its verdicts,
-    operators' actions, the last events and how current the data are. For a partition without a row, it prints "not
-    recorded" and lists any sealed runs on disk.
-    """
-    why.print_report(settings, partition, as_json=as_json)
-
-
+command(state, "why")(print_report)
 commands.add_action_commands(state)
 command(raw_runs, "report-failure")(report_failure)
 for _name, _group in groups.items():

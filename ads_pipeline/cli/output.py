@@ -93,17 +93,11 @@ def table_of(rows: Iterable[Fields], columns: Sequence[Column], *, title: str = 
     return [*heading, table, Text("")] if values else []
 
 
-def new_grid(**first_column: Any) -> Table:
-    """An empty table without headings: a column that is never wrapped, and a wrapped one."""
-    table = Table.grid(padding=CELL_PADDING)
-    table.add_column(no_wrap=True, **first_column)
-    table.add_column(overflow="fold")
-    return table
-
-
 def grid_of(lines: Iterable[tuple[object, object]], **first_column: Any) -> Table:
     """Labels, never wrapped, and beside each its text, which is. Lines without a text are left out."""
-    grid = new_grid(**first_column)
+    grid = Table.grid(padding=CELL_PADDING)
+    grid.add_column(no_wrap=True, **first_column)
+    grid.add_column(overflow="fold")
     for label, text in lines:
         if text:
             grid.add_row(cell(label), cell(text))
@@ -161,7 +155,6 @@ def write_results(
     notes: Iterable[object],
     *,
     as_json: bool,
-    wrap_notes: bool = True,
 ) -> None:
     """Write JSON lines, with the notes on standard error, or else the blocks and below them the notes.
 
@@ -176,7 +169,7 @@ def write_results(
     for block in blocks:
         console.print(block)
     for note in notes:
-        console.print(cell(note), soft_wrap=not wrap_notes or str(note).startswith("  "))
+        console.print(cell(note), soft_wrap=str(note).startswith("  "))
 
 
 def write_list(rows: Sequence[Fields], columns: Sequence[Column], notes: Iterable[object], *, as_json: bool) -> None:

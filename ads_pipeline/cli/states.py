@@ -14,6 +14,7 @@ from ads_pipeline.cli.options import AsJson, Filters, Page, command
 from ads_pipeline.cli.output import (
     PARTITION_COLUMNS,
     Column,
+    OutputConsole,
     cell,
     count_of,
     fields_of,
@@ -28,6 +29,7 @@ from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.pipeline.staleness import AssetStatus, PartitionStaleness, StalenessCalculator
 from ads_pipeline.settings import Settings
 
+STATUSES: Final = (Status.SUCCESS, Status.FAILED, Status.PENDING)  # in the order of the summary
 LARGEST_COUNT: Final = 10_000  # per status; counting a million would take longer than listing a page
 DATA_LABELS: Final = {
     DisplayStatus.MATERIALIZED: "current",
@@ -49,7 +51,6 @@ COLUMNS: Final = (
     Column("updated", lambda row: format_minute(row["updated_at"]), from_width=140),
     Column("run", "current_run_id", from_width=120),
 )
-COLOURS: Final = {Status.SUCCESS: "green", Status.FAILED: "red", Status.PENDING: "yellow"}
 STATUS_FIELDS: Final = (
     "last_materialization_run_id",
     "last_materialization_at",
@@ -122,7 +123,7 @@ def publish(settings: Settings) -> None:
         ).store_changes(ledger.statuses, now=datetime.now(UTC))
         written = write_status_file(ledger.statuses.read_all(), settings.status_file)
     summary = f"{count_of(written, 'row')} in {settings.status_file}; {swept:,} changed since the last sweep"
-    write_results((), (), [summary], as_json=False, wrap_notes=False)
+    OutputConsole().print(cell(summary), soft_wrap=True)
 
 
 def state_fields(state: PartitionState, current: PartitionStaleness) -> dict[str, object]:
@@ -151,7 +152,7 @@ def _data_label(current: PartitionStaleness) -> str:
 
 
 def _count_summary(tally: Mapping[Status, int]) -> str:
-    parts = ", ".join(f"{_describe_count(tally[status])} {status}" for status in COLOURS if tally[status])
+    parts = ", ".join(f"{_describe_count(tally[status])} {status}" for status in STATUSES if tally[status])
     return f"{_describe_count(*tally.values())} {'partition' if sum(tally.values()) == 1 else 'partitions'}: {parts}"
 
 

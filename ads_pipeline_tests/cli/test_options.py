@@ -12,13 +12,14 @@ from ads_pipeline_tests.cli.running import WEEK, CommandLine, DemoCommandLine
 # Commands that select partitions, with their required options.
 LISTINGS = (
     ("state", "inspect"),
+    ("state", "due"),
     ("audit", "terminal"),
     ("audit", "attempts"),
     ("raw", "list"),
     ("raw", "verify"),
     ("warehouse", "gaps"),
 )
-ACTIONS: tuple[str, ...] = ()
+ACTIONS = ("retry", "enqueue", "mark-terminal", "clear-terminal", "reprocess", "withdraw", "demote", "restore")
 SELECTING = (*LISTINGS, *(("state", action) for action in ACTIONS))
 CUSTOMER, DAY = "1180250317", "2026-03-07"
 

@@ -41,9 +41,7 @@ def confirm(
         raise BadCommand("; ".join([*causes, "--dry-run shows them, --yes changes them"]))
     will_execute = bool(plan.changes) and not dry_run
     notes = [*_notes(plan, selected), *warnings, *(["nothing was changed"] if dry_run else [])]
-    write_results(
-        () if will_execute else _json_lines(plan, None), _blocks(plan), notes, as_json=as_json, wrap_notes=True
-    )
+    write_results(() if will_execute else _json_lines(plan, None), _blocks(plan), notes, as_json=as_json)
     if must_ask:
         typer.confirm(f"{plan.action.name} {changes}?", abort=True, err=True)
     return will_execute

@@ -15,7 +15,9 @@ from ads_pipeline.cli.event_tables import event_to_json, format_event_data, shor
 from ads_pipeline.cli.explain.advice import next_steps
 from ads_pipeline.cli.explain.forecast import describe_forecast, forecast_fields
 from ads_pipeline.cli.explain.partition_report import PartitionReport, gather_report
+from ads_pipeline.cli.options import AsJson, OnePartition
 from ads_pipeline.cli.output import (
+    STATUS_STYLES,
     OutputConsole,
     cell,
     count_of,
@@ -25,7 +27,7 @@ from ads_pipeline.cli.output import (
     write_json,
 )
 from ads_pipeline.cli.parsing import parse_partition
-from ads_pipeline.cli.states import COLOURS, DATA_LABELS, STALE_LABELS, state_fields
+from ads_pipeline.cli.states import DATA_LABELS, STALE_LABELS, state_fields
 from ads_pipeline.domain.freshness import DisplayStatus
 from ads_pipeline.domain.run_events import LoggedEvent
 from ads_pipeline.domain.transitions import RegisteredRun
@@ -35,12 +37,14 @@ from ads_pipeline.raw.discovery import DamagedRun
 from ads_pipeline.settings import Settings
 
 
-def print_report(settings: Settings, word: str, *, as_json: bool) -> None:
-    """Print the report of a partition; for one without a state row, "not recorded" and any sealed runs.
+def print_report(settings: Settings, partition: OnePartition, *, as_json: AsJson = False) -> None:
+    """Explain one partition: its state, runs, verdicts and events, and the next step.
 
-    Raises BadName for a partition of which nothing is known and that cannot exist.
+    It prints whether the partition is safe to read and from which run, what readers see, every run with its verdicts,
+    operators' actions, the last events and how current the data are. For a partition without a row, it prints "not
+    recorded" and lists any sealed runs on disk.
     """
-    key = parse_partition(word, settings)
+    key = parse_partition(partition, settings)
     report = gather_report(settings, key)
     if not report.is_known:
         require_possible(key, settings)
@@ -94,7 +98,7 @@ def _summary(report: PartitionReport) -> Table:
         [
             ("safe to read", cell(safe, style="green" if report.is_safe else "red")),
             ("readers see", _describe_visible_run(report)),
-            ("status", cell(status, style=COLOURS[state.status]) if report.publication else "not recorded"),
+            ("status", cell(status, style=STATUS_STYLES[state.status]) if report.publication else "not recorded"),
             ("raw asset", _describe_asset(report.staleness.raw)),
             ("warehouse", _describe_asset(report.staleness.warehouse)),
             ("in Dagster", report.no_asset_reason and f"no asset: {report.no_asset_reason}"),
