@@ -7,7 +7,7 @@ disk raises JudgingFailed and gives no verdicts.
 import hashlib
 import json
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
@@ -45,17 +45,7 @@ _RUN_SCHEMA: Final = (
     "position int, root string, path string, payload_bytes bigint, payload_sha256 string, record_count bigint, "
     "customer_id string, logical_date string, run_id string"
 )
-_RESULT_SCHEMA: Final = "position int, rows bigint, bytes bigint, sha256 string, reason string, unknown string"
-_RESULT_ARROW_SCHEMA: Final = pa.schema(
-    [
-        ("position", pa.int32()),
-        ("rows", pa.int64()),
-        ("bytes", pa.int64()),
-        ("sha256", pa.string()),
-        ("reason", pa.string()),
-        ("unknown", pa.string()),
-    ]
-)
+_RESULT_SCHEMA: Final = "position int, result string"  # the result as JSON
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -96,7 +86,7 @@ def judge_runs(
         return []
     with _translate_errors(f"{len(runs)} runs could not be judged"):
         results = _create_run_frame(spark, runs).mapInArrow(_judge_batches(rules, show_text), _RESULT_SCHEMA)
-        collected = {row["position"]: row for row in results.collect()}
+        collected = {row["position"]: json.loads(row["result"]) for row in results.collect()}
     if len(collected) != len(runs):
         raise JudgingFailed(f"Spark returned results for {len(collected)} of {len(runs)} runs")
     return [_create_judgement(run.seal.run, collected[n], validation_id) for n, run in enumerate(runs)]
@@ -154,8 +144,10 @@ def _is_small(runs: Sequence[SealedPayload]) -> bool:
 def _judge_batches(rules: Rules, show_text: bool) -> Callable[[Batches], Batches]:
     def judge(batches: Batches) -> Batches:
         for batch in batches:
-            results = [_judge_run(run, rules, show_text) for run in batch.to_pylist()]
-            yield pa.RecordBatch.from_pylist(results, schema=_RESULT_ARROW_SCHEMA)
+            results = [json.dumps(_judge_run(run, rules, show_text)) for run in batch.to_pylist()]
+            yield pa.RecordBatch.from_arrays(
+                [batch["position"], pa.array(results, pa.string())], ["position", "result"]
+            )
 
     return judge
 
@@ -176,12 +168,11 @@ def _judge_run(run: dict[str, Any], rules: Rules, show_text: bool) -> dict[str, 
             rows.table, rules, customer_id=run["customer_id"], logical_date=logical_date, show_text=show_text
         )
     return {
-        "position": run["position"],
         "rows": rows.line_count if rows.table is None else rows.table.num_rows,
         "bytes": None if payload is None else len(payload),
         "sha256": digest,
         "reason": Reason(run_id=run["run_id"], problems=problems).json if problems else None,
-        "unknown": json.dumps(rows.unknown_columns),
+        "unknown_columns": rows.unknown_columns,
     }
 
 
@@ -222,7 +213,7 @@ def _create_row_batches(run: dict[str, Any], rules: Rules) -> Batches:
     yield from pa.table(key | data).to_batches(max_chunksize=ROWS_PER_BATCH)
 
 
-def _create_judgement(run: Run, result: Any, validation_id: str) -> Judgement:
+def _create_judgement(run: Run, result: Mapping[str, Any], validation_id: str) -> Judgement:
     reason = None if result["reason"] is None else Reason.from_json(result["reason"])
     verdict = Verdict(
         run=run,
@@ -233,4 +224,4 @@ def _create_judgement(run: Run, result: Any, validation_id: str) -> Judgement:
         payload_bytes=result["bytes"],
         payload_sha256=result["sha256"],
     )
-    return Judgement(verdict=verdict, unknown_columns=tuple(json.loads(result["unknown"])))
+    return Judgement(verdict=verdict, unknown_columns=tuple(result["unknown_columns"]))
