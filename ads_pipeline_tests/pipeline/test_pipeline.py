@@ -259,7 +259,7 @@ def test_texts_of_payloads_stay_out_of_ledger_and_logs(
         seal_run(deployment, key(1), campaign_status=name),
         seal_run(deployment, key(2), customer_id=name),
         seal_run(deployment, key(3), clicks=name),
-        seal_run(deployment, key(4), campaign_id=7, campaign_name=name),
+        seal_run(deployment, key(4), cost_micros=-1, campaign_name=name),
         seal_run(deployment, key(5), date=name),
     ]
     with caplog.at_level("DEBUG"):
