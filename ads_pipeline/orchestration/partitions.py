@@ -1,7 +1,7 @@
 """Defines the partitions and asset keys in Dagster, and parses partition names."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import date
 from typing import Final
 
@@ -25,22 +25,21 @@ def define_partitions(start_date: date) -> dg.MultiPartitionsDefinition:
     )
 
 
-def parse_partition_names(names: Iterable[str], *, source: str, query_name: str) -> list[PartitionKey]:
+def parse_partition_names(
+    names: Iterable[str], *, source: str, query_name: str, log: logging.Logger | None = None
+) -> list[PartitionKey]:
     """Parse and sort the partition names of one query, without those of invalid customers.
 
-    Raises BadName when no customer is valid.
+    The log gets a warning for each invalid customer. Raises BadName when no customer is valid.
     """
-    customers = {str(name): find_customer(str(name)) for name in names}
+    customers = {str(name): str(name).rpartition("|")[0] for name in names}  # a customer from the UI may have a bar
     invalid = find_invalid_customers(customers.values())
     valid = [name for name, customer in customers.items() if customer not in invalid]
     if invalid and not valid:
         raise next(iter(invalid.values()))
+    if log is not None:
+        _warn_of_invalid_customers(log, invalid)
     return sorted(parse_dagster_key(name, source=source, query_name=query_name) for name in valid)
-
-
-def find_customer(partition_name: str) -> str:
-    """Return the customer of a partition name. The Dagster UI also accepts customers with a bar."""
-    return partition_name.rpartition("|")[0]
 
 
 def find_invalid_customers(customers: Iterable[str]) -> dict[str, BadName]:
@@ -61,9 +60,13 @@ def drop_invalid_customers(log: logging.Logger, customers: Iterable[str]) -> lis
     """Return the valid customers, and log a warning for each other one."""
     distinct = list(dict.fromkeys(customers))
     invalid = find_invalid_customers(distinct)
+    _warn_of_invalid_customers(log, invalid)
+    return [customer for customer in distinct if customer not in invalid]
+
+
+def _warn_of_invalid_customers(log: logging.Logger, invalid: Mapping[str, BadName]) -> None:
     for problem in invalid.values():
         log.warning("a customer was left out. %s", problem)
-    return [customer for customer in distinct if customer not in invalid]
 
 
 def dimension_tags(key: PartitionKey) -> dict[str, str]:

@@ -14,12 +14,7 @@ import dagster as dg
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.readability import Condition, DayCondition
 from ads_pipeline.orchestration.dagster_private import TargetMaterialization
-from ads_pipeline.orchestration.partitions import (
-    drop_invalid_customers,
-    find_customer,
-    parse_partition_names,
-    warehouse_asset_key,
-)
+from ads_pipeline.orchestration.partitions import parse_partition_names, warehouse_asset_key
 from ads_pipeline.orchestration.resources import RunResources
 from ads_pipeline.pipeline.day_conditions import describe_days
 
@@ -41,8 +36,9 @@ def build_readable_check(name: str, *, partitions: dg.MultiPartitionsDefinition)
     def readable(
         context: dg.AssetCheckExecutionContext, run_resources: dg.ResourceParam[RunResources]
     ) -> Iterator[Any]:
-        drop_invalid_customers(context.log, map(find_customer, context.partition_keys))
-        keys = parse_partition_names(context.partition_keys, source=run_resources.source_name, query_name=name)
+        keys = parse_partition_names(
+            context.partition_keys, source=run_resources.source_name, query_name=name, log=context.log
+        )
         described = describe_days(run_resources.ledger, keys, now=datetime.now(UTC))
         yield from _evaluate(context, warehouse_asset_key(name), described)
         yield dg.Output(None)

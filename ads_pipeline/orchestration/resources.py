@@ -20,7 +20,7 @@ from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.state.run_history import RunHistory
 from ads_pipeline.ledger.values import ClaimResult, LeaseHolder
-from ads_pipeline.orchestration.partitions import drop_invalid_customers, find_customer, parse_partition_names
+from ads_pipeline.orchestration.partitions import parse_partition_names
 from ads_pipeline.pipeline.arrivals import SealedRuns, Source
 from ads_pipeline.pipeline.pipeline import Pipeline
 from ads_pipeline.pipeline.readers import Readers
@@ -182,8 +182,9 @@ def claim_partitions(
     context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, resources: RunResources, query_name: str
 ) -> ClaimResult:
     """Claim the partitions of a step, and log a warning for those that it has to leave out."""
-    drop_invalid_customers(context.log, map(find_customer, context.partition_keys))
-    keys = parse_partition_names(context.partition_keys, source=resources.source_name, query_name=query_name)
+    keys = parse_partition_names(
+        context.partition_keys, source=resources.source_name, query_name=query_name, log=context.log
+    )
     claim = resources.claim(keys)
     if claim.held:
         key, holder = next(iter(claim.held.items()))
