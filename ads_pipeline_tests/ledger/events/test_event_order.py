@@ -145,6 +145,7 @@ def test_polling_reader_gets_every_event_once_in_order(url: str, tmp_path: Path)
 ENDLESS_WRITER = """
 import os, random, sys
 from ads_pipeline.ledger.events.event_log import EventLog
+from ads_pipeline_tests.ledger.builders import open_part
 from ads_pipeline_tests.ledger.events.test_event_order import RUNS, append, step_completed
 
 url, name, number = sys.argv[1], sys.argv[2], 0

@@ -265,6 +265,7 @@ CRASHING_FOLLOWER = """
 import os, signal, sys
 import sqlalchemy as sa
 from ads_pipeline.ledger.events.event_log import EventLog
+from ads_pipeline_tests.ledger.builders import open_part
 from ads_pipeline.ledger.events.snapshots import Follower
 
 points = int(sys.argv[2])

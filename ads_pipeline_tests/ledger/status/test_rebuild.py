@@ -80,6 +80,7 @@ CRASHING_REBUILD = """
 import os, signal, sys
 import sqlalchemy as sa
 from ads_pipeline.ledger.status.status_table import StatusTable
+from ads_pipeline_tests.ledger.builders import open_part
 
 moments = int(sys.argv[2])
 def moment(*_):
