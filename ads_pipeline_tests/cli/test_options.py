@@ -72,11 +72,11 @@ def test_both_spellings_select_the_same(demo_cli: DemoCommandLine, arguments: tu
 @pytest.mark.parametrize("arguments", SELECTING, ids=" ".join)
 @pytest.mark.parametrize("window", [("--since", DAY), ("--until", DAY), ("--since", DAY, "--until", DAY)])
 def test_one_day_and_a_window_conflict(
-    demo_cli: DemoCommandLine, arguments: tuple[str, ...], window: tuple[str, ...]
+    empty_cli: CommandLine, arguments: tuple[str, ...], window: tuple[str, ...]
 ) -> None:
     """--logical-date together with --since or --until is refused with the reason."""
     reason = ("--reason", "x", "--dry-run") if arguments[-1] in ACTIONS else ()
-    result = demo_cli.run(*arguments, "--logical-date", DAY, *window, *reason)
+    result = empty_cli.run(*arguments, "--logical-date", DAY, *window, *reason)
     assert (result.code, result.out) == (64, "")
     assert "--logical-date selects one day, --since and --until a window" in result.err
 
