@@ -226,7 +226,8 @@ _PROBLEM: Final = "cost_micros must be at least 0 in 1 row"
 def _reason(run: str) -> str:
     """SQL of the JSON of a rejection's reason."""
     problem = Problem(error_class="row_contract", rule="must be at least 0", fields=("cost_micros",), rows=1)
-    before, after = Reason(run_id="RUN", problems=(problem,)).json.split("RUN")
+    text = Reason(run_id="RUN", problems=(problem,)).json.replace(":", r"\:")  # a colon would start a parameter
+    before, after = text.split("RUN")
     return f"'{before}' || {run} || '{after}'"
 
 
