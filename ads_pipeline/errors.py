@@ -99,10 +99,7 @@ class BadCommand(AdsPipelineError, ValueError):
 
 
 class BadJson(AdsPipelineError, ValueError):
-    """Not one strict JSON object. `position` says where in the text, `field` in which field of it, if known.
-
-    The message does not quote the text.
-    """
+    """A text that is not one strict JSON object, with the position and the field, if known, but without the text."""
 
     def __init__(self, problem: str, *, position: str | None = None, field: str | None = None) -> None:
         self.problem, self.position, self.field = problem, position, field

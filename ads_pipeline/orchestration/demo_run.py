@@ -15,6 +15,7 @@ import dagster as dg
 from ads_pipeline.domain.partition import parse_date
 from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.orchestration.partitions import CUSTOMERS, asset_keys, find_invalid_customers
+from ads_pipeline.orchestration.readable_sensor import check_keys
 from ads_pipeline.orchestration.resources import build_sensor_resources, open_ledger_engine
 from ads_pipeline.orchestration.run_completion import close_finished_runs
 from ads_pipeline.orchestration.run_requests import range_tags
@@ -46,16 +47,22 @@ def run_demo(defs: dg.Definitions, settings: Settings, arguments: Sequence[str])
                 resources = build_sensor_resources(settings, engine)
                 list(close_finished_runs(instance, resources.events))
                 Follower(resources.events).catch_up()
-            outcome = "all partitions are loaded" if result.success else _describe_failure(result)
+            outcome = _describe_result(result, name)
             sys.stdout.write(f"{name}, {time.monotonic() - started:.0f} s: {outcome}\n")
             sys.stdout.flush()
 
 
-def _describe_failure(result: dg.ExecuteInProcessResult) -> str:
-    """Return the message of the last failed step, which names the partitions that were not loaded."""
-    failures = [event for event in result.all_events if event.event_type is dg.DagsterEventType.STEP_FAILURE]
-    data = failures[-1].step_failure_data.user_failure_data if failures else None
-    return str(data.description if data else "the run failed; see its log in the Dagster UI")
+def _describe_result(result: dg.ExecuteInProcessResult, query_name: str) -> str:
+    """Count the partitions that the check `readable` failed."""
+    if not result.success:
+        return "the run failed; see its log in the Dagster UI"
+    readable = check_keys(query_name)[1]
+    shown = [each for each in result.get_asset_check_evaluations() if each.asset_check_key == readable]
+    failed = [each for each in shown if not each.passed]
+    if not failed:
+        return "all partitions are readable"
+    first = min(failed, key=lambda each: str(each.partition))
+    return f"{len(failed)} of {len(shown)} partitions are not readable. First: {first.partition}, {first.description}"
 
 
 def _open_instance() -> dg.DagsterInstance:

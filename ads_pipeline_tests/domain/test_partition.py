@@ -41,6 +41,7 @@ SHORTEST_AND_LONGEST = {
     "customer_id": ("0", "9" * 20),
     "query_name": ("q", "q" + "_1z" * 21),
     "run_id": ("0", "Z" + "z.9_-" * 19),
+    "failure_id": ("v", "9" + "A.z_-" * 19),
     "validation_id": ("v", "9" + "A.z_-" * 19),
     "action_id": ("a", "9" + "A.z_-" * 19),
     "label": ("l", "9" + "A.z_-" * 19),

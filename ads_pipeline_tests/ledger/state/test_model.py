@@ -20,11 +20,18 @@ from ads_pipeline.ledger.values import ActionResult, RunRegistration
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import SealFacts
 from ads_pipeline_tests.example_counts import examples
-from ads_pipeline_tests.ledger.builders import FakeClock, acceptance, action_request, key, record_verdict, rejection
+from ads_pipeline_tests.ledger.builders import (
+    ROWS,
+    FakeClock,
+    acceptance,
+    action_request,
+    key,
+    record_verdict,
+    rejection,
+)
 from ads_pipeline_tests.ledger.reference_model import ReferencePartition, ReferenceVerdict
 
 PARTITIONS = 3
-ROWS = 2
 FACTS = SealFacts(
     extracted_at=datetime(2026, 2, 3, tzinfo=UTC), schema_version="1", api_version="v26", query_hash="0" * 64
 )
