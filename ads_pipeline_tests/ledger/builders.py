@@ -35,9 +35,9 @@ class FakeClock:
 
 
 @contextmanager
-def open_part(kind: Callable[..., T], url: str, **options: Any) -> Iterator[T]:
+def open_part(kind: Callable[..., T], url: str, *, read_only: bool = False, **options: Any) -> Iterator[T]:
     """Open one object of a ledger, such as its event log, on an engine of its own."""
-    with database.open_checked_engine(url) as engine:
+    with database.open_checked_engine(url, read_only=read_only) as engine:
         yield kind(engine, **options)
 
 

@@ -20,7 +20,7 @@ TWICE: list[EventSpec] = [("StepStarted", "s1"), ("StepStarted", "s2"), ("StepCo
 
 @pytest.fixture
 def reader(url: str, log: EventLog) -> Iterator[EventReader]:
-    with open_part(EventReader, url) as opened:
+    with open_part(EventReader, url, read_only=True) as opened:
         yield opened
 
 
