@@ -337,12 +337,17 @@ def test_what_the_database_finds_due_is_what_the_policy_says(
                 ledger.actions.execute(Action[what.upper()], [partition], request)
             else:
                 ends[partition].append(_happens(ledger, partition, what, f"r{number}", policy))
-        failed = [each for each in partitions if ledger.states.get(each).status is Status.FAILED]
+        states, requests = ledger.states.get_many(partitions), ledger.retry_queue.find_requests(partitions)
+        failed = [each for each in partitions if states[each].status is Status.FAILED]
+        # Nobody requested these days, and their fetch failed before any verdict.
+        unfetched = [
+            each for each in partitions if states[each].recorded_status is Status.PENDING and each not in requests
+        ]
         marked = {partitions[position] for position in marks} & set(failed)
         ledger.actions.execute(Action.MARK_TERMINAL, marked, action_request(f"mark-{partitions[0].customer_id}"))
         parked = {parking.name for parking in ledger.retry_queue.list_parkings(SOURCE)}
         expected = set[PartitionKey]()
-        for each in failed:
+        for each in failed + unfetched:
             failure = last_failure(each, ends[each])
             assert failure is not None
             answer = decide_retry(failure, policy, marked=each in marked, today=TODAY)
@@ -352,9 +357,8 @@ def test_what_the_database_finds_due_is_what_the_policy_says(
         for lane in Lane:
             found = ledger.retry_queue.find_due(policy, lane, source=SOURCE, today=TODAY)
             assert all(lane_for(each.key, TODAY) is lane for each in found)
-        states = list(ledger.states.get_many(partitions).values())
         requested = set(find_due_requests(ledger, policy=policy)) & set(partitions)
-        forecasts = ledger.retry_queue.forecast(states, policy)
+        forecasts = ledger.retry_queue.forecast(list(states.values()), policy)
         assert {key for key, forecast in forecasts.items() if forecast.is_due} == expected | requested
 
 
