@@ -31,7 +31,7 @@ def test_requeue_changes_only_failed_partitions(ledger: Ledger) -> None:
     result = ledger.actions.execute(Action.REQUEUE, [absent, pending, success, key("4")], action_request())
     assert [state.key for state in result.changed] == [key("4")]
     assert result.unchanged == (absent, pending)
-    (refusal,) = result.refused
+    (refusal,) = result.refused.values()
     assert str(success) in str(refusal)
     assert "reprocess or withdraw a success instead" in str(refusal)
     requeued = ledger.states.get(key("4"))
