@@ -52,7 +52,7 @@ def test_open_requests_are_due(cli: CommandLine) -> None:
     assert (table.code, table.err) == (0, "")
     assert table.lines[0].split() == ["customer", "query", "day", "kind", "since", "why"]
     assert max(map(len, table.lines)) <= 80
-    assert cli.run("state", "due", "--customer", "103").lines[0] == "nothing is due"
+    assert cli.run("state", "due", "--customer", "103").lines[0] == "nothing that matches --customer 103 is due"
     assert len(cli.run("state", "due", "--limit", "1", "--json").objects) == 1
     assert "more are due; --limit shows more" in cli.run("state", "due", "--limit", "1").lines
 
