@@ -26,6 +26,7 @@ from ads_pipeline.orchestration.schedules import build_schedules
 from ads_pipeline.orchestration.sensors import build_sensors
 from ads_pipeline.settings import Settings, read_settings
 from ads_pipeline.spark_session import start_spark
+from ads_pipeline.storage.durable_files import leave_access_to_umask
 
 
 def _now() -> datetime:
@@ -40,6 +41,7 @@ def build_definitions(
 ) -> dg.Definitions:
     """Build all definitions from the given settings, or from the environment."""
     resolved = settings or read_settings(os.environ)
+    leave_access_to_umask(leave=resolved.access_by_umask)
     apis = resolved.google_apis
     partitions = define_partitions(apis.start_date)
     with warnings.catch_warnings():

@@ -27,6 +27,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "ADS_PIPELINE_DATABASE_URL": "postgresql+psycopg2://… of the ledger and of Dagster's records (SQLite in home)",
     "ADS_PIPELINE_QUERIES": "path of the query file (the google_apis.yaml that ships with the package)",
     "ADS_PIPELINE_SPARK": "a master (local[2], spark://…, yarn) or sc://… of a Connect server (local[*])",
+    "ADS_PIPELINE_FILE_ACCESS": "who may open new files below home: owner, or umask to let the umask decide (owner)",
     "ADS_PIPELINE_LEASE_SECONDS": "seconds after which a silent run loses its partitions, at least 5 (120)",
     "ADS_PIPELINE_SAMPLE_TEXT": "yes: reasons of rejections quote texts of payloads, not only their length (no)",
     "ADS_PIPELINE_TENANT": "tenant_id in partition_status (default)",
@@ -40,6 +41,7 @@ SPARK_FORM: Final = (
     "local, local[2], yarn, spark://host:port, k8s://host:port or sc://host:port/;name=value, "
     "with reserved characters in a value percent-encoded"
 )
+HOME_FORM: Final = "an absolute path without % or a backslash"
 MIN_LEASE_SECONDS: Final = 5  # a shorter lease could expire while a busy database delays its renewal
 MAX_LEASE_SECONDS: Final = 86_400
 
@@ -56,6 +58,7 @@ _SPARK = re.compile(
     rf"local|local\[[0-9*, ]+\]|yarn|spark://{_HOST}(?:,{_HOST})*|k8s://(?:https?://)?{_HOST}"
     r"|sc://" + _HOST + r"(?:/(?:;[A-Za-z0-9_-]+=(?:[^\s;=/?#%]|%[0-9A-Fa-f]{2})*)*)?"
 )
+_HOME = re.compile(r"[^\\%]+")  # Delta's libraries decode % in paths and read a backslash as a slash: other files
 _LABEL, _LABEL_FORM = NAME_RULES["label"]
 
 
@@ -74,9 +77,13 @@ def is_postgres_url(text: str) -> bool:
 
 # The form of each variable's value, and its check.
 _FORMS: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
-    "ADS_PIPELINE_HOME": ("an absolute path", lambda text: text.isprintable() and _expand_user(text).is_absolute()),
+    "ADS_PIPELINE_HOME": (
+        HOME_FORM,
+        lambda text: text.isprintable() and _HOME.fullmatch(text) and _expand_user(text).is_absolute(),
+    ),
     "ADS_PIPELINE_DATABASE_URL": (POSTGRES_FORM, is_postgres_url),
-    "ADS_PIPELINE_SPARK": (SPARK_FORM, lambda text: text.isprintable() and _SPARK.fullmatch(text)),
+    "ADS_PIPELINE_SPARK": (SPARK_FORM, _SPARK.fullmatch),
+    "ADS_PIPELINE_FILE_ACCESS": ("owner or umask", {"owner", "umask"}.__contains__),
     "ADS_PIPELINE_LEASE_SECONDS": (
         f"whole seconds, from {MIN_LEASE_SECONDS} to {MAX_LEASE_SECONDS}",
         lambda text: re.fullmatch(r"[0-9]{1,6}", text) and MIN_LEASE_SECONDS <= int(text) <= MAX_LEASE_SECONDS,
@@ -99,6 +106,7 @@ class Settings:
     tenancy: Tenancy = field(default_factory=Tenancy)
     lease: timedelta = timedelta(seconds=120)
     sample_text: bool = False  # whether reasons quote texts of payloads, which may be personal data
+    access_by_umask: bool = False
 
     @property
     def database_url(self) -> str:
@@ -148,7 +156,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
     mistakes = _find_unknown_variables(environ) + [
         Mistake(location=name, problem=f"must be {form}")
         for name, (form, is_valid) in _FORMS.items()
-        if name in values and not is_valid(values[name])
+        if name in values and not (values[name].isprintable() and is_valid(values[name]))
     ]
     queries_file = _expand_user(values.get("ADS_PIPELINE_QUERIES", str(DEFAULT_QUERIES_FILE)))
     google_apis = read_query_file(queries_file, mistakes)
@@ -166,7 +174,13 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         ),
         lease=timedelta(seconds=int(values.get("ADS_PIPELINE_LEASE_SECONDS", "120"))),
         sample_text=values.get("ADS_PIPELINE_SAMPLE_TEXT") == "yes",
+        access_by_umask=has_access_by_umask(environ),
     )
+
+
+def has_access_by_umask(environ: Mapping[str, str]) -> bool:
+    """Whether the umask alone decides who may open new files. Entry points pass it to `leave_access_to_umask`."""
+    return environ.get("ADS_PIPELINE_FILE_ACCESS") == "umask"
 
 
 def _find_unknown_variables(environ: Mapping[str, str]) -> list[Mistake]:

@@ -57,7 +57,7 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
         },
     ),
     "orchestration": (
-        frozenset({"dagster", "dagster_pyspark", "dagster_postgres", "pyspark"}),
+        frozenset({"dagster", "dagster_pyspark", "dagster_postgres", "pyspark", "sqlalchemy"}),
         FOLDERS
         | {
             "query_file",
@@ -73,7 +73,7 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
         },
     ),
     "definitions": (
-        frozenset({"dagster", "dagster_pyspark"}),
+        frozenset({"dagster", "dagster_pyspark", "sqlalchemy"}),
         FOLDERS | {"settings", "spark_session", "orchestration", "ledger"},
     ),
 }

@@ -18,6 +18,7 @@ from ads_pipeline.domain.transitions import Status
 from ads_pipeline.errors import BadCommand
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.settings import Settings
+from ads_pipeline.storage.durable_files import create_empty_file
 
 DEMO_QUERY: Final = """
 SELECT customer_id, count(DISTINCT logical_date) AS days, sum(clicks)::BIGINT AS clicks,
@@ -59,6 +60,7 @@ def _print_special_cases(console: OutputConsole, demo: Demo) -> None:
 def _run(settings: Settings, since: date, until: date) -> None:
     command = [sys.executable, "-m", "ads_pipeline.definitions", str(since), str(until), *sorted(QUERIES)]
     log: Path = settings.home / "demo.log"
+    create_empty_file(log)
     with log.open("wb") as errors:
         process = subprocess.run(command, stderr=errors, check=False)  # noqa: S603 - constant arguments
     if process.returncode:

@@ -24,7 +24,8 @@ from ads_pipeline.cli.raw import raw_runs
 from ads_pipeline.cli.report_failure import report_failure
 from ads_pipeline.cli.states import state
 from ads_pipeline.cli.warehouse import warehouse
-from ads_pipeline.settings import Settings
+from ads_pipeline.settings import Settings, has_access_by_umask
+from ads_pipeline.storage.durable_files import leave_access_to_umask
 
 app: Final = typer.Typer(
     cls=CommandGroup,
@@ -67,6 +68,7 @@ def ads_pipeline(
     statement is invalid; 65 the data are inconsistent; 69 a service or disk is unavailable, try again; 70 internal
     error; 78 the settings are invalid.
     """
+    leave_access_to_umask(leave=has_access_by_umask(os.environ))
 
 
 @command(app, "demo")

@@ -14,6 +14,7 @@ from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.values import StateFilter
 from ads_pipeline.quoting import printable
+from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -106,6 +107,16 @@ def open_ledger(settings: Settings) -> AbstractContextManager[LedgerReader]:
     """Open the ledger read-only. Raises BadSettings when there is none."""
     require_ledger(settings)
     return LedgerReader.opened(settings.database_url, tenancy=settings.tenancy)
+
+
+def open_raw(settings: Settings) -> RawRuns:
+    """The raw runs. Reading them raises RawUnavailable when the root is gone although the ledger knows runs."""
+
+    def is_in_use() -> bool:
+        with open_ledger(settings) as ledger:
+            return ledger.runs.exist()
+
+    return RawRuns(settings.raw_root, is_in_use=is_in_use)
 
 
 def open_ledger_for_writing(settings: Settings) -> AbstractContextManager[Ledger]:

@@ -26,7 +26,7 @@ from ads_pipeline.cli.output import (
     terminal_progress,
     write_results,
 )
-from ads_pipeline.cli.parsing import is_selected, open_ledger
+from ads_pipeline.cli.parsing import is_selected, open_ledger, open_raw
 from ads_pipeline.domain.partition import Run
 from ads_pipeline.domain.transitions import Outcome
 from ads_pipeline.errors import RunDamaged, RunNotSealed, UnsafePath
@@ -116,7 +116,7 @@ def verify(settings: Settings, filters: RunFilters, *, as_json: AsJson = False) 
     """
     filters = filters.in_window()
     verdicts = _read_verdicts(settings, filters) if filters.unjudged else {}
-    raw, found = RawRuns(settings.raw_root), list(_find_runs(settings, filters, verdicts))
+    raw, found = open_raw(settings), list(_find_runs(settings, filters, verdicts))
     damaged = []
     with terminal_progress()("verifying", len(found)) as advance:
         for each in found:
@@ -137,7 +137,7 @@ def _read_verdicts(settings: Settings, filters: RunFilters) -> Verdicts:
 def _find_runs(settings: Settings, filters: RunFilters, verdicts: Verdicts) -> Iterator[Seal | DamagedRun]:
     selection = filters.select(settings)
     judged = {run for run, (outcome, _current) in verdicts.items() if outcome is not None} if filters.unjudged else ()
-    return RawRuns(settings.raw_root).find_runs(
+    return open_raw(settings).find_runs(
         source=settings.google_apis.source,
         since=selection.since or date.min,
         until=selection.until or date.max,

@@ -10,13 +10,12 @@ from itertools import chain
 from typing import Final
 
 from ads_pipeline.cli.output import Column, count_of, fields_of, table_of, terminal_progress, write_results
-from ads_pipeline.cli.parsing import open_ledger, open_ledger_for_writing
+from ads_pipeline.cli.parsing import open_ledger, open_ledger_for_writing, open_raw
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.pipeline.pipeline import Pipeline
 from ads_pipeline.pipeline.reconciliation import ReconcilePlanner, Reconciliation, Repair, RepairKind
 from ads_pipeline.quoting import printable
-from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.settings import Settings
 from ads_pipeline.spark_session import spark_session
 from ads_pipeline.warehouse.publication import Warehouse
@@ -67,7 +66,7 @@ def _repair_queries(
     with spark_session(settings) as spark:
         pipeline = Pipeline(
             spark=spark,
-            raw=RawRuns(settings.raw_root),
+            raw=open_raw(settings),
             ledger=ledger,
             warehouse=warehouse,
             show_text=settings.sample_text,

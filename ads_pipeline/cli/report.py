@@ -18,7 +18,7 @@ def write_report(settings: Settings, output: Path | None) -> None:
         writer = ReportWriter(
             ledger=ledger,
             readers=make_readers(settings, ledger),
-            raw=RawRuns(settings.raw_root),
+            raw=RawRuns(settings.raw_root, is_in_use=lambda: False),  # only currencies come from raw
             source=source,
             start_date=settings.google_apis.start_date,
         )

@@ -17,7 +17,7 @@ from ads_pipeline.errors import BadName, RunExists
 from ads_pipeline.query_file import GoogleApis
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import METADATA, PAYLOAD, Seal, SealFacts, encode_seal, hash_gaql
-from ads_pipeline.storage.durable_files import atomic_write
+from ads_pipeline.storage.durable_files import atomic_write, make_durable_directories
 
 Row = dict[str, Any]
 
@@ -222,7 +222,7 @@ def _land_with_wrong_count(raw: RawRuns, google_apis: GoogleApis, run: Run, rows
     if final.exists():
         return run
     temporary = final.with_name(f"_{final.name}")
-    temporary.mkdir(parents=True, exist_ok=True)
+    make_durable_directories(temporary)
     _write(temporary / PAYLOAD, "".join(json.dumps(row) + "\n" for row in rows).encode())
     seal = Seal(run=run, facts=facts, record_count=len(rows) + 2, payload_bytes=None, payload_sha256=None)
     _write(temporary / METADATA, encode_seal(seal))

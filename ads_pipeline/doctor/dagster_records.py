@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 import sqlalchemy as sa
 
 from ads_pipeline.ledger import database
+from ads_pipeline.settings import sqlite_url
 
 SCHEMA: Final = "dagster_records"
 CUSTOMERS: Final = "google_ads_customers"
@@ -40,7 +41,7 @@ def read_customers(home: Path, postgres_url: str | None) -> list[str]:
 
 
 def _transact(file: Path, postgres_url: str | None, work: Callable[[sa.Connection], _T]) -> _T:
-    engine = database.open_engine(postgres_url or f"sqlite:///{file}", read_only=True)
+    engine = database.open_engine(postgres_url or sqlite_url(file), read_only=True)
     try:
         return database.transact(engine, work)
     finally:

@@ -70,7 +70,7 @@ class Deployment:
 
     @property
     def raw(self) -> RawRuns:
-        return RawRuns(self.settings.raw_root)
+        return RawRuns(self.settings.raw_root, is_in_use=self.ledger.runs.exist)
 
 
 @dataclass(frozen=True, slots=True)

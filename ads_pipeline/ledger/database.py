@@ -20,6 +20,7 @@ from alembic.util import CommandError
 from ads_pipeline.errors import LedgerOutdated, LedgerRefused, LedgerUnavailable
 from ads_pipeline.ledger.control import tables
 from ads_pipeline.quoting import printable
+from ads_pipeline.storage.durable_files import create_empty_file, make_durable_directories
 
 T = TypeVar("T")
 
@@ -70,12 +71,11 @@ def _open_sqlite(url: str, *, read_only: bool) -> sa.Engine:
         raise LedgerUnavailable(f"SQLite {sqlite3.sqlite_version} is too old; the ledger needs {oldest} or newer")
     path = Path(sa.make_url(url).database or "")
     if not read_only:
-        _create_folder(path.parent)
-    mode = "rw" if read_only else "rwc"  # a reader must not create an empty file
+        _create_file(path)
     engine = sa.create_engine(
         "sqlite://",
         creator=lambda: sqlite3.connect(
-            f"{path.absolute().as_uri()}?mode={mode}",
+            f"{path.absolute().as_uri()}?mode=rw",
             uri=True,
             timeout=BUSY_SECONDS,
             isolation_level=None,
@@ -110,11 +110,13 @@ def read_only(engine: sa.Engine) -> sa.Engine:
     return engine.execution_options(**{READ_ONLY: True, "postgresql_readonly": True})
 
 
-def _create_folder(path: Path) -> None:
+def _create_file(path: Path) -> None:
+    """Create the ledger's file. SQLite gives the files beside it the same mode."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        make_durable_directories(path.parent)
+        create_empty_file(path)
     except OSError as error:
-        raise LedgerUnavailable(f"the ledger's folder cannot be created: {error.strerror}") from error
+        raise LedgerUnavailable(f"the ledger's file cannot be created: {error.strerror}") from error
 
 
 def display_url(url: str) -> str:

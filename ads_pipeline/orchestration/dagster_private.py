@@ -13,12 +13,20 @@ from dagster._core.definitions.source_asset import (
     SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION as SUPPRESS_MATERIALIZATION,
 )
 
+# These modules build the URLs of SQLite files from unquoted paths. `instance_storage` replaces the function.
+from dagster._core.storage.event_log.sqlite import sqlite_event_log
+
 # Dagster's documentation names these classes for `dagster.yaml` by their path. `instance_storage` sets the directory.
 from dagster._core.storage.local_compute_log_manager import LocalComputeLogManager
 from dagster._core.storage.root import LocalArtifactStorage
+from dagster._core.storage.runs.sqlite import sqlite_run_storage
+from dagster._core.storage.schedules.sqlite import sqlite_schedule_storage
 from dagster._core.storage.sqlite_storage import DagsterSqliteStorage
 
+SQLITE_MODULES = (sqlite_event_log, sqlite_run_storage, sqlite_schedule_storage)
+
 __all__ = [
+    "SQLITE_MODULES",
     "SUPPRESS_MATERIALIZATION",
     "DagsterSqliteStorage",
     "LocalArtifactStorage",

@@ -4,19 +4,30 @@
 """
 
 import os
+from pathlib import Path
 from typing import Any, Final
 
 from dagster_postgres import DagsterPostgresStorage
 from dagster_postgres.utils import create_pg_connection, create_pg_engine, retry_pg_creation_fn
 
 from ads_pipeline.orchestration.dagster_private import (
+    SQLITE_MODULES,
     DagsterSqliteStorage,
     LocalArtifactStorage,
     LocalComputeLogManager,
 )
-from ads_pipeline.settings import Settings, read_settings
+from ads_pipeline.settings import read_settings, sqlite_url
+from ads_pipeline.storage.durable_files import leave_access_to_umask, make_durable_directories
 
 SCHEMA: Final = "dagster_records"  # the ledger and Dagster both have a table named runs
+
+
+def _sqlite_url(directory: str, name: str) -> str:
+    return sqlite_url(Path(directory).absolute() / f"{name}.db")
+
+
+for module in SQLITE_MODULES:  # Dagster would open another file when the path contains ? or %
+    vars(module)["create_db_conn_string"] = _sqlite_url
 
 
 class _NoOptions:
@@ -35,7 +46,7 @@ class InstanceStorage(_NoOptions, DagsterSqliteStorage):
         """Return SQLite or Postgres storage. Raises BadSettings with all mistakes in the settings."""
         settings = read_settings(os.environ)
         if settings.postgres_url is None:
-            return cls.from_local(_directory(settings), inst_data=inst_data)
+            return cls.from_local(_directory(), inst_data=inst_data)
         url = _prepare_database(settings.postgres_url)
         return DagsterPostgresStorage(url, should_autocreate_tables=True, inst_data=inst_data)
 
@@ -45,7 +56,7 @@ class ArtifactStorage(_NoOptions, LocalArtifactStorage):
 
     @classmethod
     def from_config_value(cls, inst_data: Any, _config_value: Any) -> "ArtifactStorage":
-        return cls(_directory(read_settings(os.environ)), inst_data=inst_data)
+        return cls(_directory(), inst_data=inst_data)
 
 
 class ComputeLogs(_NoOptions, LocalComputeLogManager):
@@ -53,11 +64,16 @@ class ComputeLogs(_NoOptions, LocalComputeLogManager):
 
     @classmethod
     def from_config_value(cls, inst_data: Any, _config_value: Any) -> "ComputeLogs":
-        return cls(f"{_directory(read_settings(os.environ))}/storage", inst_data=inst_data)
+        return cls(f"{_directory()}/storage", inst_data=inst_data)
 
 
-def _directory(settings: Settings) -> str:
-    return str(settings.home / "dagster")
+def _directory() -> str:
+    """The directory of Dagster's records. Only its owner may enter it, because Dagster's files are open to all."""
+    settings = read_settings(os.environ)
+    leave_access_to_umask(leave=settings.access_by_umask)
+    directory = settings.home / "dagster"
+    make_durable_directories(directory)
+    return str(directory)
 
 
 def _prepare_database(url: str) -> str:

@@ -55,7 +55,7 @@ class SensorResources:
 
     @property
     def raw(self) -> RawRuns:
-        return RawRuns(self.settings.raw_root)
+        return RawRuns(self.settings.raw_root, is_in_use=self.ledger.runs.exist)
 
     @property
     def sealed_runs(self) -> SealedRuns:
@@ -137,7 +137,6 @@ class RunResources(SensorResources):
 @contextmanager
 def open_ledger_engine(settings: Settings) -> Iterator[database.Engine]:
     """Open the one engine that all resources of a run or of a sensor share."""
-    settings.home.mkdir(parents=True, exist_ok=True)
     with database.open_checked_engine(settings.database_url) as engine:
         yield engine
 

@@ -10,14 +10,14 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import date
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from ads_pipeline.domain.partition import PartitionKey, Run, validate_name
-from ads_pipeline.errors import BadJson, BadRow, RunExists, RunNotSealed
+from ads_pipeline.errors import BadJson, BadRow, RawUnavailable, RunExists, RunNotSealed
 from ads_pipeline.raw.discovery import DamagedRun, find_in_day, find_in_source
 from ads_pipeline.raw.reading import (
     NOT_A_DIRECTORY,
@@ -29,6 +29,7 @@ from ads_pipeline.raw.reading import (
 from ads_pipeline.raw.seal import METADATA, PAYLOAD, Seal, SealFacts, encode_seal
 from ads_pipeline.raw.strict_json import parse_object
 from ads_pipeline.storage.durable_files import (
+    access_mode,
     create_file,
     open_directory,
     sync_descriptor,
@@ -39,10 +40,14 @@ _NAME_TAKEN = (errno.EEXIST, errno.ENOTEMPTY, *NOT_A_DIRECTORY)
 
 
 class RawRuns:
-    """The runs below one root. The root may be a symbolic link; nothing below it may."""
+    """The runs below one root. The root may be a symbolic link; nothing below it may.
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    A read raises RawUnavailable when the root is missing or empty, because its disk may not be mounted. Only before
+    the first use, when `is_in_use` returns False, such a root holds no runs. `land` creates a missing root.
+    """
+
+    def __init__(self, root: Path, *, is_in_use: Callable[[], bool] = lambda: True) -> None:
+        self.root, self._is_in_use = root, is_in_use
 
     def land(self, run: Run, rows: Iterable[Mapping[str, Any]], facts: SealFacts) -> Seal:
         """Write the rows in the order given and seal the run. Afterwards the run survives a power cut.
@@ -83,7 +88,7 @@ class RawRuns:
         """
         with translate_os_errors(key.path), ExitStack() as stack:
             try:
-                day = stack.enter_context(open_below(self.root, key.path))
+                day = self._open(key.path, stack)
             except FileNotFoundError:
                 return ()
             return tuple(find_in_day(day, key.path, known))
@@ -99,7 +104,7 @@ class RawRuns:
         validate_name("source", source)
         with translate_os_errors(source), ExitStack() as stack:
             try:
-                top = stack.enter_context(open_below(self.root, source))
+                top = self._open(source, stack)
             except FileNotFoundError:
                 return
             yield from find_in_source(top, source, since=since, until=until, known=known)
@@ -109,7 +114,7 @@ class RawRuns:
             day = stack.enter_context(open_below(self.root, run.key.path, create=True))
             _check_name_free(run, os.listdir(day))
             temporary = f"{TEMPORARY}{run.run_id}.{secrets.token_hex(4)}"
-            os.mkdir(temporary, 0o755, dir_fd=day)
+            os.mkdir(temporary, access_mode(0o777), dir_fd=day)
             try:
                 seal = _write_run(run, rows, facts, day, temporary)
                 # POSIX replaces only empty directories by rename, and a sealed run is never empty: one racer wins.
@@ -122,9 +127,28 @@ class RawRuns:
             sync_descriptor(day)
         return seal
 
+    def _open(self, path: str, stack: ExitStack) -> int:
+        """A descriptor of a directory below the root. FileNotFoundError, or RawUnavailable when the root is gone."""
+        try:
+            return stack.enter_context(open_below(self.root, path))
+        except OSError as error:
+            problem = self._find_root_problem()
+            if problem is None or (isinstance(error, FileNotFoundError) and not self._is_in_use()):
+                raise
+            advice = "mount its disk, or correct ADS_PIPELINE_HOME"
+            raise RawUnavailable(str(self.root), f"the raw root {problem}; {advice}") from None
+
+    def _find_root_problem(self) -> str | None:
+        try:
+            return None if os.listdir(self.root) else "is empty"
+        except FileNotFoundError:
+            return "does not exist"
+        except OSError as error:
+            return f"cannot be opened: {error.strerror}"
+
     def _open_run(self, run: Run, stack: ExitStack) -> int:
         try:
-            return stack.enter_context(open_below(self.root, run.path))
+            return self._open(run.path, stack)
         except FileNotFoundError:
             raise RunNotSealed(run.path, "no such run") from None
 

@@ -1,8 +1,10 @@
 """Writes that survive a crash: whole files, new files and directories, syncing to disk.
 
 Functions with a `parent` or `directory` parameter take an open descriptor and never follow a symbolic link below it.
+New files and directories are open to their owner only, unless `leave_access_to_umask` was called.
 """
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -13,6 +15,23 @@ from typing import BinaryIO
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _BUFFER_SIZE = 1 << 20
+_OWNER_ONLY, _ANYBODY = 0o077, 0o000  # permissions that are withheld beyond those of the process's umask
+_withheld = [_OWNER_ONLY]
+
+
+def leave_access_to_umask(*, leave: bool = True) -> None:
+    """Let the umask of this process alone decide who may open the files that this process creates from now on."""
+    _withheld[0] = _ANYBODY if leave else _OWNER_ONLY
+
+
+def access_mode(mode: int) -> int:
+    """The mode for a new file or directory."""
+    return mode & ~_withheld[0]
+
+
+def create_empty_file(path: Path) -> None:
+    """Create a file, unless it exists, for a library that would leave its mode to the umask."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, access_mode(0o666)))
 
 
 @contextmanager
@@ -24,7 +43,7 @@ def atomic_write(path: Path, *, replace: bool = True) -> Iterator[BinaryIO]:
     """
     temporary = path.with_name(f"_tmp.{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
-        with temporary.open("xb") as file:
+        with os.fdopen(os.open(temporary, _NEW_FILE, access_mode(0o666)), "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -61,9 +80,11 @@ def sync_directory(path: Path) -> None:
 def make_durable_directories(path: Path) -> None:
     """Create a directory and its missing parents, and sync each new name to disk."""
     missing = [each for each in (path, *path.parents) if not each.exists()]
-    path.mkdir(parents=True, exist_ok=True)
-    for each in missing:
+    for each in reversed(missing):
+        each.mkdir(access_mode(0o777), exist_ok=True)
         sync_directory(each.parent)
+    if not path.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
 
 
 @contextmanager
@@ -79,14 +100,16 @@ def open_directory(name: str, parent: int | None, *, follow: bool = False) -> It
 def make_directory(name: str, parent: int) -> None:
     """Create a directory unless it exists, and sync its name to disk."""
     with suppress(FileExistsError):
-        os.mkdir(name, 0o755, dir_fd=parent)
+        os.mkdir(name, access_mode(0o777), dir_fd=parent)
     os.fsync(parent)  # even if it existed: its creator may have crashed before syncing
 
 
 @contextmanager
 def create_file(name: str, directory: int) -> Iterator[BinaryIO]:
     """A new read-only file, synced to disk at the end of the block."""
-    with os.fdopen(os.open(name, _NEW_FILE, 0o444, dir_fd=directory), "wb", buffering=_BUFFER_SIZE) as file:
+    with os.fdopen(
+        os.open(name, _NEW_FILE, access_mode(0o444), dir_fd=directory), "wb", buffering=_BUFFER_SIZE
+    ) as file:
         yield file
         file.flush()
         os.fsync(file.fileno())

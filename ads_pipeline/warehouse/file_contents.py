@@ -1,14 +1,17 @@
-"""Counts and digests the rows of Parquet files per partition, run and schema version. It runs DuckDB, not Spark.
+"""Reads Parquet files of a table with Spark, and counts and digests their rows with DuckDB.
 
-The result depends neither on the order of the rows nor on how they are spread over files. Staging compares the rows
+The digest depends neither on the order of the rows nor on how they are spread over files. Staging compares the rows
 of replaced files with the rows of the new files in this way.
 """
 
 from collections.abc import Iterable, Sequence
 from datetime import date
+from pathlib import Path
 
 import duckdb
 import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from ads_pipeline.warehouse.columns import TableColumn
 from ads_pipeline.warehouse.values import DATE_COLUMN, KEY_COLUMNS, Slice
@@ -36,6 +39,12 @@ def read_slices(
         connection.execute("SET threads = 2")
         rows = connection.execute(query, {"paths": list(paths), "since": since, "until": until}).fetchall()
     return [Slice(*row) for row in rows]
+
+
+def read_parquet(spark: SparkSession, table: Path, paths: Sequence[str], schema: StructType) -> DataFrame:
+    """The rows of these files of a table. Characters of the paths, such as *, have no special meaning."""
+    reader = spark.read.schema(schema).option("basePath", str(table)).option("__globPaths__", "false")
+    return reader.parquet(*paths)
 
 
 def group_by_partition(slices: Iterable[Slice]) -> dict[tuple[str, date], list[Slice]]:

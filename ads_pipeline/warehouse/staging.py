@@ -21,7 +21,7 @@ from ads_pipeline.errors import StagingDamaged
 from ads_pipeline.storage.durable_files import make_durable_directories, sync_directory, sync_file
 from ads_pipeline.warehouse.columns import TableColumn, to_spark_schema
 from ads_pipeline.warehouse.delta_commits import TableSnapshot
-from ads_pipeline.warehouse.file_contents import group_by_partition, read_slices
+from ads_pipeline.warehouse.file_contents import group_by_partition, read_parquet, read_slices
 from ads_pipeline.warehouse.values import DATE_COLUMN, STAGING_DIRECTORY, DataFile, Load, Slice, WarehouseTable
 
 Partitions = Collection[tuple[str, date]]  # customer and day
@@ -107,11 +107,8 @@ def _read_carried_rows(
     spark: SparkSession, snapshot: TableSnapshot, files: Sequence[DataFile], partitions: Partitions
 ) -> DataFrame:
     table = snapshot.table
-    old = (
-        spark.read.schema(to_spark_schema(snapshot.columns))
-        .option("basePath", str(table.path))
-        .parquet(*(table.absolute_path(file) for file in files))
-    )
+    paths = [table.absolute_path(file) for file in files]
+    old = read_parquet(spark, table.path, paths, to_spark_schema(snapshot.columns))
     removed = spark.createDataFrame(sorted(partitions), f"customer_id string, {DATE_COLUMN} date")
     carried = old.join(sf.broadcast(removed), ["customer_id", DATE_COLUMN], "left_anti")
     return _select_columns(carried, snapshot.columns)

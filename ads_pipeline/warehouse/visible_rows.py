@@ -20,6 +20,7 @@ from ads_pipeline.quoting import printable
 from ads_pipeline.warehouse.columns import to_spark_schema
 from ads_pipeline.warehouse.delta_commits import TableSnapshot, open_table
 from ads_pipeline.warehouse.error_translation import translate_errors
+from ads_pipeline.warehouse.file_contents import read_parquet
 from ads_pipeline.warehouse.values import DATE_COLUMN, DataFile, WarehouseTable
 
 _VISIBLE_RUNS_SCHEMA = pa.schema(
@@ -56,7 +57,7 @@ def read_with_spark(spark: SparkSession, view: TableView) -> DataFrame:
         files = [snapshot.table.absolute_path(file) for file in snapshot.files]
         if not files:
             return spark.createDataFrame([], schema).withColumn("is_current", sf.lit(None).cast("boolean"))
-        rows = spark.read.schema(schema).option("basePath", str(snapshot.table.path)).parquet(*files)
+        rows = read_parquet(spark, snapshot.table.path, files, schema)
         runs = sf.broadcast(spark.createDataFrame(_to_arrow(view)))
         return rows.join(runs, ["customer_id", DATE_COLUMN, "run_id"]).select(*schema.names, "is_current")
 

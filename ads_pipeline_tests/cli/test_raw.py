@@ -238,3 +238,49 @@ def test_verify_shows_progress_on_a_terminal(demo_cli: DemoCommandLine) -> None:
     assert "verifying" in screen
     assert "84/84" in screen
     assert demo_cli.process("raw", "verify", *WEEK).err == ""
+
+
+@pytest.fixture(params=["missing", "empty", "a file"])
+def cli_without_raw(request: pytest.FixtureRequest, empty_cli: CommandLine) -> CommandLine:
+    """A ledger that knows a failed run, whose raw root is gone."""
+    with Ledger.opened(f"sqlite:///{empty_cli.home / 'ledger.db'}") as ledger:
+        registered_runs(ledger, key(), "r1")
+        record_verdict(ledger, rejection(run(key(), "r1")))
+    root = empty_cli.home / "raw"
+    if request.param == "empty":
+        root.mkdir()
+    elif request.param == "a file":
+        root.touch()
+    return empty_cli
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("raw", "verify", *ALL),
+        ("raw", "verify", *ALL, "--unjudged"),
+        ("raw", "list", *ALL),
+        ("state", "retry", str(key()), "--reason", "x"),
+        ("state", "retry", "--all", "--reason", "x", "--dry-run"),
+    ],
+)
+def test_missing_raw_root_is_unavailable(cli_without_raw: CommandLine, arguments: tuple[str, ...]) -> None:
+    """The message names the root, its setting and what to do, and nothing is changed."""
+    done = cli_without_raw.run(*arguments)
+    assert (done.code, done.out) == (69, "")
+    assert done.err.startswith(f"ads-pipeline: {cli_without_raw.home / 'raw'}: the raw root ")
+    assert "; mount its disk, or correct ADS_PIPELINE_HOME" in done.err
+
+
+def test_doctor_reports_a_missing_raw_root(cli_without_raw: CommandLine) -> None:
+    """The check of raw runs could not run."""
+    failed = {each["check"]: each["problem"] for each in cli_without_raw.run("doctor", "--json").objects}
+    assert "the raw root " in failed["raw"]
+
+
+def test_home_without_runs_needs_no_raw_root(empty_cli: CommandLine) -> None:
+    """Before the first use, no run is there, and no command fails."""
+    for arguments in (("raw", "verify"), ("raw", "list"), ("state", "retry", "--all", "--reason", "x")):
+        assert empty_cli.run(*arguments).code == 0
+    assert not (empty_cli.home / "raw").exists()
+    assert empty_cli.run("doctor", "--json").objects == []

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from ads_pipeline.domain.freshness import AttemptOutcome
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.run_snapshots import RunStatus
-from ads_pipeline.errors import LeaseLost, LedgerUnavailable
+from ads_pipeline.errors import LeaseLost, LedgerUnavailable, RawUnavailable
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.orchestration.partitions import CUSTOMERS, define_partitions
 from ads_pipeline.orchestration.run_completion import build_event_origin
@@ -90,6 +90,25 @@ def test_sealed_runs_are_requested_once(location: Location) -> None:
     assert visible_runs(location.deployment) == {key(1, 1): "a-older", key(1, 2): "z-newer", key(2, 2): "z-newer"}
     assert location.deployment.ledger.states.get(key(1, 1)).attempt_count == 2
     assert requested_ranges(tick(location)) == []
+
+
+@pytest.mark.parametrize("leave", [None, "directory", "file"])
+def test_tick_fails_without_the_raw_root(location: Location, leave: str | None) -> None:
+    """A root that is missing, empty or no directory is not a root without new runs. Before the first use it is."""
+    root = location.settings.raw_root
+    assert requested_ranges(tick(location)) == []
+    location.add_customers(1)
+    location.deployment.pipeline.judge_and_load([seal_run(location.deployment, key(1))])
+    assert requested_ranges(tick(location)) == []
+    root.rename(root.with_name("unmounted"))
+    if leave == "directory":
+        root.mkdir()
+    elif leave == "file":
+        root.touch()
+    with pytest.raises(RawUnavailable, match="mount its disk, or correct ADS_PIPELINE_HOME") as caught:
+        tick(location)
+    assert caught.value.path == str(root)
+    assert not location.run([key(1)], [RAW]).success
 
 
 @pytest.mark.invariant("O1")

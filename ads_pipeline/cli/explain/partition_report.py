@@ -16,6 +16,7 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.retry import ErrorPolicy, Parked
 from ads_pipeline.domain.run_events import LoggedEvent
 from ads_pipeline.domain.transitions import Outcome, PartitionState, RegisteredRun, Status
+from ads_pipeline.errors import RawUnavailable
 from ads_pipeline.ledger.control.retries import RetryForecast
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.values import Attempt, PartitionAction, Pointer, PublicationStatus
@@ -130,10 +131,14 @@ def gather_report(settings: Settings, key: PartitionKey) -> PartitionReport:
 
 
 def _find_sealed_runs(settings: Settings, key: PartitionKey) -> dict[str, Seal | DamagedRun] | None:
-    """The sealed runs by run_id. A damaged run without a valid run_id goes by its directory name."""
-    if not settings.raw_root.is_dir():
+    """The sealed runs by run_id, or None when raw is not available.
+
+    A damaged run without a valid run_id goes by its directory name.
+    """
+    try:
+        return {_run_name(sealed): sealed for sealed in RawRuns(settings.raw_root).list_runs(key)}
+    except RawUnavailable:
         return None
-    return {_run_name(sealed): sealed for sealed in RawRuns(settings.raw_root).list_runs(key)}
 
 
 def _run_name(sealed: Seal | DamagedRun) -> str:

@@ -74,6 +74,10 @@ class RunHistory:
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
+    def exist(self) -> bool:
+        """Whether any run was ever registered."""
+        return bool(database.fetch(self._engine, sa.select(sa.exists(sa.select(runs.c.run_id))))[0][0])
+
     def registered(self, key: PartitionKey) -> list[RegisteredRun]:
         """Return the registered runs of a partition, oldest first."""
         return [registered for registered, _at in self.registrations(key)]

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from ads_pipeline.domain.freshness import PartitionStatus
 from ads_pipeline.errors import StatusFileUnavailable
-from ads_pipeline.storage.durable_files import atomic_write
+from ads_pipeline.storage.durable_files import atomic_write, make_durable_directories
 
 _TEXT, _INSTANT = pa.string(), pa.timestamp("us", tz="UTC")
 SCHEMA: Final = pa.schema(
@@ -37,7 +37,7 @@ ROWS_PER_BATCH: Final = 20_000
 def write_status_file(statuses: Iterable[PartitionStatus], path: Path) -> int:
     """Replace the file atomically and return the number of rows. Raises StatusFileUnavailable for an OSError."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_durable_directories(path.parent)
         with atomic_write(path) as file:
             return _write(statuses, file)
     except OSError as error:

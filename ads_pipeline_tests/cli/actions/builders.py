@@ -13,7 +13,8 @@ from ads_pipeline.domain.transitions import Action
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.tables import metadata
-from ads_pipeline_tests.builders import rejection
+from ads_pipeline.raw.landing import RawRuns
+from ads_pipeline_tests.builders import ROWS, rejection, seal_facts
 from ads_pipeline_tests.cli.running import CommandLine
 from ads_pipeline_tests.ledger.builders import (
     accepted_runs,
@@ -57,8 +58,15 @@ def record_failures(
     )
 
 
+def seal_runs(cli: CommandLine, partitions: Sequence[PartitionKey]) -> None:
+    """Seal a run of each partition below the raw root, without which a retry needs --force."""
+    for partition in partitions:
+        RawRuns(cli.home / "raw").land(run(partition, "r1"), ROWS, seal_facts())
+
+
 def fill_ledger(cli: CommandLine) -> None:
-    """Record four failed partitions, one marked as terminal and two published ones."""
+    """Record four failed partitions, one marked as terminal and two published ones, each with a sealed run."""
+    seal_runs(cli, [*FAILED, MARKED, *SUCCESSFUL])
     with open_ledger(cli) as ledger:
         record_failures(ledger, [*FAILED, MARKED])
         ledger.actions.execute(Action.MARK_TERMINAL, [MARKED], action_request("marked"))

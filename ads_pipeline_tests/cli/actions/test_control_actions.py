@@ -4,6 +4,7 @@ import os
 import pty
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -28,6 +29,7 @@ from ads_pipeline_tests.cli.actions.builders import (
     read_all_rows,
     recent_key,
     record_failures,
+    seal_runs,
     simulate_terminal,
 )
 from ads_pipeline_tests.cli.running import MAIN_SCRIPT, CommandLine, CommandResult
@@ -152,6 +154,7 @@ def test_more_than_twenty_changes_need_confirmation(cli: CommandLine, monkeypatc
     """ "No" exits with 1 and changes nothing, "yes" proceeds, --yes skips the question, and 20 changes need none."""
     with open_ledger(cli) as ledger:
         record_failures(ledger, MANY)
+    seal_runs(cli, MANY)
     before = read_all_rows(cli)
     questions = confirm_after(monkeypatch, lambda: None, agree=False)
     refused = cli.run("state", "retry", "--all", *REASON)
@@ -176,6 +179,7 @@ def test_question_goes_to_standard_error(cli: CommandLine, answer: bytes, code: 
     """The question does not mix with piped output, and only "yes" changes anything."""
     with open_ledger(cli) as ledger:
         record_failures(ledger, MANY)
+    seal_runs(cli, MANY)
     keyboard, terminal = pty.openpty()
     words = ("state", "retry", "--all", *REASON, "--json")
     started = subprocess.Popen(
@@ -200,6 +204,7 @@ def test_without_terminal_confirmation_needs_yes(cli: CommandLine) -> None:
     """A script without --yes exits with 64 and changes nothing."""
     with open_ledger(cli) as ledger:
         record_failures(ledger, MANY)
+    seal_runs(cli, MANY)
     before = read_all_rows(cli)
     result = cli.run("state", "retry", "--all", *REASON)
     assert (result.code, result.out) == (64, "")
@@ -223,6 +228,7 @@ def test_partitions_changed_after_the_preview_remain(cli: CommandLine, monkeypat
     newly_failed = recent_key(9999)
     with open_ledger(cli) as ledger:
         record_failures(ledger, MANY)
+    seal_runs(cli, MANY)
 
     def meanwhile() -> None:
         with open_ledger(cli) as ledger:
@@ -292,7 +298,7 @@ def test_terminal_partitions_need_clear_terminal(cli: CommandLine) -> None:
 
 def test_partitions_without_sealed_run_need_force(cli: CommandLine) -> None:
     """A retry skips a partition without a sealed run unless --force is given."""
-    (cli.home / "raw").mkdir()
+    shutil.rmtree(cli.home / "raw" / FAILED[0].path)
     skipped = cli.run("state", "retry", str(FAILED[0]), *REASON)
     assert "no sealed run on disk" in skipped.out
     assert states(cli, FAILED[0])[0].status is Status.FAILED

@@ -142,7 +142,8 @@ def test_unregistered_sealed_runs_are_listed(empty_cli: CommandLine) -> None:
 def test_missing_raw_root_is_not_an_empty_one(empty_cli: CommandLine) -> None:
     """Without the raw root on this machine, the report makes no claim about sealed runs."""
     text = text_of(explain(empty_cli), "runs").replace(" ", "")  # a long path is folded
-    assert text == f"sealed runs are unknown: there is no folder {empty_cli.home}/raw".replace(" ", "")
+    expected = f"sealed runs are unknown: {empty_cli.home}/raw is missing, empty or cannot be opened"
+    assert text == expected.replace(" ", "")
 
 
 def test_accepted_run_awaiting_load_is_shown(empty_cli: CommandLine, ledger: Ledger) -> None:
