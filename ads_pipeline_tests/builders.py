@@ -110,6 +110,11 @@ def read_tree(top: Path) -> dict[str, tuple[int, bytes]]:
     }
 
 
+def raw_before_first_use(root: Path) -> RawRuns:
+    """The runs below a root that may be missing or empty."""
+    return RawRuns(root, is_in_use=lambda: False)
+
+
 def find_runs(raw: RawRuns, since: date = DAY, until: date = DAY) -> list[Seal | DamagedRun]:
     return list(raw.find_runs(source="google_ads", since=since, until=until))
 

@@ -1,5 +1,6 @@
-"""The `ledger` commands: copy the whole ledger into another database, and print its digest."""
+"""The `ledger` commands: copy the ledger into another database, print its digest, set the rights of roles."""
 
+import re
 import sys
 from typing import Annotated, Final
 
@@ -12,6 +13,7 @@ from ads_pipeline.errors import BadCommand
 from ads_pipeline.ledger.consistency.copying import copy_ledger
 from ads_pipeline.ledger.consistency.digest import LedgerDigest, digest_ledger
 from ads_pipeline.ledger.database import display_url
+from ads_pipeline.ledger.roles import Role, apply_roles, role_statements
 from ads_pipeline.progress import progress_on
 from ads_pipeline.settings import POSTGRES_FORM, Settings, is_postgres_url
 
@@ -22,7 +24,11 @@ COLUMNS: Final = (
 )
 SQLITE: Final = "sqlite:///"
 
-ledger: Final = typer.Typer(no_args_is_help=True, help="Copy the ledger to another database, and print its digest.")
+ROLE_PREFIX: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")
+Prefix = Annotated[str, typer.Option(metavar="NAME", help="Start of the names of the roles.")]
+Apply = Annotated[bool, typer.Option("--apply", help="Execute the statements instead of printing them.")]
+
+ledger: Final = typer.Typer(no_args_is_help=True, help="Copy the ledger, print its digest, set rights of roles.")
 
 
 @command(ledger, "copy")
@@ -66,6 +72,30 @@ def ledger_digest(settings: Settings, *, as_json: AsJson = False) -> None:
     found = digest_ledger(settings.database_url)
     rows = _digest_rows(found)
     write_results(rows, table_of(rows[:-1], COLUMNS), [found.sha256], as_json=as_json)
+
+
+@command(ledger, "roles")
+def ledger_roles(settings: Settings, *, prefix: Prefix = "ads_pipeline", apply: Apply = False) -> None:
+    """Print the SQL of the database roles with their least rights: reader, extractor, runner, operator and owner.
+
+    The roles are groups without a login; grant them to logins. With --apply, the statements are executed in one
+    transaction, by a login that owns the tables and may create roles. They can be executed again: after each
+    migration, and after Dagster has created its tables. SQLite has no roles.
+    """
+    if settings.postgres_url is None:
+        raise BadCommand(
+            "SQLite has no roles: whoever may write the ledger's file may change everything. "
+            "Set ADS_PIPELINE_DATABASE_URL to a Postgres database"
+        )
+    if ROLE_PREFIX.fullmatch(prefix) is None:
+        raise BadCommand("--prefix must be a lower-case letter, then up to 39 of a-z, 0-9 and _")
+    if not apply:
+        for statement in role_statements(prefix):
+            typer.echo(f"{statement};")
+        return
+    apply_roles(settings.postgres_url, prefix)
+    names = ", ".join(f"{prefix}_{role}" for role in Role)
+    typer.echo(f"set the rights of {names} on {display_url(settings.postgres_url)}")
 
 
 def _check_target(url: str) -> str:

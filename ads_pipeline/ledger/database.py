@@ -288,15 +288,3 @@ def open_checked_engine(url: str, *, read_only: bool = False, create: bool = Tru
         yield engine
     finally:
         engine.dispose()
-
-
-def grant_read_access(engine: sa.Engine, role: str) -> None:
-    """Grant a Postgres role read access to the ledger and nothing else."""
-    quoted_role = engine.dialect.identifier_preparer.quote_identifier(role)
-
-    def grant(connection: sa.Connection) -> None:
-        for table in METADATA.sorted_tables:
-            connection.exec_driver_sql(f"GRANT SELECT ON {table.name} TO {quoted_role}")
-        connection.exec_driver_sql(f"GRANT SELECT ON {REVISION_TABLE} TO {quoted_role}")
-
-    transact(engine, grant)

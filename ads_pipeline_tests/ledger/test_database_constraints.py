@@ -225,26 +225,6 @@ def test_extractors_can_only_record_failed_fetches() -> None:
     assert {name for name in dir(FailedFetches) if not name.startswith("_")} == {"record"}
 
 
-@pytest.mark.invariant("S12")
-def test_postgres_role_with_read_access_cannot_write(postgres_url: str) -> None:
-    """A role that was granted read access reads the ledger and cannot write to it."""
-    with Ledger.opened(postgres_url) as ledger:
-        accepted_runs(ledger, [K])
-    engine = database.open_engine(postgres_url)
-    role = f"loader_{sa.make_url(postgres_url).database}"
-    database.transact(engine, lambda c: c.exec_driver_sql(f"CREATE ROLE {role} LOGIN"))
-    database.grant_read_access(engine, role)
-    reader_url = sa.make_url(postgres_url).set(username=role).render_as_string(hide_password=False)
-    with LedgerReader.opened(reader_url) as reader:
-        assert reader.states.get(K).current_run_id == "r1"
-        assert reader.runs.attempts(K)
-    with Ledger.opened(reader_url) as writer, pytest.raises(LedgerRefused, match="permission denied"):
-        writer.registrations.insert_pending([key("8")])
-    database.transact(engine, lambda c: c.exec_driver_sql(f"DROP OWNED BY {role}"))
-    database.transact(engine, lambda c: c.exec_driver_sql(f"DROP ROLE {role}"))
-    engine.dispose()
-
-
 def test_valid_statements_are_accepted(filled_ledger: Ledger, backdoor: sa.Engine) -> None:
     """Statements that follow from the logs pass: a pending row, and a withdrawal that is logged."""
     logged = (

@@ -194,7 +194,7 @@ class TestLanding:
         finally:
             os.umask(mask)
         before = read_tree(root / run().path)
-        assert {name: stat.S_IMODE(mode) for name, (mode, _) in before.items()} == {PAYLOAD: 0o444, METADATA: 0o444}
+        assert {name: stat.S_IMODE(mode) for name, (mode, _) in before.items()} == {PAYLOAD: 0o400, METADATA: 0o400}
         raw.land(run("r2"), ROWS, seal_facts())
         with pytest.raises(RunExists):
             raw.land(run(), [], seal_facts())

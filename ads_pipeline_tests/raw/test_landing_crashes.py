@@ -23,7 +23,16 @@ import pytest
 from ads_pipeline.errors import BadRow, RawUnavailable, RunNotSealed
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import METADATA, PAYLOAD, Seal
-from ads_pipeline_tests.builders import PAYLOAD_OF_ROWS, ROWS, find_runs, key, land_in_races, run, seal_facts
+from ads_pipeline_tests.builders import (
+    PAYLOAD_OF_ROWS,
+    ROWS,
+    find_runs,
+    key,
+    land_in_races,
+    raw_before_first_use,
+    run,
+    seal_facts,
+)
 
 WATCHED = ("open", "close", "write", "mkdir", "fsync", "fdatasync", "rename", "replace", "link", "unlink", "listdir")
 SMALL_BUFFER = 32  # a payload of a hundred bytes then takes several writes
@@ -159,7 +168,7 @@ def crashes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def assert_nothing_sealed(root: Path) -> None:
-    raw = RawRuns(root)
+    raw = raw_before_first_use(root)
     assert list(raw.list_runs(key())) == find_runs(raw) == []
     assert [path for path in root.rglob("*") if path.name.startswith(("_tmp", "run_id"))] == []
 
@@ -177,7 +186,7 @@ class TestCrash:
     def test_crash_leaves_complete_run_or_none(self, crashes: list[Crash]) -> None:
         """Before the rename nothing is listed or read; after it the run is listed and complete."""
         for crash in crashes:
-            raw = RawRuns(crash.root)
+            raw = raw_before_first_use(crash.root)
             listed = [each for each in raw.list_runs(key()) if each.run != run("again")]
             assert listed == [each for each in find_runs(raw) if each.run != run("again")]
             if crash.sealed:
@@ -275,8 +284,8 @@ class TestFailure:
                     RawRuns(root).land(run(), ROWS, seal_facts())
                     break
                 except RawUnavailable:
-                    unsealed += not find_runs(RawRuns(root))
-                    for listed in find_runs(RawRuns(root)):
+                    unsealed += not find_runs(raw_before_first_use(root))
+                    for listed in find_runs(raw_before_first_use(root)):
                         assert isinstance(listed, Seal)
                         RawRuns(root).verify(listed.run)
         assert fatal > 6

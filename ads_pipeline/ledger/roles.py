@@ -1,0 +1,125 @@
+"""The Postgres roles of a deployment and the least rights of each, as SQL.
+
+The roles are groups without a login. An administrator grants them to logins, whose passwords this product never sees.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
+from typing import Final
+
+import sqlalchemy as sa
+
+from ads_pipeline.ledger import database
+
+DAGSTER_SCHEMA: Final = "dagster_records"
+
+
+class Role(StrEnum):
+    """A group of logins, named after what its processes do."""
+
+    READER = "reader"
+    EXTRACTOR = "extractor"
+    RUNNER = "runner"
+    OPERATOR = "operator"
+    OWNER = "owner"
+
+
+PURPOSES: Final[Mapping[Role, str]] = {
+    Role.READER: "reads the ledger: warehouse query, state inspect, doctor",
+    Role.EXTRACTOR: "reads the ledger and reports failed fetches; it registers nothing",
+    Role.RUNNER: "Dagster: registers, judges, loads, and keeps Dagster's records",
+    Role.OPERATOR: "control actions; state demote, state restore and reconcile need runner too",
+    Role.OWNER: "owns the tables: migrate, ledger copy, events retire",
+}
+_EVENTS: Final = {
+    "run_head": "INSERT, UPDATE",
+    "run_events": "INSERT",
+    "run_snapshots": "INSERT, UPDATE",
+    "run_steps": "INSERT, UPDATE",
+}
+_FAILED_FETCHES: Final = {
+    "failed_fetches": "INSERT",
+    "parkings": "INSERT",
+    "retry_schedule": "INSERT, UPDATE, DELETE",
+    "requests": "DELETE",
+}
+# Beyond SELECT on all tables, which every role has.
+RIGHTS: Final[Mapping[Role, Mapping[str, str]]] = {
+    Role.READER: {},
+    # A partition is locked by its state row, and Postgres locks a row only for roles that may update a column of it.
+    Role.EXTRACTOR: _EVENTS | _FAILED_FETCHES | {"partition_state": "INSERT, UPDATE (updated_at)"},
+    Role.RUNNER: _EVENTS
+    | _FAILED_FETCHES
+    | {
+        "runs": "INSERT",
+        "partition_state": "INSERT, UPDATE",
+        "attempts": "INSERT",
+        "warehouse_pointer": "INSERT, UPDATE",
+        "load_records": "INSERT",
+        "demotions": "INSERT, DELETE",
+        "partition_status": "INSERT, UPDATE",
+        "finished_attempts": "INSERT",
+        "code_versions": "INSERT, UPDATE",
+        "leases": "INSERT, UPDATE",
+        "claims": "INSERT, UPDATE",
+    },
+    Role.OPERATOR: _EVENTS
+    | {
+        "partition_state": "INSERT, UPDATE",
+        "warehouse_pointer": "UPDATE (availability, changed_at)",
+        "control_actions": "INSERT",
+        "control_action_partitions": "INSERT",
+        "requests": "INSERT, UPDATE, DELETE",
+        "retry_schedule": "INSERT, UPDATE, DELETE",
+        "terminal_marks": "INSERT, DELETE",
+        "parkings": "INSERT, DELETE",
+    },
+}
+_CREATE_ROLE: Final = (
+    "/* {role}: {purpose} */ DO $$BEGIN IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{name}') "
+    "THEN CREATE ROLE {name} NOLOGIN; END IF; END$$"
+)
+_OWN_FUNCTIONS: Final = (
+    "DO $$DECLARE f regprocedure; BEGIN "
+    "FOR f IN SELECT DISTINCT tgfoid FROM pg_trigger WHERE NOT tgisinternal AND tgrelid IN ({tables}) "
+    "LOOP EXECUTE format('ALTER FUNCTION %s OWNER TO {owner}', f); END LOOP; END$$"
+)
+
+
+def role_statements(prefix: str) -> list[str]:
+    """The statements that create the roles and set their rights. They may be executed again, after each migration."""
+    return list(_statements(prefix))
+
+
+def apply_roles(url: str, prefix: str) -> None:
+    """Execute the statements in one transaction. The login must own the tables and may create roles."""
+    with database.open_checked_engine(url, create=False) as engine:
+        database.transact(engine, lambda connection: _execute_all(connection, role_statements(prefix)))
+
+
+def _execute_all(connection: sa.Connection, statements: Iterable[str]) -> None:
+    for statement in statements:
+        connection.exec_driver_sql(statement.replace("%", "%%"))
+
+
+def _statements(prefix: str) -> Iterator[str]:
+    names = {role: f"{prefix}_{role}" for role in Role}
+    tables = [*(table.name for table in database.METADATA.sorted_tables), database.REVISION_TABLE]
+    for role, name in names.items():
+        yield _CREATE_ROLE.format(role=role, purpose=PURPOSES[role], name=name)
+    owner, members = names[Role.OWNER], [name for role, name in names.items() if role is not Role.OWNER]
+    yield f"GRANT {owner} TO CURRENT_USER"
+    yield f"CREATE SCHEMA IF NOT EXISTS {DAGSTER_SCHEMA}"
+    yield f"GRANT USAGE, CREATE ON SCHEMA public TO {owner}"
+    yield from (f"ALTER TABLE {table} OWNER TO {owner}" for table in tables)
+    classes = ", ".join(f"'{table}'::regclass" for table in tables)
+    yield _OWN_FUNCTIONS.format(tables=classes, owner=owner)
+    yield f"REVOKE ALL ON {', '.join(tables)} FROM PUBLIC, {', '.join(members)}"
+    yield f"GRANT SELECT ON {', '.join(tables)} TO {', '.join(members)}"
+    for role, rights in RIGHTS.items():
+        yield from (f"GRANT {right} ON {table} TO {names[role]}" for table, right in rights.items())
+    runner, records = names[Role.RUNNER], f"IN SCHEMA {DAGSTER_SCHEMA}"
+    yield f"GRANT USAGE ON SCHEMA {DAGSTER_SCHEMA} TO {', '.join(members)}"
+    yield f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES {records} TO {runner}"
+    yield f"GRANT USAGE, SELECT, UPDATE ON ALL SEQUENCES {records} TO {runner}"
+    yield f"GRANT SELECT ON ALL TABLES {records} TO {names[Role.READER]}, {names[Role.OPERATOR]}"

@@ -1,0 +1,288 @@
+"""The roles of Postgres: forbidden statements fail, and the product's own flows run under the role meant for them."""
+
+import shutil
+from collections.abc import Iterator, Sequence
+from datetime import date, timedelta
+from pathlib import Path
+
+import dagster as dg
+import psycopg2
+import pytest
+import sqlalchemy as sa
+from pyspark.sql import SparkSession
+
+import ads_pipeline
+from ads_pipeline.domain.retry import RetryPolicy
+from ads_pipeline.domain.transitions import Status
+from ads_pipeline.errors import LedgerRefused
+from ads_pipeline.ledger import database
+from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.roles import Role, role_statements
+from ads_pipeline.ledger.values import FailedFetch
+from ads_pipeline_tests.cli.actions.builders import FAILED, REASON, SUCCESSFUL, fill_ledger
+from ads_pipeline_tests.cli.running import CommandLine
+from ads_pipeline_tests.ledger.builders import acceptance, key, registered_runs
+from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, open_location
+from ads_pipeline_tests.orchestration.test_sensors import tick
+from ads_pipeline_tests.pipeline import builders as pipeline_builders
+
+CHECKOUT = Path(ads_pipeline.__file__).parent.parent
+TABLES = [table.name for table in database.METADATA.sorted_tables]
+EVENT_TABLES = {"run_head", "run_events", "run_snapshots", "run_steps"}
+RETRY_TABLES = {"failed_fetches", "parkings", "retry_schedule"}
+# The tables in which a role may insert rows.
+INSERTABLE = {
+    Role.READER: set[str](),
+    Role.EXTRACTOR: EVENT_TABLES | RETRY_TABLES | {"partition_state"},
+    Role.OPERATOR: EVENT_TABLES
+    | {"partition_state", "control_actions", "control_action_partitions", "requests", "retry_schedule"}
+    | {"terminal_marks", "parkings"},
+    Role.RUNNER: {*TABLES} - {"control_actions", "control_action_partitions", "requests", "terminal_marks"},
+}
+FORBIDDEN_TO_ALL = (
+    *(f"TRUNCATE {table} CASCADE" for table in TABLES),
+    *(f"DROP TABLE {table} CASCADE" for table in TABLES),
+    *(f"ALTER TABLE {table} DISABLE TRIGGER ALL" for table in TABLES),
+    "CREATE TABLE own (n INTEGER)",
+    "CREATE TABLE dagster_records.own (n INTEGER)",
+    "UPDATE ledger_revision SET version_num = ''",
+    "DELETE FROM ledger_revision",
+    "DROP FUNCTION refuse_write() CASCADE",
+    "SET session_replication_role = replica",
+    *(
+        f"DELETE FROM {table} WHERE false"
+        for table in ("run_head", "run_events", "run_snapshots", "run_steps", "runs", "partition_state", "attempts")
+    ),
+    *(
+        f"DELETE FROM {table} WHERE false"
+        for table in ("warehouse_pointer", "load_records", "control_actions", "finished_attempts", "partition_status")
+    ),
+    "UPDATE attempts SET outcome = 'accepted' WHERE false",
+    "UPDATE runs SET record_count = 1 WHERE false",
+    "UPDATE run_events SET run_seq = 1 WHERE false",
+    "UPDATE load_records SET record_count = 1 WHERE false",
+    "UPDATE control_actions SET operator = 'x' WHERE false",
+)
+FORBIDDEN = {
+    Role.READER: ("UPDATE partition_state SET updated_at = now() WHERE false", "SELECT * FROM run_head FOR UPDATE"),
+    Role.EXTRACTOR: (
+        "UPDATE partition_state SET status = 'success' WHERE false",
+        "UPDATE partition_state SET attempt_count = 1, updated_at = now() WHERE false",
+        "UPDATE warehouse_pointer SET run_id = 'x' WHERE false",
+        "UPDATE claims SET run_id = 'x' WHERE false",
+    ),
+    Role.OPERATOR: (
+        "UPDATE warehouse_pointer SET run_id = 'x' WHERE false",
+        "UPDATE partition_status SET stale_since = NULL WHERE false",
+        "DELETE FROM demotions WHERE false",
+    ),
+    Role.RUNNER: ("DELETE FROM parkings WHERE false", "DELETE FROM terminal_marks WHERE false"),
+}
+
+
+class Logins:
+    """The URL of a login in each role of one database."""
+
+    def __init__(self, url: str) -> None:
+        self._url, self.prefix = url, f"p_{sa.make_url(url).database}"[:20]
+
+    def url(self, role: Role) -> str:
+        login = f"{self.prefix}_{role}_login"
+        return sa.make_url(self._url).set(username=login).render_as_string(hide_password=False)
+
+    def command_line(self, home: Path, role: Role) -> CommandLine:
+        return CommandLine(home=home, more={"ADS_PIPELINE_DATABASE_URL": self.url(role)})
+
+
+@pytest.fixture
+def logins(postgres_url: str, tmp_path: Path) -> Iterator[Logins]:
+    """The roles, applied to a ledger by the administrator, with one login each."""
+    made = Logins(postgres_url)
+    administrator = CommandLine(home=tmp_path / "home", more={"ADS_PIPELINE_DATABASE_URL": postgres_url})
+    for _again in range(2):
+        done = administrator.run("ledger", "roles", "--apply", "--prefix", made.prefix)
+        assert (done.code, done.err) == (0, "")
+    execute(postgres_url, *(f"CREATE ROLE {made.prefix}_{r}_login LOGIN IN ROLE {made.prefix}_{r}" for r in Role))
+    yield made
+    names = ", ".join(f"{made.prefix}_{role}, {made.prefix}_{role}_login" for role in Role)
+    execute(
+        postgres_url, f"REASSIGN OWNED BY {names} TO CURRENT_USER", f"DROP OWNED BY {names}", f"DROP ROLE {names}"
+    )
+
+
+def execute(url: str, *statements: str) -> None:
+    engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        for statement in statements:
+            connection.exec_driver_sql(statement.replace("%", "%%"))
+    engine.dispose()
+
+
+def find_permitted(url: str, statements: Sequence[str]) -> list[str]:
+    """The statements that Postgres does not refuse for lack of a privilege. None is committed."""
+    permitted = []
+    with psycopg2.connect(sa.make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)) as raw:
+        for statement in statements:
+            with raw.cursor() as cursor:
+                try:
+                    cursor.execute(statement)
+                except psycopg2.errors.InsufficientPrivilege:
+                    pass
+                except psycopg2.Error:
+                    permitted.append(statement)
+                else:
+                    permitted.append(statement)
+                raw.rollback()
+    return permitted
+
+
+@pytest.mark.invariant("S12", "E6")
+@pytest.mark.parametrize("role", [role for role in Role if role is not Role.OWNER])
+def test_forbidden_statements_are_refused(logins: Logins, role: Role) -> None:
+    """Each role inserts only into its own tables; logs, the schema and triggers are the owner's alone."""
+    url = logins.url(role)
+    inserts = {table: f"INSERT INTO {table} SELECT * FROM {table} WHERE false" for table in TABLES}
+    permitted = find_permitted(url, list(inserts.values()))
+    assert permitted == [inserts[table] for table in TABLES if table in INSERTABLE[role]]
+    assert find_permitted(url, [*FORBIDDEN_TO_ALL, *FORBIDDEN[role]]) == []
+    assert len(find_permitted(url, [f"SELECT * FROM {table}" for table in TABLES])) == len(TABLES)
+
+
+@pytest.mark.invariant("S12")
+def test_reader_reads_and_cannot_write(logins: Logins, tmp_path: Path, postgres_url: str) -> None:
+    """Commands that only read work; a control action is refused and changes nothing."""
+    fill_ledger(CommandLine(home=tmp_path / "home", more={"ADS_PIPELINE_DATABASE_URL": postgres_url}))
+    reader = logins.command_line(tmp_path / "home", Role.READER)
+    for command in (
+        *(("state", "inspect"), ("state", "why", str(FAILED[0])), ("state", "due"), ("audit", "actions")),
+        *(("events", "runs"), ("ledger", "digest"), ("raw", "list"), ("doctor", "--quick", "--json")),
+    ):
+        done = reader.run(*command)
+        assert done.code == 0, (command, done.err, done.out)
+    refused = reader.run("state", "withdraw", str(SUCCESSFUL[0]), *REASON)
+    assert "permission denied" in refused.err
+    with LedgerReader.opened(postgres_url) as ledger:
+        assert ledger.states.get(SUCCESSFUL[0]).status is Status.SUCCESS
+
+
+@pytest.mark.invariant("S12")
+def test_extractor_reports_failed_fetches_and_records_no_verdict(logins: Logins, postgres_url: str) -> None:
+    """A report schedules a retry; registration, verdicts and publication are refused."""
+    failures = [
+        FailedFetch(key=key(), error_class="quota_exhausted", error_message="quota"),
+        FailedFetch(key=key("8"), error_class="permission_denied", error_message="no access"),
+    ]
+    today = date(2026, 2, 2) + timedelta(days=1)
+    with Ledger.opened(logins.url(Role.EXTRACTOR)) as ledger:
+        assert ledger.actions.record_failed_fetches(failures, RetryPolicy(), today=today)
+        assert ledger.actions.record_failed_fetches(failures[:1], RetryPolicy(), today=today)
+        with pytest.raises(LedgerRefused, match="permission denied"):
+            registered_runs(ledger, key(), "r1")
+    with Ledger.opened(postgres_url) as owner:
+        registered = registered_runs(owner, key(), "r1")
+    with (
+        Ledger.opened(logins.url(Role.EXTRACTOR)) as ledger,
+        pytest.raises(LedgerRefused, match="permission denied"),
+    ):
+        ledger.verdicts.record([acceptance(registered[0])])
+
+
+@pytest.mark.invariant("S12")
+def test_operator_executes_control_actions_and_no_verdict(logins: Logins, tmp_path: Path, postgres_url: str) -> None:
+    """Every control action works under the operator's role."""
+    home = tmp_path / "home"
+    fill_ledger(CommandLine(home=home, more={"ADS_PIPELINE_DATABASE_URL": postgres_url}))
+    operator = logins.command_line(home, Role.OPERATOR)
+    for command in (
+        ("retry", str(FAILED[0])),
+        ("retry", "--all", "--clear-terminal", "--yes"),
+        ("mark-terminal", str(FAILED[1]), "--force"),
+        ("clear-terminal", "--all"),
+        ("enqueue", "120/ad_group_daily/2026-03-03"),
+        ("reprocess", str(SUCCESSFUL[0])),
+        ("withdraw", str(SUCCESSFUL[1])),
+        ("park", "--customer", "103"),
+        ("release", "--customer", "103"),
+    ):
+        done = operator.run("state", *command, *REASON)
+        assert "permission denied" not in done.err, (command, done.err)
+        assert done.code in {0, 1, 2, 64}, (command, done.err)
+    for command in (("doctor", "--json"), ("events", "follow", "--once"), ("state", "publish")):
+        done = operator.run(*command)
+        assert "permission denied" not in done.out + done.err
+    with LedgerReader.opened(postgres_url) as ledger:
+        assert ledger.states.get(FAILED[0]).status is Status.PENDING
+        assert ledger.states.get(SUCCESSFUL[1]).status is Status.PENDING
+    with Ledger.opened(logins.url(Role.OPERATOR)) as writer, pytest.raises(LedgerRefused, match="permission denied"):
+        registered_runs(writer, key(), "r1")
+
+
+def test_runner_judges_loads_and_closes_runs(logins: Logins, tmp_path: Path, spark: SparkSession) -> None:
+    """A Dagster run, all sensors and a reconciliation work under the runner's role, a demotion included."""
+    with open_location(tmp_path / "home", spark, postgres_url=logins.url(Role.RUNNER)) as location:
+        good, bad = pipeline_builders.key(1), pipeline_builders.key(2)
+        location.add_customers(1, 2)
+        pipeline_builders.seal_run(location.deployment, good)
+        pipeline_builders.seal_invalid_run(location.deployment, bad)
+        location.run([good, bad])
+        for sensor in ("raw_arrivals", "states_to_load", "run_completion"):
+            tick(location, sensor)
+        with Ledger.opened(logins.url(Role.RUNNER)) as ledger:
+            assert ledger.actions.schedule_failures(RetryPolicy(), today=bad.logical_date) == 1
+        states = location.deployment.ledger.states
+        assert [states.get(each).status for each in (good, bad)] == [Status.SUCCESS, Status.FAILED]
+        assert pipeline_builders.visible_runs(location.deployment) == {good: "r1"}
+        pipeline_builders.seal_run(location.deployment, good, "r2")
+        assert location.run([good], [RAW, WAREHOUSE]).success
+        assert pipeline_builders.visible_runs(location.deployment) == {good: "r2"}
+        location.deployment.reconciliation.repair(source="google_ads", query_name=pipeline_builders.QUERY)
+        assert location.deployment.differences() == []
+
+
+def test_dagster_keeps_its_records_under_the_runner(
+    logins: Logins, tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner creates Dagster's tables; then the runner, who may create nothing, uses them."""
+    checkout = tmp_path / "checkout"
+    checkout.mkdir()
+    shutil.copy(CHECKOUT / "dagster.yaml", checkout)
+    monkeypatch.setenv("ADS_PIPELINE_HOME", str(tmp_path / "home"))
+    for url in (postgres_url, logins.url(Role.RUNNER)):
+        monkeypatch.setenv("ADS_PIPELINE_DATABASE_URL", url)
+        with dg.DagsterInstance.from_config(str(checkout)) as instance:
+            assert dg.materialize([three], instance=instance).success
+            assert instance.get_latest_materialization_event(dg.AssetKey("three")) is not None
+        execute(postgres_url, *role_statements(logins.prefix))
+
+
+@dg.asset
+def three() -> int:
+    return 3
+
+
+def test_owner_migrates(logins: Logins, tmp_path: Path) -> None:
+    """A login of the owner's role may alter the tables, although the administrator created them."""
+    owner = logins.command_line(tmp_path / "home", Role.OWNER)
+    assert owner.run("migrate").code == 0
+    statements = [f"ALTER TABLE {table} ADD COLUMN more INTEGER" for table in TABLES]
+    assert len(find_permitted(logins.url(Role.OWNER), statements)) == len(TABLES)
+
+
+def test_roles_are_printed_as_sql(postgres_url: str, tmp_path: Path) -> None:
+    """Without --apply nothing is changed; the output can be executed as it is."""
+    cli = CommandLine(home=tmp_path, more={"ADS_PIPELINE_DATABASE_URL": postgres_url})
+    printed = cli.run("ledger", "roles")
+    assert printed.code == 0
+    assert printed.lines == [f"{statement};" for statement in role_statements("ads_pipeline")]
+    assert "PASSWORD" not in printed.out
+    for prefix in ("", "A", "a-b", "a; DROP TABLE runs", "a" * 41):
+        assert cli.run("ledger", "roles", "--prefix", prefix).code == 64
+
+
+def test_sqlite_has_no_roles(tmp_path: Path) -> None:
+    """The message says so, and names the setting of a database that has roles."""
+    refused = CommandLine(home=tmp_path).run("ledger", "roles")
+    assert (refused.code, refused.out) == (64, "")
+    assert "SQLite has no roles" in refused.err
+    assert "ADS_PIPELINE_DATABASE_URL" in refused.err
