@@ -1,50 +1,7 @@
-"""The tree of the package's exceptions. Callers may retry the ones marked "transient".
+"""The exceptions of the package. Callers may retry the ones with `is_transient`.
 
-Any other exception that leaves the package is a defect. Each module translates its library's exceptions into this
-tree and defines no exception classes of its own.
-
-    AdsPipelineError
-    ├── BadName                 a part of a partition's name breaks its rule
-    ├── BadSettings             the environment or the query file is wrong; lists every mistake
-    ├── BadCommand              the arguments or the SQL of a command are wrong
-    ├── BadJson                 a text is not one strict JSON object
-    ├── BadEvent                a field of a run event breaks its rule
-    ├── RawError                about one run's directory
-    │   ├── BadRow              a row cannot be written as strict JSON
-    │   ├── UnsafePath          a symbolic link or a file stands where a directory is expected
-    │   ├── RunExists           the run_id is taken; runs are never replaced
-    │   ├── RunNotSealed        the run has no seal, or does not exist
-    │   ├── RunDamaged          the run's files do not match its seal
-    │   └── RawUnavailable      the file system failed                                (transient)
-    ├── ContractMissing         no contract is declared for a query and schema version
-    ├── JudgingFailed           the cluster or the disk failed, so there is no verdict    (transient)
-    ├── WarehouseError          about one table
-    │   ├── SchemaConflict      a column would change its type
-    │   ├── StagingDamaged      staged files do not hold the expected rows
-    │   ├── TableContended      other loaders kept committing first                   (transient)
-    │   └── WarehouseUnavailable  the table's storage or the cluster failed             (transient)
-    ├── StatusFileUnavailable   partition_status.parquet cannot be written            (transient)
-    └── LedgerError             about the ledger
-        ├── PartitionRefused    a write to one partition was refused
-        │   ├── IllegalTransition   the transition table does not allow the action
-        │   ├── VerdictConflict     a run has two different verdicts under one validation_id
-        │   ├── StateChanged        the partition changed between the preview and the action
-        │   ├── MarkedTerminal      the partition to requeue is marked as terminal
-        │   ├── UnknownRun          a verdict or a pointer names a run that is not registered
-        │   ├── UnsoundAcceptance   the seal contradicts the acceptance
-        │   └── LogContradicted     the logs of the partition contradict the rules
-        ├── VerdictsRefused     some of many verdicts were refused; the others are recorded
-        ├── RunChanged          a registered run has another seal now
-        ├── LeaseLost           a run writes to a partition that it no longer holds
-        ├── ActionIdReused      an action id is used for a second action
-        ├── EventsNotFound      a run has no events, or they were retired
-        ├── RunClosed           the run's events were retired, or the event has another plan
-        ├── RunOpen             events of a run that has not ended cannot be retired
-        ├── TargetNotEmpty      the target database of a copy of the ledger has rows
-        ├── CopyDiffers         a copied table does not have the digest of its source
-        ├── LedgerRefused       a constraint of the database stopped a write: a defect
-        ├── LedgerOutdated      the schema is not the one that this release writes
-        └── LedgerUnavailable   the database is busy or unreachable                   (transient)
+Any other exception that leaves the package is a defect. Each module translates its library's exceptions into these
+and defines no exception classes of its own.
 """
 
 import copyreg

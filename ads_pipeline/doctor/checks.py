@@ -29,6 +29,7 @@ HOUR: Final = timedelta(hours=1)
 DAY: Final = timedelta(days=1)
 LANDING_PATTERN: Final = f"*/customer_id=*/query_name=*/logical_date=*/{TEMPORARY}*"
 _FOLDERS: Final = ("raw", "warehouse")
+_PRIVATE: Final = (*_FOLDERS, "dagster", "ledger.db", "partition_status.parquet")
 _DELETE_CUSTOMER: Final = (
     "delete it on the page of any asset, by 'Delete partitions' in the menu beside 'Materialize'"
 )
@@ -36,7 +37,7 @@ _RESTORE: Final = "restore its files, or seal a new run of the partition"
 
 
 def check_home(deployment: Deployment) -> Iterator[Finding]:
-    """Check that the directories are writable by this user only and that the disk has free space."""
+    """Check that this user can use the directories, that nobody else can, and that the disk has free space."""
     top = deployment.settings.home
     if not top.is_dir():
         yield make_error(top, "it is not a directory", "create it, or correct ADS_PIPELINE_HOME")
@@ -49,10 +50,21 @@ def check_home(deployment: Deployment) -> Iterator[Finding]:
             yield make_error(folder, "this user cannot read and write it", f"chmod u+rwx {_quote_path(folder)}")
         if folder.stat().st_mode & stat.S_IWOTH:
             yield make_warning(folder, "every local user can write to it", f"chmod o-w {_quote_path(folder)}")
+    yield from _find_readable_by_all(top, access_by_umask=deployment.settings.access_by_umask)
     free = shutil.disk_usage(top).free
     if free < deployment.min_free_bytes:
         step = "free disk space; the schedule maintenance deletes unneeded files"
         yield make_error(top, f"only {free / (1 << 20):,.0f} MiB of disk space are free", step)
+
+
+def _find_readable_by_all(top: Path, *, access_by_umask: bool) -> Iterator[Finding]:
+    """Files that every local user can read, as earlier releases and users created them."""
+    if access_by_umask or not top.stat().st_mode & stat.S_IXOTH:
+        return
+    for path in (top / name for name in _PRIVATE):
+        if path.exists() and path.stat().st_mode & stat.S_IROTH:
+            step = f"chmod -R o-rwx {_quote_path(path)}, or set ADS_PIPELINE_FILE_ACCESS=umask"
+            yield make_warning(path, "every local user can read it", step)
 
 
 def check_clocks(deployment: Deployment) -> Iterator[Finding]:

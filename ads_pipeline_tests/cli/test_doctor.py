@@ -436,6 +436,20 @@ def test_unsafe_home_directories_are_reported(healthy_cli: CommandLine) -> None:
     assert (findings["home"]["severity"], findings["home"]["problem"]) == ("error", "it is not a directory")
 
 
+def test_files_that_all_can_read_are_reported(healthy_cli: CommandLine) -> None:
+    """An open directory in an open home is a finding, unless the setting leaves access to the umask."""
+    raw = healthy_cli.home / "raw"
+    raw.chmod(0o755)
+    healthy_cli.home.chmod(0o700)
+    assert find_problems(healthy_cli) == []
+    healthy_cli.home.chmod(0o755)
+    finding = find_only_problem(healthy_cli)
+    assert (finding["severity"], finding["location"]) == ("warning", str(raw))
+    assert finding["next"] == f"chmod -R o-rwx {raw}, or set ADS_PIPELINE_FILE_ACCESS=umask"
+    by_umask = CommandLine(home=healthy_cli.home, more={"ADS_PIPELINE_FILE_ACCESS": "umask"})
+    assert find_problems(by_umask) == []
+
+
 def test_invalid_settings_are_findings(tmp_path: Path) -> None:
     """Every mistake is a finding, and all other checks fail."""
     result = CommandLine(home=tmp_path, more={"ADS_PIPELINE_HOM": "x", "ADS_PIPELINE_QUERIES": "/nowhere"}).run(
