@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Iterator, Sequence
-from datetime import date, timedelta
 from pathlib import Path
 
 import dagster as dg
@@ -173,10 +172,9 @@ def test_extractor_reports_failed_fetches_and_records_no_verdict(logins: Logins,
         FailedFetch(key=key(), error_class="quota_exhausted", error_message="quota"),
         FailedFetch(key=key("8"), error_class="permission_denied", error_message="no access"),
     ]
-    today = date(2026, 2, 2) + timedelta(days=1)
     with Ledger.opened(logins.url(Role.EXTRACTOR)) as ledger:
-        assert ledger.actions.record_failed_fetches(failures, RetryPolicy(), today=today)
-        assert ledger.actions.record_failed_fetches(failures[:1], RetryPolicy(), today=today)
+        assert ledger.failed_fetches.record(failures, RetryPolicy())
+        ledger.failed_fetches.record(failures[:1], RetryPolicy())
         with pytest.raises(LedgerRefused, match="permission denied"):
             registered_runs(ledger, key(), "r1")
     with Ledger.opened(postgres_url) as owner:
