@@ -72,7 +72,7 @@ def test_every_error_has_docstring_and_root() -> None:
     for name, kind in defined_errors().items():
         assert issubclass(kind, AdsPipelineError), name
         assert "__doc__" in vars(kind), name
-        assert str(kind.__doc__).endswith("."), name
+        assert str(kind.__doc__).rstrip().endswith("."), name
 
 
 @pytest.mark.invariant("X2")

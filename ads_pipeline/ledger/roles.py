@@ -42,6 +42,8 @@ _FAILED_FETCHES: Final = {
     "parkings": "INSERT",
     "retry_schedule": "INSERT, UPDATE, DELETE",
     "requests": "DELETE",
+    "finished_attempts": "INSERT",
+    "partition_status": "INSERT, UPDATE",
 }
 # Beyond SELECT on all tables, which every role has.
 RIGHTS: Final[Mapping[Role, Mapping[str, str]]] = {
@@ -57,8 +59,6 @@ RIGHTS: Final[Mapping[Role, Mapping[str, str]]] = {
         "warehouse_pointer": "INSERT, UPDATE",
         "load_records": "INSERT",
         "demotions": "INSERT, DELETE",
-        "partition_status": "INSERT, UPDATE",
-        "finished_attempts": "INSERT",
         "code_versions": "INSERT, UPDATE",
         "leases": "INSERT, UPDATE",
         "claims": "INSERT, UPDATE",
