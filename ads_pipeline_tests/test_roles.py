@@ -8,11 +8,10 @@ import dagster as dg
 import psycopg2
 import pytest
 import sqlalchemy as sa
-from pyspark.sql import SparkSession
 
 import ads_pipeline
 from ads_pipeline.domain.retry import RetryPolicy
-from ads_pipeline.domain.transitions import Status
+from ads_pipeline.domain.transitions import Action, Status
 from ads_pipeline.errors import LedgerRefused
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.ledger import Ledger
@@ -21,10 +20,15 @@ from ads_pipeline.ledger.roles import Role, role_statements
 from ads_pipeline.ledger.values import FailedFetch
 from ads_pipeline_tests.cli.actions.builders import FAILED, REASON, SUCCESSFUL, fill_ledger
 from ads_pipeline_tests.cli.running import CommandLine
-from ads_pipeline_tests.ledger.builders import acceptance, key, registered_runs
-from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, open_location
-from ads_pipeline_tests.orchestration.test_sensors import tick
-from ads_pipeline_tests.pipeline import builders as pipeline_builders
+from ads_pipeline_tests.ledger.builders import (
+    acceptance,
+    action_request,
+    key,
+    keys,
+    publish_runs,
+    registered_runs,
+    rejection,
+)
 
 CHECKOUT = Path(ads_pipeline.__file__).parent.parent
 TABLES = [table.name for table in database.METADATA.sorted_tables]
@@ -216,26 +220,20 @@ def test_operator_executes_control_actions_and_no_verdict(logins: Logins, tmp_pa
         registered_runs(writer, key(), "r1")
 
 
-def test_runner_judges_loads_and_closes_runs(logins: Logins, tmp_path: Path, spark: SparkSession) -> None:
-    """A Dagster run, all sensors and a reconciliation work under the runner's role, a demotion included."""
-    with open_location(tmp_path / "home", spark, postgres_url=logins.url(Role.RUNNER)) as location:
-        good, bad = pipeline_builders.key(1), pipeline_builders.key(2)
-        location.add_customers(1, 2)
-        pipeline_builders.seal_run(location.deployment, good)
-        pipeline_builders.seal_invalid_run(location.deployment, bad)
-        location.run([good, bad])
-        for sensor in ("raw_arrivals", "states_to_load", "run_completion"):
-            tick(location, sensor)
-        with Ledger.opened(logins.url(Role.RUNNER)) as ledger:
-            assert ledger.actions.schedule_failures(RetryPolicy(), today=bad.logical_date) == 1
-        states = location.deployment.ledger.states
-        assert [states.get(each).status for each in (good, bad)] == [Status.SUCCESS, Status.FAILED]
-        assert pipeline_builders.visible_runs(location.deployment) == {good: "r1"}
-        pipeline_builders.seal_run(location.deployment, good, "r2")
-        assert location.run([good], [RAW, WAREHOUSE]).success
-        assert pipeline_builders.visible_runs(location.deployment) == {good: "r2"}
-        location.deployment.reconciliation.repair(source="google_ads", query_name=pipeline_builders.QUERY)
-        assert location.deployment.differences() == []
+def test_runner_registers_judges_publishes_and_demotes(logins: Logins) -> None:
+    """The writes of a Dagster run and of its sensors work under the runner's role; a control action does not."""
+    first, second = keys(2)
+    with Ledger.opened(logins.url(Role.RUNNER)) as ledger:
+        (good,), (bad,) = registered_runs(ledger, first, "r1"), registered_runs(ledger, second, "r1")
+        ledger.verdicts.record([acceptance(good), rejection(bad)])
+        publish_runs(ledger, good)
+        ledger.actions.schedule_failures(RetryPolicy(), today=second.logical_date)
+        demotion = [rejection(good, validation_id="again")]
+        ledger.verdicts.begin_demotions(demotion)
+        ledger.verdicts.record(demotion)
+        assert [ledger.states.get(each).status for each in (first, second)] == [Status.FAILED, Status.FAILED]
+        with pytest.raises(LedgerRefused, match="permission denied"):
+            ledger.actions.execute(Action.REQUEUE, [second], action_request("x"))
 
 
 def test_dagster_keeps_its_records_under_the_runner(
