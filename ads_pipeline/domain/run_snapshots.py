@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final, Protocol
 
-from ads_pipeline.domain.run_events import RUN_TYPES, AppendResult, Event, LoggedEvent
+from ads_pipeline.domain.run_events import RUN_TYPES, STEP_TYPES, AppendResult, Event, LoggedEvent
 
 DEFAULT_PAGE_SIZE: Final = 1_000
 
@@ -56,6 +56,7 @@ RUN_TRANSITIONS: Final[Mapping[tuple[RunStatus, str], RunStatus]] = {
 
 # Step event -> status of the step. None: the event leaves the status as it is.
 STEP_STATUS_AFTER: Final[Mapping[str, StepStatus | None]] = {
+    **dict.fromkeys(STEP_TYPES),
     "StepStarted": StepStatus.RUNNING,
     "StepCompleted": StepStatus.SUCCEEDED,
     "StepFailed": StepStatus.FAILED,
@@ -67,13 +68,7 @@ STEP_STATUS_AFTER: Final[Mapping[str, StepStatus | None]] = {
     "DemotionBegun": StepStatus.FAILED,
     "PartitionLoaded": StepStatus.SUCCEEDED,
     "LoadFailed": StepStatus.FAILED,
-    "PartitionEnqueued": None,
-    "PartitionRequeued": None,
-    "ReprocessRequested": None,
-    "TerminalMarked": None,
-    "TerminalCleared": None,
     "FetchFailed": StepStatus.FAILED,
-    "PartitionWithdrawn": None,
 }
 
 

@@ -16,65 +16,31 @@ OPERATIONS: Final = ("append", "append_many", "fetch", "get_snapshot", "project_
 class Contract:
     """What producers, readers and stores of run events rely on."""
 
-    required: frozenset[str]  # fields of an event
-    optional: frozenset[str]  # fields of an event, and parameters of operations
+    required: frozenset[str]  # fields of an event, and parameters of operations
+    optional: frozenset[str]
     event_types: frozenset[str]
     key: str  # the idempotency key of one event
 
 
 RECORDED_VERSION: Final = "1.0"
+REQUIRED: Final = """
+    run_id event_type plan_version emitted_at append(event) append_many(events) fetch(run_id)
+    get_snapshot(run_id) project_snapshot(run_id)
+"""
+OPTIONAL: Final = """
+    step_id logical_attempt_id engine_attempt_id event_data event_id adapter_version engine_run_ref
+    caused_by_signal_id parent_event_id fetch(after_seq) fetch(limit)
+"""
+EVENT_TYPES: Final = """
+    RunStarted RunPaused RunResumed RunCompleted RunFailed RunCancelled SignalAccepted SignalRejected
+    StepStarted StepCompleted StepFailed StepCancelled StepSkipped RawSealed VerdictAccepted
+    VerdictRejected DemotionBegun PartitionLoaded LoadFailed PartitionEnqueued PartitionRequeued
+    PartitionWithdrawn ReprocessRequested TerminalMarked TerminalCleared FetchFailed
+"""
 RECORDED: Final = Contract(
-    required=frozenset({"run_id", "event_type", "plan_version", "emitted_at"}),
-    optional=frozenset(
-        [
-            "step_id",
-            "logical_attempt_id",
-            "engine_attempt_id",
-            "event_data",
-            "event_id",
-            "adapter_version",
-            "engine_run_ref",
-            "caused_by_signal_id",
-            "parent_event_id",
-            "append(event)",
-            "append_many(events)",
-            "fetch(run_id)",
-            "fetch(after_seq)",
-            "fetch(limit)",
-            "get_snapshot(run_id)",
-            "project_snapshot(run_id)",
-        ]
-    ),
-    event_types=frozenset(
-        [
-            "RunStarted",
-            "RunPaused",
-            "RunResumed",
-            "RunCompleted",
-            "RunFailed",
-            "RunCancelled",
-            "SignalAccepted",
-            "SignalRejected",
-            "StepStarted",
-            "StepCompleted",
-            "StepFailed",
-            "StepCancelled",
-            "StepSkipped",
-            "RawSealed",
-            "VerdictAccepted",
-            "VerdictRejected",
-            "DemotionBegun",
-            "PartitionLoaded",
-            "LoadFailed",
-            "PartitionEnqueued",
-            "PartitionRequeued",
-            "PartitionWithdrawn",
-            "ReprocessRequested",
-            "TerminalMarked",
-            "TerminalCleared",
-            "FetchFailed",
-        ]
-    ),
+    required=frozenset(REQUIRED.split()),
+    optional=frozenset(OPTIONAL.split()),
+    event_types=frozenset(EVENT_TYPES.split()),
     key="8c133f8c31cbc72eea79df01f48e576699e7aa3a63d69c266a287c9ad436512f",
 )
 
@@ -83,15 +49,14 @@ def read_contract() -> Contract:
     """The contract as the code has it now."""
     given = [each for each in fields(Event) if each.init]
     required = {each.name for each in given if each.default is MISSING and each.default_factory is MISSING}
-    parameters = {
-        f"{name}({parameter})"
-        for name in OPERATIONS
-        for parameter in inspect.signature(getattr(RunEventStore, name)).parameters
-        if parameter != "self"
-    }
+    optional = {each.name for each in given} - required
+    for name in OPERATIONS:
+        _, *parameters = inspect.signature(getattr(RunEventStore, name)).parameters.values()
+        for each in parameters:
+            (required if each.default is each.empty else optional).add(f"{name}({each.name})")
     return Contract(
         required=frozenset(required),
-        optional=frozenset({each.name for each in given} - required | parameters),
+        optional=frozenset(optional),
         event_types=frozenset(RUN_TYPES | REPEATABLE | STEP_TYPES),
         key=idempotency_key(
             run_id="r", step_id=None, logical_attempt_id=1, event_type="RunStarted", plan_version="p"
