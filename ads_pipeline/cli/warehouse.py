@@ -1,11 +1,11 @@
-"""The `warehouse` commands: run SELECT statements over the readable rows, and list missing days.
+"""The `warehouse` commands: run SELECT statements over the readable rows, and list loads and missing days.
 
 DuckDB and Spark's client are imported by the functions that need them, for a fast start of the other commands.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime, timedelta
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -14,8 +14,9 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from ads_pipeline.cli.options import DATE_FORMAT, AsJson, Filters, command
+from ads_pipeline.cli.options import DATE_FORMAT, AsJson, Filters, Page, command
 from ads_pipeline.cli.output import (
+    PARTITION_COLUMNS,
     Column,
     OutputConsole,
     cell,
@@ -24,10 +25,12 @@ from ads_pipeline.cli.output import (
     table_of,
     write_csv,
     write_json,
+    write_list,
     write_results,
     write_rows,
 )
 from ads_pipeline.cli.parsing import make_readers, open_ledger, parse_customers, parse_queries
+from ads_pipeline.domain.partition import PartitionKey, Run, parse_key
 from ads_pipeline.errors import BadCommand, WarehouseUnavailable
 from ads_pipeline.pipeline.gaps import Gap
 from ads_pipeline.quoting import printable
@@ -44,9 +47,23 @@ GAP_COLUMNS: Final = (
     Column("gaps", "gaps"),
     Column("because", "because", wrap=True),
 )
+LOAD_COLUMNS: Final = (
+    *PARTITION_COLUMNS,
+    Column("loaded", "loaded_at"),
+    Column("rows", "record_count"),
+    Column("shown", lambda row: "yes" if row["is_shown"] else "no"),
+    Column("schema", "schema_version", from_width=100),
+    Column("version", "table_version", from_width=120),
+    Column("run", "run_id", from_width=100),
+)
+LOAD_FIELDS: Final = (
+    *(each.name for each in fields(PartitionKey)),
+    *("run_id", "schema_version", "record_count", "table_version", "loaded_at", "is_shown"),
+)
+AsCsv = Annotated[bool, typer.Option("--csv", help="Write CSV with a header line.")]
 FirstDay = Annotated[str | None, typer.Option(metavar=DATE_FORMAT, help="First expected logical date.")]
 LastDay = Annotated[str | None, typer.Option(metavar=DATE_FORMAT, help="Last expected logical date.")]
-warehouse: Final = typer.Typer(no_args_is_help=True, help="Query the warehouse, and list missing days.")
+warehouse: Final = typer.Typer(no_args_is_help=True, help="Query the warehouse, and list loads and missing days.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,15 +83,14 @@ def query(
         int | None, typer.Option(metavar="N", min=1, help="Show at most N rows. Default for a table: 100.")
     ] = None,
     as_json: AsJson = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Write CSV with a header line.")] = False,
+    as_csv: AsCsv = False,
 ) -> None:
     """Run a SELECT over the rows that are safe to read.
 
     Each loaded query is a view with the query's name. The view "<query>_current" leaves out partitions that have a
     newer accepted run which is not loaded yet.
     """
-    if as_json and as_csv:
-        raise BadCommand("--json and --csv cannot be combined: choose one")
+    _check_one_format(as_json, as_csv)
     with open_ledger(settings) as ledger:
         connection = make_readers(settings, ledger).connect(sorted(settings.google_apis.queries))
     with connection, _translated(connection):
@@ -87,6 +103,29 @@ def query(
             write_csv(names, _rows(connection, limit))
         else:
             _write_limited(connection, names, DEFAULT_LIMIT if limit is None else limit)
+
+
+@command(warehouse, "loads")
+def loads(
+    settings: Settings, filters: Filters, page: Page, *, as_json: AsJson = False, as_csv: AsCsv = False
+) -> None:
+    """List when runs were first loaded, with their schema version, row count and table version.
+
+    The column "shown" says whether readers see the run now. A later load of the same run adds no record.
+    """
+    _check_one_format(as_json, as_csv)
+    selection = filters.select(settings)
+    start = None if page.after is None else _parse_run(page.after)
+    with open_ledger(settings) as ledger:
+        found = ledger.publications.page_of_loads(selection, after=start, limit=page.limit + 1)
+    shown, more = page.cut(found, lambda each: each.run)
+    rows = [fields_of(each) for each in shown]
+    notes = [filters.count(len(shown), "load"), *more]
+    if as_csv:
+        write_csv(LOAD_FIELDS, ([row[name] for name in LOAD_FIELDS] for row in rows))
+        write_results((), (), notes, as_json=True)  # the notes go to standard error
+    else:
+        write_list(rows, LOAD_COLUMNS, notes, as_json=as_json)
 
 
 @command(warehouse, "gaps")
@@ -147,6 +186,17 @@ def _write_limited(connection: "duckdb.DuckDBPyConnection", names: Sequence[str]
 
 def _json_value(value: object) -> object:
     return str(value) if isinstance(value, datetime) else value  # as the CSV has it
+
+
+def _check_one_format(as_json: bool, as_csv: bool) -> None:
+    if as_json and as_csv:
+        raise BadCommand("--json and --csv cannot be combined: choose one")
+
+
+def _parse_run(text: str) -> Run:
+    """The inverse of `str(run)`."""
+    key, _, run_id = text.rpartition("/")
+    return Run(key=parse_key(key), run_id=run_id)
 
 
 def _check_unique_names(names: Sequence[str]) -> None:

@@ -190,6 +190,8 @@ def decode_publication_status(row: sa.Row[Any]) -> PublicationStatus:
         state=state,
         pointer=_decode_joined_pointer(row, state.key),
         demotion_pending=bool(row.demotion_pending),
+        is_publishable=bool(row.is_publishable),
+        points_at_current=bool(row.points_at_current),
         has_unjudged_run=bool(row.has_unjudged_run),
     )
 

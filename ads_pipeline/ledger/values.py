@@ -89,6 +89,18 @@ class Pointer:
     changed_at: datetime
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRecord:
+    """The first load of a run. `is_shown`: readers see this run now, because the published pointer names it."""
+
+    run: Run
+    schema_version: str
+    record_count: int
+    table_version: int
+    loaded_at: datetime
+    is_shown: bool
+
+
 class VisibleRun(NamedTuple):
     """A run that readers may see. `is_current`: no newer run is accepted. A tuple, because there may be millions."""
 
@@ -107,9 +119,10 @@ class VisibleRuns:
 
 
 class ExpectedContent(NamedTuple):
-    """The run that the Delta table should hold for a partition, and whether the pointer is at it.
+    """What the Delta table should hold of a partition: the current run if `is_publishable`, else nothing.
 
-    A tuple, because there may be millions. `PublicationStatus` has the details of one partition.
+    `points_at_current`: the published pointer has the run, schema version and record count of the state. A tuple,
+    because there may be millions.
     """
 
     customer_id: str
@@ -117,35 +130,30 @@ class ExpectedContent(NamedTuple):
     run_id: str | None
     schema_version: str | None
     record_count: int | None
+    status: str
     is_publishable: bool
-    points_at_current: bool | None
+    points_at_current: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicationStatus:
     """The state of a partition and its pointer.
 
-    `demotion_pending`: a demotion of the current run has begun and is not recorded yet. `has_unjudged_run`: a
-    registered run has no verdict.
+    `demotion_pending`: a demotion of the current run has begun and is not recorded yet. `is_publishable` and
+    `points_at_current` are those of ExpectedContent. `has_unjudged_run`: a registered run has no verdict.
     """
 
     state: PartitionState
     pointer: Pointer | None
     demotion_pending: bool
+    is_publishable: bool
+    points_at_current: bool
     has_unjudged_run: bool
-
-    @property
-    def is_publishable(self) -> bool:
-        return self.state.status is Status.SUCCESS and not self.demotion_pending
 
     @property
     def is_published(self) -> bool:
         """Whether readers see any run of the partition."""
         return self.pointer is not None and self.pointer.is_published
-
-    @property
-    def points_at_current(self) -> bool:
-        return self.is_published and self.pointer is not None and self.pointer.run.run_id == self.state.current_run_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -134,7 +134,7 @@ class Loader:
         )
         if pointers.superseded:  # they lost their authority between the commit and the pointer
             self.remove_hidden_rows(run.key for run in pointers.superseded)
-        superseded = (*written.outdated, *pointers.superseded)
+        superseded = (*written.superseded, *pointers.superseded)
         return LoadResult(published=tuple(pointers.published), superseded=superseded, unreadable=unreadable)
 
 

@@ -3,23 +3,21 @@
 A second pass finds nothing, except accepted runs whose raw data is gone: those cannot be repaired.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from enum import IntEnum
-from typing import Final
 
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.domain.transitions import Verdict
+from ads_pipeline.domain.transitions import Status, Verdict
 from ads_pipeline.ledger.state.publications import Publications
-from ads_pipeline.ledger.values import ExpectedContent, PublicationStatus
+from ads_pipeline.ledger.values import ExpectedContent
 from ads_pipeline.pipeline.loading import LoadResult
 from ads_pipeline.pipeline.pipeline import Pipeline
 from ads_pipeline.warehouse.publication import Warehouse
 from ads_pipeline.warehouse.values import HeldPartition
 
 ClaimPartitions = Callable[[Collection[PartitionKey]], Collection[PartitionKey]]
-PARTITIONS_PER_QUERY: Final = 10_000
 
 
 class RepairKind(IntEnum):
@@ -28,7 +26,7 @@ class RepairKind(IntEnum):
     DEMOTE = 1  # finish an interrupted demotion: remove the rows, record the verdict
     REMOVE = 2  # the table holds rows that readers may not see
     LOAD = 3  # the table does not hold the current run of a success
-    POINT = 4  # the table holds it, but the pointer does not name it
+    POINT = 4  # the table holds it, but the pointer does not name it, or with another schema version or row count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -51,96 +49,87 @@ class ReconcileResult:
     loading: LoadResult
 
 
-def plan_repairs(
-    publications: Iterable[PublicationStatus],
-    held: Mapping[PartitionKey, HeldPartition],
-    *,
-    demotions: Iterable[Verdict],
-    readable: Collection[Run],
-) -> list[Repair]:
-    """Compare publications with the partitions that the table holds. This is a pure function.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A partition whose held rows or pointer are not the expected ones. `expected` is None if it is not recorded."""
 
-    `readable` lists the held runs, other than current ones, that readers may see.
+    key: PartitionKey
+    expected: ExpectedContent | None
+    held: HeldPartition | None
+
+    @property
+    def other_run(self) -> Run | None:
+        """The held run, if it is not the expected one."""
+        if (
+            self.held is None
+            or self.held.run_id is None
+            or self.held.run_id == (self.expected and self.expected.run_id)
+        ):
+            return None
+        return Run(key=self.key, run_id=self.held.run_id)
+
+
+def find_differences(
+    source: str, query_name: str, expected: Iterable[ExpectedContent], held: Mapping[PartitionKey, HeldPartition]
+) -> list[Difference]:
+    """Compare what the table should hold with what it holds. Few of a million partitions differ."""
+    keys = {(key.customer_id, key.logical_date): key for key in held}
+    differences = []
+    for each in expected:
+        key = keys.pop((each.customer_id, each.logical_date), None)
+        found = None if key is None else held[key]
+        if not _matches(each, found):
+            partition = key or PartitionKey(
+                source=source, customer_id=each.customer_id, query_name=query_name, logical_date=each.logical_date
+            )
+            differences.append(Difference(key=partition, expected=each, held=found))
+    unknown = (Difference(key=key, expected=None, held=held[key]) for key in keys.values())
+    return [*differences, *unknown]
+
+
+def plan_repairs(
+    differences: Iterable[Difference], *, demotions: Iterable[Verdict], readable: Collection[Run]
+) -> list[Repair]:
+    """Decide the repairs, in their order. `readable` lists the other held runs that readers may see.
+
+    This is a pure function.
     """
     repairs = [
-        Repair(
-            kind=RepairKind.DEMOTE,
-            key=verdict.run.key,
-            reason=f"the demotion of {verdict.run.run_id} is not finished",
-        )
-        for verdict in demotions
+        Repair(kind=RepairKind.DEMOTE, key=each.run.key, reason=f"the demotion of {each.run.run_id} is not finished")
+        for each in demotions
     ]
-    known: set[PartitionKey] = set()
-    for publication in publications:
-        known.add(publication.state.key)
-        repairs += _compare(publication, held.get(publication.state.key), readable)
-    repairs += [_remove(key, each, "the ledger does not know it") for key, each in held.items() if key not in known]
+    for difference in differences:
+        repairs += _plan(difference, readable)
     return sorted(repairs)
 
 
-def _compare(publication: PublicationStatus, held: HeldPartition | None, readable: Collection[Run]) -> list[Repair]:
-    state = publication.state
-    key, repairs = state.key, list[Repair]()
-    if not publication.is_publishable:
-        if held is not None and not publication.demotion_pending:
-            repairs.append(_remove(key, held, f"the partition is {state.status}"))
-        return repairs
-    expected = (state.current_run_id, state.schema_version, state.record_count)
-    found = (held.run_id, held.schema_version, held.rows) if held else (state.current_run_id, state.schema_version, 0)
-    if found != expected:
-        if held and held.run_id != state.current_run_id and not _is_readable(key, held, readable):
-            repairs.append(_remove(key, held, "that run is not accepted"))
-        why = f"the table holds {held.run_id or 'rows of several runs'}" if held else "the table holds nothing"
-        repairs.append(Repair(kind=RepairKind.LOAD, key=key, reason=f"{why}, current is {state.current_run_id}"))
-    elif not publication.points_at_current:
-        repairs.append(
-            Repair(
-                kind=RepairKind.POINT,
-                key=key,
-                reason=f"{state.current_run_id} is loaded, but the pointer does not name it",
-            )
-        )
-    return repairs
-
-
-def _is_readable(key: PartitionKey, held: HeldPartition, readable: Collection[Run]) -> bool:
-    return held.run_id is not None and Run(key=key, run_id=held.run_id) in readable
-
-
-def _remove(key: PartitionKey, held: HeldPartition, why: str) -> Repair:
-    return Repair(
-        kind=RepairKind.REMOVE, key=key, reason=f"the table holds {held.run_id or 'rows of several runs'}: {why}"
-    )
-
-
-def _find_candidates(
-    source: str, query_name: str, expected: Iterable[ExpectedContent], held: Mapping[PartitionKey, HeldPartition]
-) -> list[PartitionKey]:
-    """Find partitions that may need repair. Few of a million do, and only those are read in full."""
-    unmatched = {(key.customer_id, key.logical_date): key for key in held}
-    candidates = []
-    for each in expected:
-        key = unmatched.pop((each.customer_id, each.logical_date), None)
-        if not _matches(each, None if key is None else held[key]):
-            candidates.append(
-                key
-                or PartitionKey(
-                    source=source,
-                    customer_id=each.customer_id,
-                    query_name=query_name,
-                    logical_date=each.logical_date,
-                )
-            )
-    return [*candidates, *unmatched.values()]
-
-
-def _matches(content: ExpectedContent, held: HeldPartition | None) -> bool:
-    """Whether the table and the pointer agree with the expected content."""
-    if not content.is_publishable:
+def _matches(expected: ExpectedContent, held: HeldPartition | None) -> bool:
+    if not expected.is_publishable:
         return held is None
-    expected = (content.run_id, content.schema_version, content.record_count)
-    found = (held.run_id, held.schema_version, held.rows) if held else (content.run_id, content.schema_version, 0)
-    return found == expected and bool(content.points_at_current)
+    return expected.points_at_current and _holds_current(expected, held)
+
+
+def _holds_current(expected: ExpectedContent, held: HeldPartition | None) -> bool:
+    """Whether the table holds the current run. A run without rows is held if the partition has no rows."""
+    if held is None:
+        return expected.record_count == 0
+    return (held.run_id, held.schema_version, held.rows) == expected[2:5]
+
+
+def _plan(difference: Difference, readable: Collection[Run]) -> Iterator[Repair]:
+    key, expected, held = difference.key, difference.expected, difference.held
+    holds = "the table holds " + ("nothing" if held is None else held.run_id or "rows of several runs")
+    if expected is None:
+        yield Repair(kind=RepairKind.REMOVE, key=key, reason=f"{holds}: the ledger does not know it")
+    elif not expected.is_publishable:
+        if expected.status != Status.SUCCESS:  # a success without authority is being demoted
+            yield Repair(kind=RepairKind.REMOVE, key=key, reason=f"{holds}: the partition is {expected.status}")
+    elif _holds_current(expected, held):
+        yield Repair(kind=RepairKind.POINT, key=key, reason=f"{expected.run_id} is loaded, but the pointer differs")
+    else:
+        if held and held.run_id != expected.run_id and difference.other_run not in readable:
+            yield Repair(kind=RepairKind.REMOVE, key=key, reason=f"{holds}: that run is not accepted")
+        yield Repair(kind=RepairKind.LOAD, key=key, reason=f"{holds}, current is {expected.run_id}")
 
 
 class ReconcilePlanner:
@@ -160,22 +149,10 @@ class ReconcilePlanner:
         expected = self._publications.expected_contents(
             source=source, query_name=query_name, since=since, until=until
         )
-        candidates = _find_candidates(source, query_name, expected, held)
-        publications = [
-            publication
-            for first in range(0, len(candidates), PARTITIONS_PER_QUERY)
-            for publication in self._publications.get_many(candidates[first : first + PARTITIONS_PER_QUERY])
-        ]
-        current = {publication.state.key: publication.state.current_run_id for publication in publications}
-        found = {key: held[key] for key in candidates if key in held}
-        others = [
-            Run(key=key, run_id=each.run_id)
-            for key, each in found.items()
-            if each.run_id is not None and current.get(key) != each.run_id
-        ]
+        differences = find_differences(source, query_name, expected, held)
+        others = [difference.other_run for difference in differences if difference.other_run]
         return plan_repairs(
-            publications,
-            found,
+            differences,
             demotions=self._open_demotions(source, query_name, since, until),
             readable=self._publications.readable_runs(others),
         )

@@ -127,16 +127,16 @@ def _replace(
     is_publishable: RunFilter,
 ) -> TableLoadResult:
     """Stage on the newest version, check the runs, and commit. Repeat all of it when another commit came first."""
-    outdated: list[Run] = []
+    superseded: list[Run] = []
     for attempt in range(MAX_COMMIT_ATTEMPTS):
         snapshot = _open_with_columns(table, columns)
         if snapshot is None:
             _pause(attempt)
             continue
-        loads = tuple(load for load in requested if load.run not in outdated)
+        loads = tuple(load for load in requested if load.run not in superseded)
         missing = _find_missing(snapshot, loads)
         if not missing:
-            return TableLoadResult(table_version=snapshot.version, loads=loads, outdated=tuple(outdated))
+            return TableLoadResult(table_version=snapshot.version, loads=loads, superseded=tuple(superseded))
         partitions = {load.partition for load in missing}
         staged = stage_files(
             spark,
@@ -149,9 +149,9 @@ def _replace(
         publishable = set(is_publishable([load.run for load in missing]))
         refused = [load.run for load in missing if load.run not in publishable]
         if refused:
-            outdated += refused
+            superseded += refused
         elif _commit(snapshot, staged):
-            return TableLoadResult(table_version=snapshot.version + 1, loads=loads, outdated=tuple(outdated))
+            return TableLoadResult(table_version=snapshot.version + 1, loads=loads, superseded=tuple(superseded))
         delete_staged(table, staged)
         _pause(attempt)
     raise TableContended(str(table), f"others committed first {MAX_COMMIT_ATTEMPTS} times; load again")
@@ -215,7 +215,7 @@ def _commit(snapshot: TableSnapshot, staged: StagedFiles) -> bool:
 
 
 def _select_rows(spark: SparkSession, rows: DataFrame, loads: Sequence[Load]) -> DataFrame:
-    """The rows of these loads. The frame may also have rows of runs that are held already or are outdated."""
+    """The rows of these loads. The frame may also have rows of runs that are held already or are superseded."""
     runs = [(*load.partition, load.run.run_id) for load in loads]
     selected = spark.createDataFrame(runs, f"customer_id string, {DATE_COLUMN} date, run_id string")
     return rows.join(sf.broadcast(selected), ["customer_id", DATE_COLUMN, "run_id"], "left_semi")

@@ -37,7 +37,7 @@ class TableLoadResult:
 
     table_version: int
     loads: tuple[Load, ...]
-    outdated: tuple[Run, ...]
+    superseded: tuple[Run, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

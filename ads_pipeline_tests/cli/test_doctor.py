@@ -218,7 +218,7 @@ def test_pointer_to_run_without_acceptance_is_an_error(healthy_cli: CommandLine,
     assert (findings["pointers"]["severity"], findings["pointers"]["location"]) == ("error", str(PARTITION))
     assert findings["pointers"]["problem"] == "its pointer names other, which is not accepted"
     assert findings["pointers"]["next"] == "ads-pipeline reconcile --query campaign_daily"
-    assert findings["tables"]["problem"].endswith("is loaded, but the pointer does not name it")
+    assert findings["tables"]["problem"].endswith("is loaded, but the pointer differs")
 
 
 def test_pointer_that_contradicts_registration_is_an_error(healthy_cli: CommandLine) -> None:

@@ -196,6 +196,40 @@ def test_warehouse_without_tables_says_so(empty_cli: CommandLine) -> None:
     assert query(empty_cli, "SELECT 1 AS one")[1].strip() == "1"
 
 
+def test_load_records_are_listed_in_three_formats(demo_cli: DemoCommandLine) -> None:
+    """Table, JSON and CSV list the same loads; the record of the rows that readers see is marked."""
+    arguments = ("warehouse", "loads", "--query", "campaign_daily", "--customer", "1180250317")
+    lines = [json.loads(line) for line in demo_cli.run(*arguments, "--json").lines]
+    days = {line["logical_date"] for line in lines}
+    assert [line["logical_date"] for line in lines] == sorted(days)
+    assert list(lines[0]) == [
+        *("source", "customer_id", "query_name", "logical_date", "run_id", "schema_version", "record_count"),
+        *("table_version", "loaded_at", "is_shown"),
+    ]
+    (listed,) = csv.reader(io.StringIO(demo_cli.run(*arguments, "--csv", "--limit", "1").out.partition("\n")[2]))
+    assert listed[:8] == [str(value) for value in list(lines[0].values())[:8]]
+    table = demo_cli.run(*arguments, "--limit", "2")
+    assert table.lines[0].split()[:6] == ["customer", "query", "day", "loaded", "rows", "shown"]
+    assert table.lines[1].split()[0] == "1180250317"
+    seen = "SELECT DISTINCT run_id FROM campaign_daily WHERE customer_id = '1180250317' ORDER BY ALL"
+    shown = sorted({line["run_id"] for line in lines if line["is_shown"]})
+    assert [json.loads(line)["run_id"] for line in query(demo_cli, seen, "--json")] == shown
+
+
+def test_load_records_are_listed_page_by_page(demo_cli: DemoCommandLine) -> None:
+    """Each page prints how to continue, and all pages together list every record once."""
+    every = demo_cli.run("warehouse", "loads", "--json", "--limit", "10000").lines
+    paged, start = list[str](), list[str]()
+    while True:
+        result = demo_cli.run("warehouse", "loads", "--json", "--limit", "20", *start)
+        paged += result.lines
+        if "--after" not in result.err:
+            break
+        start = result.err.split()[-2:]
+    assert paged == every
+    assert demo_cli.run("warehouse", "loads", "--since", "2031-01-01").lines[-1].startswith("0 loads")
+
+
 def test_gaps_are_listed_with_exit_code_1(demo_cli: DemoCommandLine) -> None:
     """Missing days are listed per query with the reason; consecutive days share a line."""
     result = demo_cli.run("warehouse", "gaps", *WEEK)

@@ -7,14 +7,17 @@ import pytest
 
 from ads_pipeline.domain.transitions import Action, Effect, Status, Verdict
 from ads_pipeline.ledger.values import VerdictResult
-from ads_pipeline_tests.ledger.builders import action_request
+from ads_pipeline_tests.ledger.builders import action_request, rejection
 from ads_pipeline_tests.pipeline.builders import (
+    QUERY,
+    SOURCE,
     LocalDeployment,
     corrupt_payload,
     key,
     seal_invalid_run,
     seal_run,
     visible_runs,
+    visible_runs_in_spark,
 )
 from ads_pipeline_tests.warehouse.builders import read_all_versions, read_with_duckdb
 
@@ -49,6 +52,61 @@ def test_rows_are_removed_before_failure_is_recorded(
         {demoted.key, valid.key},
         {valid.key},
     ]
+    assert deployment.differences() == []
+
+
+@pytest.mark.invariant("W3", "W4")
+def test_rejected_predecessor_leaves_the_table_before_its_successor_is_loaded(
+    deployment_on_each_database: LocalDeployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """r2 is accepted and waits for its load. When the rejection of r1 is written, the table has no row of r1."""
+    deployment = deployment_on_each_database
+    first, other = seal_run(deployment, key(1)), seal_run(deployment, key(2))
+    deployment.pipeline.judge_and_load([first, other])
+    deployment.pipeline.validation.judge([seal_run(deployment, key(1), "r2")])
+    corrupt_payload(deployment, first)
+    in_table: list[set[str]] = []
+    record = deployment.ledger.verdicts.record
+
+    def read_then_record(verdicts: Sequence[Verdict], **options: Any) -> list[VerdictResult]:
+        in_table.append({partition.customer_id for partition in read_with_duckdb(deployment.home / "warehouse")})
+        assert visible_runs(deployment) == visible_runs_in_spark(deployment) == {other.key: "r1"}
+        return record(verdicts, **options)
+
+    monkeypatch.setattr(deployment.ledger.verdicts, "record", read_then_record)
+    (rejected,) = deployment.pipeline.validation.judge([first], validation_id="again").recorded
+    assert (rejected.effect, in_table) == (Effect.SET_ASIDE, [{"2"}])
+    assert [str(repair) for repair in deployment.differences()] == [
+        f"load {first.key}: the table holds nothing, current is r2"
+    ]
+    deployment.pipeline.loader.load([first.key])
+    assert visible_runs(deployment) == {first.key: "r2", other.key: "r1"}
+    assert deployment.differences() == []
+
+
+def test_rejecting_a_replaced_run_keeps_its_successor(deployment: LocalDeployment) -> None:
+    """When r2 is loaded already, a late rejection of r1 changes neither the table nor what readers see."""
+    first = seal_run(deployment, key())
+    deployment.pipeline.judge_and_load([first])
+    deployment.pipeline.judge_and_load([seal_run(deployment, key(), "r2")])
+    corrupt_payload(deployment, first)
+    deployment.pipeline.validation.judge([first], validation_id="again")
+    assert visible_runs(deployment) == {key(): "r2"}
+    assert read_with_duckdb(deployment.home / "warehouse") == {key(): ({"r2"}, 2)}
+    assert deployment.differences() == []
+
+
+def test_interrupted_rejection_of_a_predecessor_is_finished(deployment: LocalDeployment) -> None:
+    """After a crash between the two steps, reconcile removes the rows, records the verdict and loads r2."""
+    first = seal_run(deployment, key())
+    deployment.pipeline.judge_and_load([first])
+    deployment.pipeline.validation.judge([seal_run(deployment, key(), "r2")])
+    deployment.ledger.verdicts.begin_demotions([rejection(first, validation_id="again")])
+    assert visible_runs(deployment) == {}
+    repairs = deployment.reconciliation.repair(source=SOURCE, query_name=QUERY).repairs
+    assert [repair.kind.name for repair in repairs] == ["DEMOTE", "REMOVE", "LOAD"]
+    assert visible_runs(deployment) == {key(): "r2"}
+    assert [attempt.effect for attempt in deployment.ledger.runs.attempts(key())][-1] is Effect.SET_ASIDE
     assert deployment.differences() == []
 
 

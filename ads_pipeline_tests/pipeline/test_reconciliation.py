@@ -2,18 +2,18 @@
 
 import shutil
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.domain.transitions import Action, PartitionState, Status, Verdict
-from ads_pipeline.ledger.values import ExpectedContent, Pointer, PublicationStatus
-from ads_pipeline.pipeline.reconciliation import Repair, RepairKind, _matches, plan_repairs
+from ads_pipeline.domain.transitions import Action, Status, Verdict
+from ads_pipeline.ledger.values import ExpectedContent
+from ads_pipeline.pipeline.reconciliation import Repair, RepairKind, find_differences, plan_repairs
 from ads_pipeline.warehouse.values import HeldPartition
 from ads_pipeline_tests.ledger.builders import action_request, record_verdict, rejection
+from ads_pipeline_tests.ledger.forging import forge
 from ads_pipeline_tests.pipeline.builders import (
     QUERY,
     SOURCE,
@@ -25,7 +25,6 @@ from ads_pipeline_tests.pipeline.builders import (
 )
 from ads_pipeline_tests.warehouse.builders import keep_all_runs, make_load, make_rows, read_with_duckdb
 
-NOW = datetime(2026, 3, 1, tzinfo=UTC)
 RUN_IDS = ("r1", "r2", "r3")
 
 
@@ -35,33 +34,19 @@ def reconcile(deployment: LocalDeployment) -> list[str]:
 
 
 @st.composite
-def publication_statuses(draw: st.DrawFn) -> PublicationStatus:
-    """Any status of one of five partitions that the ledger can hold."""
-    partition = key(draw(st.integers(1, 5)))
+def contents(draw: st.DrawFn) -> ExpectedContent:
+    """Any content of one of five partitions that the ledger can expect."""
     status = draw(st.sampled_from(Status))
     current = draw(st.sampled_from(RUN_IDS)) if status is Status.SUCCESS else None
-    state = PartitionState(
-        key=partition,
-        status=status,
-        current_run_id=current,
+    return ExpectedContent(
+        customer_id=str(draw(st.integers(1, 5))),
+        logical_date=key().logical_date,
+        run_id=current,
         schema_version="1" if current else None,
         record_count=draw(st.sampled_from([0, 2])) if current else None,
-        updated_at=NOW,
-    )
-    pointed = draw(st.sampled_from([None, *RUN_IDS]))
-    pointer = pointed and Pointer(
-        run=Run(key=partition, run_id=pointed),
-        schema_version="1",
-        record_count=2,
-        table_version=1,
-        is_published=draw(st.booleans()) and status is Status.SUCCESS,
-        changed_at=NOW,
-    )
-    return PublicationStatus(
-        state=state,
-        pointer=pointer or None,
-        demotion_pending=status is Status.SUCCESS and draw(st.booleans()),
-        has_unjudged_run=False,
+        status=status,
+        is_publishable=status is Status.SUCCESS and draw(st.booleans()),
+        points_at_current=status is Status.SUCCESS and draw(st.booleans()),
     )
 
 
@@ -70,96 +55,78 @@ tables = st.dictionaries(
     st.builds(
         HeldPartition,
         run_id=st.sampled_from([None, *RUN_IDS]),
-        schema_version=st.just("1"),
+        schema_version=st.sampled_from(["1", "2"]),
         rows=st.sampled_from([2, 3]),
     ),
 )
 
 
-@given(publication_statuses(), tables, st.sets(st.sampled_from(RUN_IDS)))
-def test_matching_partition_needs_no_repair(
-    publication: PublicationStatus, contents: dict[PartitionKey, HeldPartition], accepted: set[str]
-) -> None:
-    """If the quick comparison finds no difference, the plan has no repair."""
-    state = publication.state
-    held = contents.get(state.key)
-    content = ExpectedContent(
-        customer_id=state.key.customer_id,
-        logical_date=state.key.logical_date,
-        run_id=state.current_run_id,
-        schema_version=state.schema_version,
-        record_count=state.record_count,
-        is_publishable=publication.is_publishable,
-        points_at_current=publication.points_at_current,
-    )
-    readable = {Run(key=state.key, run_id=run_id) for run_id in accepted}
-    found = {} if held is None else {state.key: held}
-    if _matches(content, held):
-        assert plan_repairs([publication], found, demotions=[], readable=readable) == []
+def plan(
+    expected: list[ExpectedContent], held: dict[PartitionKey, HeldPartition], accepted: set[str]
+) -> list[Repair]:
+    readable = {Run(key=partition, run_id=run_id) for partition in map(key, range(1, 7)) for run_id in accepted}
+    demotions = [_demotion(each) for each in expected if _is_demoting(each)]
+    differences = find_differences(SOURCE, QUERY, expected, held)
+    return plan_repairs(differences, demotions=demotions, readable=readable)
+
+
+@pytest.mark.invariant("W9", "W10")
+@given(contents(), tables)
+def test_only_a_difference_needs_repair(expected: ExpectedContent, held: dict[PartitionKey, HeldPartition]) -> None:
+    """A partition needs no repair if the table and the pointer have exactly the current run, or may have nothing."""
+    partition = _key(expected)
+    found = {each: held[each] for each in held if each == partition}
+    rows = {partition: (expected.run_id, expected.schema_version, expected.record_count)}
+    in_table = {each: (content.run_id, content.schema_version, content.rows) for each, content in found.items()}
+    if expected.is_publishable:
+        matches = expected.points_at_current and in_table == (rows if expected.record_count else {})
+    else:
+        matches = not found and not _is_demoting(expected)
+    assert (plan([expected], found, set()) == []) == matches
 
 
 @pytest.mark.invariant("W9")
-@given(
-    st.lists(publication_statuses(), unique_by=lambda each: each.state.key), tables, st.sets(st.sampled_from(RUN_IDS))
-)
+@given(st.lists(contents(), unique_by=lambda each: each.customer_id), tables, st.sets(st.sampled_from(RUN_IDS)))
 def test_second_plan_is_empty(
-    found: list[PublicationStatus], held: dict[PartitionKey, HeldPartition], accepted: set[str]
+    found: list[ExpectedContent], held: dict[PartitionKey, HeldPartition], accepted: set[str]
 ) -> None:
     """For any ledger and table, the plan after all repairs is empty. The order of the input does not matter."""
-    readable = {Run(key=partition, run_id=run_id) for partition in map(key, range(1, 7)) for run_id in accepted}
-    demotions = [_demotion(each) for each in found if each.demotion_pending]
-    repairs = plan_repairs(found, held, demotions=demotions, readable=readable)
-    assert repairs == plan_repairs(
-        found[::-1], dict(reversed(held.items())), demotions=demotions[::-1], readable=readable
-    )
+    repairs = plan(found, held, accepted)
+    assert repairs == plan(found[::-1], dict(reversed(held.items())), accepted)
     assert [repair.kind for repair in repairs] == sorted(repair.kind for repair in repairs)
     after, table = _apply(repairs, found, held)
-    assert (
-        plan_repairs(
-            after, table, demotions=[_demotion(each) for each in after if each.demotion_pending], readable=readable
-        )
-        == []
-    )
+    assert plan(after, table, accepted) == []
 
 
-def _demotion(publication: PublicationStatus) -> Verdict:
-    run = Run(key=publication.state.key, run_id=str(publication.state.current_run_id))
-    return rejection(run)
+def _key(content: ExpectedContent) -> PartitionKey:
+    return key(int(content.customer_id))
+
+
+def _is_demoting(content: ExpectedContent) -> bool:
+    return content.status == Status.SUCCESS and not content.is_publishable
+
+
+def _demotion(content: ExpectedContent) -> Verdict:
+    return rejection(Run(key=_key(content), run_id=str(content.run_id)))
 
 
 def _apply(
-    repairs: list[Repair], found: list[PublicationStatus], held: dict[PartitionKey, HeldPartition]
-) -> tuple[list[PublicationStatus], dict[PartitionKey, HeldPartition]]:
+    repairs: list[Repair], found: list[ExpectedContent], held: dict[PartitionKey, HeldPartition]
+) -> tuple[list[ExpectedContent], dict[PartitionKey, HeldPartition]]:
     """Apply repairs to plain values."""
-    after, table = {each.state.key: each for each in found}, dict(held)
+    after, table = {_key(each): each for each in found}, dict(held)
     for repair in repairs:
-        if repair.kind in (RepairKind.DEMOTE, RepairKind.REMOVE):
+        if repair.kind in (RepairKind.DEMOTE, RepairKind.REMOVE, RepairKind.LOAD):
             table.pop(repair.key, None)
         if repair.kind is RepairKind.DEMOTE:
-            publication = after[repair.key]
-            failed = replace(publication.state, status=Status.FAILED)
-            hidden = publication.pointer and replace(publication.pointer, is_published=False)
-            after[repair.key] = replace(publication, state=failed, pointer=hidden, demotion_pending=False)
+            after[repair.key] = after[repair.key]._replace(status=Status.FAILED, points_at_current=False)
         if repair.kind in (RepairKind.LOAD, RepairKind.POINT):
-            after[repair.key], loaded = _loaded(after[repair.key])
-            table.pop(repair.key, None)
-            table |= loaded
+            content = after[repair.key] = after[repair.key]._replace(points_at_current=True)
+            if content.record_count:
+                table[repair.key] = HeldPartition(
+                    run_id=content.run_id, schema_version=content.schema_version, rows=content.record_count
+                )
     return list(after.values()), table
-
-
-def _loaded(publication: PublicationStatus) -> tuple[PublicationStatus, dict[PartitionKey, HeldPartition]]:
-    state = publication.state
-    rows = state.record_count or 0
-    held = {state.key: HeldPartition(run_id=state.current_run_id, schema_version="1", rows=rows)} if rows else {}
-    pointer = Pointer(
-        run=Run(key=state.key, run_id=str(state.current_run_id)),
-        schema_version="1",
-        record_count=rows,
-        table_version=2,
-        is_published=True,
-        changed_at=NOW,
-    )
-    return replace(publication, pointer=pointer), held
 
 
 def test_every_kind_of_difference_is_repaired(deployment: LocalDeployment) -> None:
@@ -207,6 +174,23 @@ def test_wrong_schema_version_is_repaired(deployment: LocalDeployment) -> None:
         is_publishable=keep_all_runs,
     )
     assert reconcile(deployment) == ["LOAD 1"]
+    assert reconcile(deployment) == []
+
+
+@pytest.mark.invariant("W10")
+def test_pointer_with_another_schema_version_is_repaired(deployment_on_each_database: LocalDeployment) -> None:
+    """A pointer at the right run with a schema version or row count that the state does not have is loaded again."""
+    deployment = deployment_on_each_database
+    first, second = seal_run(deployment, key(1)), seal_run(deployment, key(2))
+    deployment.pipeline.judge_and_load([first, second])
+    for column, value, run in ("schema_version", "'9'", first), ("record_count", "7", second):
+        forge(
+            deployment.ledger.engine,
+            f"UPDATE warehouse_pointer SET {column} = {value} WHERE customer_id = '{run.key.customer_id}'",
+        )
+    assert reconcile(deployment) == ["POINT 1", "POINT 2"]
+    pointers = deployment.ledger.publications.pointers([first.key, second.key]).values()
+    assert [(pointer.schema_version, pointer.record_count) for pointer in pointers] == [("1", 2), ("1", 2)]
     assert reconcile(deployment) == []
 
 

@@ -99,7 +99,7 @@ def test_load_staged_before_a_removal_checks_its_runs_again(spark: SparkSession,
         return answer
 
     result = Warehouse(root).replace(spark, make_rows(spark, loads), loads, is_publishable=demote_after_first_check)
-    assert result.outdated == (loads[0].run,)
+    assert result.superseded == (loads[0].run,)
     assert read_with_duckdb(root) == {key(2): ({"r1"}, 3)}
 
 
@@ -177,7 +177,7 @@ def test_run_that_lost_its_authority_is_not_published(spark: SparkSession, root:
 
     result = Warehouse(root).replace(spark, make_rows(spark, loads), loads, is_publishable=refuse_first_customer)
     assert [load.run.key for load in result.loads] == [key(2)]
-    assert [run.key for run in result.outdated] == [key(1)]
+    assert [run.key for run in result.superseded] == [key(1)]
     assert read_with_duckdb(root) == {key(1): ({"r1"}, 3), key(2): ({"r2"}, 3)}
 
 

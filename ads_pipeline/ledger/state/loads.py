@@ -73,7 +73,7 @@ def _publish(context: WriteContext, connection: sa.Connection, publications: Seq
     states = context.lock_states(connection, keys)
     context.check_lease(connection, keys)
     pointers = {
-        decode_key(row): row.run_id
+        decode_key(row): (row.run_id, row.schema_version, row.record_count)
         for row in READ_POINTERS.execute(connection, map(encode_key, keys))
         if row.availability == "published"
     }
@@ -88,7 +88,7 @@ def _publish(context: WriteContext, connection: sa.Connection, publications: Seq
             superseded.append(run)
             continue
         published.append(run)
-        if pointers.get(run.key) != run.run_id:
+        if pointers.get(run.key) != (run.run_id, state.schema_version, state.record_count):
             changes[run.key] = encode_pointer(publication, state)
     _move_pointers(context, connection, changes, states, now)
     return PublishResult(published=tuple(published), superseded=tuple(superseded))

@@ -16,12 +16,22 @@ from ads_pipeline.ledger.row_mapping import (
     decode_verdict,
     encode_key,
     encode_run,
+    key_literals,
     key_of_table,
+    pick_fields,
 )
-from ads_pipeline.ledger.state import visibility_queries
+from ads_pipeline.ledger.state import listing_queries, visibility_queries
 from ads_pipeline.ledger.statements import KEY_COLUMNS, RUN_COLUMNS, Statement, query, select_given
-from ads_pipeline.ledger.tables import Day, demotions, warehouse_pointer
-from ads_pipeline.ledger.values import ExpectedContent, Pointer, PublicationStatus, VisibleRun, VisibleRuns
+from ads_pipeline.ledger.tables import Day, demotions, load_records, warehouse_pointer
+from ads_pipeline.ledger.values import (
+    ExpectedContent,
+    LoadRecord,
+    Pointer,
+    PublicationStatus,
+    StateFilter,
+    VisibleRun,
+    VisibleRuns,
+)
 
 # The state and the pointer of each recorded partition.
 _STATUS: Final = """
@@ -35,6 +45,15 @@ _STATUS: Final = """
             SELECT 1 FROM demotions
             WHERE ({demotions.key}, demotions.run_id) = ({partition_state.key}, current_run_id)
         ) AS demotion_pending,
+        status = 'success' AND NOT EXISTS (
+            SELECT 1 FROM demotions
+            WHERE ({demotions.key}, demotions.run_id) = ({partition_state.key}, current_run_id)
+        ) AS is_publishable,
+        COALESCE(
+            pointer.availability = 'published' AND pointer.run_id = current_run_id
+            AND pointer.schema_version = partition_state.schema_version
+            AND pointer.record_count = partition_state.record_count, FALSE
+        ) AS points_at_current,
         status <> 'success' AND EXISTS (
             SELECT 1 FROM runs WHERE ({runs.key}) = ({partition_state.key}) AND NOT EXISTS (
                 SELECT 1 FROM attempts WHERE ({attempts.key}, attempts.run_id) = ({runs.key}, runs.run_id))
@@ -61,16 +80,17 @@ _STATUSES_OF_QUERY: Final = query(
     until=Day(),
 )
 READ_POINTERS: Final = select_given(warehouse_pointer)
-# The given runs whose rows readers may see: the partition is a success without an open demotion of its current run,
-# and the last verdict on the given run accepted it.
-_READABLE_RUNS: Final = Statement(
+# The given runs whose rows readers may see: the partition is a success, the last verdict on the given run accepted it,
+# and no demotion is open, neither of the given run nor of the current one.
+READABLE_RUNS: Final = Statement(
     "readable_runs",
     RUN_COLUMNS,
     """
     SELECT {given.key}, given.run_id FROM {given} JOIN partition_state USING ({key})
     WHERE status = 'success'
         AND NOT EXISTS (
-            SELECT 1 FROM demotions WHERE ({demotions.key}, demotions.run_id) = ({given.key}, current_run_id))
+            SELECT 1 FROM demotions
+            WHERE ({demotions.key}) = ({given.key}) AND demotions.run_id IN (current_run_id, given.run_id))
         AND 'accepted' = (
             SELECT outcome FROM attempts WHERE ({attempts.key}, attempts.run_id) = ({given.key}, given.run_id)
             ORDER BY attempt_no DESC LIMIT 1)
@@ -108,9 +128,21 @@ class Publications:
         pointers = {pointer.run.key: pointer for pointer in map(decode_pointer, rows)}
         return {key: pointers[key] for key in unique_keys if key in pointers}
 
+    def page_of_loads(
+        self, state_filter: StateFilter, *, after: Run | None = None, limit: int = 1000
+    ) -> list[LoadRecord]:
+        """Return one page of the load records of all matching partitions, by key and run id, starting after a run."""
+        position = *key_of_table(load_records), load_records.c.run_id
+        statement = visibility_queries.load_records_with_flag().where(*listing_queries.conditions(state_filter))
+        if after is not None:
+            start = *key_literals(after.key), sa.literal(after.run_id)
+            statement = statement.where(sa.tuple_(*position) > sa.tuple_(*start))
+        rows = database.fetch(self._engine, statement.order_by(*position).limit(limit))
+        return [LoadRecord(run=decode_run(row), **pick_fields(LoadRecord, row, "run")) for row in rows]
+
     def readable_runs(self, candidates: Iterable[Run]) -> set[Run]:
         """Return the candidates whose rows readers may see, provided that the warehouse holds them."""
-        return set(map(decode_run, _READABLE_RUNS.fetch(self._engine, map(encode_run, candidates))))
+        return set(map(decode_run, READABLE_RUNS.fetch(self._engine, map(encode_run, candidates))))
 
     def visible_runs(
         self, *, source: str, query_name: str, since: date | None = None, until: date | None = None

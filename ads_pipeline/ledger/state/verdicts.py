@@ -12,7 +12,8 @@ import sqlalchemy as sa
 
 from ads_pipeline.domain.transitions import Effect, Outcome, Status, Verdict
 from ads_pipeline.errors import PartitionRefused, VerdictsRefused
-from ads_pipeline.ledger.row_mapping import decode_run, encode_demotion, encode_run, encode_verdict_id
+from ads_pipeline.ledger.row_mapping import decode_run, encode_demotion, encode_key, encode_run, encode_verdict_id
+from ads_pipeline.ledger.state.publications import READ_POINTERS, READABLE_RUNS
 from ads_pipeline.ledger.state.verdict_recorder import VerdictRecorder, log_cause, read_verdict_rows
 from ads_pipeline.ledger.statements import RUN_COLUMNS, Statement, insert
 from ads_pipeline.ledger.tables import demotions, instant_text
@@ -57,7 +58,7 @@ class Verdicts:
         return recorded
 
     def begin_demotions(self, verdicts: Sequence[Verdict], *, cause: VerdictCause | None = None) -> list[Verdict]:
-        """Hide the current runs that these verdicts reject, and return the verdicts that do so.
+        """Hide the readable runs that these verdicts reject, and return the verdicts that do so.
 
         The caller then removes these runs from the warehouse, and records the returned verdicts.
         """
@@ -75,17 +76,27 @@ def _record(
 def _begin(
     context: WriteContext, connection: sa.Connection, verdicts: Sequence[Verdict], cause: VerdictCause | None
 ) -> list[Verdict]:
-    """Open a demotion for each verdict that rejects the current run of a success, and return these verdicts."""
+    """Open a demotion for each verdict that rejects a run which the table may hold, and return these verdicts.
+
+    Such a run is the current one of a success, or an accepted one whose successor may not be loaded yet.
+    """
     rows = read_verdict_rows(context, connection, verdicts)
-    demoting = [verdict for verdict, row in zip(verdicts, rows, strict=True) if _demotes(verdict, row)]
+    rejecting = [verdict for verdict, row in zip(verdicts, rows, strict=True) if _is_new_rejection(verdict, row)]
+    if not rejecting:
+        return []
+    current = {v.run for v, row in zip(verdicts, rows, strict=True) if row.current_run_id == v.run.run_id}
+    runs = [encode_run(verdict.run) for verdict in rejecting]
+    already_open = set(map(decode_run, READ_OPEN_DEMOTIONS.execute(connection, runs)))
+    readable = set(map(decode_run, READABLE_RUNS.execute(connection, runs)))
+    demoting = [verdict for verdict in rejecting if verdict.run in current | readable | already_open]
     if not demoting:
         return []
     now = context.read_clock(connection)
     at = instant_text(now)
-    runs = (encode_run(verdict.run) for verdict in demoting)
-    already_open = set(map(decode_run, READ_OPEN_DEMOTIONS.execute(connection, runs)))
     _INSERT_DEMOTIONS.execute(connection, (encode_demotion(each) | {"started_at": at} for each in demoting))
-    context.withdraw_pointers(connection, {verdict.run.key for verdict in demoting})
+    keys = {verdict.run.key for verdict in demoting}
+    hidden = current | set(map(decode_run, READ_POINTERS.execute(connection, map(encode_key, keys))))
+    context.withdraw_pointers(connection, {verdict.run.key for verdict in demoting if verdict.run in hidden})
     attempt_counts = {verdict.run: row.attempt_count for verdict, row in zip(verdicts, rows, strict=True)}
     new = {verdict.run: verdict for verdict in demoting if verdict.run not in already_open}
     events = [_begun_event(context, verdict, attempt_counts[run] + 1, at) for run, verdict in new.items()]
@@ -107,13 +118,8 @@ def _finish(context: WriteContext, connection: sa.Connection, results: Sequence[
         _DELETE_DEMOTIONS.execute(connection, (encode_verdict_id(result.verdict) for result in rejected))
 
 
-def _demotes(verdict: Verdict, row: sa.Row[Any]) -> bool:
-    return (
-        verdict.outcome is Outcome.REJECTED
-        and row.prior_outcome is None
-        and row.status != Status.FAILED
-        and row.current_run_id == verdict.run.run_id
-    )
+def _is_new_rejection(verdict: Verdict, row: sa.Row[Any]) -> bool:
+    return verdict.outcome is Outcome.REJECTED and row.prior_outcome is None and row.status != Status.FAILED
 
 
 def _begun_event(context: WriteContext, verdict: Verdict, attempt_no: int, emitted_at: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """SQL queries about what readers may see, for whole queries and for single runs.
 
-A run is readable when its partition is a success, the run's own last verdict accepted it, and no demotion of the
-current run is open. Readers see a readable run once the warehouse pointer of its partition is published.
+A run is readable when its partition is a success, the run's own last verdict accepted it, and no demotion is open,
+neither of the run nor of the current run. Readers see a readable run once the pointer of its partition is published.
 """
 
 from datetime import date
@@ -10,7 +10,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from ads_pipeline.ledger.row_mapping import key_of_table, same_key
-from ads_pipeline.ledger.tables import attempts, demotions, partition_state, runs, warehouse_pointer
+from ads_pipeline.ledger.tables import attempts, demotions, load_records, partition_state, runs, warehouse_pointer
 
 # Literals, because the rowset is the only parameter of a prepared statement.
 _SUCCESS: Final[sa.ColumnElement[str]] = sa.literal_column("'success'")
@@ -52,8 +52,7 @@ def expected_contents(*, source: str, query_name: str, since: date | None, until
 
     It selects few columns, because there may be millions of rows.
     """
-    state, pointer = partition_state.c, warehouse_pointer.c
-    is_pointed_at = sa.and_(pointer.run_id == state.current_run_id, pointer.availability == _PUBLISHED)
+    state = partition_state.c
     return (
         sa.select(
             state.customer_id,
@@ -61,11 +60,26 @@ def expected_contents(*, source: str, query_name: str, since: date | None, until
             state.current_run_id,
             state.schema_version,
             state.record_count,
-            sa.and_(_is_success(), sa.not_(_has_open_demotion())).label("is_publishable"),
-            is_pointed_at.label("is_pointed_at_current"),
+            state.status,
+            _is_publishable().label("is_publishable"),
+            _points_at_current().label("points_at_current"),
         )
         .outerjoin_from(partition_state, warehouse_pointer, same_key(partition_state, warehouse_pointer))
         .where(*_in_query(source, query_name, since, until))
+    )
+
+
+def load_records_with_flag() -> sa.Select[Any]:
+    """Each load record, and whether a published pointer of a success names its run."""
+    is_shown = sa.and_(
+        _is_success(),
+        warehouse_pointer.c.availability == _PUBLISHED,
+        warehouse_pointer.c.run_id == load_records.c.run_id,
+    )
+    return (
+        sa.select(load_records, sa.func.coalesce(is_shown, sa.false()).label("is_shown"))
+        .join_from(load_records, partition_state, same_key(load_records, partition_state))
+        .outerjoin(warehouse_pointer, same_key(load_records, warehouse_pointer))
     )
 
 
@@ -132,15 +146,36 @@ def _is_current() -> sa.ColumnElement[bool]:
     return sa.and_(_is_success(), runs.c.run_id == partition_state.c.current_run_id)
 
 
-def _has_open_demotion() -> sa.ColumnElement[bool]:
-    return sa.exists().where(
-        same_key(demotions, partition_state), demotions.c.run_id == partition_state.c.current_run_id
+def _is_publishable() -> sa.ColumnElement[bool]:
+    """Whether the table should hold the current run."""
+    return sa.and_(_is_success(), sa.not_(_has_open_demotion()))
+
+
+def _points_at_current() -> sa.ColumnElement[bool]:
+    """Whether readers see the current run: a published pointer names it, with the facts that the state has."""
+    state, pointer = partition_state.c, warehouse_pointer.c
+    same_facts = (
+        getattr(pointer, name) == column
+        for name, column in {
+            "run_id": state.current_run_id,
+            "schema_version": state.schema_version,
+            "record_count": state.record_count,
+        }.items()
     )
+    return sa.func.coalesce(sa.and_(pointer.availability == _PUBLISHED, *same_facts), sa.false())
+
+
+def _has_open_demotion() -> sa.ColumnElement[bool]:
+    return _is_demoting(partition_state, partition_state.c.current_run_id)
+
+
+def _is_demoting(table: sa.FromClause, run_id: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+    return sa.exists().where(same_key(demotions, table), demotions.c.run_id == run_id)
 
 
 def _is_accepted(table: sa.FromClause) -> sa.ColumnElement[bool]:
-    """Whether the run's last verdict accepted it. A run without a verdict is not accepted."""
-    return _last_outcome(table) == _ACCEPTED
+    """Whether the run's last verdict accepted it, and no rejection of it has begun."""
+    return sa.and_(_last_outcome(table) == _ACCEPTED, sa.not_(_is_demoting(table, table.c.run_id)))
 
 
 def _last_outcome(table: sa.FromClause) -> sa.ScalarSelect[str]:

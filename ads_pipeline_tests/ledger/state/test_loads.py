@@ -1,10 +1,10 @@
-"""Publishing runs: pointers, load records, and outdated runs."""
+"""Publishing runs: pointers, load records, and superseded runs."""
 
 import pytest
 
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.values import Publication, PublishResult
+from ads_pipeline.ledger.values import Publication, PublishResult, StateFilter
 from ads_pipeline_tests.ledger.builders import (
     ROWS,
     acceptance,
@@ -13,6 +13,7 @@ from ads_pipeline_tests.ledger.builders import (
     key,
     keys,
     load_records,
+    publish_runs,
     record_verdict,
     registered_runs,
     rejection,
@@ -106,3 +107,25 @@ def test_withdrawn_run_cannot_be_published(ledger: Ledger) -> None:
     accepted_runs(ledger, [K])
     ledger.actions.execute(Action.WITHDRAW, [K], action_request())
     assert ledger.loads.publish([Publication(run=run(K, "r1"), table_version=1)]).superseded == (run(K, "r1"),)
+
+
+def test_load_records_are_read_page_by_page(ledger: Ledger) -> None:
+    """Pages are in key order; a record says whether readers see its run now."""
+    first, second, third = keys(3)
+    accepted_runs(ledger, keys(3))
+    publish_runs(ledger, *(run(each, "r1") for each in keys(3)))
+    accepted_runs(ledger, [second], "r2")
+    publish_runs(ledger, run(second, "r2"))
+    ledger.actions.execute(Action.WITHDRAW, [third], action_request())
+    records = ledger.publications.page_of_loads(StateFilter(), limit=10)
+    assert [(record.run, record.is_shown) for record in records] == [
+        (run(first, "r1"), True),
+        (run(second, "r1"), False),
+        (run(second, "r2"), True),
+        (run(third, "r1"), False),
+    ]
+    assert {(record.schema_version, record.record_count) for record in records} == {("1", ROWS)}
+    page = ledger.publications.page_of_loads(StateFilter(), after=records[0].run, limit=2)
+    assert page == records[1:3]
+    only_second = StateFilter(customer_ids=frozenset({second.customer_id}))
+    assert ledger.publications.page_of_loads(only_second) == records[1:3]
