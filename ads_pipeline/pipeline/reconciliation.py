@@ -113,7 +113,8 @@ def _holds_current(expected: ExpectedContent, held: HeldPartition | None) -> boo
     """Whether the table holds the current run. A run without rows is held if the partition has no rows."""
     if held is None:
         return expected.record_count == 0
-    return (held.run_id, held.schema_version, held.rows) == expected[2:5]
+    current = (expected.run_id, expected.schema_version, expected.record_count)
+    return (held.run_id, held.schema_version, held.rows) == current
 
 
 def _plan(difference: Difference, readable: Collection[Run]) -> Iterator[Repair]:
