@@ -80,8 +80,8 @@ _STATUSES_OF_QUERY: Final = query(
     until=Day(),
 )
 READ_POINTERS: Final = select_given(warehouse_pointer)
-# The given runs whose rows readers may see: the partition is a success, the last verdict on the given run accepted it,
-# and no demotion is open, neither of the given run nor of the current one.
+# The given runs whose rows readers may see: their partition is a success, their last verdict accepted them, and no
+# demotion is open, neither of the given run nor of the current one.
 READABLE_RUNS: Final = Statement(
     "readable_runs",
     RUN_COLUMNS,

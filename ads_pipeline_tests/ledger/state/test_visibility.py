@@ -76,8 +76,8 @@ def test_open_demotion_keeps_its_verdict_until_it_is_recorded(ledger: Ledger) ->
     assert ledger.verdicts.begin_demotions([verdict]) == []
 
 
-def test_only_rejections_of_the_current_run_begin_demotions(ledger: Ledger) -> None:
-    """Acceptances, redeliveries, and rejections of other runs or failed partitions begin none."""
+def test_only_rejections_of_readable_runs_begin_demotions(ledger: Ledger) -> None:
+    """Acceptances, redeliveries, and rejections of unaccepted runs or failed partitions begin none."""
     superseded, failed, good, restored = keys(4)
     publish(ledger, superseded, good, restored)
     accepted_runs(ledger, [superseded], "r2")
@@ -91,7 +91,9 @@ def test_only_rejections_of_the_current_run_begin_demotions(ledger: Ledger) -> N
         acceptance(run(good, "r1"), validation_id="one"),
         rejection(run(restored, "r1"), validation_id="one"),
     ]
-    assert ledger.verdicts.begin_demotions(verdicts) == []
+    (unaccepted,) = registered_runs(ledger, good, "r2")
+    assert ledger.verdicts.begin_demotions([*verdicts, rejection(unaccepted)]) == verdicts[:1]
+    assert not ledger.publications.pointers([superseded])[superseded].is_published
     assert ledger.publications.pointers([good])[good].is_published
 
 
