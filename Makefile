@@ -2,8 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 CORES := $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2)
-# One more than the cores: the longest tests mostly wait for Dagster's daemon, which ticks twice a minute.
-PYTEST_WORKERS ?= $(shell expr $(CORES) + 1)
+# Two more than the cores: the longest tests mostly wait for Dagster's daemon, which ticks twice a minute.
+PYTEST_WORKERS ?= $(shell expr $(CORES) + 2)
 # A file runs in one worker, so that its fixtures are made once; conftest.py sets the order of the files.
 PYTEST := $(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
 

@@ -16,7 +16,7 @@ from ads_pipeline.ledger.state.publications import Publications
 from ads_pipeline.ledger.state.states import States
 from ads_pipeline.pipeline.gaps import Gap, find_gap
 from ads_pipeline.warehouse.values import WarehouseTable
-from ads_pipeline.warehouse.visible_rows import TableView, connect_duckdb, open_newest_version, read_with_spark
+from ads_pipeline.warehouse.visible_rows import TableView, open_newest_version, read_with_spark
 
 MAX_VERSION_READS: Final = 5
 
@@ -42,14 +42,14 @@ class Readers:
         `<query>_current` shows only the rows where `is_current` is true.
         """
         views = [self._open_view(query_name) for query_name in query_names]
-        return connect_duckdb(view for view in views if view is not None)
+        return _connect(view for view in views if view is not None)
 
     def sum_per_partition(self, query_name: str, column: str, *, since: date, until: date) -> dict[PartitionKey, int]:
         """Sum a column per visible partition. Without the table or the column the result is empty."""
         view = self._open_view(query_name, since=since, until=until)
         if view is None:
             return {}
-        with connect_duckdb([view]) as connection:
+        with _connect([view]) as connection:
             if column not in connection.table(query_name).columns:
                 return {}
             rows = connection.execute(
@@ -98,3 +98,9 @@ class Readers:
             if visible.table_version <= snapshot.version:
                 break
         return view  # a table restored from a backup may stay older; `reconcile` reports what it lacks
+
+
+def _connect(views: Iterable[TableView]) -> duckdb.DuckDBPyConnection:
+    from ads_pipeline.warehouse.sql_session import connect_duckdb  # noqa: PLC0415 - it loads pandas
+
+    return connect_duckdb(views)

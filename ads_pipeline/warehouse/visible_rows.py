@@ -1,38 +1,26 @@
-"""Reads one table version through Spark or DuckDB, restricted to the runs that readers may see.
+"""Reads one table version through Spark, restricted to the runs that readers may see. DuckDB is in `sql_session`.
 
 The ledger is not known here. The caller passes the visible runs.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Any, Final
+from typing import Any
 
-import duckdb
 import pyarrow as pa
-import pyarrow.dataset as pads
-import pyarrow.fs as pafs
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from ads_pipeline.errors import WarehouseError, WarehouseUnavailable
-from ads_pipeline.quoting import printable
 from ads_pipeline.warehouse.columns import to_spark_schema
 from ads_pipeline.warehouse.delta_commits import TableSnapshot, open_table
 from ads_pipeline.warehouse.error_translation import translate_errors
 from ads_pipeline.warehouse.file_contents import read_parquet
-from ads_pipeline.warehouse.values import DATE_COLUMN, DataFile, WarehouseTable
+from ads_pipeline.warehouse.values import DATE_COLUMN, WarehouseTable
 
 _VISIBLE_RUNS_SCHEMA = pa.schema(
     [("customer_id", pa.string()), (DATE_COLUMN, pa.date32()), ("run_id", pa.string()), ("is_current", pa.bool_())]
 )
-_ROWS_PER_BATCH: Final = 100_000  # bounds the memory of a scan
-# Without these, a statement could read the variables of Python functions, or load an extension.
-_SESSION_CONFIG: dict[str, str | bool | int | float | list[str]] = {
-    "python_enable_replacements": False,
-    "autoinstall_known_extensions": False,
-    "autoload_known_extensions": False,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,110 +46,12 @@ def read_with_spark(spark: SparkSession, view: TableView) -> DataFrame:
         if not files:
             return spark.createDataFrame([], schema).withColumn("is_current", sf.lit(None).cast("boolean"))
         rows = read_parquet(spark, snapshot.table.path, files, schema)
-        runs = sf.broadcast(spark.createDataFrame(_to_arrow(view)))
+        runs = sf.broadcast(spark.createDataFrame(to_arrow(view)))
         return rows.join(runs, ["customer_id", DATE_COLUMN, "run_id"]).select(*schema.names, "is_current")
 
 
-def connect_duckdb(views: Iterable[TableView]) -> duckdb.DuckDBPyConnection:
-    """A DuckDB session with two views per table: `<query>`, and `<query>_current` with current runs only.
-
-    The session cannot open files, because hidden rows may stand in the same files as visible ones. A second
-    connection, which the session's statements cannot name, reads the files and filters the rows.
-    """
-    session = duckdb.connect(config=_SESSION_CONFIG)
-    try:
-        filtering = duckdb.connect(config={"preserve_insertion_order": False})  # keeping the order takes memory
-        for view in views:
-            table = view.snapshot.table
-            with translate_errors(table):
-                session.register(table.query_name, _VisibleRows(filtering, view))
-            session.execute(
-                f"CREATE TEMP VIEW {table.query_name}_current AS FROM {table.query_name} WHERE is_current"
-            )
-        session.execute("SET enable_external_access = false")
-        session.execute("SET lock_configuration = true")
-    except BaseException:
-        session.close()
-        raise
-    return session
-
-
-class _VisibleRows(pads.InMemoryDataset):  # type: ignore[misc] # pyarrow ships no types
-    """The visible rows of a table as an Arrow dataset. DuckDB calls `scanner` for every scan of one.
-
-    The dataset itself holds no rows, so nothing is disclosed to code that reads it in another way.
-    """
-
-    def __init__(self, connection: duckdb.DuckDBPyConnection, view: TableView) -> None:
-        self._connection, self._table = connection, view.snapshot.table
-        columns = pa.schema(view.snapshot.handle.schema().to_arrow()).empty_table()
-        for name, rows in (self._name("columns"), columns), (self._name("runs"), _to_arrow(view)):
-            connection.register("rows", rows)
-            connection.execute(f"CREATE TABLE {name} AS FROM rows")
-            connection.unregister("rows")
-        super().__init__(connection.table(self._name("columns")).select("*, true AS is_current").to_arrow_table())
-        # DeltaTable.to_pyarrow_dataset (1.6.6) drops files whose log entry lacks the bounds of a filtered column.
-        parquet, disk = pads.ParquetFileFormat(), pafs.LocalFileSystem()
-        files = [
-            parquet.make_fragment(self._table.absolute_path(file), disk, partition_expression=_describe_content(file))
-            for file in view.snapshot.files
-        ]
-        self._files = pads.FileSystemDataset(files, self.schema, parquet, disk)
-
-    def scanner(self, columns: Sequence[str] | None = None, filter: Any = None) -> "_Scan":  # noqa: A002 - DuckDB's name
-        """The rows that match the filter, with these columns. Files that cannot match are not opened."""
-        names = self.schema.names if columns is None else columns
-        paths = [file.path for file in self._files.get_fragments(filter)]
-        schema = pa.schema([self.schema.field(name) for name in names])
-        if not paths:
-            return _Scan(schema.empty_table().to_reader())
-        try:
-            reader = (
-                self._connection.cursor()
-                .execute(self._select(names), {"paths": paths})
-                .to_arrow_reader(_ROWS_PER_BATCH)
-            )
-        except duckdb.Error as error:
-            raise WarehouseUnavailable(
-                str(self._table), printable(str(error).partition("\n")[0], limit=400)
-            ) from error
-        if not reader.schema.equals(schema):  # DuckDB would misinterpret the buffers
-            raise WarehouseError(str(self._table), "a file has columns of other types than the table")
-        if filter is None:
-            return _Scan(reader)
-        return _Scan(pa.RecordBatchReader.from_batches(schema, (batch.filter(filter) for batch in reader)))
-
-    def _select(self, names: Sequence[str]) -> str:
-        columns = ", ".join('"' + name.replace('"', '""') + '"' for name in names)
-        return (
-            f"SELECT {columns} FROM (FROM {self._name('columns')} UNION ALL BY NAME FROM read_parquet($paths, "  # noqa: S608
-            f"union_by_name = true, hive_partitioning = true, hive_types = {{'{DATE_COLUMN}': DATE}})) "
-            f"JOIN {self._name('runs')} USING (customer_id, {DATE_COLUMN}, run_id)"
-        )
-
-    def _name(self, suffix: str) -> str:
-        return f"{self._table.query_name}_{suffix}"
-
-
-class _Scan:
-    """What DuckDB needs of a `pyarrow.dataset.Scanner`. A real one reads ahead in threads, which crash on exit."""
-
-    def __init__(self, reader: pa.RecordBatchReader) -> None:
-        self._reader = reader
-
-    def to_reader(self) -> pa.RecordBatchReader:
-        return self._reader
-
-
-def _describe_content(file: DataFile) -> pads.Expression:
-    """What holds for every row of the file."""
-    content, customer = pads.field(DATE_COLUMN) == file.day, pads.field("customer_id")
-    if file.min_customer_id is None or file.max_customer_id is None:
-        return content
-    return content & (customer >= file.min_customer_id) & (customer <= file.max_customer_id)
-
-
-def _to_arrow(view: TableView) -> pa.Table:
+def to_arrow(view: TableView) -> pa.Table:
+    """The visible runs as an Arrow table."""
     schema = _VISIBLE_RUNS_SCHEMA
     columns: list[Any] = [list(column) for column in zip(*view.visible_runs, strict=True)] or [[]] * len(schema)
     return pa.table(dict(zip(schema.names, columns, strict=True)), schema=schema)
