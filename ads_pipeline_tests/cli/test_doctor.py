@@ -228,9 +228,13 @@ def test_pointer_that_contradicts_registration_is_an_error(healthy_cli: CommandL
         "UPDATE warehouse_pointer SET record_count = 77 WHERE customer_id = '1180250317' "
         "AND query_name = 'campaign_daily' AND logical_date = '2026-03-03'",
     )
-    finding = find_only_problem(healthy_cli)
-    assert (finding["check"], finding["severity"]) == ("pointers", "error")
-    assert "its pointer and its registration differ" in finding["problem"]
+    pointers, tables = find_problems(healthy_cli)
+    assert [(each["check"], each["severity"]) for each in (pointers, tables)] == [
+        ("pointers", "error"),
+        ("tables", "warning"),
+    ]
+    assert "its pointer and its registration differ" in pointers["problem"]
+    assert tables["problem"].endswith("is loaded, but the pointer differs")
 
 
 @pytest.mark.invariant("L3")
