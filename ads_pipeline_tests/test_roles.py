@@ -199,7 +199,7 @@ def test_operator_executes_control_actions_and_no_verdict(logins: Logins, tmp_pa
     for command in (
         ("retry", str(FAILED[0])),
         ("retry", "--all", "--clear-terminal", "--yes"),
-        ("mark-terminal", str(FAILED[1]), "--force"),
+        ("mark-terminal", str(FAILED[1])),
         ("clear-terminal", "--all"),
         ("enqueue", "120/ad_group_daily/2026-03-03"),
         ("reprocess", str(SUCCESSFUL[0])),

@@ -44,7 +44,7 @@ def read_payload(root: Path, path: str, *, max_bytes: int) -> bytes:
 
     UnsafePath when a symbolic link stands on the way, and RawUnavailable when the file system failed.
     """
-    with translate_os_errors(path), open_below(root, path) as directory:
+    with translate_os_errors(path, root), open_below(root, path) as directory:
         try:
             descriptor = _open_plain_file(PAYLOAD, directory, path)
         except FileNotFoundError:
@@ -91,14 +91,15 @@ def open_verified_payload(directory: int, seal: Seal, payload_sha256: str | None
 
 
 @contextmanager
-def translate_os_errors(path: str) -> Iterator[None]:
-    """Raise UnsafePath or RawUnavailable in place of an OSError."""
+def translate_os_errors(path: str, root: Path | None = None) -> Iterator[None]:
+    """Raise UnsafePath or RawUnavailable in place of an OSError. The message names a given root."""
     try:
         yield
     except OSError as error:
         if error.errno in NOT_A_DIRECTORY:
             raise UnsafePath(path, NOT_A_DIRECTORY_PROBLEM) from error
-        raise RawUnavailable(path, f"the file system failed: {error.strerror}") from error
+        where = "" if root is None else f" below {root}"
+        raise RawUnavailable(path, f"the file system failed{where}: {error.strerror}") from error
 
 
 def _check_payload(seal: Seal, payload: BinaryIO, payload_sha256: str | None) -> None:

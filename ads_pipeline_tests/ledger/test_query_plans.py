@@ -116,7 +116,11 @@ QUERIES: Final[Mapping[str, tuple[Query, set[str]]]] = {
     ),
     "due retries": (
         lambda ledger: [ledger.retry_queue.find_due(POLICY, lane, source=SOURCE, today=LAST_DAY) for lane in Lane],
-        {"retry_schedule_due", *ELIGIBILITY},
+        # Pending days whose fetch failed are due too, although nobody requested them.
+        {
+            *("retry_schedule_due", "retry_schedule_pkey", "failed_fetches_pkey", "requests_pkey"),
+            *(NOT_READY, *ATTEMPTS, *ELIGIBILITY),
+        },
     ),
     "requests": (
         lambda ledger: [

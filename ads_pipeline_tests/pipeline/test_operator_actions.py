@@ -314,6 +314,7 @@ def test_named_partitions_are_skipped_with_a_reason(ledger: Ledger) -> None:
 def test_retry_needs_a_sealed_run(ledger: Ledger, tmp_path: Path) -> None:
     """A partition without a sealed run is skipped when raw runs are given."""
     record_failures(ledger, [key("1")])
+    (tmp_path / "raw" / "google_ads").mkdir(parents=True)
     plan = preview(ledger, RETRY, ALL, raw=RawRuns(tmp_path / "raw"))
     assert (keys_in(plan), list(skipped_in(plan).values())) == ([], [NO_SEALED_RUN])
     assert keys_in(preview(ledger, RETRY, ALL)) == [key("1")]

@@ -66,8 +66,9 @@ def test_pipeline_gives_the_same_results_on_every_spark(
         assert (failure["class"], failure["is_transient"]) == ("JudgingFailed", True)
         assert failure["message"].isprintable()
     missing_disk, killed_workers = (remote_results.by_name[name]["message"] for name in FAILING)
-    assert missing_disk.startswith("2 runs could not be judged: FileNotFoundError: ")
-    assert "/not-mounted/" in missing_disk
+    assert missing_disk.startswith("2 runs could not be judged: ads_pipeline.errors.RawUnavailable: ")
+    assert "No such file or directory" in missing_disk
+    assert "/not-mounted" in missing_disk
     assert killed_workers == "1 runs could not be judged: Python worker exited unexpectedly (crashed)."
     if "use_stopped_server" in remote_results.by_name:
         assert_unavailable(remote_results.by_name["use_stopped_server"])
