@@ -103,7 +103,7 @@ QUERIES: Final[Mapping[str, tuple[Query, set[str]]]] = {
         lambda ledger: ledger.publications.visible_runs(
             source=SOURCE, query_name=MIDDLE.query_name, since=DAY, until=DAY
         ),
-        {BY_DAY, POINTERS, *RUNS, *ATTEMPTS},
+        {"demotions_pkey", BY_DAY, POINTERS, *RUNS, *ATTEMPTS},
     ),
     "readable runs": (
         lambda ledger: ledger.publications.readable_runs(RUN_NAMES),
