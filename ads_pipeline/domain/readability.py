@@ -111,6 +111,10 @@ class Expectation:
         """The time at which the day's report should be readable. A day ends at midnight UTC."""
         return datetime.combine(day + timedelta(days=1), time.min, UTC) + self.due_after
 
+    def end_of_freshness(self, day: date) -> datetime:
+        """The time from which an absent day is missing rather than late."""
+        return datetime.combine(day + timedelta(days=FRESH_DAYS + 1), time.min, UTC)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParkedSource:
@@ -171,7 +175,7 @@ def find_condition(
         return Condition.NOT_EXPECTED
     if is_parked:
         return Condition.PARKED
-    is_fresh = (now.astimezone(UTC).date() - day).days <= FRESH_DAYS
+    is_fresh = now < expectation.end_of_freshness(day)
     return Condition.LATE if is_fresh or (facts is not None and facts.attempt_count) else Condition.MISSING
 
 

@@ -9,7 +9,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
 import dagster as dg
@@ -130,17 +130,23 @@ def _parse_names(names: Iterable[str], run: dg.DagsterRun, source: str) -> Itera
 def _find_due(
     resources: SensorResources, query_names: Sequence[str], since: datetime, now: datetime
 ) -> Iterator[PartitionKey]:
-    """The partitions whose deadline has passed, or that are no longer fresh, since the moment."""
-    days = days_between(since.date() - timedelta(days=FRESH_DAYS + 2), now.date())
-    for customer, first_day in read_first_days(resources.ledger.engine, resources.source_name).items():
-        expectation = Expectation(first_day=first_day)
+    """The partitions whose deadline has passed, or that are no longer fresh, since the moment.
+
+    Most ticks have none, and do not read the ledger for it.
+    """
+    expectation = Expectation(first_day=date.min)
+    days = [
+        day
+        for day in days_between(since.date() - timedelta(days=FRESH_DAYS + 2), now.date())
+        if any(since < at <= now for at in (expectation.deadline(day), expectation.end_of_freshness(day)))
+    ]
+    first_days = read_first_days(resources.ledger.engine, resources.source_name) if days else {}
+    for customer, first_day in first_days.items():
         for day in days:
-            no_longer_fresh = datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=FRESH_DAYS + 1)
-            if day >= first_day and any(since < at <= now for at in (expectation.deadline(day), no_longer_fresh)):
-                for name in query_names:
-                    yield PartitionKey(
-                        source=resources.source_name, customer_id=customer, query_name=name, logical_date=day
-                    )
+            for name in query_names if day >= first_day else ():
+                yield PartitionKey(
+                    source=resources.source_name, customer_id=customer, query_name=name, logical_date=day
+                )
 
 
 def _select_known(

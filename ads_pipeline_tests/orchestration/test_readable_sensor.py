@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.orchestration.readable_sensor import check_keys
-from ads_pipeline_tests.ledger.builders import action_request
+from ads_pipeline_tests.ledger.builders import action_request, run, sealed_runs
 from ads_pipeline_tests.orchestration.builders import Location, open_location
 from ads_pipeline_tests.orchestration.test_readable_check import shown
 from ads_pipeline_tests.orchestration.test_sensors import crash_run, requested_ranges, tick
@@ -77,6 +77,17 @@ def test_day_past_its_deadline_is_requested(location: Location) -> None:
     due = (datetime.now(UTC) - timedelta(hours=36)).date()  # its deadline passed within the last day
     found = [each.tags for each in tick(location, SENSOR).run_requests or []]
     assert any(f"1|{due.isoformat()}" in tags.values() for tags in found)
+
+
+def test_passed_deadline_is_requested_for_every_customer(location: Location) -> None:
+    """The days are the same for all customers, and each of them has its own partitions."""
+    location.add_customers(1, 2, 3)
+    runs = [run(key(customer), "r1") for customer in (1, 2, 3)]
+    location.deployment.ledger.registrations.register(sealed_runs(*runs))
+    due = (datetime.now(UTC) - timedelta(hours=36)).date()
+    requests = tick(location, SENSOR).run_requests or []
+    ends = {end for each in requests if each.asset_check_keys == [READABLE] for end in each.tags.values()}
+    assert {f"1|{due.isoformat()}", f"3|{due.isoformat()}"} <= ends
 
 
 def test_changed_cursor_starts_again(location: Location) -> None:
