@@ -1,6 +1,5 @@
 """Builds the check `valid` of each raw asset: it judges sealed runs and records the verdicts."""
 
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -10,8 +9,7 @@ from dagster_pyspark import PySparkResource
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Outcome
-from ads_pipeline.orchestration.dagster_private import TargetMaterialization
-from ads_pipeline.orchestration.metadata import describe_status, describe_verdict
+from ads_pipeline.orchestration.metadata import describe_status, describe_verdict, find_targets
 from ads_pipeline.orchestration.partitions import raw_asset_key
 from ads_pipeline.orchestration.resources import RunResources, claim_partitions
 from ads_pipeline.pipeline.judging import JudgingResult
@@ -49,13 +47,11 @@ def _evaluate(
     judged: JudgingResult,
 ) -> Iterator[dg.AssetCheckEvaluation]:
     """Yield one evaluation per partition that has a run: the recorded verdict on its newest run."""
-    storage_ids = context.instance.event_log_storage.get_latest_storage_id_by_partition(
-        asset, dg.DagsterEventType.ASSET_MATERIALIZATION, {key.dagster_key for key in keys}
-    )
+    targets = find_targets(context, asset, keys)
     staleness = resources.staleness.calculate(resources.ledger.statuses, keys, now=datetime.now(UTC))
     judgements = {judgement.verdict.run: judgement for judgement in judged.judgements}
     for key, (registered, outcome) in resources.ledger.runs.newest(keys).items():
-        run, storage_id = registered.run, storage_ids.get(key.dagster_key)
+        run = registered.run
         yield dg.AssetCheckEvaluation(
             asset_key=asset,
             check_name=CHECK_NAME,
@@ -65,6 +61,5 @@ def _evaluate(
             severity=dg.AssetCheckSeverity.ERROR,
             metadata=describe_verdict(run.run_id, outcome, judgements.get(run), judged.unjudged.get(run))
             | describe_status(staleness[key].raw),
-            target_materialization_data=storage_id
-            and TargetMaterialization(storage_id=storage_id, run_id=context.run.run_id, timestamp=time.time()),
+            target_materialization_data=targets.get(key),
         )

@@ -14,7 +14,7 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.values import LeaseHolder
 from ads_pipeline.orchestration.dagster_private import SUPPRESS_MATERIALIZATION
-from ads_pipeline.orchestration.metadata import describe_run
+from ads_pipeline.orchestration.metadata import describe_run, find_materializations
 from ads_pipeline.orchestration.partitions import dimension_tags, parse_partition_names, raw_asset_key
 from ads_pipeline.orchestration.resources import RunResources
 from ads_pipeline.pipeline.day_conditions import describe_days
@@ -102,17 +102,15 @@ class PartitionStateIOManager(dg.IOManager):
         """The tags that name the raw materialization of each loaded partition. Without them, all show as unsynced."""
         raw = raw_asset_key(context.asset_key.path[-1])
         newest = self._resources.ledger.runs.newest(keys)
-        storage_ids = context.step_context.instance.event_log_storage.get_latest_storage_id_by_partition(
-            raw, dg.DagsterEventType.ASSET_MATERIALIZATION, {key.dagster_key for key in newest}
-        )
+        storage_ids = find_materializations(context.step_context.instance, raw, newest)
         name = raw.to_user_string()
         return {
             key: {
                 f"dagster/input_data_version/{name}": registered.run.run_id,
-                f"dagster/input_event_pointer/{name}": str(storage_ids[key.dagster_key]),
+                f"dagster/input_event_pointer/{name}": str(storage_ids[key]),
             }
             for key, (registered, _outcome) in newest.items()
-            if key.dagster_key in storage_ids
+            if key in storage_ids
         }
 
     def _find_reason(self, key: PartitionKey) -> str:

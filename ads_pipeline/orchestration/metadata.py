@@ -1,16 +1,41 @@
 """Builds the metadata that the Dagster UI shows for runs, loads and verdicts."""
 
+import time
+from collections.abc import Iterable
 from typing import Any, Final
 
 import dagster as dg
 
+from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Outcome, RegisteredRun
 from ads_pipeline.errors import AdsPipelineError
 from ads_pipeline.ledger.values import Pointer
+from ads_pipeline.orchestration.dagster_private import TargetMaterialization
 from ads_pipeline.pipeline.staleness import AssetStatus
 from ads_pipeline.validator.judging import Judgement
 
 MICROS: Final = 1_000_000
+
+
+def find_materializations(
+    instance: dg.DagsterInstance, asset: dg.AssetKey, keys: Iterable[PartitionKey]
+) -> dict[PartitionKey, int]:
+    """The storage id of the newest materialization of each partition that has one."""
+    names = {key.dagster_key: key for key in keys}
+    found = instance.event_log_storage.get_latest_storage_id_by_partition(
+        asset, dg.DagsterEventType.ASSET_MATERIALIZATION, set(names)
+    )
+    return {names[str(name)]: storage_id for name, storage_id in found.items()}
+
+
+def find_targets(
+    context: dg.AssetCheckExecutionContext, asset: dg.AssetKey, keys: Iterable[PartitionKey]
+) -> dict[PartitionKey, TargetMaterialization]:
+    """The materialization that the check of each partition is about. Without it, the UI shows no result."""
+    return {
+        key: TargetMaterialization(storage_id=storage_id, run_id=context.run.run_id, timestamp=time.time())
+        for key, storage_id in find_materializations(context.instance, asset, keys).items()
+    }
 
 
 def describe_run(registered: RegisteredRun) -> dict[str, Any]:

@@ -4,7 +4,6 @@ It reads the ledger and changes nothing, so a run of this check alone brings the
 action.
 """
 
-import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -13,7 +12,7 @@ import dagster as dg
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.readability import Condition, DayCondition
-from ads_pipeline.orchestration.dagster_private import TargetMaterialization
+from ads_pipeline.orchestration.metadata import find_targets
 from ads_pipeline.orchestration.partitions import parse_partition_names, warehouse_asset_key
 from ads_pipeline.orchestration.resources import RunResources
 from ads_pipeline.pipeline.day_conditions import describe_days
@@ -51,11 +50,8 @@ def _evaluate(
 ) -> Iterator[dg.AssetCheckEvaluation]:
     """Yield one evaluation per expected partition. A day that is not expected has none."""
     expected = {key: day for key, day in described.items() if day.condition is not Condition.NOT_EXPECTED}
-    storage_ids = context.instance.event_log_storage.get_latest_storage_id_by_partition(
-        asset, dg.DagsterEventType.ASSET_MATERIALIZATION, {key.dagster_key for key in expected}
-    )
+    targets = find_targets(context, asset, expected)
     for key, day in expected.items():
-        storage_id = storage_ids.get(key.dagster_key)
         is_warning = day.condition in WARNINGS
         yield dg.AssetCheckEvaluation(
             asset_key=asset,
@@ -66,8 +62,7 @@ def _evaluate(
             severity=dg.AssetCheckSeverity.WARN if is_warning else dg.AssetCheckSeverity.ERROR,
             description=f"{day.text.label}: {day.reason}",
             metadata=describe_condition(key, day),
-            target_materialization_data=storage_id
-            and TargetMaterialization(storage_id=storage_id, run_id=context.run.run_id, timestamp=time.time()),
+            target_materialization_data=targets.get(key),
         )
 
 

@@ -4,7 +4,6 @@ A run of the assets evaluates its own checks. An operator's command, `reconcile`
 that died or was cancelled do not. Dagster clears the checks of every partition of a cancelled run.
 """
 
-import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ from ads_pipeline.ledger.write_context import Clock
 from ads_pipeline.orchestration import asset_checks, readable_check
 from ads_pipeline.orchestration.partitions import CUSTOMERS, DATE, raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.resources import SensorResources
-from ads_pipeline.orchestration.run_requests import QUERY_TAG, partition_names, range_tags
+from ads_pipeline.orchestration.run_requests import QUERY_TAG, cut_into_ranges, digest_of, partition_names, range_tags
 from ads_pipeline.pipeline.day_conditions import describe_days
 
 OVERLAP: Final = timedelta(minutes=10)  # an event may become visible later than its time
@@ -178,16 +177,13 @@ def _build_requests(
         if is_cleared or day.condition is not Condition.NOT_EXPECTED:
             groups[key.query_name, is_cleared][key.dagster_key] = key
     for (query_name, is_cleared), keys in groups.items():
-        subset = partitions.subset_with_partition_keys(keys)
-        for found in subset.get_partition_key_ranges(partitions):
-            names = [str(name) for name in partitions.get_partition_keys_in_range(found)]
+        for start, end, names in cut_into_ranges(partitions, keys):
             shown = [(name, described[keys[name]], changes.cleared.get(keys[name])) for name in names]
-            content = repr([(name, day.condition, day.since, run_id) for name, day, run_id in shown])
-            digest = hashlib.sha256(content.encode()).hexdigest()[:32]
+            digest = digest_of([(name, day.condition, day.since, run_id) for name, day, run_id in shown])
             valid, readable = check_keys(query_name)
             yield dg.RunRequest(
                 run_key=f"readable:{query_name}:{digest}",
                 asset_selection=[],
                 asset_check_keys=[valid, readable] if is_cleared else [readable],
-                tags=range_tags(query_name, found.start, found.end),
+                tags=range_tags(query_name, start, end),
             )

@@ -87,16 +87,28 @@ def build_run_requests(
         in_progress = _find_in_progress(instance, partitions, requested.assets)
         named = {key.dagster_key: reason for key, reason in requested.reasons.items()}
         due = {name: reason for name, reason in named.items() if name not in in_progress}
-        subset = partitions.subset_with_partition_keys(due)
-        ranges = [
-            (each.start, each.end, [str(name) for name in partitions.get_partition_keys_in_range(each)])
-            for each in subset.get_partition_key_ranges(partitions)
-        ]
+        ranges = cut_into_ranges(partitions, due)
     requests = (
         _build_request(instance, requested, start, end, [(name, due[name]) for name in names], now)
-        for start, end, names in sorted(ranges)
+        for start, end, names in ranges
     )
     return [request for request in requests if request is not None]
+
+
+def cut_into_ranges(
+    partitions: dg.MultiPartitionsDefinition, names: Iterable[str]
+) -> list[tuple[str, str, list[str]]]:
+    """The ranges of exactly these partitions: the ends and all names of each. Needs a partition loading context."""
+    subset = partitions.subset_with_partition_keys(names)
+    return sorted(
+        (each.start, each.end, [str(name) for name in partitions.get_partition_keys_in_range(each)])
+        for each in subset.get_partition_key_ranges(partitions)
+    )
+
+
+def digest_of(content: object) -> str:
+    """A short digest for run keys and tags."""
+    return hashlib.sha256(repr(content).encode()).hexdigest()[:32]
 
 
 def range_tags(query_name: str, start: str, end: str) -> dict[str, str]:
@@ -136,8 +148,7 @@ def _build_request(
     reasons: Sequence[tuple[str, str]],
     now: datetime,
 ) -> dg.RunRequest | None:
-    content = repr((requested.query_name, [str(asset) for asset in requested.assets], sorted(reasons)))
-    digest = hashlib.sha256(content.encode()).hexdigest()[:32]
+    digest = digest_of((requested.query_name, [str(asset) for asset in requested.assets], sorted(reasons)))
     earlier = dg.RunsFilter(tags={REQUEST_TAG: digest})
     last = next(iter(instance.get_run_records(filters=earlier, limit=1)), None)
     if last is not None and not _may_follow(last, instance.get_runs_count(earlier), now):
