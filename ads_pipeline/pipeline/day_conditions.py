@@ -4,8 +4,8 @@ The conditions are defined in `domain.readability`.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
-from datetime import date, datetime, timedelta
+from collections.abc import Collection, Iterable
+from datetime import date, datetime
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.readability import DayCondition, Expectation, ParkedSource, describe_day
@@ -13,11 +13,9 @@ from ads_pipeline.ledger.control.retries import Parking
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.state.day_facts import read_day_facts, read_first_days
 
-DUE_AFTER = timedelta(hours=12)
-
 
 def describe_days(
-    ledger: LedgerReader, keys: Iterable[PartitionKey], *, now: datetime, due_after: timedelta = DUE_AFTER
+    ledger: LedgerReader, keys: Iterable[PartitionKey], *, now: datetime
 ) -> dict[PartitionKey, DayCondition]:
     """Describe each partition, in the order of the keys. A customer is expected from its first sealed day on."""
     unique_keys = list(dict.fromkeys(keys))
@@ -39,21 +37,18 @@ def describe_days(
             described[key] = describe_day(
                 facts.get((key.customer_id, key.logical_date)),
                 key.logical_date,
-                Expectation(first_day=first_day, due_after=due_after),
+                Expectation(first_day=first_day),
                 parked=parked.get(key.customer_id),
                 now=now,
             )
     return {key: described[key] for key in unique_keys}
 
 
-def find_parked(parkings: Iterable[Parking], query_name: str, customers: Iterable[str]) -> dict[str, ParkedSource]:
+def find_parked(parkings: Iterable[Parking], query_name: str, customers: Collection[str]) -> dict[str, ParkedSource]:
     """The parking that stops each customer's days of a query."""
     found: dict[str, ParkedSource] = {}
     for parking in parkings:
         reason = f"{parking.scope} {parking.name} is parked: {parking.why}"
         parked = ParkedSource(reason=reason, parked_at=parking.parked_at)
-        if parking.scope == "query" and parking.name == query_name:
-            found |= dict.fromkeys(customers, parked)
-        elif parking.scope == "customer":
-            found[parking.name] = parked
+        found |= {customer: parked for customer in customers if parking.covers(customer, query_name)}
     return found

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from typing import Final, NamedTuple
 
-from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.partition import PartitionKey, days_between
 from ads_pipeline.domain.readability import (
     CONDITIONS,
     READABLE_CONDITIONS,
@@ -22,7 +22,7 @@ from ads_pipeline.domain.readability import (
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.state.day_facts import read_day_facts, read_first_days
 from ads_pipeline.ledger.state.restatements import read_restatements
-from ads_pipeline.pipeline.day_conditions import DUE_AFTER, find_parked
+from ads_pipeline.pipeline.day_conditions import find_parked
 
 MICROS: Final = 1_000_000
 LETTERS: Final[Mapping[Condition, str]] = {condition: chr(ord("a") + n) for n, condition in enumerate(CONDITIONS)}
@@ -88,7 +88,6 @@ class ReportReader:
     source: str
     sum_per_day: SumPerDay
     currency_of: CurrencyOf
-    due_after: timedelta = DUE_AFTER
 
     def read(self, query_names: Sequence[str], *, since: date, until: date, now: datetime) -> ReportContent:
         """Read the days up to `until`, from `since` or the first sealed day, of all customers with a sealed run."""
@@ -96,8 +95,8 @@ class ReportReader:
         customers = sorted(first_days)
         since = min(max(since, min(first_days.values(), default=since)), until)
         parkings = self.ledger.retry_queue.list_parkings(self.source)
-        days = [since + timedelta(days=number) for number in range((until - since).days + 1)]
-        expectations = [Expectation(first_day=first_days[each], due_after=self.due_after) for each in customers]
+        days = list(days_between(since, until))
+        expectations = [Expectation(first_day=first_days[each]) for each in customers]
         reasons, counts = _Reasons(), dict.fromkeys(Condition, 0)
         queries = []
         for name in query_names:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from ads_pipeline.cli import options
 from ads_pipeline.cli.parsing import parse_customer, parse_customers, parse_partition, parse_queries
-from ads_pipeline.domain.partition import PartitionKey, validate_name
+from ads_pipeline.domain.partition import PartitionKey, days_between, validate_name
 from ads_pipeline.errors import BadCommand, BadName
 from ads_pipeline.ledger.control.retries import Parking
 from ads_pipeline.ledger.reader import LedgerReader
@@ -127,7 +127,7 @@ class PartitionsToEnqueue(SelectedPartitions):
             raise BadCommand("the days are missing: give --since and --until")
         if not customers:
             raise BadCommand("the ledger has no customer yet: give --customer")
-        dates = [days.since + timedelta(days=day) for day in range((days.until - days.since).days + 1)]
+        dates = list(days_between(days.since, days.until))
         return [
             PartitionKey(source=source, customer_id=customer, query_name=name, logical_date=day)
             for customer in customers

@@ -72,8 +72,11 @@ class Parking:
         return f"{'account' if self.scope == 'customer' else self.scope} {self.name}"
 
     def includes(self, key: PartitionKey) -> bool:
-        name = key.customer_id if self.scope == "customer" else key.query_name
-        return (self.source, self.name) == (key.source, name)
+        return self.source == key.source and self.covers(key.customer_id, key.query_name)
+
+    def covers(self, customer_id: str, query_name: str) -> bool:
+        """Whether it stops this customer's days of this query of its source."""
+        return self.name == (customer_id if self.scope == "customer" else query_name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
