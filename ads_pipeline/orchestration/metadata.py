@@ -22,6 +22,8 @@ def find_materializations(
 ) -> dict[PartitionKey, int]:
     """The storage id of the newest materialization of each partition that has one."""
     names = {key.dagster_key: key for key in keys}
+    if not names:
+        return {}  # Dagster takes an empty set for all partitions
     found = instance.event_log_storage.get_latest_storage_id_by_partition(
         asset, dg.DagsterEventType.ASSET_MATERIALIZATION, set(names)
     )
