@@ -4,8 +4,8 @@ BIN := .venv/bin
 CORES := $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2)
 # Two more than the cores: the longest tests mostly wait for Dagster's daemon, which ticks twice a minute.
 PYTEST_WORKERS ?= $(shell expr $(CORES) + 2)
-# A file runs in one worker, so that its fixtures are made once; conftest.py sets the order of the files.
-PYTEST := $(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
+# conftest.py says which tests share a worker, and in which order they start.
+PYTEST := $(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help demo dev check test soak bench lock clean

@@ -20,16 +20,31 @@ from ads_pipeline_tests.postgres_server import start_postgres
 
 # The tests start many short JVMs, for which optimizing compilers and a parallel collector do not pay off.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-LONG = 1_200  # seconds; a test with this limit mostly waits for Dagster's daemon, and starts first
+LONG = 1_000  # seconds; a test with this limit mostly waits for Dagster's daemon, and starts first
 
 settings.register_profile("ads_pipeline", deadline=None)  # a shared machine may be slow at any moment
 settings.load_profile("ads_pipeline")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start files with tests of minutes first, so that no worker runs one alone at the end."""
-    long = {item.path for item in items if (mark := item.get_closest_marker("timeout")) and mark.args[0] >= LONG}
-    items.sort(key=lambda item: item.path not in long)
+    """Run a file in one worker, so that its fixtures are made once, unless a test names another group.
+
+    Groups with tests of minutes start first, so that no worker runs one alone at the end.
+    """
+    long = set()
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+        if (limit := item.get_closest_marker("timeout")) and limit.args[0] >= LONG:
+            long.add(_group(item))
+    items.sort(key=lambda item: _group(item) not in long)
+
+
+def _group(item: pytest.Item) -> str:
+    mark = item.get_closest_marker("xdist_group")
+    assert mark is not None
+    return str(mark.args[0])
 
 
 @pytest.fixture(scope="session")

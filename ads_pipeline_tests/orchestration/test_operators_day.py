@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
@@ -29,7 +29,11 @@ class ServedDeployment:
     deployment: LocalDeployment
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+def _in_own_worker(database: str) -> Any:
+    return pytest.param(database, marks=pytest.mark.xdist_group(f"an_operators_day_{database}"))
+
+
+@pytest.fixture(params=[_in_own_worker("sqlite"), _in_own_worker("postgres")])
 def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServedDeployment]:
     home = tmp_path / "home"
     home.mkdir()
