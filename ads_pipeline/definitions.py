@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import dagster as dg
 from dagster_pyspark import PySparkResource
 
+from ads_pipeline.contracts.registry import read_contracts
 from ads_pipeline.ledger.control.control_actions import ControlActions
 from ads_pipeline.ledger.database import Engine
 from ads_pipeline.ledger.ledger import Ledger
@@ -43,6 +44,7 @@ def build_definitions(
     resolved = settings or read_settings(os.environ)
     leave_access_to_umask(leave=resolved.access_by_umask)
     apis = resolved.google_apis
+    contracts = read_contracts(resolved.queries_file, apis)
     partitions = define_partitions(apis.start_date)
     with warnings.catch_warnings():
         # Partitioned checks and backfill policies are beta features; the pinned Dagster version has them.
@@ -51,7 +53,7 @@ def build_definitions(
         assets = [
             asset
             for name, query in apis.queries.items()
-            for asset in build_assets(name, query, resolved, partitions=partitions)
+            for asset in build_assets(name, query, resolved, partitions=partitions, contracts=contracts)
         ]
         external = build_external_assets(apis.source, list(apis.queries), resolved)
         checks = [

@@ -25,6 +25,7 @@ ONE_MINUTE = timedelta(minutes=1)
 
 _SELECT = re.compile(r"SELECT (?P<fields>[a-z0-9_., ]+) FROM (?P<resource>[a-z_]+)", re.ASCII)
 _FIELD = re.compile(r"[a-z_]+(\.[a-z0-9_]+)+", re.ASCII)
+_MODULE = re.compile(r"(?:[\w-]+/)*[\w-]+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
 _REQUIRED_FIELDS = ("segments.date", "customer.id")
 
 
@@ -60,6 +61,12 @@ def _parse_minutes(value: object) -> object:
     return tuple(delay // ONE_MINUTE for delay in policy.delays)
 
 
+def _parse_module(name: str) -> str:
+    if _MODULE.fullmatch(name) is None:
+        raise ValueError("must be a Python file beside this one, such as contracts.py, or an installed module")
+    return name
+
+
 def _name_validator(field_name: str) -> Callable[[str], str]:
     return lambda value: validate_name(field_name, value)
 
@@ -83,6 +90,17 @@ class Query(_Document):
     schema_version: Annotated[str, AfterValidator(_name_validator("schema_version"))]
     gaql: Annotated[str, AfterValidator(_parse_gaql)]
     reread_after_days: Annotated[tuple[int, ...], BeforeValidator(_parse_days)] = ()
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return tuple(self.gaql.removeprefix("SELECT ").partition(" FROM ")[0].split(", "))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of its rows: the selected fields without segments. and metrics., dots replaced."""
+        return tuple(
+            name.removeprefix("segments.").removeprefix("metrics.").replace(".", "_") for name in self.fields
+        )
 
     @property
     def freshness_policy(self) -> FreshnessPolicy:
@@ -112,6 +130,7 @@ class GoogleApis(_Document):
     api_version: Annotated[str, Field(pattern=r"^v[0-9]{1,3}\z")]
     start_date: Annotated[date, BeforeValidator(parse_date)]
     retries: RetrySettings = Field(default_factory=RetrySettings)
+    contracts: Annotated[str, AfterValidator(_parse_module)] | None = None  # a file beside this one, or a module
     queries: Annotated[
         Mapping[Annotated[str, AfterValidator(_name_validator("query_name"))], Query],
         Field(min_length=1),
@@ -135,6 +154,12 @@ def read_query_file(path: Path, mistakes: list[Mistake]) -> GoogleApis | None:
         problems = error.errors(include_url=False, include_input=False)
         mistakes.extend(_locate_mistake(path, lines, problem) for problem in problems)
         return None
+
+
+def line_of(path: Path, *path_in_file: str) -> int:
+    """The line of a part of a query file that was read before."""
+    _document, lines = _load_yaml(path.read_bytes().decode("utf-8"), path, [])
+    return lines[path_in_file]
 
 
 def _locate_mistake(path: Path, lines: Mapping[tuple[str, ...], int], problem: Any) -> Mistake:

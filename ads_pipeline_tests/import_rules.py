@@ -23,7 +23,8 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "spark_session": (frozenset({"pyspark"}), frozenset({"settings"})),
     "raw": (frozenset(), FOLDERS),
     "ledger": (frozenset({"sqlalchemy", "alembic", "tenacity", "pyarrow"}), FOLDERS),
-    "contracts": (frozenset({"pandera", "pyspark"}), PURE),
+    # The module that the query file names has a computed name.
+    "contracts": (frozenset({"pandera", "pyspark", "a computed name"}), PURE | {"query_file"}),
     "validator": (frozenset({"pyspark", "py4j", "pyarrow"}), FOLDERS | {"contracts"} | SEAL),
     "warehouse": (
         frozenset({"pyspark", "py4j", "deltalake", "pyarrow", "duckdb", "duckdb_extension_delta"}),
@@ -41,7 +42,7 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "demo": (frozenset(), FOLDERS | {"query_file", "raw"}),
     "testing": (frozenset({"hypothesis"}), PURE),
     "cli": (
-        frozenset({"typer", "rich", "duckdb"}),
+        frozenset({"typer", "rich", "duckdb", "pydantic"}),
         FOLDERS
         | {
             "settings",
@@ -54,6 +55,8 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
             "doctor",
             "report",
             "demo",
+            "contracts",
+            "query_file",
         },
     ),
     "orchestration": (
@@ -74,7 +77,7 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     ),
     "definitions": (
         frozenset({"dagster", "dagster_pyspark", "sqlalchemy"}),
-        FOLDERS | {"settings", "spark_session", "orchestration", "ledger"},
+        FOLDERS | {"settings", "spark_session", "contracts", "orchestration", "ledger"},
     ),
 }
 

@@ -20,6 +20,7 @@ from ads_pipeline.cli.explain.why import print_report
 from ads_pipeline.cli.ledger import ledger
 from ads_pipeline.cli.options import AsJson, Queries, command
 from ads_pipeline.cli.parsing import parse_queries
+from ads_pipeline.cli.queries import queries
 from ads_pipeline.cli.raw import raw_runs
 from ads_pipeline.cli.report_failure import report_failure
 from ads_pipeline.cli.states import state
@@ -42,6 +43,7 @@ groups: Final = {
     "events": run_events,
     "ledger": ledger,
     "audit": audit,
+    "queries": queries,
 }
 
 

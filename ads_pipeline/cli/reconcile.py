@@ -11,6 +11,7 @@ from typing import Final
 
 from ads_pipeline.cli.output import Column, count_of, fields_of, table_of, terminal_progress, write_results
 from ads_pipeline.cli.parsing import open_ledger, open_ledger_for_writing, open_raw
+from ads_pipeline.contracts.registry import read_contracts
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.pipeline.pipeline import Pipeline
@@ -69,6 +70,7 @@ def _repair_queries(
             raw=open_raw(settings),
             ledger=ledger,
             warehouse=warehouse,
+            contracts=read_contracts(settings.queries_file, settings.google_apis),
             show_text=settings.sample_text,
             report_progress=terminal_progress(),
         )

@@ -1,30 +1,149 @@
-"""The registry of contracts: which model judges which query and schema version."""
+"""Which model judges which query and schema version: the shipped contracts, and those of the user's own module.
 
-from collections.abc import Mapping
+The query file names the module with `contracts:`, a Python file beside it or an installed module. It declares a
+mapping `CONTRACTS` like the one below.
+"""
+
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Final
 
 from ads_pipeline.contracts import models
 from ads_pipeline.contracts.models import Row
 from ads_pipeline.contracts.rules import Rules, read_rules
-from ads_pipeline.errors import ContractMissing
+from ads_pipeline.errors import BadSettings, ContractMissing, Mistake
+from ads_pipeline.query_file import GoogleApis, line_of
+from ads_pipeline.quoting import printable
 
-CONTRACTS: Mapping[tuple[str, str], type[Row]] = {
-    ("campaign_daily", "1"): models.CampaignDailyV1,
-    ("campaign_daily", "2"): models.CampaignDailyV2,
-    ("ad_group_daily", "1"): models.AdGroupDailyV1,
-    ("keyword_daily", "1"): models.KeywordDailyV1,
-    ("search_term_daily", "1"): models.SearchTermDailyV1,
-}
+MODULE_NAME: Final = "ads_pipeline_own_contracts"  # of a Python file beside the query file
 
 
-def contract_for(query_name: str, schema_version: str) -> type[Row]:
-    """The pandera model for these rows. Raises ContractMissing, which lists the declared versions."""
-    model = CONTRACTS.get((query_name, schema_version))
-    if model is None:
-        declared = tuple(version for name, version in CONTRACTS if name == query_name)
-        raise ContractMissing(query_name, schema_version, declared)
-    return model
+@dataclass(frozen=True, slots=True)
+class Contracts:
+    """The contracts of a deployment, by query name and schema version."""
+
+    models: Mapping[tuple[str, str], type[Row]]
+
+    def model(self, query_name: str, schema_version: str) -> type[Row]:
+        """The pandera model for these rows. Raises ContractMissing, which lists the declared versions."""
+        model = self.models.get((query_name, schema_version))
+        if model is None:
+            declared = tuple(version for name, version in self.models if name == query_name)
+            raise ContractMissing(query_name, schema_version, declared)
+        return model
+
+    def rules(self, query_name: str, schema_version: str) -> Rules:
+        """The same contract as plain data, which Spark can send to its workers. Raises ContractMissing."""
+        return read_rules(self.model(query_name, schema_version), schema_version=schema_version)
 
 
-def rules_for(query_name: str, schema_version: str) -> Rules:
-    """The same contract as plain data, which Spark can send to its workers. Raises ContractMissing."""
-    return read_rules(contract_for(query_name, schema_version), schema_version=schema_version)
+SHIPPED: Final = Contracts(
+    {
+        ("campaign_daily", "1"): models.CampaignDailyV1,
+        ("campaign_daily", "2"): models.CampaignDailyV2,
+        ("ad_group_daily", "1"): models.AdGroupDailyV1,
+        ("keyword_daily", "1"): models.KeywordDailyV1,
+        ("search_term_daily", "1"): models.SearchTermDailyV1,
+    }
+)
+
+
+def read_contracts(queries_file: Path, apis: GoogleApis) -> Contracts:
+    """The shipped contracts and those of the module that the query file names.
+
+    Raises BadSettings when the module cannot be used, or when a query has no contract or one that its GAQL does not
+    fit.
+    """
+    contracts = SHIPPED
+    if apis.contracts is not None:
+        own = _read_own(queries_file, apis.contracts)
+        contracts = Contracts({**SHIPPED.models, **own})
+    mistakes = [
+        Mistake(location=_locate(queries_file, "queries", name), problem=problem)
+        for name, query in apis.queries.items()
+        for problem in _find_problems(contracts, name, query.schema_version, query.columns)
+    ]
+    if mistakes:
+        raise BadSettings(tuple(mistakes))
+    return contracts
+
+
+def _locate(queries_file: Path, *path_in_file: str) -> str:
+    return printable(f"{queries_file}:{line_of(queries_file, *path_in_file)} {'.'.join(path_in_file)}")
+
+
+def _find_problems(contracts: Contracts, name: str, version: str, columns: Collection[str]) -> Iterator[str]:
+    try:
+        rules = contracts.rules(name, version)
+    except ContractMissing as error:
+        yield str(error)
+        return
+    missing = [column.name for column in rules.columns if column.name not in columns]
+    if missing:
+        yield (
+            f"the contract of schema_version {version} needs {', '.join(missing)}, which the GAQL does not select. "
+            "Select the fields, or raise schema_version and declare a contract without them"
+        )
+
+
+def _read_own(queries_file: Path, name: str) -> Mapping[tuple[str, str], type[Row]]:
+    location = _locate(queries_file, "contracts")
+    try:
+        module = _import_file(queries_file.parent / name) if name.endswith(".py") else importlib.import_module(name)
+        own = module.CONTRACTS
+    except Exception as error:
+        raise BadSettings((Mistake(location=location, problem=_describe(error, name)),)) from error
+    problems = list(_find_module_problems(own))
+    if problems:
+        mistakes = tuple(Mistake(location=location, problem=f"{printable(name)}: {each}") for each in problems)
+        raise BadSettings(mistakes)
+    return dict(own)
+
+
+@cache
+def _import_file(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(MODULE_NAME, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[MODULE_NAME] = module  # pandera resolves annotations in the module of the class
+    spec.loader.exec_module(module)
+    return module
+
+
+def _find_module_problems(own: object) -> Iterator[str]:
+    if not isinstance(own, Mapping):
+        yield "CONTRACTS must be a mapping of (query name, schema version) to a model"
+        return
+    for key, model in own.items():
+        if not (isinstance(key, tuple) and [type(part) for part in key] == [str, str]):
+            yield f"the key {printable(repr(key))} of CONTRACTS must be (query name, schema version), both as text"
+        elif key in SHIPPED.models:
+            yield f"CONTRACTS declares {key[0]} {key[1]}, which has a shipped contract; use another schema version"
+        elif not (isinstance(model, type) and issubclass(model, Row)):
+            yield f"the contract of {key[0]} {key[1]} must be a class derived from ads_pipeline.contracts.models.Row"
+        else:
+            try:
+                read_rules(model, schema_version=key[1])
+            except TypeError as error:
+                yield str(error)
+
+
+def _describe(error: Exception, name: str) -> str:
+    """The error and its line in the user's module."""
+    if isinstance(error, AttributeError) and "CONTRACTS" in str(error):
+        return f"{printable(name)} declares no CONTRACTS"
+    if isinstance(error, SyntaxError):
+        line: int | None = error.lineno
+    else:
+        lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename.endswith(name)]
+        line = lines[-1] if lines else None
+    place = printable(name) if line is None else printable(f"{name}:{line}")
+    return f"{place} cannot be imported: {type(error).__name__}: {printable(str(error))}"

@@ -9,6 +9,7 @@ from typing import Any, Final
 import dagster as dg
 from dagster_pyspark import PySparkResource
 
+from ads_pipeline.contracts.registry import Contracts
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.orchestration import catalog
 from ads_pipeline.orchestration.io_manager import LoadedPartitions, SealedPartitions, suppress_materialization
@@ -25,7 +26,12 @@ OWNERS: Final = ["team:ads-data"]
 
 
 def build_assets(
-    name: str, query: Query, settings: Settings, *, partitions: dg.MultiPartitionsDefinition
+    name: str,
+    query: Query,
+    settings: Settings,
+    *,
+    partitions: dg.MultiPartitionsDefinition,
+    contracts: Contracts,
 ) -> tuple[dg.AssetsDefinition, dg.AssetsDefinition]:
     # Dagster puts assets into one run only if they share partitions and backfill policy.
     shared: dict[str, Any] = {
@@ -42,7 +48,7 @@ def build_assets(
         deps=[settings.google_apis.source],
         group_name=catalog.RAW_GROUP,
         description=f"Sealed runs of `{name}`. Each run is registered in the ledger.\n\n```sql\n{query.gaql}\n```",
-        metadata=catalog.describe_tables(name, query) | {"dagster/uri": str(settings.raw_root)},
+        metadata=catalog.describe_tables(name, query, contracts) | {"dagster/uri": str(settings.raw_root)},
         kinds={"googleads"},
         **shared,
     )
@@ -59,7 +65,7 @@ def build_assets(
         ins={"loadable": dg.AssetIn(key=raw_asset_key(name))},
         description=f"Rows of `{name}` that readers see. Only partitions whose current run was accepted are loaded.",
         group_name=catalog.WAREHOUSE_GROUP,
-        metadata=catalog.describe_tables(name, query) | catalog.describe_location(name, settings),
+        metadata=catalog.describe_tables(name, query, contracts) | catalog.describe_location(name, settings),
         freshness_policy=catalog.FRESHNESS,
         kinds={"deltalake", "pyspark"},
         pool=f"warehouse_{name}",  # concurrent loads of one table would conflict and retry

@@ -9,9 +9,8 @@ from typing import Any, Final
 
 import dagster as dg
 
-from ads_pipeline.contracts.registry import rules_for
+from ads_pipeline.contracts.registry import Contracts
 from ads_pipeline.domain.readability import CONDITIONS
-from ads_pipeline.errors import ContractMissing
 from ads_pipeline.orchestration.partitions import warehouse_asset_key
 from ads_pipeline.orchestration.resources import RunResources
 from ads_pipeline.query_file import Query
@@ -28,12 +27,9 @@ REPORT_KEY: Final = dg.AssetKey("report")
 STATUS_KEY: Final = dg.AssetKey("partition_status")
 
 
-def describe_tables(name: str, query: Query) -> dict[str, Any]:
-    """The columns of a query's rows, as its contract declares them. Empty without a contract."""
-    try:
-        rules = rules_for(name, query.schema_version)
-    except ContractMissing:
-        return {}
+def describe_tables(name: str, query: Query, contracts: Contracts) -> dict[str, Any]:
+    """The columns of a query's rows, as its contract declares them."""
+    rules = contracts.rules(name, query.schema_version)
     columns = [
         dg.TableColumn(column.name, column.kind, constraints=dg.TableColumnConstraints(nullable=column.nullable))
         for column in rules.columns

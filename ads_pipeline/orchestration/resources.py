@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import dagster as dg
 from pyspark.sql import SparkSession
 
+from ads_pipeline.contracts.registry import read_contracts
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.errors import LeaseLost
@@ -121,6 +122,7 @@ class RunResources(SensorResources):
             ledger=self.ledger,
             warehouse=self.warehouse,
             seals=self.seals,
+            contracts=read_contracts(self.settings.queries_file, self.settings.google_apis),
             show_text=self.settings.sample_text,
             report_progress=progress_on(sys.stderr),
         )

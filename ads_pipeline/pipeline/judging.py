@@ -6,7 +6,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from ads_pipeline.contracts.registry import rules_for
+from ads_pipeline.contracts.registry import Contracts
 from ads_pipeline.domain.partition import Run
 from ads_pipeline.domain.reason import Problem, Reason
 from ads_pipeline.domain.transitions import Outcome, Verdict
@@ -42,6 +42,7 @@ class Validation:
     raw: RawRuns
     seals: SealRegister
     verdicts: Verdicts
+    contracts: Contracts
     loader: Loader
     show_text: bool = False  # whether reasons quote texts of payloads
     report_progress: ProgressReporter = no_progress
@@ -105,7 +106,7 @@ class Validation:
         )
         for contract, group in group_by(payloads, contract_key).items():
             try:
-                rules = rules_for(*contract)
+                rules = self.contracts.rules(*contract)
             except ContractMissing as error:
                 unjudged.update((payload.seal.run, error) for payload in group)
                 continue

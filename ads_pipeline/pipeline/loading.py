@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
-from ads_pipeline.contracts.registry import rules_for
+from ads_pipeline.contracts.registry import Contracts
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.errors import AdsPipelineError, RunDamaged, RunNotSealed, UnsafePath, WarehouseUnavailable
@@ -55,6 +55,7 @@ class Loader:
     loads: Loads
     history: RunHistory
     warehouse: Warehouse
+    contracts: Contracts
     report_progress: ProgressReporter = no_progress
 
     def load(self, keys: Iterable[PartitionKey]) -> LoadResult:
@@ -124,7 +125,7 @@ class Loader:
             for run, each in payloads.items()
         ]
         frames = (
-            read_accepted_rows(self.spark, group, rules_for(*contract))
+            read_accepted_rows(self.spark, group, self.contracts.rules(*contract))
             for contract, group in group_by(payloads.values(), contract_key).items()
         )
         rows = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), frames)

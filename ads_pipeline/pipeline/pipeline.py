@@ -2,6 +2,7 @@
 
 from pyspark.sql import SparkSession
 
+from ads_pipeline.contracts.registry import Contracts
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.pipeline.judging import Validation
 from ads_pipeline.pipeline.loading import Loader
@@ -25,6 +26,7 @@ class Pipeline:
         raw: RawRuns,
         ledger: Ledger,
         warehouse: Warehouse,
+        contracts: Contracts,
         seals: SealRegister | None = None,
         show_text: bool = False,
         report_progress: ProgressReporter = no_progress,
@@ -39,6 +41,7 @@ class Pipeline:
             loads=ledger.loads,
             history=ledger.runs,
             warehouse=warehouse,
+            contracts=contracts,
             report_progress=report_progress,
         )
         self.validation = Validation(
@@ -46,6 +49,7 @@ class Pipeline:
             raw=raw,
             seals=seals,
             verdicts=ledger.verdicts,
+            contracts=contracts,
             loader=self.loader,
             show_text=show_text,
             report_progress=report_progress,

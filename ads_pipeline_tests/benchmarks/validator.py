@@ -11,12 +11,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from ads_pipeline.contracts.models import PARTITION_CUSTOMER, PARTITION_DAY
-from ads_pipeline.contracts.registry import contract_for, rules_for
+from ads_pipeline.contracts.registry import SHIPPED
 from ads_pipeline.validator.judging import SealedPayload, judge_runs
 from ads_pipeline_tests.benchmarks.ratios import Ratio, compare
 from ads_pipeline_tests.benchmarks.runs import land_runs
 
-RULES = rules_for("campaign_daily", "1")
+RULES = SHIPPED.rules("campaign_daily", "1")
 TYPES = {"long": "bigint", "double": "double", "string": "string", "date": "date"}
 SCHEMA = ", ".join(f"{column.name} {TYPES[column.kind]}" for column in RULES.columns)
 
@@ -50,7 +50,7 @@ def local_spark(*, heap: str = "2g") -> SparkSession:
 def _compare_with_pandera(spark: SparkSession, runs: list[SealedPayload]) -> Ratio:
     """Judging all partitions. A round of pandera validates one partition and counts a thousand times."""
     judge_runs(spark, runs, RULES)
-    contract: Any = contract_for("campaign_daily", "1")
+    contract: Any = SHIPPED.model("campaign_daily", "1")
     ratio = compare(
         "judging 1,000 partitions",
         lambda _number: judge_runs(spark, runs, RULES),

@@ -14,8 +14,12 @@ FOUND_SOMETHING = {"warehouse gaps": 1, "raw verify": 1, "ledger copy": 69, "sta
 
 
 def documented_commands() -> list[str]:
-    """Every `ads-pipeline` line in a shell block, without its comment."""
-    pages = [path.read_text() for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))]
+    """Every `ads-pipeline` line in a shell block, without its comment.
+
+    The page on adding a query is left out: `orchestration/test_own_queries` follows it step by step.
+    """
+    paths = [path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")) if path.name != "adding-a-query.md"]
+    pages = [path.read_text() for path in paths]
     blocks = [block for page in pages for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL)]
     lines = [line for block in blocks for line in re.findall(r"^ads-pipeline (.+)$", block, re.MULTILINE)]
     return sorted({shlex.join(shlex.split(line, comments=True)) for line in lines})

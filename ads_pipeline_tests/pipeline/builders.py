@@ -11,6 +11,7 @@ from typing import Any
 import duckdb
 from pyspark.sql import SparkSession
 
+from ads_pipeline.contracts.registry import SHIPPED
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.ledger import Ledger
@@ -65,6 +66,7 @@ class LocalDeployment:
             raw=self.raw,
             ledger=self.ledger,
             warehouse=self.warehouse,
+            contracts=SHIPPED,
             report_progress=self.report_progress,
         )
 

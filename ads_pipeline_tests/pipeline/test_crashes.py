@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from ads_pipeline.contracts.registry import SHIPPED
 from ads_pipeline.domain.partition import Run
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline_tests.ledger.builders import load_records
@@ -98,7 +99,9 @@ def run_work(deployment: LocalDeployment, crash_point: CrashPoint) -> None:
     """A demotion, then a load with an invalid partition beside valid ones."""
     ledger: Any = CrashingProxy(deployment.ledger, crash_point)
     warehouse: Any = CrashingProxy(deployment.warehouse, crash_point)
-    pipeline = LocalPipeline(spark=deployment.spark, raw=deployment.raw, ledger=ledger, warehouse=warehouse)
+    pipeline = LocalPipeline(
+        spark=deployment.spark, raw=deployment.raw, ledger=ledger, warehouse=warehouse, contracts=SHIPPED
+    )
     pipeline.validation.judge([Run(key=CORRUPTED, run_id="r1")], validation_id="again")
     pipeline.judge_and_load(
         [Run(key=RESTATED, run_id="r2"), Run(key=VALID, run_id="r1"), Run(key=INVALID, run_id="r1")]

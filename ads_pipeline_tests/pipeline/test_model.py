@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from pyspark.sql import SparkSession
 
+from ads_pipeline.contracts.registry import SHIPPED
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Action, Status
 from ads_pipeline_tests.example_counts import examples
@@ -76,7 +77,9 @@ class PipelineOperations(RuleBasedStateMachine):
         crash_point = CrashPoint(at=at)
         ledger: Any = CrashingProxy(self.deployment.ledger, crash_point)
         warehouse: Any = CrashingProxy(self.deployment.warehouse, crash_point)
-        crashing = LocalPipeline(spark=self.spark, raw=self.deployment.raw, ledger=ledger, warehouse=warehouse)
+        crashing = LocalPipeline(
+            spark=self.spark, raw=self.deployment.raw, ledger=ledger, warehouse=warehouse, contracts=SHIPPED
+        )
         with suppress(SimulatedCrash):
             crashing.judge_and_load(self._seal(valid, []))
 

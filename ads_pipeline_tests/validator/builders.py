@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
-from ads_pipeline.contracts.registry import rules_for
+from ads_pipeline.contracts.registry import SHIPPED
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import Seal, SealFacts
@@ -15,7 +15,7 @@ from ads_pipeline_tests.builders import write_sealed_run
 
 DAY = date(2026, 2, 3)
 CUSTOMER = "1234567890"
-RULES = rules_for("campaign_daily", "1")
+RULES = SHIPPED.rules("campaign_daily", "1")
 FACTS = SealFacts(
     extracted_at=datetime(2026, 2, 4, tzinfo=UTC), schema_version="1", api_version="v26", query_hash="0" * 64
 )

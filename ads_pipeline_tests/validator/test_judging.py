@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from ads_pipeline.contracts.models import PARTITION_CUSTOMER, PARTITION_DAY
-from ads_pipeline.contracts.registry import contract_for, rules_for
+from ads_pipeline.contracts.registry import SHIPPED
 from ads_pipeline.contracts.rules import Rules
 from ads_pipeline.domain.transitions import Outcome
 from ads_pipeline.errors import JudgingFailed
@@ -236,7 +236,7 @@ tables = st.lists(
 @given(tables)
 def test_failing_checks_equal_those_of_pandera(spark: SparkSession, rows: list[dict[str, Any]]) -> None:
     """The failing checks are exactly those that pandera on Spark reports for the same rows."""
-    rules = rules_for("campaign_daily", "2")
+    rules = SHIPPED.rules("campaign_daily", "2")
     read = read_rows(make_payload(*rows), rules) if rows else None
     assert read is None or read.table is not None, read
     table = read.table if read else pa.table({c.name: [] for c in rules.columns})
@@ -250,7 +250,7 @@ def _run_pandera(spark: SparkSession, rows: list[dict[str, Any]], rules: Rules) 
     values = [tuple(_typed(row.get(column.name), column.kind) for column in rules.columns) for row in rows]
     frame = spark.createDataFrame(values, schema)
     frame = frame.withColumn(PARTITION_DAY, sf.lit(DAY)).withColumn(PARTITION_CUSTOMER, sf.lit(CUSTOMER)).cache()
-    contract: Any = contract_for("campaign_daily", "2")
+    contract: Any = SHIPPED.model("campaign_daily", "2")
     errors = contract.validate(frame).pandera.errors
     frame.unpersist()
     groups = [group for kind in json.loads(json.dumps(errors)).values() for group in kind.values()]

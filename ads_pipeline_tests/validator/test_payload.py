@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ads_pipeline.contracts.registry import rules_for
+from ads_pipeline.contracts.registry import SHIPPED
 from ads_pipeline.validator import payload as payload_module
 from ads_pipeline.validator.payload import MAX_LINE_BYTES, read_line_by_line, read_rows
 from ads_pipeline_tests.validator.builders import RULES, make_payload, row, row_without
@@ -170,4 +170,4 @@ def test_arrow_reads_usual_payloads() -> None:
     """Arrow reads payloads as our own extractor writes them, of both versions of campaign_daily."""
     assert payload_module._read_with_arrow(make_payload(*(row(n) for n in range(50))), RULES) is not None
     share = row(all_conversions=1.0, search_impression_share=None)
-    assert payload_module._read_with_arrow(make_payload(share), rules_for("campaign_daily", "2")) is not None
+    assert payload_module._read_with_arrow(make_payload(share), SHIPPED.rules("campaign_daily", "2")) is not None

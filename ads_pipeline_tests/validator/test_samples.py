@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ads_pipeline.contracts.registry import rules_for
+from ads_pipeline.contracts.registry import SHIPPED
 from ads_pipeline.domain.reason import Problem, Reason
 from ads_pipeline.validator.contract_checks import check_rows
 from ads_pipeline.validator.payload import read_rows
 from ads_pipeline_tests.validator.builders import CUSTOMER, DAY, make_payload, row
 
-RULES = rules_for("search_term_daily", "1")
+RULES = SHIPPED.rules("search_term_daily", "1")
 NAMES = ("customer_id", "search_term_view_status", "search_term_match_type")  # columns without free text
 FREE_TEXT = ("search_term_view_search_term", "date", "clicks", "impressions", "note")
 # Letters that no rule and no message has side by side.

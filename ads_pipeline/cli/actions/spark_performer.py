@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 from ads_pipeline.cli.output import terminal_progress
 from ads_pipeline.cli.parsing import open_ledger_for_writing
+from ads_pipeline.contracts.registry import read_contracts
 from ads_pipeline.pipeline.demote_and_restore import override_performer
 from ads_pipeline.pipeline.operator_actions import OperatorAction, Perform
 from ads_pipeline.pipeline.pipeline import Pipeline
@@ -22,6 +23,7 @@ def open_spark_performer(settings: Settings, action: OperatorAction) -> Iterator
             raw=RawRuns(settings.raw_root),
             ledger=ledger,
             warehouse=Warehouse(settings.warehouse_root),
+            contracts=read_contracts(settings.queries_file, settings.google_apis),
             show_text=settings.sample_text,
             report_progress=terminal_progress(),
         )

@@ -1,0 +1,158 @@
+"""The `queries` commands: list and check the queries, copy the query file, and add a query with a first contract."""
+
+import re
+from pathlib import Path
+from textwrap import indent
+from typing import Annotated, Final
+
+import typer
+from pydantic import ValidationError
+
+from ads_pipeline.cli.options import AsJson, command
+from ads_pipeline.cli.output import Column, count_of, write_list
+from ads_pipeline.domain.partition import validate_name
+from ads_pipeline.errors import BadCommand
+from ads_pipeline.query_file import DEFAULT_QUERIES_FILE, Query, line_of
+from ads_pipeline.quoting import quoted
+from ads_pipeline.settings import Settings
+from ads_pipeline.storage.durable_files import atomic_write, make_durable_directories
+
+CONTRACTS_FILE: Final = "contracts.py"
+COLUMNS: Final = (
+    Column("query", "query_name"),
+    Column("version", "schema_version"),
+    Column("columns", lambda row: len(row["columns"])),
+    Column("from", "resource"),
+    Column("line", "line"),
+)
+Directory = Annotated[Path, typer.Argument(metavar="DIRECTORY", help="Where the files go. It is created.")]
+Gaql = Annotated[str, typer.Option(metavar="TEXT", help="SELECT field, … FROM resource, without WHERE.")]
+Version = Annotated[str, typer.Option(metavar="VERSION", help="The schema version of its rows.")]
+
+queries: Final = typer.Typer(no_args_is_help=True, help="List, check and add the queries of the query file.")
+
+
+@command(queries, "list")
+def list_queries(settings: Settings, *, as_json: AsJson = False) -> None:
+    """List the queries of the query file."""
+    rows = [
+        {
+            "query_name": name,
+            "schema_version": query.schema_version,
+            "columns": query.columns,
+            "resource": query.gaql.rpartition(" ")[2],
+            "line": line_of(settings.queries_file, "queries", name),
+            "gaql": query.gaql,
+        }
+        for name, query in settings.google_apis.queries.items()
+    ]
+    write_list(rows, COLUMNS, [f"from {settings.queries_file}"], as_json=as_json)
+
+
+@command(queries, "check")
+def check_queries(settings: Settings) -> None:
+    """Check that every query has a contract whose columns its GAQL selects.
+
+    The code location checks the same when it loads. Exit code: 0 when all fit, 78 with the line of each mistake.
+    """
+    from ads_pipeline.contracts.registry import read_contracts  # noqa: PLC0415 - it loads pandera and Spark's client
+
+    contracts = read_contracts(settings.queries_file, settings.google_apis)
+    count = len(settings.google_apis.queries)
+    typer.echo(f"{count_of(count, 'contract')} of {settings.queries_file} fit their queries")
+    for name, query in settings.google_apis.queries.items():
+        declared = {column.name for column in contracts.rules(name, query.schema_version).columns}
+        if unused := ", ".join(column for column in query.columns if column not in declared):
+            typer.echo(f"{name} selects {unused}, which its contract does not declare; it is not loaded", err=True)
+
+
+@command(queries, "init")
+def copy_query_file(directory: Directory) -> None:
+    """Copy the shipped query file into a directory of your own, where it can be changed.
+
+    Prints the setting that makes this file the deployment's. Existing files are not touched.
+    """
+    path = directory.absolute() / DEFAULT_QUERIES_FILE.name
+    make_durable_directories(path.parent)
+    try:
+        with atomic_write(path, replace=False) as file:
+            file.write(DEFAULT_QUERIES_FILE.read_bytes())
+    except FileExistsError:
+        raise BadCommand(f"{path} exists already; nothing was changed") from None
+    typer.echo(f"wrote {path}\nSet, for all processes of the deployment:\n  export ADS_PIPELINE_QUERIES={path}")
+
+
+@command(queries, "new")
+def add_query(
+    settings: Settings,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name, which can never change.")],
+    *,
+    gaql: Gaql,
+    schema_version: Version = "1",
+) -> None:
+    """Add a query to the query file, and write a first contract for its rows.
+
+    The contract goes to contracts.py beside the query file, which names it. Types and the natural key are guessed
+    from the names of the fields: read and correct them before the first day is judged.
+    """
+    query = _parse(name, gaql, schema_version)
+    path = settings.queries_file
+    if path == DEFAULT_QUERIES_FILE:
+        raise BadCommand(
+            'ADS_PIPELINE_QUERIES names no query file of your own; "ads-pipeline queries init" makes one'
+        )
+    if name in settings.google_apis.queries:
+        line = line_of(path, "queries", name)
+        raise BadCommand(f"{path}:{line} defines {name} already; to change its fields, raise its schema_version")
+    module = settings.google_apis.contracts or CONTRACTS_FILE
+    if not module.endswith(".py"):
+        raise BadCommand(f"the contracts are in the module {module}; add the query and its contract there by hand")
+    text = _insert(path, name, query, module)
+    contracts = path.parent / module
+    _append_contract(contracts, name, query)  # first: without its query, a contract changes nothing
+    with atomic_write(path) as file:
+        file.write(text.encode())
+    typer.echo(
+        f"added {name} to {path}\nwrote a first contract to {contracts}\n"
+        "Correct its types and its unique columns, then run:\n  ads-pipeline queries check"
+    )
+
+
+def _parse(name: str, gaql: str, schema_version: str) -> Query:
+    validate_name("query_name", name)
+    try:
+        return Query(schema_version=schema_version, gaql=gaql)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        option = str(first["loc"][0]).replace("_", "-")
+        raise BadCommand(f"--{option} {first['msg'].removeprefix('Value error, ')}") from None
+
+
+def _insert(path: Path, name: str, query: Query, module: str) -> str:
+    """The text of the query file with the new query at its end. Raises BadCommand when `queries` is not last."""
+    lines = path.read_text("utf-8").splitlines()
+    start = line_of(path, "queries")
+    block = "\n".join(
+        [
+            f"{name}:",
+            f'  schema_version: "{query.schema_version}"',
+            "  gaql: |",
+            "    SELECT",
+            *(f"      {field}," for field in query.fields[:-1]),
+            f"      {query.fields[-1]}",
+            f"    FROM {query.gaql.rpartition(' ')[2]}",
+        ]
+    )
+    first = re.match(r"( +)[^ #]", next((line for line in lines[start:] if line.strip()), ""))
+    if first is None or any(re.match(r"[^ #\t]", line) for line in lines[start:]):
+        raise BadCommand(f"{quoted('queries')} is not the last block of {path}; add by hand:\n{indent(block, '  ')}")
+    names_module = [] if any(re.match(r"contracts:", line) for line in lines) else [f"contracts: {module}", ""]
+    return "\n".join([*lines[: start - 1], *names_module, *lines[start - 1 :], "", indent(block, first[1]), ""])
+
+
+def _append_contract(path: Path, name: str, query: Query) -> None:
+    from ads_pipeline.contracts.first_contract import HEADER, write_contract  # noqa: PLC0415 - see check_queries
+
+    before = path.read_text("utf-8") if path.exists() else HEADER
+    with atomic_write(path) as file:
+        file.write((before + write_contract(name, query.schema_version, query.fields, query.columns)).encode())
