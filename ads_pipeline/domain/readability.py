@@ -157,7 +157,8 @@ def _explain_facts(facts: DayFacts) -> tuple[datetime, str, str]:
     if facts.withdrawn_by is not None:
         return facts.updated_at, "withdrawn", facts.withdrawn_by
     if facts.newest_reason is not None:
-        return facts.newest_judged_at or facts.updated_at, facts.newest_reason.text, ""
+        accepted = "accepted; the newest run was " if facts.status is Status.SUCCESS and _is_demoted(facts) else ""
+        return facts.newest_judged_at or facts.updated_at, f"{accepted}{facts.newest_reason.text}", ""
     if facts.status is Status.SUCCESS:
         return facts.updated_at, "accepted" if facts.is_published else "accepted and not loaded yet", ""
     if facts.has_unjudged_run:
@@ -186,8 +187,7 @@ def _find_recorded(facts: DayFacts) -> Condition | None:
     if facts.status is Status.SUCCESS:
         return _find_accepted(facts)
     if facts.status is Status.FAILED:
-        demoted = facts.newest_reason is not None and facts.newest_reason.error_class == DEMOTED
-        return Condition.HIDDEN if demoted else Condition.REJECTED
+        return Condition.HIDDEN if _is_demoted(facts) else Condition.REJECTED
     if facts.has_unjudged_run:
         return Condition.IN_PROGRESS
     return Condition.HIDDEN if facts.withdrawn_by is not None else None
@@ -196,6 +196,10 @@ def _find_recorded(facts: DayFacts) -> Condition | None:
 def _find_accepted(facts: DayFacts) -> Condition:
     if not facts.is_published:
         return Condition.IN_PROGRESS
-    if facts.newest_outcome is Outcome.REJECTED:
+    if facts.newest_outcome is Outcome.REJECTED and not _is_demoted(facts):
         return Condition.REJECTED_RERUN
     return Condition.RESTATED if facts.is_restated else Condition.READABLE
+
+
+def _is_demoted(facts: DayFacts) -> bool:
+    return facts.newest_reason is not None and facts.newest_reason.error_class == DEMOTED

@@ -52,6 +52,7 @@ PENDING = ACCEPTED._replace(status=Status.PENDING, is_published=False, attempt_c
         (ACCEPTED._replace(is_restated=True, newest_outcome=Outcome.ACCEPTED), Condition.RESTATED),
         (ACCEPTED._replace(is_restated=True, newest_outcome=Outcome.REJECTED), Condition.REJECTED_RERUN),
         (ACCEPTED._replace(newest_outcome=Outcome.REJECTED), Condition.REJECTED_RERUN),
+        (ACCEPTED._replace(newest_outcome=Outcome.REJECTED, newest_reason=DEMOTION), Condition.READABLE),
         (ACCEPTED._replace(is_published=False), Condition.IN_PROGRESS),
         (ACCEPTED._replace(demotion_pending=True), Condition.HIDDEN),
         (FAILED, Condition.REJECTED),
