@@ -4,7 +4,7 @@ Every mistake is reported with its line.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import date, timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -160,6 +160,13 @@ def line_of(path: Path, *path_in_file: str) -> int:
     """The line of a part of a query file that was read before."""
     _document, lines = _load_yaml(path.read_bytes().decode("utf-8"), path, [])
     return lines[path_in_file]
+
+
+def narrow_query_file(start_date: date, query_names: Collection[str]) -> str:
+    """The text of the query file that ships with the package, with another start date and only these queries."""
+    document = yaml.safe_load(DEFAULT_QUERIES_FILE.read_text(encoding="utf-8"))
+    queries = {name: query for name, query in document["queries"].items() if name in query_names}
+    return yaml.safe_dump(document | {"start_date": start_date, "queries": queries}, sort_keys=False)
 
 
 def _locate_mistake(path: Path, lines: Mapping[tuple[str, ...], int], problem: Any) -> Mistake:

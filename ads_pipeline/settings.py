@@ -7,6 +7,7 @@ value of a variable, because it may be a secret.
 import difflib
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -25,7 +26,7 @@ PREFIX: Final = "ADS_PIPELINE_"
 VARIABLES: Final[Mapping[str, str]] = {
     "ADS_PIPELINE_HOME": "absolute path of the folder for raw runs, the warehouse and SQLite (~/.ads_pipeline)",
     "ADS_PIPELINE_DATABASE_URL": "postgresql+psycopg2://… of the ledger and of Dagster's records (SQLite in home)",
-    "ADS_PIPELINE_QUERIES": "path of the query file (the google_apis.yaml that ships with the package)",
+    "ADS_PIPELINE_QUERIES": "path of the query file (google_apis.yaml in home; without it, the one of the package)",
     "ADS_PIPELINE_SPARK": "a master (local[2], spark://…, yarn) or sc://… of a Connect server (local[*])",
     "ADS_PIPELINE_FILE_ACCESS": "who may open new files below home: owner, or umask to let the umask decide (owner)",
     "ADS_PIPELINE_LEASE_SECONDS": "seconds after which a silent run loses its partitions, at least 5 (120)",
@@ -158,12 +159,13 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         for name, (form, is_valid) in _FORMS.items()
         if name in values and not (values[name].isprintable() and is_valid(values[name]))
     ]
-    queries_file = _expand_user(values.get("ADS_PIPELINE_QUERIES", str(DEFAULT_QUERIES_FILE)))
+    home = _expand_user(values.get("ADS_PIPELINE_HOME", "~/.ads_pipeline"))
+    queries_file = _find_query_file(values.get("ADS_PIPELINE_QUERIES"), home)
     google_apis = read_query_file(queries_file, mistakes)
     if mistakes or google_apis is None:
         raise BadSettings(tuple(mistakes))
     return Settings(
-        home=_expand_user(values.get("ADS_PIPELINE_HOME", "~/.ads_pipeline")),
+        home=home,
         queries_file=queries_file,
         google_apis=google_apis,
         spark=values.get("ADS_PIPELINE_SPARK", "local[*]"),
@@ -176,6 +178,16 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         sample_text=values.get("ADS_PIPELINE_SAMPLE_TEXT") == "yes",
         access_by_umask=has_access_by_umask(environ),
     )
+
+
+def _find_query_file(named: str | None, home: Path) -> Path:
+    """The named query file, or else that of the home, or else that of the package."""
+    if named is not None:
+        return _expand_user(named)
+    with suppress(OSError, ValueError):  # a home that cannot be opened is reported by whoever needs it
+        if (own := home / DEFAULT_QUERIES_FILE.name).is_file():
+            return own
+    return DEFAULT_QUERIES_FILE
 
 
 def has_access_by_umask(environ: Mapping[str, str]) -> bool:

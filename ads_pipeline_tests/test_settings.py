@@ -117,6 +117,20 @@ def test_empty_environment_gives_defaults() -> None:
         assert settings.queries_file == DEFAULT_QUERIES_FILE
 
 
+def test_query_file_of_the_home_is_used(query_file: Path, tmp_path: Path) -> None:
+    """Unless the variable names another one. Its mistakes are reported with their lines."""
+    home = tmp_path / "home"
+    home.mkdir()
+    own = home / DEFAULT_QUERIES_FILE.name
+    own.write_text(DOCUMENT.replace("2024-01-01", "2026-11-12"))
+    settings = read_settings({HOME: str(home)})
+    assert (settings.queries_file, settings.google_apis.start_date) == (own, date(2026, 11, 12))
+    assert read_settings({HOME: str(home), QUERIES: str(query_file)}).queries_file == query_file
+    own.write_text(DOCUMENT.replace("2024-01-01", "2026-11-31"))
+    with pytest.raises(BadSettings, match=re.escape(f"{own}:3 start_date")):
+        read_settings({HOME: str(home)})
+
+
 def test_each_variable_is_used(query_file: Path, tmp_path: Path) -> None:
     """Home, database and query file come from the environment."""
     url = "postgresql+psycopg2://ads@db/ledger"

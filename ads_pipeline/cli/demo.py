@@ -16,9 +16,10 @@ from ads_pipeline.cli.warehouse import ExpectedDays, gaps, query
 from ads_pipeline.demo.reports import DAYS, QUERIES, Demo, land_demo
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.errors import BadCommand
+from ads_pipeline.query_file import DEFAULT_QUERIES_FILE, narrow_query_file
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.settings import Settings
-from ads_pipeline.storage.durable_files import create_empty_file
+from ads_pipeline.storage.durable_files import atomic_write, create_empty_file
 
 DEMO_QUERY: Final = """
 SELECT customer_id, count(DISTINCT logical_date) AS days, sum(clicks)::BIGINT AS clicks,
@@ -35,6 +36,7 @@ def run_demo(settings: Settings) -> None:
     console.print(f"Landing a week of {len(QUERIES)} queries below {settings.home}")
     demo = land_demo(RawRuns(settings.raw_root), settings.google_apis, until=today)
     _print_special_cases(console, demo)
+    _write_query_file(settings, since)
     console.print("\nRunning the assets raw/…, their checks and warehouse/… with Dagster and Spark")
     _run(settings, since, until)
     console.print("\nRejected partitions, from `ads-pipeline state inspect --status failed`:\n")
@@ -55,6 +57,17 @@ def _print_special_cases(console: OutputConsole, demo: Demo) -> None:
     ):
         console.print(f"  {run.key}\n    {description}", soft_wrap=True)
     console.print(f"  {demo.late}\n    has no run", soft_wrap=True)
+
+
+def _write_query_file(settings: Settings, start_date: date) -> None:
+    """Write a query file into the home, with the demo's queries and partitions that begin at its week.
+
+    A file that is there already stays, and so does one that ADS_PIPELINE_QUERIES names.
+    """
+    if settings.queries_file == DEFAULT_QUERIES_FILE:
+        text = narrow_query_file(start_date, QUERIES)
+        with atomic_write(settings.home / DEFAULT_QUERIES_FILE.name) as file:
+            file.write(f"# Written by `ads-pipeline demo`.\n{text}".encode())
 
 
 def _run(settings: Settings, since: date, until: date) -> None:

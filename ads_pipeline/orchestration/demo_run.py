@@ -7,18 +7,20 @@
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import dagster as dg
 
 from ads_pipeline.domain.partition import parse_date
 from ads_pipeline.ledger.events.snapshots import Follower
+from ads_pipeline.orchestration.catalog import REPORT_KEY
 from ads_pipeline.orchestration.partitions import CUSTOMERS, asset_keys, find_invalid_customers
 from ads_pipeline.orchestration.readable_sensor import check_keys
 from ads_pipeline.orchestration.resources import build_sensor_resources, open_ledger_engine
 from ads_pipeline.orchestration.run_completion import close_finished_runs
 from ads_pipeline.orchestration.run_requests import range_tags
+from ads_pipeline.report.writing import REPORT_FILE
 from ads_pipeline.settings import Settings
 
 
@@ -36,13 +38,8 @@ def run_demo(defs: dg.Definitions, settings: Settings, arguments: Sequence[str])
         customers = [name for name in known if name not in find_invalid_customers(known)]
         for name in queries:
             started = time.monotonic()
-            result = defs.resolve_implicit_global_asset_job_def().execute_in_process(
-                instance=instance,
-                asset_selection=asset_keys([name]),
-                tags=range_tags(name, f"{customers[0]}|{since}", f"{customers[-1]}|{until}"),
-                run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
-                raise_on_error=False,
-            )
+            tags = range_tags(name, f"{customers[0]}|{since}", f"{customers[-1]}|{until}", why="demo")
+            result = _execute(defs, instance, asset_keys([name]), tags)
             with open_ledger_engine(settings) as engine:  # no daemon runs the sensor run_completion here
                 resources = build_sensor_resources(settings, engine)
                 list(close_finished_runs(instance, resources.events))
@@ -50,6 +47,21 @@ def run_demo(defs: dg.Definitions, settings: Settings, arguments: Sequence[str])
             outcome = _describe_result(result, name)
             sys.stdout.write(f"{name}, {time.monotonic() - started:.0f} s: {outcome}\n")
             sys.stdout.flush()
+        written = _execute(defs, instance, [REPORT_KEY], {}).success
+    page = settings.home / REPORT_FILE
+    sys.stdout.write(f"report of all days: {page if written else 'the run failed; see its log in the Dagster UI'}\n")
+
+
+def _execute(
+    defs: dg.Definitions, instance: dg.DagsterInstance, assets: Sequence[dg.AssetKey], tags: Mapping[str, str]
+) -> dg.ExecuteInProcessResult:
+    return defs.resolve_implicit_global_asset_job_def().execute_in_process(
+        instance=instance,
+        asset_selection=list(assets),
+        tags=dict(tags),
+        run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
+        raise_on_error=False,
+    )
 
 
 def _describe_result(result: dg.ExecuteInProcessResult, query_name: str) -> str:

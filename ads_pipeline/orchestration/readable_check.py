@@ -73,7 +73,7 @@ def describe_condition(key: PartitionKey, day: DayCondition) -> dict[str, Any]:
         "meaning": day.text.meaning,
         "reason": day.reason,
         "since": dg.MetadataValue.timestamp(day.since),
-        "attempts": dg.MetadataValue.int(day.attempts),
+        "attempts": str(day.attempts),  # Dagster would plot a number over unrelated partitions
         "next_command": f"ads-pipeline state why {key}",
     }
     return metadata | ({"operator": day.operator} if day.operator else {})

@@ -5,7 +5,7 @@ that died or was cancelled do not. Dagster clears the checks of every partition 
 """
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -24,12 +24,21 @@ from ads_pipeline.ledger.write_context import Clock
 from ads_pipeline.orchestration import asset_checks, readable_check
 from ads_pipeline.orchestration.partitions import CUSTOMERS, DATE, raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.resources import SensorResources
-from ads_pipeline.orchestration.run_requests import QUERY_TAG, cut_into_ranges, digest_of, partition_names, range_tags
+from ads_pipeline.orchestration.run_requests import (
+    QUERY_TAG,
+    cut_into_ranges,
+    describe_range,
+    digest_of,
+    log_requests,
+    partition_names,
+    range_tags,
+)
 from ads_pipeline.pipeline.day_conditions import describe_days
 
 OVERLAP: Final = timedelta(minutes=10)  # an event may become visible later than its time
 FIRST_WINDOW: Final = timedelta(days=1)
-INTERVAL_SECONDS: Final = 30
+INTERVAL_SECONDS: Final = 20
+CLEARING_STATUSES: Final = (dg.DagsterRunStatus.CANCELED, dg.DagsterRunStatus.FAILURE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +72,7 @@ def build_readable_sensor(
             described = describe_days(sensor_resources.ledger, known, now=at)
             found = list(_build_requests(partitions, described, changes))
         requests = [request for request in found if request.run_key not in recent_keys]
+        log_requests(context.log, requests)
         return dg.SensorResult(
             run_requests=requests,
             skip_reason=None if requests else "nothing changed outside the runs of the assets",
@@ -104,9 +114,11 @@ def _find_changes(
             others.append(run_id)  # a command, or a job that has no checks
         elif run.status is dg.DagsterRunStatus.SUCCESS and not _covers_warehouse(run):
             others.append(run_id)
-        elif run.is_finished and run.status is not dg.DagsterRunStatus.SUCCESS:
-            names = list(partition_names(run.tags, partitions))
-            changes.cleared.update(dict.fromkeys(_parse_names(names, run, resources.source_name), run_id))
+    # Runs that were cancelled in the queue have no event in the ledger, and cleared their checks all the same.
+    ended = dg.RunsFilter(statuses=list(CLEARING_STATUSES), updated_after=since)
+    for run in context.instance.get_runs(filters=ended):
+        names = list(partition_names(run.tags, partitions))
+        changes.cleared.update(dict.fromkeys(_parse_names(names, run, resources.source_name), run.run_id))
     changes.changed.update(list_changed_partitions(engine, others, since))
     changes.changed.update(_find_due(resources, query_names, since, now))
     return changes
@@ -118,7 +130,8 @@ def _covers_warehouse(run: dg.DagsterRun) -> bool:
 
 
 def _parse_names(names: Iterable[str], run: dg.DagsterRun, source: str) -> Iterator[PartitionKey]:
-    for query_name in sorted({asset.path[-1] for asset in run.asset_selection or ()}):
+    checked = {check.asset_key for check in run.asset_check_selection or ()}
+    for query_name in sorted({asset.path[-1] for asset in checked.union(run.asset_selection or ())}):
         for name in names:
             try:
                 yield parse_dagster_key(name, source=source, query_name=query_name)
@@ -181,9 +194,17 @@ def _build_requests(
             shown = [(name, described[keys[name]], changes.cleared.get(keys[name])) for name in names]
             digest = digest_of([(name, day.condition, day.since, run_id) for name, day, run_id in shown])
             valid, readable = check_keys(query_name)
+            tags = range_tags(query_name, start, end, why=_explain([day for _name, day, _run in shown], is_cleared))
             yield dg.RunRequest(
-                run_key=f"readable:{query_name}:{digest}",
+                run_key=f"checks of {describe_range(tags)}, {digest}",
                 asset_selection=[],
                 asset_check_keys=[valid, readable] if is_cleared else [readable],
-                tags=range_tags(query_name, start, end),
+                tags=tags,
             )
+
+
+def _explain(days: Sequence[DayCondition], is_cleared: bool) -> str:
+    counts = Counter(day.text.label.lower() for day in days)
+    shown = ", ".join(f"{number} {label}" for label, number in counts.most_common())
+    cause = "a run failed or was cancelled" if is_cleared else "the ledger changed outside a run"
+    return f"{cause}; now {shown}"

@@ -54,7 +54,13 @@ def build_retry_sensor(
             )
         reasons = scheduler.next_runs(slots=slots)
         return build_sensor_result(
-            context, partitions, reasons, query_names, [raw_asset_key, warehouse_asset_key], now()
+            context,
+            partitions,
+            reasons,
+            query_names,
+            [raw_asset_key, warehouse_asset_key],
+            now(),
+            why="due retries, and requests of operators",
         )
 
     return retries_due

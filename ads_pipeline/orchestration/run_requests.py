@@ -5,6 +5,7 @@ further run waits longer.
 """
 
 import hashlib
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -21,6 +22,7 @@ PRIORITY_TAG: Final = "dagster/priority"
 # Dagster starts queued runs of fresh days first; `retry.shares` reserves slots for backfills.
 PRIORITIES: Final = {Lane.FRESH: "1", Lane.BACKFILL: "0"}
 QUERY_TAG: Final = "ads_pipeline/query"
+CUSTOMERS_TAG, DAYS_TAG, WHY_TAG = "ads_pipeline/customers", "ads_pipeline/days", "ads_pipeline/why"
 START, END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 MAX_DELAY: Final = timedelta(hours=1)
 MAX_DOUBLINGS: Final = 5  # of the delay, which starts at one minute
@@ -30,11 +32,12 @@ _FINISHED: Final = frozenset({"SUCCESS", "FAILURE", "CANCELED"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedPartitions:
-    """Partitions of one query to run, each with a reason. A new reason allows a new run."""
+    """Partitions of one query to run, each with a reason. A new reason allows a new run. `why` is shown in the UI."""
 
     query_name: str
     assets: tuple[dg.AssetKey, ...]
     reasons: Mapping[PartitionKey, str]
+    why: str
     lane: Lane = Lane.BACKFILL
 
 
@@ -46,6 +49,7 @@ def build_sensor_result(
     asset_keys: Sequence[AssetKeyBuilder],
     now: datetime,
     *,
+    why: str,
     cursor: str | None = None,
 ) -> dg.SensorResult:
     """Request runs of these partitions, or first add the customers that Dagster does not know yet.
@@ -67,9 +71,10 @@ def build_sensor_result(
             group = (name, lane)
             selected = {key: why for key, why in due.items() if (key.query_name, lane_for(key, now.date())) == group}
             if selected:
-                requested = RequestedPartitions(query_name=name, assets=assets, reasons=selected, lane=lane)
+                requested = RequestedPartitions(query_name=name, assets=assets, reasons=selected, why=why, lane=lane)
                 requests += build_run_requests(context.instance, partitions, requested, now=now)
     if requests:
+        log_requests(context.log, requests)
         return dg.SensorResult(run_requests=requests, cursor=cursor)
     waiting = f"; {len(due)} partitions are in unfinished runs or wait for their next run" if due else ""
     return dg.SensorResult(skip_reason=f"no partition is due{waiting}", cursor=cursor)
@@ -108,12 +113,35 @@ def cut_into_ranges(
 
 def digest_of(content: object) -> str:
     """A short digest for run keys and tags."""
-    return hashlib.sha256(repr(content).encode()).hexdigest()[:32]
+    return hashlib.sha256(repr(content).encode()).hexdigest()[:12]
 
 
-def range_tags(query_name: str, start: str, end: str) -> dict[str, str]:
-    """The tags of a run over a range of partitions of one query."""
-    return {START: start, END: end, QUERY_TAG: query_name}
+def range_tags(query_name: str, start: str, end: str, *, why: str) -> dict[str, str]:
+    """The tags of a run over a range of partitions of one query. The UI shows them in its list of runs."""
+    (first_customer, _, first_day), (last_customer, _, last_day) = start.rpartition("|"), end.rpartition("|")
+    return {
+        START: start,
+        END: end,
+        QUERY_TAG: query_name,
+        CUSTOMERS_TAG: _describe_span(first_customer, last_customer),
+        DAYS_TAG: _describe_span(first_day, last_day),
+        WHY_TAG: why,
+    }
+
+
+def describe_range(tags: Mapping[str, str]) -> str:
+    """The query, customers and days of a run with the tags of `range_tags`."""
+    return f"{tags[QUERY_TAG]}, customers {tags[CUSTOMERS_TAG]}, days {tags[DAYS_TAG]}"
+
+
+def log_requests(log: logging.Logger, requests: Iterable[dg.RunRequest]) -> None:
+    """Log what each requested run is about. The UI shows the log beside the tick."""
+    for request in requests:
+        log.info("requests %s: %s", describe_range(request.tags), request.tags[WHY_TAG])
+
+
+def _describe_span(first: str, last: str) -> str:
+    return first if first == last else f"{first} to {last}"
 
 
 def _select_known(
@@ -149,15 +177,16 @@ def _build_request(
     now: datetime,
 ) -> dg.RunRequest | None:
     digest = digest_of((requested.query_name, [str(asset) for asset in requested.assets], sorted(reasons)))
-    earlier = dg.RunsFilter(tags={REQUEST_TAG: digest})
+    tags = range_tags(requested.query_name, start, end, why=f"{len(reasons)} partitions: {requested.why}")
+    name = f"{describe_range(tags)}, {digest}"
+    earlier = dg.RunsFilter(tags={REQUEST_TAG: name})
     last = next(iter(instance.get_run_records(filters=earlier, limit=1)), None)
     if last is not None and not _may_follow(last, instance.get_runs_count(earlier), now):
         return None
     return dg.RunRequest(
-        run_key=f"{requested.query_name}:{digest}#{last.dagster_run.run_id if last else 0}",
+        run_key=f"{name}, after run {last.dagster_run.run_id if last else 0}",
         asset_selection=list(requested.assets),
-        tags=range_tags(requested.query_name, start, end)
-        | {REQUEST_TAG: digest, PRIORITY_TAG: PRIORITIES[requested.lane]},
+        tags=tags | {REQUEST_TAG: name, PRIORITY_TAG: PRIORITIES[requested.lane]},
     )
 
 

@@ -34,9 +34,9 @@ def build_schedules(query_names: Sequence[str]) -> list[dg.ScheduleDefinition]:
             for start in range(0, len(customers), MAX_PARTITIONS_PER_RUN):
                 batch = customers[start : start + MAX_PARTITIONS_PER_RUN]
                 yield dg.RunRequest(
-                    run_key=f"{name}:{day}:{start}",
+                    run_key=f"{name}, {day}, customers from number {start + 1}",
                     asset_selection=asset_keys([name]),
-                    tags=range_tags(name, f"{batch[0]}|{day}", f"{batch[-1]}|{day}"),
+                    tags=range_tags(name, f"{batch[0]}|{day}", f"{batch[-1]}|{day}", why="the day of every customer"),
                 )
 
     report = dg.ScheduleDefinition(

@@ -60,7 +60,8 @@ def build_sensors(
             reasons[run.key] += f"{run.run_id} "
         cursor = older[0].isoformat() if older else None
         assets = [raw_asset_key, warehouse_asset_key]
-        return build_sensor_result(context, partitions, reasons, query_names, assets, now(), cursor=cursor)
+        why = "sealed runs without a verdict"
+        return build_sensor_result(context, partitions, reasons, query_names, assets, now(), why=why, cursor=cursor)
 
     @dg.sensor(
         target=dg.AssetSelection.assets(*asset_keys(query_names)),
@@ -80,7 +81,8 @@ def build_sensors(
             )
             if _is_load_due(publication, now())
         }
-        return build_sensor_result(context, partitions, reasons, query_names, [warehouse_asset_key], now())
+        why, assets = "accepted runs that are not loaded", [warehouse_asset_key]
+        return build_sensor_result(context, partitions, reasons, query_names, assets, now(), why=why)
 
     return [
         raw_arrivals,

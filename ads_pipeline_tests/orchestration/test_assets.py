@@ -147,7 +147,7 @@ def test_check_alone_judges_registered_runs(location: Location) -> None:
     location.deployment.pipeline.validation.seals.get_or_register([run])
     (check,) = location.defs.resolve_asset_graph().get_check_keys_for_assets({RAW})
     job = location.defs.resolve_implicit_global_asset_job_def()
-    tags = range_tags(QUERY, key(1).dagster_key, key(1).dagster_key)
+    tags = range_tags(QUERY, key(1).dagster_key, key(1).dagster_key, why="test")
     subset = job.get_subset(asset_selection=set(), asset_check_selection={check})
     assert subset.execute_in_process(instance=location.instance, tags=tags).success
     state = location.deployment.ledger.states.get(key(1))

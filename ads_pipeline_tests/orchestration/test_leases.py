@@ -192,7 +192,7 @@ def test_run_with_expired_lease_is_closed(
 def requested(location: Location) -> list[Any]:
     """Return the run requests that a sensor would make now."""
     partitions = define_partitions(location.settings.google_apis.start_date)
-    due = RequestedPartitions(query_name=QUERY, assets=(RAW, WAREHOUSE), reasons={key(1): "r1"})
+    due = RequestedPartitions(query_name=QUERY, assets=(RAW, WAREHOUSE), reasons={key(1): "r1"}, why="test")
     with location.deployment.ledger.engine.begin() as connection:
         now = connection.execute(sa.select(database_clock(connection.dialect.name))).scalar_one()
     return build_run_requests(location.instance, partitions, due, now=now)
@@ -261,7 +261,7 @@ for line in sys.stdin:
         result = build_definitions(settings).resolve_implicit_global_asset_job_def().execute_in_process(
             instance=instance,
             asset_selection=asset_keys([query]),
-            tags=range_tags(query, partition, partition),
+            tags=range_tags(query, partition, partition, why="test"),
             raise_on_error=False,
         )
     for event in result.all_events:

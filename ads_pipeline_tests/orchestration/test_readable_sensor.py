@@ -10,10 +10,11 @@ from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.orchestration.readable_sensor import check_keys
+from ads_pipeline.orchestration.run_requests import CUSTOMERS_TAG, DAYS_TAG, QUERY_TAG, WHY_TAG
 from ads_pipeline_tests.ledger.builders import action_request, run, sealed_runs
 from ads_pipeline_tests.orchestration.builders import Location, open_location
 from ads_pipeline_tests.orchestration.test_readable_check import shown
-from ads_pipeline_tests.orchestration.test_sensors import crash_run, requested_ranges, tick
+from ads_pipeline_tests.orchestration.test_sensors import crash_run, create_run, requested_ranges, tick
 from ads_pipeline_tests.pipeline.builders import QUERY, key, seal_run
 
 SENSOR = "readable_changes"
@@ -67,6 +68,37 @@ def test_cancelled_run_has_both_checks_run_again(location: Location) -> None:
     execute_checks(location, result)
     assert all(passed for passed, _reason in shown(location).values())
     assert set(location.check_results().values()) == {True}
+
+
+def test_run_cancelled_in_the_queue_has_its_checks_run_again(location: Location) -> None:
+    """The ledger has no event of it, because its process never started."""
+    location.add_customers(1)
+    seal_run(location.deployment, key(1))
+    assert location.run([key(1)]).success
+    first = tick(location, SENSOR)
+    location.instance.report_run_canceled(create_run(location, key(1)))
+    result = tick(location, SENSOR, cursor=first.cursor)
+    assert [request.asset_check_keys for request in result.run_requests or []] == [[VALID, READABLE]]
+    execute_checks(location, result)
+    assert shown(location)[key(1).dagster_key][0]
+    assert requested_ranges(tick(location, SENSOR, cursor=result.cursor)) == []
+
+
+def test_request_names_query_customers_days_and_conditions(
+    location: Location, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """In the tags of its run, which the UI lists, and in the log of the tick."""
+    location.add_customers(1, 2)
+    for customer in (1, 2):
+        seal_run(location.deployment, key(customer))
+    assert location.run([key(1), key(2)]).success
+    cursor = tick(location, SENSOR).cursor
+    location.deployment.ledger.actions.execute(Action.WITHDRAW, [key(1), key(2)], action_request())
+    (request,) = tick(location, SENSOR, cursor=cursor).run_requests or []
+    assert request.tags[QUERY_TAG] == QUERY
+    assert (request.tags[CUSTOMERS_TAG], request.tags[DAYS_TAG]) == ("1 to 2", "2026-01-01")
+    assert request.tags[WHY_TAG] == "the ledger changed outside a run; now 2 hidden"
+    assert f"requests {QUERY}, customers 1 to 2, days 2026-01-01: {request.tags[WHY_TAG]}" in capfd.readouterr().err
 
 
 def test_day_past_its_deadline_is_requested(location: Location) -> None:

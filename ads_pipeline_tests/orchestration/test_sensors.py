@@ -19,7 +19,16 @@ from ads_pipeline.errors import LeaseLost, LedgerUnavailable, RawUnavailable
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.orchestration.partitions import CUSTOMERS, define_partitions
 from ads_pipeline.orchestration.run_completion import build_event_origin
-from ads_pipeline.orchestration.run_requests import END, REQUEST_TAG, START, RequestedPartitions, build_run_requests
+from ads_pipeline.orchestration.run_requests import (
+    CUSTOMERS_TAG,
+    DAYS_TAG,
+    END,
+    QUERY_TAG,
+    REQUEST_TAG,
+    START,
+    RequestedPartitions,
+    build_run_requests,
+)
 from ads_pipeline.orchestration.sensors import LOAD_GRACE_PERIOD
 from ads_pipeline.pipeline.loading import Loader, LoadResult
 from ads_pipeline_tests.ledger.builders import FakeClock, open_part
@@ -92,6 +101,24 @@ def test_sealed_runs_are_requested_once(location: Location) -> None:
     assert requested_ranges(tick(location)) == []
 
 
+def test_request_names_query_customers_and_days(location: Location, capfd: pytest.CaptureFixture[str]) -> None:
+    """In the tags of its run, which the UI lists, and in the log of the tick."""
+    location.add_customers(1, 2)
+    for customer in (1, 2):
+        seal_run(location.deployment, key(customer))
+    (request,) = tick(location).run_requests or []
+    assert (request.tags[QUERY_TAG], request.tags[CUSTOMERS_TAG], request.tags[DAYS_TAG]) == (
+        QUERY,
+        "1 to 2",
+        "2026-01-01",
+    )
+    text = f"{QUERY}, customers 1 to 2, days 2026-01-01"
+    assert request.tags[REQUEST_TAG].startswith(text)
+    assert request.run_key is not None
+    assert request.run_key.startswith(text)
+    assert f"requests {text}: 2 partitions: sealed runs without a verdict" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("leave", [None, "directory", "file"])
 def test_tick_fails_without_the_raw_root(location: Location, leave: str | None) -> None:
     """A root that is missing, empty or no directory is not a root without new runs. Before the first use it is."""
@@ -126,7 +153,7 @@ def test_crashed_run_is_requested_again_after_a_delay(location: Location) -> Non
     location.add_customers(1)
     seal_run(location.deployment, key(1))
     partitions = define_partitions(location.settings.google_apis.start_date)
-    due = RequestedPartitions(query_name=QUERY, assets=(RAW, WAREHOUSE), reasons={key(1): "r1"})
+    due = RequestedPartitions(query_name=QUERY, assets=(RAW, WAREHOUSE), reasons={key(1): "r1"}, why="test")
     (request,) = build_run_requests(location.instance, partitions, due, now=datetime.now(UTC))
     job = location.defs.resolve_implicit_global_asset_job_def()
     run = location.instance.create_run_for_job(job, tags=dict(request.tags), asset_selection=frozenset([RAW]))
@@ -144,7 +171,7 @@ def test_partitions_are_requested_after_any_number_of_failures(location: Locatio
     """Each request has a run key that Dagster has not seen. The delay after a failure grows to one hour and stays."""
     location.add_customers(1)
     partitions = define_partitions(location.settings.google_apis.start_date)
-    due = RequestedPartitions(query_name=QUERY, assets=(RAW, WAREHOUSE), reasons={key(1): "r1"})
+    due = RequestedPartitions(query_name=QUERY, assets=(RAW, WAREHOUSE), reasons={key(1): "r1"}, why="test")
     run_keys, now = list[str](), datetime.now(UTC)
     for failures in range(45):
         assert failures < 6 or build_requests(location, partitions, due, now + timedelta(minutes=59)) == []
@@ -210,7 +237,7 @@ def test_ranges_cover_exactly_the_due_partitions(location: Location) -> None:
     location.add_customers(1, 2, 3, 4)
     selected = [key(c, d) for c, d in ((1, 1), (1, 2), (2, 2), (4, 1), (4, 3), (3, 5), (1, 5))]
     partitions = define_partitions(location.settings.google_apis.start_date)
-    due = RequestedPartitions(query_name=QUERY, assets=(RAW,), reasons=dict.fromkeys(selected, "r1"))
+    due = RequestedPartitions(query_name=QUERY, assets=(RAW,), reasons=dict.fromkeys(selected, "r1"), why="test")
     requests = build_run_requests(location.instance, partitions, due, now=datetime.now(UTC))
     covered = [
         key(customer, day)
