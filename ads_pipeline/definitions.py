@@ -64,7 +64,7 @@ def build_definitions(
         sensors = build_sensors(partitions, list(apis.queries), now=now)
         schedules = build_schedules(list(apis.queries))
     return dg.Definitions(
-        assets=[*assets, build_report(list(apis.queries)), *external],
+        assets=[*assets, build_report(list(apis.queries), resolved), *external],
         asset_checks=checks,
         sensors=sensors,
         schedules=schedules,

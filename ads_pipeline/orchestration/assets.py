@@ -43,12 +43,18 @@ def build_assets(
         "tags": {QUERY_TAG: name},
     }
 
+    shared_metadata = catalog.describe_tables(name, query, contracts) | catalog.describe_report(settings)
+
     @dg.asset(  # type: ignore[untyped-decorator] # the shared options hide the overload
         key=raw_asset_key(name),
         deps=[settings.google_apis.source],
         group_name=catalog.RAW_GROUP,
-        description=f"Sealed runs of `{name}`. Each run is registered in the ledger.\n\n```sql\n{query.gaql}\n```",
-        metadata=catalog.describe_tables(name, query, contracts) | {"dagster/uri": str(settings.raw_root)},
+        description=(
+            f"The reports of `{name}` that extractors delivered, one run for each customer and day. Materializing a "
+            "partition registers its newest runs in the ledger. The check `valid` then accepts or rejects them."
+            f"\n\n```sql\n{query.gaql}\n```"
+        ),
+        metadata=shared_metadata | {"dagster/uri": str(settings.raw_root)},
         kinds={"googleads"},
         **shared,
     )
@@ -63,9 +69,12 @@ def build_assets(
     @dg.asset(  # type: ignore[untyped-decorator] # the same
         key=warehouse_asset_key(name),
         ins={"loadable": dg.AssetIn(key=raw_asset_key(name))},
-        description=f"Rows of `{name}` that readers see. Only partitions whose current run was accepted are loaded.",
+        description=(
+            f"The table `{name}` that analysts read. Materializing a partition loads its accepted run; rejected runs "
+            "are never loaded. The check `readable` shows what readers get of each day now."
+        ),
         group_name=catalog.WAREHOUSE_GROUP,
-        metadata=catalog.describe_tables(name, query, contracts) | catalog.describe_location(name, settings),
+        metadata=shared_metadata | catalog.describe_location(name, settings),
         freshness_policy=catalog.FRESHNESS,
         kinds={"deltalake", "pyspark"},
         pool=f"warehouse_{name}",  # concurrent loads of one table would conflict and retry

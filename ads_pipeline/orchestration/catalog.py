@@ -10,10 +10,12 @@ from typing import Any, Final
 import dagster as dg
 
 from ads_pipeline.contracts.registry import Contracts
-from ads_pipeline.domain.readability import CONDITIONS
+from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.readability import CONDITIONS, Condition
 from ads_pipeline.orchestration.partitions import warehouse_asset_key
 from ads_pipeline.orchestration.resources import RunResources
 from ads_pipeline.query_file import Query
+from ads_pipeline.report.content import LETTERS, Note, ReportContent
 from ads_pipeline.report.document import summarize
 from ads_pipeline.report.writing import REPORT_FILE, ReportWriter
 from ads_pipeline.settings import Settings
@@ -23,6 +25,10 @@ RAW_GROUP, WAREHOUSE_GROUP, SOURCE_GROUP, OUTPUT_GROUP = "raw", "warehouse", "so
 # A day is due twelve hours after it ended, so the newest load is older than this only when a whole day was missed.
 WARN_AFTER, FAIL_AFTER = timedelta(hours=36), timedelta(hours=60)
 FRESHNESS: Final = dg.FreshnessPolicy.time_window(fail_window=FAIL_AFTER, warn_window=WARN_AFTER)
+MAX_WORK: Final = 100  # rows of the table; the report has all
+WORK_SCHEMA: Final = dg.TableSchema(
+    columns=[dg.TableColumn(name) for name in ("customer", "query", "day", "condition", "reason", "next command")]
+)
 REPORT_KEY: Final = dg.AssetKey("report")
 STATUS_KEY: Final = dg.AssetKey("partition_status")
 
@@ -43,13 +49,22 @@ def describe_location(name: str, settings: Settings) -> dict[str, Any]:
     return {"dagster/uri": str(table.path)}
 
 
+def describe_report(settings: Settings) -> dict[str, Any]:
+    """The path of the report. It is no link, because browsers open no file by a link from a web page."""
+    return {"report": dg.MetadataValue.path(settings.home / REPORT_FILE)}
+
+
 def build_external_assets(source: str, query_names: Sequence[str], settings: Settings) -> list[dg.AssetSpec]:
     """The source that is fetched from, and the status file that the job `reconcile` writes."""
     return [
         dg.AssetSpec(
             source,
             group_name=SOURCE_GROUP,
-            description="The reporting API that the sealed runs come from. Dagster does not run it.",
+            description=(
+                "The reporting API of the source. Extractors fetch one report for each customer, query and day. "
+                "Dagster does not run it."
+            ),
+            metadata=describe_report(settings),
             kinds={"googleads"},
         ),
         dg.AssetSpec(
@@ -58,23 +73,25 @@ def build_external_assets(source: str, query_names: Sequence[str], settings: Set
             group_name=OUTPUT_GROUP,
             description=(
                 "`partition_status.parquet`: the last materialization, the last attempt and the staleness of each "
-                "partition. The job `reconcile` writes it every hour."
+                "partition, for dashboards and other programs. The job `reconcile` writes it every hour."
             ),
-            metadata={"dagster/uri": str(settings.status_file)},
+            metadata=describe_report(settings) | {"dagster/uri": str(settings.status_file)},
             kinds={"parquet"},
         ),
     ]
 
 
-def build_report(query_names: Sequence[str]) -> dg.AssetsDefinition:
+def build_report(query_names: Sequence[str], settings: Settings) -> dg.AssetsDefinition:
     @dg.asset(
         key=REPORT_KEY,
         deps=[warehouse_asset_key(name) for name in query_names],
         group_name=OUTPUT_GROUP,
         description=(
-            "One HTML page that shows which days are safe to read and what needs an operator. The schedule "
-            "`report_hourly` renews it; so does `ads-pipeline report`."
+            "One HTML page that shows which days are safe to read and what needs an operator. The metadata of the "
+            "last materialization has its path and the days that need you. The schedule `report_hourly` renews it; "
+            "so does `ads-pipeline report`."
         ),
+        metadata=describe_report(settings),
         kinds={"html"},
     )
     def report(
@@ -94,10 +111,43 @@ def build_report(query_names: Sequence[str]) -> dg.AssetsDefinition:
         return dg.MaterializeResult(
             metadata={
                 "summary": summarize(content),
+                "days_that_need_you": dg.MetadataValue.table(_list_work(content), schema=WORK_SCHEMA),
                 "days": dg.MetadataValue.json(days),
-                "page": dg.MetadataValue.url(path.absolute().as_uri()),
-                "path": dg.MetadataValue.path(path),
+                "report": dg.MetadataValue.path(path),
             }
         )
 
     return report
+
+
+def _list_work(content: ReportContent) -> list[dg.TableRecord]:
+    """The days that need an operator, the most urgent and then the newest first."""
+    urgency = {condition: number for number, condition in enumerate(CONDITIONS)}
+    conditions = {letter: condition for condition, letter in LETTERS.items()}
+    found = []
+    for query in content.queries:
+        for place, note in query.notes.items():
+            customer, position = map(int, place.split(","))
+            condition = conditions[query.cells[customer][position]]
+            day = content.first_day + timedelta(days=position)
+            key = PartitionKey(
+                source=content.source,
+                customer_id=content.customers[customer][0],
+                query_name=query.name,
+                logical_date=day,
+            )
+            found.append((urgency[condition], -day.toordinal(), key, condition, note))
+    return [_describe_work(key, condition, note, content) for _, _, key, condition, note in sorted(found)[:MAX_WORK]]
+
+
+def _describe_work(key: PartitionKey, condition: Condition, note: Note, content: ReportContent) -> dg.TableRecord:
+    return dg.TableRecord(
+        {
+            "customer": key.customer_id,
+            "query": key.query_name,
+            "day": key.logical_date.isoformat(),
+            "condition": CONDITIONS[condition].label,
+            "reason": content.reasons[note.reason],
+            "next command": f"ads-pipeline state why {key}",
+        }
+    )
