@@ -18,6 +18,7 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline_tests import polling
 
 ROOT = Path(__file__).parents[2]
+DAEMON_SETTINGS = Path(__file__).with_name("daemon_settings")  # its sitecustomize.py shortens an interval
 # Limits for a process that hangs. A wait ends as soon as its result is there or the process is dead.
 SECONDS_TO_START = 300
 SECONDS_TO_FINISH = 900
@@ -34,27 +35,60 @@ mutation($params: LaunchBackfillParams!) {
     __typename ... on LaunchBackfillSuccess { backfillId } ... on PythonError { message }
   }
 }"""
+CANCEL = """
+mutation($id: String!) {
+  cancelPartitionBackfill(backfillId: $id) { __typename ... on PythonError { message } }
+}"""
 BACKFILL = """
 query($id: String!) {
   partitionBackfillOrError(backfillId: $id) { ... on PartitionBackfill { status } }
 }"""
 RUNS = """
-query { runsOrError { ... on Runs { results { runId tags { key value } } } } }"""
+query { runsOrError { ... on Runs { results { runId status tags { key value } } } } }"""
+LOG = """
+query($id: ID!) {
+  logsForRun(runId: $id) { ... on EventConnection { events { ... on MessageEvent { message } } } }
+}"""
 RUN = """
 query($id: ID!) { runOrError(runId: $id) { ... on Run { status } } }"""
 CHECKS = """
 query($asset: AssetKeyInput!, $check: String!, $partition: String) {
   assetCheckExecutions(assetKey: $asset, checkName: $check, limit: 1, partition: $partition) {
-    evaluation { success }
+    evaluation { success severity description }
   }
 }"""
 STALE = """
 query($asset: AssetKeyInput!, $partition: String) {
   assetNodeOrError(assetKey: $asset) { ... on AssetNode { staleStatus(partition: $partition) } }
 }"""
+PARTITIONS = """
+query($asset: AssetKeyInput!) {
+  assetNodeOrError(assetKey: $asset) { ... on AssetNode {
+    partitionStats { numMaterialized numFailed numMaterializing }
+    assetPartitionStatuses { ... on MultiPartitionStatuses { ranges {
+      primaryDimStartKey primaryDimEndKey
+      secondaryDim { ... on DefaultPartitionStatuses {
+        materializedPartitions failedPartitions materializingPartitions
+      } }
+    } } }
+  } }
+}"""
+CHECK_STATUSES = """
+query($asset: AssetKeyInput!) {
+  assetNodeOrError(assetKey: $asset) { ... on AssetNode { assetChecksOrError { ... on AssetChecks { checks {
+    name
+    partitionStatuses { ... on AssetCheckMultiPartitionStatuses { ranges {
+      primaryDimStartKey primaryDimEndKey
+      secondaryDim { ... on AssetCheckDefaultPartitionStatuses {
+        succeededPartitions failedPartitions inProgressPartitions skippedPartitions executionFailedPartitions
+      } }
+    } } }
+  } } } } }
+}"""
 SELECTOR = {"repositoryName": "__repository__", "repositoryLocationName": "ads_pipeline.definitions"}
 
 T = TypeVar("T")
+Partition = PartitionKey | str  # a name where the customer is invalid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +113,11 @@ class DagsterServer:
         added = self.query(ADD, selector=SELECTOR, name="google_ads_customers", key=customer)
         return str(added["addDynamicPartition"]["__typename"])
 
-    def launch_backfill(self, assets: Sequence[Sequence[str]], keys: Sequence[PartitionKey]) -> str:
+    def launch_backfill(self, assets: Sequence[Sequence[str]], keys: Sequence[Partition]) -> str:
         """Launch a backfill of exactly these partitions; return its id."""
         params = {
             "assetSelection": [{"path": list(asset)} for asset in assets],
-            "partitionNames": [key.dagster_key for key in keys],
+            "partitionNames": [_name(key) for key in keys],
         }
         launched = self.query(LAUNCH, params=params)["launchPartitionBackfill"]
         assert launched["__typename"] == "LaunchBackfillSuccess", launched
@@ -97,6 +131,43 @@ class DagsterServer:
         status = str(self.query(BACKFILL, id=backfill)["partitionBackfillOrError"]["status"])
         return None if status in {"REQUESTED", "CANCELING", "FAILING"} else status
 
+    def cancel_backfill(self, backfill: str) -> None:
+        """Cancel a backfill and its runs."""
+        answer = self.query(CANCEL, id=backfill)["cancelPartitionBackfill"]
+        assert answer["__typename"] == "CancelBackfillSuccess", answer
+
+    def backfill_runs(self, backfill: str) -> dict[str, str]:
+        """Map each run of a backfill to its status."""
+        return {
+            run["runId"]: run["status"]
+            for run in self.query(RUNS)["runsOrError"]["results"]
+            if {"key": "dagster/backfill", "value": backfill} in run["tags"]
+        }
+
+    def partition_counts(self, asset: Sequence[str]) -> dict[str, int]:
+        """The numbers on the Partitions tab of the asset."""
+        counts: dict[str, int] = self.query(PARTITIONS, asset={"path": list(asset)})["assetNodeOrError"][
+            "partitionStats"
+        ]
+        return counts
+
+    def partition_status(self, asset: Sequence[str], key: Partition) -> str:
+        """The colour of a partition on the Partitions tab: materialized, failed, materializing or missing."""
+        found = self.query(PARTITIONS, asset={"path": list(asset)})["assetNodeOrError"]["assetPartitionStatuses"]
+        return _status_in(found["ranges"], key) or "missing"
+
+    def check_status(self, asset: Sequence[str], key: Partition, check: str) -> str:
+        """The colour of a partition on the Checks tab: succeeded, failed, inProgress, skipped, … or none."""
+        node = self.query(CHECK_STATUSES, asset={"path": list(asset)})["assetNodeOrError"]
+        (found,) = (each for each in node["assetChecksOrError"]["checks"] if each["name"] == check)
+        return _status_in(found["partitionStatuses"]["ranges"], key) or "none"
+
+    def check_result(self, asset: Sequence[str], key: Partition, check: str) -> dict[str, Any] | None:
+        """The last evaluation of a partition: success, severity and description; None when there was none."""
+        answer = self.query(CHECKS, asset={"path": list(asset)}, check=check, partition=_name(key))
+        executions = answer["assetCheckExecutions"]
+        return executions[0]["evaluation"] if executions else None
+
     def run_tags(self) -> dict[str, dict[str, str]]:
         """The tags of every run."""
         results = self.query(RUNS)["runsOrError"]["results"]
@@ -106,16 +177,19 @@ class DagsterServer:
         """The status of a run in Dagster."""
         return str(self.query(RUN, id=run_id)["runOrError"]["status"])
 
-    def stale_status(self, asset: Sequence[str], key: PartitionKey) -> str:
+    def find_message(self, run_id: str, start: str) -> str:
+        """The first message in the log of a run that starts like this."""
+        events = self.query(LOG, id=run_id)["logsForRun"]["events"]
+        return next(str(each["message"]) for each in events if each["message"].startswith(start))
+
+    def stale_status(self, asset: Sequence[str], key: Partition) -> str:
         """Whether Dagster marks the partition as unsynced: FRESH, STALE or MISSING."""
-        answer = self.query(STALE, asset={"path": list(asset)}, partition=key.dagster_key)
+        answer = self.query(STALE, asset={"path": list(asset)}, partition=_name(key))
         return str(answer["assetNodeOrError"]["staleStatus"])
 
-    def check_passed(self, asset: Sequence[str], key: PartitionKey, check: str = "valid") -> bool | None:
+    def check_passed(self, asset: Sequence[str], key: Partition, check: str = "valid") -> bool | None:
         """Whether the last check of this partition passed; None when there was none."""
-        answer = self.query(CHECKS, asset={"path": list(asset)}, check=check, partition=key.dagster_key)
-        executions = answer["assetCheckExecutions"]
-        evaluation = executions[0]["evaluation"] if executions else None
+        evaluation = self.check_result(asset, key, check)
         return None if evaluation is None else bool(evaluation["success"])
 
     def wait_for(self, find: Callable[[], T | None], seconds: float = SECONDS_TO_FINISH, *, every: float = 0.5) -> T:
@@ -137,7 +211,8 @@ def dagster_server(home: Path, environment: Mapping[str, str]) -> Iterator[Dagst
         port = unused.getsockname()[1]
     log = home / "dagster.log"
     shell = {name: value for name, value in os.environ.items() if not name.startswith(("ADS_PIPELINE_", "DAGSTER_"))}
-    own = {"ADS_PIPELINE_HOME": str(home), "ADS_PIPELINE_SPARK": "local[2]", "PYTHONPATH": str(ROOT)}
+    path = os.pathsep.join((str(ROOT), str(DAEMON_SETTINGS)))
+    own = {"ADS_PIPELINE_HOME": str(home), "ADS_PIPELINE_SPARK": "local[2]", "PYTHONPATH": path}
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "dagster", "dev", "--host", "127.0.0.1", "--port", str(port)],
@@ -155,6 +230,21 @@ def dagster_server(home: Path, environment: Mapping[str, str]) -> Iterator[Dagst
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+def _status_in(ranges: Sequence[Mapping[str, Any]], key: Partition) -> str | None:
+    """The status whose list has the customer, in the range of days that has the day."""
+    customer, _, day = _name(key).rpartition("|")
+    for each in ranges:
+        if each["primaryDimStartKey"] <= day <= each["primaryDimEndKey"]:
+            for name, customers in each["secondaryDim"].items():
+                if customer in customers:
+                    return str(name).removesuffix("Partitions")
+    return None
+
+
+def _name(key: Partition) -> str:
+    return key if isinstance(key, str) else key.dagster_key
 
 
 def _answers(server: DagsterServer) -> bool | None:
