@@ -8,10 +8,10 @@ PYTEST_WORKERS ?= $(shell expr $(CORES) + 2)
 PYTEST := $(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev check test soak bench lock clean
+.PHONY: help demo dev check test test-browser soak bench lock clean
 
 help: ## List the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 # Both use one home inside the checkout, so that a trial writes nothing elsewhere.
 demo dev: export ADS_PIPELINE_HOME ?= $(CURDIR)/.demo
@@ -20,6 +20,7 @@ demo: .venv/ready ## Run the real assets over a made-up week and show the result
 	$(BIN)/ads-pipeline demo
 
 dev: .venv/ready ## Open Dagster's UI on the demo data
+	@echo "The report of all days: file://$(ADS_PIPELINE_HOME)/report.html (the asset report in Dagster renews it)"
 	$(BIN)/dagster dev
 
 check: .venv/ready ## Check lint, formatting and types
@@ -29,6 +30,19 @@ check: .venv/ready ## Check lint, formatting and types
 
 test: .venv/ready ## Run all tests except the long tiers
 	$(PYTEST)
+
+# Playwright drives the installed Chromium. It is not in the lock file, because nothing else needs it.
+CHROMIUM ?= $(firstword $(foreach name,chromium chromium-browser google-chrome,$(shell command -v $(name))))
+test-browser: export CHROMIUM := $(CHROMIUM)
+test-browser: .venv/ready ## Follow an operator's day in the UI with Chromium; renews docs/images
+	@$(BIN)/python -c 'import playwright' 2>/dev/null || { \
+		echo "make test-browser needs Playwright. Install it with: $(BIN)/uv pip install --group browser" >&2; exit 1; }
+	@test -n "$(CHROMIUM)" || { \
+		echo "make test-browser needs Chromium on the PATH, or its path in CHROMIUM. Install it:" >&2; \
+		echo "  Debian:  apt-get install chromium" >&2; \
+		echo "  Fedora:  dnf install chromium" >&2; \
+		echo "  macOS:   brew install chromium" >&2; exit 1; }
+	$(BIN)/pytest ads_pipeline_tests/browser/operators_day.py ads_pipeline_tests/browser/misleading_cases.py
 
 soak: .venv/ready ## Run the same tests with 25 times the examples of every property; takes hours
 	SOAK=25 $(PYTEST) --timeout 0
