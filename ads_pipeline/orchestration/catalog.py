@@ -26,9 +26,7 @@ RAW_GROUP, WAREHOUSE_GROUP, SOURCE_GROUP, OUTPUT_GROUP = "raw", "warehouse", "so
 WARN_AFTER, FAIL_AFTER = timedelta(hours=36), timedelta(hours=60)
 FRESHNESS: Final = dg.FreshnessPolicy.time_window(fail_window=FAIL_AFTER, warn_window=WARN_AFTER)
 MAX_WORK: Final = 100  # rows of the table; the report has all
-WORK_SCHEMA: Final = dg.TableSchema(
-    columns=[dg.TableColumn(name) for name in ("customer", "query", "day", "condition", "reason", "next command")]
-)
+WORK_SCHEMA: Final = dg.TableSchema(columns=[dg.TableColumn(name) for name in ("customer", "query", "day", "reason")])
 REPORT_KEY: Final = dg.AssetKey("report")
 STATUS_KEY: Final = dg.AssetKey("partition_status")
 
@@ -110,8 +108,9 @@ def build_report(query_names: Sequence[str], settings: Settings) -> dg.AssetsDef
         days = {CONDITIONS[condition].label: number for condition, number in content.counts.items()}
         return dg.MaterializeResult(
             metadata={
-                "summary": summarize(content),
                 "days_that_need_you": dg.MetadataValue.table(_list_work(content), schema=WORK_SCHEMA),
+                "summary": summarize(content),
+                "next_command": f"ads-pipeline state why {content.source}/CUSTOMER/QUERY/DAY",
                 "days": dg.MetadataValue.json(days),
                 "report": dg.MetadataValue.path(path),
             }
@@ -146,8 +145,6 @@ def _describe_work(key: PartitionKey, condition: Condition, note: Note, content:
             "customer": key.customer_id,
             "query": key.query_name,
             "day": key.logical_date.isoformat(),
-            "condition": CONDITIONS[condition].label,
-            "reason": content.reasons[note.reason],
-            "next command": f"ads-pipeline state why {key}",
+            "reason": f"{CONDITIONS[condition].label}: {content.reasons[note.reason]}",
         }
     )
