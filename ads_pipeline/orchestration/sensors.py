@@ -27,6 +27,7 @@ LOOKBACK: Final = timedelta(days=92)  # the days that every tick searches
 OLDER_DAYS_PER_TICK: Final = 31  # bounds the work of `raw_arrivals`, which searches all days since the start date
 LOAD_GRACE_PERIOD: Final = timedelta(minutes=10)  # a run that has just judged a partition loads it next
 INTERVAL_SECONDS: Final = 60
+COMPLETION_INTERVAL_SECONDS: Final = 20  # until then, a dead run holds its partitions
 
 
 def build_sensors(
@@ -95,7 +96,7 @@ def build_sensors(
 
 def _build_run_completion() -> dg.SensorDefinition:
     @dg.sensor(
-        minimum_interval_seconds=INTERVAL_SECONDS,
+        minimum_interval_seconds=COMPLETION_INTERVAL_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Closes finished runs in the event log, fails runs with an expired lease, updates run snapshots.",
     )
