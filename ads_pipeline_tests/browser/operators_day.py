@@ -15,7 +15,7 @@ from ads_pipeline.demo.reports import ACCOUNTS
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import PAYLOAD, Seal
-from ads_pipeline_tests.browser.pages import IMAGES, DagsterPages, open_browser
+from ads_pipeline_tests.browser.pages import DagsterPages, open_browser
 from ads_pipeline_tests.cli.running import CommandLine
 from ads_pipeline_tests.orchestration.dagster_server import DagsterServer, dagster_server
 
@@ -70,7 +70,7 @@ def test_operators_day(demo: DemoServer, page: Page) -> None:
     pages.click("report")
     assert pages.shows(REASON)
     page.get_by_text("next_command").scroll_into_view_if_needed()
-    pages.picture("dagster-report")
+    pages.picture("dagster-report", above="days")  # the next row is a path of this machine
     demo.server.wait_for(lambda: demo.server.check_status(WAREHOUSE.split("/"), day, "readable") == "failed")
     pages.open_check(WAREHOUSE, day)
     assert pages.shows(f"Rejected: {REASON}")
@@ -100,8 +100,7 @@ def test_report_is_renewed_by_clicks(demo: DemoServer, page: Page) -> None:
     demo.server.wait_for(lambda: path.stat().st_mtime_ns > written)
     page.goto(path.as_uri())
     assert pages.shows("need you")
-    page.wait_for_timeout(2_000)
-    page.screenshot(path=IMAGES / "report.png")
+    pages.picture("report")
 
 
 def _seal_corrected_run(demo: DemoServer) -> None:

@@ -13,6 +13,7 @@ from ads_pipeline_tests.orchestration.dagster_server import DagsterServer, Parti
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
+WIDTH, HEIGHT = 1_600, 900
 MILLISECONDS = 120_000  # a limit for a busy machine
 
 
@@ -24,7 +25,7 @@ def open_browser() -> Iterator[Page]:
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []  # the sandbox refuses root
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable, args=arguments)
-        page = browser.new_page(viewport={"width": 1600, "height": 900})
+        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
         page.set_default_timeout(MILLISECONDS)
         yield page
         browser.close()
@@ -86,10 +87,12 @@ class DagsterPages:
         self.picture("dagster-backfill")
         launch.click()
 
-    def picture(self, name: str) -> None:
-        """Write a screenshot for the documentation, after the page has settled."""
+    def picture(self, name: str, *, above: str | None = None) -> None:
+        """Write a screenshot for the documentation after the page has settled: of all, or what is above a text."""
         self.page.wait_for_timeout(2_000)
-        self.page.screenshot(path=IMAGES / f"{name}.png")
+        box = self.page.get_by_text(above, exact=True).first.bounding_box() if above else None
+        clip = {"x": 0, "y": 0, "width": WIDTH, "height": box["y"] if box else HEIGHT}
+        self.page.screenshot(path=IMAGES / f"{name}.png", clip=clip)
 
     def _visible(self, found: Locator) -> Locator:
         return found.locator("visible=true")
