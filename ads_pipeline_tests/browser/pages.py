@@ -57,12 +57,16 @@ class DagsterPages:
         self.page.get_by_text("Execution history").wait_for()
         self.page.get_by_text("Partitions", exact=True).last.click()
         for dimension, value in (("customer", customer), ("date", day)):
-            filter_box = self._visible(self.page.get_by_placeholder(f"Filter by {dimension}")).first
-            filter_box.wait_for()
-            if not self._visible(self.page.get_by_text(value, exact=True)).count():
-                filter_box.fill(value)  # the list shows only its first rows
-            self._visible(self.page.get_by_text(value, exact=True)).first.click()
+            self._select_row(dimension, value)
         self.page.get_by_role("heading", name=name).or_(self.page.get_by_text(name, exact=True)).first.wait_for()
+
+    def _select_row(self, dimension: str, value: str) -> None:
+        """Click a partition in the list of a dimension. The list renders only its first rows, so it is filtered."""
+        search = self._visible(self.page.get_by_placeholder(f"Filter by {dimension}")).first
+        search.fill(value)
+        column = search.locator(f"xpath=ancestor::div[.//*[normalize-space(text())='{value}']][1]")
+        column.get_by_text(value, exact=True).first.click()
+        search.fill("")
 
     def shows(self, text: str) -> bool:
         """Whether the page shows the text, now or after it has loaded."""
@@ -91,8 +95,8 @@ class DagsterPages:
         """Write a screenshot for the documentation after the page has settled: of all, or what is above a text."""
         self.page.wait_for_timeout(2_000)
         box = self.page.get_by_text(above, exact=True).first.bounding_box() if above else None
-        clip = {"x": 0, "y": 0, "width": WIDTH, "height": box["y"] if box else HEIGHT}
-        self.page.screenshot(path=IMAGES / f"{name}.png", clip=clip)
+        height = box["y"] if box else HEIGHT
+        self.page.screenshot(path=IMAGES / f"{name}.png", clip={"x": 0, "y": 0, "width": WIDTH, "height": height})
 
     def _visible(self, found: Locator) -> Locator:
         return found.locator("visible=true")
