@@ -20,8 +20,7 @@ demo: .venv/ready ## Run the real assets over a made-up week and show the result
 	$(BIN)/ads-pipeline demo
 
 dev: .venv/ready ## Open Dagster's UI on the demo data
-	@echo "The report of all days: file://$(ADS_PIPELINE_HOME)/report.html (the asset report in Dagster renews it)"
-	$(BIN)/dagster dev
+	$(BIN)/ads-pipeline dev
 
 check: .venv/ready ## Check lint, formatting and types
 	$(BIN)/ruff check

@@ -128,6 +128,7 @@ def find_permitted(url: str, statements: Sequence[str]) -> list[str]:
     with psycopg2.connect(sa.make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)) as raw:
         for statement in statements:
             with raw.cursor() as cursor:
+                cursor.execute(f"SET search_path TO {database.SCHEMA}")
                 try:
                     cursor.execute(statement)
                 except psycopg2.errors.InsufficientPrivilege:

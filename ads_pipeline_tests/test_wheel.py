@@ -1,13 +1,27 @@
-"""The built wheel: what authors of other event stores install."""
+"""The built wheel, installed into an environment of its own and used in an empty directory."""
 
 import os
+import re
 import subprocess
 import sys
+import venv
+import zipfile
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from importlib.metadata import PathDistribution
 from pathlib import Path
 
+import pytest
+from packaging.requirements import Requirement
+
 import ads_pipeline
+from ads_pipeline.orchestration.instance_storage import SCHEMA as DAGSTER_SCHEMA
+from ads_pipeline.settings import read_settings
+from ads_pipeline_tests.orchestration.dagster_server import dagster_server
+from ads_pipeline_tests.orchestration.test_instance_storage import tables_of
 
 ROOT = Path(ads_pipeline.__file__).parent.parent
+LIBRARIES = Path(pytest.__file__).parents[1]
 CONFORM = """
 import sys
 from ads_pipeline.testing import memory_store, run_event_stores
@@ -16,18 +30,43 @@ assert "pytest" not in sys.modules
 run_event_stores.check_store(memory_store.MemoryEventStore)
 print(len(run_event_stores.CHECKS), "checks")
 """
+REPOSITORIES = """
+query { repositoriesOrError { ... on RepositoryConnection { nodes { name location { name } } } } }"""
+CONFIGURATION = "query { instance { runQueueConfig { maxConcurrentRuns } } }"
 
 
-def test_wheel_contains_the_conformance_suite(tmp_path: Path) -> None:
-    """A fresh interpreter imports the suite from the wheel and runs it without pytest."""
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("wheel")
     build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
-    subprocess.run([*build, "--wheel-dir", str(tmp_path), str(ROOT)], check=True, timeout=600)
-    (wheel,) = tmp_path.glob("ads_pipeline-*.whl")
-    environment = os.environ | {"PYTHONPATH": str(wheel)}
+    subprocess.run([*build, "--wheel-dir", str(directory), str(ROOT)], check=True, timeout=600)
+    (built,) = directory.glob("ads_pipeline-*.whl")
+    return built
+
+
+@pytest.fixture(scope="session")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The `ads-pipeline` of a new environment, which finds the libraries of this one, but not the checkout."""
+    directory = tmp_path_factory.mktemp("environment")
+    venv.create(directory, symlinks=True)
+    install = [sys.executable, "-m", "pip", "--python", str(directory / "bin" / "python"), "install", "--quiet"]
+    subprocess.run([*install, "--no-deps", "--no-index", str(wheel)], check=True, timeout=600)
+    (packages,) = directory.glob("lib/python*/site-packages")
+    (packages / "libraries.pth").write_text(f"{LIBRARIES}\n")
+    return directory / "bin" / "ads-pipeline"
+
+
+def clean_environment(home: Path, **more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("ADS_", "DAGSTER_", "PYTHON"))}
+    return kept | {"ADS_PIPELINE_HOME": str(home), "ADS_PIPELINE_SPARK": "local[2]"} | more
+
+
+def test_wheel_contains_the_conformance_suite(wheel: Path, tmp_path: Path) -> None:
+    """A fresh interpreter imports the suite from the wheel and runs it without pytest."""
     output = subprocess.run(
         [sys.executable, "-c", CONFORM, str(wheel)],
         cwd=tmp_path,
-        env=environment,
+        env=os.environ | {"PYTHONPATH": str(wheel)},
         capture_output=True,
         text=True,
         check=False,
@@ -35,3 +74,95 @@ def test_wheel_contains_the_conformance_suite(tmp_path: Path) -> None:
     )
     assert output.returncode == 0, output.stderr
     assert output.stdout.endswith(" checks\n")
+
+
+def test_wheel_contains_what_its_commands_need(wheel: Path) -> None:
+    """Types, the shipped queries, Dagster's configuration and the report's page are in the wheel."""
+    names = set(zipfile.ZipFile(wheel).namelist())
+    needed = {"py.typed", "config/google_apis.yaml", "config/dagster.yaml", "report/page.html"}
+    assert {f"ads_pipeline/{name}" for name in needed} <= names
+    assert not any(name.startswith("ads_pipeline_tests") for name in names)
+
+
+def test_shipped_configuration_is_the_checkouts() -> None:
+    """`dagster dev` in the checkout and `ads-pipeline dev` anywhere configure Dagster alike."""
+    assert (ROOT / "dagster.yaml").read_text() == (ROOT / "ads_pipeline/config/dagster.yaml").read_text()
+
+
+def test_requirements_are_ranges(wheel: Path) -> None:
+    """The wheel installs beside a newer patch release of each library, and below the next one with new names."""
+    (directory,) = (each for each in zipfile.Path(wheel).iterdir() if each.name.endswith(".dist-info"))
+    metadata = PathDistribution(directory)
+    found = [Requirement(text) for text in metadata.requires or []]
+    assert not [each.name for each in found if "==" in str(each.specifier)]
+    (dagster,) = (each for each in found if each.name == "dagster")
+    assert dagster.specifier.contains("1.13.99")
+    assert not dagster.specifier.contains("1.14.0")
+
+
+@pytest.mark.timeout(1000)
+def test_demo_runs_in_an_empty_directory(installed: Path, tmp_path: Path) -> None:
+    """Two partitions are rejected with a reason, one is missing, and four customers are readable. A second run on the
+    same day prints the same. The partitions in Dagster begin at the week, and the report is written."""
+    directory = tmp_path / "empty"
+    directory.mkdir()
+    environment = clean_environment(tmp_path / "home")
+    first, second = (run(installed, "demo", directory=directory, environment=environment) for _time in range(2))
+    for text in (
+        "1 of 28 partitions are not readable",
+        "all partitions are readable",
+        "cost_micros must be at least 0 in 1 row",
+        "the payload has 4 rows, the seal says 6",
+        "2 partitions: 2 failed",
+        "3 of 84 expected partitions missing",
+        "4 rows",
+    ):
+        assert text in first
+    # The day without a run is yesterday, which is not yet due in the morning.
+    assert re.search(r"campaign_daily, \d+ s: (1 of 27|2 of 28) partitions are not readable", first)
+    assert results_of(first) == results_of(second)
+    assert all(len(line) <= 80 for line in results_of(first))
+    start_date = read_settings({"ADS_PIPELINE_HOME": str(tmp_path / "home")}).google_apis.start_date
+    assert start_date in {datetime.now(UTC).date() - timedelta(days=days) for days in (7, 8)}  # midnight may pass
+    assert (tmp_path / "home" / "report.html").is_file()
+    assert list(directory.iterdir()) == []
+
+
+@pytest.mark.timeout(1000)
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+def test_dev_serves_from_an_empty_directory(
+    installed: Path, tmp_path: Path, database: str, request: pytest.FixtureRequest
+) -> None:
+    """The UI has the code location, and the limits of this product. Nothing is written to the current directory."""
+    directory = tmp_path / "empty"
+    directory.mkdir()
+    url = {"ADS_PIPELINE_DATABASE_URL": request.getfixturevalue("unmigrated_postgres_url")}
+    more = url if database == "postgres" else {}
+    with dagster_server(tmp_path / "home", more, program=installed, directory=directory) as server:
+        locations = server.query(REPOSITORIES)["repositoriesOrError"]["nodes"]
+        assert [each["location"]["name"] for each in locations] == ["ads_pipeline.definitions"]
+        instance = server.query(CONFIGURATION)["instance"]
+        assert instance["runQueueConfig"]["maxConcurrentRuns"] == 2
+    assert list(directory.iterdir()) == []
+    assert (tmp_path / "home" / "dagster" / "history").exists() == (database == "sqlite")
+    schemas = {schema for schema, _table in tables_of(url["ADS_PIPELINE_DATABASE_URL"])}
+    assert (DAGSTER_SCHEMA in schemas) == (database == "postgres")
+    assert "public" not in schemas
+
+
+def run(program: Path, *arguments: str, directory: Path, environment: Mapping[str, str]) -> str:
+    process = subprocess.run(
+        [program, *arguments],
+        cwd=directory,
+        env=dict(environment),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+    )
+    assert process.returncode == 0, process.stderr
+    return process.stdout
+
+
+def results_of(output: str) -> list[str]:
+    return output.partition("Rejected partitions")[2].splitlines()[1:]

@@ -5,11 +5,13 @@ Dagster runs in a subprocess, because the command line does not import Dagster.
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 from ads_pipeline.cli import states
+from ads_pipeline.cli.dev import prepare_dagster
 from ads_pipeline.cli.options import Page
 from ads_pipeline.cli.output import OutputConsole
 from ads_pipeline.cli.warehouse import ExpectedDays, gaps, query
@@ -28,7 +30,7 @@ FROM campaign_daily GROUP BY customer_id ORDER BY customer_id
 """
 
 
-def run_demo(settings: Settings) -> None:
+def run_demo(settings: Settings, environ: Mapping[str, str]) -> None:
     """Run the demo. A second run on the same day changes nothing."""
     today = datetime.now(UTC).date()
     since, until = today - timedelta(days=DAYS), today - timedelta(days=1)
@@ -38,7 +40,7 @@ def run_demo(settings: Settings) -> None:
     _print_special_cases(console, demo)
     _write_query_file(settings, since)
     console.print("\nRunning the assets raw/…, their checks and warehouse/… with Dagster and Spark")
-    _run(settings, since, until)
+    _run(settings, prepare_dagster(settings, environ), since, until)
     console.print("\nRejected partitions, from `ads-pipeline state inspect --status failed`:\n")
     states.inspect(settings, states.StateFilters(status=[Status.FAILED]), Page(limit=20))
     console.print("\nMissing partitions, from `ads-pipeline warehouse gaps`:\n")
@@ -70,13 +72,11 @@ def _write_query_file(settings: Settings, start_date: date) -> None:
             file.write(f"# Written by `ads-pipeline demo`.\n{text}".encode())
 
 
-def _run(settings: Settings, since: date, until: date) -> None:
+def _run(settings: Settings, environment: Mapping[str, str], since: date, until: date) -> None:
     command = [sys.executable, "-m", "ads_pipeline.definitions", str(since), str(until), *sorted(QUERIES)]
     log: Path = settings.home / "demo.log"
     create_empty_file(log)
     with log.open("wb") as errors:
-        process = subprocess.run(command, stderr=errors, check=False)  # noqa: S603 - constant arguments
+        process = subprocess.run(command, env=environment, stderr=errors, check=False)  # noqa: S603 - constant arguments
     if process.returncode:
-        raise BadCommand(
-            f"Dagster could not run the assets; see {log}. Run the command beside dagster.yaml, or set DAGSTER_HOME."
-        )
+        raise BadCommand(f"Dagster could not run the assets; see {log}")

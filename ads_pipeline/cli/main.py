@@ -77,12 +77,30 @@ def ads_pipeline(
 def demo(settings: Settings) -> None:
     """Write a made-up week of reports, run the real assets over it, and show the result.
 
-    Needs Java and takes about a minute. Run it in the checkout, or set DAGSTER_HOME to a directory with a
-    dagster.yaml. All data goes below ADS_PIPELINE_HOME. Some partitions are bad on purpose.
+    Needs Java and takes about a minute. All data goes below ADS_PIPELINE_HOME. Some partitions are bad on purpose.
+    Then "ads-pipeline dev" shows the same in Dagster's UI.
     """
     from ads_pipeline.cli.demo import run_demo  # noqa: PLC0415 - only this command needs it
 
-    run_demo(settings)
+    run_demo(settings, os.environ)
+
+
+@command(app, "dev")
+def dev(
+    settings: Settings,
+    *,
+    host: Annotated[str, typer.Option(metavar="NAME", help="The address that the UI listens on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="N", min=1, max=65_535, help="The port of the UI.")] = 3000,
+) -> None:
+    """Serve Dagster's UI and daemon on this deployment, until Ctrl-C.
+
+    It works in any directory. Dagster's records go below ADS_PIPELINE_HOME, or to ADS_PIPELINE_DATABASE_URL. Its
+    configuration is written once, to dagster/dagster.yaml below the home, and can be changed there. A DAGSTER_HOME
+    that is set is used as it is.
+    """
+    from ads_pipeline.cli.dev import serve  # noqa: PLC0415 - only this command needs it
+
+    serve(settings, os.environ, host=host, port=port)
 
 
 @command(app, "report")

@@ -25,7 +25,9 @@ COLUMNS: Final = (
     Column("from", "resource"),
     Column("line", "line"),
 )
-Directory = Annotated[Path, typer.Argument(metavar="DIRECTORY", help="Where the files go. It is created.")]
+Directory = Annotated[
+    Path | None, typer.Argument(metavar="[DIRECTORY]", help="Where the file goes. It is created. Default: the home.")
+]
 Gaql = Annotated[str, typer.Option(metavar="TEXT", help="SELECT field, … FROM resource, without WHERE.")]
 Version = Annotated[str, typer.Option(metavar="VERSION", help="The schema version of its rows.")]
 
@@ -67,19 +69,22 @@ def check_queries(settings: Settings) -> None:
 
 
 @command(queries, "init")
-def copy_query_file(directory: Directory) -> None:
-    """Copy the shipped query file into a directory of your own, where it can be changed.
+def copy_query_file(settings: Settings, directory: Directory = None) -> None:
+    """Copy the shipped query file to where it can be changed: into the home, or into a directory of your own.
 
-    Prints the setting that makes this file the deployment's. Existing files are not touched.
+    The deployment uses the file in its home without further settings. For another directory, the command prints the
+    setting. An existing file is not touched.
     """
-    path = directory.absolute() / DEFAULT_QUERIES_FILE.name
+    path = (directory or settings.home).absolute() / DEFAULT_QUERIES_FILE.name
     make_durable_directories(path.parent)
     try:
         with atomic_write(path, replace=False) as file:
             file.write(DEFAULT_QUERIES_FILE.read_bytes())
     except FileExistsError:
         raise BadCommand(f"{path} exists already; nothing was changed") from None
-    typer.echo(f"wrote {path}\nSet, for all processes of the deployment:\n  export ADS_PIPELINE_QUERIES={path}")
+    typer.echo(f"wrote {path}")
+    if path.parent != settings.home.absolute():
+        typer.echo(f"Set, for all processes of the deployment:\n  export ADS_PIPELINE_QUERIES={path}")
 
 
 @command(queries, "new")

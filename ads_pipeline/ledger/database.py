@@ -29,6 +29,7 @@ Engine = sa.Engine  # for callers that only pass it on
 MIGRATION_LOCK: Final = 0x616473  # any constant that no other advisory lock uses
 REVISION_TABLE: Final = "ledger_revision"
 METADATA: Final = tables.leases.metadata  # with every table of the ledger
+SCHEMA: Final = "ads_pipeline"  # in Postgres, where Dagster and other projects may use the same database
 READ_ONLY: Final = "read_only"  # an execution option of `read_only`
 OLDEST_SQLITE: Final = (3, 38, 0)  # STRICT tables, UPDATE … FROM and JSON functions
 
@@ -48,6 +49,7 @@ def open_engine(url: str, *, read_only: bool = False) -> sa.Engine:
     if sa.make_url(url).get_backend_name() == "sqlite":
         return _open_sqlite(url, read_only=read_only)
     options = {
+        "search_path": SCHEMA,
         "timezone": "UTC",
         "lock_timeout": f"{BUSY_SECONDS}s",
         "idle_in_transaction_session_timeout": "60s",  # a stuck process would block all others with its locks
@@ -230,6 +232,8 @@ def migrate(engine: sa.Engine) -> None:
     def run_revisions(connection: sa.Connection) -> None:
         if connection.dialect.name == "postgresql":
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
+            if not sa.inspect(connection).has_schema(SCHEMA):  # creating it needs a right that its owner may lack
+                connection.execute(sa.schema.CreateSchema(SCHEMA))
         config = _alembic()
         config.attributes["connection"] = connection
         command.upgrade(config, "head")

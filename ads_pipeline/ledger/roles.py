@@ -110,7 +110,9 @@ def _statements(prefix: str) -> Iterator[str]:
     owner, members = names[Role.OWNER], [name for role, name in names.items() if role is not Role.OWNER]
     yield f"GRANT {owner} TO CURRENT_USER"
     yield f"CREATE SCHEMA IF NOT EXISTS {DAGSTER_SCHEMA}"
-    yield f"GRANT USAGE, CREATE ON SCHEMA public TO {owner}"
+    yield f"ALTER SCHEMA {database.SCHEMA} OWNER TO {owner}"
+    yield f"GRANT USAGE ON SCHEMA {database.SCHEMA} TO {', '.join(members)}"
+    yield f"SET search_path TO {database.SCHEMA}"
     yield from (f"ALTER TABLE {table} OWNER TO {owner}" for table in tables)
     classes = ", ".join(f"'{table}'::regclass" for table in tables)
     yield _OWN_FUNCTIONS.format(tables=classes, owner=owner)

@@ -1,14 +1,11 @@
 """Runs the assets of the demo over a range of days, one Dagster run per query, and prints the results.
 
-`python -m ads_pipeline.definitions SINCE UNTIL QUERY…` calls it. Dagster's configuration is DAGSTER_HOME, or the
-`dagster.yaml` of the current directory.
+`python -m ads_pipeline.definitions SINCE UNTIL QUERY…` calls it. Dagster's configuration is in DAGSTER_HOME.
 """
 
-import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import dagster as dg
 
@@ -32,7 +29,7 @@ def run_demo(defs: dg.Definitions, settings: Settings, arguments: Sequence[str])
         unjudged = resources.sealed_runs.find_unjudged(
             source=resources.source_name, since=parse_date(since), until=parse_date(until)
         )
-    with _open_instance() as instance:
+    with dg.DagsterInstance.get() as instance:
         instance.add_dynamic_partitions(CUSTOMERS, sorted({run.key.customer_id for run in unjudged.runs}))
         known = instance.get_dynamic_partitions(CUSTOMERS)
         customers = [name for name in known if name not in find_invalid_customers(known)]
@@ -75,9 +72,3 @@ def _describe_result(result: dg.ExecuteInProcessResult, query_name: str) -> str:
         return "all partitions are readable"
     first = min(failed, key=lambda each: str(each.partition))
     return f"{len(failed)} of {len(shown)} partitions are not readable. First: {first.partition}, {first.description}"
-
-
-def _open_instance() -> dg.DagsterInstance:
-    if os.environ.get("DAGSTER_HOME") or not Path("dagster.yaml").is_file():
-        return dg.DagsterInstance.get()
-    return dg.DagsterInstance.from_config(str(Path.cwd()))

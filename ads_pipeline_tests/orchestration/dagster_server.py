@@ -203,20 +203,26 @@ class DagsterServer:
 
 
 @contextmanager
-def dagster_server(home: Path, environment: Mapping[str, str]) -> Iterator[DagsterServer]:
-    """Run `dagster dev` from this checkout, without the caller's settings, and kill it at the end."""
+def dagster_server(
+    home: Path, environment: Mapping[str, str], *, program: Path | None = None, directory: Path = ROOT
+) -> Iterator[DagsterServer]:
+    """Run `dagster dev` of this checkout, or `dev` of an installed `ads-pipeline`, and kill it at the end.
+
+    It gets none of the caller's settings.
+    """
     home.mkdir(parents=True, exist_ok=True)
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
     log = home / "dagster.log"
     shell = {name: value for name, value in os.environ.items() if not name.startswith(("ADS_PIPELINE_", "DAGSTER_"))}
-    path = os.pathsep.join((str(ROOT), str(DAEMON_SETTINGS)))
+    path = os.pathsep.join((*([] if program else [str(ROOT)]), str(DAEMON_SETTINGS)))
     own = {"ADS_PIPELINE_HOME": str(home), "ADS_PIPELINE_SPARK": "local[2]", "PYTHONPATH": path}
+    command = [program, "dev"] if program else [sys.executable, "-m", "dagster", "dev"]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "dagster", "dev", "--host", "127.0.0.1", "--port", str(port)],
-            cwd=ROOT,
+            [*command, "--host", "127.0.0.1", "--port", str(port)],
+            cwd=directory,
             env=shell | own | dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -225,7 +231,7 @@ def dagster_server(home: Path, environment: Mapping[str, str]) -> Iterator[Dagst
         )
     server = DagsterServer(url=f"http://127.0.0.1:{port}", log=log, process=process)
     try:
-        server.wait_for(lambda: _answers(server), SECONDS_TO_START)
+        server.wait_for(lambda: answers(server), SECONDS_TO_START)
         yield server
     finally:
         os.killpg(process.pid, signal.SIGKILL)
@@ -247,7 +253,7 @@ def _name(key: Partition) -> str:
     return key if isinstance(key, str) else key.dagster_key
 
 
-def _answers(server: DagsterServer) -> bool | None:
+def answers(server: DagsterServer) -> bool | None:
     try:
         server.query("{ version }")
     except (urllib.error.URLError, ConnectionError):

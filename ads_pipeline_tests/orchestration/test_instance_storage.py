@@ -21,6 +21,7 @@ from ads_pipeline.doctor.examination import Finding, run_checks
 from ads_pipeline.errors import BadSettings
 from ads_pipeline.ledger import tables
 from ads_pipeline.ledger.database import REVISION_TABLE
+from ads_pipeline.ledger.database import SCHEMA as LEDGER_SCHEMA
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.orchestration.instance_storage import SCHEMA
 from ads_pipeline.orchestration.partitions import CUSTOMERS, DELETE_CUSTOMER
@@ -156,9 +157,9 @@ def test_ledger_and_dagster_share_a_database(
     for each in order * 2:
         each()
     found = tables_of(unmigrated_postgres_url)
-    assert {table for schema, table in found if schema == "public"} == {*tables.metadata.tables, REVISION_TABLE}
+    assert {table for schema, table in found if schema == LEDGER_SCHEMA} == {*tables.metadata.tables, REVISION_TABLE}
     assert {(SCHEMA, "runs"), (SCHEMA, "event_logs"), (SCHEMA, "alembic_version")} <= found
-    assert {schema for schema, _ in found} == {"public", SCHEMA}
+    assert {schema for schema, _ in found} == {LEDGER_SCHEMA, SCHEMA}
 
 
 def test_concurrent_processes_can_open_an_empty_database(

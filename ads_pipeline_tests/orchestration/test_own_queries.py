@@ -45,14 +45,8 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def follow_page(directory: Path) -> Iterator[tuple[str, CommandResult]]:
     """Run the commands of the page in their order."""
     blocks = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    queries = {}
-    for line in (line.strip() for block in blocks for line in block.splitlines() if line.strip()):
-        if line.startswith("export "):
-            name, _, value = line.removeprefix("export ").partition("=")
-            queries[name] = value.replace("$PWD", str(directory))
-        else:
-            command_line = CommandLine(home=directory / "home", more=queries)
-            yield line, command_line.run(*shlex.split(line)[1:])
+    for line in (line.strip() for block in blocks for line in block.splitlines()):
+        yield line, CommandLine(home=directory / "home").run(*shlex.split(line)[1:])
 
 
 def settings_for(directory: Path, text: str, contracts: str | None = None) -> Settings:
@@ -149,19 +143,27 @@ def test_contracts_stand_beside_the_query_file(directory: Path, name: str) -> No
         (("new", "Bad Name", "--gaql", GAQL), 64, "query_name"),
         (("new", NAME, "--gaql", GAQL), 64, "defines network_daily already"),
         (("new", "a", "--gaql", GAQL, "--schema-version", "no good"), 64, "--schema-version"),
-        (("init", "reports"), 64, "exists already; nothing was changed"),
+        (("init",), 64, "exists already; nothing was changed"),
     ],
 )
 def test_refused_query_changes_nothing(directory: Path, arguments: tuple[str, ...], code: int, message: str) -> None:
     """The files stay as they were."""
     for _ in follow_page(directory):
         pass
-    before = {path.name: path.read_bytes() for path in (directory / "reports").iterdir()}
-    own = {"ADS_PIPELINE_QUERIES": str(directory / "reports" / "google_apis.yaml")}
-    result = CommandLine(home=directory / "home", more=own).run("queries", *arguments)
+    home = directory / "home"
+    before = {path.name: path.read_bytes() for path in home.glob("*.*")}
+    result = CommandLine(home=home).run("queries", *arguments)
     assert result.code == code
     assert message in result.err
-    assert {path.name: path.read_bytes() for path in (directory / "reports").iterdir()} == before
+    assert {path.name: path.read_bytes() for path in home.glob("*.*")} == before
+
+
+def test_query_file_may_be_copied_elsewhere(directory: Path) -> None:
+    """The command prints the setting that names the copy."""
+    result = CommandLine(home=directory / "home").run("queries", "init", "reports")
+    copy = directory / "reports" / "google_apis.yaml"
+    assert f"export ADS_PIPELINE_QUERIES={copy}" in result.out
+    assert copy.is_file()
 
 
 def test_shipped_query_file_is_never_changed(directory: Path) -> None:

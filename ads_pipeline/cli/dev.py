@@ -1,0 +1,45 @@
+"""The command `ads-pipeline dev`: serves Dagster's UI and daemon on this deployment, from any directory.
+
+Dagster runs in a process of its own, because the command line does not import it.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import typer
+
+from ads_pipeline.report.writing import REPORT_FILE
+from ads_pipeline.settings import Settings
+from ads_pipeline.storage.durable_files import atomic_write, make_durable_directories
+
+CONFIGURATION: Final = Path(__file__).parents[1] / "config" / "dagster.yaml"
+LOCATION: Final = "ads_pipeline.definitions"
+
+
+def serve(settings: Settings, environ: Mapping[str, str], *, host: str, port: int) -> None:
+    """Replace this process by `dagster dev`."""
+    environment = prepare_dagster(settings, environ)
+    typer.echo(f"Dagster's UI: http://{host}:{port}")
+    typer.echo(f"Its configuration: {Path(environment['DAGSTER_HOME']) / CONFIGURATION.name}")
+    report = (settings.home / REPORT_FILE).absolute().as_uri()
+    typer.echo(f"The report of all days: {report} (the asset report in Dagster renews it)")
+    sys.stdout.flush()
+    # Dagster recommends another program, which this package does not install.
+    quiet = ["-W", "ignore:Function `dev_command`"]
+    command = [sys.executable, *quiet, "-m", "dagster", "dev", "-m", LOCATION, "--host", host, "--port", str(port)]
+    os.execve(sys.executable, command, environment)  # noqa: S606 - no shell, and constant but for host and port
+
+
+def prepare_dagster(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment for Dagster. Without a DAGSTER_HOME of the user, the home gets Dagster's configuration once."""
+    if environ.get("DAGSTER_HOME"):
+        return dict(environ)
+    directory = settings.home / "dagster"
+    make_durable_directories(directory)
+    with suppress(FileExistsError), atomic_write(directory / CONFIGURATION.name, replace=False) as file:
+        file.write(CONFIGURATION.read_bytes())
+    return {**environ, "DAGSTER_HOME": str(directory)}
