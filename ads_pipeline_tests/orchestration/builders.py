@@ -99,10 +99,8 @@ def open_location(
     start_date: date | None = None,
     source_factory: SourceFactory = build_external_source,
     postgres_url: str | None = None,
-    queries_file: Path | None = None,
 ) -> Iterator[Location]:
-    environ = {"ADS_PIPELINE_HOME": str(home), "ADS_PIPELINE_SPARK": "local[2]"}
-    settings = read_settings(environ | ({"ADS_PIPELINE_QUERIES": str(queries_file)} if queries_file else {}))
+    settings = read_settings({"ADS_PIPELINE_HOME": str(home), "ADS_PIPELINE_SPARK": "local[2]"})
     settings = replace(settings, postgres_url=postgres_url)
     if start_date is not None:
         settings = replace(settings, google_apis=settings.google_apis.model_copy(update={"start_date": start_date}))

@@ -45,7 +45,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def follow_page(directory: Path) -> Iterator[tuple[str, CommandResult]]:
     """Run the commands of the page in their order."""
     blocks = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    for line in (line.strip() for block in blocks for line in block.splitlines()):
+    for line in (line.strip() for block in blocks for line in block.splitlines() if line.strip()):
         yield line, CommandLine(home=directory / "home").run(*shlex.split(line)[1:])
 
 
@@ -69,9 +69,7 @@ def test_own_query_is_judged_and_loaded(directory: Path, spark: SparkSession) ->
     """From an empty directory, following the page: good rows are readable, and the contract rejects bad ones."""
     for line, result in follow_page(directory):
         assert result.code == 0, (line, result.err)
-    with open_location(
-        directory / "home", spark, queries_file=directory / "reports" / "google_apis.yaml"
-    ) as location:
+    with open_location(directory / "home", spark) as location:
         good, bad = key(1, query_name=NAME), key(2, query_name=NAME)
         location.add_customers(1, 2)
         raw = location.deployment.raw
