@@ -3,6 +3,7 @@
 The check `valid` between them is in `orchestration.asset_checks`.
 """
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -10,7 +11,8 @@ import dagster as dg
 from dagster_pyspark import PySparkResource
 
 from ads_pipeline.contracts.registry import Contracts
-from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.errors import RawError
 from ads_pipeline.orchestration import catalog
 from ads_pipeline.orchestration.io_manager import LoadedPartitions, SealedPartitions, suppress_materialization
 from ads_pipeline.orchestration.metadata import describe_load, describe_status
@@ -104,9 +106,18 @@ def _load(resources: RunResources, loader: Loader, keys: list[PartitionKey]) -> 
     staleness = resources.staleness.calculate(ledger.statuses, after, now=datetime.now(UTC))
     return {
         key: describe_load(pointer, before.get(key), cost=cost_after.get(key), cost_before=cost_before.get(key))
+        | _describe_currency(resources, pointer.run)
         | describe_status(staleness[key].warehouse)
         for key, pointer in after.items()
     }
+
+
+def _describe_currency(resources: RunResources, run: Run) -> dict[str, Any]:
+    """The currency of the costs, as the seal of the run states it. Other extractors may leave it out."""
+    with suppress(RawError):
+        if code := resources.seals.read_seal(run).facts.currency_code:
+            return {"currency": code}
+    return {}
 
 
 def _sum_cost(resources: RunResources, keys: list[PartitionKey]) -> dict[PartitionKey, int]:

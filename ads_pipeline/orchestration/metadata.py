@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable
 from typing import Any, Final
+from urllib.parse import quote
 
 import dagster as dg
 
@@ -11,6 +12,7 @@ from ads_pipeline.domain.transitions import Outcome, RegisteredRun
 from ads_pipeline.errors import AdsPipelineError
 from ads_pipeline.ledger.values import Pointer
 from ads_pipeline.orchestration.dagster_private import TargetMaterialization
+from ads_pipeline.orchestration.partitions import raw_asset_key
 from ads_pipeline.pipeline.staleness import AssetStatus
 from ads_pipeline.validator.judging import Judgement
 
@@ -61,6 +63,7 @@ def describe_load(
         "dagster/partition_row_count": dg.MetadataValue.int(after.record_count),
         "schema_version": after.schema_version,
         "table_version": dg.MetadataValue.int(after.table_version),
+        "raw_run": dg.MetadataValue.url(partition_page(raw_asset_key(after.run.key.query_name), after.run.key)),
     }
     if cost is not None:
         metadata["cost"] = dg.MetadataValue.float(cost / MICROS)
@@ -70,6 +73,11 @@ def describe_load(
         if cost is not None or cost_before is not None:
             metadata["change_in_cost"] = dg.MetadataValue.float(((cost or 0) - (cost_before or 0)) / MICROS)
     return metadata
+
+
+def partition_page(asset: dg.AssetKey, key: PartitionKey) -> str:
+    """The address of a partition's page, on whichever server shows the link."""
+    return f"/assets/{'/'.join(asset.path)}?view=partitions&partition={quote(key.dagster_key)}"
 
 
 def describe_status(status: AssetStatus) -> dict[str, Any]:

@@ -169,6 +169,8 @@ def test_metadata_shows_what_changed(location: Location) -> None:
         3,
     )
     assert (metadata["cost"], metadata["change_in_cost"]) == (10.0, 10.0 - 24.0)
+    assert metadata["raw_run"] == "/assets/raw/campaign_daily?view=partitions&partition=1%7C2026-01-01"
+    assert "currency" not in metadata, "the seal names none"
     seal_invalid_run(location.deployment, key(1), "r3")
     result = location.run([key(1)], [RAW])
     (evaluation,) = result.get_asset_check_evaluations()
@@ -177,6 +179,16 @@ def test_metadata_shows_what_changed(location: Location) -> None:
     (violation,) = violations.records
     assert "cost_micros" in str(violation.data["check"])
     assert result.success, "a rejected run alone is shown by its check"
+
+
+def test_metadata_has_the_currency_of_the_account(location: Location) -> None:
+    """The seal states it beside the cost."""
+    location.add_customers(1)
+    facts = replace(FACTS, currency_code="EUR")
+    location.deployment.raw.land(Run(key=key(1), run_id="r1"), rows_for(key(1), 2), facts)
+    location.run([key(1)])
+    metadata: Any = newest_metadata(location, WAREHOUSE)
+    assert (metadata["cost"], metadata["currency"]) == (24.0, "EUR")
 
 
 def test_run_without_contract_gets_no_verdict(location: Location) -> None:
