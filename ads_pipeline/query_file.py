@@ -15,13 +15,15 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from ads_pipeline.domain.freshness import FreshnessPolicy
 from ads_pipeline.domain.partition import parse_date, validate_name
-from ads_pipeline.domain.retry import RetryPolicy
+from ads_pipeline.domain.readability import DEFAULT_DUE_AFTER
+from ads_pipeline.domain.retry import FRESH_DAYS, RetryPolicy
 from ads_pipeline.errors import BadName, Mistake
 from ads_pipeline.quoting import printable, quoted
 
 DEFAULT_QUERIES_FILE = Path(__file__).parent / "config" / "google_apis.yaml"
 MAX_YAML_DEPTH = 100
-ONE_MINUTE = timedelta(minutes=1)
+ONE_MINUTE, ONE_HOUR = timedelta(minutes=1), timedelta(hours=1)
+MAX_DUE_AFTER_HOURS = 24 * FRESH_DAYS  # a later deadline would be after the day is missing
 
 _SELECT = re.compile(r"SELECT (?P<fields>[a-z0-9_., ]+) FROM (?P<resource>[a-z_]+)", re.ASCII)
 _FIELD = re.compile(r"[a-z_]+(\.[a-z0-9_]+)+", re.ASCII)
@@ -90,6 +92,12 @@ class Query(_Document):
     schema_version: Annotated[str, AfterValidator(_name_validator("schema_version"))]
     gaql: Annotated[str, AfterValidator(_parse_gaql)]
     reread_after_days: Annotated[tuple[int, ...], BeforeValidator(_parse_days)] = ()
+    due_after_hours: Annotated[int, Field(ge=0, le=MAX_DUE_AFTER_HOURS)] = DEFAULT_DUE_AFTER // ONE_HOUR
+
+    @property
+    def due_after(self) -> timedelta:
+        """How long after its end, in UTC, a day should be readable."""
+        return self.due_after_hours * ONE_HOUR
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -136,6 +144,11 @@ class GoogleApis(_Document):
         Field(min_length=1),
         AfterValidator(MappingProxyType),
     ]
+
+    @property
+    def due_after(self) -> dict[str, timedelta]:
+        """How long after its end a day of each query is due, by query name."""
+        return {name: query.due_after for name, query in self.queries.items()}
 
 
 def read_query_file(path: Path, mistakes: list[Mistake]) -> GoogleApis | None:

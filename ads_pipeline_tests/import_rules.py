@@ -38,7 +38,7 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
         frozenset({"sqlalchemy"}),
         FOLDERS | {"settings", "raw", "ledger", "warehouse", "pipeline"},
     ),
-    "report": (frozenset(), FOLDERS | {"raw", "ledger", "pipeline"}),
+    "report": (frozenset(), FOLDERS | {"settings", "raw", "ledger", "pipeline"}),
     "demo": (frozenset(), FOLDERS | {"query_file", "raw"}),
     "testing": (frozenset({"hypothesis"}), PURE),
     "cli": (

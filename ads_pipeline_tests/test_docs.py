@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ads_pipeline.domain.readability import CONDITIONS
+from ads_pipeline.domain.readability import CONDITIONS, GapReason
 from ads_pipeline.domain.transitions import TRANSITIONS, Action, Status, Transition
-from ads_pipeline.pipeline.gaps import GapReason
 from ads_pipeline.settings import VARIABLES
 
 ROOT = Path(__file__).parents[1]

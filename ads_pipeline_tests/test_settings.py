@@ -204,6 +204,23 @@ def test_invalid_reread_days_are_refused(query_file: Path, days: str, problem: s
     assert mistake.startswith(f"file:7 queries.campaign_daily.reread_after_days: {problem}")
 
 
+def test_due_after_hours_is_the_deadline_of_its_query(query_file: Path) -> None:
+    """Without it, a day is due twelve hours after its end."""
+    default = read_settings({QUERIES: str(query_file)}).google_apis.due_after
+    assert default["campaign_daily"] == timedelta(hours=12)
+    query_file.write_text(change_document('"1"', '"1"\n    due_after_hours: 30'))
+    assert read_settings({QUERIES: str(query_file)}).google_apis.due_after == default | {
+        "campaign_daily": timedelta(hours=30)
+    }
+
+
+@pytest.mark.parametrize("hours", ["-1", "73", "1.5", '"12"', "null", "true"])
+def test_invalid_due_after_hours_are_refused(query_file: Path, hours: str) -> None:
+    """An invalid number is reported with its line. After three days an absent day is missing, not late."""
+    (mistake,) = mistakes_in(query_file, change_document('"1"', f'"1"\n    due_after_hours: {hours}'))
+    assert mistake.startswith("file:7 queries.campaign_daily.due_after_hours: Input should be ")
+
+
 def test_tenancy_comes_from_environment(query_file: Path, tmp_path: Path) -> None:
     """Tenant and workspace come from the environment; by default the tenant is "default"."""
     assert read_settings({QUERIES: str(query_file)}).tenancy == Tenancy(tenant_id="default", workspace_id=None)

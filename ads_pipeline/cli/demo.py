@@ -12,9 +12,10 @@ from typing import Final
 
 from ads_pipeline.cli import states
 from ads_pipeline.cli.dev import prepare_dagster
+from ads_pipeline.cli.gaps import ExpectedDays, list_gaps
 from ads_pipeline.cli.options import Page
 from ads_pipeline.cli.output import OutputConsole
-from ads_pipeline.cli.warehouse import ExpectedDays, gaps, query
+from ads_pipeline.cli.warehouse import query
 from ads_pipeline.demo.reports import DAYS, QUERIES, Demo, land_demo
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.errors import BadCommand
@@ -44,7 +45,7 @@ def run_demo(settings: Settings, environ: Mapping[str, str]) -> None:
     console.print("\nRejected partitions, from `ads-pipeline state inspect --status failed`:\n")
     states.inspect(settings, states.StateFilters(status=[Status.FAILED]), Page(limit=20))
     console.print("\nMissing partitions, from `ads-pipeline warehouse gaps`:\n")
-    gaps(settings, ExpectedDays(query=sorted(QUERIES), since=str(since), until=str(until)))
+    list_gaps(settings, ExpectedDays(query=sorted(QUERIES), since=str(since), until=str(until)))
     console.print("\nVisible rows, from `ads-pipeline warehouse query`:\n")
     query(settings, DEMO_QUERY.strip())
 

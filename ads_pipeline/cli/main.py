@@ -17,6 +17,7 @@ from ads_pipeline.cli.audit import audit
 from ads_pipeline.cli.events import run_events
 from ads_pipeline.cli.exit_codes import CommandGroup
 from ads_pipeline.cli.explain.why import print_report
+from ads_pipeline.cli.gaps import list_gaps
 from ads_pipeline.cli.ledger import ledger
 from ads_pipeline.cli.options import AsJson, Queries, command
 from ads_pipeline.cli.parsing import parse_queries
@@ -177,6 +178,7 @@ def reconcile(
 
 
 command(state, "why")(print_report)
+command(warehouse, "gaps")(list_gaps)
 commands.add_action_commands(state)
 command(raw_runs, "report-failure")(report_failure)
 for _name, _group in groups.items():

@@ -130,7 +130,6 @@ def make_readers(settings: Settings, ledger: LedgerReader) -> "Readers":
     from ads_pipeline.pipeline.readers import Readers  # noqa: PLC0415 - see above
 
     return Readers(
-        states=ledger.states,
         publications=ledger.publications,
         warehouse_root=settings.warehouse_root,
         source=settings.google_apis.source,

@@ -1,20 +1,18 @@
-"""The `warehouse` commands: run SELECT statements over the readable rows, and list loads and missing days.
+"""The `warehouse` commands: run SELECT statements over the readable rows, and list loads. Missing days: `cli.gaps`.
 
 DuckDB and Spark's client are imported by the functions that need them, for a fast start of the other commands.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
-from datetime import UTC, date, datetime, timedelta
-from itertools import groupby
+from dataclasses import fields
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.console import RenderableType
 from rich.text import Text
 
-from ads_pipeline.cli.options import DATE_FORMAT, AsJson, Filters, Page, command
+from ads_pipeline.cli.options import AsJson, Filters, Page, command
 from ads_pipeline.cli.output import (
     PARTITION_COLUMNS,
     Column,
@@ -22,17 +20,15 @@ from ads_pipeline.cli.output import (
     cell,
     count_of,
     fields_of,
-    table_of,
     write_csv,
     write_json,
     write_list,
     write_results,
     write_rows,
 )
-from ads_pipeline.cli.parsing import make_readers, open_ledger, parse_customers, parse_queries
+from ads_pipeline.cli.parsing import make_readers, open_ledger
 from ads_pipeline.domain.partition import PartitionKey, Run, parse_key
 from ads_pipeline.errors import BadCommand, WarehouseUnavailable
-from ads_pipeline.pipeline.gaps import Gap
 from ads_pipeline.quoting import printable
 from ads_pipeline.settings import Settings
 
@@ -41,12 +37,6 @@ if TYPE_CHECKING:
 
 DEFAULT_LIMIT: Final = 100
 ROWS_PER_FETCH: Final = 1000
-GAP_COLUMNS: Final = (
-    Column("customer", "customer_id"),
-    Column("days", "days"),
-    Column("gaps", "gaps"),
-    Column("because", "because", wrap=True),
-)
 LOAD_COLUMNS: Final = (
     *PARTITION_COLUMNS,
     Column("loaded", "loaded_at"),
@@ -61,17 +51,7 @@ LOAD_FIELDS: Final = (
     *("run_id", "schema_version", "record_count", "table_version", "loaded_at", "is_shown"),
 )
 AsCsv = Annotated[bool, typer.Option("--csv", help="Write CSV with a header line.")]
-FirstDay = Annotated[str | None, typer.Option(metavar=DATE_FORMAT, help="First expected logical date.")]
-LastDay = Annotated[str | None, typer.Option(metavar=DATE_FORMAT, help="Last expected logical date.")]
 warehouse: Final = typer.Typer(no_args_is_help=True, help="Query the warehouse, and list loads and missing days.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpectedDays(Filters):
-    """The options that say which partitions are expected. The days are required."""
-
-    since: FirstDay = None
-    until: LastDay = None
 
 
 @command(warehouse, "query")
@@ -126,34 +106,6 @@ def loads(
         write_results((), (), notes, as_json=True)  # the notes go to standard error
     else:
         write_list(rows, LOAD_COLUMNS, notes, as_json=as_json)
-
-
-@command(warehouse, "gaps")
-def gaps(settings: Settings, filters: ExpectedDays, *, as_json: AsJson = False) -> bool:
-    """List expected days that readers do not see, with the reason.
-
-    Every day is expected for every query and customer given, or else for every query of the query file and every
-    customer in the ledger. Days before the query file's start_date are not expected. Exit code: 0 without gaps,
-    else 1.
-    """
-    names, given = parse_queries(filters.query, settings), parse_customers(filters.customer)
-    since, until = _expected_days(settings, filters)
-    with open_ledger(settings) as ledger:
-        customer_ids = given or ledger.states.customers(settings.google_apis.source)
-        if not customer_ids:
-            raise BadCommand("no --customer is given and the ledger has no customers: give at least one --customer")
-        readers = make_readers(settings, ledger)
-        found = {name: readers.find_gaps(name, since=since, until=until, customers=customer_ids) for name in names}
-    missing = sum(map(len, found.values()))
-    expected = count_of(len(names) * len(customer_ids) * ((until - since).days + 1), "expected partition")
-    summary = f"{missing:,} of {expected} missing" if missing else f"none of {expected} missing"
-    rows = [
-        fields_of(gap.key, reason=gap.reason.name.lower(), because=gap.reason.value, detail=gap.detail)
-        for listed in found.values()
-        for gap in listed
-    ]
-    write_results(rows, _gap_blocks(found), [summary], as_json=as_json)
-    return missing > 0
 
 
 def _select(connection: "duckdb.DuckDBPyConnection", sql: str) -> "duckdb.Statement":
@@ -230,46 +182,3 @@ def _error_line(error: Exception) -> str:
 def _views(connection: "duckdb.DuckDBPyConnection") -> str:
     found = connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal ORDER BY 1").fetchall()
     return f"(views: {', '.join(name for (name,) in found)})" if found else "(nothing is loaded yet)"
-
-
-def _expected_days(settings: Settings, filters: ExpectedDays) -> tuple[date, date]:
-    """The window, cut to the days from the query file's start_date on."""
-    start, today, days = settings.google_apis.start_date, datetime.now(UTC).date(), filters.days
-    if days.since is None or days.until is None:
-        raise typer.BadParameter("give --since and --until, or --logical-date")
-    if days.until < start:
-        raise BadCommand(
-            f"no day is expected before {start}, the start_date of {settings.queries_file}; --until is {days.until}"
-        )
-    if days.until > today:
-        raise BadCommand(f"--until {days.until} is in the future: there is no data for that day yet")
-    return max(days.since, start), days.until
-
-
-def _gap_blocks(found: Mapping[str, Sequence[Gap]]) -> Iterator[RenderableType]:
-    """One table per query, with one line per run of consecutive days with the same customer and reason."""
-    for name, listed in found.items():
-        yield from table_of(map(_gap_row, _consecutive_gaps(listed)), GAP_COLUMNS, title=name)
-
-
-def _gap_row(group: Sequence[Gap]) -> dict[str, object]:
-    first, last = group[0], group[-1]
-    days = str(first.key.logical_date) + (f" to {last.key.logical_date}" if len(group) > 1 else "")
-    return {
-        "customer_id": first.key.customer_id,
-        "days": days,
-        "gaps": len(group),
-        "because": first.explanation,
-    }
-
-
-def _consecutive_gaps(listed: Sequence[Gap]) -> Iterator[list[Gap]]:
-    """Group the gaps of one query by customer, reason and consecutive days."""
-    ordered = sorted(listed, key=lambda gap: (gap.key.customer_id, gap.key.logical_date))
-
-    def group_key(numbered: tuple[int, Gap]) -> tuple[object, ...]:
-        number, gap = numbered
-        return gap.key.customer_id, gap.reason, gap.detail, gap.key.logical_date - timedelta(days=number)
-
-    for _key, members in groupby(enumerate(ordered), group_key):
-        yield [gap for _number, gap in members]

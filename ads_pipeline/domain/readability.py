@@ -1,6 +1,6 @@
 """What readers get of a day, and what an operator should know about it: the condition of each expected partition.
 
-Pure functions over facts that `ledger.state.day_facts` reads.
+Pure functions over facts that `ledger.state.day_facts` reads. Every screen, check and report asks them.
 """
 
 from collections.abc import Mapping
@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from ads_pipeline.domain.reason import DEMOTED, Reason
 from ads_pipeline.domain.retry import FRESH_DAYS
 from ads_pipeline.domain.transitions import Outcome, Status
+from ads_pipeline.quoting import printable
 
 
 class Condition(StrEnum):
@@ -74,14 +75,38 @@ CONDITIONS: Final[Mapping[Condition, ConditionText]] = {
         label="Not expected", meaning="The day is before the customer's first day, or not yet due."
     ),
 }
+DEFAULT_DUE_AFTER: Final = timedelta(hours=12)
 READABLE_CONDITIONS: Final = frozenset({Condition.READABLE, Condition.RESTATED, Condition.REJECTED_RERUN})
+
+
+class GapReason(StrEnum):
+    """Why readers do not see a day. The values complete the sentence "missing because …"."""
+
+    NOTHING_SEALED = "no run arrived"
+    UNJUDGED = "a run awaits its verdict"
+    WAITING = "it waits for another run"
+    REJECTED = "its run was rejected"
+    UNLOADED = "it is accepted and not loaded yet"
+    DEMOTING = "its rows are being withdrawn"
+    DEMOTED = "an operator demoted its run"
+    WITHDRAWN = "an operator withdrew it"
+    PARKED = "its fetches are stopped"
+
+
+class Withdrawal(NamedTuple):
+    """The operator's action that hides a day."""
+
+    operator: str
+    reason: str
+    performed_at: datetime
 
 
 class DayFacts(NamedTuple):
     """What the ledger records of one partition. A tuple, because there may be millions.
 
     The `newest_` fields describe the last verdict on the newest judged run. They are read only for partitions that
-    failed or that have several attempts, and are None otherwise.
+    failed or that have several attempts, and are None otherwise. `demotion` is the reason of a demotion that has
+    begun and is not recorded yet.
     """
 
     customer_id: str
@@ -91,13 +116,14 @@ class DayFacts(NamedTuple):
     record_count: int | None
     updated_at: datetime
     is_published: bool
-    demotion_pending: bool
     has_unjudged_run: bool
-    newest_outcome: Outcome | None
-    newest_reason: Reason | None
-    newest_judged_at: datetime | None
     is_restated: bool
-    withdrawn_by: str | None
+    newest_outcome: Outcome | None = None
+    newest_reason: Reason | None = None
+    newest_judged_at: datetime | None = None
+    demotion: Reason | None = None
+    demotion_started_at: datetime | None = None
+    withdrawal: Withdrawal | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +131,7 @@ class Expectation:
     """From which day the partitions of a customer and query are expected, and how long after its end a day is due."""
 
     first_day: date
-    due_after: timedelta = timedelta(hours=12)
+    due_after: timedelta
 
     def deadline(self, day: date) -> datetime:
         """The time at which the day's report should be readable. A day ends at midnight UTC."""
@@ -115,87 +141,144 @@ class Expectation:
         """The time from which an absent day is missing rather than late."""
         return datetime.combine(day + timedelta(days=FRESH_DAYS + 1), time.min, UTC)
 
+    def describe(self, day: date) -> str:
+        """When a day that is not expected will be expected."""
+        if day < self.first_day:
+            first = "" if self.first_day == date.max else f", {self.first_day}"
+            return f"none is expected before the customer's first sealed day{first}"
+        return f"the day is due at {self.deadline(day):%Y-%m-%d %H:%M} UTC"
+
+    def last_due_day(self, now: datetime) -> date:
+        """The newest day whose deadline has passed."""
+        return (now.astimezone(UTC) - self.due_after).date() - timedelta(days=1)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParkedSource:
-    """The parking that stops a day's fetches, and since when."""
+    """The parking that stops a day's fetches, and since when. `option` names it to `state release`."""
 
     reason: str
+    option: str
     parked_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DayCondition:
-    """The condition of one day with its cause. `operator` is set when a person caused it."""
+    """The condition of one day with its cause. `operator` is set when a person caused it.
+
+    `gap` is why readers do not see the day, or None when they do. `detail` is the text of the validator, of the
+    operator or of the parking, or says when the day is expected.
+    """
 
     condition: Condition
-    reason: str
+    gap: GapReason | None
+    detail: str
     since: datetime
     operator: str
     attempts: int
+    has_unjudged_run: bool = False
 
     @property
     def text(self) -> ConditionText:
         return CONDITIONS[self.condition]
+
+    @property
+    def is_expected(self) -> bool:
+        return self.condition is not Condition.NOT_EXPECTED
+
+    @property
+    def reason(self) -> str:
+        """Why the day has this condition, to be shown beside the name of the condition."""
+        if self.gap is GapReason.WITHDRAWN:
+            return f"withdrawn by {self.operator}: {self.detail}"
+        if self.gap in {GapReason.DEMOTING, GapReason.NOTHING_SEALED, GapReason.WAITING}:
+            return f"{self.gap}: {self.detail}" if self.detail else str(self.gap)
+        return self.detail or str(self.gap or "accepted")
+
+    @property
+    def explanation(self) -> str:
+        """Why readers do not see the day, as the end of a sentence."""
+        return f"{self.gap}: {self.detail}" if self.gap is GapReason.REJECTED else self.reason
 
 
 def describe_day(
     facts: DayFacts | None, day: date, expectation: Expectation, *, parked: ParkedSource | None, now: datetime
 ) -> DayCondition:
     """The condition of one day, why it has this condition, and since when."""
-    condition = find_condition(facts, day, expectation, is_parked=parked is not None, now=now)
-    since, reason, operator = expectation.deadline(day), "no run arrived", ""
-    if condition is Condition.PARKED and parked is not None:
-        since, reason = parked.parked_at or since, parked.reason
-    elif facts is not None and (facts.attempt_count or facts.has_unjudged_run):
-        since, reason, operator = _explain_facts(facts)
-    attempts = 0 if facts is None else facts.attempt_count
-    return DayCondition(condition=condition, reason=reason, since=since, operator=operator, attempts=attempts)
+    condition, gap = _find(facts, day, expectation, is_parked=parked is not None, now=now)
+    since, detail, operator = expectation.deadline(day), "", ""
+    if condition is Condition.NOT_EXPECTED:
+        detail = expectation.describe(day)
+    elif condition is Condition.PARKED and parked is not None:
+        since, detail = parked.parked_at or since, parked.reason
+    elif facts is not None and gap is not GapReason.NOTHING_SEALED:
+        since, detail, operator = _explain(facts, gap)
+    return DayCondition(
+        condition=condition,
+        gap=gap,
+        detail=detail,
+        since=since,
+        operator=operator,
+        attempts=0 if facts is None else facts.attempt_count,
+        has_unjudged_run=facts is not None and facts.has_unjudged_run,
+    )
 
 
-def _explain_facts(facts: DayFacts) -> tuple[datetime, str, str]:
-    if facts.withdrawn_by is not None:
-        return facts.updated_at, "withdrawn", facts.withdrawn_by
-    if facts.newest_reason is not None:
-        accepted = "accepted; the newest run was " if facts.status is Status.SUCCESS and _is_demoted(facts) else ""
-        return facts.newest_judged_at or facts.updated_at, f"{accepted}{facts.newest_reason.text}", ""
-    if facts.status is Status.SUCCESS:
-        return facts.updated_at, "accepted" if facts.is_published else "accepted and not loaded yet", ""
-    if facts.has_unjudged_run:
-        return facts.updated_at, "a run awaits its verdict", ""
-    return facts.updated_at, "it waits for another run", ""
+def _explain(facts: DayFacts, gap: GapReason | None) -> tuple[datetime, str, str]:
+    """Since when the condition holds, the text of its cause, and the operator who caused it."""
+    if gap is GapReason.WITHDRAWN and facts.withdrawal is not None:
+        operator, text, performed_at = facts.withdrawal
+        return performed_at, printable(text), printable(operator)
+    reason, since = facts.newest_reason, facts.newest_judged_at
+    if gap is GapReason.DEMOTING:
+        reason, since = facts.demotion, facts.demotion_started_at
+    if reason is None or gap not in {None, GapReason.REJECTED, GapReason.DEMOTED, GapReason.DEMOTING}:
+        return facts.updated_at, "", ""
+    if gap is None and _is_demoted(facts):
+        return since or facts.updated_at, f"accepted; the newest run was {reason.text}", ""
+    return since or facts.updated_at, reason.text, reason.operator or ""
 
 
 def find_condition(
     facts: DayFacts | None, day: date, expectation: Expectation, *, is_parked: bool, now: datetime
 ) -> Condition:
     """The condition of one day. Without facts, nothing of the day is recorded."""
+    return _find(facts, day, expectation, is_parked=is_parked, now=now)[0]
+
+
+def _find(
+    facts: DayFacts | None, day: date, expectation: Expectation, *, is_parked: bool, now: datetime
+) -> tuple[Condition, GapReason | None]:
     if facts is not None and (recorded := _find_recorded(facts)) is not None:
         return recorded
+    has_attempts = facts is not None and facts.attempt_count > 0
+    gap = GapReason.WAITING if has_attempts else GapReason.NOTHING_SEALED
     if day < expectation.first_day or now < expectation.deadline(day):
-        return Condition.NOT_EXPECTED
+        return Condition.NOT_EXPECTED, gap
     if is_parked:
-        return Condition.PARKED
+        return Condition.PARKED, GapReason.PARKED
     is_fresh = now < expectation.end_of_freshness(day)
-    return Condition.LATE if is_fresh or (facts is not None and facts.attempt_count) else Condition.MISSING
+    return (Condition.LATE if is_fresh or has_attempts else Condition.MISSING), gap
 
 
-def _find_recorded(facts: DayFacts) -> Condition | None:
-    """The condition that the recorded verdicts and actions decide; None while only the deadline decides."""
-    if facts.demotion_pending:
-        return Condition.HIDDEN
+def _find_recorded(facts: DayFacts) -> tuple[Condition, GapReason | None] | None:
+    """What the recorded verdicts and actions decide; None while only the deadline decides."""
+    if facts.demotion is not None:
+        return Condition.HIDDEN, GapReason.DEMOTING
     if facts.status is Status.SUCCESS:
-        return _find_accepted(facts)
+        if not facts.is_published:
+            return Condition.IN_PROGRESS, GapReason.UNLOADED
+        return _find_readable(facts), None
     if facts.status is Status.FAILED:
-        return Condition.HIDDEN if _is_demoted(facts) else Condition.REJECTED
+        if _is_demoted(facts):
+            return Condition.HIDDEN, GapReason.DEMOTED
+        return Condition.REJECTED, GapReason.REJECTED
     if facts.has_unjudged_run:
-        return Condition.IN_PROGRESS
-    return Condition.HIDDEN if facts.withdrawn_by is not None else None
+        return Condition.IN_PROGRESS, GapReason.UNJUDGED
+    return (Condition.HIDDEN, GapReason.WITHDRAWN) if facts.withdrawal is not None else None
 
 
-def _find_accepted(facts: DayFacts) -> Condition:
-    if not facts.is_published:
-        return Condition.IN_PROGRESS
+def _find_readable(facts: DayFacts) -> Condition:
     if facts.newest_outcome is Outcome.REJECTED and not _is_demoted(facts):
         return Condition.REJECTED_RERUN
     return Condition.RESTATED if facts.is_restated else Condition.READABLE

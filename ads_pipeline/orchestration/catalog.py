@@ -17,7 +17,7 @@ from ads_pipeline.orchestration.resources import RunResources
 from ads_pipeline.query_file import Query
 from ads_pipeline.report.content import LETTERS, Note, ReportContent
 from ads_pipeline.report.document import summarize
-from ads_pipeline.report.writing import REPORT_FILE, ReportWriter
+from ads_pipeline.report.writing import ReportWriter, report_path
 from ads_pipeline.settings import Settings
 from ads_pipeline.warehouse.values import WarehouseTable
 
@@ -95,15 +95,9 @@ def build_report(query_names: Sequence[str], settings: Settings) -> dg.AssetsDef
     def report(
         context: dg.AssetExecutionContext, run_resources: dg.ResourceParam[RunResources]
     ) -> dg.MaterializeResult[Any]:
-        path = run_resources.settings.home / REPORT_FILE
-        writer = ReportWriter(
-            ledger=run_resources.ledger,
-            readers=run_resources.readers,
-            raw=run_resources.raw,
-            source=run_resources.source_name,
-            start_date=run_resources.settings.google_apis.start_date,
-        )
-        content = writer.write(path, sorted(query_names), now=datetime.now(UTC))
+        path = report_path(run_resources.settings)
+        writer = ReportWriter.of_deployment(run_resources.settings, run_resources.ledger)
+        content = writer.write(path, now=datetime.now(UTC))
         context.log.info("%s", summarize(content))
         days = {CONDITIONS[condition].label: number for condition, number in content.counts.items()}
         return dg.MaterializeResult(

@@ -114,7 +114,12 @@ class PartitionStateIOManager(dg.IOManager):
         }
 
     def _find_reason(self, key: PartitionKey) -> str:
-        day = describe_days(self._resources.ledger, [key], now=datetime.now(UTC))[key]
+        day = describe_days(
+            self._resources.ledger,
+            [key],
+            due_after=self._resources.settings.google_apis.due_after,
+            now=datetime.now(UTC),
+        )[key]
         return f"{day.text.label.lower()}: {day.reason}"
 
     def _parse(self, names: Any, asset: dg.AssetKey) -> list[PartitionKey]:

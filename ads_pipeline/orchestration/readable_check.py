@@ -38,7 +38,12 @@ def build_readable_check(name: str, *, partitions: dg.MultiPartitionsDefinition)
         keys = parse_partition_names(
             context.partition_keys, source=run_resources.source_name, query_name=name, log=context.log
         )
-        described = describe_days(run_resources.ledger, keys, now=datetime.now(UTC))
+        described = describe_days(
+            run_resources.ledger,
+            keys,
+            due_after=run_resources.settings.google_apis.due_after,
+            now=datetime.now(UTC),
+        )
         yield from _evaluate(context, warehouse_asset_key(name), described)
         yield dg.Output(None)
 

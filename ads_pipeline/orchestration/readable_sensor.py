@@ -69,7 +69,9 @@ def build_readable_sensor(
         with dg.partition_loading_context(dynamic_partitions_store=context.instance):
             changes = _find_changes(context, sensor_resources, partitions, query_names, since, at)
             known = _select_known(context.instance, partitions, changes, query_names, at)
-            described = describe_days(sensor_resources.ledger, known, now=at)
+            described = describe_days(
+                sensor_resources.ledger, known, due_after=sensor_resources.settings.google_apis.due_after, now=at
+            )
             found = list(_build_requests(partitions, described, changes))
         requests = [request for request in found if request.run_key not in recent_keys]
         log_requests(context.log, requests)
@@ -146,19 +148,27 @@ def _find_due(
 
     Most ticks have none, and do not read the ledger for it.
     """
-    expectation = Expectation(first_day=date.min)
-    days = [
+    due_after = resources.settings.google_apis.due_after
+    due = {name: _find_due_days(since, now, due_after[name]) for name in query_names}
+    if not any(due.values()):
+        return
+    first_days = read_first_days(resources.ledger.engine, resources.source_name)
+    for name in query_names:
+        for customer, first_day in first_days.of_query(name).items():
+            for day in due[name]:
+                if day >= first_day:
+                    yield PartitionKey(
+                        source=resources.source_name, customer_id=customer, query_name=name, logical_date=day
+                    )
+
+
+def _find_due_days(since: datetime, now: datetime, due_after: timedelta) -> list[date]:
+    expectation = Expectation(first_day=date.min, due_after=due_after)
+    return [
         day
         for day in days_between(since.date() - timedelta(days=FRESH_DAYS + 2), now.date())
         if any(since < at <= now for at in (expectation.deadline(day), expectation.end_of_freshness(day)))
     ]
-    first_days = read_first_days(resources.ledger.engine, resources.source_name) if days else {}
-    for customer, first_day in first_days.items():
-        for day in days:
-            for name in query_names if day >= first_day else ():
-                yield PartitionKey(
-                    source=resources.source_name, customer_id=customer, query_name=name, logical_date=day
-                )
 
 
 def _select_known(

@@ -83,7 +83,6 @@ class RunResources(SensorResources):
     @property
     def readers(self) -> Readers:
         return Readers(
-            states=self.ledger.states,
             publications=self.ledger.publications,
             warehouse_root=self.settings.warehouse_root,
             source=self.source_name,

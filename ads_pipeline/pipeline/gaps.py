@@ -1,62 +1,41 @@
-"""Explains why readers do not see an expected partition.
+"""Lists the expected days of a query that readers do not see, and why."""
 
-The list of expected partitions is in `pipeline.readers`.
-"""
-
+from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+from datetime import date, datetime, timedelta
+from typing import Final
 
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.transitions import Status
-from ads_pipeline.ledger.values import PublicationStatus
+from ads_pipeline.domain.readability import READABLE_CONDITIONS, Condition, DayCondition, Expectation
+from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.state.day_facts import FirstDays
+from ads_pipeline.ledger.state.day_windows import DayWindow
+from ads_pipeline.pipeline.day_conditions import find_days
 
-
-class GapReason(StrEnum):
-    """Why a day is missing. The values complete the sentence "missing because …"."""
-
-    NOTHING_SEALED = "no run was registered"
-    UNJUDGED = "a run awaits its verdict"
-    WAITING = "it waits for another run"
-    REJECTED = "its run was rejected"
-    UNLOADED = "it is accepted and not loaded yet"
-    DEMOTING = "its rows are being withdrawn"
+UNREADABLE: Final = frozenset(Condition) - READABLE_CONDITIONS - {Condition.NOT_EXPECTED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
-    """An expected partition that readers do not see. `detail` is the validator's message."""
+class Gaps:
+    """The days of one query that readers do not see, by day and customer, and how many partitions were expected."""
 
-    key: PartitionKey
-    reason: GapReason
-    detail: str | None = None
-
-    @property
-    def explanation(self) -> str:
-        """The reason and its detail, without the partition."""
-        return f"{self.reason}: {self.detail}" if self.detail else str(self.reason)
-
-    def __str__(self) -> str:
-        return f"{self.key}: {self.explanation}"
+    days: Mapping[PartitionKey, DayCondition]
+    expected: int
 
 
-def find_gap(key: PartitionKey, publication: PublicationStatus | None) -> Gap | None:
-    """Return why readers do not see this partition, or None when they see it."""
-    if publication is None:
-        return Gap(key=key, reason=GapReason.NOTHING_SEALED)
-    is_success = publication.state.status is Status.SUCCESS
-    reason = _explain_unpublished(publication) if is_success else _explain_unsuccessful(publication)
-    return None if reason is None else Gap(key=key, reason=reason, detail=publication.state.error_message)
+def find_gaps(
+    ledger: LedgerReader, window: DayWindow, *, first_days: FirstDays, due_after: timedelta, now: datetime
+) -> Gaps:
+    """Find the gaps of a query.
 
-
-def _explain_unsuccessful(publication: PublicationStatus) -> GapReason:
-    if publication.state.status is Status.FAILED:
-        return GapReason.REJECTED
-    if publication.has_unjudged_run:
-        return GapReason.UNJUDGED
-    return GapReason.WAITING if publication.state.attempt_count else GapReason.NOTHING_SEALED
-
-
-def _explain_unpublished(publication: PublicationStatus) -> GapReason | None:
-    if publication.demotion_pending:
-        return GapReason.DEMOTING
-    return None if publication.is_published else GapReason.UNLOADED
+    A customer's days are expected from the first sealed day of the query on, or of any query when the query has none.
+    A customer that the window names is expected even without a sealed run. A day that is not yet due is not expected.
+    """
+    starts = first_days.of_query(window.query_name)
+    if window.customers is not None:
+        starts = {customer: starts.get(customer, window.since) for customer in window.customers}
+    days = find_days(ledger, window, UNREADABLE, first_days=starts, due_after=due_after, now=now)
+    due = min(window.until, Expectation(first_day=window.since, due_after=due_after).last_due_day(now))
+    expected = sum(max(0, (due - max(start, window.since)).days + 1) for start in starts.values())
+    early = sum(not starts.get(key.customer_id, date.max) <= key.logical_date <= due for key in days)
+    return Gaps(days=days, expected=expected + early)

@@ -1,9 +1,9 @@
-"""Reads the visible rows of the warehouse through Spark or DuckDB, and lists the missing days.
+"""Reads the visible rows of the warehouse through Spark or DuckDB.
 
-Nothing here writes. Repair is in `pipeline.reconciliation`.
+Nothing here writes. Repair is in `pipeline.reconciliation`; missing days are listed by `pipeline.gaps`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import date
 from pathlib import Path
 from typing import Final
@@ -11,10 +11,8 @@ from typing import Final
 import duckdb
 from pyspark.sql import DataFrame, SparkSession
 
-from ads_pipeline.domain.partition import PartitionKey, days_between
+from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger.state.publications import Publications
-from ads_pipeline.ledger.state.states import States
-from ads_pipeline.pipeline.gaps import Gap, find_gap
 from ads_pipeline.warehouse.values import WarehouseTable
 from ads_pipeline.warehouse.visible_rows import TableView, open_newest_version, read_with_spark
 
@@ -24,8 +22,8 @@ MAX_VERSION_READS: Final = 5
 class Readers:
     """Read access to one warehouse. Every call reads the ledger again, so results are never stale."""
 
-    def __init__(self, *, states: States, publications: Publications, warehouse_root: Path, source: str) -> None:
-        self._states, self._publications = states, publications
+    def __init__(self, *, publications: Publications, warehouse_root: Path, source: str) -> None:
+        self._publications = publications
         self._root, self._source = warehouse_root, source
 
     def read_rows(self, spark: SparkSession, query_name: str) -> DataFrame | None:
@@ -58,26 +56,6 @@ class Readers:
                 [since, until],
             ).fetchall()
         return {view.snapshot.table.partition_key(customer, day): total for customer, day, total in rows}
-
-    def find_gaps(
-        self, query_name: str, *, since: date, until: date, customers: Sequence[str] | None = None
-    ) -> list[Gap]:
-        """List expected days that are not visible, ordered by day and customer.
-
-        Every day is expected for each of the customers; by default for all customers in the ledger.
-        """
-        expected = self._states.customers(self._source) if customers is None else sorted(set(customers))
-        found = self._publications.of_query(source=self._source, query_name=query_name, since=since, until=until)
-        publications = {publication.state.key: publication for publication in found}
-        gaps = (
-            find_gap(key, publications.get(key))
-            for day in days_between(since, until)
-            for key in (
-                PartitionKey(source=self._source, customer_id=customer, query_name=query_name, logical_date=day)
-                for customer in expected
-            )
-        )
-        return [gap for gap in gaps if gap is not None]
 
     def _open_view(
         self, query_name: str, *, since: date | None = None, until: date | None = None

@@ -13,17 +13,22 @@ from ads_pipeline.domain.readability import (
     CONDITIONS,
     READABLE_CONDITIONS,
     Condition,
+    DayCondition,
     DayFacts,
     Expectation,
     ParkedSource,
     describe_day,
     find_condition,
 )
+from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.state.day_facts import read_day_facts, read_first_days
+from ads_pipeline.ledger.state.day_windows import DayWindow
 from ads_pipeline.ledger.state.restatements import read_restatements
-from ads_pipeline.pipeline.day_conditions import find_parked
+from ads_pipeline.pipeline.day_conditions import expectation_of, find_parked
+from ads_pipeline.pipeline.next_steps import find_next_commands
 
+DAYS: Final = "{days}"  # in a command, the page replaces it by a partition or by the options of a range of days
 MICROS: Final = 1_000_000
 LETTERS: Final[Mapping[Condition, str]] = {condition: chr(ord("a") + n) for n, condition in enumerate(CONDITIONS)}
 _READABLE_LETTERS: Final = frozenset(LETTERS[condition] for condition in READABLE_CONDITIONS)
@@ -33,12 +38,16 @@ CurrencyOf = Callable[[PartitionKey], str]  # from the seal of a readable partit
 
 
 class Note(NamedTuple):
-    """Why one day needs an operator: since when (in seconds), the number of the reason, the attempts, and by whom."""
+    """Why one day needs an operator: since when, in seconds, why, the attempts, by whom, and the next command.
+
+    The reason and the command are numbers of texts in `ReportContent.texts`.
+    """
 
     since: int
     reason: int
     attempts: int
     operator: str
+    command: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,13 +75,13 @@ class ReportContent:
     days: int
     customers: list[tuple[str, str]]  # id and currency
     queries: list[QueryContent]
-    reasons: list[str]
+    texts: list[str]
     counts: dict[Condition, int]
 
 
 @dataclass(slots=True)
-class _Reasons:
-    """Numbers equal texts alike, because thousands of days share a reason."""
+class _Texts:
+    """Numbers equal texts alike, because thousands of days share a reason or a command."""
 
     numbers: dict[str, int] = field(default_factory=dict)
 
@@ -82,32 +91,45 @@ class _Reasons:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportReader:
-    """Reads the report's facts. The sums and currencies come from the warehouse and the seals."""
+    """Reads the report's facts. The sums and currencies come from the warehouse and the seals.
+
+    `due_after` has the queries of the report, and how long after its end a day of each is due.
+    """
 
     ledger: LedgerReader
     source: str
+    due_after: Mapping[str, timedelta]
+    retry_policy: RetryPolicy
     sum_per_day: SumPerDay
     currency_of: CurrencyOf
 
-    def read(self, query_names: Sequence[str], *, since: date, until: date, now: datetime) -> ReportContent:
+    def read(self, *, since: date, until: date, now: datetime) -> ReportContent:
         """Read the days up to `until`, from `since` or the first sealed day, of all customers with a sealed run."""
         first_days = read_first_days(self.ledger.engine, self.source)
-        customers = sorted(first_days)
-        since = min(max(since, min(first_days.values(), default=since)), until)
+        customers = first_days.customers
+        since = min(max(since, min(first_days.days.values(), default=since)), until)
         parkings = self.ledger.retry_queue.list_parkings(self.source)
         days = list(days_between(since, until))
-        expectations = [Expectation(first_day=first_days[each]) for each in customers]
-        reasons, counts = _Reasons(), dict.fromkeys(Condition, 0)
+        texts, counts = _Texts(), dict.fromkeys(Condition, 0)
         queries = []
-        for name in query_names:
-            facts = self._read_facts(name, since, until)
+        for name in self.due_after:
+            window = DayWindow(source=self.source, query_name=name, since=since, until=until)
+            facts = self._read_facts(window)
+            starts = first_days.of_query(name)
             parked = find_parked(parkings, name, customers)
-            builder = _QueryBuilder(days=days, parkings=parked, reasons=reasons, counts=counts, now=now)
+            builder = _QueryBuilder(window=window, days=days, texts=texts, counts=counts, now=now)
             cells = [
-                builder.add_customer(number, facts.get(customer, {}), expectations[number], customer)
-                for number, customer in enumerate(customers)
+                builder.add_customer(
+                    customer,
+                    facts.get(customer, {}),
+                    expectation_of(customer, name, starts, self.due_after),
+                    parked.get(customer),
+                )
+                for customer in customers
             ]
-            queries.append(self._build_query(name, cells, builder, facts, customers, days))
+            commands = find_next_commands(self.ledger, builder.described, self.retry_policy, name=lambda _: DAYS)
+            notes = builder.notes(commands, {customer: number for number, customer in enumerate(customers)})
+            queries.append(self._build_query(window, cells, notes, facts, customers, days))
         return ReportContent(
             source=self.source,
             generated_at=now,
@@ -118,14 +140,13 @@ class ReportReader:
                 for number, customer in enumerate(customers)
             ],
             queries=queries,
-            reasons=list(reasons.numbers),
+            texts=list(texts.numbers),
             counts=counts,
         )
 
-    def _read_facts(self, name: str, since: date, until: date) -> dict[str, dict[date, DayFacts]]:
+    def _read_facts(self, window: DayWindow) -> dict[str, dict[date, DayFacts]]:
         facts: dict[str, dict[date, DayFacts]] = {}
-        rows = read_day_facts(self.ledger.engine, source=self.source, query_name=name, since=since, until=until)
-        for row in rows:
+        for row in read_day_facts(self.ledger.engine, window):
             facts.setdefault(row.customer_id, {})[row.logical_date] = row
         return facts
 
@@ -141,9 +162,9 @@ class ReportReader:
 
     def _build_query(
         self,
-        name: str,
+        window: DayWindow,
         cells: list[str],
-        builder: "_QueryBuilder",
+        notes: dict[str, Note],
         facts: Mapping[str, Mapping[date, DayFacts]],
         customers: Sequence[str],
         days: Sequence[date],
@@ -155,27 +176,24 @@ class ReportReader:
             )
             for number, customer in enumerate(customers)
         ]
-        sums = self.sum_per_day(name, "cost_micros", days[0], days[-1])
+        sums = self.sum_per_day(window.query_name, "cost_micros", window.since, window.until)
         cost = [_differences(_in_units(sums.get((customer, day))) for day in days) for customer in customers]
         numbers = {customer: number for number, customer in enumerate(customers)}
-        restated = read_restatements(
-            self.ledger.engine, source=self.source, query_name=name, since=days[0], until=days[-1]
-        )
         restatements = [
             (
                 numbers[each.customer_id],
-                (each.logical_date - days[0]).days,
+                (each.logical_date - window.since).days,
                 int(each.loaded_at.timestamp()),
                 each.rows_before,
                 each.rows_after,
             )
-            for each in restated
+            for each in read_restatements(self.ledger.engine, window)
             if each.customer_id in numbers
         ]
         return QueryContent(
-            name=name,
+            name=window.query_name,
             cells=cells,
-            notes=builder.notes,
+            notes=notes,
             rows=rows,
             cost=cost if sums else None,
             restatements=restatements,
@@ -184,31 +202,51 @@ class ReportReader:
 
 @dataclass(slots=True, kw_only=True)
 class _QueryBuilder:
-    """Finds the condition of each day of a query, and notes the days that need an operator."""
+    """Finds the condition of each day of a query, and describes the days that need an operator."""
 
+    window: DayWindow
     days: Sequence[date]
-    parkings: Mapping[str, ParkedSource]
-    reasons: _Reasons
+    texts: _Texts
     counts: dict[Condition, int]
     now: datetime
-    notes: dict[str, Note] = field(default_factory=dict)
+    described: dict[PartitionKey, DayCondition] = field(default_factory=dict)
 
     def add_customer(
-        self, number: int, facts: Mapping[date, DayFacts], expectation: Expectation, customer: str
+        self,
+        customer: str,
+        facts: Mapping[date, DayFacts],
+        expectation: Expectation,
+        parked: ParkedSource | None,
     ) -> str:
         """Return one letter a day."""
         letters = []
-        parked = self.parkings.get(customer)
-        for position, day in enumerate(self.days):
+        for day in self.days:
             recorded = facts.get(day)
             condition = find_condition(recorded, day, expectation, is_parked=parked is not None, now=self.now)
             letters.append(LETTERS[condition])
             self.counts[condition] += 1
             if CONDITIONS[condition].needs_operator:
-                found = describe_day(recorded, day, expectation, parked=parked, now=self.now)
-                note = int(found.since.timestamp()), self.reasons.number(found.reason), found.attempts, found.operator
-                self.notes[f"{number},{position}"] = Note._make(note)
+                key = PartitionKey(
+                    source=self.window.source,
+                    customer_id=customer,
+                    query_name=self.window.query_name,
+                    logical_date=day,
+                )
+                self.described[key] = describe_day(recorded, day, expectation, parked=parked, now=self.now)
         return "".join(letters)
+
+    def notes(self, commands: Mapping[PartitionKey, str], numbers: Mapping[str, int]) -> dict[str, Note]:
+        """The note of each described day, by the number of its customer and the number of the day."""
+        return {
+            f"{numbers[key.customer_id]},{(key.logical_date - self.window.since).days}": Note(
+                since=int(day.since.timestamp()),
+                reason=self.texts.number(day.reason),
+                attempts=day.attempts,
+                operator=day.operator,
+                command=self.texts.number(commands[key]),
+            )
+            for key, day in self.described.items()
+        }
 
 
 def _differences(values: Iterable[int | None]) -> list[int | None]:

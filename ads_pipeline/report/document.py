@@ -30,14 +30,6 @@ COLORS: Final[Mapping[Condition, tuple[str, str]]] = {
     Condition.RESTATED: ("#2f7fb8", "#3a86c8"),
     Condition.NOT_EXPECTED: ("#eceef0", "#26292d"),
 }
-# The next command. {one} is the partition, {many} the options that select a range of days.
-COMMANDS: Final[Mapping[Condition, str]] = dict.fromkeys(Condition, "ads-pipeline state why {one}") | {
-    Condition.REJECTED: 'ads-pipeline state retry {many} --reason "…"',
-    Condition.MISSING: 'ads-pipeline state enqueue {many} --reason "…"',
-    Condition.READABLE: "",
-    Condition.RESTATED: "",
-    Condition.NOT_EXPECTED: "",
-}
 
 
 def render(content: ReportContent) -> str:
@@ -78,14 +70,13 @@ def _encode(content: ReportContent) -> dict[str, Any]:
                 "meaning": text.meaning,
                 "needs_you": text.needs_operator,
                 "rank": rank,
-                "command": COMMANDS[condition],
                 "light": COLORS[condition][0],
                 "dark": COLORS[condition][1],
             }
             for rank, (condition, text) in enumerate(CONDITIONS.items())
         ],
         "customers": [{"id": customer, "currency": currency} for customer, currency in content.customers],
-        "reasons": content.reasons,
+        "texts": content.texts,
         "queries": [asdict(query) for query in content.queries],
     }
 

@@ -97,9 +97,9 @@ function workRanges({ customers, first, last, queries }) {
       for (let day = first; day <= last; day += 1) {
         const condition = conditionAt(query, customer, day);
         const note = condition.needs_you && !state.hidden.has(condition.name) ? noteAt(query, customer, day) : null;
-        const reason = note ? report.reasons[note[1]] : "";
+        const reason = note ? report.texts[note[1]] : "", command = note && note[4];
         if (!condition.needs_you || state.hidden.has(condition.name)) open = null;
-        else if (open && open.condition === condition && open.reason === reason) open.last = day;
+        else if (open && open.condition === condition && open.reason === reason && open.note[4] === command) open.last = day;
         else ranges.push((open = { query, customer, condition, reason, note, first: day, last: day }));
       }
     }
@@ -132,14 +132,15 @@ function workRow(range) {
   days.addEventListener("click", () => openDetails(query, customer, last, days));
   return make("tr", {}, make("td", {}, badge(condition)), make("td", {}, query.name),
     make("td", {}, report.customers[customer].id), make("td", {}, days), make("td", {}, range.reason),
-    make("td", {}, commandLine(commandFor(condition, query, customer, first, last))));
+    make("td", {}, commandLine(commandFor(range.note, query, customer, first, last))));
 }
 
-function commandFor(condition, query, customer, first, last) {
-  const id = report.customers[customer].id;
-  const one = `${report.source}/${id}/${query.name}/${dayText(last)}`;
+// The command of the note, for a range of days. "{days}" stands for the partition or for the options of the range.
+function commandFor(note, query, customer, first, last) {
+  const id = report.customers[customer].id, command = note ? report.texts[note[4]] : "";
+  const one = `${id}/${query.name}/${dayText(last)}`;
   const many = `--customer ${id} --query ${query.name} --since ${dayText(first)} --until ${dayText(last)}`;
-  return condition.command.replace("{one}", one).replace("{many}", many);
+  return command.replace("{days}", first === last || command.includes("state why") ? one : many);
 }
 
 function commandLine(text) {
@@ -248,14 +249,14 @@ function openDetails(query, customer, day, opener) {
   const fact = (name, value) => { if (value) facts.append(make("dt", {}, name), make("dd", {}, value)); };
   fact("Condition", badge(condition));
   fact("Meaning", condition.meaning);
-  fact("Reason", note && report.reasons[note[1]]);
+  fact("Reason", note && report.texts[note[1]]);
   fact("Since", note && note[0] && new Date(note[0] * 1000).toISOString().slice(0, 16).replace("T", " ") + " UTC");
   fact("By", note && note[3]);
   fact("Attempts", note && String(note[2]));
   const rows = numbers(query.rows, customer), cost = numbers(query.cost, customer);
   fact("Rows", rows[day] === null || rows[day] === undefined ? null : rows[day].toLocaleString("en"));
   fact("Cost", cost[day] === null || cost[day] === undefined ? null : `${cost[day].toLocaleString("en")} ${about.currency}`);
-  fact("Next command", commandLine(commandFor(condition, query, customer, day, day)));
+  fact("Next command", commandLine(commandFor(note, query, customer, day, day)));
   fact("History", commandLine(`ads-pipeline state why ${report.source}/${about.id}/${query.name}/${dayText(day)}`));
   const close = make("button", { type: "button" }, "Close");
   close.addEventListener("click", closeDetails);

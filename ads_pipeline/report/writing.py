@@ -1,10 +1,10 @@
 """Builds the report of a deployment and writes it to a file."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger.reader import LedgerReader
@@ -13,33 +13,50 @@ from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import Seal
 from ads_pipeline.report.content import ReportContent, ReportReader
 from ads_pipeline.report.document import render
+from ads_pipeline.settings import Settings
 from ads_pipeline.storage.durable_files import atomic_write
 
-REPORT_FILE: Final = "report.html"
 MAX_DAYS: Final = 400
+
+
+def report_path(settings: Settings) -> Path:
+    """Where the report is, unless somebody names another file."""
+    return settings.home / "report.html"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportWriter:
-    """Writes the report of one deployment."""
+    """Writes the report of one deployment, with all queries of its query file."""
 
+    settings: Settings
     ledger: LedgerReader
     readers: Readers
     raw: RawRuns
-    source: str
-    start_date: date
 
-    def write(self, path: Path, query_names: Sequence[str], *, now: datetime) -> ReportContent:
+    @classmethod
+    def of_deployment(cls, settings: Settings, ledger: LedgerReader) -> Self:
+        readers = Readers(
+            publications=ledger.publications,
+            warehouse_root=settings.warehouse_root,
+            source=settings.google_apis.source,
+        )
+        raw = RawRuns(settings.raw_root, is_in_use=lambda: False)  # only currencies come from raw
+        return cls(settings=settings, ledger=ledger, readers=readers, raw=raw)
+
+    def write(self, path: Path, *, now: datetime) -> ReportContent:
         """Replace the file atomically, and return what it shows."""
+        apis = self.settings.google_apis
         reader = ReportReader(
             ledger=self.ledger,
-            source=self.source,
+            source=apis.source,
+            due_after={name: apis.due_after[name] for name in sorted(apis.queries)},
+            retry_policy=self.settings.retry_policy,
             sum_per_day=self._sum_per_day,
             currency_of=self._find_currency,
         )
         until = now.astimezone(UTC).date() - timedelta(days=1)
-        since = max(self.start_date, until - timedelta(days=MAX_DAYS - 1))
-        content = reader.read(query_names, since=since, until=until, now=now)
+        since = max(apis.start_date, until - timedelta(days=MAX_DAYS - 1))
+        content = reader.read(since=since, until=until, now=now)
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as file:
             file.write(render(content).encode())

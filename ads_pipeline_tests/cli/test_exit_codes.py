@@ -147,7 +147,6 @@ def test_invalid_argument_is_explained(empty_cli: CommandLine, arguments: tuple[
         ("state", "inspect", "--limit", "0"),
         ("state", "inspect", "--limit", "10001"),
         ("state", "inspect", "--status", "good"),
-        ("warehouse", "gaps", "--since", "2026-02-01"),
         ("warehouse", "query"),
         ("events", "tail"),
         ("events", "tail", "r1", "--after", "-1"),
@@ -278,7 +277,7 @@ def test_ascii_terminal_gets_escapes(demo_cli: DemoCommandLine) -> None:
         (("ledger", "digest"), set()),
         (("doctor", "--quick"), set()),
         (("doctor",), {"pyspark", "duckdb", "pandas", "pyarrow", "pandera"}),
-        (("warehouse", "gaps", *WEEK), {"pyspark", "duckdb", "pyarrow"}),
+        (("warehouse", "gaps", *WEEK), set()),
         (("warehouse", "query", "SELECT 1"), {"pyspark", "duckdb", "pyarrow", "pandas"}),
     ],
     ids=[

@@ -17,7 +17,7 @@ def test_report_shows_the_demo_data(demo_cli: DemoCommandLine, tmp_path: Path) -
     campaigns = next(query for query in report["queries"] if query["name"] == "campaign_daily")
     assert {each["currency"] for each in report["customers"]} > {"EUR", "USD"}
     assert any(value for value in campaigns["cost"][0])
-    assert any("cost_micros must be at least 0" in reason for reason in report["reasons"])
+    assert any("cost_micros must be at least 0" in reason for reason in report["texts"])
     assert "1 day  readable, restated" in result.out
 
 

@@ -6,8 +6,12 @@ import json
 
 import pytest
 
+from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.transitions import Action
+from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline_tests.builders import read_tree
 from ads_pipeline_tests.cli.running import WEEK, CommandLine, DemoCommandLine
+from ads_pipeline_tests.ledger.builders import accepted_runs, action_request, key, publish_runs, run
 
 CLICKS = "SELECT customer_id, sum(clicks) AS clicks FROM campaign_daily GROUP BY ALL ORDER BY ALL"
 HOSTILE = "SELECT chr(27) || '[31m[red]' || chr(155) || chr(10) || 'ü' AS \"a b\", NULL AS n, true AS t"
@@ -240,12 +244,45 @@ def test_gaps_are_listed_with_exit_code_1(demo_cli: DemoCommandLine) -> None:
         "keyword_daily",
     ]
     output = [" ".join(line.split()) for line in result.lines]
-    assert "3391704826 2026-03-06 1 its run was rejected:" in output
-    assert "4727351908 2026-03-08 1 no run was registered" in output
-    assert output.count("1180250317 2026-03-02 to 2026-03-08 7 no run was registered") == 1
-    assert output[-1] == "31 of 112 expected partitions missing"
-    assert "the payload has 4 rows, the seal says 6" in " ".join(output)
+    assert "3391704826 2026-03-06 1 rejected the payload has 4 rows, the seal" in output
+    assert "the seal says 6" in " ".join(output)
+    assert "4727351908 2026-03-08 1 missing no run arrived" in output
+    assert output.count("1180250317 2026-03-02 to 2026-03-08 7 missing no run arrived") == 1
+    assert output[-3:-1] == ["31 of 112 expected partitions missing", "next, for one of them:"]
     assert max(map(len, result.lines)) <= 80
+
+
+def test_gaps_without_options_cover_every_query_from_the_first_sealed_day(demo_cli: DemoCommandLine) -> None:
+    """Each customer's days are listed from the first sealed day on, not from the start_date of the query file."""
+    days = demo_cli.run("warehouse", "gaps", "--json").objects
+    assert {each["query_name"] for each in days} == {
+        "ad_group_daily",
+        "campaign_daily",
+        "keyword_daily",
+        "search_term_daily",
+    }
+    assert min(each["logical_date"] for each in days) == "2026-03-02"
+    assert max(each["logical_date"] for each in days) >= "2026-03-09"
+    assert {each["condition"] for each in days} <= {"rejected", "missing", "late"}
+
+
+def test_gaps_say_who_hid_a_day_and_why(empty_cli: CommandLine) -> None:
+    """A withdrawn day names its operator, the reason and the command that shows an earlier run again."""
+    with Ledger.opened(f"sqlite:///{empty_cli.home / 'ledger.db'}") as ledger:
+        accepted_runs(ledger, [key()])
+        publish_runs(ledger, run(key(), "r1"))
+        ledger.actions.execute(Action.WITHDRAW, [key()], action_request(reason="wrong currency"))
+    day = str(key().logical_date)
+    result = empty_cli.run("warehouse", "gaps", "--logical-date", day, "--query", "campaign_daily")
+    assert result.lines[2].split(maxsplit=4)[3:] == ["hidden", "withdrawn by ada: wrong currency"]
+    arguments = ("--logical-date", day, "--query", "campaign_daily", "--json")
+    (hidden,) = empty_cli.run("warehouse", "gaps", *arguments).objects
+    assert (hidden["reason"], hidden["operator"], hidden["detail"]) == ("withdrawn", "ada", "wrong currency")
+    assert hidden["next_command"] == f"ads-pipeline state restore {_name(key())} --reason TEXT"
+
+
+def _name(partition: PartitionKey) -> str:
+    return str(partition).removeprefix(f"{partition.source}/")
 
 
 def test_no_gaps_exit_with_0(demo_cli: DemoCommandLine) -> None:
@@ -263,22 +300,32 @@ def test_gaps_as_json(demo_cli: DemoCommandLine) -> None:
         ("2026-03-07", "rejected"),
         ("2026-03-08", "nothing_sealed"),
     ]
-    assert result.objects[1]["customer_id"] == demo_cli.demo.late.customer_id
-    assert result.err == "2 of 28 expected partitions missing\n"
+    rejected, late = result.objects
+    assert late["customer_id"] == demo_cli.demo.late.customer_id
+    assert (late["condition"], late["because"], late["since"]) == (
+        "missing",
+        "no run arrived",
+        "2026-03-09T12:00:00.000000+00:00",
+    )
+    assert late["next_command"] == f"ads-pipeline state enqueue {_name(demo_cli.demo.late)} --reason TEXT"
+    assert (rejected["condition"], rejected["attempts"], rejected["operator"]) == ("rejected", 1, None)
+    assert rejected["because"] == "its run was rejected"
+    assert rejected["detail"].startswith("cost_micros must be at least 0 in 1 row")
+    assert result.err.splitlines()[0] == "2 of 28 expected partitions missing"
 
 
 def test_named_customers_are_expected(demo_cli: DemoCommandLine) -> None:
     """A named customer is expected even without a row in the ledger; other customers are left out."""
     result = demo_cli.run("warehouse", "gaps", *WEEK, "--query", "campaign_daily", "--customer", "42")
-    assert result.lines[2].split() == ["42", "2026-03-02", "to", "2026-03-08", "7", "no", "run", "was", "registered"]
-    assert result.lines[-1] == "7 of 7 expected partitions missing"
+    assert result.lines[2].split() == ["42", "2026-03-02", "to", "2026-03-08", "7", "missing", "no", "run", "arrived"]
+    assert result.lines[-3] == "7 of 7 expected partitions missing"
 
 
 def test_days_before_start_date_are_not_expected(demo_cli: DemoCommandLine) -> None:
     """The query file's start_date cuts the window; a window entirely before it is an error."""
     arguments = ("--query", "campaign_daily", "--customer", "42")
     result = demo_cli.run("warehouse", "gaps", "--since", "2023-12-01", "--until", "2024-01-02", *arguments)
-    assert result.lines[-1] == "2 of 2 expected partitions missing"
+    assert result.lines[-3] == "2 of 2 expected partitions missing"
     before = demo_cli.run("warehouse", "gaps", "--since", "2023-12-01", "--until", "2023-12-31", *arguments)
     assert (before.code, before.out) == (64, "")
     assert "no day is expected before 2024-01-01" in before.err

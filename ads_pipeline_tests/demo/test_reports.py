@@ -14,15 +14,15 @@ from pyspark.sql import SparkSession
 
 from ads_pipeline.demo.reports import ACCOUNTS, Demo, land_demo
 from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.readability import GapReason
 from ads_pipeline.domain.transitions import Outcome, Status
 from ads_pipeline.errors import BadName
-from ads_pipeline.pipeline.gaps import GapReason
 from ads_pipeline.pipeline.judging import JudgingResult
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import PAYLOAD
 from ads_pipeline.settings import read_settings
 from ads_pipeline_tests.builders import read_tree
-from ads_pipeline_tests.pipeline.builders import LocalDeployment, open_deployment
+from ads_pipeline_tests.pipeline.builders import LocalDeployment, find_gaps, open_deployment
 
 UNTIL = date(2026, 3, 9)
 FIRST, LAST = date(2026, 3, 2), date(2026, 3, 8)
@@ -37,7 +37,7 @@ class LoadedDemo:
     deployment: LocalDeployment
     demo: Demo
     judged: JudgingResult
-    missing: dict[PartitionKey, GapReason]
+    missing: dict[PartitionKey, GapReason | None]
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +54,9 @@ def loaded(
         yield LoadedDemo(deployment=deployment, demo=demo, judged=judged, missing=missing_in(deployment))
 
 
-def missing_in(deployment: LocalDeployment) -> dict[PartitionKey, GapReason]:
-    gaps = [deployment.readers.find_gaps(query, since=FIRST, until=LAST) for query in QUERIES]
-    return {gap.key: gap.reason for query_gaps in gaps for gap in query_gaps}
+def missing_in(deployment: LocalDeployment) -> dict[PartitionKey, GapReason | None]:
+    gaps = [find_gaps(deployment, query, since=FIRST, until=LAST) for query in QUERIES]
+    return {key: day.gap for query_gaps in gaps for key, day in query_gaps.items()}
 
 
 @pytest.fixture

@@ -12,6 +12,10 @@ from ads_pipeline.domain.readability import (
     Condition,
     DayFacts,
     Expectation,
+    GapReason,
+    ParkedSource,
+    Withdrawal,
+    describe_day,
     find_condition,
 )
 from ads_pipeline.domain.reason import Problem, Reason
@@ -22,6 +26,8 @@ EXPECTED = Expectation(first_day=date(2026, 1, 1), due_after=timedelta(hours=12)
 DUE = datetime(2026, 1, 11, 12, tzinfo=UTC)
 REJECTION = Reason(run_id="r1", problems=(Problem(error_class="contract", rule="bad"),))
 DEMOTION = Reason.of_demotion("r1", operator="ana", text="wrong account")
+WITHDRAWAL = Withdrawal("ana", "wrong currency", DUE + timedelta(hours=1))
+PARKED = ParkedSource(reason="customer 1 is parked: no access", option="--customer 1", parked_at=DUE)
 ACCEPTED = DayFacts(
     customer_id="1",
     logical_date=DAY,
@@ -30,13 +36,8 @@ ACCEPTED = DayFacts(
     record_count=2,
     updated_at=DUE,
     is_published=True,
-    demotion_pending=False,
     has_unjudged_run=False,
-    newest_outcome=None,
-    newest_reason=None,
-    newest_judged_at=None,
     is_restated=False,
-    withdrawn_by=None,
 )
 FAILED = ACCEPTED._replace(
     status=Status.FAILED, is_published=False, newest_outcome=Outcome.REJECTED, newest_reason=REJECTION
@@ -54,11 +55,11 @@ PENDING = ACCEPTED._replace(status=Status.PENDING, is_published=False, attempt_c
         (ACCEPTED._replace(newest_outcome=Outcome.REJECTED), Condition.REJECTED_RERUN),
         (ACCEPTED._replace(newest_outcome=Outcome.REJECTED, newest_reason=DEMOTION), Condition.READABLE),
         (ACCEPTED._replace(is_published=False), Condition.IN_PROGRESS),
-        (ACCEPTED._replace(demotion_pending=True), Condition.HIDDEN),
+        (ACCEPTED._replace(demotion=DEMOTION), Condition.HIDDEN),
         (FAILED, Condition.REJECTED),
         (FAILED._replace(newest_reason=DEMOTION), Condition.HIDDEN),
         (PENDING._replace(has_unjudged_run=True), Condition.IN_PROGRESS),
-        (PENDING._replace(withdrawn_by="ana", attempt_count=1), Condition.HIDDEN),
+        (PENDING._replace(withdrawal=WITHDRAWAL, attempt_count=1), Condition.HIDDEN),
         (PENDING._replace(attempt_count=2), Condition.LATE),
         (PENDING, Condition.LATE),
         (None, Condition.LATE),
@@ -110,23 +111,89 @@ def test_parking_explains_only_days_that_are_due_and_absent() -> None:
         record_count=st.none(),
         updated_at=st.just(DUE),
         is_published=st.booleans(),
-        demotion_pending=st.booleans(),
         has_unjudged_run=st.booleans(),
         newest_outcome=st.none() | st.sampled_from(Outcome),
         newest_reason=st.none() | st.sampled_from([REJECTION, DEMOTION]),
         newest_judged_at=st.none(),
         is_restated=st.booleans(),
-        withdrawn_by=st.none() | st.just("ana"),
+        demotion=st.none() | st.just(DEMOTION),
+        demotion_started_at=st.none(),
+        withdrawal=st.none() | st.just(WITHDRAWAL),
     ),
     is_parked=st.booleans(),
 )
 def test_readable_conditions_are_exactly_published_successes(facts: DayFacts, is_parked: bool) -> None:
     """Whatever else holds, a day is shown as readable exactly when readers see rows of it."""
     condition = find_condition(facts, DAY, EXPECTED, is_parked=is_parked, now=DUE + timedelta(days=9))
-    is_readable = facts.status is Status.SUCCESS and facts.is_published and not facts.demotion_pending
+    is_readable = facts.status is Status.SUCCESS and facts.is_published and facts.demotion is None
     assert (condition in READABLE_CONDITIONS) == is_readable
 
 
 def test_every_condition_has_a_text() -> None:
     """The texts are in the order of urgency in which the report sorts its work list."""
     assert list(CONDITIONS) == list(Condition)
+
+
+@pytest.mark.parametrize(
+    ("facts", "gap", "reason", "operator"),
+    [
+        (ACCEPTED, None, "accepted", ""),
+        (ACCEPTED._replace(is_published=False), GapReason.UNLOADED, "it is accepted and not loaded yet", ""),
+        (
+            ACCEPTED._replace(demotion=DEMOTION, demotion_started_at=DUE),
+            GapReason.DEMOTING,
+            "its rows are being withdrawn: demoted by ana: wrong account",
+            "ana",
+        ),
+        (FAILED, GapReason.REJECTED, "bad", ""),
+        (FAILED._replace(newest_reason=DEMOTION), GapReason.DEMOTED, "demoted by ana: wrong account", "ana"),
+        (
+            PENDING._replace(withdrawal=WITHDRAWAL, attempt_count=1),
+            GapReason.WITHDRAWN,
+            "withdrawn by ana: wrong currency",
+            "ana",
+        ),
+        (PENDING._replace(has_unjudged_run=True), GapReason.UNJUDGED, "a run awaits its verdict", ""),
+        (PENDING._replace(attempt_count=2), GapReason.WAITING, "it waits for another run", ""),
+        (PENDING, GapReason.NOTHING_SEALED, "no run arrived", ""),
+        (None, GapReason.NOTHING_SEALED, "no run arrived", ""),
+    ],
+)
+def test_each_gap_has_its_reason_and_its_operator(
+    facts: DayFacts | None, gap: GapReason | None, reason: str, operator: str
+) -> None:
+    """A day that an operator hid names the operator and the operator's reason."""
+    day = describe_day(facts, DAY, EXPECTED, parked=None, now=DUE)
+    assert (day.gap, day.reason, day.operator) == (gap, reason, operator)
+    assert day.explanation == (f"its run was rejected: {reason}" if gap is GapReason.REJECTED else reason)
+
+
+def test_parked_day_names_its_parking() -> None:
+    """It holds since the account was parked."""
+    day = describe_day(None, DAY, EXPECTED, parked=PARKED, now=DUE + timedelta(hours=2))
+    assert (day.gap, day.reason, day.since) == (GapReason.PARKED, "customer 1 is parked: no access", DUE)
+
+
+@pytest.mark.parametrize(
+    ("day", "reason"),
+    [
+        (DAY, "no run arrived: the day is due at 2026-01-11 12:00 UTC"),
+        (
+            date(2025, 12, 31),
+            "no run arrived: none is expected before the customer's first sealed day, 2026-01-01",
+        ),
+    ],
+)
+def test_day_that_is_not_expected_says_when_one_is(day: date, reason: str) -> None:
+    """Either the first sealed day or the deadline is in the future of the day."""
+    described = describe_day(None, day, EXPECTED, parked=None, now=DUE - timedelta(hours=1))
+    assert (described.is_expected, described.reason) == (False, reason)
+
+
+def test_deadline_follows_the_setting() -> None:
+    """A day is due that long after it ended in UTC. The last due day is the newest whose deadline has passed."""
+    expectation = Expectation(first_day=DAY, due_after=timedelta(hours=30))
+    assert expectation.deadline(DAY) == datetime(2026, 1, 12, 6, tzinfo=UTC)
+    assert find_condition(None, DAY, expectation, is_parked=False, now=DUE) is Condition.NOT_EXPECTED
+    assert expectation.last_due_day(datetime(2026, 1, 12, 6, tzinfo=UTC)) == DAY
+    assert expectation.last_due_day(datetime(2026, 1, 12, 5, 59, tzinfo=UTC)) == DAY - timedelta(days=1)

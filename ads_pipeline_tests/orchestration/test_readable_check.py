@@ -78,7 +78,7 @@ def test_run_of_the_check_alone_shows_an_operators_action(location: Location) ->
     demote(location.deployment.pipeline, [runs[1]], action_request("a2"))
     assert all(passed for passed, _reason in shown(location).values())
     check_only(location, key(1), key(2))
-    assert shown(location)[key(1).dagster_key] == (False, "Hidden: withdrawn")
+    assert shown(location)[key(1).dagster_key] == (False, "Hidden: withdrawn by ada: on request")
     assert shown(location)[key(2).dagster_key][0] is False
     assert location.materialized_and_failed(WAREHOUSE) == materialized
 

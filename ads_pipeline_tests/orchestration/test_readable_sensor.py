@@ -47,7 +47,7 @@ def test_action_on_the_command_line_is_shown_after_a_tick(location: Location) ->
     assert requested_ranges(result) == [f"{key(2).dagster_key}..{key(2).dagster_key}"]
     assert [request.asset_check_keys for request in result.run_requests or []] == [[READABLE]]
     execute_checks(location, result)
-    assert shown(location)[key(2).dagster_key] == (False, "Hidden: withdrawn")
+    assert shown(location)[key(2).dagster_key] == (False, "Hidden: withdrawn by ada: on request")
     assert shown(location)[key(1).dagster_key][0]
     assert requested_ranges(tick(location, SENSOR, cursor=result.cursor)) == []
 

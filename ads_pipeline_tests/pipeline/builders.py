@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,12 @@ from pyspark.sql import SparkSession
 
 from ads_pipeline.contracts.registry import SHIPPED
 from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.readability import DayCondition
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.ledger.state.day_facts import read_first_days
+from ads_pipeline.ledger.state.day_windows import DayWindow
+from ads_pipeline.pipeline import gaps
 from ads_pipeline.pipeline.judging import JudgingResult
 from ads_pipeline.pipeline.loading import LoadResult
 from ads_pipeline.pipeline.pipeline import Pipeline
@@ -73,7 +77,6 @@ class LocalDeployment:
     @property
     def readers(self) -> Readers:
         return Readers(
-            states=self.ledger.states,
             publications=self.ledger.publications,
             warehouse_root=self.home / "warehouse",
             source=SOURCE,
@@ -91,6 +94,22 @@ class LocalDeployment:
 def open_deployment(home: Path, spark: SparkSession, url: str) -> Iterator[LocalDeployment]:
     with Ledger.opened(url) as ledger:
         yield LocalDeployment(home=home, spark=spark, ledger=ledger)
+
+
+def find_gaps(
+    deployment: LocalDeployment,
+    query_name: str,
+    *,
+    since: date,
+    until: date,
+    customers: Sequence[str] | None = None,
+) -> dict[PartitionKey, DayCondition]:
+    """The days that readers do not see, long after they were due."""
+    window = DayWindow(source=SOURCE, query_name=query_name, since=since, until=until, customers=customers)
+    first_days = read_first_days(deployment.ledger.engine, SOURCE, customers)
+    now = datetime.combine(until, time.min, UTC) + timedelta(days=30)
+    found = gaps.find_gaps(deployment.ledger, window, first_days=first_days, due_after=timedelta(hours=12), now=now)
+    return dict(found.days)
 
 
 def key(customer: int = 1, day: int = 1, query_name: str = QUERY) -> PartitionKey:

@@ -21,6 +21,7 @@ from ads_pipeline_tests.pipeline.builders import (
     LocalDeployment,
     corrupt_payload,
     error_classes,
+    find_gaps,
     hostile_payloads,
     key,
     rows_for,
@@ -111,7 +112,7 @@ def test_empty_run_replaces_previous_rows(deployment: LocalDeployment) -> None:
     pointer = deployment.ledger.publications.pointers([key()])[key()]
     assert (pointer.run.run_id, pointer.record_count, pointer.is_published) == ("r2", 0, True)
     day = key().logical_date
-    assert deployment.readers.find_gaps(QUERY, since=day, until=day) == []
+    assert find_gaps(deployment, QUERY, since=day, until=day) == {}
     assert deployment.differences() == []
 
 

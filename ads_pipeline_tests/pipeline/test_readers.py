@@ -8,14 +8,15 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from ads_pipeline.domain.readability import GapReason
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.ledger.values import RunRegistration
-from ads_pipeline.pipeline.gaps import GapReason
 from ads_pipeline_tests.ledger.builders import action_request, rejection
 from ads_pipeline_tests.pipeline.builders import (
     QUERY,
     LocalDeployment,
     corrupt_payload,
+    find_gaps,
     key,
     seal_invalid_run,
     seal_run,
@@ -214,17 +215,18 @@ def test_each_gap_has_a_reason(deployment: LocalDeployment) -> None:
     deployment.ledger.registrations.insert_pending([key(7)])
     deployment.ledger.registrations.register([RunRegistration(run=unjudged, schema_version="1", record_count=2)])
     day = key().logical_date
-    gaps = deployment.readers.find_gaps(QUERY, since=day, until=day)
-    assert {gap.key: gap.reason for gap in gaps} == {
+    gaps = find_gaps(deployment, QUERY, since=day, until=day)
+    assert {partition: found.gap for partition, found in gaps.items()} == {
         unloaded.key: GapReason.UNLOADED,
         demoting.key: GapReason.DEMOTING,
-        withdrawn.key: GapReason.WAITING,
+        withdrawn.key: GapReason.WITHDRAWN,
         unjudged.key: GapReason.UNJUDGED,
         invalid.key: GapReason.REJECTED,
-        key(7): GapReason.NOTHING_SEALED,
     }
-    (rejected,) = (gap for gap in gaps if gap.reason is GapReason.REJECTED)
-    assert "cost_micros" in str(rejected)
+    assert "cost_micros" in gaps[invalid.key].explanation
+    assert gaps[withdrawn.key].reason == "withdrawn by ada: on request"
+    named = find_gaps(deployment, QUERY, since=day, until=day, customers=["7"])
+    assert [(partition, found.gap) for partition, found in named.items()] == [(key(7), GapReason.NOTHING_SEALED)]
 
 
 def test_missing_customers_and_days_are_gaps(deployment: LocalDeployment) -> None:
@@ -233,7 +235,6 @@ def test_missing_customers_and_days_are_gaps(deployment: LocalDeployment) -> Non
         [seal_run(deployment, key(1, 1)), seal_run(deployment, key(2, 1)), seal_run(deployment, key(1, 2))]
     )
     window: dict[str, Any] = {"since": key(day=1).logical_date, "until": key(day=3).logical_date}
-    missing = [gap.key for gap in deployment.readers.find_gaps(QUERY, **window)]
-    assert missing == [key(2, 2), key(1, 3), key(2, 3)]
-    named = deployment.readers.find_gaps(QUERY, customers=["9", "2", "9"], **window)
-    assert [gap.key for gap in named] == [key(9, 1), key(2, 2), key(9, 2), key(2, 3), key(9, 3)]
+    assert list(find_gaps(deployment, QUERY, **window)) == [key(2, 2), key(1, 3), key(2, 3)]
+    named = find_gaps(deployment, QUERY, customers=["9", "2", "9"], **window)
+    assert list(named) == [key(9, 1), key(2, 2), key(9, 2), key(2, 3), key(9, 3)]

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.readability import CONDITIONS, Condition
+from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.ledger.control.retries import Parking
 from ads_pipeline.ledger.ledger import Ledger
@@ -67,10 +68,12 @@ def read(ledger: Ledger, now: datetime = NOW) -> ReportContent:
     reader = ReportReader(
         ledger=ledger,
         source="google_ads",
+        due_after={"campaign_daily": timedelta(hours=12)},
+        retry_policy=RetryPolicy(),
         sum_per_day=lambda _query, _column, _since, _until: {(CUSTOMER, FIRST): 2_500_000},
         currency_of=lambda partition: f"currency of {partition}",
     )
-    return reader.read(["campaign_daily"], since=FIRST - timedelta(days=30), until=LAST, now=now)
+    return reader.read(since=FIRST - timedelta(days=30), until=LAST, now=now)
 
 
 def conditions(content: QueryContent, customer: int) -> list[Condition]:
@@ -102,17 +105,17 @@ def test_each_day_that_needs_an_operator_has_a_note(ledger: Ledger) -> None:
         if CONDITIONS[condition].needs_operator
     }
     assert query.notes.keys() == needed
-    reasons = {day: content.reasons[query.notes[f"0,{day - 1}"].reason] for day in (3, 4, 5, 6, 9)}
+    reasons = {day: content.texts[query.notes[f"0,{day - 1}"].reason] for day in (3, 4, 5, 6, 9)}
     assert reasons == {
         3: "clicks are negative in 1 row",
         4: "a line is cut off in 1 row",
         5: "demoted by ana in 1 row",
-        6: "withdrawn",
+        6: "withdrawn by ada: on request",
         9: "no run arrived",
     }
     assert (query.notes["0,5"].operator, query.notes["0,2"].attempts) == (action_request().operator, 2)
     assert query.notes["0,8"].since == int(datetime(2026, 2, 10, 12, tzinfo=UTC).timestamp())
-    assert content.reasons[query.notes["1,5"].reason] == f"customer {PARKED} is parked: no"
+    assert content.texts[query.notes["1,5"].reason] == f"customer {PARKED} is parked: no"
 
 
 def test_rows_and_cost_are_those_that_readers_see(ledger: Ledger) -> None:

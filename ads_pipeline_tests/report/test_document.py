@@ -10,7 +10,7 @@ from typing import Any
 
 from ads_pipeline.domain.readability import Condition
 from ads_pipeline.report.content import LETTERS, Note, QueryContent, ReportContent
-from ads_pipeline.report.document import COLORS, COMMANDS, render, summarize
+from ads_pipeline.report.document import COLORS, render, summarize
 
 MAX_BYTES = 5_000_000
 
@@ -19,7 +19,7 @@ def content(**changes: Any) -> ReportContent:
     query = QueryContent(
         name="campaign_daily",
         cells=[LETTERS[Condition.READABLE] + LETTERS[Condition.REJECTED]],
-        notes={"0,1": Note(0, 0, 1, "")},
+        notes={"0,1": Note(0, 0, 1, "", 1)},
         rows=[[3, None]],
         cost=None,
         restatements=[],
@@ -31,7 +31,7 @@ def content(**changes: Any) -> ReportContent:
         "days": 2,
         "customers": [("1", "EUR")],
         "queries": [query],
-        "reasons": ["clicks are negative"],
+        "texts": ["clicks are negative", "ads-pipeline state retry {days} --reason TEXT"],
         "counts": dict.fromkeys(Condition, 0) | {Condition.READABLE: 1, Condition.REJECTED: 1},
     }
     return ReportContent(**(facts | changes))
@@ -54,9 +54,9 @@ def test_page_refers_to_nothing_outside_itself() -> None:
 def test_text_of_the_data_cannot_end_the_script() -> None:
     """Hostile reasons come out as they went in, as text."""
     hostile = "</script><script>alert(1)</script><!-- & \u2028 /*SCRIPT*/"
-    page = render(content(reasons=[hostile], customers=[("<b>", "</script>")]))
+    page = render(content(texts=[hostile], customers=[("<b>", "</script>")]))
     assert hostile not in page
-    assert unpack(page)["reasons"] == [hostile]
+    assert unpack(page)["texts"] == [hostile]
     assert unpack(page)["customers"] == [{"id": "<b>", "currency": "</script>"}]
     assert page.count("</script>") == render(content()).count("</script>")
 
@@ -70,11 +70,10 @@ def test_summary_counts_the_days_that_need_an_operator() -> None:
     assert summarize(nothing).startswith("No day needs you. Readers see 2 of 2")
 
 
-def test_each_condition_has_colors_and_a_command() -> None:
+def test_each_condition_has_colors() -> None:
     """The page shows all of them in the legend."""
     shown = unpack(render(content()))["conditions"]
     assert [each["name"] for each in shown] == list(Condition) == list(COLORS)
-    assert set(COMMANDS) == set(Condition)
     assert all(each["light"] != each["dark"] for each in shown)
 
 
@@ -90,7 +89,7 @@ def test_page_of_200_customers_400_days_and_10_queries_is_small() -> None:
         QueryContent(
             name=f"query_{number}",
             cells=["".join(chance.choices(letters, [1, 1, 1, 1, 1, 1, 1, 400, 40, 4], k=400)) for _ in range(200)],
-            notes={f"{n},{n}": Note(n, n % 100, n, "ana") for n in range(500)},
+            notes={f"{n},{n}": Note(n, n % 100, n, "ana", n % 9) for n in range(500)},
             rows=numbers(),
             cost=numbers(),
             restatements=[(n % 200, n % 400, n, n, n) for n in range(4_000)],

@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from ads_pipeline.cli.explain.advice import PartitionFacts
 from ads_pipeline.cli.output import format_instant
 from ads_pipeline.cli.parsing import open_ledger
 from ads_pipeline.domain.freshness import AttemptOutcome
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.retry import ErrorPolicy, Parked
+from ads_pipeline.domain.readability import DayCondition, GapReason
 from ads_pipeline.domain.run_events import LoggedEvent
 from ads_pipeline.domain.transitions import Outcome, PartitionState, RegisteredRun, Status
 from ads_pipeline.errors import RawUnavailable
 from ads_pipeline.ledger.control.retries import RetryForecast
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.values import Attempt, PartitionAction, Pointer, PublicationStatus
-from ads_pipeline.pipeline.gaps import Gap, find_gap
+from ads_pipeline.pipeline.day_conditions import describe_days
+from ads_pipeline.pipeline.next_steps import PartitionFacts, is_held, is_terminal, parked_option
 from ads_pipeline.pipeline.staleness import AssetStatus, PartitionStaleness, StalenessCalculator
 from ads_pipeline.quoting import suggest
 from ads_pipeline.raw.discovery import DamagedRun
@@ -38,6 +38,7 @@ class PartitionReport:
     """Everything known about one partition. `sealed` is None when the raw root is not on this machine."""
 
     key: PartitionKey
+    day: DayCondition
     publication: PublicationStatus | None
     registered: Sequence[tuple[RegisteredRun, datetime]]
     attempts: Sequence[Attempt]
@@ -53,11 +54,6 @@ class PartitionReport:
     @property
     def state(self) -> PartitionState:
         return self.publication.state if self.publication else PartitionState.absent(self.key)
-
-    @property
-    def gap(self) -> Gap | None:
-        """Why readers do not see the partition, or None when they do."""
-        return find_gap(self.key, self.publication)
 
     @property
     def pointer(self) -> Pointer | None:
@@ -96,9 +92,10 @@ class PartitionReport:
             load_failed=_has_failed(self.staleness.warehouse, state.current_run_id),
             stale_reasons=self.staleness.raw.reasons,
             last_action=_describe_last_action(self),
-            terminal=forecast.marked or (forecast.terminal is not None and state.status is Status.FAILED),
-            parked_option=next((f"--{parking.scope} {parking.name}" for parking in forecast.parkings), None),
-            demoted=isinstance(forecast.decision, Parked) and forecast.decision.scope is ErrorPolicy.HOLD,
+            withdrawn=self.day.gap is GapReason.WITHDRAWN,
+            terminal=is_terminal(state.status, forecast),
+            parked_option=parked_option(forecast),
+            demoted=is_held(forecast),
             next_retry=format_instant(forecast.next_at) if forecast.next_at else None,
             retry_due=forecast.is_due,
             request_kind=forecast.request.kind if forecast.request else None,
@@ -116,6 +113,7 @@ def gather_report(settings: Settings, key: PartitionKey) -> PartitionReport:
         state = publication.state if publication else PartitionState.absent(key)
         return PartitionReport(
             key=key,
+            day=describe_days(ledger, [key], due_after=settings.google_apis.due_after, now=now)[key],
             publication=publication,
             registered=ledger.runs.registrations(key),
             attempts=ledger.runs.attempts(key),

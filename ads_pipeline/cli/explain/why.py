@@ -12,7 +12,6 @@ from rich.text import Text
 
 from ads_pipeline.cli.actions.selection import require_possible
 from ads_pipeline.cli.event_tables import event_to_json, format_event_data, shorten_names
-from ads_pipeline.cli.explain.advice import next_steps
 from ads_pipeline.cli.explain.forecast import describe_forecast, forecast_fields
 from ads_pipeline.cli.explain.partition_report import PartitionReport, gather_report
 from ads_pipeline.cli.options import AsJson, OnePartition
@@ -32,6 +31,7 @@ from ads_pipeline.domain.freshness import DisplayStatus
 from ads_pipeline.domain.run_events import LoggedEvent
 from ads_pipeline.domain.transitions import RegisteredRun
 from ads_pipeline.ledger.values import Attempt, PartitionAction, Pointer
+from ads_pipeline.pipeline.next_steps import next_steps
 from ads_pipeline.pipeline.staleness import AssetStatus
 from ads_pipeline.raw.discovery import DamagedRun
 from ads_pipeline.settings import Settings
@@ -85,7 +85,7 @@ def _write(console: OutputConsole, report: PartitionReport, settings: Settings) 
     if report.actions:
         _write_section(console, "control actions", map(_action_line, report.actions))
     _write_section(console, "events", _event_lines(report.events))
-    _write_section(console, "next", [("", step) for step in next_steps(report.facts)])
+    _write_section(console, "next", [("", str(step)) for step in next_steps(report.facts)])
 
 
 def _summary(report: PartitionReport) -> Table:
@@ -109,9 +109,9 @@ def _summary(report: PartitionReport) -> Table:
 
 
 def _describe_visible_run(report: PartitionReport) -> str:
-    gap, pointer = report.gap, report.pointer
-    if gap is not None or pointer is None:
-        return f"nothing, because {gap.explanation if gap else 'there is no pointer'}"
+    pointer = report.pointer
+    if report.day.gap is not None or pointer is None:
+        return f"nothing, because {report.day.explanation}"
     run_id, current = pointer.run.run_id, report.state.current_run_id
     not_loaded = "" if run_id == current else f"; {current} is accepted and not loaded yet"
     at = format_instant(pointer.changed_at)
@@ -197,7 +197,7 @@ def _write_section(console: OutputConsole, heading: str, lines: Iterable[tuple[s
 
 def _json_fields(report: PartitionReport) -> dict[str, Any]:
     """The fields of `state inspect --json`, and all others."""
-    gap, pointer = report.gap, report.pointer
+    gap, pointer = report.day.gap, report.pointer
     return (
         state_fields(report.state, report.staleness)
         | forecast_fields(report.forecast)
@@ -205,13 +205,13 @@ def _json_fields(report: PartitionReport) -> dict[str, Any]:
             "recorded": report.publication is not None,
             "safe": report.is_safe,
             "readers_see": None if gap or pointer is None else _run_fields(pointer),
-            "missing_because": gap and gap.reason.value,
+            "missing_because": gap and gap.value,
             "runs": [_run_fields(run) | {"registered_at": at} for run, at in report.registered],
             "attempts": list(map(attempt_fields, report.attempts)),
             "not_registered": None if report.sealed is None else list(report.unregistered),
             "actions": [fields_of(logged) for logged in report.actions],
             "events": [event_to_json(logged) for logged in report.events],
-            "next": list(next_steps(report.facts)),
+            "next": [str(step) for step in next_steps(report.facts)],
         }
     )
 

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 import sqlalchemy as sa
 
 from ads_pipeline.ledger import database
+from ads_pipeline.ledger.state.day_windows import DayWindow
 from ads_pipeline.ledger.tables import Day, Instant
 
 
@@ -19,27 +20,20 @@ class Restatement(NamedTuple):
     rows_after: int
 
 
-RESTATEMENTS: Final = sa.text("""
+_RESTATEMENTS: Final = """
 SELECT customer_id, logical_date, loaded_at, rows_before, rows_after
 FROM (
     SELECT customer_id, logical_date, loaded_at, record_count AS rows_after,
         LAG(record_count) OVER (PARTITION BY customer_id, logical_date ORDER BY loaded_at, run_id) AS rows_before
     FROM load_records
-    WHERE source = :source AND query_name = :query_name AND logical_date BETWEEN :since AND :until
+    WHERE source = :source AND query_name = :query_name AND logical_date BETWEEN :since AND :until AND {customers}
 ) AS loads
 WHERE rows_before IS NOT NULL
 ORDER BY customer_id, loaded_at
-""").columns(logical_date=Day, loaded_at=Instant)
+"""
 
 
-def read_restatements(
-    engine: sa.Engine, *, source: str, query_name: str, since: date, until: date
-) -> list[Restatement]:
+def read_restatements(engine: sa.Engine, window: DayWindow) -> list[Restatement]:
     """Return the restatements of a query's days, by customer and time."""
-    statement = RESTATEMENTS.bindparams(
-        sa.bindparam("source", source),
-        sa.bindparam("query_name", query_name),
-        sa.bindparam("since", since, Day()),
-        sa.bindparam("until", until, Day()),
-    )
+    statement = window.select(_RESTATEMENTS, logical_date=Day, loaded_at=Instant)
     return database.transact(engine, lambda c: [Restatement._make(row) for row in c.execute(statement)])

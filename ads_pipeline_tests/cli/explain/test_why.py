@@ -121,9 +121,11 @@ def test_partition_without_row_is_not_recorded(demo_cli: DemoCommandLine) -> Non
     """A partition without a state row and without sealed runs is not an error."""
     result = explain(demo_cli, demo_cli.demo.late)
     assert text_of(result, "status") == "not recorded"
-    assert text_of(result, "readers see") == "nothing, because no run was registered"
+    assert text_of(result, "readers see") == "nothing, because no run arrived"
     assert text_of(result, "runs") == "no run is registered or sealed"
-    assert text_of(result, "next") == "seal a run under a new run_id"
+    assert text_of(result, "next").startswith(
+        "seal a run under a new run_id, or request one: ads-pipeline state enqueue"
+    )
 
 
 def test_unregistered_sealed_runs_are_listed(empty_cli: CommandLine) -> None:
@@ -136,7 +138,7 @@ def test_unregistered_sealed_runs_are_listed(empty_cli: CommandLine) -> None:
     assert "r1, sealed and not registered, damaged: the payload has 3 bytes, the seal says 7" in text_of(
         result, "runs"
     )
-    assert text_of(result, "next") == "seal a run under a new run_id"
+    assert text_of(result, "next").startswith("seal a run under a new run_id, or request one: ")
 
 
 def test_missing_raw_root_is_not_an_empty_one(empty_cli: CommandLine) -> None:
@@ -183,7 +185,7 @@ def test_rejected_rerun_keeps_success_and_is_shown(empty_cli: CommandLine, ledge
     assert text_of(result, "safe to read") == "yes, from run r1 with 3 rows"
     assert text_of(result, "raw asset").startswith("bad rerun; materialized from r1 at ")
     assert text_of(result, "raw asset").endswith(": FAILED for r2")
-    assert text_of(result, "next").endswith("seal a corrected run under a new run_id readers see r1")
+    assert text_of(result, "next").endswith("/campaign_daily/2026-02-01 --reason TEXT readers see r1")
 
 
 def test_unjudged_newer_run_is_next(empty_cli: CommandLine, ledger: Ledger) -> None:
@@ -205,7 +207,7 @@ def test_unfinished_demotion_is_not_safe_to_read(empty_cli: CommandLine, ledger:
     ledger.verdicts.begin_demotions([rejection(first, validation_id="again")])
     result = explain(empty_cli)
     assert text_of(result, "safe to read") == "no"
-    assert text_of(result, "readers see") == "nothing, because its rows are being withdrawn"
+    assert text_of(result, "readers see") == "nothing, because its rows are being withdrawn: bad in 1 row"
     assert text_of(result, "next").startswith("finish the demotion: ads-pipeline reconcile")
 
 
@@ -257,7 +259,7 @@ def test_json_contains_the_whole_report(empty_cli: CommandLine, ledger: Ledger) 
     (inspected,) = empty_cli.run("state", "inspect", "--json").objects
     assert {name: found[name] for name in inspected} == inspected
     assert (found["recorded"], found["safe"], found["readers_see"]) == (True, False, None)
-    assert found["missing_because"] == "it waits for another run"
+    assert found["missing_because"] == "an operator withdrew it"
     assert [(each["run_id"], each["ordinal"]) for each in found["runs"]] == [("r1", 1), ("r2", 2)]
     assert all(each["registered_at"].startswith("20") for each in found["runs"])
     assert [(each["run_id"], each["outcome"], each["effect"], each["error_class"]) for each in found["attempts"]] == [

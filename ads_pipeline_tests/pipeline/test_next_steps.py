@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from ads_pipeline.cli.explain.advice import PartitionFacts, next_steps
 from ads_pipeline.cli.explain.partition_report import SENSOR_WINDOW
 from ads_pipeline.domain.freshness import StaleReason
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.orchestration.sensors import LOOKBACK
+from ads_pipeline.pipeline.next_steps import PartitionFacts, next_command, next_steps
 
 PENDING, SUCCESS, FAILED = Status.PENDING, Status.SUCCESS, Status.FAILED
 VISIBLE = {"status": SUCCESS, "current_run_id": "r1", "visible_run_id": "r1"}
@@ -21,10 +21,12 @@ SEAL_NEW = "seal a run under a new run_id"
 RETRY = "ads-pipeline state retry 7/q/2026-02-01 --reason TEXT"
 CLEAR = "ads-pipeline state clear-terminal 7/q/2026-02-01 --reason TEXT"
 REPROCESS = "ads-pipeline state reprocess 7/q/2026-02-01 --reason TEXT"
+ENQUEUE = "ads-pipeline state enqueue 7/q/2026-02-01 --reason TEXT"
+RESTORE = "ads-pipeline state restore 7/q/2026-02-01 --reason TEXT"
 RELEASE = "ads-pipeline state release --customer 7 --reason TEXT"
 NO_ASSET = "file does not define q"
 CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
-    "not recorded": ({"status": None}, (SEAL_NEW,)),
+    "not recorded": ({"status": None}, (f"{SEAL_NEW}, or request one: {ENQUEUE}",)),
     "customer not recorded": ({"status": None, "new_customer": "did you mean 8?"}, ("did you mean 8?", SEAL_NEW)),
     "sealed, not registered": (
         {"status": None, "unjudged_run_id": "r1"},
@@ -48,8 +50,8 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         (f"see above why r1 has no verdict, then {MATERIALIZE}",),
     ),
     "withdrawn": (
-        {"status": PENDING, "current_run_id": "r1", "last_action": WITHDRAWN},
-        (WITHDRAWN, SEAL_NEW),
+        {"status": PENDING, "current_run_id": "r1", "last_action": WITHDRAWN, "withdrawn": True},
+        (WITHDRAWN, f"show an earlier run again: {RESTORE}", f"or {SEAL_NEW}"),
     ),
     "withdrawn, with a new sealed run": (
         {"status": PENDING, "current_run_id": "r1", "last_action": WITHDRAWN, "unjudged_run_id": "r2"},
@@ -78,7 +80,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "demoted": (
         {"status": FAILED, "demoted": True},
         (
-            "restore an earlier run: ads-pipeline state restore 7/q/2026-02-01 --reason TEXT",
+            f"restore an earlier run: {RESTORE}",
             f"or fetch it again: {RETRY}",
         ),
     ),
@@ -128,6 +130,13 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "visible, newer run rejected": (
         VISIBLE | {"rejected_run_id": "r2"},
+        (
+            f"if the data of r2 are needed, seal a corrected run under a new run_id, or request one: {REPROCESS}",
+            "readers see r1",
+        ),
+    ),
+    "visible, newer run rejected, another requested": (
+        VISIBLE | {"rejected_run_id": "r2", "request_kind": "reprocess"},
         ("if the data of r2 are needed, seal a corrected run under a new run_id", "readers see r1"),
     ),
     "visible, freshness policy due": (
@@ -153,7 +162,17 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 def test_each_case_has_its_next_steps(case: str) -> None:
     """The advice is one or two lines that name the run, the asset or the command."""
     facts, steps = CASES[case]
-    assert next_steps(PartitionFacts(query_name="q", partition="7/q/2026-02-01", **facts)) == steps
+    found = next_steps(PartitionFacts(query_name="q", partition="7/q/2026-02-01", **facts))
+    assert tuple(map(str, found)) == steps
+    assert all(step.command in step.text for step in found)
+
+
+def test_next_command_is_the_first_of_the_steps() -> None:
+    """Without a command among the steps, it is the command that explains the partition."""
+    retry = PartitionFacts(query_name="q", partition="7/q/2026-02-01", status=FAILED)
+    assert next_command(retry) == RETRY
+    unjudged = PartitionFacts(query_name="q", partition="7/q/2026-02-01", status=PENDING, unjudged_run_id="r1")
+    assert next_command(unjudged) == "ads-pipeline state why 7/q/2026-02-01"
 
 
 def test_cases_cover_every_status() -> None:

@@ -1,0 +1,240 @@
+"""Decides an operator's next steps for a partition: plain values in, text and commands out.
+
+`state why` shows all steps. The report, lists and the check `readable` show the first command, from `next_command`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ads_pipeline.domain.freshness import StaleReason
+from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.readability import Condition, DayCondition, GapReason
+from ads_pipeline.domain.retry import ErrorPolicy, Parked, RetryPolicy
+from ads_pipeline.domain.transitions import Status
+from ads_pipeline.ledger.control.retries import RetryForecast
+from ads_pipeline.ledger.reader import LedgerReader
+
+SEAL_CORRECTED: Final = "seal a corrected run under a new run_id"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionFacts:
+    """The facts about a partition on which the advice depends.
+
+    `partition` names it in commands. `status` is None for a partition without a state row. `unjudged_run_id` is the
+    newest run without a verdict, if its verdict would still count. `rejected_run_id` is the newest run, if it was
+    rejected. `last_action` describes the control action that set the status. `retry_due`: the next retry is due now.
+    `parked_option` is the option that names the parked account or query to `state release`. `new_customer` is a note
+    on a customer without any partition. `no_asset_reason` is why Dagster has no asset partition for it.
+    """
+
+    query_name: str
+    partition: str = ""
+    status: Status | None
+    current_run_id: str | None = None
+    visible_run_id: str | None = None
+    demoting: bool = False
+    unjudged_run_id: str | None = None
+    judging_failed: bool = False
+    rejected_run_id: str | None = None
+    load_failed: bool = False
+    stale_reasons: tuple[StaleReason, ...] = ()
+    last_action: str | None = None
+    withdrawn: bool = False
+    no_asset_reason: str | None = None
+    new_customer: str | None = None
+    outside_sensor_window: bool = False
+    terminal: bool = False
+    parked_option: str | None = None
+    demoted: bool = False
+    next_retry: str | None = None
+    retry_due: bool = False
+    request_kind: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One next step. `command` is part of the text, or empty."""
+
+    text: str
+    command: str = ""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def next_steps(facts: PartitionFacts) -> tuple[Step, ...]:
+    """The next steps, in one or two lines."""
+    match facts.status:
+        case Status.SUCCESS if facts.demoting:
+            command = f"ads-pipeline reconcile --query {facts.query_name}"
+            return (_step("finish the demotion: {}, or wait for the hourly reconcile", command),)
+        case Status.SUCCESS if facts.visible_run_id != facts.current_run_id:
+            return (_advise_loading(facts),)
+        case Status.SUCCESS:
+            return _advise_on_success(facts)
+        case Status.FAILED:
+            return (_advise_judging(facts),) if facts.unjudged_run_id else _advise_on_failure(facts)
+    steps = (_advise_judging(facts),) if facts.unjudged_run_id else _advise_on_pending(facts)
+    return (*(Step(text=line) for line in (facts.last_action, facts.new_customer) if line), *steps)
+
+
+def next_command(facts: PartitionFacts) -> str:
+    """The command of the first step that has one; else the command that explains the partition."""
+    commands = (step.command for step in next_steps(facts) if step.command)
+    return next(commands, f"ads-pipeline state why {facts.partition}")
+
+
+def find_next_commands(
+    ledger: LedgerReader,
+    days: Mapping[PartitionKey, DayCondition],
+    policy: RetryPolicy,
+    *,
+    name: Callable[[PartitionKey], str] = lambda key: str(key).removeprefix(f"{key.source}/"),
+) -> dict[PartitionKey, str]:
+    """The next command of each described partition; empty for one that needs nothing. `name` names it in commands."""
+    states = ledger.states.get_many(days)
+    forecasts = ledger.retry_queue.forecast(list(states.values()), policy)
+    commands = {}
+    for key, day in days.items():
+        facts = _facts_of(key, day, states[key].recorded_status, forecasts[key], name(key))
+        needs_nothing = day.condition in {Condition.READABLE, Condition.RESTATED, Condition.NOT_EXPECTED}
+        commands[key] = "" if needs_nothing else next_command(facts)
+    return commands
+
+
+def is_terminal(status: Status | None, forecast: RetryForecast) -> bool:
+    """Whether the partition gets no further run without an operator's action."""
+    return forecast.marked or (forecast.terminal is not None and status is Status.FAILED)
+
+
+def is_held(forecast: RetryForecast) -> bool:
+    """Whether the last failure waits for an operator's decision, as after a demotion."""
+    return isinstance(forecast.decision, Parked) and forecast.decision.scope is ErrorPolicy.HOLD
+
+
+def parked_option(forecast: RetryForecast) -> str | None:
+    """The option that names the parked account or query to `state release`."""
+    return next((f"--{parking.scope} {parking.name}" for parking in forecast.parkings), None)
+
+
+def _facts_of(
+    key: PartitionKey, day: DayCondition, status: Status | None, forecast: RetryForecast, name: str
+) -> PartitionFacts:
+    """The facts that decide which command comes next. Runs are not named, because commands do not name them."""
+    run = "the run"
+    return PartitionFacts(
+        query_name=key.query_name,
+        partition=name,
+        status=status,
+        current_run_id=run,
+        visible_run_id=None if day.gap is GapReason.UNLOADED else run,
+        demoting=day.gap is GapReason.DEMOTING,
+        unjudged_run_id=run if day.has_unjudged_run else None,
+        rejected_run_id=run if day.condition is Condition.REJECTED_RERUN else None,
+        withdrawn=day.gap is GapReason.WITHDRAWN,
+        terminal=is_terminal(status, forecast),
+        parked_option=parked_option(forecast),
+        demoted=is_held(forecast),
+        next_retry="later" if forecast.next_at else None,
+        retry_due=forecast.is_due,
+        request_kind=forecast.request.kind if forecast.request else None,
+    )
+
+
+def _step(text: str, command: str) -> Step:
+    return Step(text=text.format(command), command=command)
+
+
+def _action(name: str, facts: PartitionFacts, more: str = "") -> str:
+    return f"ads-pipeline state {name} {facts.partition} --reason TEXT{more}"
+
+
+def _advise_on_failure(facts: PartitionFacts) -> tuple[Step, ...]:
+    seal = Step(text=f"or {SEAL_CORRECTED}; no reset is needed")
+    retry = _action("retry", facts)
+    if facts.parked_option:
+        return (_advise_release(facts),)
+    if facts.terminal:
+        return (_step("find the cause, then: {}", _action("retry", facts, " --clear-terminal")), seal)
+    if facts.demoted:
+        return (_step("restore an earlier run: {}", _action("restore", facts)), _step("or fetch it again: {}", retry))
+    if facts.next_retry and facts.retry_due:
+        due = f"its retry is due since {facts.next_retry}: fetch the day and seal a run under a new run_id; "
+        return (_step(due + "{} lists it", "ads-pipeline state due"),)
+    if facts.next_retry:
+        later = f"from {facts.next_retry} on, ads-pipeline state due lists it for extractors; to retry now: "
+        return (_step(later + "{}", retry), seal)
+    return (_step("fix the cause shown above, then: {}", retry), seal)
+
+
+def _advise_release(facts: PartitionFacts) -> Step:
+    command = f"ads-pipeline state release {facts.parked_option} --reason TEXT"
+    return _step("fix the account or query, then: {}", command)
+
+
+def _advise_on_pending(facts: PartitionFacts) -> tuple[Step, ...]:
+    if facts.parked_option:
+        return (_advise_release(facts),)
+    if facts.terminal:
+        return (_step("it is marked as terminal; to produce it anyway: {}", _action("clear-terminal", facts)),)
+    if facts.request_kind:
+        return (_advise_sealing(facts),)
+    if facts.withdrawn:
+        restore = _action("restore", facts)
+        return (_step("show an earlier run again: {}", restore), Step(text="or seal a run under a new run_id"))
+    if facts.status is None and not facts.new_customer and not facts.no_asset_reason:
+        return (_step("seal a run under a new run_id, or request one: {}", _action("enqueue", facts)),)
+    return (Step(text="seal a run under a new run_id"),)
+
+
+def _advise_sealing(facts: PartitionFacts) -> Step:
+    """A run is requested: extractors find it in the list of due partitions."""
+    is_later = facts.next_retry and not facts.retry_due
+    text = f"seal a run under a new run_id; it is requested ({facts.request_kind}), "
+    if is_later:
+        return Step(text=f"{text}its next fetch is due at {facts.next_retry}")
+    return _step(text + "{} lists it", "ads-pipeline state due")
+
+
+def _advise_judging(facts: PartitionFacts) -> Step:
+    """Only Dagster judges runs, so that every verdict is visible in its UI."""
+    name, run_id = facts.query_name, facts.unjudged_run_id
+    if facts.no_asset_reason is not None:
+        return Step(text=f"fix the query file; Dagster cannot judge {run_id}: {facts.no_asset_reason}")
+    materialize = f"materialize raw/{name} with its check and warehouse/{name} in Dagster"
+    if facts.judging_failed:
+        return Step(text=f"see above why {run_id} has no verdict, then {materialize}")
+    pace = ", which searches a month of older days a minute" if facts.outside_sensor_window else ""
+    return Step(text=f"to judge {run_id}: {materialize}, or wait for raw_arrivals{pace}")
+
+
+def _advise_loading(facts: PartitionFacts) -> Step:
+    name, run_id = facts.query_name, facts.current_run_id
+    if facts.load_failed:
+        replace = "or seal a run under a new run_id"
+        return Step(text=f"put the raw data of {run_id} back, {replace}: {run_id} cannot be loaded")
+    if facts.no_asset_reason is not None:
+        return Step(text=f"fix the query file; Dagster cannot load {run_id}: {facts.no_asset_reason}")
+    loader = "the hourly reconcile" if facts.outside_sensor_window else "states_to_load"
+    return Step(text=f"to load it: materialize warehouse/{name} in Dagster, or wait for {loader}")
+
+
+def _advise_on_success(facts: PartitionFacts) -> tuple[Step, ...]:
+    """Steps for a success that readers see: a newer run may exist or be needed."""
+    visible = f"readers see {facts.visible_run_id}"
+    if facts.unjudged_run_id:
+        return (_advise_judging(facts), Step(text=f"until then {visible}"))
+    reprocess = _action("reprocess", facts)
+    if facts.rejected_run_id:
+        needed = f"if the data of {facts.rejected_run_id} are needed, {SEAL_CORRECTED}"
+        step = Step(text=needed) if facts.request_kind else _step(needed + ", or request one: {}", reprocess)
+        return (step, Step(text=visible))
+    if facts.request_kind and facts.stale_reasons:
+        return (_advise_sealing(facts), Step(text=f"until then {visible}"))
+    if StaleReason.FRESHNESS_POLICY in facts.stale_reasons:
+        return (_step("fetch the day again, because Google may have restated it: {}", reprocess),)
+    if StaleReason.CODE_CHANGED in facts.stale_reasons:
+        return (_step("to apply the current definition of the query: {}", reprocess),)
+    return (Step(text="nothing: readers see the newest run"),)
