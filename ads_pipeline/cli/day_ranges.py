@@ -1,7 +1,7 @@
 """Shows days with their condition: consecutive days with one reason share a line. For programs, one day an object."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import groupby
 
@@ -21,6 +21,12 @@ class DayRange:
     @property
     def days(self) -> int:
         return (self.last.logical_date - self.first.logical_date).days + 1
+
+    @property
+    def keys(self) -> Iterator[PartitionKey]:
+        """The days of the range, newest first."""
+        for back in range(self.days):
+            yield replace(self.last, logical_date=self.last.logical_date - timedelta(days=back))
 
     @property
     def days_text(self) -> str:

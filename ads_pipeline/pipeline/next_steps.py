@@ -15,6 +15,7 @@ from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.control.retries import RetryForecast
 from ads_pipeline.ledger.reader import LedgerReader
 
+DAYS: Final = "{days}"  # in a command that is made before it is known which days it is for
 SEAL_CORRECTED: Final = "seal a corrected run under a new run_id"
 
 
@@ -104,6 +105,14 @@ def find_next_commands(
     return commands
 
 
+def name_days(command: str, *, newest: str, selection: str) -> str:
+    """The command for a range of days, given the newest partition and the arguments that select all of them.
+
+    The command that explains a partition takes only one.
+    """
+    return command.replace(DAYS, newest if " state why " in command else selection)
+
+
 def is_terminal(status: Status | None, forecast: RetryForecast) -> bool:
     """Whether the partition gets no further run without an operator's action."""
     return forecast.marked or (forecast.terminal is not None and status is Status.FAILED)
@@ -161,8 +170,8 @@ def _advise_on_failure(facts: PartitionFacts) -> tuple[Step, ...]:
     if facts.demoted:
         return (_step("restore an earlier run: {}", _action("restore", facts)), _step("or fetch it again: {}", retry))
     if facts.next_retry and facts.retry_due:
-        due = f"its retry is due since {facts.next_retry}: fetch the day and seal a run under a new run_id; "
-        return (_step(due + "{} lists it", "ads-pipeline state due"),)
+        due = f"its retry is due since {facts.next_retry}: fetch the day and seal a run under a new run_id"
+        return (Step(text=f"{due}; ads-pipeline state due lists it"),)
     if facts.next_retry:
         later = f"from {facts.next_retry} on, ads-pipeline state due lists it for extractors; to retry now: "
         return (_step(later + "{}", retry), seal)
@@ -192,10 +201,8 @@ def _advise_on_pending(facts: PartitionFacts) -> tuple[Step, ...]:
 def _advise_sealing(facts: PartitionFacts) -> Step:
     """A run is requested: extractors find it in the list of due partitions."""
     is_later = facts.next_retry and not facts.retry_due
-    text = f"seal a run under a new run_id; it is requested ({facts.request_kind}), "
-    if is_later:
-        return Step(text=f"{text}its next fetch is due at {facts.next_retry}")
-    return _step(text + "{} lists it", "ads-pipeline state due")
+    when = f"its next fetch is due at {facts.next_retry}" if is_later else "ads-pipeline state due lists it"
+    return Step(text=f"seal a run under a new run_id; it is requested ({facts.request_kind}), {when}")
 
 
 def _advise_judging(facts: PartitionFacts) -> Step:

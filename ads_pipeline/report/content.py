@@ -26,9 +26,8 @@ from ads_pipeline.ledger.state.day_facts import read_day_facts, read_first_days
 from ads_pipeline.ledger.state.day_windows import DayWindow
 from ads_pipeline.ledger.state.restatements import read_restatements
 from ads_pipeline.pipeline.day_conditions import expectation_of, find_parked
-from ads_pipeline.pipeline.next_steps import find_next_commands
+from ads_pipeline.pipeline.next_steps import DAYS, find_next_commands
 
-DAYS: Final = "{days}"  # in a command, the page replaces it by a partition or by the options of a range of days
 MICROS: Final = 1_000_000
 LETTERS: Final[Mapping[Condition, str]] = {condition: chr(ord("a") + n) for n, condition in enumerate(CONDITIONS)}
 _READABLE_LETTERS: Final = frozenset(LETTERS[condition] for condition in READABLE_CONDITIONS)

@@ -121,7 +121,8 @@ CREATE TABLE demotions (
 
 CREATE INDEX partition_state_by_date ON partition_state (source, query_name, logical_date, customer_id);
 CREATE INDEX partition_state_not_success ON partition_state ({key}, status) WHERE status <> 'success';
-CREATE INDEX partition_state_failed ON partition_state ({key}) WHERE status = 'failed'
+CREATE INDEX partition_state_failed ON partition_state ({key}) WHERE status = 'failed';
+CREATE INDEX attempts_rejected ON attempts ({key}, ordinal, attempt_no) WHERE outcome = 'rejected'
 """
 
 # No verdict and no control action updates a row like this, so no connection may.

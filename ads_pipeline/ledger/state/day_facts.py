@@ -1,6 +1,6 @@
 """Reads the facts from which `domain.readability` derives the condition of each day of a query."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any, Final
@@ -170,7 +170,7 @@ def _rows_for(conditions: Collection[Condition] | None) -> str:
     return _SELECTED.replace("{selections}", "\n    UNION".join(selections))
 
 
-def _decode(row: sa.Row[Any]) -> DayFacts:
+def _decode(row: Sequence[Any]) -> DayFacts:
     customer, day, status, count, records, updated, published, unjudged, restated = row[:9]
     outcome, reason, judged_at, demotion, started_at, operator, withdrawn_because, performed_at = row[9:]
     facts = DayFacts(customer, day, Status(status), count, records, updated, published, unjudged, restated)
@@ -196,4 +196,4 @@ def read_first_days(engine: sa.Engine, source: str, customers: Collection[str] |
     if customers is not None:
         statement = statement.where(runs.c.customer_id.in_(customers))
     rows = database.fetch(engine, statement.group_by(*key))
-    return FirstDays(days={(row[0], row[1]): row[2] for row in rows})
+    return FirstDays(days={(customer, query_name): day for customer, query_name, day in map(tuple, rows)})
