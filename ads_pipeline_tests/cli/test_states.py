@@ -31,8 +31,10 @@ STATUS_FIELDS = (
 )
 FORECAST_FIELDS = {
     *("next_retry_at", "next_retry_reason", "terminal", "marked_terminal"),
+    *("condition", "reason", "because", "detail", "operator", "since", "next_command"),
     *("requested", "requested_at", "requested_by_action", "parked", "held_by_run"),
 }
+EVERY = ("--since", "2020-01-01")
 HOSTILE = "\x1b[31m[red]\nforged :smile:"
 
 
@@ -124,26 +126,26 @@ def test_pages_cover_every_partition_once(demo_cli: DemoCommandLine, limit: int)
 def test_counts_stop_at_a_limit(demo_cli: DemoCommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A status with more partitions than the limit is reported as "more than" the limit."""
     monkeypatch.setattr("ads_pipeline.cli.states.LARGEST_COUNT", 40)
-    result = demo_cli.run("state", "inspect", "--limit", "50")
+    result = demo_cli.run("state", "inspect", *EVERY, "--limit", "50")
     assert result.lines[-3:-1] == [
         "more than 42 partitions: more than 40 success, 2 failed",
         "33 more follow; continue with",
     ]
     monkeypatch.setattr("ads_pipeline.cli.states.LARGEST_COUNT", 30)
-    result = demo_cli.run("state", "inspect", "--limit", "50")
+    result = demo_cli.run("state", "inspect", *EVERY, "--limit", "50")
     assert result.lines[-2] == "more than 30 more follow; continue with"
 
 
 def test_lines_fit_80_columns(demo_cli: DemoCommandLine) -> None:
     """No line of the table, the messages or the notes is wider than 80 columns."""
-    result = demo_cli.run("state", "inspect", "--limit", "70")
+    result = demo_cli.run("state", "inspect", *EVERY, "--limit", "70")
     assert max(map(len, result.lines)) <= 80
     assert "--after google_ads/4727351908/" in result.out
 
 
 def test_empty_result_repeats_the_filters(empty_cli: CommandLine) -> None:
     """An empty result is no error, and says what was looked for."""
-    assert empty_cli.run("state", "inspect").lines == ["0 recorded partitions"]
+    assert empty_cli.run("state", "inspect").lines == ["no day needs you", "no partition is recorded"]
     result = empty_cli.run("state", "inspect", "--query", "campaign_daily", "--status", "failed")
     assert (result.code, result.lines) == (
         0,
@@ -157,7 +159,7 @@ def test_error_messages_are_escaped(empty_cli: CommandLine) -> None:
     with Ledger.opened(f"sqlite:///{empty_cli.home / 'ledger.db'}") as ledger:
         ledger.registrations.register([RunRegistration(run=bad, schema_version="1", record_count=1)])
         record_verdict(ledger, rejection(bad, HOSTILE))
-    result = empty_cli.run("state", "inspect")
+    result = empty_cli.run("state", "inspect", *EVERY)
     assert rf"{bad}: \x1b[31m[red]\nforged :smile: in 1 row" in " ".join(result.out.split())
     assert all(line.isprintable() for line in result.lines)
     (state,) = empty_cli.run("state", "inspect", "--json").objects
@@ -189,7 +191,7 @@ def test_data_column_shows_staleness_beside_status(empty_cli: CommandLine) -> No
 
 
 def _row_cells(cli: CommandLine) -> list[str]:
-    return cli.run("state", "inspect").lines[1].split()[3:]
+    return cli.run("state", "inspect", *EVERY).lines[1].split()[3:]
 
 
 def test_publish_writes_the_status_file(demo_cli: DemoCommandLine) -> None:

@@ -238,7 +238,7 @@ def test_gaps_are_listed_with_exit_code_1(demo_cli: DemoCommandLine) -> None:
     """Missing days are listed per query with the reason; consecutive days share a line."""
     result = demo_cli.run("warehouse", "gaps", *WEEK)
     assert result.code == 1
-    assert [line.strip() for line in result.lines if "_daily" in line] == [
+    assert [line.strip() for line in result.lines if line.endswith("_daily")] == [
         "ad_group_daily",
         "campaign_daily",
         "keyword_daily",

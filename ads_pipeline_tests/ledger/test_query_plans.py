@@ -13,11 +13,15 @@ import sqlalchemy as sa
 
 from ads_pipeline.domain.freshness import RAW
 from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.readability import CONDITIONS
 from ads_pipeline.domain.retry import Lane, RetryPolicy
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control import retry_queue_queries
 from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.state.absent_days import find_absent_days
+from ads_pipeline.ledger.state.day_facts import read_day_facts
+from ads_pipeline.ledger.state.day_windows import DayWindow
 from ads_pipeline.ledger.values import StateFilter
 from ads_pipeline_tests.ledger.large_ledgers import FIRST_DAY, SOURCE, LedgerShape, fill_ledger
 
@@ -81,6 +85,10 @@ ELIGIBILITY: Final = {
     *(PRIMARY, BY_DAY, FAILED, "terminal_marks_pkey", "parkings_pkey"),
     *("claims_pkey", "claims_by_run", "leases_pkey", "leases_open"),  # from the claim, or from the few open leases
 }
+WINDOW: Final = DayWindow(
+    source=SOURCE, query_name=MIDDLE.query_name, since=FIRST_DAY, until=FIRST_DAY + timedelta(days=SHAPE.days - 1)
+)
+NEEDS_OPERATOR: Final = [condition for condition, text in CONDITIONS.items() if text.needs_operator]
 POLICY, LAST_DAY = RetryPolicy(max_age=timedelta(days=9_999)), FIRST_DAY + timedelta(days=SHAPE.days)
 # Queries for few partitions among very many, with the indexes that they may use.
 QUERIES: Final[Mapping[str, tuple[Query, set[str]]]] = {
@@ -136,6 +144,17 @@ QUERIES: Final[Mapping[str, tuple[Query, set[str]]]] = {
     ),
     "failures": (lambda ledger: ledger.retry_queue.find_failures(KEYS), {*ATTEMPTS, "failed_fetches_pkey"}),
     "lease holders": (lambda ledger: ledger.leases.holders(KEYS), {"claims_pkey", "leases_pkey"}),
+    "days that need an operator": (
+        lambda ledger: list(read_day_facts(ledger.engine, WINDOW, NEEDS_OPERATOR)),
+        {
+            *(NOT_READY, "attempts_rejected", "demotions_pkey", PRIMARY, BY_DAY, POINTERS, *RUNS, *ATTEMPTS),
+            *("control_action_partitions_by_key", "control_actions_pkey"),
+        },
+    ),
+    "absent days": (
+        lambda ledger: list(find_absent_days(ledger.engine, WINDOW, {MIDDLE.customer_id: DAY})),
+        {BY_DAY},
+    ),
     "runs": (lambda ledger: ledger.runs.registered(MIDDLE), RUNS),
     "attempts": (lambda ledger: ledger.runs.attempts(MIDDLE), ATTEMPTS),
 }
