@@ -23,10 +23,10 @@ from ads_pipeline.settings import Settings
 NEEDS_OPERATOR: Final = tuple(condition for condition, text in CONDITIONS.items() if text.needs_operator)
 COLUMNS: Final = (
     Column("customer", "customer_id"),
-    Column("query", "query_name", wrap=True),
-    Column("days", "days", wrap=True),
+    Column("query", "query_name"),
+    Column("days", "days"),
     Column("since", lambda row: format_minute(row["since"]), from_width=120),
-    Column("reason", "reason", wrap=True),
+    Column("reason", "reason", wrap=True, below=True),
 )
 
 

@@ -21,7 +21,7 @@ COLUMNS: Final = (
     *PARTITION_COLUMNS,
     Column("kind", "kind"),
     Column("since", lambda row: f"{row['since']:%m-%d %H:%M}Z"),
-    Column("why", "why", wrap=True),
+    Column("why", "why", wrap=True, below=True),
 )
 
 

@@ -23,11 +23,11 @@ from ads_pipeline.settings import Settings
 
 COLUMNS: Final = (
     Column("customer", "customer_id"),
-    Column("days", "days", wrap=True),
+    Column("days", "days"),
     Column("gaps", "gaps"),
     Column("condition", "condition"),
     Column("since", lambda row: format_minute(row["since"]), from_width=120),
-    Column("because", "because", wrap=True),
+    Column("because", "because", wrap=True, below=True),
 )
 FirstDay = Annotated[
     str | None, typer.Option(metavar=DATE_FORMAT, help="First logical date. Default: the query file's start_date.")

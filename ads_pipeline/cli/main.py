@@ -8,9 +8,10 @@ import sys
 from importlib.metadata import version
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
 from ads_pipeline.cli.actions import commands
 from ads_pipeline.cli.audit import audit
@@ -29,8 +30,25 @@ from ads_pipeline.cli.warehouse import warehouse
 from ads_pipeline.settings import Settings, has_access_by_umask
 from ads_pipeline.storage.durable_files import leave_access_to_umask
 
+MAX_SENTENCE: Final = 300
+
+
+class HelpGroup(TyperGroup):
+    """Commands whose help shows the first sentence of each command in full."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        found = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        rows = [(name, command.get_short_help_str(limit=MAX_SENTENCE)) for name, command in found if command]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+class Program(HelpGroup, CommandGroup):
+    """The program: full help, and failures as exit codes."""
+
+
 app: Final = typer.Typer(
-    cls=CommandGroup,
+    cls=Program,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -182,7 +200,7 @@ command(warehouse, "gaps")(list_gaps)
 commands.add_action_commands(state)
 command(raw_runs, "report-failure")(report_failure)
 for _name, _group in groups.items():
-    app.add_typer(_group, name=_name)
+    app.add_typer(_group, name=_name, cls=HelpGroup)
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from rich.console import Console, RenderableType
 from rich.measure import Measurement
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -26,6 +27,8 @@ from ads_pipeline.quoting import printable
 
 Fields = Mapping[str, Any]  # a row: the fields that JSON has, by name
 CELL_PADDING: Final = (0, 2, 0, 0)
+MAX_LINES_BESIDE: Final = 3
+INDENT: Final = 2
 # Statuses of partitions, runs, steps, verdicts and checks, by their text.
 STATUS_STYLES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("success", "current", "COMPLETED", "SUCCEEDED", "ok"), "green"),
@@ -51,12 +54,14 @@ class Column:
     """A column of a table: its heading, and the field of a row that it shows, or a function of the row.
 
     Values of a column with `wrap` may be wrapped. `from_width` is the terminal width from which the column is shown.
+    A last column with `below` is shown below its row where it would be too narrow.
     """
 
     heading: str
     value: str | Callable[[Fields], object]
     wrap: bool = False
     from_width: int = 0
+    below: bool = False
 
     def of(self, row: Fields) -> object:
         return row[self.value] if isinstance(self.value, str) else self.value(row)
@@ -83,14 +88,48 @@ def table_of(rows: Iterable[Fields], columns: Sequence[Column], *, title: str = 
     width = OutputConsole().width
     shown = [column for column in columns if column.from_width <= width]
     values = [[column.of(row) for column in shown] for row in rows]
+    heading = [cell(title, style="bold")] if title else []
+    if values and shown[-1].below and not _fits(values, shown, width):
+        return [*heading, *_rows_with_text_below(values, shown, width), Text("")]
     table = Table(box=None, pad_edge=False, padding=CELL_PADDING, header_style="bold")
     for column, of_column in zip(shown, zip(*values, strict=True), strict=False):
         justify: Any = "right" if any(map(_is_number, of_column)) else "left"
         table.add_column(column.heading, justify=justify, overflow="fold", no_wrap=not column.wrap)
     for of_row in values:
         table.add_row(*map(cell, of_row))
-    heading = [cell(title, style="bold")] if title else []
     return [*heading, table, Text("")] if values else []
+
+
+def _fits(values: Sequence[Sequence[object]], columns: Sequence[Column], width: int) -> bool:
+    """Whether the last column can show each text on a few lines without breaking a word."""
+    left = width - sum(size + CELL_PADDING[1] for size in _column_widths(values, columns)[:-1])
+    texts = [cell(row[-1]).plain for row in values]
+    longest = max((len(word) for text in texts for word in text.split()), default=0)
+    return longest <= left and all(len(text) <= MAX_LINES_BESIDE * left for text in texts)
+
+
+def _rows_with_text_below(
+    values: Sequence[Sequence[object]], columns: Sequence[Column], width: int
+) -> Iterator[RenderableType]:
+    """The rows with all columns but the last, whose text follows each row, indented."""
+    widths = _column_widths(values, columns)[:-1]
+    for number, row in enumerate(([column.heading for column in columns], *values)):
+        line = Table(box=None, pad_edge=False, padding=CELL_PADDING, show_header=False)
+        for size in widths:
+            line.add_column(width=min(size, width), overflow="fold")
+        line.add_row(*(cell(value, style="" if number else "bold") for value in row[:-1]))
+        yield line
+        if number:
+            yield Padding(cell(row[-1]), (0, 0, 0, INDENT))
+
+
+def _column_widths(values: Sequence[Sequence[object]], columns: Sequence[Column]) -> list[int]:
+    """The width of each column without wrapping."""
+    cells = zip(*values, strict=True)
+    return [
+        max(len(column.heading), *(cell(value).cell_len for value in of_column))
+        for column, of_column in zip(columns, cells, strict=True)
+    ]
 
 
 def grid_of(lines: Iterable[tuple[object, object]], **first_column: Any) -> Table:

@@ -20,7 +20,7 @@ from ads_pipeline.ledger.control.retries import RetryForecast
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.values import Attempt, PartitionAction, Pointer, PublicationStatus
 from ads_pipeline.pipeline.day_conditions import describe_days
-from ads_pipeline.pipeline.next_steps import PartitionFacts, is_held, is_terminal, parked_option
+from ads_pipeline.pipeline.next_steps import PartitionFacts, find_next_commands, is_held, is_terminal, parked_option
 from ads_pipeline.pipeline.staleness import AssetStatus, PartitionStaleness, StalenessCalculator
 from ads_pipeline.quoting import suggest
 from ads_pipeline.raw.discovery import DamagedRun
@@ -35,10 +35,14 @@ ACTION_PARTICIPLES: Final = {"withdraw": "withdrawn", "requeue": "requeued", "en
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionReport:
-    """Everything known about one partition. `sealed` is None when the raw root is not on this machine."""
+    """Everything known about one partition.
+
+    `command` is the next command that lists show. `sealed` is None when the raw root is not on this machine.
+    """
 
     key: PartitionKey
     day: DayCondition
+    command: str
     publication: PublicationStatus | None
     registered: Sequence[tuple[RegisteredRun, datetime]]
     attempts: Sequence[Attempt]
@@ -111,9 +115,11 @@ def gather_report(settings: Settings, key: PartitionKey) -> PartitionReport:
         calculator = StalenessCalculator(settings.freshness_policies, ledger.statuses.get_code_versions(key.source))
         publication = ledger.publications.get(key)
         state = publication.state if publication else PartitionState.absent(key)
+        described = describe_days(ledger, [key], due_after=settings.google_apis.due_after, now=now)
         return PartitionReport(
             key=key,
-            day=describe_days(ledger, [key], due_after=settings.google_apis.due_after, now=now)[key],
+            day=described[key],
+            command=find_next_commands(ledger, described, settings.retry_policy)[key],
             publication=publication,
             registered=ledger.runs.registrations(key),
             attempts=ledger.runs.attempts(key),

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ads_pipeline.cli.actions.selection import require_possible
+from ads_pipeline.cli.day_ranges import day_fields
 from ads_pipeline.cli.event_tables import event_to_json, format_event_data, shorten_names
 from ads_pipeline.cli.explain.forecast import describe_forecast, forecast_fields
 from ads_pipeline.cli.explain.partition_report import PartitionReport, gather_report
@@ -28,6 +29,7 @@ from ads_pipeline.cli.output import (
 from ads_pipeline.cli.parsing import parse_partition
 from ads_pipeline.cli.states import DATA_LABELS, STALE_LABELS, state_fields
 from ads_pipeline.domain.freshness import DisplayStatus
+from ads_pipeline.domain.readability import DayCondition
 from ads_pipeline.domain.run_events import LoggedEvent
 from ads_pipeline.domain.transitions import RegisteredRun
 from ads_pipeline.ledger.values import Attempt, PartitionAction, Pointer
@@ -98,6 +100,7 @@ def _summary(report: PartitionReport) -> Table:
         [
             ("safe to read", cell(safe, style="green" if report.is_safe else "red")),
             ("readers see", _describe_visible_run(report)),
+            ("condition", _describe_condition(report.day)),
             ("status", cell(status, style=STATUS_STYLES[state.status]) if report.publication else "not recorded"),
             ("raw asset", _describe_asset(report.staleness.raw)),
             ("warehouse", _describe_asset(report.staleness.warehouse)),
@@ -106,6 +109,13 @@ def _summary(report: PartitionReport) -> Table:
         ],
         style="dim",
     )
+
+
+def _describe_condition(day: DayCondition) -> str:
+    if not day.is_expected:
+        return day.text.label.lower()
+    operator = f", by {day.operator}" if day.operator else ""
+    return f"{day.text.label.lower()} since {format_instant(day.since)}{operator}"
 
 
 def _describe_visible_run(report: PartitionReport) -> str:
@@ -201,6 +211,7 @@ def _json_fields(report: PartitionReport) -> dict[str, Any]:
     return (
         state_fields(report.state, report.staleness)
         | forecast_fields(report.forecast)
+        | day_fields(report.day, report.command)
         | {
             "recorded": report.publication is not None,
             "safe": report.is_safe,

@@ -14,10 +14,11 @@ from ads_pipeline.ledger.state.day_windows import DayWindow
 from ads_pipeline.ledger.tables import Day
 
 CUSTOMERS_PER_QUERY: Final = 1_000
+# Grouped by an expression, because SQLite would read the partitions of all queries to have the customers in order.
 _SUMMARIES: Final = """
-SELECT customer_id, count(*) AS days, min(logical_date) AS first_day FROM partition_state
+SELECT customer_id || '' AS customer, count(*) AS days, min(logical_date) AS first_day FROM partition_state
 WHERE source = :source AND query_name = :query_name AND logical_date BETWEEN :since AND :until AND {customers}
-GROUP BY customer_id
+GROUP BY customer_id || ''
 """
 _DAYS: Final = """
 SELECT customer_id, logical_date FROM partition_state

@@ -77,9 +77,11 @@ LEFT JOIN control_actions AS withdrawal
           AND changed.attempt_no = state.attempt_count AND action.action = 'withdraw'
         ORDER BY action.performed_at DESC LIMIT 1
     )
-WHERE state.source = :source AND state.query_name = :query_name
-  AND state.logical_date BETWEEN :since AND :until AND {customers}
+WHERE {selection} AND {customers}
 """
+_ALL: Final = "partition_state AS state"
+_IN_WINDOW: Final = """state.source = :source AND state.query_name = :query_name
+  AND state.logical_date BETWEEN :since AND :until"""
 _TYPES: Final[Mapping[str, Any]] = {
     "logical_date": Day,
     "updated_at": Instant,
@@ -90,19 +92,23 @@ _TYPES: Final[Mapping[str, Any]] = {
     "started_at": Instant,
     "performed_at": Instant,
 }
-# Only some of the partitions, each from an index that holds few others. The first comparison of the query name is an
-# expression, which no index covers: SQLite has no statistics, and would otherwise read all partitions of the query.
+# Only some of the partitions, each from an index that holds few others. SQLite has no statistics, and would otherwise
+# read all partitions of the query. So the query name is compared as an expression, which no index covers, and the
+# states are joined only by the columns of the selection.
 _SELECTED: Final = """({selections}) AS selected
 JOIN partition_state AS state
-    ON state.source = :source AND state.customer_id = selected.customer_id
-   AND state.query_name = :query_name AND state.logical_date = selected.logical_date"""
+    ON state.source = selected.source AND state.customer_id = selected.customer_id
+   AND state.query_name = selected.query_name AND state.logical_date = selected.logical_date"""
+_SELECTED_IN_WINDOW: Final = "selected.logical_date BETWEEN :since AND :until"
 _NOT_ACCEPTED: Final = """
-    SELECT customer_id, logical_date FROM partition_state
+    SELECT source, customer_id, query_name, logical_date FROM partition_state
     WHERE source = :source AND query_name || '' = :query_name AND status <> 'success'"""
 _BEING_DEMOTED: Final = """
-    SELECT customer_id, logical_date FROM demotions WHERE source = :source AND query_name = :query_name"""
+    SELECT source, customer_id, query_name, logical_date FROM demotions
+    WHERE source = :source AND query_name = :query_name"""
 _NEWEST_RUN_REJECTED: Final = """
-    SELECT rejected.customer_id, rejected.logical_date FROM attempts AS rejected
+    SELECT rejected.source, rejected.customer_id, rejected.query_name, rejected.logical_date
+    FROM attempts AS rejected
     WHERE rejected.source = :source AND rejected.query_name || '' = :query_name AND rejected.outcome = 'rejected'
       AND NOT EXISTS (
           SELECT 1 FROM attempts AS later
@@ -112,7 +118,8 @@ _NEWEST_RUN_REJECTED: Final = """
                  OR later.ordinal = rejected.ordinal AND later.attempt_no > rejected.attempt_no)
       )"""
 _NOT_LOADED: Final = """
-    SELECT accepted.customer_id, accepted.logical_date FROM partition_state AS accepted
+    SELECT accepted.source, accepted.customer_id, accepted.query_name, accepted.logical_date
+    FROM partition_state AS accepted
     LEFT JOIN warehouse_pointer AS shown
         ON shown.source = accepted.source AND shown.customer_id = accepted.customer_id
        AND shown.query_name = accepted.query_name AND shown.logical_date = accepted.logical_date
@@ -157,17 +164,20 @@ def read_day_facts(
     With `conditions`, only those of partitions that may have one of them. For the conditions that need an operator
     this takes a small part of the time, because most partitions are readable.
     """
-    statement = window.select(_DAY_FACTS.replace("{rows}", _rows_for(conditions)), "state.customer_id", **_TYPES)
+    rows, selection = _select_rows(conditions)
+    text = _DAY_FACTS.replace("{rows}", rows).replace("{selection}", selection)
+    statement = window.select(text, "state.customer_id", **_TYPES)
     with database.open_snapshot(engine) as connection:
         for row in connection.execute(statement):
             yield _decode(row)
 
 
-def _rows_for(conditions: Collection[Condition] | None) -> str:
+def _select_rows(conditions: Collection[Condition] | None) -> tuple[str, str]:
+    """The partitions that may have one of the conditions, as the FROM and the WHERE of the statement."""
     if conditions is None or not _CANDIDATES.keys() >= set(conditions):
-        return "partition_state AS state"
+        return _ALL, _IN_WINDOW
     selections = dict.fromkeys(text for condition in sorted(conditions) for text in _CANDIDATES[condition])
-    return _SELECTED.replace("{selections}", "\n    UNION".join(selections))
+    return _SELECTED.replace("{selections}", "\n    UNION".join(selections)), _SELECTED_IN_WINDOW
 
 
 def _decode(row: Sequence[Any]) -> DayFacts:
