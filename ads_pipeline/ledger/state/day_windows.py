@@ -26,7 +26,7 @@ class DayWindow:
         In the text, {customers} is the place of the condition on the customers. `types` are those of the columns.
         """
         condition = "TRUE" if self.customers is None else f"{customer_column} IN :customers"
-        statement = sa.text(text.replace("{customers}", condition)).bindparams(
+        statement = sa.text(text.strip().replace("{customers}", condition)).bindparams(
             sa.bindparam("source", self.source),
             sa.bindparam("query_name", self.query_name),
             sa.bindparam("since", self.since, Day()),
