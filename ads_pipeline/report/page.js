@@ -11,6 +11,7 @@ const make = (tag, attributes = {}, ...children) => {
   return element;
 };
 const plural = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
+const WORK_COLUMNS = ["Condition", "Query", "Customer", "Days", "Reason", "Next command"];
 const LABELS = 104, TOP = 18, MAX_WORK = 50;
 let report, dark;
 const state = { query: "", customer: "", since: "", until: "", hidden: new Set() };
@@ -114,8 +115,7 @@ function showWork(view) {
   list.replaceChildren();
   if (!ranges.length) return;
   const body = make("tbody");
-  const table = make("table", {}, make("thead", {}, make("tr", {}, ...["Condition", "Query", "Customer", "Days",
-    "Reason", "Next command"].map((name) => make("th", { scope: "col" }, name)))), body);
+  const table = make("table", {}, make("thead", {}, make("tr", {}, ...WORK_COLUMNS.map((name) => make("th", { scope: "col" }, name)))), body);
   const add = (from, to) => ranges.slice(from, to).forEach((range) => body.append(workRow(range)));
   add(0, MAX_WORK);
   list.append(table);
@@ -130,9 +130,9 @@ function workRow(range) {
   const { query, customer, condition, first, last } = range;
   const days = make("button", { type: "button" }, first === last ? dayText(first) : `${dayText(first)} to ${dayText(last)}`);
   days.addEventListener("click", () => openDetails(query, customer, last, days));
-  return make("tr", {}, make("td", {}, badge(condition)), make("td", {}, query.name),
-    make("td", {}, report.customers[customer].id), make("td", {}, days), make("td", {}, range.reason),
-    make("td", {}, commandLine(commandFor(range.note, query, customer, first, last))));
+  const values = [badge(condition), query.name, report.customers[customer].id, days, range.reason,
+    commandLine(commandFor(range.note, query, customer, first, last))];
+  return make("tr", {}, ...values.map((value, index) => make("td", { "data-label": WORK_COLUMNS[index] }, value)));
 }
 
 // The command of the note, for a range of days. "{days}" stands for the partition or for the options of the range.
@@ -143,6 +143,9 @@ function commandFor(note, query, customer, first, last) {
   return command.replace("{days}", first === last || command.includes("state why") ? one : many);
 }
 
+// Lines break between the words, not at their hyphens.
+const words = (text) => text.split(" ").flatMap((word) => [make("span", { class: "word" }, word), " "]);
+
 function commandLine(text) {
   if (!text) return make("span", { class: "muted" }, "none");
   const copy = make("button", { type: "button", title: "Copy the command" }, "Copy");
@@ -150,7 +153,7 @@ function commandLine(text) {
     await navigator.clipboard?.writeText(text);
     copy.textContent = "Copied";
   });
-  return make("span", { class: "command" }, make("code", {}, text), copy);
+  return make("span", { class: "command" }, make("code", {}, ...words(text)), copy);
 }
 
 // ---- heat maps --------------------------------------------------------------------------------------------------
@@ -260,7 +263,7 @@ function openDetails(query, customer, day, opener) {
   fact("History", commandLine(`ads-pipeline state why ${report.source}/${about.id}/${query.name}/${dayText(day)}`));
   const close = make("button", { type: "button" }, "Close");
   close.addEventListener("click", closeDetails);
-  panel.replaceChildren(close, make("h2", { id: "details-title" }, `${about.id}, ${query.name}, ${dayText(day)}`), facts);
+  panel.replaceChildren(close, make("h2", { id: "details-title" }, ...words(`${about.id}, ${query.name}, ${dayText(day)}`)), facts);
   panel.append(...chart("Rows per day", rows, day, ""), ...chart("Cost per day", cost, day, about.currency));
   panel.append(...restatementTable(query, customer));
   panel.hidden = false;
@@ -344,6 +347,8 @@ async function start() {
   show();
   window.addEventListener("hashchange", () => { readAddress(); show(); });
   window.addEventListener("resize", () => showMaps(selected()));
+  window.addEventListener("beforeprint", () => { dark = false; show(); document.querySelectorAll("canvas").forEach((map) => map.draw()); });
+  window.addEventListener("afterprint", () => { dark = scheme.matches; show(); });
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") closeDetails(); });
 }
 start();

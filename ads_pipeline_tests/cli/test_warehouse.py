@@ -244,8 +244,7 @@ def test_gaps_are_listed_with_exit_code_1(demo_cli: DemoCommandLine) -> None:
         "keyword_daily",
     ]
     output = [" ".join(line.split()) for line in result.lines]
-    assert "3391704826 2026-03-06 1 rejected the payload has 4 rows, the seal" in output
-    assert "the seal says 6" in " ".join(output)
+    assert "3391704826 2026-03-06 1 rejected the payload has 4 rows, the seal says 6" in output
     assert "4727351908 2026-03-08 1 missing no run arrived" in output
     assert output.count("1180250317 2026-03-02 to 2026-03-08 7 missing no run arrived") == 1
     assert output[-3:-1] == ["31 of 112 expected partitions missing", "next, for one of them:"]

@@ -148,12 +148,13 @@ QUERIES: Final[Mapping[str, tuple[Query, set[str]]]] = {
         lambda ledger: list(read_day_facts(ledger.engine, WINDOW, NEEDS_OPERATOR)),
         {
             *(NOT_READY, "attempts_rejected", "demotions_pkey", PRIMARY, BY_DAY, POINTERS, *RUNS, *ATTEMPTS),
-            *("control_action_partitions_by_key", "control_actions_pkey"),
+            *("control_action_partitions_by_key", "control_action_partitions_pkey"),
+            *("control_actions_pkey", "control_actions_by_time"),
         },
     ),
     "absent days": (
         lambda ledger: list(find_absent_days(ledger.engine, WINDOW, {MIDDLE.customer_id: DAY})),
-        {BY_DAY},
+        {BY_DAY, PRIMARY},
     ),
     "runs": (lambda ledger: ledger.runs.registered(MIDDLE), RUNS),
     "attempts": (lambda ledger: ledger.runs.attempts(MIDDLE), ATTEMPTS),
