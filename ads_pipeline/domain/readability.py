@@ -266,9 +266,7 @@ def _find_recorded(facts: DayFacts) -> tuple[Condition, GapReason | None] | None
     if facts.demotion is not None:
         return Condition.HIDDEN, GapReason.DEMOTING
     if facts.status is Status.SUCCESS:
-        if not facts.is_published:
-            return Condition.IN_PROGRESS, GapReason.UNLOADED
-        return _find_readable(facts), None
+        return (_find_readable(facts), None) if facts.is_published else (Condition.IN_PROGRESS, GapReason.UNLOADED)
     if facts.status is Status.FAILED:
         if _is_demoted(facts):
             return Condition.HIDDEN, GapReason.DEMOTED

@@ -49,7 +49,7 @@ def describe_location(name: str, settings: Settings) -> dict[str, Any]:
 
 def describe_report(settings: Settings) -> dict[str, Any]:
     """The path of the report. It is no link, because browsers open no file by a link from a web page."""
-    return {"report": dg.MetadataValue.path(settings.home / REPORT_FILE)}
+    return {"report": dg.MetadataValue.path(report_path(settings))}
 
 
 def build_external_assets(source: str, query_names: Sequence[str], settings: Settings) -> list[dg.AssetSpec]:
@@ -139,6 +139,6 @@ def _describe_work(key: PartitionKey, condition: Condition, note: Note, content:
             "customer": key.customer_id,
             "query": key.query_name,
             "day": key.logical_date.isoformat(),
-            "reason": f"{CONDITIONS[condition].label}: {content.reasons[note.reason]}",
+            "reason": f"{CONDITIONS[condition].label}: {content.texts[note.reason]}",
         }
     )

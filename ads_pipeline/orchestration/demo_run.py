@@ -17,7 +17,7 @@ from ads_pipeline.orchestration.readable_sensor import check_keys
 from ads_pipeline.orchestration.resources import build_sensor_resources, open_ledger_engine
 from ads_pipeline.orchestration.run_completion import close_finished_runs
 from ads_pipeline.orchestration.run_requests import range_tags
-from ads_pipeline.report.writing import REPORT_FILE
+from ads_pipeline.report.writing import report_path
 from ads_pipeline.settings import Settings
 
 
@@ -45,7 +45,7 @@ def run_demo(defs: dg.Definitions, settings: Settings, arguments: Sequence[str])
             sys.stdout.write(f"{name}, {time.monotonic() - started:.0f} s: {outcome}\n")
             sys.stdout.flush()
         written = _execute(defs, instance, [REPORT_KEY], {}).success
-    page = settings.home / REPORT_FILE
+    page = report_path(settings)
     sys.stdout.write(f"report of all days: {page if written else 'the run failed; see its log in the Dagster UI'}\n")
 
 

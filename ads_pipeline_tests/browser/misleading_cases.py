@@ -36,7 +36,7 @@ def page() -> Iterator[Page]:
 @pytest.mark.parametrize(
     ("partition", "status", "description"),
     [
-        (days.WITHDRAWN, "failed", "Hidden: withdrawn"),
+        (days.WITHDRAWN, "failed", "Hidden: withdrawn by ada: on request"),
         (days.DEMOTED, "failed", "Hidden: demoted by ada: on request"),
         (days.RESTORED, "succeeded", "Readable, restated: accepted; the newest run was demoted by ada: on request"),
         (days.RERUN, "failed", "Readable, rejected rerun: cost_micros must be at least 0"),

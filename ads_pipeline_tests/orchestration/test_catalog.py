@@ -44,7 +44,7 @@ def test_report_lists_the_days_that_need_an_operator(location: Location) -> None
     rejected, *others = [row for row in rows if row["query"] == QUERY and row["day"] == day.isoformat()]
     assert rejected["customer"] == "2"
     assert str(rejected["reason"]).startswith("Rejected: cost_micros must be at least 0")
-    assert [(row["customer"], row["reason"]) for row in others] == [("1", "Hidden: withdrawn")]
+    assert [(row["customer"], row["reason"]) for row in others] == [("1", "Hidden: withdrawn by ada: on request")]
 
 
 def test_every_asset_has_the_path_of_the_report_and_a_description(location: Location) -> None:

@@ -43,7 +43,7 @@ def story(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iter
 def test_withdrawn_day_turns_red(story: Story) -> None:
     """The check `readable` names the operator's action. The verdict and the materialization stay."""
     story.wait_for_check(WITHDRAWN, "failed")
-    assert _description(story, WITHDRAWN) == "Hidden: withdrawn"
+    assert _description(story, WITHDRAWN) == "Hidden: withdrawn by ada: on request"
     assert story.server.check_status(RAW, WITHDRAWN, "valid") == "succeeded"
 
 
@@ -132,7 +132,7 @@ def test_check_agrees_with_state_why(story: Story) -> None:
         story.server.wait_for(
             lambda partition=partition: (
                 _is_readable(story, partition)  # type: ignore[misc]
-                == (gather_report(settings, partition).gap is None)
+                == (gather_report(settings, partition).day.gap is None)
             )
         )
 
