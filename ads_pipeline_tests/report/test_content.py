@@ -118,6 +118,25 @@ def test_each_day_that_needs_an_operator_has_a_note(ledger: Ledger) -> None:
     assert content.texts[query.notes["1,5"].reason] == f"customer {PARKED} is parked: no"
 
 
+def test_each_day_that_needs_an_operator_has_the_next_command(ledger: Ledger) -> None:
+    """It is the first command of the steps that `state why` shows. The page fills in the days."""
+    fill(ledger)
+    content = read(ledger)
+    query = content.queries[0]
+    commands = {day: content.texts[query.notes[f"0,{day - 1}"].command] for day in (3, 4, 5, 6, 9, 10)}
+    assert commands == {
+        3: "ads-pipeline state reprocess {days} --reason TEXT",
+        4: "ads-pipeline state why {days}",
+        5: "ads-pipeline state restore {days} --reason TEXT",
+        6: "ads-pipeline state restore {days} --reason TEXT",
+        9: "ads-pipeline state enqueue {days} --reason TEXT",
+        10: "ads-pipeline state enqueue {days} --reason TEXT",
+    }
+    assert (
+        content.texts[query.notes["1,5"].command] == f"ads-pipeline state release --customer {PARKED} --reason TEXT"
+    )
+
+
 def test_rows_and_cost_are_those_that_readers_see(ledger: Ledger) -> None:
     """They are differences from the day before. A day without readable rows has none."""
     fill(ledger)
