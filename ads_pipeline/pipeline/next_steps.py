@@ -10,7 +10,7 @@ from typing import Final
 from ads_pipeline.domain.freshness import StaleReason
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.readability import Condition, DayCondition, GapReason
-from ads_pipeline.domain.retry import ErrorPolicy, Parked, RetryPolicy
+from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.control.retries import RetryForecast
 from ads_pipeline.ledger.reader import LedgerReader
@@ -118,11 +118,6 @@ def is_terminal(status: Status | None, forecast: RetryForecast) -> bool:
     return forecast.marked or (forecast.terminal is not None and status is Status.FAILED)
 
 
-def is_held(forecast: RetryForecast) -> bool:
-    """Whether the last failure waits for an operator's decision, as after a demotion."""
-    return isinstance(forecast.decision, Parked) and forecast.decision.scope is ErrorPolicy.HOLD
-
-
 def parked_option(forecast: RetryForecast) -> str | None:
     """The option that names the parked account or query to `state release`."""
     return next((f"--{parking.scope} {parking.name}" for parking in forecast.parkings), None)
@@ -145,7 +140,7 @@ def _facts_of(
         withdrawn=day.gap is GapReason.WITHDRAWN,
         terminal=is_terminal(status, forecast),
         parked_option=parked_option(forecast),
-        demoted=is_held(forecast),
+        demoted=day.gap is GapReason.DEMOTED,
         next_retry="later" if forecast.next_at else None,
         retry_due=forecast.is_due,
         request_kind=forecast.request.kind if forecast.request else None,
@@ -162,13 +157,13 @@ def _action(name: str, facts: PartitionFacts, more: str = "") -> str:
 
 def _advise_on_failure(facts: PartitionFacts) -> tuple[Step, ...]:
     seal = Step(text=f"or {SEAL_CORRECTED}; no reset is needed")
-    retry = _action("retry", facts)
+    retry = _action("retry", facts, " --clear-terminal" if facts.terminal else "")
     if facts.parked_option:
         return (_advise_release(facts),)
-    if facts.terminal:
-        return (_step("find the cause, then: {}", _action("retry", facts, " --clear-terminal")), seal)
     if facts.demoted:
         return (_step("restore an earlier run: {}", _action("restore", facts)), _step("or fetch it again: {}", retry))
+    if facts.terminal:
+        return (_step("find the cause, then: {}", retry), seal)
     if facts.next_retry and facts.retry_due:
         due = f"its retry is due since {facts.next_retry}: fetch the day and seal a run under a new run_id"
         return (Step(text=f"{due}; ads-pipeline state due lists it"),)

@@ -84,6 +84,10 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
             f"or fetch it again: {RETRY}",
         ),
     ),
+    "demoted, and too old for retries": (
+        {"status": FAILED, "demoted": True, "terminal": True},
+        (f"restore an earlier run: {RESTORE}", f"or fetch it again: {RETRY} --clear-terminal"),
+    ),
     "pending, account parked": (
         {"status": PENDING, "parked_option": "--customer 7"},
         (f"fix the account or query, then: {RELEASE}",),

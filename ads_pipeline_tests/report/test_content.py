@@ -69,7 +69,7 @@ def read(ledger: Ledger, now: datetime = NOW) -> ReportContent:
         ledger=ledger,
         source="google_ads",
         due_after={"campaign_daily": timedelta(hours=12)},
-        retry_policy=RetryPolicy(),
+        retry_policy=RetryPolicy(max_age=timedelta(days=9_999)),
         sum_per_day=lambda _query, _column, _since, _until: {(CUSTOMER, FIRST): 2_500_000},
         currency_of=lambda partition: f"currency of {partition}",
     )
@@ -126,7 +126,7 @@ def test_each_day_that_needs_an_operator_has_the_next_command(ledger: Ledger) ->
     commands = {day: content.texts[query.notes[f"0,{day - 1}"].command] for day in (3, 4, 5, 6, 9, 10)}
     assert commands == {
         3: "ads-pipeline state reprocess {days} --reason TEXT",
-        4: "ads-pipeline state why {days}",
+        4: "ads-pipeline state retry {days} --reason TEXT",
         5: "ads-pipeline state restore {days} --reason TEXT",
         6: "ads-pipeline state restore {days} --reason TEXT",
         9: "ads-pipeline state enqueue {days} --reason TEXT",

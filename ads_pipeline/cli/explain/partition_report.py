@@ -20,7 +20,7 @@ from ads_pipeline.ledger.control.retries import RetryForecast
 from ads_pipeline.ledger.reader import LedgerReader
 from ads_pipeline.ledger.values import Attempt, PartitionAction, Pointer, PublicationStatus
 from ads_pipeline.pipeline.day_conditions import describe_days
-from ads_pipeline.pipeline.next_steps import PartitionFacts, find_next_commands, is_held, is_terminal, parked_option
+from ads_pipeline.pipeline.next_steps import PartitionFacts, find_next_commands, is_terminal, parked_option
 from ads_pipeline.pipeline.staleness import AssetStatus, PartitionStaleness, StalenessCalculator
 from ads_pipeline.quoting import suggest
 from ads_pipeline.raw.discovery import DamagedRun
@@ -99,7 +99,7 @@ class PartitionReport:
             withdrawn=self.day.gap is GapReason.WITHDRAWN,
             terminal=is_terminal(state.status, forecast),
             parked_option=parked_option(forecast),
-            demoted=is_held(forecast),
+            demoted=self.day.gap is GapReason.DEMOTED,
             next_retry=format_instant(forecast.next_at) if forecast.next_at else None,
             retry_due=forecast.is_due,
             request_kind=forecast.request.kind if forecast.request else None,
