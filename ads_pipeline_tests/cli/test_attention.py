@@ -75,7 +75,7 @@ def test_summary_counts_the_days_and_names_the_next_command(cli: CommandLine) ->
     assert needed.endswith("1 hidden, 1 rejected rerun")
     assert recorded == "4 partitions: 2 success, 1 failed, 1 pending"
     assert heading == "next, for the first line:"
-    assert command == f"  ads-pipeline state why {short(REJECTED)}"
+    assert command == f"  ads-pipeline state retry {short(REJECTED)} --reason TEXT --clear-terminal"
 
 
 def test_next_command_selects_the_whole_range(cli: CommandLine) -> None:
