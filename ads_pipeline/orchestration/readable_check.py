@@ -16,6 +16,7 @@ from ads_pipeline.orchestration.metadata import find_targets
 from ads_pipeline.orchestration.partitions import parse_partition_names, warehouse_asset_key
 from ads_pipeline.orchestration.resources import RunResources
 from ads_pipeline.pipeline.day_conditions import describe_days
+from ads_pipeline.pipeline.next_steps import find_next_commands
 
 CHECK_NAME: Final = "readable"
 PASSED: Final = frozenset({Condition.READABLE, Condition.RESTATED})
@@ -44,14 +45,19 @@ def build_readable_check(name: str, *, partitions: dg.MultiPartitionsDefinition)
             due_after=run_resources.settings.google_apis.due_after,
             now=datetime.now(UTC),
         )
-        yield from _evaluate(context, warehouse_asset_key(name), described)
+        not_passed = {key: day for key, day in described.items() if day.condition not in PASSED}
+        commands = find_next_commands(run_resources.ledger, not_passed, run_resources.settings.retry_policy)
+        yield from _evaluate(context, warehouse_asset_key(name), described, commands)
         yield dg.Output(None)
 
     return readable
 
 
 def _evaluate(
-    context: dg.AssetCheckExecutionContext, asset: dg.AssetKey, described: Mapping[PartitionKey, DayCondition]
+    context: dg.AssetCheckExecutionContext,
+    asset: dg.AssetKey,
+    described: Mapping[PartitionKey, DayCondition],
+    commands: Mapping[PartitionKey, str],
 ) -> Iterator[dg.AssetCheckEvaluation]:
     """Yield one evaluation per expected partition. A day that is not expected has none."""
     expected = {key: day for key, day in described.items() if day.condition is not Condition.NOT_EXPECTED}
@@ -66,12 +72,12 @@ def _evaluate(
             blocking=False,
             severity=dg.AssetCheckSeverity.WARN if is_warning else dg.AssetCheckSeverity.ERROR,
             description=f"{day.text.label}: {day.reason}",
-            metadata=describe_condition(key, day),
+            metadata=describe_condition(day, commands.get(key) or f"ads-pipeline state why {key}"),
             target_materialization_data=targets.get(key),
         )
 
 
-def describe_condition(key: PartitionKey, day: DayCondition) -> dict[str, Any]:
+def describe_condition(day: DayCondition, command: str) -> dict[str, Any]:
     """The metadata of an evaluation."""
     metadata: dict[str, Any] = {
         "condition": day.text.label,
@@ -79,6 +85,6 @@ def describe_condition(key: PartitionKey, day: DayCondition) -> dict[str, Any]:
         "reason": day.reason,
         "since": dg.MetadataValue.timestamp(day.since),
         "attempts": str(day.attempts),  # Dagster would plot a number over unrelated partitions
-        "next_command": f"ads-pipeline state why {key}",
+        "next_command": command,
     }
     return metadata | ({"operator": day.operator} if day.operator else {})

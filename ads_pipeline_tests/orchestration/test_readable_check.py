@@ -25,14 +25,19 @@ def location(tmp_path: Path, spark: SparkSession) -> Iterator[Location]:
 
 def shown(location: Location) -> dict[str, tuple[bool, str]]:
     """Map each evaluated partition to its last evaluation: whether it passed, and its description."""
-    evaluations: dict[str, tuple[bool, str]] = {}
+    return {name: (result.passed, result.description or "") for name, result in evaluations(location).items()}
+
+
+def evaluations(location: Location) -> dict[str, dg.AssetCheckEvaluation]:
+    """The last evaluation of each evaluated partition."""
+    found: dict[str, dg.AssetCheckEvaluation] = {}
     for record in reversed(
         location.instance.event_log_storage.get_asset_check_execution_history(READABLE, limit=1000)
     ):
         result: Any = record.evaluation
         if isinstance(result, dg.AssetCheckEvaluation) and result.partition is not None:
-            evaluations[result.partition] = (result.passed, result.description or "")
-    return evaluations
+            found[result.partition] = result
+    return found
 
 
 def check_only(location: Location, *keys: Any) -> None:
@@ -81,6 +86,8 @@ def test_run_of_the_check_alone_shows_an_operators_action(location: Location) ->
     assert shown(location)[key(1).dagster_key] == (False, "Hidden: withdrawn by ada: on request")
     assert shown(location)[key(2).dagster_key][0] is False
     assert location.materialized_and_failed(WAREHOUSE) == materialized
+    command = evaluations(location)[key(1).dagster_key].metadata["next_command"].value
+    assert command == f"ads-pipeline state restore 1/{key(1).query_name}/{key(1).logical_date} --reason TEXT"
 
 
 def test_days_that_are_not_expected_have_no_result(location: Location) -> None:
