@@ -10,7 +10,7 @@ import gzip
 import html
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import fields
 from importlib.resources import files
 from typing import Any, Final
 
@@ -77,7 +77,7 @@ def _encode(content: ReportContent) -> dict[str, Any]:
         ],
         "customers": [{"id": customer, "currency": currency} for customer, currency in content.customers],
         "texts": content.texts,
-        "queries": [asdict(query) for query in content.queries],
+        "queries": [{each.name: getattr(query, each.name) for each in fields(query)} for query in content.queries],
     }
 
 
