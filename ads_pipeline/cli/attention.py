@@ -7,9 +7,10 @@ from enum import StrEnum
 from typing import Final
 
 from rich.console import RenderableType
+from rich.text import Text
 
 from ads_pipeline.cli.day_ranges import DayRange, find_ranges
-from ads_pipeline.cli.output import Column, count_of, format_minute, table_of
+from ads_pipeline.cli.output import STATUS_STYLES, Column, count_of, format_minute, table_of
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.readability import CONDITIONS, Condition, DayCondition
 from ads_pipeline.ledger.reader import LedgerReader
@@ -88,7 +89,8 @@ def build_blocks(ranges: Sequence[DayRange]) -> Iterator[RenderableType]:
     """One table per condition, below its meaning."""
     for condition, text in CONDITIONS.items():
         rows = [_row(each) for each in ranges if each.day.condition is condition]
-        yield from table_of(rows, COLUMNS, title=f"{text.label}: {text.meaning}")
+        title = Text.assemble((text.label, f"bold {STATUS_STYLES.get(condition, '')}"), f": {text.meaning}")
+        yield from table_of(rows, COLUMNS, title=title)
 
 
 def next_command(settings: Settings, ledger: LedgerReader, days: DayRange) -> str:

@@ -7,10 +7,11 @@ from typing import Annotated, Final
 
 import typer
 from rich.console import RenderableType
+from rich.text import Text
 
 from ads_pipeline.cli.day_ranges import DayRange, day_rows, find_ranges
 from ads_pipeline.cli.options import DATE_FORMAT, AsJson, Filters
-from ads_pipeline.cli.output import Column, count_of, format_minute, table_of, write_results
+from ads_pipeline.cli.output import STATUS_STYLES, Column, count_of, format_minute, table_of, write_results
 from ads_pipeline.cli.parsing import open_ledger, parse_customers, parse_queries
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.readability import DayCondition
@@ -98,7 +99,7 @@ def _row(days: DayRange) -> dict[str, object]:
         "customer_id": days.first.customer_id,
         "days": days.days_text,
         "gaps": days.days,
-        "condition": days.day.condition.replace("_", " "),
+        "condition": Text(days.day.condition.replace("_", " "), style=STATUS_STYLES.get(days.day.condition, "")),
         "since": days.day.since,
         "because": days.day.reason,
     }

@@ -32,9 +32,10 @@ INDENT: Final = 2
 # Statuses of partitions, runs, steps, verdicts and checks, by their text.
 STATUS_STYLES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("success", "current", "COMPLETED", "SUCCEEDED", "ok"), "green"),
-    **dict.fromkeys(("failed", "rejected", "damaged", "FAILED", "error"), "red"),
+    **dict.fromkeys(("failed", "rejected", "missing", "hidden", "damaged", "FAILED", "error"), "red"),
     "skipped": "dim",
     **dict.fromkeys(("pending", "awaiting verdict", "unregistered", "RUNNING", "warning"), "yellow"),
+    **dict.fromkeys(("late", "parked", "rejected_rerun", "in_progress"), "yellow"),
 }
 
 
@@ -83,7 +84,7 @@ def fields_of(value: Any, **more: object) -> dict[str, object]:
     return row | more
 
 
-def table_of(rows: Iterable[Fields], columns: Sequence[Column], *, title: str = "") -> list[RenderableType]:
+def table_of(rows: Iterable[Fields], columns: Sequence[Column], *, title: str | Text = "") -> list[RenderableType]:
     """A table of the rows below its title, and an empty line; nothing without rows. `cell` shows a value."""
     width = OutputConsole().width
     shown = [column for column in columns if column.from_width <= width]

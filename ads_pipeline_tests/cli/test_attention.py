@@ -177,3 +177,18 @@ def test_demo_needs_attention(demo_cli: DemoCommandLine) -> None:
     assert result.lines[0].startswith("Rejected: The validator rejected the run.")
     assert {line.split()[2] for line in result.lines[2:5] if "2026-03-0" in line} == {"2026-03-06", "2026-03-07"}
     assert widest(result) <= 80
+
+
+@pytest.mark.parametrize("command", [("state", "inspect"), ("warehouse", "gaps", "--query", "search_term_daily")])
+def test_long_reason_stands_below_its_row_and_breaks_no_word(
+    empty_cli: CommandLine, command: tuple[str, ...]
+) -> None:
+    """At 80 columns, a reason with a word that is wider than its column gets the whole width."""
+    word = "ad_group_criterion_keyword_match_type_of_the_search_term_view"
+    rejected = key(query_name="search_term_daily")
+    with open_ledger(empty_cli) as ledger:
+        record_verdict(ledger, rejection(registered_runs(ledger, rejected, "r1")[0], f"{word} must not be empty"))
+    result = empty_cli.run(*command)
+    row = next(number for number, line in enumerate(result.lines) if "2026-02-01" in line)
+    assert result.lines[row + 1].rstrip() == f"  {word} must not be"
+    assert widest(result) <= 80
