@@ -12,7 +12,7 @@ from typing import Final
 
 import typer
 
-from ads_pipeline.report.writing import REPORT_FILE
+from ads_pipeline.report.writing import report_path
 from ads_pipeline.settings import Settings
 from ads_pipeline.storage.durable_files import atomic_write, make_durable_directories
 
@@ -25,7 +25,7 @@ def serve(settings: Settings, environ: Mapping[str, str], *, host: str, port: in
     environment = prepare_dagster(settings, environ)
     typer.echo(f"Dagster's UI: http://{host}:{port}")
     typer.echo(f"Its configuration: {Path(environment['DAGSTER_HOME']) / CONFIGURATION.name}")
-    report = (settings.home / REPORT_FILE).absolute().as_uri()
+    report = report_path(settings).absolute().as_uri()
     typer.echo(f"The report of all days: {report} (the asset report in Dagster renews it)")
     sys.stdout.flush()
     # Dagster recommends another program, which this package does not install.
