@@ -5,9 +5,10 @@ import sys
 import warnings
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 import dagster as dg
-from dagster_pyspark import PySparkResource
+from dagster_pyspark import LazyPySparkResource
 
 from ads_pipeline.contracts.registry import read_contracts
 from ads_pipeline.ledger.control.control_actions import ControlActions
@@ -83,11 +84,14 @@ def build_definitions(
 
 # They are not configurable resources, because Dagster would show the database's password and Spark's token.
 def _build_pyspark(settings: Settings) -> dg.ResourceDefinition:
-    @dg.resource(description="The Spark session of the run.")
-    def pyspark(context: dg.InitResourceContext) -> Iterator[PySparkResource]:
-        start_spark(settings)  # the resource finds this session
-        with PySparkResource(spark_config={}).yield_for_execution(context) as opened:
-            yield opened
+    class SessionFromSettings(LazyPySparkResource):
+        @property
+        def spark_session(self) -> Any:
+            return start_spark(settings)
+
+    @dg.resource(description="The Spark session of the run. It starts when a step first needs it.")
+    def pyspark(_context: dg.InitResourceContext) -> LazyPySparkResource:
+        return SessionFromSettings(spark_config={})
 
     return pyspark
 

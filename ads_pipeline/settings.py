@@ -27,7 +27,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "ADS_PIPELINE_HOME": "absolute path of the folder for raw runs, the warehouse and SQLite (~/.ads_pipeline)",
     "ADS_PIPELINE_DATABASE_URL": "postgresql+psycopg2://… of the ledger and of Dagster's records (SQLite in home)",
     "ADS_PIPELINE_QUERIES": "path of the query file (google_apis.yaml in home; without it, the one of the package)",
-    "ADS_PIPELINE_SPARK": "a master (local[2], spark://…, yarn) or sc://… of a Connect server (local[*])",
+    "ADS_PIPELINE_SPARK": "a master (local[2], spark://…, yarn), sc://… (Connect), or module:function (local[*])",
     "ADS_PIPELINE_FILE_ACCESS": "who may open new files below home: owner, or umask to let the umask decide (owner)",
     "ADS_PIPELINE_LEASE_SECONDS": "seconds after which a silent run loses its partitions, at least 5 (120)",
     "ADS_PIPELINE_SAMPLE_TEXT": "yes: reasons of rejections quote texts of payloads, not only their length (no)",
@@ -39,8 +39,8 @@ POSTGRES_FORM: Final = (
     f"{POSTGRES_PREFIX}user:password@host:port/database, with reserved characters percent-encoded, such as %40 for @"
 )
 SPARK_FORM: Final = (
-    "local, local[2], yarn, spark://host:port, k8s://host:port or sc://host:port/;name=value, "
-    "with reserved characters in a value percent-encoded"
+    "local, local[2], yarn, spark://host:port, k8s://host:port, sc://host:port/;name=value "
+    "with reserved characters in a value percent-encoded, or module:function"
 )
 HOME_FORM: Final = "an absolute path without % or a backslash"
 MIN_LEASE_SECONDS: Final = 5  # a shorter lease could expire while a busy database delays its renewal
@@ -57,6 +57,7 @@ _POSTGRES_URL = re.compile(
 )
 _SPARK = re.compile(
     rf"local|local\[[0-9*, ]+\]|yarn|spark://{_HOST}(?:,{_HOST})*|k8s://(?:https?://)?{_HOST}"
+    r"|[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*"
     r"|sc://" + _HOST + r"(?:/(?:;[A-Za-z0-9_-]+=(?:[^\s;=/?#%]|%[0-9A-Fa-f]{2})*)*)?"
 )
 _HOME = re.compile(r"[^\\%]+")  # Delta's libraries decode % in paths and read a backslash as a slash: other files

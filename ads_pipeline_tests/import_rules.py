@@ -20,7 +20,8 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "query_file": (frozenset({"pydantic", "yaml"}), PURE),
     "settings": (frozenset({"sqlalchemy"}), PURE | {"query_file"}),
     "progress": (frozenset({"rich"}), frozenset()),
-    "spark_session": (frozenset({"pyspark"}), frozenset({"settings"})),
+    # A session of the user's own comes from a module with a computed name.
+    "spark_session": (frozenset({"pyspark", "a computed name"}), frozenset({"settings", "errors"})),
     "raw": (frozenset(), FOLDERS),
     "ledger": (frozenset({"sqlalchemy", "alembic", "tenacity", "pyarrow"}), FOLDERS),
     # The module that the query file names has a computed name.

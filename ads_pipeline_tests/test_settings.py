@@ -352,10 +352,11 @@ def test_valid_postgres_urls_are_accepted(url: str) -> None:
     [
         *("local", "local[*]", "local[2, 3]", "yarn", "spark://a:7077,b:7077", "k8s://https://host:6443"),
         *("sc://host", "sc://host:15002/", "sc://host:1/;token=a.b-c%3D;user_id=me;use_ssl=true"),
+        "our_project.sessions:databricks",
     ],
 )
 def test_valid_spark_urls_are_accepted(spark: str) -> None:
-    """Masters and Connect endpoints with parameters are accepted."""
+    """Masters, Connect endpoints with parameters, and functions that return a session are accepted."""
     assert read_settings({SPARK: spark}).spark == spark
 
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import dagster as dg
-from dagster_pyspark import PySparkResource
+from dagster_pyspark import LazyPySparkResource
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Outcome
@@ -28,7 +28,7 @@ def build_check(name: str, *, partitions: dg.MultiPartitionsDefinition) -> dg.As
     def valid(
         context: dg.AssetCheckExecutionContext,
         run_resources: dg.ResourceParam[RunResources],
-        pyspark: PySparkResource,
+        pyspark: LazyPySparkResource,
     ) -> Iterator[Any]:
         granted = list(claim_partitions(context, run_resources, name).granted)
         validation = run_resources.pipeline(pyspark.spark_session).validation

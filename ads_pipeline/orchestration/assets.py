@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import dagster as dg
-from dagster_pyspark import PySparkResource
+from dagster_pyspark import LazyPySparkResource
 
 from ads_pipeline.contracts.registry import Contracts
 from ads_pipeline.domain.partition import PartitionKey, Run
@@ -86,7 +86,7 @@ def build_assets(
         context: dg.AssetExecutionContext,
         loadable: list[PartitionKey],
         run_resources: dg.ResourceParam[RunResources],
-        pyspark: PySparkResource,
+        pyspark: LazyPySparkResource,
     ) -> dg.Output[LoadedPartitions]:
         claim = claim_partitions(context, run_resources, name)
         granted = [key for key in loadable if key in claim.granted]

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import dagster as dg
-from dagster_pyspark import PySparkResource
+from dagster_pyspark import LazyPySparkResource
 
 from ads_pipeline.ledger.status.status_file import write_status_file
 from ads_pipeline.orchestration.assets import MAX_PARTITIONS_PER_RUN
@@ -56,7 +56,7 @@ def build_schedules(query_names: Sequence[str]) -> list[dg.ScheduleDefinition]:
 def _reconcile(query_names: Sequence[str]) -> dg.JobDefinition:
     @dg.op(description="Compares the ledger, the pointers and the Delta tables, and repairs the differences.")
     def repair_differences(
-        context: dg.OpExecutionContext, run_resources: dg.ResourceParam[RunResources], pyspark: PySparkResource
+        context: dg.OpExecutionContext, run_resources: dg.ResourceParam[RunResources], pyspark: LazyPySparkResource
     ) -> None:
         reconciliation = run_resources.reconciliation(pyspark.spark_session)
         for name in query_names:
@@ -83,7 +83,7 @@ def _reconcile(query_names: Sequence[str]) -> dg.JobDefinition:
 def _maintenance(query_names: Sequence[str]) -> dg.JobDefinition:
     @dg.op(description="Compacts small files, deletes files that no reader can need, and retires old events.")
     def compact_and_vacuum(
-        context: dg.OpExecutionContext, run_resources: dg.ResourceParam[RunResources], pyspark: PySparkResource
+        context: dg.OpExecutionContext, run_resources: dg.ResourceParam[RunResources], pyspark: LazyPySparkResource
     ) -> None:
         warehouse, source = run_resources.warehouse, run_resources.source_name
         for name in query_names:
