@@ -5,8 +5,8 @@ RUN apt-get update \
     && apt-get install --yes --no-install-recommends openjdk-17-jre-headless \
     && rm -rf /var/lib/apt/lists/*
 
-COPY requirements.lock pyproject.toml README.md LICENSE /build/
-RUN pip install --no-cache-dir --no-deps --require-hashes -r /build/requirements.lock
+COPY product.lock pyproject.toml README.md LICENSE /build/
+RUN pip install --no-cache-dir --no-deps --require-hashes -r /build/product.lock
 COPY ads_pipeline /build/ads_pipeline
 RUN pip install --no-cache-dir --no-deps --no-build-isolation /build
 

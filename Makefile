@@ -1,4 +1,5 @@
-# Needs Python 3.11+, Java 17+ and make. `.venv` is created on first use, and again when the lock file changes.
+# Needs Python 3.11+, Java 17+ and make. `.venv` is created on first use, and again when a lock file changes.
+SHELL := bash -o pipefail
 PYTHON ?= python3
 BIN := .venv/bin
 CORES := $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2)
@@ -16,10 +17,10 @@ help: ## List the targets
 # Both use one home inside the checkout, so that a trial writes nothing elsewhere.
 demo dev: export ADS_PIPELINE_HOME ?= $(CURDIR)/.demo
 
-demo: .venv/ready ## Run the real assets over a made-up week and show the result
+demo: .venv/product ## Run the real assets over a made-up week and show the result
 	$(BIN)/ads-pipeline demo
 
-dev: .venv/ready ## Open Dagster's UI on the demo data
+dev: .venv/product ## Open Dagster's UI on the demo data
 	$(BIN)/ads-pipeline dev
 
 check: .venv/ready ## Check lint, formatting and types
@@ -49,15 +50,24 @@ soak: .venv/ready ## Run the same tests with 25 times the examples of every prop
 bench: .venv/ready ## Measure speed as ratios
 	$(BIN)/python -m ads_pipeline_tests.benchmarks
 
-lock: .venv/ready ## Resolve the dependencies again into requirements.lock
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-		--group dev --custom-compile-command "make lock" pyproject.toml -o requirements.lock
+lock: .venv/ready ## Resolve the dependencies again into the two lock files
+	$(COMPILE) --all-extras --group dev pyproject.toml -o requirements.lock
+	$(COMPILE) --extra google-ads --group build --constraint requirements.lock pyproject.toml -o product.lock
+
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	--custom-compile-command "make lock"
 
 clean: ## Remove the environment and all caches
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
-# The lock file is complete: nothing is resolved at install time, and nothing else is installed.
-.venv/ready: requirements.lock pyproject.toml
+# The lock files are complete: nothing is resolved at install time, and nothing else is installed. The demo starts when
+# the product's own packages are there; tests and checkers need requirements.lock, which pins the same versions.
+.venv/ready: requirements.lock .venv/product
+	@echo "Installing the test tools into .venv …"
+	@$(call install,requirements.lock)
+	@touch $@
+
+.venv/product: product.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "ads_pipeline needs Python 3.11 or newer as $(PYTHON); name another with: make PYTHON=python3.12 …" >&2; exit 1; }
 	@java -version 2>&1 | grep -qE 'version "(1[7-9]|[2-9][0-9])' || { \
@@ -65,7 +75,14 @@ clean: ## Remove the environment and all caches
 		echo "  Debian, Ubuntu: apt-get install openjdk-17-jre-headless" >&2; \
 		echo "  Fedora:         dnf install java-17-openjdk-headless" >&2; \
 		echo "  macOS:          brew install openjdk@17" >&2; exit 1; }
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@echo "Installing ads_pipeline's packages into .venv, once …"
+	@$(if $(UV),$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv,$(PYTHON) -m venv .venv)
+	@$(call install,product.lock)
+	@$(INSTALL) --quiet --no-build-isolation -e .
 	@touch $@
+
+# uv installs the same files several times faster than pip. On a terminal each package is shown as it comes.
+UV := $(shell command -v uv)
+INSTALL = $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/pip install --disable-pip-version-check) --no-deps
+install = $(INSTALL) $(if $(UV)$(MAKE_TERMOUT),,--quiet) --require-hashes -r $(1) $(if $(UV),,$(if $(MAKE_TERMOUT),$(call named,$(1))))
+named = | awk -v total=$$(grep -c == $(1)) '/^(Collecting|Requirement already)/ { printf "\r\033[K%d of %d", ++n, total } END { print "" }'
