@@ -85,4 +85,4 @@ clean: ## Remove the environment and all caches
 UV := $(shell command -v uv)
 INSTALL = $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/pip install --disable-pip-version-check) --no-deps
 install = $(INSTALL) $(if $(UV)$(MAKE_TERMOUT),,--quiet) --require-hashes -r $(1) $(if $(UV),,$(if $(MAKE_TERMOUT),$(call named,$(1))))
-named = | awk -v total=$$(grep -c == $(1)) '/^(Collecting|Requirement already)/ { printf "\r\033[K%d of %d", ++n, total } END { print "" }'
+named = | awk -v total=$$(grep -c == $(1)) '/^(Collecting|Requirement already)/ { printf "\r%d of %d", ++n, total } /^Installing/ { printf ", unpacking …" } END { print "" }'
