@@ -9,7 +9,7 @@ PYTEST_WORKERS ?= $(shell expr $(CORES) + 2)
 PYTEST := $(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev check test test-browser soak bench lock clean
+.PHONY: help demo dev check test test-wheel test-browser soak bench lock clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -30,6 +30,9 @@ check: .venv/ready ## Check lint, formatting and types
 
 test: .venv/ready ## Run all tests except the long tiers
 	$(PYTEST)
+
+test-wheel: .venv/ready ## Install the built wheel with resolved requirements and use it in an empty directory
+	WHEEL_REQUIREMENTS=resolved $(BIN)/pytest -n 3 --dist load ads_pipeline_tests/test_wheel.py
 
 # Playwright drives the installed Chromium. It is not in the lock file, because nothing else needs it.
 CHROMIUM ?= $(firstword $(foreach name,chromium chromium-browser google-chrome,$(shell command -v $(name))))

@@ -51,7 +51,7 @@ def find_ranges(days: Mapping[PartitionKey, DayCondition]) -> Iterator[DayRange]
 
     def group_key(numbered: tuple[int, tuple[PartitionKey, DayCondition]]) -> tuple[object, ...]:
         number, (key, day) = numbered
-        same_range = key.logical_date - timedelta(days=number)
+        same_range = key.logical_date.toordinal() - number
         return key.customer_id, key.query_name, day.condition, day.explanation, same_range
 
     for _key, members in groupby(enumerate(ordered), group_key):

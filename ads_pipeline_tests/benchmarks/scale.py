@@ -40,13 +40,14 @@ MIDDLE: Final = PartitionKey(
 )  # half of all partitions follow it
 OTHERS: Final = ("1000000007", "1000003493")
 ONE_PARTITION_MS, PAGE_MS, DUE_MS, PLAN_S, PLAN_MIB = 50, 200, 1_000, 30, 2_048
+ATTENTION_MS: Final = 60_000  # half of the partitions need it; an ordinary ledger has few such days
 
 BY_QUERY: Final = {"query": [MIDDLE.query_name]}
 WEEK: Final = {"since": str(DAY), "until": str(DAY + timedelta(days=6))}
 ONE_DAY: Final = {"since": str(DAY), "until": str(DAY)}
 SINCE_DAY: Final = {"since": str(DAY)}
 FILTERS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "of all": {},
+    "of all": {"status": list(Status)},
     "by customer": {"customer": [MIDDLE.customer_id]},
     "by three customers": {"customer": [MIDDLE.customer_id, *OTHERS]},
     "by customer and week": {"customer": [MIDDLE.customer_id]} | WEEK,
@@ -90,6 +91,8 @@ def _measure_database(name: str, environ: Mapping[str, str]) -> Iterator[Figure]
         lambda: why.print_report(settings, str(MIDDLE), as_json=False),
         ONE_PARTITION_MS,
     )
+    attention = f"{name}: the days of {SHAPE.customers} customers that need attention"
+    yield _measure_ms(attention, partial(_inspect, settings, {}), ATTENTION_MS, rounds=1)
     for description, options in FILTERS.items():
         for position, after in (("first", None), ("middle", str(MIDDLE))):
             page = f"{name}: the {position} page of 100 partitions {description}, with remarks"
@@ -134,14 +137,14 @@ def _inspect(settings: Settings, options: Mapping[str, Any], *, after: str | Non
     states.inspect(settings, states.StateFilters(**options), Page(after=after))
 
 
-def _measure_ms(name: str, command: Callable[[], object], limit: float) -> Figure:
+def _measure_ms(name: str, command: Callable[[], object], limit: float, *, rounds: int = ROUNDS) -> Figure:
     """The command's time in milliseconds. Its output is discarded."""
 
     def run(_number: int) -> None:
         with redirect_stdout(StringIO()):
             command()
 
-    figure = measure_time(name, run, rounds=ROUNDS, limit=limit)
+    figure = measure_time(name, run, rounds=rounds, limit=limit)
     return replace(figure, value=figure.value * 1000, unit="ms")
 
 

@@ -6,7 +6,9 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
+from ads_pipeline.cli.day_ranges import find_ranges
 from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.readability import Condition, DayCondition
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline_tests.cli.running import CommandLine, CommandResult, DemoCommandLine
@@ -192,3 +194,12 @@ def test_long_reason_stands_below_its_row_and_breaks_no_word(
     row = next(number for number, line in enumerate(result.lines) if "2026-02-01" in line)
     assert result.lines[row + 1].rstrip() == f"  {word} must not be"
     assert widest(result) <= 80
+
+
+def test_ranges_do_not_depend_on_the_number_of_days_before_them() -> None:
+    """A ledger may list more days than lie between the first of all dates and the listed ones."""
+    first, second = (replace(key(customer), logical_date=date.min) for customer in ("1", "2"))
+    missing = DayCondition(
+        condition=Condition.MISSING, gap=None, detail="", since=datetime.now(UTC), operator="", attempts=0
+    )
+    assert [each.first for each in find_ranges({first: missing, second: missing})] == [first, second]
