@@ -181,7 +181,7 @@ def narrow_query_file(start_date: date, query_names: Collection[str]) -> str:
     A day is due at its end, so that the result does not depend on the hour.
     """
     document = yaml.safe_load(DEFAULT_QUERIES_FILE.read_text(encoding="utf-8"))
-    queries = {name: query | {"due_after_hours": 0} for name, query in document["queries"].items() if name in query_names}
+    queries = {name: document["queries"][name] | {"due_after_hours": 0} for name in sorted(query_names)}
     return yaml.safe_dump(document | {"start_date": start_date, "queries": queries}, sort_keys=False)
 
 

@@ -119,7 +119,7 @@ def test_requirements_are_ranges(wheel: Path) -> None:
 if RESOLVED:  # `make test` has no such environment, and therefore no such test
 
     def test_resolved_requirements_fit_each_other(installed: Path) -> None:
-        """The environment holds what the wheel asks for, nothing contradicts, and the optional client is not in it."""
+        """The environment has what the wheel asks for, without contradiction and without the optional client."""
         python = installed.parent / "python"
         assert "All installed packages are compatible" in uv_pip("check", python)
         listed = uv_pip("list", python)
