@@ -24,6 +24,11 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "spark_session": (frozenset({"pyspark", "a computed name"}), frozenset({"settings", "errors"})),
     "raw": (frozenset(), FOLDERS),
     "ledger": (frozenset({"sqlalchemy", "alembic", "tenacity", "pyarrow"}), FOLDERS),
+    # Each version of Google's API is a module, whose name holds the version.
+    "google_ads": (
+        frozenset({"google", "grpc", "cryptography", "yaml", "a computed name"}),
+        FOLDERS | {"query_file", "raw", "ledger.values", "pipeline.arrivals"},
+    ),
     # The module that the query file names has a computed name.
     "contracts": (frozenset({"pandera", "pyspark", "a computed name"}), PURE | {"query_file"}),
     "validator": (frozenset({"pyspark", "py4j", "pyarrow"}), FOLDERS | {"contracts"} | SEAL),

@@ -33,6 +33,8 @@ def test_rules_name_existing_packages() -> None:
         ("raw/landing.py", "from ads_pipeline.settings import read_settings"),
         ("raw/landing.py", "def f():\n    from ads_pipeline.ledger.ledger import Ledger"),
         ("ledger/ledger.py", "import dagster"),
+        ("pipeline/pipeline.py", "def f():\n    from google.ads.googleads.client import GoogleAdsClient"),
+        ("google_ads/source.py", "from ads_pipeline.ledger.ledger import Ledger"),
         ("ledger/ledger.py", "from ads_pipeline.raw.landing import RawRuns"),
         ("ledger/state/pointers.py", "from ads_pipeline.warehouse.publication import Warehouse"),
         ("errors.py", "import importlib\nimportlib.import_module('pyspark')"),
@@ -49,6 +51,11 @@ def test_forbidden_import_is_found(tmp_path: Path, module: str, line: str) -> No
     path.write_text(line + "\n")
     (violation,) = [each for each in find_violations(tmp_path) if "importlib" not in each]
     assert violation.startswith(module)
+
+
+def test_only_the_extraction_imports_google() -> None:
+    """No other package may import the client of Google Ads, which is an optional extra."""
+    assert [name for name, (libraries, _) in RULES.items() if "google" in libraries] == ["google_ads"]
 
 
 STANDARD_LIBRARY_ONLY = [

@@ -1,0 +1,110 @@
+"""What the loopback server answers: accounts, rows, and faults per customer. Plain data that travels as JSON."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+MANAGER_ID = "1000000000"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedAccount:
+    """One row of `customer_client` below a manager. `status` is Google's number: 2 ENABLED, 3 CANCELED, 5 CLOSED."""
+
+    customer_id: str
+    name: str = "Account"
+    level: int = 1
+    status: int = 2
+    manager: bool = False
+    test_account: bool = False
+    hidden: bool = False
+    time_zone: str = "Pacific/Auckland"
+    currency_code: str = "NZD"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoogleError:
+    """One error of a failure, by category and number, such as quota_error 2."""
+
+    category: str
+    number: int
+    message: str = "The request failed."
+    retry_seconds: int | None = None
+    rate_scope: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """How a request fails: the gRPC status, and Google's failure in the trailing metadata.
+
+    `after_batches`: rows that arrive before it. `times`: how many requests fail; None is all. `undecodable`: the
+    failure is not a message. Without errors there is no failure at all.
+    """
+
+    code: str
+    errors: tuple[GoogleError, ...] = ()
+    after_batches: int = 0
+    times: int | None = None
+    undecodable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Behaviour:
+    """How one customer's reports are answered.
+
+    `rows`: rows a day. `revision` raises costs and conversions, as a restatement does. `odd_row`: foreign_day,
+    foreign_customer, missing_day or nan, in the last row of the answer. `stall_after`: batches before the stream
+    hangs. `max_days`: a wider range is refused. `needs_login`: the login-customer-id that reaches the account.
+    """
+
+    rows: int = 3
+    revision: int = 1
+    quiet_days: tuple[str, ...] = ()
+    batches_per_day: int = 1
+    failure: Failure | None = None
+    odd_row: str | None = None
+    enum_number: int = 2
+    delay_seconds: float = 0.0
+    stall_after: int | None = None
+    max_days: int | None = None
+    needs_login: str | None = None
+    is_empty: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """What the server answers from now on. A customer without a behaviour gets the default one."""
+
+    accessible: tuple[str, ...] = (MANAGER_ID,)
+    clients: Mapping[str, tuple[ListedAccount, ...]] = field(default_factory=dict)
+    customers: Mapping[str, Behaviour] = field(default_factory=dict)
+    lookback_days: Mapping[str, int] = field(default_factory=dict)
+    refuse_token: bool = False
+
+
+def encode_scenario(scenario: Scenario) -> bytes:
+    return json.dumps(asdict(scenario)).encode()
+
+
+def decode_scenario(content: bytes) -> Scenario:
+    document = json.loads(content)
+    return Scenario(
+        accessible=tuple(document["accessible"]),
+        clients={
+            manager: tuple(ListedAccount(**each) for each in listed)
+            for manager, listed in document["clients"].items()
+        },
+        customers={customer: _decode_behaviour(each) for customer, each in document["customers"].items()},
+        lookback_days=document["lookback_days"],
+        refuse_token=document["refuse_token"],
+    )
+
+
+def _decode_behaviour(document: dict[str, Any]) -> Behaviour:
+    failure = document.pop("failure")
+    if failure is not None:
+        errors = tuple(GoogleError(**each) for each in failure.pop("errors"))
+        failure = Failure(**failure, errors=errors)
+    document["quiet_days"] = tuple(document["quiet_days"])
+    return Behaviour(**document, failure=failure)

@@ -1,0 +1,78 @@
+"""When a day of an account is closed, provisional, settled or out of reach.
+
+Google Ads reads a date in the account's own time zone, and restates a day until its conversion window has passed.
+Pure functions of the zone, the lookback and a given time; nothing here reads a clock.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
+from functools import lru_cache
+from typing import Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+LAST_ZONE: Final = timezone(timedelta(hours=-12))  # the last zone in which a day ends
+ONE_DAY: Final = timedelta(days=1)
+_LAST_DAY: Final = date.max - 2 * ONE_DAY  # its end is within the calendar in every zone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DayLimits:
+    """The settings that decide which days are fetched.
+
+    `close_lag`: how long after midnight the metrics of a day are incomplete. `reach_days`: how many days back Google
+    serves daily figures.
+    """
+
+    close_lag: timedelta = timedelta(hours=3)
+    reach_days: int = 1_110
+
+
+def find_zone(name: str | None) -> tzinfo:
+    """The zone with this IANA name. A missing or unknown name gives UTC-12, the last zone in which a day ends."""
+    return _read_zone(name) or LAST_ZONE
+
+
+def is_known_zone(name: str | None) -> bool:
+    return _read_zone(name) is not None
+
+
+def day_end(day: date, zone: tzinfo) -> datetime:
+    """The end of the account's day, in UTC."""
+    following = min(day, _LAST_DAY) + ONE_DAY
+    return datetime.combine(following, time.min, zone).astimezone(UTC)
+
+
+def closes_at(day: date, zone: tzinfo, limits: DayLimits) -> datetime:
+    """When the day's report is complete enough to be fetched."""
+    return day_end(day, zone) + limits.close_lag
+
+
+def is_closed(day: date, zone: tzinfo, limits: DayLimits, now: datetime) -> bool:
+    return now >= closes_at(day, zone, limits)
+
+
+def first_day_in_reach(zone: tzinfo, limits: DayLimits, now: datetime) -> date:
+    """The oldest day that Google still serves. An answer without rows to an older day says nothing about it."""
+    return now.astimezone(zone).date() - timedelta(days=limits.reach_days)
+
+
+def is_out_of_reach(day: date, zone: tzinfo, limits: DayLimits, now: datetime) -> bool:
+    return day < first_day_in_reach(zone, limits, now)
+
+
+def settles_at(day: date, zone: tzinfo, lookback_days: int) -> datetime:
+    """From when on a report of the day is final: conversions count on the day of their click, until the lookback."""
+    return day_end(day, zone) + timedelta(days=lookback_days) + ONE_DAY
+
+
+def is_provisional(day: date, zone: tzinfo, lookback_days: int, extracted_at: datetime) -> bool:
+    """Whether a report that was extracted then may still change."""
+    return extracted_at < settles_at(day, zone, lookback_days)
+
+
+@lru_cache(maxsize=1_000)
+def _read_zone(name: str | None) -> tzinfo | None:
+    try:
+        return ZoneInfo(name) if name else None
+    except (ZoneInfoNotFoundError, ValueError, OSError):  # unknown, not a relative path, or a directory
+        return None
