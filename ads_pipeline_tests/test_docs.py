@@ -98,3 +98,10 @@ def test_tests_behind_promises_exist() -> None:
     sources = "".join(path.read_text() for path in (ROOT / "ads_pipeline_tests").rglob("test_*.py"))
     assert named
     assert {test for test in named if f"def {test}(" not in sources} == set()
+
+
+def test_licences_of_all_installed_packages_are_listed() -> None:
+    """The page names exactly the packages that the product's lock file installs."""
+    locked = re.findall(r"^([a-z0-9][a-z0-9._-]*)==", (ROOT / "product.lock").read_text(), re.MULTILINE)
+    listed = re.findall(r"^\| ([a-z0-9][a-z0-9._-]*) .*\| \S.* \|$", PAGES["docs/licences.md"], re.MULTILINE)
+    assert [name for name in listed if name != "package"] == sorted(locked)
