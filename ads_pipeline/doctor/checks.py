@@ -20,8 +20,8 @@ from ads_pipeline.ledger.consistency.inspection import InspectedRun, MisplacedPo
 from ads_pipeline.pipeline.registration import RAW_DATA_MISSING, check_seal, compare_with_seal
 from ads_pipeline.quoting import printable, quoted
 from ads_pipeline.raw.discovery import DamagedRun
-from ads_pipeline.raw.landing import TEMPORARY
 from ads_pipeline.raw.seal import Seal
+from ads_pipeline.raw.unsealed_run import TEMPORARY
 
 MAX_CLOCK_SKEW: Final = timedelta(seconds=5)
 MAX_SNAPSHOT_LAG: Final = timedelta(seconds=10)

@@ -5,38 +5,19 @@ to disk, and renamed. So at every moment a run is either complete or absent. The
 ledger decides which run has authority.
 """
 
-import errno
-import hashlib
-import json
 import os
-import secrets
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from datetime import date
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO
 
 from ads_pipeline.domain.partition import PartitionKey, Run, validate_name
-from ads_pipeline.errors import BadJson, BadRow, RawUnavailable, RunExists, RunNotSealed
+from ads_pipeline.errors import RawUnavailable, RunNotSealed
 from ads_pipeline.raw.discovery import DamagedRun, find_in_day, find_in_source
-from ads_pipeline.raw.reading import (
-    NOT_A_DIRECTORY,
-    open_below,
-    open_verified_payload,
-    read_seal,
-    translate_os_errors,
-)
-from ads_pipeline.raw.seal import METADATA, PAYLOAD, Seal, SealFacts, encode_seal
-from ads_pipeline.raw.strict_json import parse_object
-from ads_pipeline.storage.durable_files import (
-    access_mode,
-    create_file,
-    open_directory,
-    sync_descriptor,
-)
-
-TEMPORARY: Final = "_tmp."  # prefix of the directories of runs that are not sealed yet
-_NAME_TAKEN = (errno.EEXIST, errno.ENOTEMPTY, *NOT_A_DIRECTORY)
+from ads_pipeline.raw.reading import open_below, open_verified_payload, read_seal, translate_os_errors
+from ads_pipeline.raw.seal import Seal, SealFacts
+from ads_pipeline.raw.unsealed_run import UnsealedRun
 
 
 class RawRuns:
@@ -56,10 +37,14 @@ class RawRuns:
         The only exception is a failure of the last step, the sync of the new name: then the run is readable, but may
         not survive a power cut.
         """
-        try:
-            return self._land(run, _mark_os_errors(rows), facts)
-        except _RowsError as failed:
-            raise failed.error from None
+        with self.landing(run) as unsealed:
+            for row in rows:
+                unsealed.write(row)
+            return unsealed.seal(facts)
+
+    def landing(self, run: Run) -> UnsealedRun:
+        """A run to write row by row, for writers that fill several at once. RunExists when the run_id is taken."""
+        return UnsealedRun(self.root, run)
 
     def read_seal(self, run: Run) -> Seal:
         """The run's seal, checked against the payload's size. RunNotSealed, or RunDamaged with the reason."""
@@ -109,24 +94,6 @@ class RawRuns:
                 return
             yield from find_in_source(top, source, since=since, until=until, known=known)
 
-    def _land(self, run: Run, rows: Iterable[Mapping[str, Any]], facts: SealFacts) -> Seal:
-        with translate_os_errors(run.path), ExitStack() as stack:
-            day = stack.enter_context(open_below(self.root, run.key.path, create=True))
-            _check_name_free(run, os.listdir(day))
-            temporary = f"{TEMPORARY}{run.run_id}.{secrets.token_hex(4)}"
-            os.mkdir(temporary, access_mode(0o777), dir_fd=day)
-            try:
-                seal = _write_run(run, rows, facts, day, temporary)
-                # POSIX replaces only empty directories by rename, and a sealed run is never empty: one racer wins.
-                os.rename(temporary, f"run_id={run.run_id}", src_dir_fd=day, dst_dir_fd=day)
-            except BaseException as error:
-                _discard(temporary, day)
-                if isinstance(error, OSError) and error.errno in _NAME_TAKEN:
-                    raise _run_exists(run) from None
-                raise
-            sync_descriptor(day)
-        return seal
-
     def _open(self, path: str, stack: ExitStack) -> int:
         """A descriptor of a directory below the root. FileNotFoundError, or RawUnavailable when the root is gone."""
         try:
@@ -151,63 +118,3 @@ class RawRuns:
             return self._open(run.path, stack)
         except FileNotFoundError:
             raise RunNotSealed(run.path, "no such run") from None
-
-
-def _write_run(run: Run, rows: Iterable[Mapping[str, Any]], facts: SealFacts, day: int, temporary: str) -> Seal:
-    with open_directory(temporary, day) as directory:
-        digest, size, count = hashlib.sha256(), 0, 0
-        with create_file(PAYLOAD, directory) as payload:
-            for count, row in enumerate(rows, 1):
-                line = _encode_row(run, row, count)
-                payload.write(line)
-                digest.update(line)
-                size += len(line)
-        seal = Seal(run=run, facts=facts, record_count=count, payload_bytes=size, payload_sha256=digest.hexdigest())
-        with create_file(METADATA, directory) as metadata:
-            metadata.write(encode_seal(seal))
-        sync_descriptor(directory)
-    return seal
-
-
-def _encode_row(run: Run, row: Mapping[str, Any], number: int) -> bytes:
-    try:
-        line = json.dumps(dict(row), ensure_ascii=False, separators=(",", ":")).encode("utf-8")
-        parse_object(line)  # refuse what the strict reader would refuse later
-    except (TypeError, ValueError, RecursionError) as error:
-        problem = str(error) if isinstance(error, BadJson) else type(error).__name__
-        raise BadRow(run.path, f"row {number} cannot be written as strict JSON: {problem}") from error
-    return line + b"\n"
-
-
-def _check_name_free(run: Run, siblings: list[str]) -> None:
-    """RunExists also for names that differ only in case: some file systems treat them as one directory."""
-    name = f"run_id={run.run_id}".casefold()
-    if any(sibling.casefold() == name for sibling in siblings):
-        raise _run_exists(run)
-
-
-def _run_exists(run: Run) -> RunExists:
-    return RunExists(run.path, "the run_id is taken in this partition, in this spelling or another; use a new one")
-
-
-def _discard(temporary: str, day: int) -> None:
-    """Remove a temporary directory, best effort. Readers ignore temporary names."""
-    with suppress(OSError):
-        with open_directory(temporary, day) as directory:
-            for name in os.listdir(directory):
-                os.unlink(name, dir_fd=directory)
-        os.rmdir(temporary, dir_fd=day)
-
-
-class _RowsError(Exception):
-    """Carries an OSError of the rows' iterator past `translate_os_errors`."""
-
-    def __init__(self, error: OSError) -> None:
-        self.error = error
-
-
-def _mark_os_errors(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    try:
-        yield from rows
-    except OSError as error:
-        raise _RowsError(error) from error

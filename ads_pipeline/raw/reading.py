@@ -30,12 +30,16 @@ def open_below(root: Path, path: str, *, create: bool = False) -> Iterator[int]:
     """A descriptor of a directory below the raw root. The root may be a symbolic link; nothing below it may."""
     if create:
         make_durable_directories(root)
-    with ExitStack() as stack:
-        directory = stack.enter_context(open_directory(str(root), None, follow=True))
-        for name in path.split("/"):
+    parent = ExitStack()
+    directory = parent.enter_context(open_directory(str(root), None, follow=True))
+    for name in path.split("/"):
+        with parent:  # is closed once its child is open, so that many directories can be open at once
             if create:
                 make_directory(name, directory)
-            directory = stack.enter_context(open_directory(name, directory))
+            child = ExitStack()
+            directory = child.enter_context(open_directory(name, directory))
+        parent = child
+    with parent:
         yield directory
 
 

@@ -64,8 +64,8 @@ def hash_gaql(gaql: str) -> str:
     return hashlib.sha256(gaql.encode("utf-8")).hexdigest()
 
 
-def encode_seal(seal: Seal) -> bytes:
-    """The content of metadata.json."""
+def encode_seal(seal: Seal, extraction: Mapping[str, Any] | None = None) -> bytes:
+    """The content of metadata.json, with the notes of the extractor about itself, if any."""
     document = {
         "source": seal.run.key.source,
         "customer_id": seal.run.key.customer_id,
@@ -77,6 +77,7 @@ def encode_seal(seal: Seal) -> bytes:
         "record_count": seal.record_count,
         "payload_bytes": seal.payload_bytes,
         "payload_sha256": seal.payload_sha256,
+        **({} if extraction is None else {"extraction": extraction}),
     }
     return json.dumps(document, indent=1, ensure_ascii=False).encode("utf-8") + b"\n"
 

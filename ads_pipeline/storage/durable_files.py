@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_BUFFER_SIZE = 1 << 20
+_BUFFER_SIZE = 1 << 16
 _OWNER_ONLY, _ANYBODY = 0o077, 0o000  # permissions that are withheld beyond those of the process's umask
 _withheld = [_OWNER_ONLY]
 
@@ -104,15 +104,24 @@ def make_directory(name: str, parent: int) -> None:
     os.fsync(parent)  # even if it existed: its creator may have crashed before syncing
 
 
+def open_new_file(name: str, directory: int, *, buffer_size: int) -> BinaryIO:
+    """A new read-only file to write. Before it is closed, `sync_open_file` makes its content durable."""
+    descriptor = os.open(name, _NEW_FILE, access_mode(0o444), dir_fd=directory)
+    return os.fdopen(descriptor, "wb", buffering=buffer_size)
+
+
+def sync_open_file(file: BinaryIO) -> None:
+    """Sync what was written to disk."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
 @contextmanager
 def create_file(name: str, directory: int) -> Iterator[BinaryIO]:
     """A new read-only file, synced to disk at the end of the block."""
-    with os.fdopen(
-        os.open(name, _NEW_FILE, access_mode(0o444), dir_fd=directory), "wb", buffering=_BUFFER_SIZE
-    ) as file:
+    with open_new_file(name, directory, buffer_size=_BUFFER_SIZE) as file:
         yield file
-        file.flush()
-        os.fsync(file.fileno())
+        sync_open_file(file)
 
 
 def sync_descriptor(descriptor: int) -> None:

@@ -346,3 +346,52 @@ class TestLinks:
         (tmp_path / "root").symlink_to(tmp_path / "disk")
         seal = RawRuns(tmp_path / "root").land(run(), ROWS, seal_facts())
         assert RawRuns(tmp_path / "disk").verify(run()) == seal
+
+
+def count_descriptors() -> int:
+    return len(list(Path("/dev/fd").iterdir()))
+
+
+class TestSeveralAtOnce:
+    """Runs that are written row by row, as an extractor does that receives several days in one answer."""
+
+    def test_rows_of_open_runs_do_not_mix(self, raw: RawRuns, root: Path) -> None:
+        """Runs of a month are written in turn with two descriptors each; only sealed ones are listed."""
+        partitions = [key(day=DAY + timedelta(days=n)) for n in range(31)]
+        before = count_descriptors()
+        unsealed = [raw.landing(run("r1", partition)) for partition in partitions]
+        assert count_descriptors() - before == 2 * len(partitions)
+        for number in range(3):
+            for each in unsealed:
+                each.write({"day": each.run.key.logical_date.isoformat(), "n": number})
+        assert find_runs(raw, until=DAY + timedelta(days=40)) == []
+        seals = [each.seal(seal_facts()) for each in unsealed[:-1]]
+        unsealed[-1].discard()
+        assert find_runs(raw, until=DAY + timedelta(days=40)) == seals
+        for seal in seals:
+            with raw.open(seal.run) as (_seal, payload):
+                days = [json.loads(line)["day"] for line in payload]
+                assert days == [seal.run.key.logical_date.isoformat()] * 3
+        assert count_descriptors() == before
+        assert [path for path in root.rglob("*") if path.name.startswith("_tmp")] == []
+
+    @pytest.mark.invariant("R3")
+    def test_block_without_seal_leaves_nothing(self, raw: RawRuns, root: Path) -> None:
+        """A block that ends without a seal discards the rows; after a seal nothing is discarded."""
+        with raw.landing(run()) as unsealed:
+            unsealed.write({"n": 1})
+        assert read_tree(root / key().path) == {}
+        with raw.landing(run()) as unsealed:
+            seal = unsealed.seal(seal_facts())
+            unsealed.discard()
+        assert (seal.record_count, find_runs(raw)) == (0, [seal])
+
+    def test_notes_of_the_extractor_are_in_the_seal(self, raw: RawRuns, root: Path) -> None:
+        """What an extractor notes about itself is written into the seal, and readers ignore it."""
+        with raw.landing(run()) as unsealed:
+            seal = unsealed.seal(
+                seal_facts(), extraction={"request_id": "r-1", "range": ["2026-02-01", "2026-02-03"]}
+            )
+        document = json.loads((root / run().path / METADATA).read_text())
+        assert document["extraction"] == {"request_id": "r-1", "range": ["2026-02-01", "2026-02-03"]}
+        assert raw.verify(run()) == seal
