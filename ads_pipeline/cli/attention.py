@@ -14,9 +14,7 @@ from ads_pipeline.cli.output import STATUS_STYLES, Column, count_of, format_minu
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.readability import CONDITIONS, Condition, DayCondition
 from ads_pipeline.ledger.reader import LedgerReader
-from ads_pipeline.ledger.state.day_facts import read_first_days
-from ads_pipeline.ledger.state.day_windows import DayWindow
-from ads_pipeline.ledger.values import StateFilter
+from ads_pipeline.ledger.values import DayWindow, StateFilter
 from ads_pipeline.pipeline.day_conditions import find_days
 from ads_pipeline.pipeline.next_steps import DAYS, find_next_commands, name_days
 from ads_pipeline.settings import Settings
@@ -49,7 +47,7 @@ def find_listed_days(
 ) -> dict[PartitionKey, DayCondition]:
     """Find the selected days with one of the conditions: of every query of the query file, from its start_date on."""
     apis, now = settings.google_apis, datetime.now(UTC)
-    first_days = read_first_days(ledger.engine, apis.source, selection.customer_ids)
+    first_days = ledger.days.first_days(apis.source, selection.customer_ids)
     days: dict[PartitionKey, DayCondition] = {}
     for name in sorted(selection.query_names or apis.queries):
         window = DayWindow(

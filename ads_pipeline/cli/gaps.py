@@ -16,8 +16,7 @@ from ads_pipeline.cli.parsing import open_ledger, parse_customers, parse_queries
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.readability import DayCondition
 from ads_pipeline.errors import BadCommand
-from ads_pipeline.ledger.state.day_facts import read_first_days
-from ads_pipeline.ledger.state.day_windows import DayWindow
+from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.pipeline.gaps import find_gaps
 from ads_pipeline.pipeline.next_steps import find_next_commands
 from ads_pipeline.settings import Settings
@@ -56,7 +55,7 @@ def list_gaps(settings: Settings, filters: ExpectedDays, *, as_json: AsJson = Fa
     since, until = _expected_days(settings, filters)
     source, due_after, now = settings.google_apis.source, settings.google_apis.due_after, datetime.now(UTC)
     with open_ledger(settings) as ledger:
-        first_days = read_first_days(ledger.engine, source, given)
+        first_days = ledger.days.first_days(source, given)
         if not (given or first_days.days):
             raise BadCommand("no --customer is given and the ledger has no customers: give at least one --customer")
         found = {}

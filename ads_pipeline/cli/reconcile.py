@@ -14,6 +14,7 @@ from ads_pipeline.cli.parsing import open_ledger, open_ledger_for_writing, open_
 from ads_pipeline.contracts.registry import read_contracts
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.pipeline.pipeline import Pipeline
 from ads_pipeline.pipeline.reconciliation import ReconcilePlanner, Reconciliation, Repair, RepairKind
 from ads_pipeline.quoting import printable
@@ -76,16 +77,16 @@ def _repair_queries(
         )
         reconciliation = Reconciliation(publications=ledger.publications, warehouse=warehouse, pipeline=pipeline)
         for name in names:
-            done = reconciliation.repair(source=source, query_name=name)
+            done = reconciliation.repair(DayWindow(source=source, query_name=name))
             problems = {run.key: str(error) for run, error in done.loading.unreadable.items()}
-            remaining = reconciliation.plan(source=source, query_name=name)
+            remaining = reconciliation.plan(DayWindow(source=source, query_name=name))
             yield name, done.repairs, {each: problems.get(each.key, LATER) for each in remaining}
 
 
 def _plan(settings: Settings, ledger: LedgerReader, names: Sequence[str]) -> dict[str, Sequence[Repair]]:
     """The differences of each query that has any."""
     planner = ReconcilePlanner(publications=ledger.publications, warehouse=Warehouse(settings.warehouse_root))
-    plans = {name: planner.plan(source=settings.google_apis.source, query_name=name) for name in names}
+    plans = {name: planner.plan(DayWindow(source=settings.google_apis.source, query_name=name)) for name in names}
     return {name: repairs for name, repairs in plans.items() if repairs}
 
 

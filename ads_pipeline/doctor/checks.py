@@ -17,6 +17,7 @@ from ads_pipeline.doctor.examination import Deployment, DeploymentCheck, Finding
 from ads_pipeline.domain.partition import PartitionKey, find_customer_problem
 from ads_pipeline.domain.transitions import Outcome, Status
 from ads_pipeline.ledger.consistency.inspection import InspectedRun, MisplacedPointer, OpenRun
+from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.pipeline.registration import RAW_DATA_MISSING, check_seal, compare_with_seal
 from ads_pipeline.quoting import printable, quoted
 from ads_pipeline.raw.discovery import DamagedRun
@@ -118,7 +119,7 @@ def check_tables(deployment: Deployment) -> Iterator[Finding]:
         publications=deployment.ledger.publications, warehouse=Warehouse(deployment.settings.warehouse_root)
     )
     for name in sorted(deployment.settings.google_apis.queries):
-        for repair in planner.plan(source=deployment.settings.google_apis.source, query_name=name):
+        for repair in planner.plan(DayWindow(source=deployment.settings.google_apis.source, query_name=name)):
             if repair.kind is not RepairKind.DEMOTE:
                 make_finding = make_error if repair.kind is RepairKind.REMOVE else make_warning
                 yield make_finding(repair.key, repair.reason, _reconcile_command(name))

@@ -1,6 +1,6 @@
 """What readers get of a day, and what an operator should know about it: the condition of each expected partition.
 
-Pure functions over facts that `ledger.state.day_facts` reads. Every screen, check and report asks them.
+Pure functions over facts that `ledger.state.days` reads. Every screen, check and report asks them.
 """
 
 from collections.abc import Mapping

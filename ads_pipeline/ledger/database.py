@@ -31,7 +31,7 @@ REVISION_TABLE: Final = "ledger_revision"
 METADATA: Final = tables.leases.metadata  # with every table of the ledger
 SCHEMA: Final = "ads_pipeline"  # in Postgres, where Dagster and other projects may use the same database
 READ_ONLY: Final = "read_only"  # an execution option of `read_only`
-OLDEST_SQLITE: Final = (3, 38, 0)  # STRICT tables, UPDATE … FROM and JSON functions
+OLDEST_SQLITE: Final = (3, 39, 0)  # STRICT tables, JSON functions and IS DISTINCT FROM
 
 # SQLSTATEs after which the same transaction is retried. Every write of the ledger is idempotent, so a retry is also
 # right when the connection breaks during COMMIT and the outcome is unknown.
@@ -148,7 +148,7 @@ def transact(engine: sa.Engine, work: Callable[[sa.Connection], T]) -> T:
         ) from error
 
 
-def fetch(engine: sa.Engine, statement: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
+def fetch(engine: sa.Engine, statement: sa.Executable) -> Sequence[sa.Row[Any]]:
     """Return the rows of a query, in a transaction of its own."""
     return transact(engine, lambda connection: connection.execute(statement).all())
 

@@ -12,6 +12,7 @@ from ads_pipeline.ledger.control.audit_log import AuditLog
 from ads_pipeline.ledger.control.leases import Leases
 from ads_pipeline.ledger.control.retry_queue import RetryQueue
 from ads_pipeline.ledger.events.event_reader import EventReader
+from ads_pipeline.ledger.state.days import Days
 from ads_pipeline.ledger.state.publications import Publications
 from ads_pipeline.ledger.state.run_history import RunHistory
 from ads_pipeline.ledger.state.states import States
@@ -28,6 +29,7 @@ class LedgerReader:
         self.engine = reading = database.read_only(engine)
         self.states = States(reading)
         self.runs = RunHistory(reading)
+        self.days = Days(reading)
         self.publications = Publications(reading)
         self.statuses = StatusTable(reading, tenancy=tenancy)
         self.audit = AuditLog(reading)

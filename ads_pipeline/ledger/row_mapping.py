@@ -189,10 +189,10 @@ def decode_publication_status(row: sa.Row[Any]) -> PublicationStatus:
     return PublicationStatus(
         state=state,
         pointer=_decode_joined_pointer(row, state.key),
-        demotion_pending=bool(row.demotion_pending),
-        is_publishable=bool(row.is_publishable),
-        points_at_current=bool(row.points_at_current),
-        has_unjudged_run=bool(row.has_unjudged_run),
+        demotion_pending=row.demotion_pending,
+        is_publishable=row.is_publishable,
+        points_at_current=row.points_at_current,
+        has_unjudged_run=row.has_unjudged_run,
     )
 
 

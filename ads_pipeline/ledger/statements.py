@@ -20,11 +20,16 @@ from sqlalchemy.types import TypeEngine
 
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.tables import KEY, STATUS_KEY, Day, Instant, metadata
+from ads_pipeline.ledger.values import DayWindow
 
 Columns = Mapping[str, str]  # the type of each column: text, integer, bigint, boolean, instant or day
 Rows = Iterable[Mapping[str, Any]]
 KEY_COLUMNS: Final[Columns] = {name: "day" if name == "logical_date" else "text" for name in KEY}
 RUN_COLUMNS: Final[Columns] = {**KEY_COLUMNS, "run_id": "text"}
+FLAGS: Final = (
+    *("demotion_pending", "is_publishable", "points_at_current", "has_unjudged_run", "is_judged", "is_current"),
+    *("is_published", "is_restated", "differs", "is_live"),
+)  # conditions that statements select
 _POSTGRES_TYPES: Final = {"instant": "timestamptz", "day": "date"}
 _WORDS: Final[Mapping[str, Mapping[str, str]]] = {
     "postgresql": {
@@ -118,7 +123,26 @@ def query(text: str, **types: TypeEngine[Any]) -> sa.TextualSelect:
     `types` are those of its parameters. The result has the types of the ledger's columns.
     """
     parameters = (sa.bindparam(name, type_=kind) for name, kind in types.items())
-    return sa.text(text.strip().format_map(_Words({}, ""))).bindparams(*parameters).columns(**_decoded_columns())
+    return sa.text(_format_keys(text)).bindparams(*parameters).columns(**_decoded_columns())
+
+
+def query_days(text: str, window: DayWindow, *, customer_column: str = "customer_id") -> sa.TextualSelect:
+    """A query of the days of a window. In the text, {customers} is the place of the condition on the customers."""
+    condition = "TRUE" if window.customers is None else f"{customer_column} IN :customers"
+    values = {"source": window.source, "query_name": window.query_name, "since": window.since, "until": window.until}
+    statement = query(text.replace("{customers}", condition), since=Day(), until=Day()).bindparams(**values)
+    if window.customers is not None:
+        statement = statement.bindparams(sa.bindparam("customers", sorted(window.customers), expanding=True))
+    return statement
+
+
+def expression(text: str, kind: TypeEngine[Any] | None = None) -> sa.ColumnElement[Any]:
+    """A value in SQL with the placeholders for keys, for a query that is built."""
+    return sa.literal_column(_format_keys(text), kind)
+
+
+def _format_keys(text: str) -> str:
+    return text.strip().format_map(_Words({}, ""))
 
 
 class _Words(dict[str, Any]):
@@ -141,10 +165,10 @@ class _Alias:
 
 
 def _decoded_columns() -> dict[str, Any]:
-    """The types of the columns that SQLite stores as text and Python does not."""
+    """The types of the columns that SQLite stores as text or numbers and Python does not."""
     columns = {column.name: column.type for table in metadata.tables.values() for column in table.c}
     decoded = {name: kind for name, kind in columns.items() if isinstance(kind, (Instant, Day))}
-    return decoded | {"now": Instant(), "pointer_changed_at": Instant()}
+    return decoded | {"now": Instant(), "pointer_changed_at": Instant()} | dict.fromkeys(FLAGS, sa.Boolean())
 
 
 def insert(table: sa.Table, *columns: str, skip_present: bool = False) -> Statement:

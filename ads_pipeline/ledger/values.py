@@ -1,7 +1,7 @@
 """The values that callers pass to the ledger and get from it."""
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import NamedTuple
@@ -21,6 +21,17 @@ class StateFilter:
     statuses: frozenset[Status] | None = None
     since: date | None = None
     until: date | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DayWindow:
+    """Days of one query, both ends included; by default all. With `customers`, only theirs."""
+
+    source: str
+    query_name: str
+    since: date = date.min
+    until: date = date.max
+    customers: Collection[str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +110,16 @@ class LoadRecord:
     table_version: int
     loaded_at: datetime
     is_shown: bool
+
+
+class Restatement(NamedTuple):
+    """One replacement of a loaded run by another. A tuple, because there may be millions."""
+
+    customer_id: str
+    logical_date: date
+    loaded_at: datetime
+    rows_before: int
+    rows_after: int
 
 
 class VisibleRun(NamedTuple):

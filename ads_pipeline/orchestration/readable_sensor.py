@@ -18,8 +18,6 @@ from ads_pipeline.domain.partition import PartitionKey, days_between, parse_dags
 from ads_pipeline.domain.readability import Condition, DayCondition, Expectation
 from ads_pipeline.domain.retry import FRESH_DAYS
 from ads_pipeline.errors import BadName
-from ads_pipeline.ledger.events.changes import list_changed_partitions, list_changed_runs
-from ads_pipeline.ledger.state.day_facts import read_first_days
 from ads_pipeline.ledger.write_context import Clock
 from ads_pipeline.orchestration import asset_checks, readable_check
 from ads_pipeline.orchestration.partitions import CUSTOMERS, DATE, raw_asset_key, warehouse_asset_key
@@ -109,8 +107,8 @@ def _find_changes(
     since: datetime,
     now: datetime,
 ) -> Changes:
-    engine, changes, others = resources.ledger.engine, Changes(), list[str]()
-    for run_id in list_changed_runs(engine, since):
+    changes, others = Changes(), list[str]()
+    for run_id in resources.events.list_changed_runs(since):
         run = context.instance.get_run_by_id(run_id)
         if run is None or (QUERY_TAG not in run.tags and not run.asset_selection):
             others.append(run_id)  # a command, or a job that has no checks
@@ -121,7 +119,7 @@ def _find_changes(
     for run in context.instance.get_runs(filters=ended):
         names = list(partition_names(run.tags, partitions))
         changes.cleared.update(dict.fromkeys(_parse_names(names, run, resources.source_name), run.run_id))
-    changes.changed.update(list_changed_partitions(engine, others, since))
+    changes.changed.update(resources.events.list_changed_partitions(others, since))
     changes.changed.update(_find_due(resources, query_names, since, now))
     return changes
 
@@ -152,7 +150,7 @@ def _find_due(
     due = {name: _find_due_days(since, now, due_after[name]) for name in query_names}
     if not any(due.values()):
         return
-    first_days = read_first_days(resources.ledger.engine, resources.source_name)
+    first_days = resources.ledger.days.first_days(resources.source_name)
     for name in query_names:
         for customer, first_day in first_days.of_query(name).items():
             for day in due[name]:

@@ -8,6 +8,7 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
 from ads_pipeline.ledger.status.status_file import write_status_file
+from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.orchestration.assets import MAX_PARTITIONS_PER_RUN
 from ads_pipeline.orchestration.catalog import REPORT_KEY
 from ads_pipeline.orchestration.partitions import CUSTOMERS, asset_keys, drop_invalid_customers
@@ -60,7 +61,7 @@ def _reconcile(query_names: Sequence[str]) -> dg.JobDefinition:
     ) -> None:
         reconciliation = run_resources.reconciliation(pyspark.spark_session)
         for name in query_names:
-            result = reconciliation.repair(source=run_resources.source_name, query_name=name)
+            result = reconciliation.repair(DayWindow(source=run_resources.source_name, query_name=name))
             for repair in result.repairs:
                 context.log.info("%s", repair)
             for run, error in result.loading.unreadable.items():

@@ -14,7 +14,7 @@ from ads_pipeline.domain.partition import PartitionKey, parse_date
 from ads_pipeline.domain.run_snapshots import LagLevel
 from ads_pipeline.errors import BadName
 from ads_pipeline.ledger.events.snapshots import Follower
-from ads_pipeline.ledger.values import PublicationStatus
+from ads_pipeline.ledger.values import DayWindow, PublicationStatus
 from ads_pipeline.ledger.write_context import Clock
 from ads_pipeline.orchestration.partitions import asset_keys, raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.readable_sensor import build_readable_sensor
@@ -77,8 +77,8 @@ def build_sensors(
         reasons = {
             publication.state.key: str(publication.state.current_run_id)
             for name in query_names
-            for publication in sensor_resources.ledger.publications.of_query(
-                source=sensor_resources.source_name, query_name=name, since=since, until=until
+            for publication in sensor_resources.ledger.publications.in_window(
+                DayWindow(source=sensor_resources.source_name, query_name=name, since=since, until=until)
             )
             if _is_load_due(publication, now())
         }

@@ -20,9 +20,7 @@ from ads_pipeline.domain.readability import (
 )
 from ads_pipeline.ledger.control.retries import Parking
 from ads_pipeline.ledger.reader import LedgerReader
-from ads_pipeline.ledger.state.absent_days import find_absent_days
-from ads_pipeline.ledger.state.day_facts import read_day_facts, read_first_days
-from ads_pipeline.ledger.state.day_windows import DayWindow
+from ads_pipeline.ledger.values import DayWindow
 
 ABSENT_CONDITIONS = frozenset({Condition.MISSING, Condition.LATE, Condition.PARKED})
 
@@ -42,8 +40,8 @@ def describe_days(
         window = DayWindow(
             source=source, query_name=query_name, since=min(days), until=max(days), customers=customers
         )
-        facts = {(row.customer_id, row.logical_date): row for row in read_day_facts(ledger.engine, window)}
-        first_days = read_first_days(ledger.engine, source, customers).of_query(query_name)
+        facts = {(row.customer_id, row.logical_date): row for row in ledger.days.facts(window)}
+        first_days = ledger.days.first_days(source, customers).of_query(query_name)
         parked = find_parked(ledger.retry_queue.list_parkings(source), query_name, customers)
         for key in group:
             described[key] = describe_day(
@@ -74,9 +72,9 @@ def find_days(
     facts: dict[tuple[str, date], DayFacts | None] = {}
     if ABSENT_CONDITIONS & set(conditions):
         due = replace(window, until=min(window.until, unknown.last_due_day(now)))
-        facts.update(dict.fromkeys(find_absent_days(ledger.engine, due, first_days)))
+        facts.update(dict.fromkeys(ledger.days.absent(due, first_days)))
     # Read after the absent days, so that a day which is recorded in between has its facts.
-    for row in read_day_facts(ledger.engine, window, conditions):
+    for row in ledger.days.facts(window, conditions):
         facts[row.customer_id, row.logical_date] = row
     customers = {customer for customer, _day in facts}
     parked = find_parked(ledger.retry_queue.list_parkings(window.source), window.query_name, customers)

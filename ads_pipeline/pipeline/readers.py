@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger.state.publications import Publications
+from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.warehouse.values import WarehouseTable
 from ads_pipeline.warehouse.visible_rows import TableView, open_newest_version, read_with_spark
 
@@ -57,21 +58,18 @@ class Readers:
             ).fetchall()
         return {view.snapshot.table.partition_key(customer, day): total for customer, day, total in rows}
 
-    def _open_view(
-        self, query_name: str, *, since: date | None = None, until: date | None = None
-    ) -> TableView | None:
+    def _open_view(self, query_name: str, *, since: date = date.min, until: date = date.max) -> TableView | None:
         """Pair a table version with visible runs that were published no later than it.
 
         A partition that is loaded between the two reads would otherwise show neither its old nor its new rows.
         """
+        window = DayWindow(source=self._source, query_name=query_name, since=since, until=until)
         table = WarehouseTable(root=self._root, source=self._source, query_name=query_name)
         for _attempt in range(MAX_VERSION_READS):
             snapshot = open_newest_version(table)
             if snapshot is None:
                 return None
-            visible = self._publications.visible_runs(
-                source=self._source, query_name=query_name, since=since, until=until
-            )
+            visible = self._publications.visible_runs(window)
             view = TableView(snapshot=snapshot, visible_runs=visible.runs)
             if visible.table_version <= snapshot.version:
                 break

@@ -3,15 +3,14 @@
 A second pass finds nothing, except accepted runs whose raw data is gone: those cannot be repaired.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import date
 from enum import IntEnum
 
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Status, Verdict
 from ads_pipeline.ledger.state.publications import Publications
-from ads_pipeline.ledger.values import ExpectedContent
+from ads_pipeline.ledger.values import DayWindow, ExpectedContent
 from ads_pipeline.pipeline.loading import LoadResult
 from ads_pipeline.pipeline.pipeline import Pipeline
 from ads_pipeline.warehouse.publication import Warehouse
@@ -139,31 +138,22 @@ class ReconcilePlanner:
     def __init__(self, *, publications: Publications, warehouse: Warehouse) -> None:
         self._publications, self._warehouse = publications, warehouse
 
-    def plan(
-        self, *, source: str, query_name: str, since: date | None = None, until: date | None = None
-    ) -> list[Repair]:
-        """List the differences of the days from `since` to `until`, in the order of their repair.
+    def plan(self, window: DayWindow) -> list[Repair]:
+        """List the differences of a query's days, in the order of their repair.
 
         The table is read before the ledger, so that a load that ends in between is not reported as a difference.
         """
-        held = self._warehouse.read_held_partitions(source=source, query_name=query_name, since=since, until=until)
-        expected = self._publications.expected_contents(
-            source=source, query_name=query_name, since=since, until=until
+        held = self._warehouse.read_held_partitions(
+            source=window.source, query_name=window.query_name, since=window.since, until=window.until
         )
-        differences = find_differences(source, query_name, expected, held)
+        expected = self._publications.expected_contents(window)
+        differences = find_differences(window.source, window.query_name, expected, held)
         others = [difference.other_run for difference in differences if difference.other_run]
         return plan_repairs(
             differences,
-            demotions=self._open_demotions(source, query_name, since, until),
+            demotions=self._publications.open_demotions(window),
             readable=self._publications.readable_runs(others),
         )
-
-    def _open_demotions(
-        self, source: str, query_name: str, since: date | None, until: date | None
-    ) -> Sequence[Verdict]:
-        first, last = since or date.min, until or date.max
-        demotions = self._publications.open_demotions(source=source, query_name=query_name)
-        return [verdict for verdict in demotions if first <= verdict.run.key.logical_date <= last]
 
 
 class Reconciliation(ReconcilePlanner):
@@ -180,17 +170,15 @@ class Reconciliation(ReconcilePlanner):
         super().__init__(publications=publications, warehouse=warehouse)
         self._pipeline, self._claim = pipeline, claim
 
-    def repair(
-        self, *, source: str, query_name: str, since: date | None = None, until: date | None = None
-    ) -> ReconcileResult:
+    def repair(self, window: DayWindow) -> ReconcileResult:
         """Carry out the plan. Loads and other reconciliations may run at the same time."""
-        repairs = self.plan(source=source, query_name=query_name, since=since, until=until)
+        repairs = self.plan(window)
         if self._claim is not None:
             granted = self._claim({repair.key for repair in repairs})
             repairs = [repair for repair in repairs if repair.key in granted]
         keys = {kind: [repair.key for repair in repairs if repair.kind is kind] for kind in RepairKind}
         if keys[RepairKind.DEMOTE]:
-            demotions, own = self._open_demotions(source, query_name, since, until), set(keys[RepairKind.DEMOTE])
+            demotions, own = self._publications.open_demotions(window), set(keys[RepairKind.DEMOTE])
             self._pipeline.validation.record([verdict for verdict in demotions if verdict.run.key in own])
         self._pipeline.loader.remove_hidden_rows(keys[RepairKind.REMOVE])
         loading = self._pipeline.loader.load([*keys[RepairKind.LOAD], *keys[RepairKind.POINT]])

@@ -22,9 +22,7 @@ from ads_pipeline.domain.readability import (
 )
 from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.ledger.reader import LedgerReader
-from ads_pipeline.ledger.state.day_facts import read_day_facts, read_first_days
-from ads_pipeline.ledger.state.day_windows import DayWindow
-from ads_pipeline.ledger.state.restatements import read_restatements
+from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.pipeline.day_conditions import expectation_of, find_parked
 from ads_pipeline.pipeline.next_steps import DAYS, find_next_commands
 
@@ -104,7 +102,7 @@ class ReportReader:
 
     def read(self, *, since: date, until: date, now: datetime) -> ReportContent:
         """Read the days up to `until`, from `since` or the first sealed day, of all customers with a sealed run."""
-        first_days = read_first_days(self.ledger.engine, self.source)
+        first_days = self.ledger.days.first_days(self.source)
         customers = first_days.customers
         since = min(max(since, min(first_days.days.values(), default=since)), until)
         parkings = self.ledger.retry_queue.list_parkings(self.source)
@@ -145,7 +143,7 @@ class ReportReader:
 
     def _read_facts(self, window: DayWindow) -> dict[str, dict[date, DayFacts]]:
         facts: dict[str, dict[date, DayFacts]] = {}
-        for row in read_day_facts(self.ledger.engine, window):
+        for row in self.ledger.days.facts(window):
             facts.setdefault(row.customer_id, {})[row.logical_date] = row
         return facts
 
@@ -186,7 +184,7 @@ class ReportReader:
                 each.rows_before,
                 each.rows_after,
             )
-            for each in read_restatements(self.ledger.engine, window)
+            for each in self.ledger.publications.restatements(window)
             if each.customer_id in numbers
         ]
         return QueryContent(

@@ -97,17 +97,16 @@ class Warehouse:
             return paths
 
     def read_held_partitions(
-        self, *, source: str, query_name: str, since: date | None = None, until: date | None = None
+        self, *, source: str, query_name: str, since: date = date.min, until: date = date.max
     ) -> dict[PartitionKey, HeldPartition]:
         """What the newest version of the table holds of each partition, counted in its files."""
         table = WarehouseTable(root=self._root, source=source, query_name=query_name)
-        first, last = since or date.min, until or date.max
         with translate_errors(table):
             snapshot = open_table(table)
             if snapshot is None:
                 return {}
-            files = [table.absolute_path(file) for file in snapshot.files if first <= file.day <= last]
-            slices_by_partition = group_by_partition(read_slices(files, (), days=(first, last)))
+            files = [table.absolute_path(file) for file in snapshot.files if since <= file.day <= until]
+            slices_by_partition = group_by_partition(read_slices(files, (), days=(since, until)))
         return {table.partition_key(*key): _summarize(slices) for key, slices in slices_by_partition.items()}
 
     def _find_table(self, keys: Sequence[PartitionKey]) -> WarehouseTable:

@@ -13,6 +13,7 @@ from typing import Any
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.pipeline.reconciliation import ReconcilePlanner
 from ads_pipeline.warehouse.publication import Warehouse
 from ads_pipeline.warehouse.values import HeldPartition
@@ -46,7 +47,7 @@ def main(url: str, *numbers: str) -> None:
     started = time.perf_counter()
     with LedgerReader.opened(url) as ledger:
         comparison = ReconcilePlanner(publications=ledger.publications, warehouse=warehouse)
-        plans = {name: comparison.plan(source=SOURCE, query_name=name) for name in QUERIES[:queries]}
+        plans = {name: comparison.plan(DayWindow(source=SOURCE, query_name=name)) for name in QUERIES[:queries]}
     took = time.perf_counter() - started - warehouse.seconds
     # VmHWM, because the peak of getrusage includes the process that this one was forked from.
     (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())

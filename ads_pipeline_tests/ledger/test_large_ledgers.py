@@ -8,7 +8,7 @@ import pytest
 from ads_pipeline.domain.transitions import Outcome, Status
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.status.status_table import StatusTable
-from ads_pipeline.ledger.values import ExpectedContent, StateFilter
+from ads_pipeline.ledger.values import DayWindow, ExpectedContent, StateFilter
 from ads_pipeline.pipeline.reconciliation import ReconcilePlanner
 from ads_pipeline_tests.benchmarks.planning import GeneratedWarehouse
 from ads_pipeline_tests.ledger.builders import accepted_runs, load_records, publish_runs
@@ -67,7 +67,7 @@ def _verdicts(kind: PartitionKind) -> list[Outcome]:
 
 def test_expected_contents_match_publication_statuses(large_ledger: Ledger) -> None:
     """Both list every partition of a query with the same run. Reading by key gives the same rows."""
-    publications = large_ledger.publications.of_query(source=SOURCE, query_name=QUERIES[0])
+    publications = large_ledger.publications.in_window(DayWindow(source=SOURCE, query_name=QUERIES[0]))
     expected = {
         ExpectedContent(
             customer_id=each.state.key.customer_id,
@@ -81,7 +81,7 @@ def test_expected_contents_match_publication_statuses(large_ledger: Ledger) -> N
         )
         for each in publications
     }
-    contents = large_ledger.publications.expected_contents(source=SOURCE, query_name=QUERIES[0])
+    contents = large_ledger.publications.expected_contents(DayWindow(source=SOURCE, query_name=QUERIES[0]))
     assert set(contents) == expected
     assert len(contents) == len(publications) == SHAPE.customers * SHAPE.days
     for keys in ([each.state.key for each in publications], [publications[7].state.key], []):
@@ -95,7 +95,7 @@ def test_plan_finds_each_difference(large_ledger: Ledger) -> None:
     """Reconciliation plans repairs for exactly the partitions whose table content differs from the ledger."""
     comparison = ReconcilePlanner(publications=large_ledger.publications, warehouse=GeneratedWarehouse(SHAPE))
     for query_name in QUERIES[: SHAPE.queries]:
-        planned = comparison.plan(source=SOURCE, query_name=query_name)
+        planned = comparison.plan(DayWindow(source=SOURCE, query_name=query_name))
         partitions = [each for each in SHAPE.partitions() if each.query_name == query_name]
         assert sorted(repair.key for repair in planned) == sorted(
             each.key for each in partitions if KINDS[each.kind].differs

@@ -19,10 +19,7 @@ from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control import retry_queue_queries
 from ads_pipeline.ledger.reader import LedgerReader
-from ads_pipeline.ledger.state.absent_days import find_absent_days
-from ads_pipeline.ledger.state.day_facts import read_day_facts
-from ads_pipeline.ledger.state.day_windows import DayWindow
-from ads_pipeline.ledger.values import StateFilter
+from ads_pipeline.ledger.values import DayWindow, StateFilter
 from ads_pipeline_tests.ledger.large_ledgers import FIRST_DAY, SOURCE, LedgerShape, fill_ledger
 
 SHAPE: Final = LedgerShape(queries=4, customers=50, days=100)
@@ -102,14 +99,14 @@ QUERIES: Final[Mapping[str, tuple[Query, set[str]]]] = {
         {PRIMARY, BY_DAY, POINTERS, *RUNS, *ATTEMPTS, "demotions_pkey"},
     ),
     "publication statuses of a day": (
-        lambda ledger: ledger.publications.of_query(
-            source=SOURCE, query_name=MIDDLE.query_name, since=DAY, until=DAY
+        lambda ledger: ledger.publications.in_window(
+            DayWindow(source=SOURCE, query_name=MIDDLE.query_name, since=DAY, until=DAY)
         ),
         {BY_DAY, POINTERS, *RUNS, *ATTEMPTS, "demotions_pkey"},
     ),
     "visible runs of a day": (
         lambda ledger: ledger.publications.visible_runs(
-            source=SOURCE, query_name=MIDDLE.query_name, since=DAY, until=DAY
+            DayWindow(source=SOURCE, query_name=MIDDLE.query_name, since=DAY, until=DAY)
         ),
         {"demotions_pkey", BY_DAY, POINTERS, *RUNS, *ATTEMPTS},
     ),
@@ -145,7 +142,7 @@ QUERIES: Final[Mapping[str, tuple[Query, set[str]]]] = {
     "failures": (lambda ledger: ledger.retry_queue.find_failures(KEYS), {*ATTEMPTS, "failed_fetches_pkey"}),
     "lease holders": (lambda ledger: ledger.leases.holders(KEYS), {"claims_pkey", "leases_pkey"}),
     "days that need an operator": (
-        lambda ledger: list(read_day_facts(ledger.engine, WINDOW, NEEDS_OPERATOR)),
+        lambda ledger: list(ledger.days.facts(WINDOW, NEEDS_OPERATOR)),
         {
             *(NOT_READY, "attempts_rejected", "demotions_pkey", PRIMARY, BY_DAY, POINTERS, *RUNS, *ATTEMPTS),
             *("control_action_partitions_by_key", "control_action_partitions_pkey"),
@@ -153,7 +150,7 @@ QUERIES: Final[Mapping[str, tuple[Query, set[str]]]] = {
         },
     ),
     "absent days": (
-        lambda ledger: list(find_absent_days(ledger.engine, WINDOW, {MIDDLE.customer_id: DAY})),
+        lambda ledger: list(ledger.days.absent(WINDOW, {MIDDLE.customer_id: DAY})),
         {BY_DAY, PRIMARY},
     ),
     "runs": (lambda ledger: ledger.runs.registered(MIDDLE), RUNS),

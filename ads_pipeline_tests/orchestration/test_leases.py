@@ -23,6 +23,7 @@ from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.control.tables import leases
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.row_mapping import database_clock
+from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.orchestration.partitions import define_partitions
 from ads_pipeline.orchestration.run_completion import LEASE_EXPIRED, build_event_origin
 from ads_pipeline.orchestration.run_requests import RequestedPartitions, build_run_requests
@@ -113,7 +114,7 @@ def test_reconciliation_skips_partitions_held_by_a_run(location: Location, other
     other.claim([key(2)])
     with open_resources(location, build_event_origin(create_run(location, key(1)))) as resources:
         result = resources.reconciliation(location.deployment.spark).repair(
-            source=resources.source_name, query_name=QUERY
+            DayWindow(source=resources.source_name, query_name=QUERY)
         )
         assert [repair.key for repair in result.repairs] == [key(1)]
         holders = resources.ledger.leases.holders([key(1), key(2)])

@@ -16,8 +16,7 @@ from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.readability import DayCondition
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.state.day_facts import read_first_days
-from ads_pipeline.ledger.state.day_windows import DayWindow
+from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.pipeline import gaps
 from ads_pipeline.pipeline.judging import JudgingResult
 from ads_pipeline.pipeline.loading import LoadResult
@@ -87,7 +86,7 @@ class LocalDeployment:
         return Reconciliation(publications=self.ledger.publications, warehouse=self.warehouse, pipeline=self.pipeline)
 
     def differences(self) -> list[Repair]:
-        return self.reconciliation.plan(source=SOURCE, query_name=QUERY)
+        return self.reconciliation.plan(DayWindow(source=SOURCE, query_name=QUERY))
 
 
 @contextmanager
@@ -106,7 +105,7 @@ def find_gaps(
 ) -> dict[PartitionKey, DayCondition]:
     """The days that readers do not see, long after they were due."""
     window = DayWindow(source=SOURCE, query_name=query_name, since=since, until=until, customers=customers)
-    first_days = read_first_days(deployment.ledger.engine, SOURCE, customers)
+    first_days = deployment.ledger.days.first_days(SOURCE, customers)
     now = datetime.combine(until, time.min, UTC) + timedelta(days=30)
     found = gaps.find_gaps(deployment.ledger, window, first_days=first_days, due_after=timedelta(hours=12), now=now)
     return dict(found.days)

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from ads_pipeline.contracts.registry import SHIPPED
 from ads_pipeline.domain.partition import Run
 from ads_pipeline.domain.transitions import Status
+from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline_tests.ledger.builders import load_records
 from ads_pipeline_tests.pipeline.builders import (
     LocalDeployment,
@@ -156,7 +157,7 @@ def test_one_reconciliation_repairs_a_crash_at_any_step(
     with pytest.raises(SimulatedCrash):
         run_work(deployment, crash_point)
     assert_only_readable_rows(deployment)
-    deployment.reconciliation.repair(source="google_ads", query_name="campaign_daily")
+    deployment.reconciliation.repair(DayWindow(source="google_ads", query_name="campaign_daily"))
     assert deployment.differences() == [], crash_point.last
     assert_only_readable_rows(deployment)
     run_work(deployment, CrashPoint(at=-1))

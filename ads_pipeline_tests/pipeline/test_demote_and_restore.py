@@ -8,7 +8,7 @@ import pytest
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.domain.transitions import Action, Effect, Status
-from ads_pipeline.ledger.values import ActionRequest
+from ads_pipeline.ledger.values import ActionRequest, DayWindow
 from ads_pipeline.pipeline.action_preview import Preview
 from ads_pipeline.pipeline.demote_and_restore import SUPERSEDED, demote, restore
 from ads_pipeline.pipeline.loading import Loader
@@ -80,7 +80,7 @@ def test_reconcile_finishes_an_interrupted_demotion(
     assert visible_runs(deployment) == {}
     assert [logged.action for logged in deployment.ledger.audit.of_partition(bad.key)] == ["demote"]
     assert deployment.ledger.states.get(bad.key).status is Status.SUCCESS
-    deployment.reconciliation.repair(source=key().source, query_name=key().query_name)
+    deployment.reconciliation.repair(DayWindow(source=key().source, query_name=key().query_name))
     assert deployment.ledger.states.get(bad.key).status is Status.FAILED
     assert read_with_duckdb(deployment.home / "warehouse") == {}
     assert deployment.differences() == []

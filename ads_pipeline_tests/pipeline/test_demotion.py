@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ads_pipeline.domain.transitions import Action, Effect, Status, Verdict
-from ads_pipeline.ledger.values import VerdictResult
+from ads_pipeline.ledger.values import DayWindow, VerdictResult
 from ads_pipeline_tests.ledger.builders import action_request, rejection
 from ads_pipeline_tests.pipeline.builders import (
     QUERY,
@@ -103,7 +103,7 @@ def test_interrupted_rejection_of_a_predecessor_is_finished(deployment: LocalDep
     deployment.pipeline.validation.judge([seal_run(deployment, key(), "r2")])
     deployment.ledger.verdicts.begin_demotions([rejection(first, validation_id="again")])
     assert visible_runs(deployment) == {}
-    repairs = deployment.reconciliation.repair(source=SOURCE, query_name=QUERY).repairs
+    repairs = deployment.reconciliation.repair(DayWindow(source=SOURCE, query_name=QUERY)).repairs
     assert [repair.kind.name for repair in repairs] == ["DEMOTE", "REMOVE", "LOAD"]
     assert visible_runs(deployment) == {key(): "r2"}
     assert [attempt.effect for attempt in deployment.ledger.runs.attempts(key())][-1] is Effect.SET_ASIDE

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from ads_pipeline.contracts.registry import SHIPPED
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Action, Status
+from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline_tests.example_counts import examples
 from ads_pipeline_tests.ledger.builders import action_request
 from ads_pipeline_tests.pipeline.builders import (
@@ -54,7 +55,7 @@ class PipelineOperations(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         try:
-            self.deployment.reconciliation.repair(source="google_ads", query_name="campaign_daily")
+            self.deployment.reconciliation.repair(DayWindow(source="google_ads", query_name="campaign_daily"))
             assert self.deployment.differences() == []
             self.only_readable_rows_are_visible()
             states = self.deployment.ledger.states.get_many(map(key, range(1, 4))).values()
@@ -104,7 +105,7 @@ class PipelineOperations(RuleBasedStateMachine):
 
     @rule()
     def reconcile(self) -> None:
-        self.deployment.reconciliation.repair(source="google_ads", query_name="campaign_daily")
+        self.deployment.reconciliation.repair(DayWindow(source="google_ads", query_name="campaign_daily"))
 
     @rule()
     def optimize(self) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Action, Status, Verdict
-from ads_pipeline.ledger.values import ExpectedContent
+from ads_pipeline.ledger.values import DayWindow, ExpectedContent
 from ads_pipeline.pipeline.reconciliation import Repair, RepairKind, find_differences, plan_repairs
 from ads_pipeline.warehouse.values import HeldPartition
 from ads_pipeline_tests.ledger.builders import action_request, record_verdict, rejection
@@ -29,7 +29,7 @@ RUN_IDS = ("r1", "r2", "r3")
 
 
 def reconcile(deployment: LocalDeployment) -> list[str]:
-    repairs = deployment.reconciliation.repair(source=SOURCE, query_name=QUERY).repairs
+    repairs = deployment.reconciliation.repair(DayWindow(source=SOURCE, query_name=QUERY)).repairs
     return [f"{repair.kind.name} {repair.key.customer_id}" for repair in repairs]
 
 
@@ -209,7 +209,7 @@ def test_unrepairable_difference_is_reported_every_time(deployment: LocalDeploym
     lost, valid = seal_run(deployment, key(1)), seal_run(deployment, key(2))
     deployment.pipeline.validation.judge([lost, valid])
     shutil.rmtree(deployment.home / "raw" / lost.path)
-    result = deployment.reconciliation.repair(source=SOURCE, query_name=QUERY)
+    result = deployment.reconciliation.repair(DayWindow(source=SOURCE, query_name=QUERY))
     assert set(result.loading.unreadable) == {lost}
     assert visible_runs(deployment) == {valid.key: "r1"}
     assert [str(repair) for repair in deployment.differences()] == [
@@ -222,6 +222,6 @@ def test_only_days_in_the_window_are_repaired(deployment: LocalDeployment) -> No
     runs = [seal_run(deployment, key(1, day)) for day in (1, 2, 3)]
     deployment.pipeline.validation.judge(runs)
     day = runs[1].key.logical_date
-    deployment.reconciliation.repair(source=SOURCE, query_name=QUERY, since=day, until=day)
+    deployment.reconciliation.repair(DayWindow(source=SOURCE, query_name=QUERY, since=day, until=day))
     assert visible_runs(deployment) == {runs[1].key: "r1"}
     assert [repair.key for repair in deployment.differences()] == [runs[0].key, runs[2].key]

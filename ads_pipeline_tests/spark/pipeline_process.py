@@ -17,6 +17,7 @@ from pyspark.sql.connect.client.retries import DefaultPolicy
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Outcome
 from ads_pipeline.errors import AdsPipelineError
+from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.validator.judging import judge_runs
 from ads_pipeline_tests.builders import write_sealed_run
 from ads_pipeline_tests.pipeline.builders import (
@@ -46,7 +47,7 @@ def run_pipeline(spark: SparkSession, home: Path) -> Any:
         corrupt_payload(deployment, valid[0])
         deployment.pipeline.validation.judge(valid[:1], validation_id="again")
         deployment.pipeline.validation.judge([seal_run(deployment, key(4, day=2))])
-        deployment.reconciliation.repair(source="google_ads", query_name="campaign_daily")
+        deployment.reconciliation.repair(DayWindow(source="google_ads", query_name="campaign_daily"))
         deployment.warehouse.optimize(spark, source="google_ads", query_name="campaign_daily")
         return {
             "judged": [asdict(judgement) for judgement in judged.judgements],

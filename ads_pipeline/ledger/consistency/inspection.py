@@ -17,11 +17,47 @@ from ads_pipeline.ledger import database
 from ads_pipeline.ledger.consistency.replay import read_histories, replay
 from ads_pipeline.ledger.control.tables import leases
 from ads_pipeline.ledger.reader import LedgerReader
-from ads_pipeline.ledger.row_mapping import database_clock, decode_registered_run, decode_run, key_of_table
-from ads_pipeline.ledger.state import visibility_queries
+from ads_pipeline.ledger.row_mapping import (
+    database_clock,
+    decode_registered_run,
+    decode_run,
+    encode_run,
+    key_of_table,
+)
+from ads_pipeline.ledger.state.visibility import is_current, last_outcome
+from ads_pipeline.ledger.statements import RUN_COLUMNS, Statement, query
 from ads_pipeline.ledger.tables import demotions, run_head, run_snapshots, runs
 
 ROWS_PER_FETCH: Final = 5_000
+_RUN: Final = f"SELECT runs.*, {last_outcome('runs')} AS outcome, {is_current('runs')} AS is_current"
+_WITH_STATES: Final = "LEFT JOIN partition_state ON ({partition_state.key}) = ({runs.key})"
+# Every registered run of a source, in the order of the paths below raw.
+_RUNS: Final = query(
+    f"{_RUN} FROM runs {_WITH_STATES} WHERE runs.source = :source ORDER BY {{runs.key}}, runs.run_id"
+)
+_RUN_BY_NAME: Final = Statement(
+    "inspect_run", RUN_COLUMNS, f"{_RUN} FROM {{given}} JOIN runs USING ({{key}}, run_id) {_WITH_STATES}"
+)
+# The published pointers that contradict the ledger: one names a run that is not the current run of a success, or
+# `differs` from the run's registration.
+_MISPLACED_POINTERS: Final = query(
+    f"""
+    SELECT * FROM (
+        SELECT
+            {{warehouse_pointer.key}}, warehouse_pointer.run_id, status, current_run_id,
+            {last_outcome("warehouse_pointer")} AS outcome, {is_current("warehouse_pointer")} AS is_current,
+            COALESCE(
+                warehouse_pointer.schema_version <> runs.schema_version
+                OR warehouse_pointer.record_count <> runs.record_count, TRUE
+            ) AS differs
+        FROM warehouse_pointer
+        JOIN partition_state ON ({{partition_state.key}}) = ({{warehouse_pointer.key}})
+        JOIN runs ON ({{runs.key}}, runs.run_id) = ({{warehouse_pointer.key}}, warehouse_pointer.run_id)
+        WHERE availability = 'published'
+    ) AS published
+    WHERE differs OR NOT is_current ORDER BY {{key}}
+    """
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,16 +116,13 @@ class LedgerInspection(LedgerReader):
 
     def list_runs(self, source: str) -> Iterator[InspectedRun]:
         """Every registered run of a source, in the order of the paths below raw."""
-        statement = visibility_queries.runs_with_last_outcome(source=source)
         with database.open_snapshot(self.engine) as connection:
-            for row in connection.execute(statement, execution_options={"yield_per": ROWS_PER_FETCH}):
+            for row in connection.execute(_RUNS, {"source": source}, execution_options={"yield_per": ROWS_PER_FETCH}):
                 yield _inspected_run(row)
 
     def inspect_run(self, run: Run) -> InspectedRun | None:
         """One run, read now. None when it is not registered."""
-        statement = visibility_queries.runs_with_last_outcome(source=run.key.source)
-        same_key = [runs.c[name] == getattr(run.key, name) for name in ("customer_id", "query_name", "logical_date")]
-        rows = database.fetch(self.engine, statement.where(*same_key, runs.c.run_id == run.run_id))
+        rows = _RUN_BY_NAME.fetch(self.engine, [encode_run(run)])
         return _inspected_run(rows[0]) if rows else None
 
     def find_misplaced_pointers(self) -> list[MisplacedPointer]:
@@ -100,9 +133,9 @@ class LedgerInspection(LedgerReader):
                 status=Status(row.status),
                 current_run_id=row.current_run_id,
                 outcome=row.outcome and Outcome(row.outcome),
-                differs_from_registration=bool(row.differs),
+                differs_from_registration=row.differs,
             )
-            for row in database.fetch(self.engine, visibility_queries.mismatched_pointers())
+            for row in database.fetch(self.engine, _MISPLACED_POINTERS)
         ]
 
     def list_unfinished_demotions(self) -> list[tuple[Run, datetime]]:
@@ -133,7 +166,7 @@ def _inspected_run(row: sa.Row[Any]) -> InspectedRun:
     return InspectedRun(
         registered=decode_registered_run(row),
         outcome=row.outcome and Outcome(row.outcome),
-        is_current=bool(row.is_current),
+        is_current=row.is_current,
     )
 
 

@@ -1,19 +1,20 @@
 """Reads run events, run heads and snapshots. `event_log` appends events."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 import sqlalchemy as sa
 
-from ads_pipeline.domain.run_events import CONTRACT_VERSION, LoggedEvent
+from ads_pipeline.domain.partition import PartitionKey, parse_key
+from ads_pipeline.domain.run_events import CONTRACT_VERSION, LEDGER_TYPES, LoggedEvent
 from ads_pipeline.domain.run_snapshots import DEFAULT_PAGE_SIZE, RunSnapshot, StepStatus, fold_events
 from ads_pipeline.errors import EventsNotFound
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.events.event_rows import decode_event, decode_snapshot
 from ads_pipeline.ledger.row_mapping import database_clock
-from ads_pipeline.ledger.tables import run_events, run_head, run_snapshots, run_steps
+from ads_pipeline.ledger.tables import Instant, run_events, run_head, run_snapshots, run_steps
 
 LARGEST_PAGE: Final = 10_000
 _EVENTS_PER_PAGE: Final = 5_000
@@ -159,6 +160,21 @@ class EventReader:
         lagging = run_head.c.last_seq > run_head.c.projected_seq
         statement = sa.select(run_head.c.run_id).where(lagging, run_head.c.run_id > after)
         return [row.run_id for row in self._execute(statement.order_by(run_head.c.run_id).limit(limit))]
+
+    def list_changed_runs(self, since: datetime) -> list[str]:
+        """Return the ids of the runs with an event at or after `since`, sorted."""
+        statement = sa.select(run_head.c.run_id).where(run_head.c.last_at >= sa.literal(since, Instant()))
+        return [row.run_id for row in self._execute(statement.order_by(run_head.c.run_id))]
+
+    def list_changed_partitions(self, run_ids: Collection[str], since: datetime) -> list[PartitionKey]:
+        """Return the partitions that these runs changed at or after `since`, by the ledger's own events, sorted."""
+        changes = (
+            run_events.c.run_id.in_(run_ids),
+            run_events.c.persisted_at >= sa.literal(since, Instant()),
+            run_events.c.event_type.in_(sorted(LEDGER_TYPES)),
+        )
+        rows = self._execute(sa.select(run_events.c.step_id).where(*changes).distinct()) if run_ids else ()
+        return sorted(parse_key(row.step_id) for row in rows)
 
     def list_retirable_runs(self, moment: datetime) -> list[RunHead]:
         """Return the runs that ended before `moment`, are folded to the end and still have events, by id."""

@@ -12,6 +12,7 @@ from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.ledger.row_mapping import decode_key, decode_run, encode_key, encode_pointer, encode_run
 from ads_pipeline.ledger.state.publications import READ_POINTERS
 from ads_pipeline.ledger.state.verdicts import READ_OPEN_DEMOTIONS
+from ads_pipeline.ledger.state.visibility import IS_PUBLISHABLE
 from ads_pipeline.ledger.statements import RUN_COLUMNS, Statement, insert, upsert
 from ads_pipeline.ledger.status.partition_status import AttemptResult
 from ads_pipeline.ledger.tables import instant_text, load_records, warehouse_pointer
@@ -26,11 +27,9 @@ _LOAD_EVENT_FIELDS = ("run_id", "schema_version", "record_count", "table_version
 _PUBLISHABLE_RUNS: Final = Statement(
     "publishable_runs",
     RUN_COLUMNS,
-    """
-    SELECT {given.key}, given.run_id FROM {given} JOIN partition_state USING ({key})
-    WHERE status = 'success' AND current_run_id = given.run_id
-        AND NOT EXISTS (
-            SELECT 1 FROM demotions WHERE ({demotions.key}, demotions.run_id) = ({given.key}, given.run_id))
+    f"""
+    SELECT {{given.key}}, given.run_id FROM {{given}} JOIN partition_state USING ({{key}})
+    WHERE current_run_id = given.run_id AND {IS_PUBLISHABLE}
     """,
 )
 _UPSERT_POINTERS: Final = upsert(warehouse_pointer)

@@ -1,7 +1,6 @@
 """Reads what readers may see: warehouse pointers, publication statuses, and demotions that are not finished."""
 
-from collections.abc import Iterable, Sequence
-from datetime import date
+from collections.abc import Iterable
 from typing import Final
 
 import sqlalchemy as sa
@@ -19,81 +18,113 @@ from ads_pipeline.ledger.row_mapping import (
     key_literals,
     key_of_table,
     pick_fields,
+    same_key,
 )
-from ads_pipeline.ledger.state import listing_queries, visibility_queries
-from ads_pipeline.ledger.statements import KEY_COLUMNS, RUN_COLUMNS, Statement, query, select_given
-from ads_pipeline.ledger.tables import Day, demotions, load_records, warehouse_pointer
+from ads_pipeline.ledger.state.states import conditions
+from ads_pipeline.ledger.state.visibility import (
+    DEMOTION_PENDING,
+    HAS_UNJUDGED_RUN,
+    IS_PUBLISHABLE,
+    POINTS_AT_CURRENT,
+    is_accepted,
+    is_current,
+)
+from ads_pipeline.ledger.statements import (
+    KEY_COLUMNS,
+    RUN_COLUMNS,
+    Statement,
+    expression,
+    query_days,
+    select_given,
+)
+from ads_pipeline.ledger.tables import load_records, partition_state, warehouse_pointer
 from ads_pipeline.ledger.values import (
+    DayWindow,
     ExpectedContent,
     LoadRecord,
     Pointer,
     PublicationStatus,
+    Restatement,
     StateFilter,
     VisibleRun,
     VisibleRuns,
 )
 
 # The state and the pointer of each recorded partition.
-_STATUS: Final = """
+_STATUS: Final = f"""
     SELECT
-        {partition_state.key}, status, current_run_id, partition_state.schema_version, partition_state.record_count,
+        {{partition_state.key}}, status, current_run_id, partition_state.schema_version, partition_state.record_count,
         updated_at, error_message, attempt_count,
-        pointer.run_id AS pointer_run_id, pointer.schema_version AS pointer_schema_version,
-        pointer.record_count AS pointer_record_count, pointer.table_version AS pointer_table_version,
-        pointer.availability AS pointer_availability, pointer.changed_at AS pointer_changed_at,
-        EXISTS (
-            SELECT 1 FROM demotions
-            WHERE ({demotions.key}, demotions.run_id) = ({partition_state.key}, current_run_id)
-        ) AS demotion_pending,
-        status = 'success' AND NOT EXISTS (
-            SELECT 1 FROM demotions
-            WHERE ({demotions.key}, demotions.run_id) = ({partition_state.key}, current_run_id)
-        ) AS is_publishable,
-        COALESCE(
-            pointer.availability = 'published' AND pointer.run_id = current_run_id
-            AND pointer.schema_version = partition_state.schema_version
-            AND pointer.record_count = partition_state.record_count, FALSE
-        ) AS points_at_current,
-        status <> 'success' AND EXISTS (
-            SELECT 1 FROM runs WHERE ({runs.key}) = ({partition_state.key}) AND NOT EXISTS (
-                SELECT 1 FROM attempts WHERE ({attempts.key}, attempts.run_id) = ({runs.key}, runs.run_id))
-        ) AS has_unjudged_run
+        warehouse_pointer.run_id AS pointer_run_id, warehouse_pointer.schema_version AS pointer_schema_version,
+        warehouse_pointer.record_count AS pointer_record_count, table_version AS pointer_table_version,
+        availability AS pointer_availability, changed_at AS pointer_changed_at,
+        {DEMOTION_PENDING} AS demotion_pending, {IS_PUBLISHABLE} AS is_publishable,
+        {POINTS_AT_CURRENT} AS points_at_current, {HAS_UNJUDGED_RUN} AS has_unjudged_run
     """
+_WITH_POINTERS: Final = "LEFT JOIN warehouse_pointer ON ({warehouse_pointer.key}) = ({partition_state.key})"
+_IN_WINDOW: Final = """
+    partition_state.source = :source AND partition_state.query_name = :query_name
+    AND partition_state.logical_date BETWEEN :since AND :until"""
 _STATUSES_BY_KEY: Final = Statement(
     "publication_statuses",
     KEY_COLUMNS,
-    f"""
-    {_STATUS} FROM {{given}}
-    JOIN partition_state USING ({{key}})
-    LEFT JOIN warehouse_pointer AS pointer ON ({{pointer.key}}) = ({{partition_state.key}})
-    """,
+    f"{_STATUS} FROM {{given}} JOIN partition_state USING ({{key}}) {_WITH_POINTERS}",
 )
-_STATUSES_OF_QUERY: Final = query(
-    f"""
-    {_STATUS} FROM partition_state
-    LEFT JOIN warehouse_pointer AS pointer ON ({{pointer.key}}) = ({{partition_state.key}})
-    WHERE partition_state.source = :source AND partition_state.query_name = :query_name
-        AND partition_state.logical_date BETWEEN :since AND :until
-    ORDER BY partition_state.logical_date, partition_state.customer_id
-    """,
-    since=Day(),
-    until=Day(),
-)
+_STATUSES_OF_QUERY: Final = f"""
+    {_STATUS} FROM partition_state {_WITH_POINTERS}
+    WHERE {_IN_WINDOW} ORDER BY partition_state.logical_date, partition_state.customer_id
+    """
+# A partition whose pointer names the current run has only that run. Otherwise a load is in progress, and the table
+# may hold any accepted run of the partition, depending on its version.
+_VISIBLE_RUNS: Final = f"""
+    SELECT
+        partition_state.customer_id, partition_state.logical_date, runs.run_id, {is_current("runs")} AS is_current,
+        table_version
+    FROM partition_state
+    JOIN warehouse_pointer ON ({{warehouse_pointer.key}}) = ({{partition_state.key}})
+    JOIN runs ON ({{runs.key}}) = ({{partition_state.key}})
+    WHERE {_IN_WINDOW} AND status = 'success' AND availability = 'published'
+        AND (runs.run_id = current_run_id
+            OR warehouse_pointer.run_id <> current_run_id AND {is_accepted("runs")})
+    ORDER BY partition_state.logical_date, partition_state.customer_id, runs.run_id
+    """
+# In the order of ExpectedContent, and with few columns, because there may be millions of rows.
+_EXPECTED_CONTENTS: Final = f"""
+    SELECT
+        partition_state.customer_id, partition_state.logical_date, current_run_id, partition_state.schema_version,
+        partition_state.record_count, status, {IS_PUBLISHABLE} AS is_publishable,
+        {POINTS_AT_CURRENT} AS points_at_current
+    FROM partition_state {_WITH_POINTERS} WHERE {_IN_WINDOW}
+    """
+# Readers see the run of a load record now, because the published pointer of a success names it.
+_IS_SHOWN: Final = """COALESCE(
+    status = 'success' AND availability = 'published' AND warehouse_pointer.run_id = load_records.run_id, FALSE)"""
+# The loads of each day after its first one, with the number of rows before and after.
+_RESTATEMENTS: Final = """
+    SELECT customer_id, logical_date, loaded_at, rows_before, rows_after
+    FROM (
+        SELECT customer_id, logical_date, loaded_at, record_count AS rows_after,
+            LAG(record_count) OVER (PARTITION BY customer_id, logical_date ORDER BY loaded_at, run_id) AS rows_before
+        FROM load_records
+        WHERE source = :source AND query_name = :query_name AND logical_date BETWEEN :since AND :until
+            AND {customers}
+    ) AS loads
+    WHERE rows_before IS NOT NULL
+    ORDER BY customer_id, loaded_at
+    """
+_OPEN_DEMOTIONS: Final = """
+    SELECT * FROM demotions
+    WHERE source = :source AND query_name = :query_name AND logical_date BETWEEN :since AND :until
+    ORDER BY started_at, {key}, run_id
+    """
 READ_POINTERS: Final = select_given(warehouse_pointer)
-# The given runs whose rows readers may see: their partition is a success, their last verdict accepted them, and no
-# demotion is open, neither of the given run nor of the current one.
+# The given runs whose rows readers may see.
 READABLE_RUNS: Final = Statement(
     "readable_runs",
     RUN_COLUMNS,
-    """
-    SELECT {given.key}, given.run_id FROM {given} JOIN partition_state USING ({key})
-    WHERE status = 'success'
-        AND NOT EXISTS (
-            SELECT 1 FROM demotions
-            WHERE ({demotions.key}) = ({given.key}) AND demotions.run_id IN (current_run_id, given.run_id))
-        AND 'accepted' = (
-            SELECT outcome FROM attempts WHERE ({attempts.key}, attempts.run_id) = ({given.key}, given.run_id)
-            ORDER BY attempt_no DESC LIMIT 1)
+    f"""
+    SELECT {{given.key}}, given.run_id FROM {{given}} JOIN partition_state USING ({{key}})
+    WHERE {IS_PUBLISHABLE} AND {is_accepted("given")}
     """,
 )
 
@@ -112,13 +143,9 @@ class Publications:
         """Return the status of each of these partitions that is recorded, in no order."""
         return list(map(decode_publication_status, _STATUSES_BY_KEY.fetch(self._engine, map(encode_key, keys))))
 
-    def of_query(
-        self, *, source: str, query_name: str, since: date | None = None, until: date | None = None
-    ) -> list[PublicationStatus]:
-        """Return the status of each recorded partition of a query, by day and customer."""
-        window = {"since": since or date.min, "until": until or date.max}
-        parameters = {"source": source, "query_name": query_name} | window
-        rows = database.transact(self._engine, lambda c: c.execute(_STATUSES_OF_QUERY, parameters).all())
+    def in_window(self, window: DayWindow) -> list[PublicationStatus]:
+        """Return the status of each recorded partition of a query's days, by day and customer."""
+        rows = database.fetch(self._engine, query_days(_STATUSES_OF_QUERY, window))
         return list(map(decode_publication_status, rows))
 
     def pointers(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, Pointer]:
@@ -133,7 +160,12 @@ class Publications:
     ) -> list[LoadRecord]:
         """Return one page of the load records of all matching partitions, by key and run id, starting after a run."""
         position = *key_of_table(load_records), load_records.c.run_id
-        statement = visibility_queries.load_records_with_flag().where(*listing_queries.conditions(state_filter))
+        statement = (
+            sa.select(load_records, expression(_IS_SHOWN, sa.Boolean()).label("is_shown"))
+            .join_from(load_records, partition_state, same_key(load_records, partition_state))
+            .outerjoin(warehouse_pointer, same_key(load_records, warehouse_pointer))
+            .where(*conditions(state_filter))
+        )
         if after is not None:
             start = *key_literals(after.key), sa.literal(after.run_id)
             statement = statement.where(sa.tuple_(*position) > sa.tuple_(*start))
@@ -144,31 +176,25 @@ class Publications:
         """Return the candidates whose rows readers may see, provided that the warehouse holds them."""
         return set(map(decode_run, READABLE_RUNS.fetch(self._engine, map(encode_run, candidates))))
 
-    def visible_runs(
-        self, *, source: str, query_name: str, since: date | None = None, until: date | None = None
-    ) -> VisibleRuns:
-        """Return all runs of a query that readers may see, by day and customer."""
-        statement = visibility_queries.visible_runs(source=source, query_name=query_name, since=since, until=until)
-        rows = database.fetch(self._engine, statement)
+    def visible_runs(self, window: DayWindow) -> VisibleRuns:
+        """Return all runs of a query's days that readers may see, by day and customer."""
+        rows = database.fetch(self._engine, query_days(_VISIBLE_RUNS, window))
         return VisibleRuns(
             runs=tuple(VisibleRun(row.customer_id, row.logical_date, row.run_id, row.is_current) for row in rows),
             table_version=max((row.table_version for row in rows), default=-1),
         )
 
-    def expected_contents(
-        self, *, source: str, query_name: str, since: date | None = None, until: date | None = None
-    ) -> list[ExpectedContent]:
-        """Return what the table should hold of each recorded partition of a query, in no order."""
-        statement = visibility_queries.expected_contents(
-            source=source, query_name=query_name, since=since, until=until
-        )
+    def expected_contents(self, window: DayWindow) -> list[ExpectedContent]:
+        """Return what the table should hold of each recorded partition of a query's days, in no order."""
+        statement = query_days(_EXPECTED_CONTENTS, window)
         return database.transact(self._engine, lambda c: [ExpectedContent._make(row) for row in c.execute(statement)])
 
-    def open_demotions(self, *, source: str, query_name: str) -> list[Verdict]:
+    def restatements(self, window: DayWindow) -> list[Restatement]:
+        """Return each replacement of a loaded run by another, by customer and time."""
+        statement = query_days(_RESTATEMENTS, window)
+        return database.transact(self._engine, lambda c: [Restatement._make(row) for row in c.execute(statement)])
+
+    def open_demotions(self, window: DayWindow) -> list[Verdict]:
         """Return the verdicts of a query's open demotions, which are not recorded yet, oldest first."""
-        of_query = demotions.c.source == source, demotions.c.query_name == query_name
-        order = demotions.c.started_at, *key_of_table(demotions), demotions.c.run_id
-        rows: Sequence[sa.Row[tuple[object, ...]]] = database.fetch(
-            self._engine, sa.select(demotions).where(*of_query).order_by(*order)
-        )
+        rows = database.fetch(self._engine, query_days(_OPEN_DEMOTIONS, window))
         return [decode_verdict(row, Outcome.REJECTED) for row in rows]

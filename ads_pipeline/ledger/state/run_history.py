@@ -21,39 +21,33 @@ from ads_pipeline.ledger.row_mapping import (
     key_of_table,
     same_key,
 )
-from ads_pipeline.ledger.state import listing_queries, visibility_queries
-from ads_pipeline.ledger.statements import KEY_COLUMNS, RUN_COLUMNS, Statement
-from ads_pipeline.ledger.tables import attempts, partition_state, runs
+from ads_pipeline.ledger.state.states import conditions
+from ads_pipeline.ledger.state.visibility import is_current, is_judged, last_outcome
+from ads_pipeline.ledger.statements import KEY_COLUMNS, RUN_COLUMNS, Statement, expression, query
+from ads_pipeline.ledger.tables import Day, attempts, partition_state, runs
 from ads_pipeline.ledger.values import Attempt, StateFilter
 
+_JUDGED_FLAG: Final = f"SELECT {{runs.key}}, run_id, {is_judged('runs')} AS is_judged"
 # The registered runs of the given partitions, oldest first in each, and whether each has a verdict.
 JUDGED_FLAGS: Final = Statement(
     "judged_flags",
     KEY_COLUMNS,
-    """
-    SELECT {runs.key}, run_id, EXISTS (
-        SELECT 1 FROM attempts WHERE ({attempts.key}, attempts.run_id) = ({runs.key}, runs.run_id)
-    ) AS is_judged
-    FROM {given} JOIN runs USING ({key})
-    ORDER BY {runs.key}, ordinal
-    """,
+    f"{_JUDGED_FLAG} FROM {{given}} JOIN runs USING ({{key}}) ORDER BY {{runs.key}}, ordinal",
+)
+_JUDGED_FLAGS_BETWEEN: Final = query(
+    f"{_JUDGED_FLAG} FROM runs WHERE source = :source AND logical_date BETWEEN :since AND :until",
+    since=Day(),
+    until=Day(),
 )
 # The newest registered run of each given partition, with its last outcome.
 _NEWEST_RUNS: Final = Statement(
     "newest_runs",
     KEY_COLUMNS,
-    """
-    SELECT runs.*, (
-        SELECT outcome FROM attempts
-        WHERE ({attempts.key}, attempts.run_id) = ({runs.key}, runs.run_id)
-        ORDER BY attempt_no DESC LIMIT 1
-    ) AS outcome
-    FROM {given} JOIN runs USING ({key})
-    WHERE ordinal = (SELECT max(ordinal) FROM runs AS others WHERE ({others.key}) = ({runs.key}))
+    f"""
+    SELECT runs.*, {last_outcome("runs")} AS outcome FROM {{given}} JOIN runs USING ({{key}})
+    WHERE ordinal = (SELECT max(ordinal) FROM runs AS others WHERE ({{others.key}}) = ({{runs.key}}))
     """,
 )
-
-
 # The given runs, each with the digest of the payload that its last verdict is about.
 _JUDGED_DIGESTS: Final = Statement(
     "judged_digests",
@@ -100,12 +94,13 @@ class RunHistory:
     def judged_by_run(self, keys: Iterable[PartitionKey]) -> dict[Run, bool]:
         """Return the registered runs of these partitions, oldest first in each, and whether each has a verdict."""
         rows = JUDGED_FLAGS.fetch(self._engine, map(encode_key, dict.fromkeys(keys)))
-        return {decode_run(row): bool(row.is_judged) for row in rows}
+        return {decode_run(row): row.is_judged for row in rows}
 
     def judged_by_run_between(self, *, source: str, since: date, until: date) -> dict[Run, bool]:
         """Return the registered runs of a source in a window of days, and whether each has a verdict."""
-        statement = visibility_queries.runs_with_judged_flag_between(source=source, since=since, until=until)
-        return {decode_run(row): bool(row.is_judged) for row in database.fetch(self._engine, statement)}
+        window = {"source": source, "since": since, "until": until}
+        rows = database.fetch(self._engine, _JUDGED_FLAGS_BETWEEN.bindparams(**window))
+        return {decode_run(row): row.is_judged for row in rows}
 
     def unjudged(self, keys: Iterable[PartitionKey]) -> list[Run]:
         """Return the registered runs of these partitions that have no verdict, oldest first in each."""
@@ -113,9 +108,14 @@ class RunHistory:
 
     def last_verdicts(self, state_filter: StateFilter) -> dict[Run, tuple[Outcome | None, bool]]:
         """Return the last outcome of each registered run, and whether the run is the current run of a success."""
-        statement = visibility_queries.last_verdicts().where(*listing_queries.conditions(state_filter))
+        outcome, current = expression(last_outcome("runs")), expression(is_current("runs"), sa.Boolean())
+        statement = (
+            sa.select(*key_of_table(runs), runs.c.run_id, outcome.label("outcome"), current.label("is_current"))
+            .join_from(runs, partition_state, same_key(runs, partition_state))
+            .where(*conditions(state_filter))
+        )
         rows = database.fetch(self._engine, statement)
-        return {decode_run(row): (row.outcome and Outcome(row.outcome), bool(row.is_current)) for row in rows}
+        return {decode_run(row): (row.outcome and Outcome(row.outcome), row.is_current) for row in rows}
 
     def attempts(self, key: PartitionKey) -> list[Attempt]:
         """Return all verdicts on a partition, in the order in which they were recorded."""
@@ -131,7 +131,7 @@ class RunHistory:
         if after is not None:
             key, number = after
             statement = statement.where(sa.tuple_(*position) > sa.tuple_(*key_literals(key), sa.literal(number)))
-        statement = statement.where(*listing_queries.conditions(state_filter)).order_by(*position).limit(limit)
+        statement = statement.where(*conditions(state_filter)).order_by(*position).limit(limit)
         return list(map(_decode_attempt, database.fetch(self._engine, statement)))
 
 

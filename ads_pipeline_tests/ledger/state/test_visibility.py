@@ -10,7 +10,7 @@ from ads_pipeline.domain.transitions import Action, Effect, Outcome, Status
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.tables import KEY, control_action_partitions, control_actions, partition_state
-from ads_pipeline.ledger.values import Publication, StateFilter, VisibleRun, VisibleRuns
+from ads_pipeline.ledger.values import DayWindow, Publication, StateFilter, VisibleRun, VisibleRuns
 from ads_pipeline_tests.ledger.builders import (
     FakeClock,
     acceptance,
@@ -39,7 +39,7 @@ def visible_run_ids(ledger: Ledger) -> dict[str, bool]:
 
 
 def visible_runs(ledger: Ledger) -> VisibleRuns:
-    return ledger.publications.visible_runs(source="google_ads", query_name="campaign_daily")
+    return ledger.publications.visible_runs(DayWindow(source="google_ads", query_name="campaign_daily"))
 
 
 @pytest.mark.invariant("W4")
@@ -69,10 +69,10 @@ def test_open_demotion_keeps_its_verdict_until_it_is_recorded(ledger: Ledger) ->
     verdict = rejection(run(K, "r1"), validation_id="again")
     ledger.verdicts.begin_demotions([verdict])
     assert ledger.verdicts.begin_demotions([verdict]) == [verdict]
-    (stored,) = ledger.publications.open_demotions(source="google_ads", query_name="campaign_daily")
+    (stored,) = ledger.publications.open_demotions(DayWindow(source="google_ads", query_name="campaign_daily"))
     assert stored == verdict
     record_verdict(ledger, stored)
-    assert ledger.publications.open_demotions(source="google_ads", query_name="campaign_daily") == []
+    assert ledger.publications.open_demotions(DayWindow(source="google_ads", query_name="campaign_daily")) == []
     assert ledger.verdicts.begin_demotions([verdict]) == []
 
 
@@ -156,7 +156,7 @@ def test_publication_statuses_hold_pointer_demotion_and_unjudged_runs(ledger: Le
     registered_runs(ledger, unjudged, "r1")
     ledger.registrations.insert_pending([without_run])
     ledger.verdicts.begin_demotions([rejection(run(demoting, "r1"), validation_id="again")])
-    statuses = ledger.publications.of_query(source="google_ads", query_name="campaign_daily")
+    statuses = ledger.publications.in_window(DayWindow(source="google_ads", query_name="campaign_daily"))
     assert [each.state.key for each in statuses] == [loaded, unloaded, unjudged, without_run, demoting]
     assert [each.is_publishable for each in statuses] == [True, True, False, False, False]
     assert [each.has_unjudged_run for each in statuses] == [False, False, True, False, False]
@@ -169,12 +169,13 @@ def test_day_window_filters_visible_runs_and_publication_statuses(ledger: Ledger
     """Both ends of the window are included."""
     days = [key(day=day) for day in (1, 2, 3)]
     publish(ledger, *days)
-    window = {"since": days[1].logical_date, "until": days[1].logical_date}
-    visible = ledger.publications.visible_runs(source="google_ads", query_name="campaign_daily", **window)
+    day = days[1].logical_date
+    window = DayWindow(source="google_ads", query_name="campaign_daily", since=day, until=day)
+    visible = ledger.publications.visible_runs(window)
     assert [each.logical_date for each in visible.runs] == [days[1].logical_date]
-    statuses = ledger.publications.of_query(source="google_ads", query_name="campaign_daily", **window)
+    statuses = ledger.publications.in_window(window)
     assert [each.state.key for each in statuses] == [days[1]]
-    assert ledger.publications.visible_runs(source="google_ads", query_name="other").runs == ()
+    assert ledger.publications.visible_runs(DayWindow(source="google_ads", query_name="other")).runs == ()
 
 
 def test_customers_are_listed_once(ledger: Ledger) -> None:
@@ -192,7 +193,7 @@ def test_publication_status_of_one_partition_equals_that_in_the_list(ledger: Led
     ledger.verdicts.begin_demotions([rejection(run(key("2"), "r1"), validation_id="again")])
     listed = {
         each.state.key: each
-        for each in ledger.publications.of_query(source="google_ads", query_name="campaign_daily")
+        for each in ledger.publications.in_window(DayWindow(source="google_ads", query_name="campaign_daily"))
     }
     assert len(listed) == 3
     assert {partition: ledger.publications.get(partition) for partition in listed} == listed

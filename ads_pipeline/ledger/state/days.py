@@ -1,0 +1,199 @@
+"""Reads the days of a query: the facts from which `domain.readability` derives conditions, and the absent days."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from ads_pipeline.domain.partition import days_between
+from ads_pipeline.domain.readability import Condition, DayFacts, Withdrawal
+from ads_pipeline.domain.reason import Reason
+from ads_pipeline.domain.transitions import Outcome, Status
+from ads_pipeline.ledger import database
+from ads_pipeline.ledger.state.visibility import HAS_UNJUDGED_RUN
+from ads_pipeline.ledger.statements import query_days
+from ads_pipeline.ledger.tables import Day, runs
+from ads_pipeline.ledger.values import DayWindow
+
+CUSTOMERS_PER_QUERY: Final = 1_000
+# One row for each partition of `[rows]`. The joined attempt is the last verdict on the newest judged run. Most
+# partitions have a single accepted run and skip that lookup. A withdrawal counts until a verdict follows it.
+_FACTS: Final = f"""
+SELECT
+    partition_state.customer_id, partition_state.logical_date, status, attempt_count, partition_state.record_count,
+    updated_at, COALESCE(availability = 'published', FALSE) AS is_published, {HAS_UNJUDGED_RUN} AS has_unjudged_run,
+    attempt_count > 1 AND EXISTS (
+        SELECT 1 FROM attempts AS earlier WHERE ({{earlier.key}}) = ({{partition_state.key}})
+            AND earlier.outcome = 'accepted' AND earlier.run_id <> current_run_id
+    ) AS is_restated,
+    newest.outcome, newest.reason, newest.judged_at, demotions.reason AS demotion, demotions.started_at,
+    withdrawal.operator, withdrawal.reason AS withdrawn_because, withdrawal.performed_at
+FROM [rows]
+LEFT JOIN warehouse_pointer ON ({{warehouse_pointer.key}}) = ({{partition_state.key}})
+LEFT JOIN demotions ON ({{demotions.key}}, demotions.run_id) = ({{partition_state.key}}, current_run_id)
+LEFT JOIN attempts AS newest
+    ON (status = 'failed' OR attempt_count > 1) AND ({{newest.key}}) = ({{partition_state.key}})
+    AND newest.attempt_no = (
+        SELECT attempt_no FROM attempts AS each WHERE ({{each.key}}) = ({{partition_state.key}})
+        ORDER BY each.ordinal DESC, each.attempt_no DESC LIMIT 1
+    )
+LEFT JOIN control_actions AS withdrawal
+    ON status = 'pending' AND withdrawal.action_id = (
+        SELECT action.action_id FROM control_action_partitions AS changed
+        JOIN control_actions AS action ON action.action_id = changed.action_id
+        WHERE ({{changed.key}}) = ({{partition_state.key}})
+            AND changed.attempt_no = attempt_count AND action.action = 'withdraw'
+        ORDER BY action.performed_at DESC LIMIT 1
+    )
+WHERE [selection] AND {{customers}}
+"""
+_IN_WINDOW: Final = """partition_state.source = :source AND partition_state.query_name = :query_name
+    AND partition_state.logical_date BETWEEN :since AND :until"""
+# Only some of the partitions, each from an index that holds few others. SQLite has no statistics, and would otherwise
+# read all partitions of the query. So the query name is compared as an expression, which no index covers, and the
+# states are joined only by the columns of the selection.
+_SELECTED: Final = "([selections]) AS selected JOIN partition_state ON ({partition_state.key}) = ({selected.key})"
+_SELECTED_IN_WINDOW: Final = "selected.logical_date BETWEEN :since AND :until"
+_NOT_ACCEPTED: Final = """
+    SELECT {key} FROM partition_state
+    WHERE source = :source AND query_name || '' = :query_name AND status <> 'success'"""
+_BEING_DEMOTED: Final = "SELECT {key} FROM demotions WHERE source = :source AND query_name = :query_name"
+_NEWEST_RUN_REJECTED: Final = """
+    SELECT {rejected.key} FROM attempts AS rejected
+    WHERE rejected.source = :source AND rejected.query_name || '' = :query_name AND rejected.outcome = 'rejected'
+        AND NOT EXISTS (
+            SELECT 1 FROM attempts AS later WHERE ({later.key}) = ({rejected.key})
+                AND (later.ordinal, later.attempt_no) > (rejected.ordinal, rejected.attempt_no)
+        )"""
+_NOT_LOADED: Final = """
+    SELECT {accepted.key} FROM partition_state AS accepted
+    LEFT JOIN warehouse_pointer AS shown ON ({shown.key}) = ({accepted.key})
+    WHERE accepted.source = :source AND accepted.query_name = :query_name
+        AND accepted.logical_date BETWEEN :since AND :until
+        AND accepted.status = 'success' AND COALESCE(shown.availability, '') <> 'published'"""
+# Which partitions may have a condition. The others are read completely.
+_CANDIDATES: Final[Mapping[Condition, tuple[str, ...]]] = {
+    Condition.REJECTED: (_NOT_ACCEPTED,),
+    Condition.MISSING: (_NOT_ACCEPTED,),
+    Condition.LATE: (_NOT_ACCEPTED,),
+    Condition.PARKED: (_NOT_ACCEPTED,),
+    Condition.HIDDEN: (_NOT_ACCEPTED, _BEING_DEMOTED),
+    Condition.REJECTED_RERUN: (_NEWEST_RUN_REJECTED,),
+    Condition.IN_PROGRESS: (_NOT_ACCEPTED, _NOT_LOADED),
+}
+_RECORDED: Final = """FROM partition_state
+WHERE source = :source AND query_name = :query_name AND logical_date BETWEEN :since AND :until AND {customers}"""
+_RECORDED_DAYS: Final = f"SELECT customer_id, logical_date {_RECORDED}"
+# How many days of each customer are recorded, and the first of them. Grouped by an expression, because SQLite would
+# read the partitions of all queries to have the customers in order.
+_SUMMARIES: Final = f"""
+SELECT customer_id || '' AS customer, count(*) AS days, min(logical_date) AS logical_date {_RECORDED}
+GROUP BY customer_id || ''
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstDays:
+    """The first day with a registered run, of each customer and query."""
+
+    days: Mapping[tuple[str, str], date]  # by customer and query
+
+    @property
+    def customers(self) -> list[str]:
+        return sorted({customer for customer, _query in self.days})
+
+    def of_query(self, query_name: str) -> dict[str, date]:
+        """The first expected day of each customer: of the query, or of any query when the query has no run yet."""
+        first: dict[str, date] = {}
+        for (customer, _query), day in self.days.items():
+            first[customer] = min(first.get(customer, day), day)
+        return {customer: self.days.get((customer, query_name), day) for customer, day in first.items()}
+
+
+class Days:
+    """The days of one query at a time."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+
+    def facts(self, window: DayWindow, conditions: Collection[Condition] | None = None) -> Iterator[DayFacts]:
+        """Yield the facts of each recorded partition of a query, in no order. All reads see one moment.
+
+        With `conditions`, only those of partitions that may have one of them. For the conditions that need an
+        operator this takes a small part of the time, because most partitions are readable.
+        """
+        rows, selection = _select_rows(conditions)
+        text = _FACTS.replace("[rows]", rows).replace("[selection]", selection)
+        statement = query_days(text, window, customer_column="partition_state.customer_id")
+        with database.open_snapshot(self._engine) as connection:
+            yield from map(_decode, connection.execute(statement))
+
+    def first_days(self, source: str, customers: Collection[str] | None = None) -> FirstDays:
+        """Return the first day of each customer and query for which a run was registered."""
+        key = runs.c.customer_id, runs.c.query_name
+        statement = sa.select(*key, sa.func.min(runs.c.logical_date, type_=Day())).where(runs.c.source == source)
+        if customers is not None:
+            statement = statement.where(runs.c.customer_id.in_(customers))
+        rows = database.fetch(self._engine, statement.group_by(*key))
+        return FirstDays(days={(customer, query_name): day for customer, query_name, day in map(tuple, rows)})
+
+    def absent(self, window: DayWindow, first_days: Mapping[str, date]) -> Iterator[tuple[str, date]]:
+        """Yield each customer and day of the window without a state row, from the customer's first day on.
+
+        The days are counted first. Only those of customers with too few are read.
+        """
+        rows = database.fetch(self._engine, query_days(_SUMMARIES, window))
+        summaries = {row.customer: (row.days, row.logical_date) for row in rows}
+        starts = {customer: max(day, window.since) for customer, day in first_days.items() if day <= window.until}
+        incomplete = [
+            customer
+            for customer, start in starts.items()
+            if not _is_complete(*summaries.get(customer, (0, date.min)), start, window.until)
+        ]
+        for position in range(0, len(incomplete), CUSTOMERS_PER_QUERY):
+            customers = incomplete[position : position + CUSTOMERS_PER_QUERY]
+            recorded = self._recorded(replace(window, customers=customers))
+            for customer in customers:
+                days = days_between(starts[customer], window.until)
+                yield from ((customer, day) for day in days if day not in recorded[customer])
+
+    def _recorded(self, window: DayWindow) -> Mapping[str, set[date]]:
+        days = defaultdict[str, set[date]](set)
+        for customer, day in map(tuple, database.fetch(self._engine, query_days(_RECORDED_DAYS, window))):
+            days[customer].add(day)
+        return days
+
+
+def _is_complete(recorded: int, first_recorded: date, start: date, until: date) -> bool:
+    """Whether every day is recorded. Days before the first expected one may be recorded too."""
+    return first_recorded >= start and recorded == (until - start).days + 1
+
+
+def _select_rows(conditions: Collection[Condition] | None) -> tuple[str, str]:
+    """The partitions that may have one of the conditions, as the FROM and the WHERE of the statement."""
+    if conditions is None or not _CANDIDATES.keys() >= set(conditions):
+        return "partition_state", _IN_WINDOW
+    selections = dict.fromkeys(text for condition in sorted(conditions) for text in _CANDIDATES[condition])
+    return _SELECTED.replace("[selections]", "\n    UNION ".join(selections)), _SELECTED_IN_WINDOW
+
+
+def _decode(row: Sequence[Any]) -> DayFacts:
+    customer, day, status, count, records, updated, published, unjudged, restated = row[:9]
+    outcome, reason, judged_at, demotion, started_at, operator, withdrawn_because, performed_at = row[9:]
+    facts = DayFacts(customer, day, Status(status), count, records, updated, published, unjudged, restated)
+    if outcome is not None:
+        facts = facts._replace(
+            newest_outcome=Outcome(outcome), newest_reason=_parse_reason(reason), newest_judged_at=judged_at
+        )
+    if demotion is not None:
+        facts = facts._replace(demotion=_parse_reason(demotion), demotion_started_at=started_at)
+    if operator is not None:
+        facts = facts._replace(withdrawal=Withdrawal(operator, withdrawn_because, performed_at))
+    return facts
+
+
+def _parse_reason(text: str | None) -> Reason | None:
+    return None if text is None else Reason.from_json(text)
