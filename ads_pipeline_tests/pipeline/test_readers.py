@@ -10,7 +10,7 @@ import pytest
 
 from ads_pipeline.domain.readability import GapReason
 from ads_pipeline.domain.transitions import Action
-from ads_pipeline.ledger.values import RunRegistration
+from ads_pipeline.ledger.values import DayWindow, RunRegistration, VisibleRuns
 from ads_pipeline_tests.ledger.builders import action_request, rejection
 from ads_pipeline_tests.pipeline.builders import (
     QUERY,
@@ -46,10 +46,10 @@ def test_load_between_two_reads_hides_no_partition(
 
     read, reads = deployment.ledger.publications.visible_runs, count(1)
 
-    def load_before_first_read(**options: Any) -> Any:
+    def load_before_first_read(window: DayWindow) -> VisibleRuns:
         if next(reads) == 1:
             deployment.pipeline.judge_and_load([seal_run(deployment, key(), "r2")])
-        return read(**options)
+        return read(window)
 
     monkeypatch.setattr(deployment.ledger.publications, "visible_runs", load_before_first_read)
     with deployment.readers.connect([QUERY]) as connection:
