@@ -14,7 +14,7 @@ from ads_pipeline.contracts.registry import read_contracts
 from ads_pipeline.ledger.control.control_actions import ControlActions
 from ads_pipeline.ledger.database import Engine
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.write_context import Clock
+from ads_pipeline.ledger.transactions import Clock
 from ads_pipeline.orchestration import demo_run, resources
 from ads_pipeline.orchestration.asset_checks import build_check
 from ads_pipeline.orchestration.assets import build_assets

@@ -13,7 +13,7 @@ from ads_pipeline.cli.day_ranges import DayRange, find_ranges
 from ads_pipeline.cli.output import STATUS_STYLES, Column, count_of, format_minute, table_of
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.readability import CONDITIONS, Condition, DayCondition
-from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import DayWindow, StateFilter
 from ads_pipeline.pipeline.day_conditions import find_days
 from ads_pipeline.pipeline.next_steps import DAYS, find_next_commands, name_days

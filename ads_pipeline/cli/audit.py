@@ -28,7 +28,7 @@ from ads_pipeline.domain.partition import PartitionKey, parse_key, validate_name
 from ads_pipeline.domain.retry import Terminal
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.errors import BadName
-from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import Attempt, LoggedAction, StateFilter
 from ads_pipeline.settings import Settings
 

@@ -12,7 +12,7 @@ from ads_pipeline.cli.options import AsJson, Filters, Limit
 from ads_pipeline.cli.output import PARTITION_COLUMNS, Column, count_of, fields_of, write_list
 from ads_pipeline.cli.parsing import is_selected, open_ledger
 from ads_pipeline.domain.retry import Lane
-from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import StateFilter
 from ads_pipeline.settings import Settings
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from ads_pipeline.domain.partition import PartitionKey, parse_date, parse_key, validate_name
 from ads_pipeline.errors import BadCommand, BadName, BadSettings, EventsNotFound, Mistake
 from ads_pipeline.ledger.events.event_reader import EventReader, RunHead
-from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.ledger import Ledger, LedgerReader
 from ads_pipeline.ledger.values import StateFilter
 from ads_pipeline.quoting import printable
 from ads_pipeline.raw.landing import RawRuns

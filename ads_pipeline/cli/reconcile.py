@@ -12,8 +12,7 @@ from typing import Final
 from ads_pipeline.cli.output import Column, count_of, fields_of, table_of, terminal_progress, write_results
 from ads_pipeline.cli.parsing import open_ledger, open_ledger_for_writing, open_raw
 from ads_pipeline.contracts.registry import read_contracts
-from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.ledger import Ledger, LedgerReader
 from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.pipeline.pipeline import Pipeline
 from ads_pipeline.pipeline.reconciliation import ReconcilePlanner, Reconciliation, Repair, RepairKind

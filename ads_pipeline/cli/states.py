@@ -39,7 +39,7 @@ from ads_pipeline.domain.partition import PartitionKey, parse_key
 from ads_pipeline.domain.readability import Condition, DayCondition
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.errors import BadCommand
-from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import StateFilter
 from ads_pipeline.pipeline.day_conditions import describe_days
 from ads_pipeline.pipeline.next_steps import find_next_commands

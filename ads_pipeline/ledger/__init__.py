@@ -1,5 +1,5 @@
 """The ledger database: which partitions are safe to read, and the full history behind each state.
 
-`reader.LedgerReader` reads it, `ledger.Ledger` also writes to it, and `database` opens it. Both are one object for
+`ledger.LedgerReader` reads it, `ledger.Ledger` also writes to it, and `database` opens it. Both are one object for
 each subject, over one engine. Functions take the object that they use.
 """

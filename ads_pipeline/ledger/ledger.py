@@ -1,6 +1,6 @@
-"""Read and write access to a ledger: one object per subject, over one engine.
+"""Access to a ledger: one object per subject, over one engine.
 
-Each method of an object runs one transaction over any number of partitions, with the same number of statements. It
+Each method that writes runs one transaction over any number of partitions, with the same number of statements. It
 locks the state rows in key order and decides by `domain.transitions`. A repeated call changes nothing.
 """
 
@@ -13,18 +13,47 @@ import sqlalchemy as sa
 from ads_pipeline.domain.freshness import DEFAULT_TENANCY, Tenancy
 from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.ledger import database
+from ads_pipeline.ledger.control.audit_log import AuditLog
 from ads_pipeline.ledger.control.control_actions import ControlActions
 from ads_pipeline.ledger.control.failed_fetches import FailedFetches
-from ads_pipeline.ledger.control.leases import Lease
+from ads_pipeline.ledger.control.leases import Lease, Leases
 from ads_pipeline.ledger.control.retry_queue import RetryQueue
 from ads_pipeline.ledger.events.event_log import EventLog, new_origin
+from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.events.snapshots import completing_run
-from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.state.days import Days
 from ads_pipeline.ledger.state.loads import Loads
+from ads_pipeline.ledger.state.publications import Publications
 from ads_pipeline.ledger.state.registration import Registrations
+from ads_pipeline.ledger.state.run_history import RunHistory
+from ads_pipeline.ledger.state.states import States
 from ads_pipeline.ledger.state.verdicts import Verdicts
 from ads_pipeline.ledger.status.status_table import StatusTable
-from ads_pipeline.ledger.write_context import Clock, WriteContext
+from ads_pipeline.ledger.transactions import Clock, LedgerWriter
+
+
+class LedgerReader:
+    """Read access to one ledger, for which the database refuses writes. Functions take the one object they need."""
+
+    events: EventReader
+
+    def __init__(self, engine: sa.Engine, *, clock: Clock | None = None, tenancy: Tenancy = DEFAULT_TENANCY) -> None:
+        self.engine = reading = database.read_only(engine)
+        self.states = States(reading)
+        self.runs = RunHistory(reading)
+        self.days = Days(reading)
+        self.publications = Publications(reading)
+        self.statuses = StatusTable(reading, tenancy=tenancy)
+        self.audit = AuditLog(reading)
+        self.retry_queue = RetryQueue(reading, clock=clock)
+        self.leases = Leases(reading)
+        self.events = EventReader(reading, clock=clock)
+
+    @classmethod
+    @contextmanager
+    def opened(cls, url: str, *, tenancy: Tenancy = DEFAULT_TENANCY) -> Iterator[Self]:
+        with database.open_checked_engine(url, read_only=True) as engine:
+            yield cls(engine, tenancy=tenancy)
 
 
 class Ledger(LedgerReader):
@@ -52,12 +81,12 @@ class Ledger(LedgerReader):
         self.retry_queue = RetryQueue(engine, clock=clock)
         self.events = EventLog(engine, clock=clock)
         self.origin = origin or new_origin()
-        context = WriteContext(engine, clock=clock, origin=self.origin, tenancy=tenancy, lease=lease)
-        self.registrations = Registrations(context)
-        self.verdicts = Verdicts(context)
-        self.loads = Loads(context)
-        self.actions = ControlActions(context, self.retry_queue)
-        self.failed_fetches = FailedFetches(context, self.retry_queue)
+        writer = LedgerWriter(engine, clock=clock, origin=self.origin, tenancy=tenancy, lease=lease)
+        self.registrations = Registrations(writer)
+        self.verdicts = Verdicts(writer)
+        self.loads = Loads(writer)
+        self.actions = ControlActions(writer, self.retry_queue)
+        self.failed_fetches = FailedFetches(writer, self.retry_queue)
 
     @classmethod
     @contextmanager

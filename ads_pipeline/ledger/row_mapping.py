@@ -122,14 +122,13 @@ def _encode_judgement(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def encode_registration(registered: RegisteredRun, now: datetime) -> dict[str, Any]:
-    return encode_key(registered.run.key) | {
-        "run_id": registered.run.run_id,
+def encode_registration(registered: RegisteredRun, registered_at: str) -> dict[str, Any]:
+    return encode_run(registered.run) | {
         "ordinal": registered.ordinal,
         "schema_version": registered.schema_version,
         "record_count": registered.record_count,
         "payload_sha256": registered.payload_sha256,
-        "registered_at": instant_text(now),
+        "registered_at": registered_at,
     }
 
 

@@ -18,7 +18,7 @@ from ads_pipeline.domain.partition import PartitionKey, days_between, parse_dags
 from ads_pipeline.domain.readability import Condition, DayCondition, Expectation
 from ads_pipeline.domain.retry import FRESH_DAYS
 from ads_pipeline.errors import BadName
-from ads_pipeline.ledger.write_context import Clock
+from ads_pipeline.ledger.transactions import Clock
 from ads_pipeline.orchestration import asset_checks, readable_check
 from ads_pipeline.orchestration.partitions import CUSTOMERS, DATE, raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.resources import SensorResources

@@ -17,8 +17,7 @@ from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.events.run_completion import RunCompletionLog
 from ads_pipeline.ledger.events.snapshots import follow_in_background
-from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.ledger import Ledger, LedgerReader
 from ads_pipeline.ledger.state.run_history import RunHistory
 from ads_pipeline.ledger.values import ClaimResult, LeaseHolder
 from ads_pipeline.orchestration.partitions import parse_partition_names

@@ -10,8 +10,8 @@ from typing import Final
 import dagster as dg
 
 from ads_pipeline.ledger.control.control_actions import ControlActions
+from ads_pipeline.ledger.transactions import Clock
 from ads_pipeline.ledger.values import ActionRequest
-from ads_pipeline.ledger.write_context import Clock
 from ads_pipeline.orchestration.partitions import asset_keys, raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.resources import SensorResources
 from ads_pipeline.orchestration.run_requests import build_sensor_result

@@ -14,8 +14,8 @@ from ads_pipeline.domain.partition import PartitionKey, parse_date
 from ads_pipeline.domain.run_snapshots import LagLevel
 from ads_pipeline.errors import BadName
 from ads_pipeline.ledger.events.snapshots import Follower
+from ads_pipeline.ledger.transactions import Clock
 from ads_pipeline.ledger.values import DayWindow, PublicationStatus
-from ads_pipeline.ledger.write_context import Clock
 from ads_pipeline.orchestration.partitions import asset_keys, raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.readable_sensor import build_readable_sensor
 from ads_pipeline.orchestration.resources import SensorResources

@@ -9,7 +9,7 @@ from ads_pipeline.domain.retry import ERROR_POLICIES, RetryPolicy
 from ads_pipeline.domain.transitions import Outcome, PartitionState, Status, advice_for
 from ads_pipeline.errors import BadName
 from ads_pipeline.ledger.control.retries import Parking, RetryForecast
-from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import StateFilter
 from ads_pipeline.pipeline import operator_actions as actions
 from ads_pipeline.pipeline.operator_actions import LeftOut, OperatorAction, Plan, PlanRow

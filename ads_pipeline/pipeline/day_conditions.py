@@ -19,7 +19,7 @@ from ads_pipeline.domain.readability import (
     describe_day,
 )
 from ads_pipeline.ledger.control.retries import Parking
-from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import DayWindow
 
 ABSENT_CONDITIONS = frozenset({Condition.MISSING, Condition.LATE, Condition.PARKED})

@@ -7,7 +7,7 @@ from typing import Final
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.readability import READABLE_CONDITIONS, Condition, DayCondition, Expectation
-from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.state.days import FirstDays
 from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.pipeline.day_conditions import find_days

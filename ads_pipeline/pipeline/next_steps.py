@@ -13,7 +13,7 @@ from ads_pipeline.domain.readability import Condition, DayCondition, GapReason
 from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.control.retries import RetryForecast
-from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.ledger import LedgerReader
 
 DAYS: Final = "{days}"  # in a command that is made before it is known which days it is for
 SEAL_CORRECTED: Final = "seal a corrected run under a new run_id"

@@ -9,7 +9,7 @@ from ads_pipeline.domain.retry import Lane, RetryPolicy, allocate_slots
 from ads_pipeline.domain.transitions import Action, Status
 from ads_pipeline.ledger.control.control_actions import ControlActions
 from ads_pipeline.ledger.control.retries import OpenRequest, ScheduledRetry
-from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import ActionRequest, ActionResult
 
 

@@ -21,7 +21,7 @@ from ads_pipeline.domain.readability import (
     find_condition,
 )
 from ads_pipeline.domain.retry import RetryPolicy
-from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.pipeline.day_conditions import expectation_of, find_parked
 from ads_pipeline.pipeline.next_steps import DAYS, find_next_commands

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.pipeline.readers import Readers
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import Seal

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.pipeline.reconciliation import ReconcilePlanner
 from ads_pipeline.warehouse.publication import Warehouse

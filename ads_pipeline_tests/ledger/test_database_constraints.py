@@ -11,8 +11,7 @@ from ads_pipeline.errors import LedgerRefused, LedgerUnavailable
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.control_actions import ControlActions
 from ads_pipeline.ledger.control.failed_fetches import FailedFetches
-from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.ledger import Ledger, LedgerReader
 from ads_pipeline.ledger.tables import metadata
 from ads_pipeline.ledger.values import FailedFetch, Publication
 from ads_pipeline_tests.ledger.builders import (

@@ -18,7 +18,7 @@ from ads_pipeline.domain.retry import Lane, RetryPolicy
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control import retry_queue_queries
-from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import DayWindow, StateFilter
 from ads_pipeline_tests.ledger.large_ledgers import FIRST_DAY, SOURCE, LedgerShape, fill_ledger
 

@@ -15,8 +15,7 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.errors import LedgerOutdated, LedgerUnavailable
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.ledger import Ledger, LedgerReader
 from ads_pipeline.ledger.tables import metadata
 from ads_pipeline.ledger.values import StateFilter
 from ads_pipeline_tests.example_counts import examples

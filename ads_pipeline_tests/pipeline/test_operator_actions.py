@@ -17,8 +17,7 @@ from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.domain.transitions import Action, Status, Verdict
 from ads_pipeline.errors import LedgerUnavailable, StateChanged
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.ledger import Ledger, LedgerReader
 from ads_pipeline.ledger.tables import metadata
 from ads_pipeline.ledger.values import ActionRequest, ActionResult, StateFilter
 from ads_pipeline.pipeline import operator_actions

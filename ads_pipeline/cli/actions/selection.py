@@ -14,7 +14,7 @@ from ads_pipeline.cli.parsing import parse_customer, parse_customers, parse_part
 from ads_pipeline.domain.partition import PartitionKey, days_between, validate_name
 from ads_pipeline.errors import BadCommand, BadName
 from ads_pipeline.ledger.control.retries import Parking
-from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import StateFilter
 from ads_pipeline.pipeline.action_preview import Selection
 from ads_pipeline.quoting import suggest

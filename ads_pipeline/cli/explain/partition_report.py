@@ -17,7 +17,7 @@ from ads_pipeline.domain.run_events import LoggedEvent
 from ads_pipeline.domain.transitions import Outcome, PartitionState, RegisteredRun, Status
 from ads_pipeline.errors import RawUnavailable
 from ads_pipeline.ledger.control.retries import RetryForecast
-from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import Attempt, PartitionAction, Pointer, PublicationStatus
 from ads_pipeline.pipeline.day_conditions import describe_days
 from ads_pipeline.pipeline.next_steps import PartitionFacts, find_next_commands, is_terminal, parked_option

@@ -16,7 +16,7 @@ from ads_pipeline.errors import LogContradicted
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.consistency.replay import read_histories, replay
 from ads_pipeline.ledger.control.tables import leases
-from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.row_mapping import (
     database_clock,
     decode_registered_run,

@@ -1,16 +1,22 @@
-"""Reads the log of control actions, whole or of one partition."""
+"""Writes the log of control actions, and reads it, whole or of one partition."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import sqlalchemy as sa
 
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.transitions import Status
+from ads_pipeline.domain.transitions import PartitionState, Status
+from ads_pipeline.errors import ActionIdReused
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.row_mapping import decode_key, has_key, key_literals, key_of_table, pick_fields
+from ads_pipeline.ledger.row_mapping import decode_key, encode_key, has_key, key_literals, key_of_table, pick_fields
+from ads_pipeline.ledger.statements import insert
 from ads_pipeline.ledger.tables import Instant, control_action_partitions, control_actions
-from ads_pipeline.ledger.values import LoggedAction, PartitionAction
+from ads_pipeline.ledger.transactions import LedgerTransaction
+from ads_pipeline.ledger.values import ActionRequest, LoggedAction, PartitionAction
+from ads_pipeline.quoting import printable
+
+_INSERT_PARTITIONS: Final = insert(control_action_partitions)
 
 
 class AuditLog:
@@ -68,3 +74,40 @@ class AuditLog:
 
 def _status_before(row: sa.Row[Any]) -> Status | None:
     return None if row.status_before is None else Status(row.status_before)
+
+
+def log_action(
+    transaction: LedgerTransaction,
+    action: str,
+    request: ActionRequest,
+    changed: Sequence[PartitionState],
+    before: Mapping[PartitionKey, PartitionState],
+) -> None:
+    """Log the request, and for each changed partition its earlier status and its attempt number."""
+    row = {
+        "action_id": request.action_id,
+        "action": action.lower(),
+        "operator": printable(request.operator),
+        "command": printable(request.command),
+        "filters": printable(request.filters),
+        "reason": printable(request.reason),
+        "partitions_changed": len(changed),
+        "performed_at": transaction.now,
+    }
+    transaction.connection.execute(sa.insert(control_actions), row)
+    rows = (
+        encode_key(state.key)
+        | {"action_id": request.action_id, "attempt_no": state.attempt_count}
+        | {"status_before": before[state.key].status if state.key in before else None}
+        for state in changed
+    )
+    _INSERT_PARTITIONS.execute(transaction.connection, rows)
+
+
+def is_logged(transaction: LedgerTransaction, action: str, request: ActionRequest) -> bool:
+    """Whether this request was executed before. Raises ActionIdReused when its id names another action."""
+    logged = sa.select(control_actions).where(control_actions.c.action_id == request.action_id)
+    row = transaction.connection.execute(logged).one_or_none()
+    if row is not None and (row.action, row.operator) != (action.lower(), printable(request.operator)):
+        raise ActionIdReused(request.action_id)
+    return row is not None

@@ -1,39 +1,83 @@
-"""Control actions on a ledger: execute, park, release, and schedule retries.
+"""Control actions on a ledger: decide per partition, write states, log and emit events; park, release, schedule.
 
-`action_execution` holds the transaction of one action. Holders of a `ControlActions` may requeue a failed partition;
-only holders of `Verdicts` can mark one as safe to read.
+Holders of a `ControlActions` may requeue a failed partition; only holders of `Verdicts` can mark one as safe to read.
 """
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from datetime import date
-from typing import Final, TypeVar
+from datetime import date, datetime
+from typing import Final
 
 import sqlalchemy as sa
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.retry import RetryPolicy
-from ads_pipeline.domain.transitions import Action, PartitionState
-from ads_pipeline.ledger.control.action_execution import execute_action, is_logged, log_action
+from ads_pipeline.domain.transitions import Action, PartitionState, apply_control_action
+from ads_pipeline.errors import MarkedTerminal, PartitionRefused, StateChanged
+from ads_pipeline.ledger.control.audit_log import is_logged, log_action
 from ads_pipeline.ledger.control.retries import Parking
 from ads_pipeline.ledger.control.retry_queue import RetryQueue
-from ads_pipeline.ledger.control.tables import parkings
-from ads_pipeline.ledger.statements import insert
-from ads_pipeline.ledger.tables import instant_text
+from ads_pipeline.ledger.control.tables import parkings, requests, terminal_marks
+from ads_pipeline.ledger.row_mapping import decode_key, encode_key, encode_state, key_of_table
+from ads_pipeline.ledger.statements import KEY_COLUMNS, Statement, columns_of, insert, select_given, upsert
+from ads_pipeline.ledger.tables import control_action_partitions, partition_state
+from ads_pipeline.ledger.transactions import LedgerTransaction, LedgerWriter
 from ads_pipeline.ledger.values import ActionRequest, ActionResult
-from ads_pipeline.ledger.write_context import WriteContext
+from ads_pipeline.quoting import printable
 
-T = TypeVar("T")
-
-
+EVENT_TYPES: Final[Mapping[Action, str]] = {
+    Action.ENQUEUE: "PartitionEnqueued",
+    Action.REQUEUE: "PartitionRequeued",
+    Action.WITHDRAW: "PartitionWithdrawn",
+    Action.REPROCESS: "ReprocessRequested",
+    Action.MARK_TERMINAL: "TerminalMarked",
+    Action.CLEAR_TERMINAL: "TerminalCleared",
+}
+# The actions that open a request for a new run, and the kind of that request.
+REQUEST_KINDS: Final[Mapping[Action, str]] = {
+    Action.REQUEUE: "retry",
+    Action.ENQUEUE: "backfill",
+    Action.REPROCESS: "reprocess",
+}
+# The key of each given partition, once per logged action on it.
+_ACTIONS_PER_PARTITION: Final = Statement(
+    "actions_per_partition", KEY_COLUMNS, "SELECT {key} FROM {given} JOIN control_action_partitions USING ({key})"
+)
+_UPDATE_STATES: Final = Statement(
+    "update_states",
+    columns_of(partition_state),
+    """
+    UPDATE partition_state
+    SET status = given.status, current_run_id = given.current_run_id, schema_version = given.schema_version,
+        record_count = given.record_count, updated_at = given.updated_at, error_message = given.error_message,
+        attempt_count = given.attempt_count
+    FROM {given} WHERE ({partition_state.key}) = ({given.key})
+    """,
+)
+_UPSERT_REQUESTS: Final = upsert(requests)
+# The given partitions with an open request for a new run. The next verdict closes it.
+_READ_OPEN_REQUESTS: Final = Statement(
+    "read_open_requests",
+    KEY_COLUMNS,
+    """
+    SELECT {key} FROM {given} JOIN requests USING ({key}) JOIN partition_state USING ({key})
+    WHERE attempt_count = attempt_no
+    """,
+)
+_INSERT_MARKS: Final = insert(terminal_marks)
+_READ_MARKS: Final = select_given(terminal_marks)
+_DELETE_MARKS: Final = Statement(
+    "delete_terminal_marks", KEY_COLUMNS, "DELETE FROM terminal_marks WHERE ({key}) IN (SELECT {key} FROM {given})"
+)
 INSERT_PARKINGS: Final = insert(parkings, skip_present=True)
 
 
 class ControlActions:
     """The control actions of operators and of the retry policy. They need no claim."""
 
-    def __init__(self, context: WriteContext, retry_queue: RetryQueue) -> None:
-        self._context, self._retry_queue = context, retry_queue
+    def __init__(self, writer: LedgerWriter, retry_queue: RetryQueue) -> None:
+        self._writer, self._retry_queue = writer, retry_queue
 
     def execute(
         self,
@@ -47,10 +91,8 @@ class ControlActions:
 
         With `expected` states, as a preview showed them, a partition that has changed since is refused.
         """
-        requested, states = sorted_keys(keys), {state.key: state for state in expected}
-        return self._context.transact(
-            lambda connection: execute_action(self._context, connection, action, requested, request, states)
-        )
+        requested, states = sorted(set(keys)), {state.key: state for state in expected}
+        return self._writer.transact(lambda transaction: _execute(transaction, action, requested, request, states))
 
     def schedule_failures(self, policy: RetryPolicy, *, today: date) -> int:
         """Schedule every failure that has no retry yet, and delete finished rows. Returns the number scheduled."""
@@ -58,29 +100,164 @@ class ControlActions:
 
     def park(self, parking: Parking, request: ActionRequest) -> bool:
         """Stop fetching an account or a query until it is released. False when it was parked already."""
-        return self._context.transact(lambda connection: self._park(connection, parking, request))
+
+        def work(transaction: LedgerTransaction) -> bool:
+            if is_logged(transaction, "park", request):
+                return True
+            log_action(transaction, "park", request, (), {})
+            row = asdict(parking) | {"parked_at": transaction.at}
+            return bool(INSERT_PARKINGS.execute(transaction.connection, [row]).rowcount)
+
+        return self._writer.transact(work)
 
     def release(self, parking: Parking, request: ActionRequest) -> bool:
         """Resume fetching a parked account or query. False when it was not parked."""
-        return self._context.transact(lambda connection: self._release(connection, parking, request))
 
-    def _park(self, connection: sa.Connection, parking: Parking, request: ActionRequest) -> bool:
-        now = self._context.read_clock(connection)
-        if is_logged(connection, "park", request):
-            return True
-        log_action(connection, "park", request, (), {}, now)
-        row = asdict(parking) | {"parked_at": instant_text(now)}
-        return bool(INSERT_PARKINGS.execute(connection, [row]).rowcount)
+        def work(transaction: LedgerTransaction) -> bool:
+            if is_logged(transaction, "release", request):
+                return True
+            log_action(transaction, "release", request, (), {})
+            is_parking = (parkings.c[name] == getattr(parking, name) for name in ("source", "scope", "name"))
+            return bool(transaction.connection.execute(sa.delete(parkings).where(*is_parking)).rowcount)
 
-    def _release(self, connection: sa.Connection, parking: Parking, request: ActionRequest) -> bool:
-        now = self._context.read_clock(connection)
-        if is_logged(connection, "release", request):
-            return True
-        log_action(connection, "release", request, (), {}, now)
-        is_parking = (parkings.c[name] == getattr(parking, name) for name in ("source", "scope", "name"))
-        return bool(connection.execute(sa.delete(parkings).where(*is_parking)).rowcount)
+        return self._writer.transact(work)
 
 
-def sorted_keys(keys: Iterable[PartitionKey]) -> list[PartitionKey]:
-    """Each key once, in the order in which every transaction locks state rows."""
-    return sorted(set(keys))
+def _execute(
+    transaction: LedgerTransaction,
+    action: Action,
+    keys: Sequence[PartitionKey],
+    request: ActionRequest,
+    expected: Mapping[PartitionKey, PartitionState],
+) -> ActionResult:
+    """Execute the action on each partition, or return the first result when the request was executed before.
+
+    A partition that differs from its `expected` state is refused.
+    """
+    now, before = transaction.now, transaction.lock_states(keys)
+    if is_logged(transaction, action.name, request):
+        return _read_earlier_result(transaction, request, keys, before)
+    states = [before.get(key) or PartitionState.absent(key) for key in keys]
+    result = _decide(action, states, expected, _find_recorded(transaction, action, keys), now)
+    log_action(transaction, action.name, request, result.changed, before)
+    _write_changes(transaction, action, request, result.changed, before)
+    _emit_events(transaction, action, request, result.changed)
+    return result
+
+
+def _write_changes(
+    transaction: LedgerTransaction,
+    action: Action,
+    request: ActionRequest,
+    changed: Sequence[PartitionState],
+    before: Mapping[PartitionKey, PartitionState],
+) -> None:
+    connection, keys = transaction.connection, [state.key for state in changed]
+    updated = [state for state in changed if state.key in before and state != before[state.key]]
+    _UPDATE_STATES.execute(connection, map(encode_state, updated))
+    transaction.insert_pending([key for key in keys if key not in before])
+    if action is Action.WITHDRAW:
+        transaction.withdraw_pointers(keys)
+    if action in REQUEST_KINDS:
+        opened = {
+            "kind": REQUEST_KINDS[action],
+            "action_id": request.action_id,
+            "requested_at": transaction.at,
+        }
+        rows = (encode_key(state.key) | {"attempt_no": state.attempt_count} | opened for state in changed)
+        _UPSERT_REQUESTS.execute(connection, rows)
+    if action is Action.MARK_TERMINAL:
+        mark = {"action_id": request.action_id, "marked_at": transaction.at}
+        _INSERT_MARKS.execute(connection, (encode_key(key) | mark for key in keys))
+    if action is Action.CLEAR_TERMINAL:
+        _DELETE_MARKS.execute(connection, map(encode_key, keys))
+
+
+def _emit_events(
+    transaction: LedgerTransaction, action: Action, request: ActionRequest, changed: Sequence[PartitionState]
+) -> None:
+    """Emit one event per changed partition. Its attempt is the coming one.
+
+    A terminal mark belongs to no attempt, so its events are numbered by the partition's logged actions.
+    """
+    data = {"operator": printable(request.operator), "reason": printable(request.reason)}
+    numbers: Mapping[PartitionKey, int] = {state.key: state.attempt_count + 1 for state in changed}
+    if action in {Action.MARK_TERMINAL, Action.CLEAR_TERMINAL}:
+        rows = _ACTIONS_PER_PARTITION.execute(transaction.connection, map(encode_key, numbers))
+        numbers = Counter(map(decode_key, rows))
+    for key, number in numbers.items():
+        transaction.emit(EVENT_TYPES[action], key, number, data, caused_by=request.action_id)
+
+
+def _read_earlier_result(
+    transaction: LedgerTransaction,
+    request: ActionRequest,
+    keys: Sequence[PartitionKey],
+    states: Mapping[PartitionKey, PartitionState],
+) -> ActionResult:
+    logged = control_action_partitions
+    rows = transaction.connection.execute(
+        sa.select(*key_of_table(logged)).where(logged.c.action_id == request.action_id)
+    )
+    changed = set(map(decode_key, rows))
+    return ActionResult(
+        changed=tuple(states[key] for key in keys if key in changed),
+        unchanged=tuple(key for key in keys if key not in changed),
+    )
+
+
+def _find_recorded(
+    transaction: LedgerTransaction, action: Action, keys: Sequence[PartitionKey]
+) -> Collection[PartitionKey]:
+    """The partitions that already have the open request or the terminal mark that this action concerns."""
+    if action is Action.REPROCESS:
+        return set(map(decode_key, _READ_OPEN_REQUESTS.execute(transaction.connection, map(encode_key, keys))))
+    if action in {Action.REQUEUE, Action.MARK_TERMINAL, Action.CLEAR_TERMINAL}:
+        return set(map(decode_key, _READ_MARKS.execute(transaction.connection, map(encode_key, keys))))
+    return ()
+
+
+def _decide(
+    action: Action,
+    states: Iterable[PartitionState],
+    expected: Mapping[PartitionKey, PartitionState],
+    recorded: Collection[PartitionKey],
+    now: datetime,
+) -> ActionResult:
+    changed: list[PartitionState] = []
+    unchanged: list[PartitionKey] = []
+    refused: dict[PartitionKey, PartitionRefused] = {}
+    for before in states:
+        key = before.key
+        try:
+            after = _apply(action, before, expected.get(key, before), is_recorded=key in recorded, now=now)
+        except PartitionRefused as error:
+            refused[key] = error
+        else:
+            if after is None:
+                unchanged.append(key)
+            else:
+                changed.append(after)
+    return ActionResult(changed=tuple(changed), unchanged=tuple(unchanged), refused=refused)
+
+
+def _apply(
+    action: Action, before: PartitionState, expected: PartitionState, *, is_recorded: bool, now: datetime
+) -> PartitionState | None:
+    """The state after the action, or None when the action has nothing to change."""
+    if before != expected:
+        raise StateChanged(str(before.key), _describe(expected), _describe(before))
+    after = apply_control_action(before, action, now=now)
+    match action:
+        case Action.REPROCESS | Action.MARK_TERMINAL:
+            return None if is_recorded else after
+        case Action.CLEAR_TERMINAL:
+            return after if is_recorded else None
+        case Action.REQUEUE if is_recorded and after is not before:
+            raise MarkedTerminal(str(before.key))
+    return None if after is before else after
+
+
+def _describe(state: PartitionState) -> str:
+    attempts = "1 attempt" if state.attempt_count == 1 else f"{state.attempt_count} attempts"
+    return f"{state.recorded_status or 'absent'} after {attempts}"

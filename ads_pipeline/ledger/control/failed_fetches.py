@@ -7,10 +7,7 @@ states and attempt counts do not change, because the validator had nothing to ju
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime
 from typing import Any, Final
-
-import sqlalchemy as sa
 
 from ads_pipeline.domain.freshness import RAW, AttemptOutcome
 from ads_pipeline.domain.partition import PartitionKey
@@ -23,8 +20,8 @@ from ads_pipeline.ledger.row_mapping import decode_key, encode_key
 from ads_pipeline.ledger.statements import insert, select_given
 from ads_pipeline.ledger.status.partition_status import AttemptResult
 from ads_pipeline.ledger.tables import instant_text
+from ads_pipeline.ledger.transactions import LedgerTransaction, LedgerWriter
 from ads_pipeline.ledger.values import FailedFetch
-from ads_pipeline.ledger.write_context import WriteContext
 from ads_pipeline.quoting import printable
 
 PARKING_SCOPES: Final[Mapping[ErrorPolicy, str]] = {
@@ -38,8 +35,8 @@ _INSERT_FAILED_FETCHES: Final = insert(failed_fetches)
 class FailedFetches:
     """Records failed fetches. It cannot change the state of a partition, so an extractor may hold it."""
 
-    def __init__(self, context: WriteContext, retry_queue: RetryQueue) -> None:
-        self._context, self._retry_queue = context, retry_queue
+    def __init__(self, writer: LedgerWriter, retry_queue: RetryQueue) -> None:
+        self._writer, self._retry_queue = writer, retry_queue
 
     def record(
         self, failures: Sequence[FailedFetch], policy: RetryPolicy
@@ -49,15 +46,14 @@ class FailedFetches:
         Returns the scheduled retry of each partition whose failure is new. A failure that was recorded before is left
         out, so a report may be repeated. An error of an account or a query parks it in the same transaction.
         """
-        return self._context.transact(lambda connection: self._record(connection, failures, policy))
+        return self._writer.transact(lambda transaction: self._record(transaction, failures, policy))
 
     def _record(
-        self, connection: sa.Connection, failures: Sequence[FailedFetch], policy: RetryPolicy
+        self, transaction: LedgerTransaction, failures: Sequence[FailedFetch], policy: RetryPolicy
     ) -> dict[PartitionKey, ScheduledRetry | None]:
-        context, now = self._context, self._context.read_clock(connection)
-        keys = sorted({failure.key for failure in failures})
-        context.insert_pending(connection, keys, now)
-        context.lock_states(connection, keys)
+        connection, keys = transaction.connection, sorted({failure.key for failure in failures})
+        transaction.insert_pending(keys)
+        transaction.lock_states(keys)
         rows = _READ_FAILED_FETCHES.execute(connection, map(encode_key, keys)).all()
         known = {(decode_key(row), row.failure_id) for row in rows}
         new = sorted(
@@ -65,55 +61,45 @@ class FailedFetches:
         )
         if not new:
             return {}
-        fields = [self._fields(failure, now) for failure in new]
-        _INSERT_FAILED_FETCHES.execute(connection, fields)
+        _INSERT_FAILED_FETCHES.execute(connection, (_encode(failure, transaction) for failure in new))
         parkings = {(each.source, each.target): each for each in reversed(list(_parkings(new)))}
-        parked_at = {"parked_at": instant_text(now)}
+        parked_at = {"parked_at": transaction.at}
         INSERT_PARKINGS.execute(connection, (asdict(each) | parked_at for each in parkings.values()))
-        self._record_attempts(connection, new, now)
-        self._emit_events(connection, new, Counter(map(decode_key, rows)), now)
+        _record_attempts(transaction, new)
+        earlier = Counter(map(decode_key, rows))
+        for failure in new:
+            transaction.emit("FetchFailed", failure.key, earlier[failure.key] + 1, _error_fields(failure))
         new_keys = [failure.key for failure in new]
-        scheduled = self._retry_queue.schedule_partitions(connection, new_keys, policy, now.date())
+        scheduled = self._retry_queue.schedule_partitions(connection, new_keys, policy, transaction.now.date())
         return dict.fromkeys(new_keys) | {retry.key: retry for retry in scheduled}
 
-    def _fields(self, failure: FailedFetch, now: datetime) -> dict[str, Any]:
-        """The row of a failure. The clock of an extractor may be ahead, and no failure is in the future."""
-        wait_until = failure.wait_until
-        return (
-            encode_key(failure.key)
-            | _error_fields(failure)
-            | {
-                "failure_id": failure.failure_id,
-                "failed_at": instant_text(min(failure.failed_at or now, now)),
-                "engine_run_id": self._context.origin.run_id,
-                "wait_until": None if wait_until is None else instant_text(wait_until),
-            }
-        )
 
-    def _record_attempts(self, connection: sa.Connection, new: Sequence[FailedFetch], now: datetime) -> None:
-        """Fold the failures into the status of the raw asset, unless a later attempt is there already."""
-        statuses = self._context.statuses.read(connection, RAW, [failure.key for failure in new])
-        attempts = []
-        for failure in new:
-            status, _count = statuses[failure.key]
-            last = status.last_attempt_at if status else None
-            if last is None or last <= (failure.failed_at or now):
-                attempts.append(
-                    AttemptResult(key=failure.key, run_id=failure.failure_id, outcome=AttemptOutcome.FAILED)
-                )
-        self._context.statuses.record_attempts(connection, RAW, attempts, now)
+def _encode(failure: FailedFetch, transaction: LedgerTransaction) -> dict[str, Any]:
+    """The row of a failure. The clock of an extractor may be ahead, and no failure is in the future."""
+    wait_until = failure.wait_until
+    return (
+        encode_key(failure.key)
+        | _error_fields(failure)
+        | {
+            "failure_id": failure.failure_id,
+            "failed_at": instant_text(min(failure.failed_at or transaction.now, transaction.now)),
+            "engine_run_id": transaction.writer.origin.run_id,
+            "wait_until": None if wait_until is None else instant_text(wait_until),
+        }
+    )
 
-    def _emit_events(
-        self, connection: sa.Connection, new: Sequence[FailedFetch], earlier: Counter[PartitionKey], now: datetime
-    ) -> None:
-        at = instant_text(now)
-        events = [
-            self._context.event_encoder.encode(
-                "FetchFailed", str(failure.key), earlier[failure.key] + 1, _error_fields(failure), emitted_at=at
-            )
-            for failure in new
-        ]
-        self._context.append_events(connection, events, now)
+
+def _record_attempts(transaction: LedgerTransaction, new: Sequence[FailedFetch]) -> None:
+    """Fold the failures into the status of the raw asset, unless a later attempt is there already."""
+    keys = [failure.key for failure in new]
+    statuses = transaction.writer.statuses.read(transaction.connection, RAW, keys)
+    attempts = []
+    for failure in new:
+        status, _count = statuses[failure.key]
+        last = status.last_attempt_at if status else None
+        if last is None or last <= (failure.failed_at or transaction.now):
+            attempts.append(AttemptResult(key=failure.key, run_id=failure.failure_id, outcome=AttemptOutcome.FAILED))
+    transaction.record_attempts(RAW, attempts)
 
 
 def _error_fields(failure: FailedFetch) -> dict[str, Any]:

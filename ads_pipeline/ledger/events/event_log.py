@@ -1,6 +1,6 @@
 """Appends run events and retires runs; implements `RunEventStore` on Postgres and SQLite.
 
-The ledger emits its own events through `ledger.write_context`, in the transaction of each change. `snapshots` folds
+The ledger emits its own events through `ledger.transactions`, in the transaction of each change. `snapshots` folds
 events into snapshots.
 """
 

@@ -25,7 +25,7 @@ from ads_pipeline.ledger.row_mapping import decode_run, encode_key
 from ads_pipeline.ledger.state.run_history import JUDGED_FLAGS
 from ads_pipeline.ledger.status.partition_status import AttemptResult, PartitionStatuses
 from ads_pipeline.ledger.tables import run_head, run_snapshots
-from ads_pipeline.ledger.write_context import LOCK_STATES
+from ads_pipeline.ledger.transactions import LOCK_STATES
 
 # For each final status: the event of the run, the event of its unjudged steps, and the outcome of their attempts.
 COMPLETION_EVENTS: Final = {

@@ -1,10 +1,7 @@
 """Publishes loaded runs: moves warehouse pointers, and records loads and failed loads."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import Any, Final
-
-import sqlalchemy as sa
 
 from ads_pipeline.domain.freshness import WAREHOUSE, AttemptOutcome
 from ads_pipeline.domain.partition import PartitionKey, Run
@@ -15,9 +12,9 @@ from ads_pipeline.ledger.state.verdicts import READ_OPEN_DEMOTIONS
 from ads_pipeline.ledger.state.visibility import IS_PUBLISHABLE
 from ads_pipeline.ledger.statements import RUN_COLUMNS, Statement, insert, upsert
 from ads_pipeline.ledger.status.partition_status import AttemptResult
-from ads_pipeline.ledger.tables import instant_text, load_records, warehouse_pointer
+from ads_pipeline.ledger.tables import load_records, warehouse_pointer
+from ads_pipeline.ledger.transactions import LedgerTransaction, LedgerWriter
 from ads_pipeline.ledger.values import Publication, PublishResult
-from ads_pipeline.ledger.write_context import WriteContext
 from ads_pipeline.quoting import printable
 
 _LOAD_EVENT_FIELDS = ("run_id", "schema_version", "record_count", "table_version")
@@ -39,8 +36,8 @@ _INSERT_LOAD_RECORDS: Final = insert(load_records, skip_present=True)
 class Loads:
     """Publishes runs that the warehouse holds, and records loads that failed."""
 
-    def __init__(self, context: WriteContext) -> None:
-        self._context = context
+    def __init__(self, writer: LedgerWriter) -> None:
+        self._writer = writer
 
     def publishable_runs(self, candidates: Iterable[Run]) -> set[Run]:
         """Return the candidates that are the current run of a success without an open demotion.
@@ -48,36 +45,35 @@ class Loads:
         Raises LeaseLost like a write, because the caller commits to the warehouse next.
         """
         runs = list(candidates)
-        return self._context.transact(lambda connection: self._find_publishable(connection, runs))
+
+        def find(transaction: LedgerTransaction) -> set[Run]:
+            transaction.check_lease({run.key for run in runs})
+            return set(map(decode_run, _PUBLISHABLE_RUNS.execute(transaction.connection, map(encode_run, runs))))
+
+        return self._writer.transact(find)
 
     def publish(self, publications: Sequence[Publication]) -> PublishResult:
         """Point readers at the runs that still have authority, and record each load.
 
         A run without authority, or with an open demotion, is returned as superseded and changes nothing.
         """
-        return self._context.transact(lambda connection: _publish(self._context, connection, publications))
+        return self._writer.transact(lambda transaction: _publish(transaction, publications))
 
     def record_failed(self, errors: Mapping[Run, str]) -> None:
         """Record, for one accepted run per partition, why it could not be loaded. No state changes."""
-        self._context.transact(lambda connection: _record_failed(self._context, connection, errors))
-
-    def _find_publishable(self, connection: sa.Connection, candidates: Sequence[Run]) -> set[Run]:
-        self._context.check_lease(connection, {run.key for run in candidates})
-        return set(map(decode_run, _PUBLISHABLE_RUNS.execute(connection, map(encode_run, candidates))))
+        self._writer.transact(lambda transaction: _record_failed(transaction, errors))
 
 
-def _publish(context: WriteContext, connection: sa.Connection, publications: Sequence[Publication]) -> PublishResult:
-    now = context.read_clock(connection)
+def _publish(transaction: LedgerTransaction, publications: Sequence[Publication]) -> PublishResult:
     keys = sorted({publication.run.key for publication in publications})
-    states = context.lock_states(connection, keys)
-    context.check_lease(connection, keys)
+    states = transaction.lock_claimed_states(keys)
     pointers = {
         decode_key(row): (row.run_id, row.schema_version, row.record_count)
-        for row in READ_POINTERS.execute(connection, map(encode_key, keys))
+        for row in READ_POINTERS.execute(transaction.connection, map(encode_key, keys))
         if row.availability == "published"
     }
     runs = [encode_run(publication.run) for publication in publications]
-    demoted = set(map(decode_run, READ_OPEN_DEMOTIONS.execute(connection, runs)))
+    demoted = set(map(decode_run, READ_OPEN_DEMOTIONS.execute(transaction.connection, runs)))
     published: list[Run] = []
     superseded: list[Run] = []
     changes: dict[PartitionKey, dict[str, Any]] = {}
@@ -89,28 +85,23 @@ def _publish(context: WriteContext, connection: sa.Connection, publications: Seq
         published.append(run)
         if pointers.get(run.key) != (run.run_id, state.schema_version, state.record_count):
             changes[run.key] = encode_pointer(publication, state)
-    _move_pointers(context, connection, changes, states, now)
+    _move_pointers(transaction, changes, states)
     return PublishResult(published=tuple(published), superseded=tuple(superseded))
 
 
-def _record_failed(context: WriteContext, connection: sa.Connection, errors: Mapping[Run, str]) -> None:
-    now = context.read_clock(connection)
-    keys = {run.key for run in errors}
-    context.lock_states(connection, keys)
-    context.check_lease(connection, keys)
+def _record_failed(transaction: LedgerTransaction, errors: Mapping[Run, str]) -> None:
+    transaction.lock_claimed_states({run.key for run in errors})
     failed = [AttemptResult(key=run.key, run_id=run.run_id, outcome=AttemptOutcome.FAILED) for run in sorted(errors)]
     event_data = {run.key: {"run_id": run.run_id, "error_message": printable(errors[run])} for run in errors}
-    _record_loads(context, connection, "LoadFailed", failed, event_data, now)
+    _record_loads(transaction, "LoadFailed", failed, event_data)
 
 
 def _move_pointers(
-    context: WriteContext,
-    connection: sa.Connection,
+    transaction: LedgerTransaction,
     changes: Mapping[PartitionKey, dict[str, Any]],
     states: Mapping[PartitionKey, PartitionState],
-    now: datetime,
 ) -> None:
-    at = instant_text(now)
+    connection, at = transaction.connection, transaction.at
     _INSERT_LOAD_RECORDS.execute(connection, (row | {"loaded_at": at} for row in changes.values()))
     _UPSERT_POINTERS.execute(connection, (row | {"changed_at": at} for row in changes.values()))
     loads = [
@@ -124,25 +115,18 @@ def _move_pointers(
         for key, row in changes.items()
     ]
     event_data = {key: {name: row[name] for name in _LOAD_EVENT_FIELDS} for key, row in changes.items()}
-    _record_loads(context, connection, "PartitionLoaded", loads, event_data, now)
+    _record_loads(transaction, "PartitionLoaded", loads, event_data)
 
 
 def _record_loads(
-    context: WriteContext,
-    connection: sa.Connection,
+    transaction: LedgerTransaction,
     event_type: str,
     loads: Sequence[AttemptResult],
     event_data: Mapping[PartitionKey, Mapping[str, Any]],
-    now: datetime,
 ) -> None:
     """Record each load as a finished attempt of the warehouse asset, and emit an event with its number."""
-    attempt_numbers = context.statuses.record_attempts(connection, WAREHOUSE, loads, now)
-    at = instant_text(now)
-    events = [
-        context.event_encoder.encode(event_type, str(key), number, event_data[key], emitted_at=at)
-        for key, number in attempt_numbers.items()
-    ]
-    context.append_events(connection, events, now)
+    for key, number in transaction.record_attempts(WAREHOUSE, loads).items():
+        transaction.emit(event_type, key, number, event_data[key])
 
 
 def _has_authority(run: Run, state: PartitionState) -> bool:

@@ -8,11 +8,11 @@ import sqlalchemy as sa
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import RegisteredRun
 from ads_pipeline.errors import RunChanged
-from ads_pipeline.ledger.row_mapping import decode_registered_run, encode_key, encode_registration
+from ads_pipeline.ledger.row_mapping import decode_registered_run, encode_registration, encode_run
 from ads_pipeline.ledger.statements import RUN_COLUMNS, Statement, insert
-from ads_pipeline.ledger.tables import instant_text, runs
+from ads_pipeline.ledger.tables import runs
+from ads_pipeline.ledger.transactions import LedgerTransaction, LedgerWriter
 from ads_pipeline.ledger.values import RunRegistration
-from ads_pipeline.ledger.write_context import WriteContext
 
 # One row per requested run: its registration, or nulls, and the newest ordinal of its partition.
 _READ_REGISTERED: Final = Statement(
@@ -30,8 +30,8 @@ _INSERT_RUNS: Final = insert(runs)
 class Registrations:
     """Registers runs, and inserts pending rows."""
 
-    def __init__(self, context: WriteContext) -> None:
-        self._context = context
+    def __init__(self, writer: LedgerWriter) -> None:
+        self._writer = writer
 
     def register(self, registrations: Sequence[RunRegistration]) -> list[RegisteredRun]:
         """Register sealed runs in the given order. Each new run gets the next ordinal of its partition.
@@ -39,30 +39,27 @@ class Registrations:
         A partition without a row gets a pending one. A run that is already registered keeps its ordinal. Raises
         RunChanged when one was registered with another seal; then nothing is registered.
         """
-        return self._context.transact(lambda connection: _register(self._context, connection, registrations))
+        return self._writer.transact(lambda transaction: _register(transaction, registrations))
 
     def insert_pending(self, keys: Iterable[PartitionKey]) -> int:
         """Insert a pending row for each partition that has no row. Return the number of inserted rows."""
-        context, requested = self._context, sorted(set(keys))
-        return context.transact(lambda c: context.insert_pending(c, requested, context.read_clock(c)))
+        requested = sorted(set(keys))
+        return self._writer.transact(lambda transaction: transaction.insert_pending(requested))
 
 
-def _register(
-    context: WriteContext, connection: sa.Connection, registrations: Sequence[RunRegistration]
-) -> list[RegisteredRun]:
-    now = context.read_clock(connection)
+def _register(transaction: LedgerTransaction, registrations: Sequence[RunRegistration]) -> list[RegisteredRun]:
     keys = sorted({registration.run.key for registration in registrations})
-    context.insert_pending(connection, keys, now)
-    context.lock_states(connection, keys)
-    context.check_lease(connection, keys)
+    transaction.insert_pending(keys)
+    transaction.lock_claimed_states(keys)
     requested = [
-        encode_key(registration.run.key) | {"position": position, "run_id": registration.run.run_id}
-        for position, registration in enumerate(registrations)
+        encode_run(registration.run) | {"position": position} for position, registration in enumerate(registrations)
     ]
-    rows = _READ_REGISTERED.execute(connection, requested).all()
+    rows = _READ_REGISTERED.execute(transaction.connection, requested).all()
     registered, new = _assign_ordinals(registrations, rows)
-    _INSERT_RUNS.execute(connection, (encode_registration(run, now) for run in new))
-    context.append_events(connection, [_sealed_event(context, run, instant_text(now)) for run in new], now)
+    _INSERT_RUNS.execute(transaction.connection, (encode_registration(run, transaction.at) for run in new))
+    for run in new:
+        data = {"run_id": run.run.run_id, "schema_version": run.schema_version, "record_count": run.record_count}
+        transaction.emit("RawSealed", run.run.key, run.ordinal, data)
     return [registered[registration.run] for registration in registrations]
 
 
@@ -97,13 +94,3 @@ def _with_ordinal(registration: RunRegistration, ordinal: int) -> RegisteredRun:
         record_count=registration.record_count,
         payload_sha256=registration.payload_sha256,
     )
-
-
-def _sealed_event(context: WriteContext, registered: RegisteredRun, emitted_at: str) -> dict[str, Any]:
-    data = {
-        "run_id": registered.run.run_id,
-        "schema_version": registered.schema_version,
-        "record_count": registered.record_count,
-    }
-    key = str(registered.run.key)
-    return context.event_encoder.encode("RawSealed", key, registered.ordinal, data, emitted_at=emitted_at)

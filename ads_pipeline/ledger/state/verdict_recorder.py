@@ -22,7 +22,7 @@ from ads_pipeline.domain.transitions import (
     apply_verdict,
 )
 from ads_pipeline.errors import PartitionRefused, UnknownRun, UnsoundAcceptance, VerdictConflict
-from ads_pipeline.ledger.control.action_execution import is_logged, log_action
+from ads_pipeline.ledger.control.audit_log import is_logged, log_action
 from ads_pipeline.ledger.database import ConcurrentWrite
 from ads_pipeline.ledger.row_mapping import decode_state, encode_attempt, encode_verdict_id
 from ads_pipeline.ledger.state.verdict_statements import READ_VERDICT_ROWS, RECORD_ON_POSTGRES, RECORD_ON_SQLITE
@@ -35,8 +35,8 @@ from ads_pipeline.ledger.status.partition_status import (
     next_write_instant,
 )
 from ads_pipeline.ledger.tables import instant_text
+from ads_pipeline.ledger.transactions import LedgerTransaction
 from ads_pipeline.ledger.values import VerdictCause, VerdictResult
-from ads_pipeline.ledger.write_context import WriteContext
 
 EVENT_TYPES: Final[Mapping[Outcome, str]] = {
     Outcome.ACCEPTED: "VerdictAccepted",
@@ -61,8 +61,8 @@ class _LockedPartition:
 class VerdictRecorder:
     """Records the verdicts of one transaction. Each verdict sees the effects of the earlier ones."""
 
-    def __init__(self, context: WriteContext, connection: sa.Connection) -> None:
-        self._context, self._connection = context, connection
+    def __init__(self, transaction: LedgerTransaction) -> None:
+        self._transaction, self._writer = transaction, transaction.writer
         self._partitions: dict[PartitionKey, _LockedPartition] = {}
         self._results: dict[tuple[Run, str], VerdictResult] = {}
         self._last_rows: dict[PartitionKey, dict[str, Any]] = {}
@@ -73,7 +73,7 @@ class VerdictRecorder:
         self, verdicts: Sequence[Verdict], cause: VerdictCause | None
     ) -> list[VerdictResult | PartitionRefused]:
         """Record verdicts in the given order. For a refused verdict, the result is its error."""
-        locked_rows = read_verdict_rows(self._context, self._connection, verdicts)
+        locked_rows = read_verdict_rows(self._transaction, verdicts)
         results: list[VerdictResult | PartitionRefused] = []
         for verdict, locked_row in zip(verdicts, locked_rows, strict=True):
             try:
@@ -82,7 +82,7 @@ class VerdictRecorder:
                 results.append(error)
         if self._rows:
             self._write_rows()
-            log_cause(self._context, self._connection, cause, verdicts, locked_rows)
+            log_cause(self._transaction, cause, verdicts, locked_rows)
         return results
 
     def _record(self, verdict: Verdict, locked_row: sa.Row[Any]) -> VerdictResult:
@@ -105,7 +105,7 @@ class VerdictRecorder:
             record_count=locked_row.run_record_count,
         )
         require_sound_seal(verdict, registered)
-        self._now = self._context.clock() if self._context.clock else locked_row.now
+        self._now = self._writer.clock() if self._writer.clock else locked_row.now
         effect = apply_verdict(
             partition.state,
             verdict,
@@ -143,7 +143,7 @@ class VerdictRecorder:
         result = VerdictResult(
             verdict=verdict, attempt_no=state.attempt_count, effect=effect.effect, redelivered=False, state=state
         )
-        asset_partition = self._context.statuses.asset_partition(RAW, state.key)
+        asset_partition = self._writer.statuses.asset_partition(RAW, state.key)
         materializes = effect.effect in MATERIALIZING_EFFECTS
         after = _LockedPartition(
             state=state,
@@ -157,7 +157,7 @@ class VerdictRecorder:
         at, event_type = instant_text(judged_at), EVENT_TYPES[verdict.outcome]
         row = _attempt_columns(result, registered.ordinal, after, at)
         row |= after.materialization | encode_asset_partition(asset_partition)
-        row |= self._context.event_encoder.encode(
+        row |= self._writer.event_encoder.encode(
             event_type, str(state.key), result.attempt_no, _event_data(result), emitted_at=at
         )
         self._add_row(row, state.key)
@@ -169,7 +169,7 @@ class VerdictRecorder:
         if earlier is not None:
             earlier["is_last"] = False
         if self._now is not None and not self._rows:  # only the first row carries what all rows share
-            origin = self._context.event_encoder.origin_columns
+            origin = self._writer.event_encoder.origin_columns
             row |= {f"origin_{name}": value for name, value in origin.items()}
             row["appended_at"] = instant_text(self._now)
         row["position"] = len(self._rows) + 1
@@ -178,17 +178,16 @@ class VerdictRecorder:
         self._rows[0]["event_count"] = len(self._rows)
 
     def _write_rows(self) -> None:
-        statements = RECORD_ON_SQLITE if self._connection.dialect.name == "sqlite" else RECORD_ON_POSTGRES
-        written = [statement.execute(self._connection, self._rows).rowcount for statement in statements]
+        connection = self._transaction.connection
+        statements = RECORD_ON_SQLITE if connection.dialect.name == "sqlite" else RECORD_ON_POSTGRES
+        written = [statement.execute(connection, self._rows).rowcount for statement in statements]
         if written[-1] < len(self._last_rows):
             raise ConcurrentWrite("a status was written without the lock of its partition's state")
 
 
-def read_verdict_rows(
-    context: WriteContext, connection: sa.Connection, verdicts: Sequence[Verdict]
-) -> Sequence[sa.Row[Any]]:
+def read_verdict_rows(transaction: LedgerTransaction, verdicts: Sequence[Verdict]) -> Sequence[sa.Row[Any]]:
     """Lock the state of each verdict's partition, and return one row per verdict with all that decides its effect."""
-    make_asset_partition = context.statuses.asset_partition
+    connection, make_asset_partition = transaction.connection, transaction.writer.statuses.asset_partition
     requested = [
         encode_verdict_id(verdict)
         | encode_asset_partition(make_asset_partition(RAW, verdict.run.key))
@@ -200,25 +199,23 @@ def read_verdict_rows(
         # Another transaction committed while this statement waited for the lock. The statement sees the new state row
         # without the attempt that was committed with it. A second read, under the lock, sees both.
         rows = READ_VERDICT_ROWS.execute(connection, requested).all()
-    context.check_lease(connection, {verdict.run.key for verdict in verdicts})
+    transaction.check_lease({verdict.run.key for verdict in verdicts})
     return rows
 
 
 def log_cause(
-    context: WriteContext,
-    connection: sa.Connection,
+    transaction: LedgerTransaction,
     cause: VerdictCause | None,
     verdicts: Sequence[Verdict],
     rows: Sequence[sa.Row[Any]],
 ) -> None:
     """Log the operator's action that caused these verdicts, unless an earlier transaction has logged it."""
-    if cause is None or is_logged(connection, cause.action, cause.request):
+    if cause is None or is_logged(transaction, cause.action, cause.request):
         return
     states = {
         verdict.run.key: decode_state(row, verdict.run.key) for verdict, row in zip(verdicts, rows, strict=True)
     }
-    now = context.read_clock(connection)
-    log_action(connection, cause.action, cause.request, list(states.values()), states, now)
+    log_action(transaction, cause.action, cause.request, list(states.values()), states)
 
 
 def require_sound_seal(verdict: Verdict, registered: RegisteredRun) -> None:

@@ -16,9 +16,9 @@ from ads_pipeline.ledger.row_mapping import decode_run, encode_demotion, encode_
 from ads_pipeline.ledger.state.publications import READ_POINTERS, READABLE_RUNS
 from ads_pipeline.ledger.state.verdict_recorder import VerdictRecorder, log_cause, read_verdict_rows
 from ads_pipeline.ledger.statements import RUN_COLUMNS, Statement, insert
-from ads_pipeline.ledger.tables import demotions, instant_text
+from ads_pipeline.ledger.tables import demotions
+from ads_pipeline.ledger.transactions import LedgerTransaction, LedgerWriter
 from ads_pipeline.ledger.values import VerdictCause, VerdictResult
-from ads_pipeline.ledger.write_context import WriteContext
 
 # The given runs that have an open demotion.
 READ_OPEN_DEMOTIONS: Final = Statement(
@@ -38,15 +38,15 @@ _DELETE_DEMOTIONS: Final = Statement(
 class Verdicts:
     """Records verdicts. Only holders of this object can mark a run as safe to read."""
 
-    def __init__(self, context: WriteContext) -> None:
-        self._context = context
+    def __init__(self, writer: LedgerWriter) -> None:
+        self._writer = writer
 
     def record(self, verdicts: Sequence[Verdict], *, cause: VerdictCause | None = None) -> list[VerdictResult]:
         """Record verdicts in the given order, in one transaction, and log the operator's action that caused them.
 
         Raises VerdictsRefused when some are refused. The others are recorded nevertheless.
         """
-        results = self._context.transact(lambda connection: _record(self._context, connection, verdicts, cause))
+        results = self._writer.transact(lambda transaction: _record(transaction, verdicts, cause))
         recorded = [result for result in results if isinstance(result, VerdictResult)]
         refusals = {
             verdict.run: result
@@ -62,25 +62,23 @@ class Verdicts:
 
         The caller then removes these runs from the warehouse, and records the returned verdicts.
         """
-        return self._context.transact(lambda connection: _begin(self._context, connection, verdicts, cause))
+        return self._writer.transact(lambda transaction: _begin(transaction, verdicts, cause))
 
 
 def _record(
-    context: WriteContext, connection: sa.Connection, verdicts: Sequence[Verdict], cause: VerdictCause | None
+    transaction: LedgerTransaction, verdicts: Sequence[Verdict], cause: VerdictCause | None
 ) -> list[VerdictResult | PartitionRefused]:
-    results = VerdictRecorder(context, connection).record(verdicts, cause)
-    _finish(context, connection, [result for result in results if isinstance(result, VerdictResult)])
+    results = VerdictRecorder(transaction).record(verdicts, cause)
+    _finish(transaction, [result for result in results if isinstance(result, VerdictResult)])
     return results
 
 
-def _begin(
-    context: WriteContext, connection: sa.Connection, verdicts: Sequence[Verdict], cause: VerdictCause | None
-) -> list[Verdict]:
+def _begin(transaction: LedgerTransaction, verdicts: Sequence[Verdict], cause: VerdictCause | None) -> list[Verdict]:
     """Open a demotion for each verdict that rejects a run which the table may hold, and return these verdicts.
 
     Such a run is the current one of a success, or an accepted one whose successor may not be loaded yet.
     """
-    rows = read_verdict_rows(context, connection, verdicts)
+    connection, rows = transaction.connection, read_verdict_rows(transaction, verdicts)
     rejecting = [verdict for verdict, row in zip(verdicts, rows, strict=True) if _is_new_rejection(verdict, row)]
     if not rejecting:
         return []
@@ -91,21 +89,21 @@ def _begin(
     demoting = [verdict for verdict in rejecting if verdict.run in current | readable | already_open]
     if not demoting:
         return []
-    now = context.read_clock(connection)
-    at = instant_text(now)
-    _INSERT_DEMOTIONS.execute(connection, (encode_demotion(each) | {"started_at": at} for each in demoting))
+    started = {"started_at": transaction.at}
+    _INSERT_DEMOTIONS.execute(connection, (encode_demotion(verdict) | started for verdict in demoting))
     keys = {verdict.run.key for verdict in demoting}
     hidden = current | set(map(decode_run, READ_POINTERS.execute(connection, map(encode_key, keys))))
-    context.withdraw_pointers(connection, {verdict.run.key for verdict in demoting if verdict.run in hidden})
+    transaction.withdraw_pointers({verdict.run.key for verdict in demoting if verdict.run in hidden})
     attempt_counts = {verdict.run: row.attempt_count for verdict, row in zip(verdicts, rows, strict=True)}
-    new = {verdict.run: verdict for verdict in demoting if verdict.run not in already_open}
-    events = [_begun_event(context, verdict, attempt_counts[run] + 1, at) for run, verdict in new.items()]
-    context.append_events(connection, events, now)
-    log_cause(context, connection, cause, verdicts, rows)
+    for run, verdict in {verdict.run: verdict for verdict in demoting if verdict.run not in already_open}.items():
+        reason = verdict.reason and asdict(verdict.reason)
+        data = {"run_id": run.run_id, "error_message": verdict.error_message, "reason": reason}
+        transaction.emit("DemotionBegun", run.key, attempt_counts[run] + 1, data)
+    log_cause(transaction, cause, verdicts, rows)
     return demoting
 
 
-def _finish(context: WriteContext, connection: sa.Connection, results: Sequence[VerdictResult]) -> None:
+def _finish(transaction: LedgerTransaction, results: Sequence[VerdictResult]) -> None:
     """Withdraw the pointers of demoted partitions, and close the demotions of the recorded rejections.
 
     The withdrawal covers verdicts that demote a run without an open demotion.
@@ -113,18 +111,11 @@ def _finish(context: WriteContext, connection: sa.Connection, results: Sequence[
     rejected = [result for result in results if result.verdict.outcome is Outcome.REJECTED]
     demoted = {result.state.key for result in rejected if result.effect is Effect.DEMOTED and not result.redelivered}
     if demoted:
-        context.withdraw_pointers(connection, demoted)
+        transaction.withdraw_pointers(demoted)
     if rejected:
-        _DELETE_DEMOTIONS.execute(connection, (encode_verdict_id(result.verdict) for result in rejected))
+        verdict_ids = (encode_verdict_id(result.verdict) for result in rejected)
+        _DELETE_DEMOTIONS.execute(transaction.connection, verdict_ids)
 
 
 def _is_new_rejection(verdict: Verdict, row: sa.Row[Any]) -> bool:
     return verdict.outcome is Outcome.REJECTED and row.prior_outcome is None and row.status != Status.FAILED
-
-
-def _begun_event(context: WriteContext, verdict: Verdict, attempt_no: int, emitted_at: str) -> dict[str, Any]:
-    reason = verdict.reason and asdict(verdict.reason)
-    data = {"run_id": verdict.run.run_id, "error_message": verdict.error_message, "reason": reason}
-    return context.event_encoder.encode(
-        "DemotionBegun", str(verdict.run.key), attempt_no, data, emitted_at=emitted_at
-    )

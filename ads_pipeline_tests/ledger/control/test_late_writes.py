@@ -24,8 +24,7 @@ from ads_pipeline.errors import LeaseLost
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.control.tables import claims, leases
-from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.ledger import Ledger, LedgerReader
 from ads_pipeline_tests.ledger.builders import acceptance, key, keys, publish_runs, record_verdict, run
 from ads_pipeline_tests.ledger.control.test_leases import WRITES
 from ads_pipeline_tests.ledger.test_database_constraints import read_all_tables

@@ -15,8 +15,7 @@ from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.leases import Lease, renewing
 from ads_pipeline.ledger.control.tables import claims, leases
 from ads_pipeline.ledger.events.run_completion import RunCompletionLog
-from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.ledger import Ledger, LedgerReader
 from ads_pipeline_tests.ledger.builders import (
     FakeClock,
     acceptance,

@@ -13,8 +13,7 @@ import sqlalchemy as sa
 from ads_pipeline.domain.transitions import PartitionState, Verdict
 from ads_pipeline.errors import LedgerRefused, LedgerUnavailable
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.ledger import Ledger, LedgerReader
 from ads_pipeline_tests.ledger.builders import (
     acceptance,
     key,

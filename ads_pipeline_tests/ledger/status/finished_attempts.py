@@ -16,7 +16,7 @@ from ads_pipeline.domain.freshness import (
 )
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.row_mapping import decode_key
 from ads_pipeline.ledger.status.partition_status import make_row_version
 from ads_pipeline.ledger.status.status_table import StatusTable

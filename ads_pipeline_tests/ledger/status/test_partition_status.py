@@ -19,8 +19,7 @@ from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.domain.run_snapshots import RunStatus
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.events.run_completion import RunCompletionLog
-from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.reader import LedgerReader
+from ads_pipeline.ledger.ledger import Ledger, LedgerReader
 from ads_pipeline.ledger.status.partition_status import get_last_write_instant
 from ads_pipeline.ledger.status.status_table import StatusTable
 from ads_pipeline_tests.ledger.builders import (

@@ -1,0 +1,141 @@
+"""The steps that every write of the ledger takes in its transaction: lock states, check the lease, append events.
+
+The lock of a partition is its state row. Every transaction locks in the same order, which prevents deadlocks: states
+by key, claims by key, then the head row of its own run.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from typing import Any, Final, TypeVar
+
+import sqlalchemy as sa
+
+from ads_pipeline.domain.freshness import Tenancy
+from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.run_events import EventOrigin
+from ads_pipeline.domain.transitions import PartitionState, Status
+from ads_pipeline.ledger import database
+from ads_pipeline.ledger.control.leases import Lease
+from ads_pipeline.ledger.events.append_statements import append_statements
+from ads_pipeline.ledger.events.event_rows import EventEncoder, add_positions
+from ads_pipeline.ledger.row_mapping import decode_state, encode_key, read_clock
+from ads_pipeline.ledger.statements import KEY_COLUMNS, Statement, insert
+from ads_pipeline.ledger.status.partition_status import AttemptResult, PartitionStatuses
+from ads_pipeline.ledger.tables import KEY, instant_text, partition_state
+
+T = TypeVar("T")
+Clock = Callable[[], datetime]
+
+
+# The states of the given partitions, locked in the order of their keys, which prevents deadlocks.
+LOCK_STATES: Final = Statement(
+    "lock_states",
+    KEY_COLUMNS,
+    "SELECT * FROM partition_state WHERE ({key}) IN (SELECT {key} FROM {given}) ORDER BY {key} {for_update}",
+)
+_INSERT_PENDING: Final = insert(partition_state, *KEY, "status", "updated_at", skip_present=True)
+_WITHDRAW_POINTERS: Final = Statement(
+    "withdraw_pointers",
+    {**KEY_COLUMNS, "changed_at": "instant"},
+    """
+    UPDATE warehouse_pointer SET availability = 'unavailable', changed_at = given.changed_at
+    FROM {given} WHERE ({warehouse_pointer.key}) = ({given.key}) AND availability = 'published'
+    """,
+)
+
+
+class LedgerWriter:
+    """The engine, clock and lease of one writer. Its events have one origin."""
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        *,
+        clock: Clock | None,
+        origin: EventOrigin,
+        tenancy: Tenancy,
+        lease: Lease | None = None,
+    ) -> None:
+        self.engine, self.origin = engine, origin
+        self.statuses = PartitionStatuses(tenancy)
+        self.event_encoder = EventEncoder(origin)
+        self.clock, self.lease = clock, lease
+
+    def transact(self, work: Callable[["LedgerTransaction"], T]) -> T:
+        """Run the work in one transaction. Its events are appended last: that locks the head row of the run."""
+
+        def run(connection: sa.Connection) -> T:
+            transaction = LedgerTransaction(self, connection)
+            result = work(transaction)
+            transaction.append_events()
+            return result
+
+        return database.transact(self.engine, run)
+
+
+class LedgerTransaction:
+    """One transaction of a writer."""
+
+    def __init__(self, writer: LedgerWriter, connection: sa.Connection) -> None:
+        self.connection, self.writer = connection, writer
+        self._events: list[dict[str, Any]] = []
+
+    @cached_property
+    def now(self) -> datetime:
+        """The time of this transaction: when it first needs it."""
+        return self.writer.clock() if self.writer.clock else read_clock(self.connection)
+
+    @cached_property
+    def at(self) -> str:
+        """The time of this transaction, as rows have it."""
+        return instant_text(self.now)
+
+    def lock_states(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, PartitionState]:
+        """Lock the states of these partitions, and return those that are recorded."""
+        rows = LOCK_STATES.execute(self.connection, map(encode_key, keys))
+        return {state.key: state for state in map(decode_state, rows)}
+
+    def lock_claimed_states(self, keys: Collection[PartitionKey]) -> dict[PartitionKey, PartitionState]:
+        """Lock the states of partitions that a run with a lease must have claimed. Raises LeaseLost if it has not."""
+        states = self.lock_states(keys)
+        self.check_lease(keys)
+        return states
+
+    def check_lease(self, keys: Collection[PartitionKey]) -> None:
+        """Raise LeaseLost when a run with a lease has lost one of these partitions. The caller holds their locks."""
+        if self.writer.lease is not None and keys:
+            self.writer.lease.require_claims(self.connection, keys)
+
+    def insert_pending(self, keys: Iterable[PartitionKey]) -> int:
+        """Insert a pending row for each partition that has no row. Return the number of inserted rows."""
+        values = {"status": Status.PENDING, "updated_at": self.at}
+        return _INSERT_PENDING.execute(self.connection, (encode_key(key) | values for key in keys)).rowcount
+
+    def withdraw_pointers(self, keys: Iterable[PartitionKey]) -> None:
+        """Hide the partitions from readers. The caller holds their locks."""
+        _WITHDRAW_POINTERS.execute(self.connection, (encode_key(key) | {"changed_at": self.at} for key in keys))
+
+    def record_attempts(self, asset: str, results: Sequence[AttemptResult]) -> dict[PartitionKey, int]:
+        """Record attempts without a verdict in their status rows. Return the number of each in its partition."""
+        return self.writer.statuses.record_attempts(self.connection, asset, results, self.now)
+
+    def emit(
+        self,
+        event_type: str,
+        key: PartitionKey,
+        number: int,
+        data: Mapping[str, Any],
+        *,
+        caused_by: str | None = None,
+    ) -> None:
+        """Emit an event of the partition. The number tells it from other events of its type."""
+        encode = self.writer.event_encoder.encode
+        self._events.append(encode(event_type, str(key), number, data, emitted_at=self.at, caused_by=caused_by))
+
+    def append_events(self) -> None:
+        if self._events:
+            origin = self.writer.event_encoder.origin_columns
+            rows = add_positions((origin | event for event in self._events), self.now)
+            for statement in append_statements(self.connection.dialect.name):
+                statement.execute(self.connection, rows)
