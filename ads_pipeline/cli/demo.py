@@ -21,7 +21,7 @@ from ads_pipeline.domain.transitions import Status
 from ads_pipeline.errors import BadCommand
 from ads_pipeline.query_file import DEFAULT_QUERIES_FILE, narrow_query_file
 from ads_pipeline.raw.landing import RawRuns
-from ads_pipeline.settings import Settings
+from ads_pipeline.settings import Settings, read_settings
 from ads_pipeline.storage.durable_files import atomic_write, create_empty_file
 
 DEMO_QUERY: Final = """
@@ -40,6 +40,7 @@ def run_demo(settings: Settings, environ: Mapping[str, str]) -> None:
     demo = land_demo(RawRuns(settings.raw_root), settings.google_apis, until=today)
     _print_special_cases(console, demo)
     _write_query_file(settings, since)
+    settings = read_settings(environ)  # with the query file that was just written
     console.print("\nRunning the assets raw/…, their checks and warehouse/… with Dagster and Spark")
     _run(settings, prepare_dagster(settings, environ), since, until)
     console.print("\nRejected partitions, from `ads-pipeline state inspect --status failed`:\n")
