@@ -62,7 +62,7 @@ def build_definitions(
             for name in apis.queries
             for build in (build_check, build_readable_check)
         ]
-        sensors = build_sensors(partitions, list(apis.queries), now=now)
+        sensors = build_sensors(partitions, list(apis.queries), has_webhook=resolved.webhook is not None, now=now)
         schedules = build_schedules(list(apis.queries))
     return dg.Definitions(
         assets=[*assets, build_report(list(apis.queries), resolved), *external],

@@ -31,6 +31,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "ADS_PIPELINE_FILE_ACCESS": "who may open new files below home: owner, or umask to let the umask decide (owner)",
     "ADS_PIPELINE_LEASE_SECONDS": "seconds after which a silent run loses its partitions, at least 5 (120)",
     "ADS_PIPELINE_SAMPLE_TEXT": "yes: reasons of rejections quote texts of payloads, not only their length (no)",
+    "ADS_PIPELINE_WEBHOOK": "https://… that the sensor notifications sends messages to; a secret (none)",
     "ADS_PIPELINE_TENANT": "tenant_id in partition_status (default)",
     "ADS_PIPELINE_WORKSPACE": "workspace_id in partition_status (the source's name)",
 }
@@ -42,6 +43,7 @@ SPARK_FORM: Final = (
     "local, local[2], yarn, spark://host:port, k8s://host:port, sc://host:port/;name=value "
     "with reserved characters in a value percent-encoded, or module:function"
 )
+WEBHOOK_FORM: Final = "https://host/path or http://host/path, without a user name"
 HOME_FORM: Final = "an absolute path without % or a backslash"
 MIN_LEASE_SECONDS: Final = 5  # a shorter lease could expire while a busy database delays its renewal
 MAX_LEASE_SECONDS: Final = 86_400
@@ -60,6 +62,7 @@ _SPARK = re.compile(
     r"|[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*"
     r"|sc://" + _HOST + r"(?:/(?:;[A-Za-z0-9_-]+=(?:[^\s;=/?#%]|%[0-9A-Fa-f]{2})*)*)?"
 )
+_WEBHOOK = re.compile(rf"https?://{_HOST}(?:[/?][^\s#@\\]*)?")
 _HOME = re.compile(r"[^\\%]+")  # Delta's libraries decode % in paths and read a backslash as a slash: other files
 _LABEL, _LABEL_FORM = NAME_RULES["label"]
 
@@ -91,6 +94,7 @@ _FORMS: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
         lambda text: re.fullmatch(r"[0-9]{1,6}", text) and MIN_LEASE_SECONDS <= int(text) <= MAX_LEASE_SECONDS,
     ),
     "ADS_PIPELINE_SAMPLE_TEXT": ("yes or no", lambda text: text in {"yes", "no"}),
+    "ADS_PIPELINE_WEBHOOK": (WEBHOOK_FORM, _WEBHOOK.fullmatch),
     "ADS_PIPELINE_TENANT": (_LABEL_FORM, _LABEL.fullmatch),
     "ADS_PIPELINE_WORKSPACE": (_LABEL_FORM, _LABEL.fullmatch),
 }
@@ -105,6 +109,7 @@ class Settings:
     google_apis: GoogleApis
     spark: str = field(default="local[*]", repr=False)  # may hold a token
     postgres_url: str | None = field(default=None, repr=False)  # may hold a password
+    webhook: str | None = field(default=None, repr=False)  # whoever knows it can write to it
     tenancy: Tenancy = field(default_factory=Tenancy)
     lease: timedelta = timedelta(seconds=120)
     sample_text: bool = False  # whether reasons quote texts of payloads, which may be personal data
@@ -171,6 +176,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         google_apis=google_apis,
         spark=values.get("ADS_PIPELINE_SPARK", "local[*]"),
         postgres_url=values.get("ADS_PIPELINE_DATABASE_URL"),
+        webhook=values.get("ADS_PIPELINE_WEBHOOK"),
         tenancy=Tenancy(
             tenant_id=values.get("ADS_PIPELINE_TENANT", Tenancy().tenant_id),
             workspace_id=values.get("ADS_PIPELINE_WORKSPACE"),

@@ -7,6 +7,7 @@ import pytest
 
 from ads_pipeline.domain.readability import CONDITIONS, GapReason
 from ads_pipeline.domain.transitions import TRANSITIONS, Action, Status, Transition
+from ads_pipeline.notifications.notices import KINDS
 from ads_pipeline.settings import VARIABLES
 
 ROOT = Path(__file__).parents[1]
@@ -64,6 +65,12 @@ def test_conditions_table_matches_the_code() -> None:
         for text in CONDITIONS.values()
     ]
     assert "\n".join(rows) in PAGES["docs/operating.md"]
+
+
+def test_kinds_of_notifications_match_the_code() -> None:
+    """docs/notifications.md has each kind with its meaning."""
+    rows = [f"| `{kind}` | {text.meaning} |" for kind, text in KINDS.items()]
+    assert "\n".join(rows) in PAGES["docs/notifications.md"]
 
 
 def test_make_targets_exist() -> None:

@@ -1,4 +1,4 @@
-"""Builds the sensors `raw_arrivals`, `states_to_load` and `run_completion`; `retries_due` is in `retry_sensor`.
+"""Builds the sensors `raw_arrivals`, `states_to_load` and `run_completion`; the others have modules of their own.
 
 When the ledger is out of reach a tick fails; it never skips.
 """
@@ -16,6 +16,7 @@ from ads_pipeline.errors import BadName
 from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.ledger.transactions import Clock
 from ads_pipeline.ledger.values import DayWindow, PublicationStatus
+from ads_pipeline.orchestration.notification_sensor import build_notification_sensor
 from ads_pipeline.orchestration.partitions import asset_keys, raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.readable_sensor import build_readable_sensor
 from ads_pipeline.orchestration.resources import SensorResources
@@ -31,7 +32,7 @@ COMPLETION_INTERVAL_SECONDS: Final = 20  # until then, a dead run holds its part
 
 
 def build_sensors(
-    partitions: dg.MultiPartitionsDefinition, query_names: list[str], *, now: Clock
+    partitions: dg.MultiPartitionsDefinition, query_names: list[str], *, has_webhook: bool, now: Clock
 ) -> list[dg.SensorDefinition]:
     """Build the sensors. Each of them covers all queries."""
 
@@ -91,6 +92,7 @@ def build_sensors(
         build_retry_sensor(partitions, query_names, now=now),
         build_readable_sensor(partitions, query_names, now=now),
         _build_run_completion(),
+        build_notification_sensor(has_webhook=has_webhook, now=now),
     ]
 
 

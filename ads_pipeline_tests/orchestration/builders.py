@@ -99,9 +99,10 @@ def open_location(
     start_date: date | None = None,
     source_factory: SourceFactory = build_external_source,
     postgres_url: str | None = None,
+    webhook: str | None = None,
 ) -> Iterator[Location]:
     settings = read_settings({"ADS_PIPELINE_HOME": str(home), "ADS_PIPELINE_SPARK": "local[2]"})
-    settings = replace(settings, postgres_url=postgres_url)
+    settings = replace(settings, postgres_url=postgres_url, webhook=webhook)
     if start_date is not None:
         settings = replace(settings, google_apis=settings.google_apis.model_copy(update={"start_date": start_date}))
     home.mkdir(parents=True, exist_ok=True)

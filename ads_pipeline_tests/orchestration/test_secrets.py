@@ -22,12 +22,14 @@ import ads_pipeline
 from ads_pipeline_tests.cli.running import CommandLine
 
 ROOT = Path(ads_pipeline.__file__).parent.parent
-TOKEN, PASSWORD = "canary-token-7f3a9c", "canary-password-b81e02"
+TOKEN, PASSWORD, PATH = "canary-token-7f3a9c", "canary-password-b81e02", "canary-webhook-55d01c"
 SPARK = f"sc://127.0.0.1:1/;token={TOKEN}"
 DATABASE_URL = f"postgresql+psycopg2://ads:{PASSWORD}@127.0.0.1:1/ledger"
+WEBHOOK = f"https://127.0.0.1:1/services/{PATH}"
 MALFORMED = {
     "ADS_PIPELINE_SPARK": f"sc://127.0.0.1:1/path;token={TOKEN}",
     "ADS_PIPELINE_DATABASE_URL": f"postgresql+psycopg2://ads:x@{PASSWORD}@127.0.0.1:1/ledger",
+    "ADS_PIPELINE_WEBHOOK": f"127.0.0.1:1/services/{PATH}",
 }
 SECONDS_TO_START = 120
 
@@ -100,16 +102,24 @@ def everything_sent(server: CodeServer, instance: dg.DagsterInstance) -> Mapping
 
 def assert_no_secret(shown: Mapping[str, str]) -> None:
     leaks = {
-        name: text.count(secret) for name, text in shown.items() for secret in (TOKEN, PASSWORD) if secret in text
+        name: text.count(secret)
+        for name, text in shown.items()
+        for secret in (TOKEN, PASSWORD, PATH)
+        if secret in text
     }
     assert leaks == {}
 
 
 @pytest.mark.invariant("X1")
 def test_code_server_sends_no_secret(tmp_path: Path) -> None:
-    """Neither the definitions nor failed ticks nor the server's log contain the Spark token or the password."""
+    """Neither the definitions nor failed ticks nor the server's log contain token, password or webhook."""
     with (
-        code_server(tmp_path, ADS_PIPELINE_SPARK=SPARK, ADS_PIPELINE_DATABASE_URL=DATABASE_URL) as server,
+        code_server(
+            tmp_path,
+            ADS_PIPELINE_SPARK=SPARK,
+            ADS_PIPELINE_DATABASE_URL=DATABASE_URL,
+            ADS_PIPELINE_WEBHOOK=WEBHOOK,
+        ) as server,
         dg.instance_for_test(temp_dir=str(tmp_path)) as instance,
     ):
         sent = everything_sent(server, instance)
@@ -120,7 +130,7 @@ def test_code_server_sends_no_secret(tmp_path: Path) -> None:
 
 @pytest.mark.invariant("X1")
 def test_code_server_with_malformed_secrets_names_the_variables(tmp_path: Path) -> None:
-    """The load error names both variables and contains no part of their values."""
+    """The load error names the variables and contains no part of their values."""
     with code_server(tmp_path, **MALFORMED) as server:
         error = server.client.list_repositories()
     assert all(f"{name}: must be " in error for name in MALFORMED)

@@ -1,0 +1,1 @@
+"""Notifications: what an operator must know, found in the ledger, grouped, and delivered to a webhook."""

@@ -1,0 +1,195 @@
+"""Finds the facts that an operator must know, in the ledger's events and in its retry queue.
+
+A partition that has recovered by now is left out: nobody has to act on it.
+"""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any, Final
+
+from ads_pipeline.domain.partition import PartitionKey, parse_key
+from ads_pipeline.domain.readability import Condition, Expectation
+from ads_pipeline.domain.reason import Reason
+from ads_pipeline.domain.retry import WAITING_CLASSES, RetryPolicy, TerminalReason
+from ads_pipeline.domain.run_events import LEDGER_TYPES, LoggedEvent
+from ads_pipeline.domain.transitions import Effect, Status
+from ads_pipeline.ledger.control.retries import Parking, RetryForecast
+from ads_pipeline.ledger.ledger import LedgerReader
+from ads_pipeline.ledger.values import DayWindow
+from ads_pipeline.notifications.notices import Fact, Kind
+from ads_pipeline.pipeline.day_conditions import find_days
+
+FAILURE_TYPES: Final = frozenset({"VerdictRejected", "FetchFailed"})
+EVENT_TYPES: Final = FAILURE_TYPES | {"PartitionWithdrawn", "TerminalMarked", "RunFailed", "StepFailed"}
+OVERDUE: Final = frozenset({Condition.LATE, Condition.MISSING})
+MAX_PROBLEMS: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Partition:
+    """What the ledger records now of a partition with new events."""
+
+    key: PartitionKey
+    status: Status
+    failures: int  # in a row, since the last accepted verdict
+    new_failures: int
+    forecast: RetryForecast
+    max_age: timedelta
+
+    @property
+    def has_just_failed(self) -> bool:
+        """Whether the first of the failures in a row is new. The others are retries, which are silent."""
+        return 0 < self.failures <= self.new_failures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactFinder:
+    """Finds facts about one source of one ledger."""
+
+    ledger: LedgerReader
+    source: str
+    due_after: Mapping[str, timedelta]  # by query
+    policy: RetryPolicy
+
+    def of_events(self, events: Sequence[LoggedEvent]) -> Iterator[Fact]:
+        """Yield at most one fact per partition, from its newest event that still matters; and one per dead run."""
+        yield from _find_dead_runs(events)
+        by_partition = defaultdict[PartitionKey, list[LoggedEvent]](list)
+        for each in events:
+            if each.event.event_type in LEDGER_TYPES and each.event.step_id:
+                key = parse_key(each.event.step_id)
+                if key.source == self.source:
+                    by_partition[key].append(each)
+        for partition in self._describe(by_partition):
+            found = (_find(partition, each) for each in reversed(by_partition[partition.key]))
+            yield from islice(filter(None, found), 1)
+
+    def of_deadlines(self, since: datetime, now: datetime) -> Iterator[Fact]:
+        """Yield a fact per day whose deadline passed after `since` without an accepted run, unless it is parked."""
+        passed = {}
+        for name, due_after in self.due_after.items():
+            expectation = Expectation(first_day=now.date(), due_after=due_after)
+            first, last = expectation.last_due_day(since) + timedelta(days=1), expectation.last_due_day(now)
+            if first <= last:
+                passed[name] = DayWindow(source=self.source, query_name=name, since=first, until=last)
+        if not passed:  # as at most times of the day
+            return
+        first_days = self.ledger.days.first_days(self.source)
+        for name, window in passed.items():
+            due_after, starts = self.due_after[name], first_days.of_query(name)
+            days = find_days(self.ledger, window, OVERDUE, first_days=starts, due_after=due_after, now=now)
+            for key, day in days.items():
+                deadline = Expectation(first_day=starts[key.customer_id], due_after=due_after).deadline(
+                    key.logical_date
+                )
+                reason = str(day.gap or "")
+                yield Fact.of_partition(Kind.OVERDUE, key, deadline.isoformat(), reason=reason)
+
+    def list_parkings(self) -> dict[str, Parking]:
+        """The parked accounts and queries, each by a short name for this parking of it."""
+        parkings = self.ledger.retry_queue.list_parkings(self.source)
+        return {f"{each.target} {each.parked_at and each.parked_at.isoformat()}": each for each in parkings}
+
+    def _describe(self, events: Mapping[PartitionKey, Iterable[LoggedEvent]]) -> Iterator[_Partition]:
+        states = self.ledger.states.get_many(events)
+        failures = self.ledger.retry_queue.find_failures(events)
+        forecasts = self.ledger.retry_queue.forecast(list(states.values()), self.policy)
+        for key, state in states.items():
+            yield _Partition(
+                key=key,
+                status=state.status,
+                failures=failures[key].failures if key in failures else 0,
+                new_failures=sum(map(_is_failure, events[key])),
+                forecast=forecasts[key],
+                max_age=self.policy.max_age,
+            )
+
+
+def of_parkings(parkings: Iterable[Parking]) -> Iterator[Fact]:
+    """A fact per parked account or query."""
+    for each in parkings:
+        occurrence = each.parked_at.isoformat() if each.parked_at else ""
+        reason = f"{each.error_class}: {each.why}" if each.error_class else each.why
+        yield Fact(kind=Kind.PARKED, subject=each.target, occurrence=occurrence, reason=reason)
+
+
+def _is_failure(logged: LoggedEvent) -> bool:
+    """Whether the retry policy counts the event."""
+    event_type, data = logged.event.event_type, logged.event.event_data
+    is_waiting = event_type == "FetchFailed" and data.get("error_class") in WAITING_CLASSES
+    return event_type in FAILURE_TYPES and not is_waiting
+
+
+def _find(partition: _Partition, logged: LoggedEvent) -> Fact | None:
+    """The fact that follows from this event, if it still holds."""
+    data: Mapping[str, Any] = logged.event.event_data
+    kind = _find_kind(partition, logged.event.event_type, data.get("effect"))
+    if kind is None:
+        return None
+    reason, operator = _describe_cause(data)
+    if kind is Kind.TERMINAL and not operator:
+        reason = f"{_describe_terminal(partition)}; {reason}"
+    return Fact.of_partition(kind, partition.key, logged.idempotency_key, reason=reason, operator=operator)
+
+
+def _find_kind(partition: _Partition, event_type: str, effect: str | None) -> Kind | None:
+    status, forecast = partition.status, partition.forecast
+    match event_type:
+        case "TerminalMarked":
+            return Kind.TERMINAL if forecast.marked else None
+        case "PartitionWithdrawn":
+            return Kind.WITHDRAWN if status is Status.PENDING else None
+        case "VerdictRejected" | "FetchFailed":
+            kind = _find_kind_of_failure(partition, effect)
+            is_rerun = kind is Kind.REJECTED_RERUN
+            return kind if is_rerun == (status is Status.SUCCESS) else None
+    return None
+
+
+def _find_kind_of_failure(partition: _Partition, effect: str | None) -> Kind | None:
+    if effect == Effect.DEMOTED:
+        return Kind.DEMOTED
+    if partition.forecast.terminal is not None:
+        return Kind.TERMINAL
+    kinds = {Effect.SET_ASIDE: Kind.REJECTED_RERUN, Effect.FAILED: Kind.REJECTED}
+    return kinds.get(Effect(effect)) if effect is not None and partition.has_just_failed else None
+
+
+def _describe_cause(data: Mapping[str, Any]) -> tuple[str, str]:
+    """Why, without the values and numbers that differ from day to day; and the operator, if there was one."""
+    reason = data.get("reason")
+    if isinstance(reason, dict):
+        parsed = Reason.from_json(json.dumps(reason))
+        more = "; …" if len(parsed.problems) > MAX_PROBLEMS else ""
+        return "; ".join(problem.text for problem in parsed.problems[:MAX_PROBLEMS]) + more, parsed.operator or ""
+    if "error_class" in data:
+        return f"{data['error_class']}: {data.get('error_message', '')}", ""
+    return str(reason or ""), str(data.get("operator", ""))
+
+
+def _describe_terminal(partition: _Partition) -> str:
+    terminal = partition.forecast.terminal
+    match terminal and terminal.reason:
+        case TerminalReason.TOO_MANY_ATTEMPTS:
+            return f"{partition.failures} failures in a row"
+        case TerminalReason.TOO_OLD:
+            return f"days are not retried after {partition.max_age.days} days"
+    return "marked as terminal"
+
+
+def _find_dead_runs(events: Iterable[LoggedEvent]) -> Iterator[Fact]:
+    """A fact per failed Dagster run. Commands of operators report their failure on the terminal."""
+    left, failed = Counter[str](), dict[str, LoggedEvent]()
+    for each in events:
+        if each.event.event_type == "StepFailed":
+            left[each.event.run_id] += 1
+        elif each.event.event_type == "RunFailed" and "job" in (each.event.engine_run_ref or {}):
+            failed[each.event.run_id] = each
+    for run_id, each in failed.items():
+        why = (each.event.event_data or {}).get("why", "the run failed")
+        unjudged = f"; {left[run_id]:,} sealed runs have no verdict" if left[run_id] else ""
+        yield Fact(kind=Kind.RUN_DIED, subject=run_id, occurrence=each.idempotency_key, reason=f"{why}{unjudged}")

@@ -1,0 +1,119 @@
+"""What the sensor `notifications` remembers: how far it read the ledger, and the message that is not delivered yet.
+
+A message is stored before it is sent, and stays the same until the server took it. So a repeated request has the same
+body and the same keys, whatever happened to the ledger meanwhile.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Self
+
+from ads_pipeline.ledger.events.new_events import LogPosition, read_events_after, read_position
+from ads_pipeline.notifications.finding import EVENT_TYPES, FactFinder, of_parkings
+from ads_pipeline.notifications.notices import compose_message, group_facts
+
+FIRST_DELAY: Final = timedelta(seconds=30)
+LONGEST_DELAY: Final = timedelta(minutes=10)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pending:
+    """A message to deliver: its exact text, how often that failed, and when to try next."""
+
+    body: str
+    failures: int = 0
+    not_before: datetime | None = None
+
+    def postpone(self, now: datetime) -> Self:
+        """The same message after one more failure: twice the delay, up to ten minutes."""
+        delay = min(FIRST_DELAY * 2 ** min(self.failures, 16), LONGEST_DELAY)
+        return replace(self, failures=self.failures + 1, not_before=now + delay)
+
+    def is_due(self, now: datetime) -> bool:
+        return self.not_before is None or self.not_before <= now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outbox:
+    """The state between two ticks. Its text is the sensor's cursor."""
+
+    position: LogPosition
+    deadlines_at: datetime  # until when deadlines were looked at
+    parkings: Sequence[str] = ()  # the parkings that were reported
+    pending: Pending | None = None
+
+    @classmethod
+    def opened(cls, finder: FactFinder, now: datetime) -> Self:
+        """The state of a sensor that starts now: it reports nothing of the past."""
+        position = read_position(finder.ledger.engine, now)
+        return cls(position=position, deadlines_at=now, parkings=sorted(finder.list_parkings()))
+
+    @classmethod
+    def parse(cls, cursor: str | None) -> Self | None:
+        """The state in a cursor; None when there is none, or somebody has changed it."""
+        try:
+            document = json.loads(cursor or "")
+            pending, newest_at = document["pending"], document["newest_at"]
+            return cls(
+                position=LogPosition(
+                    newest_at=newest_at and _parse_instant(newest_at),
+                    last_seqs={str(run_id): int(seq) for run_id, seq in document["last_seqs"].items()},
+                ),
+                deadlines_at=_parse_instant(document["deadlines_at"]),
+                parkings=[str(each) for each in document["parkings"]],
+                pending=pending
+                and Pending(
+                    body=str(pending["body"]),
+                    failures=int(pending["failures"]),
+                    not_before=pending["not_before"] and _parse_instant(pending["not_before"]),
+                ),
+            )
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None
+
+    @property
+    def cursor(self) -> str:
+        pending = self.pending
+        document: dict[str, Any] = {
+            "newest_at": _instant_text(self.position.newest_at),
+            "last_seqs": self.position.last_seqs,
+            "deadlines_at": _instant_text(self.deadlines_at),
+            "parkings": self.parkings,
+            "pending": pending
+            and {
+                "body": pending.body,
+                "failures": pending.failures,
+                "not_before": _instant_text(pending.not_before),
+            },
+        }
+        return json.dumps(document)
+
+    def compose(self, finder: FactFinder, *, workspace: str, now: datetime) -> "tuple[Outbox, int]":
+        """The state with a message about everything new, if there is anything, and the number of its notices."""
+        events, position = read_events_after(finder.ledger.engine, self.position, EVENT_TYPES, now=now)
+        parkings = finder.list_parkings()
+        notices = group_facts(
+            [
+                *finder.of_events(events),
+                *finder.of_deadlines(self.deadlines_at, now),
+                *of_parkings(parking for name, parking in parkings.items() if name not in self.parkings),
+            ]
+        )
+        message = compose_message(notices, source=finder.source, workspace=workspace, now=now)
+        return replace(
+            self,
+            position=position,
+            deadlines_at=max(now, self.deadlines_at),
+            parkings=sorted(parkings),
+            pending=Pending(body=json.dumps(message)) if notices else None,
+        ), len(notices)
+
+
+def _parse_instant(text: str) -> datetime:
+    return datetime.fromisoformat(text).astimezone(UTC)
+
+
+def _instant_text(instant: datetime | None) -> str | None:
+    return None if instant is None else instant.isoformat()

@@ -1,0 +1,60 @@
+"""Builds the sensor `notifications`: it tells a webhook what an operator must know.
+
+Each tick sends the stored message, if there is one. Only when the server has taken it does a later tick store the
+next one, so nothing is lost while the server is down.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+import dagster as dg
+
+from ads_pipeline.ledger.transactions import Clock
+from ads_pipeline.notifications.finding import FactFinder
+from ads_pipeline.notifications.outbox import Outbox
+from ads_pipeline.notifications.webhook import ANSWER_SECONDS, Webhook
+from ads_pipeline.orchestration.resources import SensorResources
+
+INTERVAL_SECONDS: Final = 30
+NO_WEBHOOK: Final = "ADS_PIPELINE_WEBHOOK is not set, so there is nobody to notify"
+LAST_FAILED: Final = "did not take the last message"
+FROM_NOW_ON: Final = "{}"  # a cursor with which a later webhook gets nothing of the time before it was set
+
+
+def build_notification_sensor(*, has_webhook: bool, now: Clock) -> dg.SensorDefinition:
+    """Build the sensor. It runs by default only where a webhook is configured."""
+
+    @dg.sensor(
+        minimum_interval_seconds=INTERVAL_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING if has_webhook else dg.DefaultSensorStatus.STOPPED,
+        description="Tells the webhook of ADS_PIPELINE_WEBHOOK what an operator must know: rejected, overdue, "
+        "parked, withdrawn and demoted days, and dead runs.",
+    )
+    def notifications(
+        context: dg.SensorEvaluationContext, sensor_resources: dg.ResourceParam[SensorResources]
+    ) -> dg.SensorResult:
+        settings, at = sensor_resources.settings, now()
+        if settings.webhook is None:
+            return dg.SensorResult(skip_reason=NO_WEBHOOK, cursor=FROM_NOW_ON)
+        apis = settings.google_apis
+        finder = FactFinder(
+            ledger=sensor_resources.ledger,
+            source=apis.source,
+            due_after={name: apis.due_after[name] for name in sorted(apis.queries)},
+            policy=settings.retry_policy,
+        )
+        outbox = Outbox.parse(context.cursor) or Outbox.opened(finder, at)
+        if outbox.pending is not None:
+            if not outbox.pending.is_due(at):
+                wait = f"the webhook {LAST_FAILED}; next try at {outbox.pending.not_before:%H:%M:%S} UTC"
+                return dg.SensorResult(skip_reason=wait, cursor=outbox.cursor)
+            delivery = Webhook(url=settings.webhook, answer_seconds=ANSWER_SECONDS).send(outbox.pending.body)
+            if not delivery.is_done:
+                context.log.warning("the webhook %s; the message stays and is sent again", delivery.problem)
+                outbox = replace(outbox, pending=outbox.pending.postpone(at))
+                return dg.SensorResult(skip_reason=f"the webhook {delivery.problem}", cursor=outbox.cursor)
+        outbox, notices = outbox.compose(finder, workspace=settings.tenancy.workspace_id or apis.source, now=at)
+        found = f"the next tick sends {notices} notices" if notices else "nothing new"
+        return dg.SensorResult(skip_reason=found, cursor=outbox.cursor)
+
+    return notifications

@@ -1,0 +1,116 @@
+"""One request to a webhook, against a real server: what counts as taken, and that the URL never shows."""
+
+import logging
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from ads_pipeline.notifications.webhook import Webhook
+from ads_pipeline_tests.webhook_server import (
+    PATH,
+    SECRET,
+    WebhookServer,
+    answer_with,
+    close_without_answer,
+    running_server,
+)
+
+
+@pytest.fixture
+def server() -> Iterator[WebhookServer]:
+    with running_server() as running:
+        yield running
+
+
+@pytest.fixture
+def webhook(server: WebhookServer) -> Webhook:
+    return Webhook(url=server.url, connect_seconds=2, answer_seconds=0.5)
+
+
+@pytest.mark.parametrize("status", [200, 201, 202, 204])
+def test_message_is_taken_with_2xx(server: WebhookServer, webhook: Webhook, status: int) -> None:
+    """The same body has the same key, another body another one."""
+    server.answer = answer_with(status)
+    assert all(webhook.send(body).is_done for body in ("{}", "{}", '{"text": "é"}'))
+    assert server.bodies == ["{}", "{}", '{"text": "é"}']
+    assert server.paths == [PATH] * 3
+    assert server.keys[0] == server.keys[1] != server.keys[2]
+
+
+@pytest.mark.parametrize("status", [400, 404, 410, 429, 500, 503])
+def test_other_status_is_a_failure(server: WebhookServer, webhook: Webhook, status: int) -> None:
+    """The message is sent again."""
+    server.answer = answer_with(status)
+    assert webhook.send("{}").problem == f"answered {status}"
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_redirect_is_not_followed(server: WebhookServer, webhook: Webhook, status: int) -> None:
+    """The message would reach an address that nobody configured."""
+    with running_server() as other:
+        server.answer = answer_with(status, Location=f"{other.address}/elsewhere")
+        assert "redirect, which is not followed" in webhook.send("{}").problem
+        assert other.bodies == []
+
+
+def test_hanging_server_is_a_failure(server: WebhookServer, webhook: Webhook) -> None:
+    """The sender does not wait for it."""
+    server.answer = server.hang
+    begin = time.monotonic()
+    assert webhook.send("{}").problem == "did not answer within 0.5 s"
+    assert time.monotonic() - begin < 10
+
+
+def test_endless_answer_is_not_read(server: WebhookServer, webhook: Webhook) -> None:
+    """The status is enough."""
+    server.answer = server.drip
+    begin = time.monotonic()
+    assert webhook.send("{}").is_done
+    assert time.monotonic() - begin < 10
+
+
+def test_lost_answer_is_a_failure(server: WebhookServer, webhook: Webhook) -> None:
+    """The server has the message. The sender cannot know, and sends it again."""
+    server.answer = close_without_answer
+    assert webhook.send("{}").problem == "could not be reached, or closed the connection"
+    assert server.bodies == ["{}"]
+
+
+def test_server_that_is_down_is_a_failure() -> None:
+    """It is no error of the sender."""
+    with running_server() as stopped:
+        pass
+    assert Webhook(url=stopped.url).send("{}").problem == "could not be reached, or closed the connection"
+
+
+@pytest.mark.invariant("X1")
+@pytest.mark.parametrize("answer", ["ok", "error", "redirect", "hang", "close", "down", "bad header", "bad port"])
+def test_url_is_never_shown(
+    server: WebhookServer, webhook: Webhook, answer: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither the result nor any log record contains the URL, at the finest level."""
+    caplog.set_level(logging.DEBUG)
+    if answer == "down":
+        with running_server() as stopped:
+            webhook = replace(webhook, url=stopped.url)
+    if answer == "bad port":
+        webhook = replace(webhook, url=f"http://127.0.0.1:99999{PATH}")
+    server.answer = {
+        "error": answer_with(500),
+        "redirect": answer_with(302, Location=f"{server.url}/again"),
+        "hang": server.hang,
+        "close": close_without_answer,
+        "bad header": answer_with(200, **{"X-Broken\nfolded": "x"}),
+    }.get(answer, answer_with(200))
+    shown = [repr(webhook), str(webhook)]
+    try:
+        shown.append(repr(webhook.send("{}")))
+    except Exception:  # noqa: BLE001 - any error is shown by the caller
+        shown.append(traceback.format_exc())
+    shown += [record.getMessage() for record in caplog.records]
+    assert "urllib3.connectionpool" not in {record.name for record in caplog.records}
+    assert [text for text in shown if SECRET in text] == []
+    assert "Traceback" not in "".join(shown)
