@@ -106,6 +106,10 @@ class RawUnavailable(RawError):
     is_transient = True
 
 
+class StreamRefused(AdsPipelineError):
+    """An answer of the API has rows that were not requested, or that cannot be written. Nothing was sealed."""
+
+
 class ContractMissing(AdsPipelineError):
     """No contract is declared for this query and schema version, so its rows cannot be judged."""
 

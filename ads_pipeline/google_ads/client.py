@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from google.ads.googleads.client import GoogleAdsClient
+from google.auth.exceptions import GoogleAuthError, MalformedError
 
 from ads_pipeline.google_ads.configuration import ClientConfiguration, installed_versions
 from ads_pipeline.google_ads.faults import RequestContext
@@ -64,7 +65,11 @@ class Clients:
     def _service(self, name: str, login_customer_id: str | None) -> Any:
         key = login_customer_id, name
         if key not in self._services:
-            self._services[key] = self._client(login_customer_id).get_service(name)
+            service = self._client(login_customer_id).get_service(name)
+            if name == "GoogleAdsService":
+                # Otherwise opening a stream waits for the first batch, and cannot be cancelled while it waits.
+                service.transport.search_stream._prefetch_first_result_ = False
+            self._services[key] = service
         return self._services[key]
 
     def _client(self, login_customer_id: str | None) -> Any:
@@ -72,7 +77,11 @@ class Clients:
             values = dict(self._configuration.values)
             values.pop("login_customer_id", None)
             login = {} if login_customer_id is None else {"login_customer_id": login_customer_id}
-            self._clients[login_customer_id] = GoogleAdsClient.load_from_dict(
-                values | login, version=self.api_version
-            )
+            try:
+                client = GoogleAdsClient.load_from_dict(values | login, version=self.api_version)
+            except GoogleAuthError:
+                raise
+            except ValueError as error:  # its text may quote a key
+                raise MalformedError(f"the credentials cannot be used: {type(error).__name__}") from None
+            self._clients[login_customer_id] = client
         return self._clients[login_customer_id]

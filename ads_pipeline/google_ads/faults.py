@@ -13,7 +13,7 @@ from typing import Any, Final
 import grpc
 from google.ads.googleads.errors import GoogleAdsException
 from google.api_core.exceptions import GoogleAPICallError
-from google.auth.exceptions import GoogleAuthError, RefreshError, TransportError
+from google.auth.exceptions import GoogleAuthError, TransportError
 from google.protobuf.message import DecodeError
 
 from ads_pipeline.google_ads.fault_table import (
@@ -146,10 +146,8 @@ def _read_bare(error: Exception) -> _Error:
     """An exception without Google's failure."""
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, GoogleAuthError):
-        is_refusal = isinstance(error, RefreshError) and not error.retryable
         is_transient = isinstance(error, TransportError) or error.retryable
-        refused_or_odd = CREDENTIALS_REFUSED if is_refusal else GOOGLE_ADS_ERROR
-        return _Error(error_class=TRANSIENT if is_transient else refused_or_odd, text=text)
+        return _Error(error_class=TRANSIENT if is_transient else CREDENTIALS_REFUSED, text=text)
     if isinstance(error, grpc.FutureCancelledError | grpc.FutureTimeoutError | DecodeError):
         return _Error(error_class=TRANSIENT, text=text)
     status = _read_status(error)

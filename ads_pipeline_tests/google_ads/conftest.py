@@ -1,15 +1,13 @@
 """One loopback server for the tests of this folder, with its own scenario in each test."""
 
 from collections.abc import Iterator
-from typing import Final
 
 import pytest
 
 from ads_pipeline.google_ads.client import Clients
 from ads_pipeline.google_ads.configuration import read_configuration
 from ads_pipeline.google_ads.loopback.process import LoopbackServer, loopback_server
-
-API_VERSION: Final = "v26"
+from ads_pipeline_tests.google_ads.builders import API_VERSION
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from datetime import timedelta
 from importlib import import_module
-from typing import Any
 
 import pytest
 from google.auth.exceptions import RefreshError, TransportError
@@ -15,22 +14,10 @@ from ads_pipeline.google_ads.faults import CALL_ERRORS, DEFAULT_WAIT, Fault, Req
 from ads_pipeline.google_ads.loopback.credentials import DEVELOPER_TOKEN
 from ads_pipeline.google_ads.loopback.process import LoopbackServer
 from ads_pipeline.google_ads.loopback.scenarios import Behaviour, Failure, GoogleError, Scenario
-from ads_pipeline_tests.google_ads.conftest import API_VERSION
+from ads_pipeline_tests.google_ads.builders import API_VERSION, CUSTOMER, LOGIN, google_error
 
-CUSTOMER, LOGIN = "2000000001", "1000000000"
 QUERY = "SELECT segments.date, customer.id, metrics.clicks FROM campaign WHERE segments.date BETWEEN '{}' AND '{}'"
 CODES = ["INVALID_ARGUMENT", "INTERNAL", "RESOURCE_EXHAUSTED"]
-
-
-def number_of(category: str, name: str) -> int:
-    """The number of an error's name in the tested version."""
-    errors = import_module(f"google.ads.googleads.{API_VERSION}.errors.types.errors")
-    enum = errors.ErrorCode.pb().DESCRIPTOR.fields_by_name[category].enum_type
-    return int(enum.values_by_name[name].number)
-
-
-def google_error(category: str, name: str, **details: Any) -> GoogleError:
-    return GoogleError(category=category, number=number_of(category, name), message="Text of Google.", **details)
 
 
 def provoke(server: LoopbackServer, clients: Clients, failure: Failure) -> Fault:

@@ -1,0 +1,204 @@
+"""One request: reads a stream of rows into one run per day, and seals all of them or none.
+
+Google sends rows in no order, so before the stream has ended every day may still lack rows.
+"""
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from importlib.metadata import version
+from typing import Any, Final
+
+from ads_pipeline.domain.partition import Run
+from ads_pipeline.errors import BadRow, StreamRefused
+from ads_pipeline.google_ads.client import Clients
+from ads_pipeline.google_ads.descriptors import VersionFields
+from ads_pipeline.google_ads.fault_table import ROWS_REFUSED, TRANSIENT
+from ads_pipeline.google_ads.faults import CALL_ERRORS, Fault, describe_fault, read_fault
+from ads_pipeline.google_ads.flattening import Flattener
+from ads_pipeline.google_ads.gaql import complete_query
+from ads_pipeline.google_ads.ranges import FetchRange
+from ads_pipeline.google_ads.windows import DayLimits, closes_at, find_zone, is_known_zone, is_provisional
+from ads_pipeline.query_file import Query
+from ads_pipeline.raw.landing import RawRuns
+from ads_pipeline.raw.seal import Seal, SealFacts, hash_gaql
+from ads_pipeline.raw.unsealed_run import UnsealedRun
+
+_CURRENCY: Final = re.compile(r"[A-Z]{3}")
+STALL_LIMIT: Final = timedelta(minutes=5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeRequest:
+    """A range of one query to fetch, the login id that reaches the account, and what is known of the account."""
+
+    fetch_range: FetchRange
+    query: Query
+    login_customer_id: str | None
+    time_zone: str | None
+    currency_code: str | None
+    lookback_days: int
+    limits: DayLimits
+
+
+@dataclass(slots=True)
+class StreamFacts:
+    """What is known of a request while it runs and afterwards."""
+
+    started_at: datetime
+    rows: int = 0
+    request_id: str | None = None
+    consumption: int | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamResult:
+    """How a request ended: with the seals of all days, or with a fault and no seal."""
+
+    facts: StreamFacts
+    seals: tuple[Seal, ...] = ()
+    fault: Fault | None = None
+
+
+class RangeStreams:
+    """Fetches ranges. Rows pass through in batches, so memory does not grow with a report."""
+
+    def __init__(
+        self,
+        clients: Clients,
+        raw: RawRuns,
+        *,
+        make_run_id: Callable[[datetime], str],
+        clock: Callable[[], datetime],
+        stall_limit: timedelta = STALL_LIMIT,
+    ) -> None:
+        self._clients, self._raw, self._make_run_id = clients, raw, make_run_id
+        self._clock, self._stall_limit = clock, stall_limit
+        self._fields = VersionFields(clients.api_version)
+
+    def fetch(self, request: RangeRequest) -> StreamResult:
+        """Fetch one range. A failure of Google is in the result; a failure of the disk is raised."""
+        facts, start = StreamFacts(started_at=self._clock()), time.monotonic()
+        context = self._clients.request_context(request.login_customer_id)
+        stalled = threading.Event()
+        try:
+            seals = self._fetch(request, facts, stalled)
+            return StreamResult(facts=facts, seals=seals)
+        except StreamRefused as refused:
+            message = describe_fault(ROWS_REFUSED, [str(refused)], context, facts.request_id)
+            fault = Fault(error_class=ROWS_REFUSED, message=message, request_id=facts.request_id)
+        except CALL_ERRORS as error:
+            fault = read_fault(error, self._clients.request_context(request.login_customer_id), facts.request_id)
+            if stalled.is_set():
+                text = f"the stream stalled: no rows for {self._stall_limit.total_seconds():.0f} s"
+                message = describe_fault(TRANSIENT, [text], context, facts.request_id)
+                fault = Fault(error_class=TRANSIENT, message=message, request_id=facts.request_id)
+        finally:
+            facts.seconds = time.monotonic() - start
+        return StreamResult(facts=facts, fault=fault)
+
+    def _fetch(self, request: RangeRequest, facts: StreamFacts, stalled: threading.Event) -> tuple[Seal, ...]:
+        wanted = request.fetch_range
+        flattener = Flattener(request.query.fields, self._fields)
+        with ExitStack() as stack:
+            call = self._clients.search_stream(
+                customer_id=wanted.customer_id,
+                login_customer_id=request.login_customer_id,
+                query=complete_query(request.query.gaql, wanted.since, wanted.until),
+            )
+            stack.callback(call.cancel)  # a stream that is left halfway; no effect on one that has ended
+            days: dict[str, UnsealedRun] = {}
+            with cancel_when_stalled(call, self._stall_limit, stalled) as note_progress:
+                for batch in call:
+                    note_progress()
+                    days = days or self._open_days(request, facts, stack)
+                    _write_batch(batch, flattener, wanted, days)
+                    _note_batch(batch, facts)
+            days = days or self._open_days(request, facts, stack)  # an answer without a batch
+            return tuple(self._seal(request, run, facts, flattener) for _day, run in sorted(days.items()))
+
+    def _open_days(self, request: RangeRequest, facts: StreamFacts, stack: ExitStack) -> dict[str, UnsealedRun]:
+        """The runs to write, by day. They are opened with the first batch: a refused request leaves no trace."""
+        return {
+            key.logical_date.isoformat(): stack.enter_context(
+                self._raw.landing(Run(key=key, run_id=self._make_run_id(facts.started_at)))
+            )
+            for key in request.fetch_range.keys
+        }
+
+    def _seal(self, request: RangeRequest, run: UnsealedRun, facts: StreamFacts, flattener: Flattener) -> Seal:
+        query, day, currency = request.query, run.run.key.logical_date, request.currency_code or ""
+        zone = find_zone(request.time_zone)
+        seal_facts = SealFacts(
+            extracted_at=facts.started_at,
+            schema_version=query.schema_version,
+            api_version=self._clients.api_version,
+            query_hash=hash_gaql(query.gaql),
+            time_zone=request.time_zone if is_known_zone(request.time_zone) else None,
+            currency_code=currency if _CURRENCY.fullmatch(currency) else None,
+        )
+        extraction: Mapping[str, Any] = {
+            "tool": "google-ads",
+            "tool_version": version("google-ads"),
+            "request_id": facts.request_id,
+            "range": [request.fetch_range.since.isoformat(), request.fetch_range.until.isoformat()],
+            "query_resource_consumption": facts.consumption,
+            "day_closed_at": closes_at(day, zone, request.limits).isoformat(),
+            "provisional": is_provisional(day, zone, request.lookback_days, facts.started_at),
+            "lookback_days": request.lookback_days,
+            "login_customer_id": request.login_customer_id,
+            "unknown_enum_values": flattener.unknown_values,
+        }
+        return run.seal(seal_facts, extraction=extraction)
+
+
+@contextmanager
+def cancel_when_stalled(call: Any, limit: timedelta, stalled: threading.Event) -> Iterator[Callable[[], None]]:
+    """Cancel the call when the returned function is not called for so long. Sets `stalled` before it cancels."""
+    ended, progressed_at = threading.Event(), [time.monotonic()]
+
+    def note_progress() -> None:
+        progressed_at[0] = time.monotonic()
+
+    def watch() -> None:
+        while not ended.wait(max(progressed_at[0] + limit.total_seconds() - time.monotonic(), 0.01)):
+            if time.monotonic() - progressed_at[0] >= limit.total_seconds():
+                stalled.set()
+                call.cancel()
+                return
+
+    watcher = threading.Thread(target=watch, name="google-ads-stall", daemon=True)
+    watcher.start()
+    try:
+        yield note_progress
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def _write_batch(batch: Any, flattener: Flattener, wanted: FetchRange, days: dict[str, UnsealedRun]) -> None:
+    first, last = wanted.since.isoformat(), wanted.until.isoformat()
+    for row in batch.results:
+        values = flattener.flatten(row)
+        day = values["date"]
+        if values["customer_id"] != wanted.customer_id:
+            raise StreamRefused(f"{wanted}: the answer has a row of another customer")
+        if day not in days:
+            if day is None or not first <= day <= last:
+                raise StreamRefused(f"{wanted}: the answer has a row of another day")
+            continue  # a day that the range bridges
+        try:
+            days[day].write(values)
+        except BadRow as error:
+            raise StreamRefused(str(error)) from error
+
+
+def _note_batch(batch: Any, facts: StreamFacts) -> None:
+    facts.rows += len(batch.results)
+    facts.request_id = batch.request_id or facts.request_id
+    facts.consumption = batch.query_resource_consumption or facts.consumption
