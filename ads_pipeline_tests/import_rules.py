@@ -63,6 +63,7 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
             "report",
             "demo",
             "contracts",
+            "google_ads",
             "query_file",
         },
     ),

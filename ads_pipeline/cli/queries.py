@@ -29,6 +29,9 @@ Directory = Annotated[
     Path | None, typer.Argument(metavar="[DIRECTORY]", help="Where the file goes. It is created. Default: the home.")
 ]
 Gaql = Annotated[str, typer.Option(metavar="TEXT", help="SELECT field, … FROM resource, without WHERE.")]
+ApiVersion = Annotated[
+    str | None, typer.Option(metavar="VERSION", help="Check this version of the API, in place of the configured one.")
+]
 Version = Annotated[str, typer.Option(metavar="VERSION", help="The schema version of its rows.")]
 
 queries: Final = typer.Typer(no_args_is_help=True, help="List, check and add the queries of the query file.")
@@ -52,12 +55,15 @@ def list_queries(settings: Settings, *, as_json: AsJson = False) -> None:
 
 
 @command(queries, "check")
-def check_queries(settings: Settings) -> None:
-    """Check that every query has a contract whose columns its GAQL selects.
+def check_queries(settings: Settings, *, api_version: ApiVersion = None) -> None:
+    """Check that every query has a contract whose columns its GAQL selects, and that its fields exist.
 
-    The code location checks the same when it loads. Exit code: 0 when all fit, 78 with the line of each mistake.
+    The fields are those of the installed client of Google Ads; nothing is called. Which fields may be selected
+    together, only Google can tell. Also lists what an upgrade to the next API version breaks. Exit code: 0 when all
+    fit, 1 when a field does not, 78 with the line of each mistake in a contract.
     """
-    from ads_pipeline.contracts.registry import read_contracts  # noqa: PLC0415 - it loads pandera and Spark's client
+    from ads_pipeline.cli.query_fields import check_fields  # noqa: PLC0415 - they load pandera and Spark's client
+    from ads_pipeline.contracts.registry import read_contracts  # noqa: PLC0415 - the same
 
     contracts = read_contracts(settings.queries_file, settings.google_apis)
     count = len(settings.google_apis.queries)
@@ -66,6 +72,7 @@ def check_queries(settings: Settings) -> None:
         declared = {column.name for column in contracts.rules(name, query.schema_version).columns}
         if unused := ", ".join(column for column in query.columns if column not in declared):
             typer.echo(f"{name} selects {unused}, which its contract does not declare; it is not loaded", err=True)
+    check_fields(settings, contracts, api_version)
 
 
 @command(queries, "init")
