@@ -16,12 +16,11 @@ from ads_pipeline.ledger.database import Engine
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.transactions import Clock
 from ads_pipeline.orchestration import demo_run, resources
-from ads_pipeline.orchestration.asset_checks import build_check
+from ads_pipeline.orchestration.asset_checks import build_readable_check, build_valid_check
 from ads_pipeline.orchestration.assets import build_assets
 from ads_pipeline.orchestration.catalog import build_external_assets, build_report
 from ads_pipeline.orchestration.io_manager import PartitionStateIOManager
 from ads_pipeline.orchestration.partitions import define_partitions
-from ads_pipeline.orchestration.readable_check import build_readable_check
 from ads_pipeline.orchestration.resources import RunResources, SensorResources, SourceFactory
 from ads_pipeline.orchestration.run_completion import build_event_origin
 from ads_pipeline.orchestration.schedules import build_schedules
@@ -60,7 +59,7 @@ def build_definitions(
         checks = [
             build(name, partitions=partitions)
             for name in apis.queries
-            for build in (build_check, build_readable_check)
+            for build in (build_valid_check, build_readable_check)
         ]
         sensors = build_sensors(partitions, list(apis.queries), has_webhook=resolved.webhook is not None, now=now)
         schedules = build_schedules(list(apis.queries))

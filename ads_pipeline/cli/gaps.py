@@ -17,7 +17,7 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.readability import DayCondition
 from ads_pipeline.errors import BadCommand
 from ads_pipeline.ledger.values import DayWindow
-from ads_pipeline.pipeline.gaps import find_gaps
+from ads_pipeline.pipeline.day_conditions import find_gaps
 from ads_pipeline.pipeline.next_steps import find_next_commands
 from ads_pipeline.settings import Settings
 

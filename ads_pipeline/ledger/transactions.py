@@ -17,8 +17,7 @@ from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.leases import Lease
-from ads_pipeline.ledger.events.append_statements import append_statements
-from ads_pipeline.ledger.events.event_rows import EventEncoder, add_positions
+from ads_pipeline.ledger.events.event_rows import EventEncoder, append_rows
 from ads_pipeline.ledger.row_mapping import decode_state, encode_key, read_clock
 from ads_pipeline.ledger.statements import KEY_COLUMNS, Statement, insert
 from ads_pipeline.ledger.status.partition_status import AttemptResult, PartitionStatuses
@@ -136,6 +135,4 @@ class LedgerTransaction:
     def append_events(self) -> None:
         if self._events:
             origin = self.writer.event_encoder.origin_columns
-            rows = add_positions((origin | event for event in self._events), self.now)
-            for statement in append_statements(self.connection.dialect.name):
-                statement.execute(self.connection, rows)
+            append_rows(self.connection, (origin | event for event in self._events), self.now)

@@ -1,6 +1,9 @@
-"""Builds the check `valid` of each raw asset: it judges sealed runs and records the verdicts."""
+"""Builds the checks of each query: `valid` judges sealed runs, `readable` shows what readers get of each day.
 
-from collections.abc import Iterator
+`readable` only reads the ledger, so a run of this check alone brings the UI up to date after an operator's action.
+"""
+
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -8,19 +11,24 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
 from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.readability import Condition, DayCondition
 from ads_pipeline.domain.transitions import Outcome
 from ads_pipeline.orchestration.metadata import describe_status, describe_verdict, find_targets
-from ads_pipeline.orchestration.partitions import raw_asset_key
+from ads_pipeline.orchestration.partitions import parse_partition_names, raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.resources import RunResources, claim_partitions
+from ads_pipeline.pipeline.day_conditions import describe_days
 from ads_pipeline.pipeline.judging import JudgingResult
+from ads_pipeline.pipeline.next_steps import find_next_commands
 
-CHECK_NAME: Final = "valid"
+VALID, READABLE = "valid", "readable"
+PASSED: Final = frozenset({Condition.READABLE, Condition.RESTATED})
+WARNINGS: Final = frozenset({Condition.REJECTED_RERUN, Condition.IN_PROGRESS})
 
 
-def build_check(name: str, *, partitions: dg.MultiPartitionsDefinition) -> dg.AssetChecksDefinition:
+def build_valid_check(name: str, *, partitions: dg.MultiPartitionsDefinition) -> dg.AssetChecksDefinition:
     @dg.asset_check(  # type: ignore[arg-type] # Dagster's type lacks evaluations that name their partition
         asset=raw_asset_key(name),
-        name=CHECK_NAME,
+        name=VALID,
         description=f"Judges every sealed run by the contract of `{name}` and records the verdict in the ledger.",
         blocking=True,  # only orders the steps; the ledger holds back single bad partitions
         partitions_def=partitions,
@@ -33,13 +41,13 @@ def build_check(name: str, *, partitions: dg.MultiPartitionsDefinition) -> dg.As
         granted = list(claim_partitions(context, run_resources, name).granted)
         validation = run_resources.pipeline(pyspark.spark_session).validation
         judged = validation.judge(run_resources.ledger.runs.unjudged(granted))
-        yield from _evaluate(context, run_resources, raw_asset_key(name), granted, judged)
+        yield from _evaluate_verdicts(context, run_resources, raw_asset_key(name), granted, judged)
         yield dg.Output(None)
 
     return valid
 
 
-def _evaluate(
+def _evaluate_verdicts(
     context: dg.AssetCheckExecutionContext,
     resources: RunResources,
     asset: dg.AssetKey,
@@ -54,7 +62,7 @@ def _evaluate(
         run = registered.run
         yield dg.AssetCheckEvaluation(
             asset_key=asset,
-            check_name=CHECK_NAME,
+            check_name=VALID,
             partition=key.dagster_key,
             passed=outcome is Outcome.ACCEPTED,
             blocking=False,  # otherwise one rejected partition would stop the whole run
@@ -63,3 +71,70 @@ def _evaluate(
             | describe_status(staleness[key].raw),
             target_materialization_data=targets.get(key),
         )
+
+
+def build_readable_check(name: str, *, partitions: dg.MultiPartitionsDefinition) -> dg.AssetChecksDefinition:
+    @dg.asset_check(  # type: ignore[arg-type] # Dagster's type lacks evaluations that name their partition
+        asset=warehouse_asset_key(name),
+        name=READABLE,
+        description=(
+            "Shows for each expected partition what readers get now. Failed: they get no rows; the metadata has the "
+            "reason and the next command. Warning: a newer run was rejected, or a run is not loaded yet."
+        ),
+        partitions_def=partitions,
+    )
+    def readable(
+        context: dg.AssetCheckExecutionContext, run_resources: dg.ResourceParam[RunResources]
+    ) -> Iterator[Any]:
+        keys = parse_partition_names(
+            context.partition_keys, source=run_resources.source_name, query_name=name, log=context.log
+        )
+        described = describe_days(
+            run_resources.ledger,
+            keys,
+            due_after=run_resources.settings.google_apis.due_after,
+            now=datetime.now(UTC),
+        )
+        not_passed = {key: day for key, day in described.items() if day.condition not in PASSED}
+        commands = find_next_commands(run_resources.ledger, not_passed, run_resources.settings.retry_policy)
+        yield from _evaluate_days(context, warehouse_asset_key(name), described, commands)
+        yield dg.Output(None)
+
+    return readable
+
+
+def _evaluate_days(
+    context: dg.AssetCheckExecutionContext,
+    asset: dg.AssetKey,
+    described: Mapping[PartitionKey, DayCondition],
+    commands: Mapping[PartitionKey, str],
+) -> Iterator[dg.AssetCheckEvaluation]:
+    """Yield one evaluation per expected partition. A day that is not expected has none."""
+    expected = {key: day for key, day in described.items() if day.condition is not Condition.NOT_EXPECTED}
+    targets = find_targets(context, asset, expected)
+    for key, day in expected.items():
+        is_warning = day.condition in WARNINGS
+        yield dg.AssetCheckEvaluation(
+            asset_key=asset,
+            check_name=READABLE,
+            partition=key.dagster_key,
+            passed=day.condition in PASSED,
+            blocking=False,
+            severity=dg.AssetCheckSeverity.WARN if is_warning else dg.AssetCheckSeverity.ERROR,
+            description=f"{day.text.label}: {day.reason}",
+            metadata=describe_condition(day, commands.get(key) or f"ads-pipeline state why {key}"),
+            target_materialization_data=targets.get(key),
+        )
+
+
+def describe_condition(day: DayCondition, command: str) -> dict[str, Any]:
+    """The metadata of an evaluation."""
+    metadata: dict[str, Any] = {
+        "condition": day.text.label,
+        "meaning": day.text.meaning,
+        "reason": day.reason,
+        "since": dg.MetadataValue.timestamp(day.since),
+        "attempts": str(day.attempts),  # Dagster would plot a number over unrelated partitions
+        "next_command": command,
+    }
+    return metadata | ({"operator": day.operator} if day.operator else {})

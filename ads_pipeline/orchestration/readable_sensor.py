@@ -19,7 +19,7 @@ from ads_pipeline.domain.readability import Condition, DayCondition, Expectation
 from ads_pipeline.domain.retry import FRESH_DAYS
 from ads_pipeline.errors import BadName
 from ads_pipeline.ledger.transactions import Clock
-from ads_pipeline.orchestration import asset_checks, readable_check
+from ads_pipeline.orchestration.asset_checks import READABLE, VALID
 from ads_pipeline.orchestration.partitions import CUSTOMERS, DATE, raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.resources import SensorResources
 from ads_pipeline.orchestration.run_requests import (
@@ -85,8 +85,8 @@ def build_readable_sensor(
 def check_keys(query_name: str) -> tuple[dg.AssetCheckKey, dg.AssetCheckKey]:
     """The keys of `valid` and `readable` of a query."""
     return (
-        dg.AssetCheckKey(raw_asset_key(query_name), asset_checks.CHECK_NAME),
-        dg.AssetCheckKey(warehouse_asset_key(query_name), readable_check.CHECK_NAME),
+        dg.AssetCheckKey(raw_asset_key(query_name), VALID),
+        dg.AssetCheckKey(warehouse_asset_key(query_name), READABLE),
     )
 
 

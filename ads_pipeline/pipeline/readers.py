@@ -1,6 +1,6 @@
 """Reads the visible rows of the warehouse through Spark or DuckDB.
 
-Nothing here writes. Repair is in `pipeline.reconciliation`; missing days are listed by `pipeline.gaps`.
+Nothing here writes. Repair is in `pipeline.reconciliation`; missing days are listed by `pipeline.day_conditions`.
 """
 
 from collections.abc import Iterable

@@ -17,7 +17,7 @@ from ads_pipeline.domain.readability import DayCondition
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.values import DayWindow
-from ads_pipeline.pipeline import gaps
+from ads_pipeline.pipeline import day_conditions
 from ads_pipeline.pipeline.judging import JudgingResult
 from ads_pipeline.pipeline.loading import LoadResult
 from ads_pipeline.pipeline.pipeline import Pipeline
@@ -107,7 +107,9 @@ def find_gaps(
     window = DayWindow(source=SOURCE, query_name=query_name, since=since, until=until, customers=customers)
     first_days = deployment.ledger.days.first_days(SOURCE, customers)
     now = datetime.combine(until, time.min, UTC) + timedelta(days=30)
-    found = gaps.find_gaps(deployment.ledger, window, first_days=first_days, due_after=timedelta(hours=12), now=now)
+    found = day_conditions.find_gaps(
+        deployment.ledger, window, first_days=first_days, due_after=timedelta(hours=12), now=now
+    )
     return dict(found.days)
 
 

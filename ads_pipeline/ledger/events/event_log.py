@@ -18,14 +18,15 @@ from ads_pipeline.domain.run_events import LEDGER_TYPES, REPEATABLE, AppendResul
 from ads_pipeline.domain.run_snapshots import RunSnapshot
 from ads_pipeline.errors import BadEvent, EventsNotFound, LedgerRefused, RunClosed, RunOpen
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.events.append_statements import (
+from ads_pipeline.ledger.events.event_reader import EventReader
+from ads_pipeline.ledger.events.event_rows import (
     COUNT_CONFLICTS,
     FIND_EXISTING,
     INSERT_MISSING_HEADS,
-    append_statements,
+    append_rows,
+    decode_snapshot,
+    encode_event,
 )
-from ads_pipeline.ledger.events.event_reader import EventReader
-from ads_pipeline.ledger.events.event_rows import add_positions, decode_snapshot, encode_event
 from ads_pipeline.ledger.tables import instant_text, run_events, run_head, run_snapshots
 
 PLAN_VERSION: Final = f"ads_pipeline-{version('ads_pipeline')}"
@@ -125,13 +126,7 @@ class EventLog(EventReader):
     def _insert(
         self, connection: sa.Connection, rows: Iterable[dict[str, Any]], now: datetime | None
     ) -> dict[tuple[str, str], int]:
-        listed = add_positions(rows, now)
-        if not listed:
-            return {}
-        *before, last = append_statements(connection.dialect.name)
-        for statement in before:
-            statement.execute(connection, listed)
-        return {(row.run_id, row.idempotency_key): row.run_seq for row in last.execute(connection, listed)}
+        return {(row.run_id, row.idempotency_key): row.run_seq for row in append_rows(connection, rows, now)}
 
     def _find_existing(
         self, connection: sa.Connection, events: Sequence[Event], now: datetime

@@ -1,9 +1,13 @@
-"""Converts run events and snapshots to database rows and back."""
+"""Converts run events and snapshots to database rows and back, and has the SQL that appends events.
+
+The `run_head` row of a run is the lock on its event order. A writer takes this lock after all its other locks and
+holds it until the commit. So events of a run become visible in the order of their `run_seq`.
+"""
 
 import json
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -11,7 +15,8 @@ import sqlalchemy as sa
 
 from ads_pipeline.domain.run_events import Event, EventOrigin, LoggedEvent, canonical_json, idempotency_key
 from ads_pipeline.domain.run_snapshots import RunSnapshot, RunStatus, StepStatus
-from ads_pipeline.ledger.tables import instant_text
+from ads_pipeline.ledger.statements import Columns, Statement, columns_of, names
+from ads_pipeline.ledger.tables import instant_text, run_events
 
 # Events of one origin share these columns.
 ORIGIN_COLUMNS: Final = ("run_id", "plan_version", "engine_attempt_id", "engine_run_ref", "adapter_version")
@@ -26,11 +31,93 @@ OWN_COLUMNS: Final = (
     "caused_by_signal_id",
     "parent_event_id",
 )
+_GIVEN_EVENT: Final = [column.name for column in run_events.c if column.name not in {"run_seq", "persisted_at"}]
+_EVENT: Final[Columns] = {
+    **columns_of(run_events, *_GIVEN_EVENT),
+    "plan_version": "text",
+    "position": "integer",  # among the events of the same run in this call, from 1
+    "event_count": "integer",  # of the same run in this call
+    "appended_at": "instant",  # null: the database's clock
+}
+# Add the number of each run's events to its head, and insert missing heads. max() gives each run one time. Without
+# it, every row would read the clock again.
+_ADVANCE_HEADS: Final = """
+    INSERT INTO run_head (run_id, plan_version, last_seq, last_at, opened_at)
+    SELECT run_id, plan_version, event_count, max(coalesce(appended_at, {now})), max(coalesce(appended_at, {now}))
+    FROM given WHERE true GROUP BY run_id, plan_version, event_count ORDER BY run_id
+    ON CONFLICT (run_id) DO UPDATE
+    SET plan_version = excluded.plan_version,  -- a trigger refuses a different one
+        last_seq = run_head.last_seq + excluded.last_seq,
+        last_at = {greatest}(run_head.last_at, excluded.last_at)
+    """
+_INSERT_EVENTS: Final = f"""
+    INSERT INTO run_events (run_seq, persisted_at, {names(_GIVEN_EVENT)})
+    SELECT heads.last_seq - event_count + position, heads.last_at, {names(_GIVEN_EVENT, prefix="given.")}
+    FROM given JOIN {{heads}} ON heads.run_id = given.run_id
+    RETURNING run_id, run_seq, idempotency_key
+    """
+# The last statement returns the assigned `run_seq`.
+_APPEND_ON_POSTGRES: Final = (
+    Statement(
+        "append_events",
+        _EVENT,
+        f"""
+    WITH given AS (SELECT * FROM {{given}}), heads AS ({_ADVANCE_HEADS} RETURNING run_id, last_seq, last_at)
+    {_INSERT_EVENTS}
+    """,
+    ),
+)
+_APPEND_ON_SQLITE: Final = (
+    Statement("advance_heads", _EVENT, _ADVANCE_HEADS.replace("FROM given", "FROM {given}")),
+    Statement(
+        "insert_events",
+        _EVENT,
+        _INSERT_EVENTS.replace("FROM given", "FROM {given}").replace("{heads}", "run_head AS heads"),
+    ),
+)
+# For each event its run's locked head, and the existing event with the same key. The statement sees events as of its
+# start, but the head as of the moment when it got the lock. `seen_seq` is the head as of the start. If it differs
+# from `last_seq`, another writer appended while the statement waited.
+FIND_EXISTING: Final = Statement(
+    "find_existing_events",
+    {"position": "integer", "run_id": "text", "idempotency_key": "text"},
+    """
+    WITH locked AS (
+        SELECT * FROM run_head WHERE run_id IN (SELECT run_id FROM {given}) ORDER BY run_id {for_update}
+    )
+    SELECT
+        locked.plan_version, locked.last_seq, locked.retired_at, seen.last_seq AS seen_seq, prior.run_seq,
+        prior.event_data
+    FROM {given}
+    LEFT JOIN locked USING (run_id)
+    LEFT JOIN run_head AS seen USING (run_id)
+    LEFT JOIN run_events AS prior USING (run_id, idempotency_key)
+    ORDER BY given.position
+    """,
+)
+# Insert heads for unknown runs, so that there is a row to lock.
+INSERT_MISSING_HEADS: Final = Statement(
+    "insert_missing_heads",
+    {"run_id": "text", "plan_version": "text", "appended_at": "instant"},
+    """
+    INSERT INTO run_head (run_id, plan_version, last_seq, last_at, opened_at)
+    SELECT run_id, plan_version, 0, appended_at, appended_at FROM {given} WHERE true ORDER BY run_id
+    ON CONFLICT DO NOTHING
+    """,
+)
+COUNT_CONFLICTS: Final = Statement(
+    "count_conflicts",
+    {"run_id": "text", "conflicts": "integer"},
+    """
+    UPDATE run_head SET payload_conflicts = payload_conflicts + given.conflicts
+    FROM {given} WHERE run_head.run_id = given.run_id
+    """,
+)
 _encode_json: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
 
 
 def encode_event(event: Event) -> dict[str, Any]:
-    """Return the row of an event, without the columns that `add_positions` adds."""
+    """Return the row of an event, for `append_rows`."""
     origin = {name: getattr(event, name) for name in ORIGIN_COLUMNS} | {"engine_run_ref": event.engine_run_json}
     own = {name: getattr(event, name) for name in OWN_COLUMNS} | {"event_data": event.payload}
     return origin | own
@@ -70,16 +157,26 @@ class EventEncoder:
         return dict(zip(OWN_COLUMNS, values, strict=True))
 
 
-def add_positions(rows: Iterable[dict[str, Any]], now: datetime | None) -> list[dict[str, Any]]:
-    """Add to each event row its position among the rows of its run, the number of these rows, and the time."""
+def append_rows(
+    connection: sa.Connection, rows: Iterable[dict[str, Any]], now: datetime | None
+) -> Sequence[sa.Row[Any]]:
+    """Append event rows of any runs. Return the run, the key and the assigned `run_seq` of each.
+
+    Without a time, the database's clock dates the events. Adds columns to the rows.
+    """
     listed = list(rows)
+    if not listed:
+        return ()
     counts, positions = Counter(row["run_id"] for row in listed), Counter[str]()
     appended_at = now and instant_text(now)
     for row in listed:
         run_id = row["run_id"]
         positions[run_id] += 1
         row |= {"position": positions[run_id], "event_count": counts[run_id], "appended_at": appended_at}
-    return listed
+    *before, last = _APPEND_ON_SQLITE if connection.dialect.name == "sqlite" else _APPEND_ON_POSTGRES
+    for statement in before:
+        statement.execute(connection, listed)
+    return last.execute(connection, listed).all()
 
 
 def decode_event(row: sa.Row[Any]) -> LoggedEvent:
