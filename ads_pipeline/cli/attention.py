@@ -94,8 +94,7 @@ def build_blocks(ranges: Sequence[DayRange]) -> Iterator[RenderableType]:
 def next_command(settings: Settings, ledger: LedgerReader, days: DayRange) -> str:
     """The command to run next for the days."""
     found = find_next_commands(ledger, {days.last: days.day}, settings.retry_policy, name=lambda _key: DAYS)
-    newest = str(days.last).removeprefix(f"{days.last.source}/")
-    return name_days(found[days.last], newest=newest, selection=days.selection)
+    return name_days(found[days.last], newest=days.last.short_name, selection=days.selection)
 
 
 def _row(days: DayRange) -> dict[str, object]:

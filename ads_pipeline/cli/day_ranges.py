@@ -37,7 +37,7 @@ class DayRange:
     def selection(self) -> str:
         """The arguments that select the days in a command."""
         if self.days == 1:
-            return str(self.first).removeprefix(f"{self.first.source}/")
+            return self.first.short_name
         key = self.first
         return (
             f"--customer {key.customer_id} --query {key.query_name} "

@@ -67,8 +67,7 @@ def list_gaps(settings: Settings, filters: ExpectedDays, *, as_json: AsJson = Fa
     expected = count_of(sum(gaps.expected for gaps in found.values()), "expected partition")
     notes = [f"{len(days):,} of {expected} missing" if days else f"none of {expected} missing"]
     if days:
-        example = next(iter(days))
-        notes += ["next, for one of them:", f"  ads-pipeline state why {_short(example)}"]
+        notes += ["next, for one of them:", f"  ads-pipeline state why {next(iter(days)).short_name}"]
     write_results(day_rows(days, commands) if as_json else (), _blocks(days), notes, as_json=as_json)
     return bool(days)
 
@@ -102,7 +101,3 @@ def _row(days: DayRange) -> dict[str, object]:
         "since": days.day.since,
         "because": days.day.reason,
     }
-
-
-def _short(key: PartitionKey) -> str:
-    return str(key).removeprefix(f"{key.source}/")

@@ -5,6 +5,7 @@
 
 import os
 import sys
+from datetime import UTC, datetime
 from importlib.metadata import version
 from io import TextIOWrapper
 from pathlib import Path
@@ -21,12 +22,14 @@ from ads_pipeline.cli.explain.why import print_report
 from ads_pipeline.cli.gaps import list_gaps
 from ads_pipeline.cli.ledger import ledger
 from ads_pipeline.cli.options import AsJson, Queries, command
-from ads_pipeline.cli.parsing import parse_queries
+from ads_pipeline.cli.output import count_of
+from ads_pipeline.cli.parsing import open_ledger, parse_queries
 from ads_pipeline.cli.queries import queries
 from ads_pipeline.cli.raw import raw_runs
 from ads_pipeline.cli.report_failure import report_failure
 from ads_pipeline.cli.states import state
 from ads_pipeline.cli.warehouse import warehouse
+from ads_pipeline.domain.readability import CONDITIONS
 from ads_pipeline.settings import Settings, has_access_by_umask
 from ads_pipeline.storage.durable_files import leave_access_to_umask
 
@@ -135,9 +138,15 @@ def report(
     The page shows each query's customers and days as a map, a work list with reasons and next commands, and rows and
     cost over time. It needs no network.
     """
-    from ads_pipeline.cli.report import write_report  # noqa: PLC0415 - only this command needs it
+    from ads_pipeline.report.writing import ReportWriter, report_path  # noqa: PLC0415 - only this command needs it
 
-    write_report(settings, output)
+    path = output or report_path(settings)
+    with open_ledger(settings) as opened:
+        content = ReportWriter.of_deployment(settings, opened).write(path, now=datetime.now(UTC))
+    for condition, number in content.counts.items():
+        if number:
+            typer.echo(f"{count_of(number, 'day'):>14}  {CONDITIONS[condition].label.lower()}")
+    typer.echo(f"wrote {path}")
 
 
 @command(app, "doctor")

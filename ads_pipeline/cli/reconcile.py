@@ -9,16 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final
 
-from ads_pipeline.cli.output import Column, count_of, fields_of, table_of, terminal_progress, write_results
-from ads_pipeline.cli.parsing import open_ledger, open_ledger_for_writing, open_raw
-from ads_pipeline.contracts.registry import read_contracts
+from ads_pipeline.cli.output import Column, count_of, fields_of, table_of, write_results
+from ads_pipeline.cli.parsing import open_ledger, open_ledger_for_writing
+from ads_pipeline.cli.spark_pipeline import open_pipeline
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
 from ads_pipeline.ledger.values import DayWindow
-from ads_pipeline.pipeline.pipeline import Pipeline
 from ads_pipeline.pipeline.reconciliation import ReconcilePlanner, Reconciliation, Repair, RepairKind
 from ads_pipeline.quoting import printable
 from ads_pipeline.settings import Settings
-from ads_pipeline.spark_session import spark_session
 from ads_pipeline.warehouse.publication import Warehouse
 
 LATER: Final = "run reconcile again"
@@ -63,23 +61,15 @@ def _repair_queries(
     """Repair each query; yield its repairs and the remaining differences with their causes. Starts Spark."""
     if not names:
         return
-    source, warehouse = settings.google_apis.source, Warehouse(settings.warehouse_root)
-    with spark_session(settings) as spark:
-        pipeline = Pipeline(
-            spark=spark,
-            raw=open_raw(settings),
-            ledger=ledger,
-            warehouse=warehouse,
-            contracts=read_contracts(settings.queries_file, settings.google_apis),
-            show_text=settings.sample_text,
-            report_progress=terminal_progress(),
+    with open_pipeline(settings, ledger) as pipeline:
+        reconciliation = Reconciliation(
+            publications=ledger.publications, warehouse=Warehouse(settings.warehouse_root), pipeline=pipeline
         )
-        reconciliation = Reconciliation(publications=ledger.publications, warehouse=warehouse, pipeline=pipeline)
         for name in names:
-            done = reconciliation.repair(DayWindow(source=source, query_name=name))
+            window = DayWindow(source=settings.google_apis.source, query_name=name)
+            done = reconciliation.repair(window)
             problems = {run.key: str(error) for run, error in done.loading.unreadable.items()}
-            remaining = reconciliation.plan(DayWindow(source=source, query_name=name))
-            yield name, done.repairs, {each: problems.get(each.key, LATER) for each in remaining}
+            yield name, done.repairs, {each: problems.get(each.key, LATER) for each in reconciliation.plan(window)}
 
 
 def _plan(settings: Settings, ledger: LedgerReader, names: Sequence[str]) -> dict[str, Sequence[Repair]]:

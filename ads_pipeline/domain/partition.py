@@ -69,6 +69,11 @@ class PartitionKey:
         )
 
     @property
+    def short_name(self) -> str:
+        """The text without the source, as operators type it in commands."""
+        return f"{self.customer_id}/{self.query_name}/{self.logical_date.isoformat()}"
+
+    @property
     def dagster_key(self) -> str:
         """The partition key in one query's asset. Dagster joins the two dimensions, in name order, with a bar."""
         return f"{self.customer_id}|{self.logical_date.isoformat()}"

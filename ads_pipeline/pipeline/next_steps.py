@@ -92,14 +92,14 @@ def find_next_commands(
     days: Mapping[PartitionKey, DayCondition],
     policy: RetryPolicy,
     *,
-    name: Callable[[PartitionKey], str] = lambda key: str(key).removeprefix(f"{key.source}/"),
+    name: Callable[[PartitionKey], str] = lambda key: key.short_name,
 ) -> dict[PartitionKey, str]:
     """The next command of each described partition; empty for one that needs nothing. `name` names it in commands."""
     states = ledger.states.get_many(days)
     forecasts = ledger.retry_queue.forecast(list(states.values()), policy)
     commands = {}
     for key, day in days.items():
-        facts = _facts_of(key, day, states[key].recorded_status, forecasts[key], name(key))
+        facts = find_facts(key, day, states[key].recorded_status, forecasts[key], name(key))
         needs_nothing = day.condition in {Condition.READABLE, Condition.RESTATED, Condition.NOT_EXPECTED}
         commands[key] = "" if needs_nothing else next_command(facts)
     return commands
@@ -123,7 +123,7 @@ def parked_option(forecast: RetryForecast) -> str | None:
     return next((f"--{parking.scope} {parking.name}" for parking in forecast.parkings), None)
 
 
-def _facts_of(
+def find_facts(
     key: PartitionKey, day: DayCondition, status: Status | None, forecast: RetryForecast, name: str
 ) -> PartitionFacts:
     """The facts that decide which command comes next. Runs are not named, because commands do not name them."""

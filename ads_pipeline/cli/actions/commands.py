@@ -168,19 +168,22 @@ def run_action(settings: Settings, action: OperatorAction, selected: SelectedPar
 
 @contextmanager
 def _open_performer(settings: Settings, action: OperatorAction, request: ActionRequest) -> Iterator[Perform]:
-    if not action.needs_spark:
-        with open_ledger_for_writing(settings) as ledger:
+    with open_ledger_for_writing(settings) as ledger:
+        if not action.needs_spark:
             yield performer(action, ledger.actions)
-        return
-    from ads_pipeline.cli.actions.spark_performer import open_spark_performer  # noqa: PLC0415 - it loads Spark's client
+            return
+        from ads_pipeline.cli.spark_pipeline import open_pipeline  # noqa: PLC0415 - they load Spark's client
+        from ads_pipeline.pipeline.demote_and_restore import override_performer  # noqa: PLC0415 - see above
 
-    with open_spark_performer(settings, action) as perform:
-        try:
-            yield perform
-        except AdsPipelineError:
-            message = f'action {request.action_id} was interrupted; "ads-pipeline reconcile" finishes what it started'
-            print(message, file=sys.stderr)  # noqa: T201 - for people
-            raise
+        with open_pipeline(settings, ledger) as pipeline:
+            try:
+                yield override_performer(action, pipeline, ledger.states)
+            except AdsPipelineError:
+                what = (
+                    f'action {request.action_id} was interrupted; "ads-pipeline reconcile" finishes what it started'
+                )
+                print(what, file=sys.stderr)  # noqa: T201 - for people
+                raise
 
 
 def _build_request(given: ActionOptions, filters: str) -> ActionRequest:

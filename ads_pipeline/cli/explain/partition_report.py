@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -12,7 +12,7 @@ from ads_pipeline.cli.output import format_instant
 from ads_pipeline.cli.parsing import open_ledger
 from ads_pipeline.domain.freshness import AttemptOutcome
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.readability import DayCondition, GapReason
+from ads_pipeline.domain.readability import DayCondition
 from ads_pipeline.domain.run_events import LoggedEvent
 from ads_pipeline.domain.transitions import Outcome, PartitionState, RegisteredRun, Status
 from ads_pipeline.errors import RawUnavailable
@@ -20,7 +20,7 @@ from ads_pipeline.ledger.control.retries import RetryForecast
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import Attempt, PartitionAction, Pointer, PublicationStatus
 from ads_pipeline.pipeline.day_conditions import describe_days
-from ads_pipeline.pipeline.next_steps import PartitionFacts, find_next_commands, is_terminal, parked_option
+from ads_pipeline.pipeline.next_steps import PartitionFacts, find_facts, find_next_commands
 from ads_pipeline.pipeline.staleness import AssetStatus, PartitionStaleness, StalenessCalculator
 from ads_pipeline.quoting import suggest
 from ads_pipeline.raw.discovery import DamagedRun
@@ -83,10 +83,8 @@ class PartitionReport:
     def facts(self) -> PartitionFacts:
         state, publication, forecast = self.state, self.publication, self.forecast
         unjudged = _find_unjudged_run(self)
-        return PartitionFacts(
-            query_name=self.key.query_name,
-            partition=str(self.key).removeprefix(f"{self.key.source}/"),
-            status=state.status if publication else None,
+        return replace(
+            find_facts(self.key, self.day, state.status if publication else None, forecast, self.key.short_name),
             current_run_id=state.current_run_id,
             visible_run_id=self.pointer.run.run_id if self.pointer else None,
             demoting=publication is not None and publication.demotion_pending,
@@ -96,13 +94,7 @@ class PartitionReport:
             load_failed=_has_failed(self.staleness.warehouse, state.current_run_id),
             stale_reasons=self.staleness.raw.reasons,
             last_action=_describe_last_action(self),
-            withdrawn=self.day.gap is GapReason.WITHDRAWN,
-            terminal=is_terminal(state.status, forecast),
-            parked_option=parked_option(forecast),
-            demoted=self.day.gap is GapReason.DEMOTED,
             next_retry=format_instant(forecast.next_at) if forecast.next_at else None,
-            retry_due=forecast.is_due,
-            request_kind=forecast.request.kind if forecast.request else None,
             no_asset_reason=self.no_asset_reason,
             new_customer=self.new_customer,
             outside_sensor_window=self.key.logical_date < self.now.date() - SENSOR_WINDOW,

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ads_pipeline import spark_session
-from ads_pipeline.cli.actions import spark_performer
+from ads_pipeline.cli import spark_pipeline
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.settings import Settings
 from ads_pipeline_tests.cli.actions.builders import (
@@ -99,7 +99,7 @@ def test_unrestorable_partitions_remain(
         record_verdict(deployment.ledger, acceptance(newer))
         return began(settings)
 
-    monkeypatch.setattr(spark_performer, "spark_session", meanwhile)
+    monkeypatch.setattr(spark_pipeline, "spark_session", meanwhile)
     result = empty_cli.run("state", "restore", "--all", *REASON)
     assert result.code == 2
     assert f"remaining: {ONE}: the validator rejects it now" in result.err
