@@ -10,13 +10,13 @@ import pytest
 import sqlalchemy as sa
 
 import ads_pipeline
+from ads_pipeline.domain.fetching import FailedFetch
 from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.domain.transitions import Action, Status
 from ads_pipeline.errors import LedgerRefused
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
 from ads_pipeline.ledger.roles import Role, role_statements
-from ads_pipeline.ledger.values import FailedFetch
 from ads_pipeline_tests.cli.actions.builders import FAILED, REASON, SUCCESSFUL, fill_ledger
 from ads_pipeline_tests.cli.running import CommandLine
 from ads_pipeline_tests.ledger.builders import (

@@ -74,6 +74,9 @@ OneCustomer = Annotated[
     str | None, typer.Option("--customer", "--customer-id", metavar="ID", help="The customer, digits only.")
 ]
 OneQuery = Annotated[str | None, typer.Option("--query", "--query-name", metavar="NAME", help="The query.")]
+OneSource = Annotated[
+    str | None, typer.Option(metavar="NAME", help="The source, as the query file names it: everything is meant.")
+]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Row = TypeVar("Row")

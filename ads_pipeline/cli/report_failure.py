@@ -11,9 +11,9 @@ from ads_pipeline.cli.explain.forecast import describe_forecast, forecast_fields
 from ads_pipeline.cli.options import AsJson
 from ads_pipeline.cli.output import fields_of, write_results
 from ads_pipeline.cli.parsing import open_ledger_for_writing
+from ads_pipeline.domain.fetching import FailedFetch
 from ads_pipeline.domain.retry import ERROR_POLICIES
 from ads_pipeline.errors import BadCommand
-from ads_pipeline.ledger.values import FailedFetch
 from ads_pipeline.quoting import quoted, suggest
 from ads_pipeline.settings import Settings
 

@@ -25,8 +25,11 @@ class ErrorPolicy(StrEnum):
     WAIT = "wait"  # the attempt came too early; it does not count as a failure
     PARK_CUSTOMER = "park_customer"  # no attempt succeeds until somebody fixes the account's access
     PARK_QUERY = "park_query"  # no attempt succeeds until somebody fixes the query
-    HOLD = "hold"  # an operator demoted the run; fetching again would return the same data
+    PARK_SOURCE = "park_source"  # no attempt at any partition succeeds until somebody fixes credentials or version
+    HOLD = "hold"  # fetching again would return the same data: the run was demoted, or the day is out of reach
 
+
+OUT_OF_REACH: Final = "out_of_reach"  # the source no longer has the figures of the day
 
 # An unlisted class is retried: one attempt too many costs less than a lost day.
 ERROR_POLICIES: Mapping[str, ErrorPolicy] = {
@@ -38,10 +41,17 @@ ERROR_POLICIES: Mapping[str, ErrorPolicy] = {
     "contract": ErrorPolicy.RETRY,
     # From Google Ads.
     "quota_exhausted": ErrorPolicy.WAIT,
+    "credentials_refused": ErrorPolicy.PARK_SOURCE,
+    "version_ended": ErrorPolicy.PARK_SOURCE,
     "customer_not_enabled": ErrorPolicy.PARK_CUSTOMER,
     "permission_denied": ErrorPolicy.PARK_CUSTOMER,
+    "manager_account": ErrorPolicy.PARK_CUSTOMER,
     "unrecognized_field": ErrorPolicy.PARK_QUERY,
     "query_refused": ErrorPolicy.PARK_QUERY,
+    OUT_OF_REACH: ErrorPolicy.HOLD,
+    "transient": ErrorPolicy.RETRY,
+    "google_ads_error": ErrorPolicy.RETRY,
+    "rows_refused": ErrorPolicy.RETRY,
     # From an operator.
     DEMOTED: ErrorPolicy.HOLD,
 }
@@ -49,7 +59,15 @@ ERROR_POLICIES: Mapping[str, ErrorPolicy] = {
 _REMEDIES = {
     ErrorPolicy.PARK_CUSTOMER: "fix the account's access",
     ErrorPolicy.PARK_QUERY: "fix the query",
+    ErrorPolicy.PARK_SOURCE: "fix the credentials or the API version",
     ErrorPolicy.HOLD: "check that a new attempt would return other data",
+}
+UNRECOVERABLE: Final = "unrecoverable, the source no longer reports the figures of this day"
+# The scope in which a failure of each policy stops all fetches.
+PARKING_SCOPES: Final[Mapping[ErrorPolicy, str]] = {
+    ErrorPolicy.PARK_CUSTOMER: "customer",
+    ErrorPolicy.PARK_QUERY: "query",
+    ErrorPolicy.PARK_SOURCE: "source",
 }
 WAITING_CLASSES: Final = frozenset(name for name, policy in ERROR_POLICIES.items() if policy is ErrorPolicy.WAIT)
 
@@ -152,7 +170,7 @@ class RetryAt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parked:
-    """Do not retry until an operator acts; `scope` says on what: the account, the query or the partition's data."""
+    """Do not retry until an operator acts; `scope` says on what: the account, the query, the source or the data."""
 
     scope: ErrorPolicy
     explanation: str
@@ -199,7 +217,9 @@ def decide_retry(failure: Failure, policy: RetryPolicy, *, marked: bool, today: 
         return Terminal(reason=reason, explanation=_explain_terminal(reason, failure, policy, today))
     error_class = failure.error_class or "unknown error"
     match error_policy:
-        case ErrorPolicy.PARK_CUSTOMER | ErrorPolicy.PARK_QUERY | ErrorPolicy.HOLD:
+        case ErrorPolicy.HOLD if error_class == OUT_OF_REACH:
+            return Parked(scope=error_policy, explanation=f"{error_class}: {UNRECOVERABLE}")
+        case ErrorPolicy.PARK_CUSTOMER | ErrorPolicy.PARK_QUERY | ErrorPolicy.PARK_SOURCE | ErrorPolicy.HOLD:
             explanation = f"{error_class}: retrying cannot help; {_REMEDIES[error_policy]}, then requeue"
             return Parked(scope=error_policy, explanation=explanation)
         case ErrorPolicy.WAIT:

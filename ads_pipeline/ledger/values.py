@@ -1,6 +1,5 @@
 """The values that callers pass to the ledger and get from it."""
 
-import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
@@ -221,28 +220,6 @@ class VerdictCause:
 
     action: str
     request: ActionRequest
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailedFetch:
-    """A fetch that produced no run. The id names this attempt, so that a repeated report is recognized.
-
-    `wait_until` is the earliest retry that the source allows, if it named one. Without `failed_at`, the fetch failed
-    when it is recorded.
-    """
-
-    key: PartitionKey
-    error_class: str
-    error_message: str
-    wait_until: datetime | None = None
-    failed_at: datetime | None = None
-    failure_id: str = field(default_factory=lambda: str(uuid.uuid4()))
-
-    def __post_init__(self) -> None:
-        validate_name("error_class", self.error_class)
-        validate_name("failure_id", self.failure_id)
-        if not self.error_message:
-            raise ValueError(f"{self.key}: a failed fetch needs an error_message")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

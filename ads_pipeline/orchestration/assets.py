@@ -64,8 +64,8 @@ def build_assets(
         context: dg.AssetExecutionContext, run_resources: dg.ResourceParam[RunResources]
     ) -> dg.Output[SealedPartitions]:
         claim = claim_partitions(context, run_resources, name)
-        found = tuple(run_resources.source.collect(list(claim.granted)))
-        sealed = SealedPartitions(found=found, held=claim.held, code_version=query.schema_version)
+        landed = run_resources.source.land(list(claim.granted))
+        sealed = SealedPartitions(landed=landed, held=claim.held, code_version=query.schema_version)
         return suppress_materialization(sealed)
 
     @dg.asset(  # type: ignore[untyped-decorator] # the same

@@ -18,8 +18,8 @@ from ads_pipeline.orchestration.metadata import describe_run, find_materializati
 from ads_pipeline.orchestration.partitions import dimension_tags, parse_partition_names, raw_asset_key
 from ads_pipeline.orchestration.resources import RunResources
 from ads_pipeline.pipeline.day_conditions import describe_days
-from ads_pipeline.raw.discovery import DamagedRun
-from ads_pipeline.raw.seal import Seal
+from ads_pipeline.quoting import printable
+from ads_pipeline.raw.source import Landed
 
 MetadataByKey = Mapping[PartitionKey, Mapping[str, Any]]
 Holders = Mapping[PartitionKey, LeaseHolder]
@@ -27,9 +27,9 @@ Holders = Mapping[PartitionKey, LeaseHolder]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedPartitions:
-    """The output of a raw asset: sealed runs to register. `held` are partitions that other runs have claimed."""
+    """The output of a raw asset: what its source landed. `held` are partitions that other runs have claimed."""
 
-    found: tuple[Seal | DamagedRun, ...]
+    landed: Landed
     held: Holders
     code_version: str
 
@@ -68,7 +68,7 @@ class PartitionStateIOManager(dg.IOManager):
         """
         keys = self._parse(context.asset_partition_keys, context.asset_key)
         granted = [key for key in keys if key not in obj.held]
-        metadata = self._register(obj.found, granted) if isinstance(obj, SealedPartitions) else obj.metadata
+        metadata = self._record(context, obj.landed, granted) if isinstance(obj, SealedPartitions) else obj.metadata
         inputs = self._describe_inputs(context, metadata) if isinstance(obj, LoadedPartitions) else {}
         for key, entry in metadata.items():
             tags = {"dagster/code_version": obj.code_version, "dagster/data_version": entry["run_id"]}
@@ -84,10 +84,30 @@ class PartitionStateIOManager(dg.IOManager):
                 self._find_reason(left_out[0]),
             )
 
-    def _register(self, found: Iterable[Seal | DamagedRun], keys: list[PartitionKey]) -> MetadataByKey:
-        """Register sealed runs and describe the newest run of each partition."""
-        self._resources.seals.register(found)
-        newest = self._resources.ledger.runs.newest(keys)
+    def _record(self, context: dg.OutputContext, landed: Landed, keys: list[PartitionKey]) -> MetadataByKey:
+        """Register sealed runs, record failed and skipped fetches, and describe the newest run of each partition."""
+        resources = self._resources
+        resources.seals.register(landed.runs)
+        if failed := landed.failed:
+            resources.ledger.failed_fetches.record(failed, resources.settings.retry_policy)
+            context.log.warning(
+                "%d of %d partitions could not be fetched. First: %s, %s: %s",
+                len(failed),
+                len(keys),
+                failed[0].key,
+                failed[0].error_class,
+                printable(failed[0].error_message),
+            )
+        if skipped := landed.skipped:
+            resources.record_skipped(skipped)
+            context.log.info(
+                "skipped %d of %d partitions. First: %s, %s",
+                len(skipped),
+                len(keys),
+                skipped[0].key,
+                skipped[0].reason,
+            )
+        newest = resources.ledger.runs.newest(keys)
         return {key: describe_run(registered) for key, (registered, _outcome) in newest.items()}
 
     def load_input(self, context: dg.InputContext) -> list[PartitionKey]:

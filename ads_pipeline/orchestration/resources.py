@@ -10,6 +10,7 @@ import dagster as dg
 from pyspark.sql import SparkSession
 
 from ads_pipeline.contracts.registry import read_contracts
+from ads_pipeline.domain.fetching import SkippedFetch
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.errors import LeaseLost
@@ -18,26 +19,28 @@ from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.events.run_completion import RunCompletionLog
 from ads_pipeline.ledger.events.snapshots import follow_in_background
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
-from ads_pipeline.ledger.state.run_history import RunHistory
 from ads_pipeline.ledger.values import ClaimResult, LeaseHolder
 from ads_pipeline.orchestration.partitions import parse_partition_names
-from ads_pipeline.pipeline.arrivals import SealedRuns, Source
+from ads_pipeline.pipeline.arrivals import SealedRuns
 from ads_pipeline.pipeline.pipeline import Pipeline
 from ads_pipeline.pipeline.readers import Readers
 from ads_pipeline.pipeline.reconciliation import Reconciliation
 from ads_pipeline.pipeline.registration import SealRegister
 from ads_pipeline.pipeline.staleness import StalenessCalculator, asset_code_versions
 from ads_pipeline.progress import progress_on
+from ads_pipeline.quoting import printable
 from ads_pipeline.raw.landing import RawRuns
+from ads_pipeline.raw.source import Source
 from ads_pipeline.settings import Settings
 from ads_pipeline.warehouse.publication import Warehouse
 
-SourceFactory = Callable[[RawRuns, RunHistory], Source]
 
-
-def build_external_source(raw: RawRuns, runs: RunHistory) -> Source:
+def build_external_source(resources: "SensorResources") -> Source:
     """Create the source of a deployment whose extractors run outside Dagster."""
-    return SealedRuns(raw=raw, runs=runs)
+    return resources.sealed_runs
+
+
+SourceFactory = Callable[["SensorResources"], Source]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +66,8 @@ class SensorResources:
 
     @property
     def source(self) -> Source:
-        return self.source_factory(self.raw, self.ledger.runs)
+        """The source of the raw assets. One that fetches can do so only in a run; a sensor asks it `fetches`."""
+        return self.source_factory(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +117,14 @@ class RunResources(SensorResources):
         self.claimed.update(claim.granted)
         return claim.held
 
+    def record_skipped(self, skipped: Sequence[SkippedFetch]) -> None:
+        """Emit StepSkipped for partitions that were claimed and not fetched."""
+        now = datetime.now(UTC)
+        make_event = self.ledger.origin.make_event
+        self.events.append_many(
+            [make_event("StepSkipped", at=now, step_id=str(each.key), event_data=_describe(each)) for each in skipped]
+        )
+
     def pipeline(self, spark: SparkSession) -> Pipeline:
         return Pipeline(
             spark=spark,
@@ -132,6 +144,11 @@ class RunResources(SensorResources):
             pipeline=self.pipeline(spark),
             claim=lambda keys: self.lease.claim(keys).granted,
         )
+
+
+def _describe(skipped: SkippedFetch) -> dict[str, str]:
+    until = {} if skipped.until is None else {"until": skipped.until.isoformat()}
+    return {"why": printable(skipped.reason)} | until
 
 
 @contextmanager

@@ -40,7 +40,7 @@ def build_retry_sensor(
         control_actions: dg.ResourceParam[ControlActions],
     ) -> dg.SensorResult:
         policy, source, today = sensor_resources.settings.retry_policy, sensor_resources.source_name, now().date()
-        if not sensor_resources.source.can_fetch:
+        if not sensor_resources.source.fetches:
             return dg.SensorResult(
                 skip_reason=EXTERNAL_SOURCE % control_actions.schedule_failures(policy, today=today)
             )

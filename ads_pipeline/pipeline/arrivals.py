@@ -7,26 +7,13 @@ sealed later.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Protocol
 
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.ledger.state.run_history import RunHistory
 from ads_pipeline.raw.discovery import DamagedRun
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import Seal
-
-
-class Source(Protocol):
-    """Supplies sealed runs of partitions, either by extracting them or by finding what other extractors sealed."""
-
-    @property
-    def can_fetch(self) -> bool:
-        """Whether the source extracts runs itself, so that a repeated request can produce a new run."""
-        ...
-
-    def collect(self, partitions: Sequence[PartitionKey]) -> list[Seal | DamagedRun]:
-        """Return the sealed runs of these partitions that have no verdict, oldest first in each partition."""
-        ...
+from ads_pipeline.raw.source import Landed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,19 +27,19 @@ class UnjudgedRuns:
 class SealedRuns:
     """The source of a deployment whose extractors run outside Dagster."""
 
-    can_fetch = False
+    fetches = False
 
     def __init__(self, *, raw: RawRuns, runs: RunHistory) -> None:
         self._raw, self._runs = raw, runs
 
-    def collect(self, partitions: Sequence[PartitionKey]) -> list[Seal | DamagedRun]:
+    def land(self, partitions: Sequence[PartitionKey]) -> Landed:
         """Return registered runs in ledger order, then unregistered runs in the order of their extraction."""
         known = self._runs.judged_by_run(partitions)
         judged = {run for run, is_judged in known.items() if is_judged}
         sealed = (each for key in partitions for each in self._raw.list_runs(key, known=judged))
         unjudged = {each.run: each for each in sorted(sealed, key=_extraction_order) if each.run is not None}
         registered = [unjudged.pop(run) for run in known if run in unjudged]
-        return registered + list(unjudged.values())
+        return Landed(runs=(*registered, *unjudged.values()))
 
     def find_unjudged(self, *, source: str, since: date, until: date) -> UnjudgedRuns:
         """Find the sealed runs of these days that have no verdict."""

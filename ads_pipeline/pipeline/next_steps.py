@@ -119,7 +119,7 @@ def is_terminal(status: Status | None, forecast: RetryForecast) -> bool:
 
 
 def parked_option(forecast: RetryForecast) -> str | None:
-    """The option that names the parked account or query to `state release`."""
+    """The option that names what is parked to `state release`."""
     return next((f"--{parking.scope} {parking.name}" for parking in forecast.parkings), None)
 
 
@@ -175,7 +175,9 @@ def _advise_on_failure(facts: PartitionFacts) -> tuple[Step, ...]:
 
 def _advise_release(facts: PartitionFacts) -> Step:
     command = f"ads-pipeline state release {facts.parked_option} --reason TEXT"
-    return _step("fix the account or query, then: {}", command)
+    is_source = (facts.parked_option or "").startswith("--source ")
+    target = "credentials or the API version" if is_source else "account or query"
+    return _step(f"fix the {target}, then: {{}}", command)
 
 
 def _advise_on_pending(facts: PartitionFacts) -> tuple[Step, ...]:

@@ -6,9 +6,9 @@ from datetime import timedelta
 import pytest
 
 from ads_pipeline.cli.explain.forecast import describe_forecast
+from ads_pipeline.domain.fetching import FailedFetch
 from ads_pipeline.domain.retry import Lane, RetryPolicy
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.values import FailedFetch
 from ads_pipeline_tests.cli.actions.builders import (
     DAY,
     FAILED,

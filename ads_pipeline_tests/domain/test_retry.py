@@ -285,6 +285,10 @@ def test_wait_ends_by_mark_and_age() -> None:
         ("permission_denied", ErrorPolicy.PARK_CUSTOMER, "fix the account"),
         ("unrecognized_field", ErrorPolicy.PARK_QUERY, "fix the query"),
         ("query_refused", ErrorPolicy.PARK_QUERY, "fix the query"),
+        ("manager_account", ErrorPolicy.PARK_CUSTOMER, "fix the account"),
+        ("credentials_refused", ErrorPolicy.PARK_SOURCE, "fix the credentials"),
+        ("version_ended", ErrorPolicy.PARK_SOURCE, "fix the credentials or the API version"),
+        ("out_of_reach", ErrorPolicy.HOLD, "unrecoverable"),
         ("demoted", ErrorPolicy.HOLD, "check that a new attempt would return other data"),
     ],
 )

@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 
+from ads_pipeline.domain.fetching import FailedFetch
 from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.errors import LedgerRefused, LedgerUnavailable
@@ -13,7 +14,7 @@ from ads_pipeline.ledger.control.control_actions import ControlActions
 from ads_pipeline.ledger.control.failed_fetches import FailedFetches
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
 from ads_pipeline.ledger.tables import metadata
-from ads_pipeline.ledger.values import FailedFetch, Publication
+from ads_pipeline.ledger.values import Publication
 from ads_pipeline_tests.ledger.builders import (
     acceptance,
     accepted_runs,

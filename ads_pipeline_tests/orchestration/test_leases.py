@@ -129,7 +129,7 @@ def lose_run(location: Location, *keys: PartitionKey) -> dg.DagsterRun:
     location.instance.report_dagster_event(started, lost.run_id)
     with open_resources(location, build_event_origin(lost)) as resources:
         resources.claim(keys)
-        resources.seals.register(resources.source.collect(keys))
+        resources.seals.register(resources.source.land(keys).runs)
         _abandon(resources.lease)
     return lost
 

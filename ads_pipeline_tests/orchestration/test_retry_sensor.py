@@ -11,16 +11,14 @@ import pytest
 import sqlalchemy as sa
 from pyspark.sql import SparkSession
 
+from ads_pipeline.domain.fetching import FailedFetch, SkippedFetch
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Action, Status
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.state.run_history import RunHistory
+from ads_pipeline.orchestration.resources import SensorResources
 from ads_pipeline.orchestration.retry_sensor import OPERATOR
 from ads_pipeline.orchestration.run_requests import END, PRIORITY_TAG, START
-from ads_pipeline.pipeline.arrivals import SealedRuns
-from ads_pipeline.raw.discovery import DamagedRun
-from ads_pipeline.raw.landing import RawRuns
-from ads_pipeline.raw.seal import Seal
+from ads_pipeline.raw.source import Landed
 from ads_pipeline_tests.ledger.builders import FakeClock, action_request
 from ads_pipeline_tests.orchestration import test_sensors
 from ads_pipeline_tests.orchestration.builders import Location, dagster_keys, open_location
@@ -30,18 +28,18 @@ from ads_pipeline_tests.pipeline.builders import FACTS, key, rows_for, seal_inva
 class FetchingSource:
     """A source whose first run of each partition is invalid and whose later runs are valid."""
 
-    can_fetch = True
+    fetches = True
 
-    def __init__(self, raw: RawRuns, runs: RunHistory, fetched: Counter[PartitionKey]) -> None:
-        self._raw, self._sealed, self._fetched = raw, SealedRuns(raw=raw, runs=runs), fetched
+    def __init__(self, resources: SensorResources, fetched: Counter[PartitionKey]) -> None:
+        self._raw, self._sealed, self._fetched = resources.raw, resources.sealed_runs, fetched
 
-    def collect(self, partitions: Sequence[PartitionKey]) -> list[Seal | DamagedRun]:
+    def land(self, partitions: Sequence[PartitionKey]) -> Landed:
         for partition in partitions:
             self._fetched[partition] += 1
             run = Run(key=partition, run_id=f"f{self._fetched[partition]}")
             wrong = {"cost_micros": -1} if self._fetched[partition] == 1 else {}
             self._raw.land(run, rows_for(partition, 2, **wrong), FACTS)
-        return self._sealed.collect(partitions)
+        return self._sealed.land(partitions)
 
 
 @pytest.fixture
@@ -145,3 +143,55 @@ def test_run_and_sensor_open_one_engine_each(location: Location, opened_engines:
     assert len(opened_engines) == 1
     tick(location)
     assert len(opened_engines) == 2
+
+
+class PartlyFailingSource:
+    """A source that fetches customer 1, has to wait for customer 2 and does not ask for customer 3."""
+
+    fetches = True
+
+    def __init__(self, resources: SensorResources) -> None:
+        self._resources = resources
+
+    def land(self, partitions: Sequence[PartitionKey]) -> Landed:
+        fetched, waiting, skipped = partitions
+        self._resources.raw.land(Run(key=fetched, run_id="f1"), rows_for(fetched, 2), FACTS)
+        return Landed(
+            runs=self._resources.sealed_runs.land([fetched]).runs,
+            failed=(
+                FailedFetch(
+                    key=waiting, error_class="quota_exhausted", error_message="no operations left", wait_until=LATER
+                ),
+            ),
+            skipped=(SkippedFetch(key=skipped, reason="the account's day is not closed", until=LATER),),
+        )
+
+
+LATER = datetime(2099, 1, 1, tzinfo=UTC)
+
+
+def test_raw_asset_records_failed_and_skipped_fetches(tmp_path: Path, spark: SparkSession, clock: FakeClock) -> None:
+    """The run succeeds; a failed fetch is no attempt at a verdict; a skipped one leaves only an event."""
+    fetched, waiting, skipped = key(1, 30), key(2, 30), key(3, 30)
+    with open_location(tmp_path / "home", spark, clock=clock, source_factory=PartlyFailingSource) as location:
+        location.add_customers(1, 2, 3)
+        result = location.run([fetched, skipped])
+        assert result.success
+        ledger = location.deployment.ledger
+        assert visible_runs(location.deployment) == {fetched: "f1"}
+        states = ledger.states.get_many([fetched, waiting, skipped])
+        assert [(each.recorded_status, each.attempt_count) for each in states.values()] == [
+            (Status.SUCCESS, 1),
+            (Status.PENDING, 0),
+            (None, 0),
+        ]
+        (scheduled,) = ledger.retry_queue.find_scheduled([waiting, skipped]).values()
+        assert (scheduled.key, scheduled.due_at, scheduled.failures) == (waiting, LATER, 0)
+        events = [each.event for each in ledger.events.fetch(result.run_id)]
+        assert {each.event_type: each.event_data for each in events if each.step_id == str(skipped)}[
+            "StepSkipped"
+        ] == {
+            "why": "the account's day is not closed",
+            "until": LATER.isoformat(),
+        }
+        assert [each.event_type for each in events if each.step_id == str(waiting)] == ["StepStarted", "FetchFailed"]

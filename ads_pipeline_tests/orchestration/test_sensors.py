@@ -334,7 +334,7 @@ def crash_run(location: Location, *keys: PartitionKey) -> dg.DagsterRun:
     crashed = create_run(location, *keys)
     with open_resources(location, build_event_origin(crashed)) as resources:
         resources.claim(keys)
-        resources.seals.register(resources.source.collect(keys))
+        resources.seals.register(resources.source.land(keys).runs)
     return crashed
 
 
@@ -409,7 +409,7 @@ def test_repeated_step_emits_no_event_twice(location: Location) -> None:
         for _ in range(2):
             claim = resources.claim([key(1)])
             assert list(claim.granted) == [key(1)]
-            resources.seals.register(resources.source.collect([key(1)]))
+            resources.seals.register(resources.source.land([key(1)]).runs)
             resources.pipeline(location.deployment.spark).validation.judge(resources.ledger.runs.unjudged([key(1)]))
             resources.pipeline(location.deployment.spark).loader.load([key(1)])
             events_seen.append([each.event.event_type for each in resources.events.fetch(run.run_id)])

@@ -12,7 +12,7 @@ def test_registered_runs_come_before_new_ones(deployment: LocalDeployment) -> No
     SealRegister(raw=deployment.raw, registrations=deployment.ledger.registrations).get_or_register([registered])
     new = seal_run(deployment, key(), "a")
     sealed = SealedRuns(raw=deployment.raw, runs=deployment.ledger.runs)
-    assert [each.run for each in sealed.collect([key()])] == [registered, new]
+    assert [each.run for each in sealed.land([key()]).runs] == [registered, new]
     day = key().logical_date
     assert set(sealed.find_unjudged(source=SOURCE, since=day, until=day).runs) == {registered, new}
 

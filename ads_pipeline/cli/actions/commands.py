@@ -102,14 +102,14 @@ COMMANDS: Final[Mapping[OperatorAction, tuple[type, str]]] = {
     ),
     actions.PARK: (
         AccountOrQuery,
-        """Stop fetching an account or a query until it is released.
+        """Stop fetching an account, a query or the source until it is released.
 
-        Sealed runs are judged as usual. Errors of an account or of a query park it automatically.
+        Sealed runs are judged as usual. Errors of an account, a query or the source park it automatically.
         """,
     ),
     actions.RELEASE: (
         AccountOrQuery,
-        """Resume fetching a parked account or query.
+        """Resume fetching a parked account, query or source.
 
         Partitions that failed because of it are not retried automatically; use "state retry".
         """,

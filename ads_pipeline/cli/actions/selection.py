@@ -21,6 +21,7 @@ from ads_pipeline.quoting import suggest
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.settings import Settings
 
+_NAME_FIELDS: Final = {"query": "query_name", "source": "source"}
 PARTITIONS_AND_OPTIONS: Final = "give either partitions or the options that select them, not both"
 
 
@@ -138,28 +139,36 @@ class PartitionsToEnqueue(SelectedPartitions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountOrQuery:
-    """One account or one query to park or to release."""
+    """One account, one query or the source to park or to release."""
 
     customer: options.OneCustomer = None
     query: options.OneQuery = None
+    source: options.OneSource = None
 
     def __str__(self) -> str:
-        pairs = ("--customer", self.customer), ("--query", self.query)
+        pairs = ("--customer", self.customer), ("--query", self.query), ("--source", self.source)
         return shlex.join(word for option, value in pairs if value for word in (option, value))
 
     def find(self, settings: Settings, ledger: LedgerReader) -> Targets:
-        """Raises BadCommand for none or both, and BadName for one that is neither known nor parked."""
-        if (self.customer is None) is (self.query is None):
-            raise BadCommand("give either an account by --customer or a query by --query, not both")
-        source, scope = settings.google_apis.source, "customer" if self.customer else "query"
-        name = parse_customer(self.customer) if self.customer else validate_name("query_name", self.query or "")
+        """Raises BadCommand unless one is given, and BadName for one that is neither known nor parked."""
+        options_given = {"customer": self.customer, "query": self.query, "source": self.source}
+        given = [(scope, value) for scope, value in options_given.items() if value is not None]
+        if len(given) != 1:
+            raise BadCommand(
+                "give one of them: an account by --customer, a query by --query, or the source by --source"
+            )
+        ((scope, value),) = given
+        source = settings.google_apis.source
+        name = parse_customer(value) if scope == "customer" else validate_name(_NAME_FIELDS[scope], value)
         parkings = ledger.retry_queue.list_parkings(source)
         if any((each.scope, each.name) == (scope, name) for each in parkings):
             pass  # a parked query may have been removed from the query file since
-        elif self.customer:
+        elif scope == "customer":
             check_customers([name], settings, ledger)
-        else:
+        elif scope == "query":
             settings.query(name)
+        elif name != source:
+            raise BadName("source", name, f"{settings.queries_file} defines the source {source}")
         return Targets(selection=Parking(source=source, scope=scope, name=name))
 
 

@@ -99,7 +99,7 @@ class ControlActions:
         return self._retry_queue.schedule_failures(policy, today=today)
 
     def park(self, parking: Parking, request: ActionRequest) -> bool:
-        """Stop fetching an account or a query until it is released. False when it was parked already."""
+        """Stop fetching an account, a query or the source until it is released. False when it was parked already."""
 
         def work(transaction: LedgerTransaction) -> bool:
             if is_logged(transaction, "park", request):
@@ -111,7 +111,7 @@ class ControlActions:
         return self._writer.transact(work)
 
     def release(self, parking: Parking, request: ActionRequest) -> bool:
-        """Resume fetching a parked account or query. False when it was not parked."""
+        """Resume fetching a parked account, query or source. False when it was not parked."""
 
         def work(transaction: LedgerTransaction) -> bool:
             if is_logged(transaction, "release", request):

@@ -5,15 +5,16 @@ states and attempt counts do not change, because the validator had nothing to ju
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
+from ads_pipeline.domain.fetching import FailedFetch
 from ads_pipeline.domain.freshness import RAW, AttemptOutcome
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.retry import ERROR_POLICIES, ErrorPolicy, RetryPolicy
+from ads_pipeline.domain.retry import ERROR_POLICIES, PARKING_SCOPES, ErrorPolicy, RetryPolicy
 from ads_pipeline.ledger.control.control_actions import INSERT_PARKINGS
-from ads_pipeline.ledger.control.retries import Parking, ScheduledRetry
+from ads_pipeline.ledger.control.retries import Parking, ScheduledRetry, parking_name
 from ads_pipeline.ledger.control.retry_queue import RetryQueue
 from ads_pipeline.ledger.control.tables import failed_fetches
 from ads_pipeline.ledger.row_mapping import decode_key, encode_key
@@ -21,13 +22,8 @@ from ads_pipeline.ledger.statements import insert, select_given
 from ads_pipeline.ledger.status.partition_status import AttemptResult
 from ads_pipeline.ledger.tables import instant_text
 from ads_pipeline.ledger.transactions import LedgerTransaction, LedgerWriter
-from ads_pipeline.ledger.values import FailedFetch
 from ads_pipeline.quoting import printable
 
-PARKING_SCOPES: Final[Mapping[ErrorPolicy, str]] = {
-    ErrorPolicy.PARK_CUSTOMER: "customer",
-    ErrorPolicy.PARK_QUERY: "query",
-}
 _READ_FAILED_FETCHES: Final = select_given(failed_fetches)
 _INSERT_FAILED_FETCHES: Final = insert(failed_fetches)
 
@@ -44,7 +40,7 @@ class FailedFetches:
         """Record failed fetches, at most one per partition, and schedule their retries.
 
         Returns the scheduled retry of each partition whose failure is new. A failure that was recorded before is left
-        out, so a report may be repeated. An error of an account or a query parks it in the same transaction.
+        out, so a report may be repeated. An error of an account, a query or the source parks it as well.
         """
         return self._writer.transact(lambda transaction: self._record(transaction, failures, policy))
 
@@ -68,7 +64,7 @@ class FailedFetches:
         _record_attempts(transaction, new)
         earlier = Counter(map(decode_key, rows))
         for failure in new:
-            transaction.emit("FetchFailed", failure.key, earlier[failure.key] + 1, _error_fields(failure))
+            transaction.emit("FetchFailed", failure.key, earlier[failure.key] + 1, _event_data(failure))
         new_keys = [failure.key for failure in new]
         scheduled = self._retry_queue.schedule_partitions(connection, new_keys, policy, transaction.now.date())
         return dict.fromkeys(new_keys) | {retry.key: retry for retry in scheduled}
@@ -85,6 +81,7 @@ def _encode(failure: FailedFetch, transaction: LedgerTransaction) -> dict[str, A
             "failed_at": instant_text(min(failure.failed_at or transaction.now, transaction.now)),
             "engine_run_id": transaction.writer.origin.run_id,
             "wait_until": None if wait_until is None else instant_text(wait_until),
+            "request_id": failure.request_id,
         }
     )
 
@@ -106,11 +103,16 @@ def _error_fields(failure: FailedFetch) -> dict[str, Any]:
     return {"error_class": failure.error_class, "error_message": printable(failure.error_message)}
 
 
+def _event_data(failure: FailedFetch) -> dict[str, Any]:
+    request_id = {} if failure.request_id is None else {"request_id": failure.request_id}
+    return _error_fields(failure) | request_id
+
+
 def _parkings(failures: Sequence[FailedFetch]) -> Iterator[Parking]:
-    """The accounts and queries that these error classes park."""
+    """What these error classes park."""
     for failure in failures:
         scope = PARKING_SCOPES.get(ERROR_POLICIES.get(failure.error_class, ErrorPolicy.RETRY))
         if scope is not None:
-            name = failure.key.customer_id if scope == "customer" else failure.key.query_name
-            why = printable(failure.error_message)
-            yield Parking(source=failure.key.source, scope=scope, name=name, error_class=failure.error_class, why=why)
+            key, why = failure.key, printable(failure.error_message)
+            name = parking_name(scope, key)
+            yield Parking(source=key.source, scope=scope, name=name, error_class=failure.error_class, why=why)

@@ -46,7 +46,7 @@ class OpenRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parking:
-    """An account or a query that is not fetched until an operator releases it.
+    """An account, a query or a whole source that is not fetched until it is released.
 
     The reason and the time are known once it is parked.
     """
@@ -76,7 +76,12 @@ class Parking:
 
     def covers(self, customer_id: str, query_name: str) -> bool:
         """Whether it stops this customer's days of this query of its source."""
-        return self.name == (customer_id if self.scope == "customer" else query_name)
+        return self.scope == "source" or self.name == (customer_id if self.scope == "customer" else query_name)
+
+
+def parking_name(scope: str, key: PartitionKey) -> str:
+    """The name of what a parking of this scope stops for a partition."""
+    return {"customer": key.customer_id, "query": key.query_name, "source": key.source}[scope]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

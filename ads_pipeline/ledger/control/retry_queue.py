@@ -90,7 +90,7 @@ class RetryQueue:
         return set(map(decode_key, self._read(_READ_MARKED, keys)))
 
     def list_parkings(self, source: str) -> list[Parking]:
-        """The parked accounts and queries of a source, by scope and name."""
+        """What is parked of a source, by scope and name."""
         order = parkings.c.scope, parkings.c.name
         statement = sa.select(parkings).where(parkings.c.source == source).order_by(*order)
         rows = self._transact(lambda c: c.execute(statement).all())

@@ -150,7 +150,10 @@ def _unblocked_conditions(table: sa.Table) -> list[sa.ColumnElement[bool]]:
     marked = sa.exists().where(same_key(terminal_marks, table))
     customer_parked = sa.and_(parkings.c.scope == "customer", parkings.c.name == table.c.customer_id)
     query_parked = sa.and_(parkings.c.scope == "query", parkings.c.name == table.c.query_name)
-    parked = sa.exists().where(parkings.c.source == table.c.source, sa.or_(customer_parked, query_parked))
+    source_parked = parkings.c.scope == "source"
+    parked = sa.exists().where(
+        parkings.c.source == table.c.source, sa.or_(customer_parked, query_parked, source_parked)
+    )
     claimed = sa.exists().where(same_key(claims, table), leases.c.run_id == claims.c.run_id, _is_live())
     return [sa.not_(marked), sa.not_(parked), sa.not_(claimed)]
 

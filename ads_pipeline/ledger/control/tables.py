@@ -26,7 +26,7 @@ failed_fetches = define_table(
     "failed_fetches",
     PARTITION_KEY,
     "failure_id text key, failed_at instant, engine_run_id text, error_class text, error_message text, "
-    "wait_until instant",
+    "wait_until instant, request_id text",
 )
 
 # The retry planned after a partition's last failure; the next failure replaces it. Without due_at there is no
@@ -40,7 +40,7 @@ retry_schedule = define_table(
 
 terminal_marks = define_table("terminal_marks", PARTITION_KEY, "action_id text, marked_at instant")
 
-# Customers and queries that are not fetched until an operator releases them.
+# Customers, queries and whole sources that are not fetched until an operator releases them.
 parkings = define_table(
     "parkings",
     "source text key, scope text key, name text key, error_class text, why text, parked_at instant",

@@ -59,6 +59,7 @@ CREATE TABLE failed_fetches (
     error_class {text} NOT NULL CHECK (length(error_class) BETWEEN 1 AND 64),
     error_message {text} NOT NULL CHECK (length(error_message) BETWEEN 1 AND 2000),
     wait_until {instant},
+    request_id {text} CHECK (length(request_id) BETWEEN 1 AND 200),
     PRIMARY KEY ({key}, failure_id)
     {check_date}
 ) {options};
@@ -88,7 +89,7 @@ CREATE TABLE terminal_marks (
 
 CREATE TABLE parkings (
     source {text} NOT NULL,
-    scope {text} NOT NULL CHECK (scope IN ('customer', 'query')),
+    scope {text} NOT NULL CHECK (scope IN ('customer', 'query', 'source')),
     name {text} NOT NULL,
     error_class {text} NOT NULL CHECK (length(error_class) BETWEEN 1 AND 64),
     why {text} NOT NULL CHECK (length(why) BETWEEN 1 AND 2000),

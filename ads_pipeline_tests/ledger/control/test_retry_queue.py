@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ads_pipeline.domain.fetching import FailedFetch
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.retry import AttemptEnd, Lane, RetryAt, RetryPolicy, decide_retry, lane_for, last_failure
 from ads_pipeline.domain.transitions import Action, Status
@@ -17,7 +18,6 @@ from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.retries import Parking
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.values import FailedFetch
 from ads_pipeline_tests.example_counts import examples
 from ads_pipeline_tests.ledger.builders import (
     FakeClock,
@@ -239,6 +239,34 @@ def test_account_or_query_error_parks_it(
     assert set(find_due(timed_ledger)) == {neighbour, unrelated}
     with pytest.raises(ActionIdReused):
         timed_ledger.actions.park(parking, action_request("release-1"))
+
+
+def test_refused_credentials_park_the_source(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """One parking stops every partition of the source, retries and requests alike, until it is released."""
+    other = replace(FRESH, customer_id="7", query_name="other")
+    record_failure(timed_ledger, other)
+    clock.tick(timedelta(hours=1))
+    timed_ledger.actions.execute(Action.ENQUEUE, [OLD], action_request("enqueue"))
+    record_failed_fetch(timed_ledger, FRESH, "credentials_refused")
+    assert (find_due(timed_ledger), find_due_requests(timed_ledger)) == ([], [])
+    (parking,) = timed_ledger.retry_queue.list_parkings(SOURCE)
+    assert (parking.scope, parking.name, parking.target) == ("source", SOURCE, f"source {SOURCE}")
+    states = timed_ledger.states.get_many([OLD, other]).values()
+    forecasts = timed_ledger.retry_queue.forecast(list(states), POLICY)
+    assert [(forecast.parkings, forecast.is_due) for forecast in forecasts.values()] == [((parking,), False)] * 2
+    assert timed_ledger.actions.release(parking, action_request("release"))
+    assert (find_due(timed_ledger), find_due_requests(timed_ledger)) == ([other], [OLD])
+
+
+def test_failed_fetch_keeps_the_request_id(timed_ledger: Ledger, log: EventLog, backdoor: sa.Engine) -> None:
+    """Support finds a request by its id, so the row and the event have it."""
+    failed = FailedFetch(key=OLD, error_class="transient", error_message="reset", request_id="q-17")
+    timed_ledger.failed_fetches.record([failed], POLICY)
+    rows = database.transact(backdoor, lambda c: c.exec_driver_sql("SELECT request_id FROM failed_fetches").all())
+    (event,) = [
+        each.event for each in log.fetch(timed_ledger.origin.run_id) if each.event.event_type == "FetchFailed"
+    ]
+    assert ([row.request_id for row in rows], event.event_data["request_id"]) == (["q-17"], "q-17")
 
 
 def test_operator_parks_and_releases(timed_ledger: Ledger, clock: FakeClock) -> None:
