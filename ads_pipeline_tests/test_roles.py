@@ -39,7 +39,7 @@ INSERTABLE = {
     Role.EXTRACTOR: EVENT_TABLES | RETRY_TABLES | {"partition_state"},
     Role.OPERATOR: EVENT_TABLES
     | {"partition_state", "control_actions", "control_action_partitions", "requests", "retry_schedule"}
-    | {"terminal_marks", "parkings"},
+    | {"terminal_marks", "parkings", "accounts", "quota_head", "api_operations", "api_holds"},
     Role.RUNNER: {*TABLES} - {"control_actions", "control_action_partitions", "requests", "terminal_marks"},
 }
 FORBIDDEN_TO_ALL = (
@@ -79,7 +79,7 @@ FORBIDDEN = {
         "UPDATE partition_status SET stale_since = NULL WHERE false",
         "DELETE FROM demotions WHERE false",
     ),
-    Role.RUNNER: ("DELETE FROM parkings WHERE false", "DELETE FROM terminal_marks WHERE false"),
+    Role.RUNNER: ("DELETE FROM accounts WHERE false", "DELETE FROM terminal_marks WHERE false"),
 }
 
 

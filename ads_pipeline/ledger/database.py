@@ -19,6 +19,7 @@ from alembic.util import CommandError
 
 from ads_pipeline.errors import LedgerOutdated, LedgerRefused, LedgerUnavailable
 from ads_pipeline.ledger.control import tables
+from ads_pipeline.ledger.extraction import tables as extraction_tables
 from ads_pipeline.quoting import printable
 from ads_pipeline.storage.durable_files import create_empty_file, make_durable_directories
 
@@ -29,6 +30,7 @@ Engine = sa.Engine  # for callers that only pass it on
 MIGRATION_LOCK: Final = 0x616473  # any constant that no other advisory lock uses
 REVISION_TABLE: Final = "ledger_revision"
 METADATA: Final = tables.leases.metadata  # with every table of the ledger
+_EXTRACTION: Final = extraction_tables.accounts  # defined, so that METADATA has it
 SCHEMA: Final = "ads_pipeline"  # in Postgres, where Dagster and other projects may use the same database
 READ_ONLY: Final = "read_only"  # an execution option of `read_only`
 OLDEST_SQLITE: Final = (3, 39, 0)  # STRICT tables, JSON functions and IS DISTINCT FROM

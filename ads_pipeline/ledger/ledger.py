@@ -21,6 +21,8 @@ from ads_pipeline.ledger.control.retry_queue import RetryQueue
 from ads_pipeline.ledger.events.event_log import EventLog, new_origin
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.events.snapshots import completing_run
+from ads_pipeline.ledger.extraction.accounts import AccountReader, Accounts
+from ads_pipeline.ledger.extraction.quota import Quota, QuotaReader
 from ads_pipeline.ledger.state.days import Days
 from ads_pipeline.ledger.state.loads import Loads
 from ads_pipeline.ledger.state.publications import Publications
@@ -36,6 +38,8 @@ class LedgerReader:
     """Read access to one ledger, for which the database refuses writes. Functions take the one object they need."""
 
     events: EventReader
+    accounts: AccountReader
+    quota: QuotaReader
 
     def __init__(self, engine: sa.Engine, *, clock: Clock | None = None, tenancy: Tenancy = DEFAULT_TENANCY) -> None:
         self.engine = reading = database.read_only(engine)
@@ -48,6 +52,8 @@ class LedgerReader:
         self.retry_queue = RetryQueue(reading, clock=clock)
         self.leases = Leases(reading)
         self.events = EventReader(reading, clock=clock)
+        self.accounts = AccountReader(reading)
+        self.quota = QuotaReader(reading, clock=clock)
 
     @classmethod
     @contextmanager
@@ -65,6 +71,8 @@ class Ledger(LedgerReader):
     """
 
     events: EventLog
+    accounts: Accounts
+    quota: Quota
 
     def __init__(
         self,
@@ -87,6 +95,8 @@ class Ledger(LedgerReader):
         self.loads = Loads(writer)
         self.actions = ControlActions(writer, self.retry_queue)
         self.failed_fetches = FailedFetches(writer, self.retry_queue)
+        self.accounts = Accounts(writer)
+        self.quota = Quota(writer)
 
     @classmethod
     @contextmanager

@@ -45,6 +45,12 @@ _FAILED_FETCHES: Final = {
     "finished_attempts": "INSERT",
     "partition_status": "INSERT, UPDATE",
 }
+_EXTRACTION: Final = {
+    "accounts": "INSERT, UPDATE",
+    "quota_head": "INSERT, UPDATE",
+    "api_operations": "INSERT",
+    "api_holds": "INSERT, UPDATE",
+}
 # Beyond SELECT on all tables, which every role has.
 RIGHTS: Final[Mapping[Role, Mapping[str, str]]] = {
     Role.READER: {},
@@ -52,7 +58,9 @@ RIGHTS: Final[Mapping[Role, Mapping[str, str]]] = {
     Role.EXTRACTOR: _EVENTS | _FAILED_FETCHES | {"partition_state": "INSERT, UPDATE (updated_at)"},
     Role.RUNNER: _EVENTS
     | _FAILED_FETCHES
+    | _EXTRACTION
     | {
+        "parkings": "INSERT, DELETE",  # discovery releases what it parked
         "runs": "INSERT",
         "partition_state": "INSERT, UPDATE",
         "attempts": "INSERT",
@@ -64,6 +72,7 @@ RIGHTS: Final[Mapping[Role, Mapping[str, str]]] = {
         "claims": "INSERT, UPDATE",
     },
     Role.OPERATOR: _EVENTS
+    | _EXTRACTION
     | {
         "partition_state": "INSERT, UPDATE",
         "warehouse_pointer": "UPDATE (availability, changed_at)",

@@ -122,15 +122,15 @@ class LedgerTransaction:
     def emit(
         self,
         event_type: str,
-        key: PartitionKey,
+        key: PartitionKey | None,
         number: int,
         data: Mapping[str, Any],
         *,
         caused_by: str | None = None,
     ) -> None:
-        """Emit an event of the partition. The number tells it from other events of its type."""
-        encode = self.writer.event_encoder.encode
-        self._events.append(encode(event_type, str(key), number, data, emitted_at=self.at, caused_by=caused_by))
+        """Emit an event of the partition, or of the run. The number tells it from other events of its type."""
+        encode, step_id = self.writer.event_encoder.encode, None if key is None else str(key)
+        self._events.append(encode(event_type, step_id, number, data, emitted_at=self.at, caused_by=caused_by))
 
     def append_events(self) -> None:
         if self._events:

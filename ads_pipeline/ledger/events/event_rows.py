@@ -137,7 +137,7 @@ class EventEncoder:
     def encode(
         self,
         event_type: str,
-        step_id: str,
+        step_id: str | None,
         attempt: int,
         data: Mapping[str, Any],
         *,

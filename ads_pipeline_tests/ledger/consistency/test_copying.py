@@ -4,11 +4,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from ads_pipeline.domain.accounts import Account
+from ads_pipeline.domain.quota import Hold, Operation, QuotaLimits
 from ads_pipeline.errors import CopyDiffers, LedgerOutdated, LedgerRefused, LedgerUnavailable, TargetNotEmpty
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.consistency import digest as digest_module
@@ -44,6 +46,9 @@ def source_url(url: str) -> str:
     with Ledger.opened(url) as ledger:
         accepted_runs(ledger, keys(3))
         publish_runs(ledger, *(run(key, "r1") for key in keys(3)))
+        ledger.accounts.record("google_ads", [Account(source="google_ads", customer_id="1", status="ENABLED")])
+        ledger.quota.reserve(Operation(source="google_ads", since=date(2026, 2, 1)), QuotaLimits())
+        ledger.quota.hold(Hold(source="google_ads", until=datetime(2026, 3, 1, tzinfo=UTC), why="busy"))
     with open_part(EventLog, url) as log:
         Follower(log).catch_up()
     with open_part(StatusTable, url) as table:

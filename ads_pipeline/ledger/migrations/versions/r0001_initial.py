@@ -2,7 +2,14 @@
 
 from alembic import op
 
-from ads_pipeline.ledger.migrations import dialects, schema_control, schema_events, schema_state, schema_status
+from ads_pipeline.ledger.migrations import (
+    dialects,
+    schema_control,
+    schema_events,
+    schema_extraction,
+    schema_state,
+    schema_status,
+)
 
 revision = "0001"
 down_revision = None
@@ -14,7 +21,7 @@ def upgrade() -> None:
     dialect = op.get_bind().dialect.name
     for statement in dialects.functions(dialect):
         op.execute(statement)
-    for schema in (schema_state, schema_control, schema_events, schema_status):
+    for schema in (schema_state, schema_control, schema_events, schema_status, schema_extraction):
         for statement in schema.TABLES.split(";"):
             op.execute(dialects.render(dialect, statement))
         for statement in schema.triggers(dialect):

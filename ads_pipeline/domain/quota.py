@@ -1,0 +1,140 @@
+"""The budget of API operations: what a call is for, how many a rolling day may have, and the answer to a request.
+
+Pure values and rules; nothing here reads a clock. `ledger.extraction` counts the operations of all runs.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+from ads_pipeline.domain.partition import validate_name
+from ads_pipeline.domain.retry import Lane
+
+WINDOW: Final = timedelta(hours=24)  # the source counts the last 24 hours, not a calendar day
+DEFAULT_WAIT: Final = timedelta(hours=1)  # when the source refuses a call and names no time
+_MAX_RESERVED: Final = 0.5
+
+
+class OperationKind(StrEnum):
+    """What a call asks for. Each costs one operation."""
+
+    REPORT = "report"
+    ACCOUNTS = "accounts"
+    LOOKBACK = "lookback"
+    CHECK = "check"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaLimits:
+    """How many operations a rolling day may have; None: any number. Fresh days alone may use the reserved share."""
+
+    daily_operations: int | None = None
+    reserved_for_fresh: float = 0.25
+
+    def __post_init__(self) -> None:
+        if self.daily_operations is not None and self.daily_operations < 1:
+            raise ValueError(f"daily_operations: {self.daily_operations} must be at least 1")
+        if not 0 <= self.reserved_for_fresh <= _MAX_RESERVED:
+            raise ValueError(f"reserved_for_fresh: {self.reserved_for_fresh} must be at least 0 and at most 0.5")
+
+    def limit_of(self, lane: Lane) -> int | None:
+        """How many operations of a rolling day the lane may use, at least one."""
+        if self.daily_operations is None or lane is Lane.FRESH:
+            return self.daily_operations
+        return max(self.daily_operations - round(self.daily_operations * self.reserved_for_fresh), 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One call that is about to be made. A call about accounts names neither query nor days."""
+
+    source: str
+    kind: OperationKind = OperationKind.REPORT
+    lane: Lane = Lane.FRESH
+    customer_id: str | None = None
+    query_name: str | None = None
+    since: date | None = None
+    until: date | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("source", "customer_id", "query_name"):
+            value = getattr(self, name)
+            if value is not None:
+                validate_name(name, value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Granted:
+    """The call may be made now. `number` identifies it when its outcome is recorded."""
+
+    operation: Operation
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """The call must wait: the budget is spent, or the source asked all callers to wait. It never costs an attempt."""
+
+    until: datetime
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationOutcome:
+    """How a granted call ended: "ok" or the class of its error. `consumption` is the source's own measure of cost."""
+
+    outcome: str
+    request_id: str | None = None
+    rows: int | None = None
+    seconds: float | None = None
+    consumption: int | None = None
+
+    def __post_init__(self) -> None:
+        validate_name("error_class", self.outcome)
+
+
+OK: Final = "ok"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """The source asked to wait: with no calls about one customer, or with none at all, until a time."""
+
+    source: str
+    until: datetime
+    why: str
+    customer_id: str | None = None
+    request_id: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.until.tzinfo is None:
+            raise ValueError("a hold needs a time zone")
+        object.__setattr__(self, "until", self.until.astimezone(UTC))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaUsage:
+    """The operations of the last 24 hours, and what is left of the limits now."""
+
+    limits: QuotaLimits
+    fresh: int
+    backfill: int
+    holds: tuple[Hold, ...] = ()
+
+    @property
+    def used(self) -> int:
+        return self.fresh + self.backfill
+
+    @property
+    def reserved(self) -> int | None:
+        """How many operations of a rolling day only fresh days may use."""
+        total, backfill = self.limits.daily_operations, self.limits.limit_of(Lane.BACKFILL)
+        return None if total is None or backfill is None else total - backfill
+
+    def left(self, lane: Lane) -> int | None:
+        """How many operations the lane may use now; None: any number."""
+        total, own = self.limits.daily_operations, self.limits.limit_of(lane)
+        if total is None or own is None:
+            return None
+        return max(min(total - self.used, own - (self.used if lane is Lane.FRESH else self.backfill)), 0)

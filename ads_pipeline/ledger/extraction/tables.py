@@ -1,0 +1,31 @@
+"""The tables of accounts, API operations and holds. No partition's state depends on them."""
+
+from ads_pipeline.ledger.tables import define_table
+
+# Every account that discovery has found. Those that left stay, with the time since when they are gone.
+accounts = define_table(
+    "accounts",
+    "source text key, customer_id text key, status text, level integer, name text, is_manager integer, "
+    "manager_id text, login_customer_id text, time_zone text, currency_code text, is_test integer, "
+    "is_hidden integer, seen_at instant, gone_at instant, lookback_days integer, lookback_read_at instant",
+)
+
+# The numbers of the last operation of a source, and of the last one for backfills. Its lock serializes reservations.
+quota_head = define_table(
+    "quota_head", "source text key, operations bigint, backfill_operations bigint, last_at instant"
+)
+
+# A row before each call, and a second one with its outcome. `backfill_no` is the number of the last backfill
+# operation up to this one. Differences of numbers count the operations of a window without reading them.
+api_operations = define_table(
+    "api_operations",
+    "source text key, operation_no bigint key, entry text key, at instant, engine_run_id text, kind text, lane text, "
+    "backfill_no bigint, customer_id text, query_name text, since day, until day, outcome text, request_id text, "
+    "rows_received bigint, milliseconds bigint, consumption bigint",
+)
+
+# The last wait that the source asked for: for one customer, or for all with an empty customer_id.
+api_holds = define_table(
+    "api_holds",
+    "source text key, customer_id text key, held_until instant, why text, request_id text, held_at instant",
+)

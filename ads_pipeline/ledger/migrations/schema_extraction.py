@@ -1,0 +1,86 @@
+"""The tables of extraction: accounts, API operations, the row that serializes reservations, and holds."""
+
+from typing import Final
+
+from ads_pipeline.ledger.migrations.dialects import append_only, refuse, refuse_replace, refuse_update
+
+TABLES: Final = """
+CREATE TABLE accounts (
+    source {text} NOT NULL,
+    customer_id {text} NOT NULL,
+    status {text} NOT NULL CHECK (length(status) BETWEEN 1 AND 64),
+    level INTEGER NOT NULL CHECK (level >= 0),
+    name {text} CHECK (length(name) <= 300),
+    is_manager INTEGER NOT NULL CHECK (is_manager IN (0, 1)),
+    manager_id {text},
+    login_customer_id {text},
+    time_zone {text} CHECK (length(time_zone) <= 100),
+    currency_code {text} CHECK (length(currency_code) <= 16),
+    is_test INTEGER NOT NULL CHECK (is_test IN (0, 1)),
+    is_hidden INTEGER NOT NULL CHECK (is_hidden IN (0, 1)),
+    seen_at {instant} NOT NULL,
+    gone_at {instant},
+    lookback_days INTEGER CHECK (lookback_days BETWEEN 0 AND 90),
+    lookback_read_at {instant},
+    PRIMARY KEY (source, customer_id)
+) {options_50};
+
+CREATE TABLE quota_head (
+    source {text} NOT NULL PRIMARY KEY,
+    operations {bigint} NOT NULL CHECK (operations >= 0),
+    backfill_operations {bigint} NOT NULL CHECK (backfill_operations BETWEEN 0 AND operations),
+    last_at {instant} NOT NULL
+) {options_50};
+
+CREATE TABLE api_operations (
+    source {text} NOT NULL,
+    operation_no {bigint} NOT NULL CHECK (operation_no >= 1),
+    entry {text} NOT NULL CHECK (entry IN ('reserved', 'finished')),
+    at {instant} NOT NULL,
+    engine_run_id {text} NOT NULL CHECK (length(engine_run_id) BETWEEN 1 AND 96),
+    kind {text} NOT NULL CHECK (length(kind) BETWEEN 1 AND 64),
+    lane {text} NOT NULL CHECK (lane IN ('fresh', 'backfill')),
+    backfill_no {bigint} NOT NULL CHECK (backfill_no BETWEEN 0 AND operation_no),
+    customer_id {text},
+    query_name {text},
+    since {date},
+    until {date},
+    outcome {text} CHECK (length(outcome) BETWEEN 1 AND 64),
+    request_id {text} CHECK (length(request_id) BETWEEN 1 AND 200),
+    rows_received {bigint} CHECK (rows_received >= 0),
+    milliseconds {bigint} CHECK (milliseconds >= 0),
+    consumption {bigint},
+    PRIMARY KEY (source, operation_no, entry),
+    CONSTRAINT outcome_when_finished CHECK ((entry = 'finished') = (outcome IS NOT NULL))
+) {options};
+
+CREATE TABLE api_holds (
+    source {text} NOT NULL,
+    customer_id {text} NOT NULL,
+    held_until {instant} NOT NULL,
+    why {text} NOT NULL CHECK (length(why) BETWEEN 1 AND 2000),
+    request_id {text} CHECK (length(request_id) BETWEEN 1 AND 200),
+    held_at {instant} NOT NULL,
+    PRIMARY KEY (source, customer_id)
+) {options_50};
+
+CREATE INDEX api_operations_by_time ON api_operations (source, at, operation_no) WHERE entry = 'reserved';
+CREATE INDEX api_operations_backfill ON api_operations (source, backfill_no)
+    WHERE entry = 'reserved' AND lane = 'backfill'
+"""
+
+# The numbers never go back: a smaller one would grant operations that were spent.
+_INVALID_HEAD_UPDATE: Final = """
+    NEW.source <> OLD.source OR NEW.operations < OLD.operations
+    OR NEW.backfill_operations < OLD.backfill_operations OR NEW.last_at < OLD.last_at
+"""
+
+
+def triggers(dialect: str) -> list[str]:
+    return [
+        *append_only(dialect, "api_operations", "source, operation_no, entry"),
+        *refuse(dialect, "quota_head", "DELETE"),
+        *refuse_replace(dialect, "quota_head", "source"),
+        *refuse_update(dialect, "quota_head", _INVALID_HEAD_UPDATE),
+        *refuse(dialect, "accounts", "DELETE"),
+    ]

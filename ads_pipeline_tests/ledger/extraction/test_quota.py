@@ -1,0 +1,295 @@
+"""The budget of API operations: limits, lanes, the rolling window, holds, and reservations of several processes."""
+
+import multiprocessing
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ads_pipeline.domain.quota import (
+    OK,
+    WINDOW,
+    Granted,
+    Hold,
+    Operation,
+    OperationKind,
+    OperationOutcome,
+    QuotaLimits,
+    Refused,
+)
+from ads_pipeline.domain.retry import Lane
+from ads_pipeline.errors import LedgerRefused
+from ads_pipeline.ledger import database
+from ads_pipeline.ledger.extraction.tables import api_operations
+from ads_pipeline.ledger.ledger import Ledger, LedgerReader
+from ads_pipeline_tests.example_counts import examples
+from ads_pipeline_tests.ledger.builders import FakeClock
+
+SOURCE = "google_ads"
+FRESH, BACKFILL = Operation(source=SOURCE), Operation(source=SOURCE, lane=Lane.BACKFILL)
+REPORT = Operation(
+    source=SOURCE,
+    lane=Lane.BACKFILL,
+    customer_id="1234567890",
+    query_name="campaign_daily",
+    since=date(2026, 2, 1),
+    until=date(2026, 2, 28),
+)
+PROCESSES, SHARED, TRIES = 8, 100, 60
+
+
+def reserve_many(url: str, tries: int, granted: "multiprocessing.Queue[list[int]]") -> None:
+    """Try to reserve operations, and report the numbers of the granted ones."""
+    with Ledger.opened(url) as ledger:
+        limits = QuotaLimits(daily_operations=SHARED)
+        answers = [ledger.quota.reserve(FRESH, limits) for _ in range(tries)]
+    granted.put([answer.number for answer in answers if isinstance(answer, Granted)])
+
+
+def test_processes_never_spend_an_operation_twice(url: str) -> None:
+    """Eight processes try 480 times to share 100 operations. Exactly 100 are granted, each once."""
+    context = multiprocessing.get_context("spawn")
+    granted = context.Queue()
+    with Ledger.opened(url) as ledger:
+        processes = [context.Process(target=reserve_many, args=(url, TRIES, granted)) for _ in range(PROCESSES)]
+        for process in processes:
+            process.start()
+        numbers = sorted(number for _ in processes for number in granted.get(timeout=120))
+        for process in processes:
+            process.join()
+        assert numbers == list(range(1, SHARED + 1))
+        assert ledger.quota.usage(SOURCE, QuotaLimits(daily_operations=SHARED)).left(Lane.FRESH) == 0
+
+
+def test_window_frees_an_operation_after_24_hours(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """A refusal names the moment; a microsecond before it the call is refused, and then it is granted."""
+    limits, start = QuotaLimits(daily_operations=2), clock.now
+    for _ in range(2):
+        assert isinstance(timed_ledger.quota.reserve(FRESH, limits), Granted)
+        clock.tick(timedelta(minutes=10))
+    for expected in (start + WINDOW, start + WINDOW + timedelta(minutes=10)):
+        refused = timed_ledger.quota.reserve(FRESH, limits)
+        assert refused == Refused(until=expected, why="2 of 2 operations were used within 24 hours")
+        clock.now = expected - timedelta(microseconds=1)
+        assert isinstance(timed_ledger.quota.reserve(FRESH, limits), Refused)
+        clock.now = expected
+        assert isinstance(timed_ledger.quota.reserve(FRESH, limits), Granted)
+
+
+def test_share_of_fresh_days_is_never_used_by_backfills(timed_ledger: Ledger) -> None:
+    """Backfills stop at three quarters. Fresh days use the rest, and all of it when there are no backfills."""
+    limits = QuotaLimits(daily_operations=8)
+    backfills = [timed_ledger.quota.reserve(BACKFILL, limits) for _ in range(8)]
+    assert [isinstance(answer, Granted) for answer in backfills] == [True] * 6 + [False] * 2
+    assert isinstance(backfills[-1], Refused)
+    assert "backfills used 6 of 6 operations" in backfills[-1].why
+    usage = timed_ledger.quota.usage(SOURCE, limits)
+    assert (usage.used, usage.reserved, usage.left(Lane.FRESH), usage.left(Lane.BACKFILL)) == (6, 2, 2, 0)
+    fresh = [timed_ledger.quota.reserve(FRESH, limits) for _ in range(3)]
+    assert [isinstance(answer, Granted) for answer in fresh] == [True, True, False]
+
+
+def test_no_limit_grants_everything(timed_ledger: Ledger) -> None:
+    """Operations are counted also without a limit."""
+    assert all(isinstance(timed_ledger.quota.reserve(BACKFILL, QuotaLimits()), Granted) for _ in range(5))
+    usage = timed_ledger.quota.usage(SOURCE, QuotaLimits())
+    assert (usage.used, usage.left(Lane.FRESH), usage.reserved) == (5, None, None)
+
+
+def test_hold_stops_the_calls_of_every_run(url: str, clock: FakeClock) -> None:
+    """One run stores that the source asked to wait; another run reads it before its call."""
+    until = clock.now + timedelta(hours=2)
+    with Ledger.opened(url, clock=clock) as one, Ledger.opened(url, clock=clock) as other:
+        one.quota.hold(Hold(source=SOURCE, until=until, why="RESOURCE_EXHAUSTED, retry later", request_id="q1"))
+        one.quota.hold(Hold(source=SOURCE, until=until - timedelta(hours=1), why="an earlier end"))
+        refused = other.quota.reserve(REPORT, QuotaLimits())
+        assert refused == Refused(until=until, why="RESOURCE_EXHAUSTED, retry later")
+        assert isinstance(other.quota.reserve(Operation(source="another"), QuotaLimits()), Granted)
+        clock.now = until
+        assert isinstance(other.quota.reserve(REPORT, QuotaLimits()), Granted)
+
+
+def test_hold_of_a_customer_stops_only_its_calls(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """Another customer goes on, and so do calls about no customer."""
+    hold = Hold(source=SOURCE, customer_id=REPORT.customer_id, until=clock.now + timedelta(hours=1), why="busy")
+    timed_ledger.quota.hold(hold)
+    other = Operation(source=SOURCE, customer_id="7")
+    answers = [timed_ledger.quota.reserve(each, QuotaLimits()) for each in (REPORT, other, FRESH)]
+    assert [isinstance(answer, Granted) for answer in answers] == [False, True, True]
+    assert timed_ledger.quota.usage(SOURCE, QuotaLimits()).holds == (hold,)
+
+
+def test_outcome_is_a_second_row_and_one_event(timed_ledger: Ledger, backdoor: sa.Engine) -> None:
+    """A repeated report adds nothing. The event has neither rows nor headers of the answer."""
+    granted = timed_ledger.quota.reserve(REPORT, QuotaLimits())
+    assert isinstance(granted, Granted)
+    outcome = OperationOutcome(outcome=OK, request_id="q-1", rows=17, seconds=1.25, consumption=3)
+    for _ in range(2):
+        timed_ledger.quota.finish(granted, outcome)
+    rows = database.transact(backdoor, lambda c: c.execute(sa.select(api_operations)).all())
+    assert sorted((row.entry, row.outcome, row.request_id, row.milliseconds) for row in rows) == [
+        ("finished", "ok", "q-1", 1250),
+        ("reserved", None, None, None),
+    ]
+    events = [each.event for each in timed_ledger.events.fetch(timed_ledger.origin.run_id)]
+    (spent,) = [each for each in events if each.event_type == "OperationSpent"]
+    assert (spent.step_id, spent.event_data["rows_received"], spent.event_data["until"]) == (None, 17, "2026-02-28")
+    assert timed_ledger.quota.usage(SOURCE, QuotaLimits()).used == 1
+
+
+def test_operations_of_one_run_are_separate_events(timed_ledger: Ledger) -> None:
+    """Each operation has an event of its own, and accounts are counted like reports."""
+    for kind in OperationKind:
+        granted = timed_ledger.quota.reserve(Operation(source=SOURCE, kind=kind), QuotaLimits())
+        assert isinstance(granted, Granted)
+        timed_ledger.quota.finish(granted, OperationOutcome(outcome="transient"))
+    events = [each.event for each in timed_ledger.events.fetch(timed_ledger.origin.run_id)]
+    kinds = [each.event_data["kind"] for each in events if each.event_type == "OperationSpent"]
+    assert kinds == [str(kind) for kind in OperationKind]
+
+
+def test_spent_operations_cannot_be_forgotten(timed_ledger: Ledger, backdoor: sa.Engine) -> None:
+    """The database refuses to delete an operation, to change it, and to set its numbers back."""
+    timed_ledger.quota.reserve(FRESH, QuotaLimits())
+    for statement in (
+        "DELETE FROM api_operations",
+        "UPDATE api_operations SET lane = 'backfill'",
+        "UPDATE quota_head SET operations = 0",
+        "DELETE FROM quota_head",
+    ):
+        with pytest.raises(LedgerRefused):
+            database.transact(backdoor, lambda c, text=statement: c.exec_driver_sql(text))  # type: ignore[misc]
+
+
+def test_reader_sees_the_usage_and_reserves_nothing(timed_ledger: Ledger, url: str) -> None:
+    """A command that only shows the budget cannot spend it."""
+    timed_ledger.quota.reserve(FRESH, QuotaLimits())
+    with LedgerReader.opened(url) as reader:
+        assert not hasattr(reader.quota, "reserve")
+        assert reader.quota.usage(SOURCE, QuotaLimits(daily_operations=9)).left(Lane.FRESH) == 9
+
+
+def test_clock_that_goes_back_frees_nothing(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """Times keep the order of the numbers."""
+    limits = QuotaLimits(daily_operations=1)
+    start = clock.now
+    timed_ledger.quota.reserve(FRESH, limits)
+    clock.now = start - timedelta(hours=5)
+    refused = timed_ledger.quota.reserve(FRESH, limits)
+    assert isinstance(refused, Refused)
+    assert refused.until == start + WINDOW
+
+
+@given(
+    steps=st.lists(st.tuples(st.booleans(), st.integers(0, 400)), min_size=1, max_size=25),
+    limit=st.integers(1, 8),
+    share=st.sampled_from([0.0, 0.25, 0.5]),
+)
+@settings(max_examples=examples(20), deadline=None)
+def test_grants_follow_from_a_plain_count(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[bool, int]], limit: int, share: float
+) -> None:
+    """The numbers give the same answer as counting the operations of the last 24 hours one by one."""
+    url, clock = f"sqlite:///{tmp_path_factory.mktemp('quota')}/ledger.db", FakeClock()
+    limits, granted = QuotaLimits(daily_operations=limit, reserved_for_fresh=share), list[tuple[datetime, Lane]]()
+    with Ledger.opened(url, clock=clock) as ledger:
+        for is_fresh, minutes in steps:
+            clock.tick(timedelta(minutes=minutes))
+            lane = Lane.FRESH if is_fresh else Lane.BACKFILL
+            counted = [each for at, each in granted if at > clock.now - WINDOW]
+            own = limits.limit_of(Lane.BACKFILL)
+            assert own is not None
+            expected = len(counted) < limit and (is_fresh or counted.count(Lane.BACKFILL) < own)
+            answer = ledger.quota.reserve(Operation(source=SOURCE, lane=lane), limits)
+            assert isinstance(answer, Granted) is expected
+            if isinstance(answer, Granted):
+                granted.append((clock.now, lane))
+            else:
+                clock.now = answer.until
+                assert isinstance(ledger.quota.reserve(Operation(source=SOURCE, lane=lane), limits), Granted)
+                granted.append((clock.now, lane))
+
+
+OPERATIONS = 15_000
+
+
+@pytest.fixture
+def durable(backdoor: sa.Engine) -> Iterator[None]:
+    """Let the Postgres server of the tests write to its disk at each commit, as every other server does."""
+    if backdoor.dialect.name == "postgresql":
+        _set_fsync(backdoor, "on")
+        yield
+        _set_fsync(backdoor, "off")
+    else:
+        yield
+
+
+def _set_fsync(backdoor: sa.Engine, value: str) -> None:
+    with backdoor.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql(f"ALTER SYSTEM SET fsync = {value}")
+        connection.exec_driver_sql("SELECT pg_reload_conf()")
+
+
+@pytest.mark.usefixtures("durable")
+def test_reservation_costs_little_more_than_a_commit(url: str, backdoor: sa.Engine) -> None:
+    """With 15,000 operations in the window, a reservation takes at most three times as long as an empty write."""
+    now = datetime.now(UTC)
+    _fill(backdoor, now)
+    limits = QuotaLimits(daily_operations=2 * OPERATIONS)
+    with Ledger.opened(url) as ledger:
+        assert ledger.quota.usage(SOURCE, limits).used == OPERATIONS
+        # In turn, so that both meet the same moments of a busy machine.
+        ledger.quota.hold(Hold(source="another", until=now, why="a row to change"))
+        pairs = [
+            (_time(partial(_write_one_value, backdoor, number)), _time(partial(_reserve, ledger, limits)))
+            for number in range(60)
+        ]
+    smallest, reserving = (statistics.median(times) for times in zip(*pairs, strict=True))
+    assert reserving <= 3 * smallest, f"{reserving * 1_000:.2f} ms, {smallest * 1_000:.2f} ms"
+
+
+def _reserve(ledger: Ledger, limits: QuotaLimits) -> None:
+    assert isinstance(ledger.quota.reserve(BACKFILL, limits), Granted)
+
+
+def _write_one_value(backdoor: sa.Engine, number: int) -> None:
+    """Commit the smallest write: one value of one row."""
+    changed = f"UPDATE api_holds SET request_id = 'q{number}'"
+    database.transact(backdoor, lambda c: c.exec_driver_sql(changed))
+
+
+def _time(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def _fill(backdoor: sa.Engine, now: datetime) -> None:
+    """Spend the operations of half a day, directly in the tables."""
+    first = now - timedelta(hours=12)
+    rows = [
+        {
+            "source": SOURCE,
+            "operation_no": number,
+            "entry": "reserved",
+            "at": first + timedelta(seconds=number),
+            "engine_run_id": "r1",
+            "kind": "report",
+            "lane": "backfill",
+            "backfill_no": number,
+        }
+        for number in range(1, OPERATIONS + 1)
+    ]
+    head = {"source": SOURCE, "operations": OPERATIONS, "backfill_operations": OPERATIONS, "last_at": rows[-1]["at"]}
+
+    def write(connection: sa.Connection) -> None:
+        connection.execute(sa.insert(api_operations), rows)
+        connection.execute(sa.insert(api_operations.metadata.tables["quota_head"]), [head])
+
+    database.transact(backdoor, write)
