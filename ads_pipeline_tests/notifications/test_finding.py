@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from ads_pipeline.domain.fetching import FailedFetch
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.reason import Reason
 from ads_pipeline.domain.retry import RetryPolicy
@@ -17,7 +18,6 @@ from ads_pipeline.ledger.events.event_log import PLAN_VERSION
 from ads_pipeline.ledger.events.new_events import LogPosition, read_events_after, read_position
 from ads_pipeline.ledger.events.run_completion import RunCompletionLog
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
-from ads_pipeline.ledger.values import FailedFetch
 from ads_pipeline.notifications.finding import EVENT_TYPES, FactFinder, of_parkings
 from ads_pipeline.notifications.notices import Fact, Kind
 from ads_pipeline_tests.ledger.builders import (
