@@ -22,6 +22,7 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "progress": (frozenset({"rich"}), frozenset()),
     # A session of the user's own comes from a module with a computed name.
     "spark_session": (frozenset({"pyspark", "a computed name"}), frozenset({"settings", "errors"})),
+    "metrics": (frozenset({"prometheus_client"}), FOLDERS | {"settings", "ledger", "pipeline"}),
     "raw": (frozenset(), FOLDERS),
     "ledger": (frozenset({"sqlalchemy", "alembic", "tenacity", "pyarrow"}), FOLDERS),
     # Each version of Google's API is a module, whose name holds the version.
@@ -60,6 +61,7 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
             "warehouse",
             "pipeline",
             "doctor",
+            "metrics",
             "report",
             "demo",
             "contracts",

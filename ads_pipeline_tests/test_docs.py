@@ -7,6 +7,7 @@ import pytest
 
 from ads_pipeline.domain.readability import CONDITIONS, GapReason
 from ads_pipeline.domain.transitions import TRANSITIONS, Action, Status, Transition
+from ads_pipeline.metrics import METRICS
 from ads_pipeline.notifications.notices import KINDS
 from ads_pipeline.settings import VARIABLES
 
@@ -70,6 +71,15 @@ def test_conditions_table_matches_the_code() -> None:
 def test_kinds_of_notifications_match_the_code() -> None:
     """docs/notifications.md has each kind with its meaning."""
     rows = [f"| `{kind}` | {text.meaning} |" for kind, text in KINDS.items()]
+    assert "\n".join(rows) in PAGES["docs/notifications.md"]
+
+
+def test_metrics_table_matches_the_code() -> None:
+    """docs/notifications.md has each metric with its meaning and its labels."""
+    rows = [
+        f"| `{name}` | {meaning} | {', '.join(f'`{label}`' for label in labels)} |".replace("|  |", "| |")
+        for name, (meaning, labels) in METRICS.items()
+    ]
     assert "\n".join(rows) in PAGES["docs/notifications.md"]
 
 

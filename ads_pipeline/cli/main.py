@@ -149,6 +149,24 @@ def report(
     typer.echo(f"wrote {path}")
 
 
+@command(app, "metrics")
+def metrics(
+    settings: Settings,
+    *,
+    output: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="The file to replace, such as ads_pipeline.prom.")
+    ] = None,
+) -> None:
+    """Print the state of the deployment as OpenMetrics text: days by condition, retries, last loads, events.
+
+    With --output, the file is replaced atomically, for the textfile collector of node_exporter. The umask decides who
+    may read it. No metric names a customer.
+    """
+    from ads_pipeline.cli.metrics import write_metrics  # noqa: PLC0415 - only this command needs it
+
+    write_metrics(settings, output)
+
+
 @command(app, "doctor")
 def doctor(
     *,

@@ -35,15 +35,16 @@ def create_empty_file(path: Path) -> None:
 
 
 @contextmanager
-def atomic_write(path: Path, *, replace: bool = True) -> Iterator[BinaryIO]:
+def atomic_write(path: Path, *, replace: bool = True, by_umask: bool = False) -> Iterator[BinaryIO]:
     """A file to write, which gets its name when the block has succeeded and its content is on disk.
 
     Readers see the earlier file or the whole new one. With `replace=False` an existing file stays and
-    FileExistsError is raised.
+    FileExistsError is raised. With `by_umask`, the umask alone decides who may read the file.
     """
+    mode = 0o666 if by_umask else access_mode(0o666)
     temporary = path.with_name(f"_tmp.{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
-        with os.fdopen(os.open(temporary, _NEW_FILE, access_mode(0o666)), "wb") as file:
+        with os.fdopen(os.open(temporary, _NEW_FILE, mode), "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

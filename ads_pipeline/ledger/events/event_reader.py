@@ -34,6 +34,14 @@ class RunHead:
     retired_at: datetime | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewestEvent:
+    """The number of events of all runs, and the time of the newest, if there is any."""
+
+    position: int
+    at: datetime | None
+
+
 class EventReader:
     """Read access to the events of all runs."""
 
@@ -189,6 +197,13 @@ class EventReader:
             .order_by(run_head.c.run_id)
         )
         return [RunHead(**row._mapping) for row in rows]
+
+    def get_newest(self) -> NewestEvent:
+        """Return how many events all runs have, and when the newest was stored."""
+        newest = sa.func.max(run_head.c.last_at, type_=Instant())
+        position = sa.func.coalesce(sa.func.sum(run_head.c.last_seq), 0)
+        (row,) = self._execute(sa.select(position.label("position"), newest.label("at")))
+        return NewestEvent(position=int(row.position), at=row.at)
 
     def get_lag(self) -> timedelta:
         """Return the age of the oldest unfolded event, or zero if every event is folded."""

@@ -1,6 +1,7 @@
 """Reads what readers may see: warehouse pointers, publication statuses, and demotions that are not finished."""
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Final
 
 import sqlalchemy as sa
@@ -37,7 +38,7 @@ from ads_pipeline.ledger.statements import (
     query_days,
     select_given,
 )
-from ads_pipeline.ledger.tables import load_records, partition_state, warehouse_pointer
+from ads_pipeline.ledger.tables import Instant, load_records, partition_state, warehouse_pointer
 from ads_pipeline.ledger.values import (
     DayWindow,
     ExpectedContent,
@@ -193,6 +194,13 @@ class Publications:
         """Return each replacement of a loaded run by another, by customer and time."""
         statement = query_days(_RESTATEMENTS, window)
         return database.transact(self._engine, lambda c: [Restatement._make(row) for row in c.execute(statement)])
+
+    def last_loads(self, source: str) -> dict[str, datetime]:
+        """Return when a run of each query was last loaded for the first time."""
+        newest = sa.func.max(load_records.c.loaded_at, type_=Instant())
+        statement = sa.select(load_records.c.query_name, newest.label("at")).where(load_records.c.source == source)
+        rows = database.fetch(self._engine, statement.group_by(load_records.c.query_name))
+        return {row.query_name: row.at for row in rows}
 
     def open_demotions(self, window: DayWindow) -> list[Verdict]:
         """Return the verdicts of a query's open demotions, which are not recorded yet, oldest first."""
