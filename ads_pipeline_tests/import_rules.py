@@ -28,7 +28,7 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     # Each version of Google's API is a module, whose name holds the version.
     "google_ads": (
         frozenset({"google", "grpc", "cryptography", "yaml", "a computed name"}),
-        FOLDERS | {"query_file", "raw", "ledger.values", "pipeline.arrivals"},
+        FOLDERS | {"query_file", "raw"},
     ),
     # The module that the query file names has a computed name.
     "contracts": (frozenset({"pandera", "pyspark", "a computed name"}), PURE | {"query_file"}),

@@ -8,14 +8,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.quota import QuotaLimits
+from ads_pipeline.google_ads.budget import Budget
 from ads_pipeline.google_ads.client import Clients
 from ads_pipeline.google_ads.loopback.scenarios import Behaviour, Failure, GoogleError, Scenario
 from ads_pipeline.google_ads.ranges import FetchRange
 from ads_pipeline.google_ads.streaming import RangeRequest, RangeStreams
 from ads_pipeline.google_ads.windows import DayLimits
+from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.query_file import DEFAULT_QUERIES_FILE, GoogleApis, Query, read_query_file
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline_tests.builders import key
+from ads_pipeline_tests.ledger.builders import FakeClock
 
 API_VERSION: Final = "v26"
 CUSTOMER, LOGIN = "2000000001", "1000000000"
@@ -77,3 +81,12 @@ def google_error(category: str, name: str, **details: Any) -> GoogleError:
 
 def failing(category: str, name: str, *, code: str = "INVALID_ARGUMENT", **changes: Any) -> Failure:
     return Failure(code=code, errors=(google_error(category, name),), **changes)
+
+
+def fast_budget(ledger: Ledger, clock: FakeClock, *, limits: QuotaLimits | None = None) -> Budget:
+    """A budget whose sleeps only move the clock."""
+
+    def sleep(seconds: float) -> None:
+        clock.now += timedelta(seconds=seconds)
+
+    return Budget(ledger=ledger.quota, limits=limits or QuotaLimits(), clock=clock, sleep=sleep)

@@ -1,0 +1,85 @@
+"""Asks for an operation before each call, and tells all runs when Google asked to wait."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, Protocol
+
+from ads_pipeline.domain.quota import OK, Granted, Hold, Operation, OperationOutcome, QuotaLimits, Refused
+from ads_pipeline.google_ads.fault_table import QUOTA_EXHAUSTED
+from ads_pipeline.google_ads.faults import DEFAULT_WAIT, Fault
+
+LONGEST_SLEEP: Final = timedelta(seconds=60)  # a longer wait ends the call; its partitions are fetched later
+_SLEEPS: Final = 3  # of one call
+
+
+class OperationLedger(Protocol):
+    """Counts the operations of all runs. `ledger.quota` is one."""
+
+    def reserve(self, operation: Operation, limits: QuotaLimits) -> Granted | Refused: ...
+
+    def finish(self, granted: Granted, outcome: OperationOutcome) -> None: ...
+
+    def hold(self, hold: Hold) -> None: ...
+
+
+@dataclass(slots=True)
+class CallResult:
+    """What a caller learned of its call. Without a fault the call ended well."""
+
+    fault: Fault | None = None
+    request_id: str | None = None
+    rows: int | None = None
+    seconds: float | None = None
+    consumption: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """The operations that this step may use."""
+
+    ledger: OperationLedger
+    limits: QuotaLimits
+    clock: Callable[[], datetime]
+    sleep: Callable[[float], None] = time.sleep
+    longest_sleep: timedelta = LONGEST_SLEEP
+
+    def reserve(self, operation: Operation) -> Granted | Refused:
+        """One operation, after a short wait if that is all it takes. Each granted one is counted, used or not."""
+        for _ in range(_SLEEPS):
+            answer = self.ledger.reserve(operation, self.limits)
+            if isinstance(answer, Granted) or answer.until - self.clock() > self.longest_sleep:
+                return answer
+            self.sleep(max((answer.until - self.clock()).total_seconds(), 0.0))
+        return self.ledger.reserve(operation, self.limits)
+
+    @contextmanager
+    def spend(self, granted: Granted) -> Iterator[CallResult]:
+        """Record how the call in the block ended. A quota that Google says is exhausted stops the other runs too."""
+        result = CallResult()
+        began = time.monotonic()
+        try:
+            yield result
+        finally:
+            fault = result.fault
+            outcome = OperationOutcome(
+                outcome=OK if fault is None else fault.error_class,
+                request_id=result.request_id or (fault.request_id if fault else None),
+                rows=result.rows,
+                seconds=result.seconds if result.seconds is not None else time.monotonic() - began,
+                consumption=result.consumption,
+            )
+            self.ledger.finish(granted, outcome)
+            if fault is not None and fault.error_class == QUOTA_EXHAUSTED:
+                self.ledger.hold(self._make_hold(granted.operation, fault))
+
+    def _make_hold(self, operation: Operation, fault: Fault) -> Hold:
+        return Hold(
+            source=operation.source,
+            until=self.clock() + (fault.wait or DEFAULT_WAIT),
+            why=fault.message,
+            customer_id=operation.customer_id if fault.holds_customer else None,
+            request_id=fault.request_id,
+        )

@@ -1,0 +1,218 @@
+"""`GoogleAdsSource`: the source of the raw assets that fetches from Google Ads.
+
+It returns sealed runs, failed fetches and skipped partitions, and writes no state of a partition.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from ads_pipeline.domain.accounts import Account
+from ads_pipeline.domain.fetching import FailedFetch, SkippedFetch
+from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.quota import Operation, Refused
+from ads_pipeline.domain.retry import ERROR_POLICIES, ErrorPolicy, lane_for
+from ads_pipeline.google_ads.budget import Budget
+from ads_pipeline.google_ads.fault_table import QUERY_REFUSED, QUOTA_EXHAUSTED, RANGE_TOO_WIDE, TRANSIENT
+from ads_pipeline.google_ads.faults import Fault
+from ads_pipeline.google_ads.ranges import FetchRange, cut_ranges, halve
+from ads_pipeline.google_ads.streaming import RangeRequest, RangeStreams
+from ads_pipeline.google_ads.windows import (
+    DayLimits,
+    closes_at,
+    find_zone,
+    first_day_in_reach,
+    is_known_zone,
+)
+from ads_pipeline.query_file import Query
+from ads_pipeline.raw.discovery import DamagedRun
+from ads_pipeline.raw.seal import Seal
+from ads_pipeline.raw.source import Landed, Source
+
+# Policies after which another request of the same account, query or source cannot succeed either.
+_PARKED_FIELD: Final = {
+    ErrorPolicy.PARK_CUSTOMER: "customer_id",
+    ErrorPolicy.PARK_QUERY: "query_name",
+    ErrorPolicy.PARK_SOURCE: "source",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchRules:
+    """What decides whether and how a partition is fetched: accounts, parkings, queries and limits of days.
+
+    `find_parking` returns why a partition's account, query or source is parked, or None. `lookback_days` returns
+    after how many days a report of this account and query is final.
+    """
+
+    queries: Mapping[str, Query]
+    accounts: Mapping[str, Account]
+    find_parking: Callable[[PartitionKey], str | None]
+    lookback_days: Callable[[str, str], int]
+    default_login: str | None
+    limits: DayLimits = field(default_factory=DayLimits)
+
+    def find_account(self, key: PartitionKey) -> Account:
+        """The account as discovery found it, or one of which nothing is known."""
+        known = self.accounts.get(key.customer_id)
+        return known or Account(source=key.source, customer_id=key.customer_id, status="UNKNOWN")
+
+    def find_login(self, key: PartitionKey) -> str | None:
+        return self.find_account(key).login_customer_id or self.default_login
+
+    def find_skip(self, key: PartitionKey, now: datetime) -> SkippedFetch | None:
+        """Why the partition is not fetched now; None when it is."""
+        if parking := self.find_parking(key):
+            return SkippedFetch(key=key, reason=parking)
+        account = self.find_account(key)
+        if account.is_manager:
+            return SkippedFetch(key=key, reason="a manager account has no metrics; delete its customer partition")
+        zone = find_zone(account.time_zone)
+        first = first_day_in_reach(zone, self.limits, now)
+        if key.logical_date < first:
+            reason = f"unrecoverable: Google serves days from {first} on ({self.limits.reach_days} days back)"
+            return SkippedFetch(key=key, reason=reason)
+        closing = closes_at(key.logical_date, zone, self.limits)
+        if now < closing:
+            named = account.time_zone if is_known_zone(account.time_zone) else "UTC-12, because the zone is unknown"
+            reason = f"the day is not closed; it closes at {closing:%Y-%m-%d %H:%M} UTC (zone {named})"
+            return SkippedFetch(key=key, reason=reason, until=closing)
+        return None
+
+
+@dataclass(slots=True)
+class _Progress:
+    """What one call of `land` has done so far."""
+
+    runs: list[Seal | DamagedRun] = field(default_factory=list)
+    failed: list[FailedFetch] = field(default_factory=list)
+    skipped: list[SkippedFetch] = field(default_factory=list)
+    stopped: dict[tuple[str, str], str] = field(default_factory=dict)  # what was refused in this call -> why
+
+    def find_stop(self, key: PartitionKey) -> str | None:
+        names = ((field_name, getattr(key, field_name)) for field_name in _PARKED_FIELD.values())
+        return next((self.stopped[name] for name in names if name in self.stopped), None)
+
+    def skip(self, keys: Iterable[PartitionKey], why: str) -> None:
+        self.skipped += [SkippedFetch(key=key, reason=why) for key in keys]
+
+    def fail(self, keys: Iterable[PartitionKey], fault: Fault, wait_until: datetime | None) -> None:
+        self.failed += [
+            FailedFetch(
+                key=key,
+                error_class=fault.error_class,
+                error_message=fault.message,
+                wait_until=wait_until,
+                request_id=fault.request_id,
+            )
+            for key in keys
+        ]
+
+
+class GoogleAdsSource:
+    """Fetches reports. Runs that were sealed before and have no verdict are taken as they are."""
+
+    fetches = True
+
+    def __init__(
+        self,
+        *,
+        sealed: Source,
+        rules: FetchRules,
+        streams: RangeStreams,
+        budget: Budget,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._sealed, self._rules, self._streams = sealed, rules, streams
+        self._budget, self._clock = budget, clock
+
+    def land(self, partitions: Sequence[PartitionKey]) -> Landed:
+        """Fetch these partitions, in as few requests as their days allow."""
+        progress = _Progress(runs=list(self._sealed.land(partitions).runs))
+        present = {each.run.key for each in progress.runs if each.run is not None}
+        now, due = self._clock(), list[PartitionKey]()
+        for key in partitions:
+            if key in present:
+                continue
+            if skip := self._rules.find_skip(key, now):
+                progress.skipped.append(skip)
+            else:
+                due.append(key)
+        for fetch_range in cut_ranges(due):
+            self._fetch(fetch_range, progress)
+        return Landed(runs=tuple(progress.runs), failed=tuple(progress.failed), skipped=tuple(progress.skipped))
+
+    def _fetch(
+        self, fetch_range: FetchRange, progress: _Progress, *, tries: int = 2, earlier: Fault | None = None
+    ) -> None:
+        """Fetch one range. A transient failure, and a short wait for the quota, are followed by one more try.
+
+        `earlier` is the fault of the try before. It stays the reason when there is no operation for another try.
+        """
+        if why := progress.find_stop(fetch_range.keys[0]):
+            progress.skip(fetch_range.keys, why)
+            return
+        granted = self._budget.reserve(self._operation(fetch_range))
+        if isinstance(granted, Refused):
+            message = f"{QUOTA_EXHAUSTED}: {granted.why}; fetched again after {granted.until:%Y-%m-%d %H:%M:%S} UTC"
+            refusal = Fault(error_class=QUOTA_EXHAUSTED, message=message)
+            if earlier is None or earlier.error_class == QUOTA_EXHAUSTED:
+                progress.fail(fetch_range.keys, refusal, granted.until)
+            else:
+                progress.fail(fetch_range.keys, earlier, None)
+            return
+        with self._budget.spend(granted) as spent:
+            result = self._streams.fetch(self._request(fetch_range))
+            spent.fault, spent.request_id = result.fault, result.facts.request_id
+            spent.rows, spent.seconds = result.facts.rows, result.facts.seconds
+            spent.consumption = result.facts.consumption
+        progress.runs += result.seals
+        if result.fault is not None:
+            self._handle(fetch_range, result.fault, progress, tries=tries - 1)
+
+    def _handle(self, fetch_range: FetchRange, fault: Fault, progress: _Progress, *, tries: int) -> None:
+        error_class = fault.error_class
+        if error_class == RANGE_TOO_WIDE and len(fetch_range.keys) > 1:
+            for half in halve(fetch_range):
+                self._fetch(half, progress)
+            return
+        if error_class == TRANSIENT and tries:
+            self._fetch(fetch_range, progress, tries=tries, earlier=fault)
+            return
+        wait = fault.wait
+        if wait is not None and wait <= self._budget.longest_sleep and tries:
+            self._fetch(
+                fetch_range, progress, tries=tries, earlier=fault
+            )  # the budget sleeps until the hold has passed
+            return
+        if error_class == RANGE_TOO_WIDE:  # a single day cannot be narrower
+            fault = Fault(error_class=QUERY_REFUSED, message=fault.message, request_id=fault.request_id)
+        progress.fail(fetch_range.keys, fault, None if wait is None else self._clock() + wait)
+        parked = _PARKED_FIELD.get(ERROR_POLICIES.get(fault.error_class, ErrorPolicy.RETRY))
+        if parked is not None:
+            progress.stopped[parked, getattr(fetch_range.keys[0], parked)] = fault.message
+
+    def _operation(self, fetch_range: FetchRange) -> Operation:
+        key = fetch_range.keys[-1]  # its newest day decides the lane
+        return Operation(
+            source=key.source,
+            lane=lane_for(key, self._clock().date()),
+            customer_id=key.customer_id,
+            query_name=key.query_name,
+            since=fetch_range.since,
+            until=fetch_range.until,
+        )
+
+    def _request(self, fetch_range: FetchRange) -> RangeRequest:
+        key, rules = fetch_range.keys[0], self._rules
+        account = rules.find_account(key)
+        return RangeRequest(
+            fetch_range=fetch_range,
+            query=rules.queries[key.query_name],
+            login_customer_id=rules.find_login(key),
+            time_zone=account.time_zone,
+            currency_code=account.currency_code,
+            lookback_days=rules.lookback_days(key.customer_id, key.query_name),
+            limits=rules.limits,
+        )
