@@ -4,7 +4,7 @@ Every mistake is reported with its line.
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import date, timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -18,7 +18,8 @@ from ads_pipeline.domain.partition import parse_date, validate_name
 from ads_pipeline.domain.readability import DEFAULT_DUE_AFTER
 from ads_pipeline.domain.retry import FRESH_DAYS, RetryPolicy
 from ads_pipeline.errors import BadName, Mistake
-from ads_pipeline.quoting import printable, quoted
+from ads_pipeline.extraction_settings import ExtractionSettings, LookbackDays
+from ads_pipeline.quoting import printable, quoted, suggest
 
 DEFAULT_QUERIES_FILE = Path(__file__).parent / "config" / "google_apis.yaml"
 MAX_YAML_DEPTH = 100
@@ -93,6 +94,7 @@ class Query(_Document):
     gaql: Annotated[str, AfterValidator(_parse_gaql)]
     reread_after_days: Annotated[tuple[int, ...], BeforeValidator(_parse_days)] = ()
     due_after_hours: Annotated[int, Field(ge=0, le=MAX_DUE_AFTER_HOURS)] = DEFAULT_DUE_AFTER // ONE_HOUR
+    lookback_days: LookbackDays | None = None
 
     @property
     def due_after(self) -> timedelta:
@@ -138,6 +140,7 @@ class GoogleApis(_Document):
     api_version: Annotated[str, Field(pattern=r"^v[0-9]{1,3}\z")]
     start_date: Annotated[date, BeforeValidator(parse_date)]
     retries: RetrySettings = Field(default_factory=RetrySettings)
+    google_ads: ExtractionSettings = Field(default_factory=ExtractionSettings)
     contracts: Annotated[str, AfterValidator(_parse_module)] | None = None  # a file beside this one, or a module
     queries: Annotated[
         Mapping[Annotated[str, AfterValidator(_name_validator("query_name"))], Query],
@@ -162,11 +165,13 @@ def read_query_file(path: Path, mistakes: list[Mistake]) -> GoogleApis | None:
         mistakes.append(Mistake(location=printable(str(path)), problem=f"cannot be read: {printable(str(error))}"))
         return None
     try:
-        return GoogleApis.model_validate(document)
+        apis = GoogleApis.model_validate(document)
     except ValidationError as error:
         problems = error.errors(include_url=False, include_input=False)
         mistakes.extend(_locate_mistake(path, lines, problem) for problem in problems)
         return None
+    mistakes.extend(_find_unknown_queries(path, lines, apis))
+    return apis
 
 
 def line_of(path: Path, *path_in_file: str) -> int:
@@ -183,6 +188,16 @@ def narrow_query_file(start_date: date, query_names: Collection[str]) -> str:
     document = yaml.safe_load(DEFAULT_QUERIES_FILE.read_text(encoding="utf-8"))
     queries = {name: document["queries"][name] | {"due_after_hours": 0} for name in sorted(query_names)}
     return yaml.safe_dump(document | {"start_date": start_date, "queries": queries}, sort_keys=False)
+
+
+def _find_unknown_queries(path: Path, lines: Mapping[tuple[str, ...], int], apis: GoogleApis) -> Iterator[Mistake]:
+    """The settings of customers for queries that the file does not define."""
+    for customer, settings in apis.google_ads.customers.items():
+        for name in settings.queries:
+            if name not in apis.queries:
+                inner = ("google_ads", "customers", customer, "queries", name)
+                problem = f"no such query; {suggest(name, list(apis.queries))}"
+                yield Mistake(location=printable(f"{path}:{lines.get(inner, 1)} {'.'.join(inner)}"), problem=problem)
 
 
 def _locate_mistake(path: Path, lines: Mapping[tuple[str, ...], int], problem: Any) -> Mistake:

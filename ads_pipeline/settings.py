@@ -26,6 +26,7 @@ PREFIX: Final = "ADS_PIPELINE_"
 VARIABLES: Final[Mapping[str, str]] = {
     "ADS_PIPELINE_HOME": "absolute path of the folder for raw runs, the warehouse and SQLite (~/.ads_pipeline)",
     "ADS_PIPELINE_DATABASE_URL": "postgresql+psycopg2://… of the ledger and of Dagster's records (SQLite in home)",
+    "ADS_PIPELINE_GOOGLE_ADS": "off, env (the client reads GOOGLE_ADS_…), or the path of a google-ads.yaml (off)",
     "ADS_PIPELINE_QUERIES": "path of the query file (google_apis.yaml in home; without it, the one of the package)",
     "ADS_PIPELINE_SPARK": "a master (local[2], spark://…, yarn), sc://… (Connect), or module:function (local[*])",
     "ADS_PIPELINE_FILE_ACCESS": "who may open new files below home: owner, or umask to let the umask decide (owner)",
@@ -87,6 +88,10 @@ _FORMS: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
         lambda text: text.isprintable() and _HOME.fullmatch(text) and _expand_user(text).is_absolute(),
     ),
     "ADS_PIPELINE_DATABASE_URL": (POSTGRES_FORM, is_postgres_url),
+    "ADS_PIPELINE_GOOGLE_ADS": (
+        "off, env or an absolute path",
+        lambda text: text in {"off", "env"} or _expand_user(text).is_absolute(),
+    ),
     "ADS_PIPELINE_SPARK": (SPARK_FORM, _SPARK.fullmatch),
     "ADS_PIPELINE_FILE_ACCESS": ("owner or umask", {"owner", "umask"}.__contains__),
     "ADS_PIPELINE_LEASE_SECONDS": (
@@ -112,6 +117,7 @@ class Settings:
     webhook: str | None = field(default=None, repr=False)  # whoever knows it can write to it
     tenancy: Tenancy = field(default_factory=Tenancy)
     lease: timedelta = timedelta(seconds=120)
+    google_ads: str | None = field(default=None, repr=False)  # env or a path; None: extractors run elsewhere
     sample_text: bool = False  # whether reasons quote texts of payloads, which may be personal data
     access_by_umask: bool = False
 
@@ -182,9 +188,14 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
             workspace_id=values.get("ADS_PIPELINE_WORKSPACE"),
         ),
         lease=timedelta(seconds=int(values.get("ADS_PIPELINE_LEASE_SECONDS", "120"))),
+        google_ads=_find_extraction(values.get("ADS_PIPELINE_GOOGLE_ADS", "off")),
         sample_text=values.get("ADS_PIPELINE_SAMPLE_TEXT") == "yes",
         access_by_umask=has_access_by_umask(environ),
     )
+
+
+def _find_extraction(value: str) -> str | None:
+    return {"off": None, "env": "env"}.get(value, str(_expand_user(value)))
 
 
 def _find_query_file(named: str | None, home: Path) -> Path:

@@ -17,7 +17,8 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "errors": (frozenset(), frozenset({"quoting"})),
     "domain": (frozenset(), frozenset({"errors", "quoting"})),
     "storage": (frozenset(), frozenset({"errors"})),
-    "query_file": (frozenset({"pydantic", "yaml"}), PURE),
+    "extraction_settings": (frozenset({"pydantic"}), PURE),
+    "query_file": (frozenset({"pydantic", "yaml"}), PURE | {"extraction_settings"}),
     "settings": (frozenset({"sqlalchemy"}), PURE | {"query_file"}),
     "progress": (frozenset({"rich"}), frozenset()),
     # A session of the user's own comes from a module with a computed name.

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from ads_pipeline import settings as settings_module
 from ads_pipeline.cli.main import app
 from ads_pipeline.domain.freshness import FreshnessPolicy, Tenancy
+from ads_pipeline.domain.quota import QuotaLimits
 from ads_pipeline.errors import BadName, BadSettings
 from ads_pipeline.query_file import DEFAULT_QUERIES_FILE
 from ads_pipeline.quoting import printable
@@ -26,6 +27,7 @@ from ads_pipeline.settings import HOME_FORM, POSTGRES_FORM, VARIABLES, Settings,
 
 HOME, URL, QUERIES = "ADS_PIPELINE_HOME", "ADS_PIPELINE_DATABASE_URL", "ADS_PIPELINE_QUERIES"
 TENANT, WORKSPACE = "ADS_PIPELINE_TENANT", "ADS_PIPELINE_WORKSPACE"
+GOOGLE_ADS = "ADS_PIPELINE_GOOGLE_ADS"
 LEASE, SPARK = "ADS_PIPELINE_LEASE_SECONDS", "ADS_PIPELINE_SPARK"
 SECRET = "hunter2-correct-horse"
 GAQL = "SELECT segments.date, customer.id FROM campaign"
@@ -530,3 +532,96 @@ def test_unknown_query_is_refused_with_known_names(query_file: Path) -> None:
     assert str(caught.value).endswith(f"{query_file} defines only campaign_daily")
     with pytest.raises(BadName, match=r"ad_group_daily, campaign_daily, keyword_daily, search_term_daily$"):
         read_settings({}).query("nope")
+
+
+UNKNOWN_QUERY = "google_ads.customers.3456789012.queries.campain_daily"
+SECTION = """\
+google_ads:
+  daily_operations: 15000
+  reserved_for_fresh: 0.5
+  close_lag_hours: 5
+  reach_days: 1000
+  login_customer_ids: [1234567890, "2345678901"]
+  customers:
+    3456789012:
+      login_customer_id: 1234567890
+      lookback_days: 60
+      queries: {campaign_daily: 90}
+"""
+
+
+def test_extraction_is_off_unless_it_is_set(query_file: Path) -> None:
+    """off, env or a file; nothing shows the path of the file."""
+    assert read_settings({QUERIES: str(query_file)}).google_ads is None
+    for value, expected in (("off", None), ("env", "env"), ("/etc/ads/google-ads.yaml", "/etc/ads/google-ads.yaml")):
+        settings = read_settings({QUERIES: str(query_file), GOOGLE_ADS: value})
+        assert (settings.google_ads, "google-ads.yaml" in repr(settings)) == (expected, False)
+    expected_mistake = f"{GOOGLE_ADS}: must be off, env or an absolute path"
+    for wrong in ("on", "google-ads.yaml", SECRET):
+        assert read_mistakes(query_file, **{GOOGLE_ADS: wrong}) == [expected_mistake]
+
+
+def test_extraction_section_is_read(query_file: Path) -> None:
+    """Ids may be written as numbers."""
+    query_file.write_text(DOCUMENT + SECTION)
+    section = read_settings({QUERIES: str(query_file)}).google_apis.google_ads
+    assert section.quota == QuotaLimits(daily_operations=15000, reserved_for_fresh=0.5)
+    assert (section.close_lag, section.reach_days) == (timedelta(hours=5), 1000)
+    assert section.login_customer_ids == ("1234567890", "2345678901")
+    assert section.customers["3456789012"].login_customer_id == "1234567890"
+
+
+@pytest.mark.parametrize(
+    ("customer", "query", "of_query", "of_account", "days"),
+    [
+        ("3456789012", "campaign_daily", 7, 40, 90),
+        ("3456789012", "other", 7, 40, 60),
+        ("1", "campaign_daily", 7, 40, 7),
+        ("1", "campaign_daily", None, 40, 40),
+        ("1", "campaign_daily", None, None, 30),
+    ],
+)
+def test_most_specific_lookback_counts(
+    query_file: Path, customer: str, query: str, of_query: int | None, of_account: int | None, days: int
+) -> None:
+    """Customer and query, customer, query, the account's conversion windows, the default."""
+    query_file.write_text(DOCUMENT + SECTION)
+    section = read_settings({QUERIES: str(query_file)}).google_apis.google_ads
+    assert section.find_lookback(customer, query, of_query=of_query, of_account=of_account) == days
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "mistake"),
+    [
+        ("15000", "0", "file:9 google_ads.daily_operations: Input should be greater than or equal to 1"),
+        ("0.5", "0.6", "file:10 google_ads.reserved_for_fresh: Input should be less than or equal to 0.5"),
+        ("hours: 5", "hours: -1", "file:11 google_ads.close_lag_hours: Input should be greater than or equal to 0"),
+        ("1000", "2000", "file:12 google_ads.reach_days: Input should be less than or equal to 1126"),
+        (
+            "[1234567890,",
+            "[123-456-7890,",
+            "file:13 google_ads.login_customer_ids: must be ten digits without hyphens, such as 1234567890",
+        ),
+        (
+            "    3456789012:",
+            "    345678901:",
+            "file:15 google_ads.customers.345678901: must be ten digits without hyphens, such as 1234567890",
+        ),
+        (
+            "days: 60",
+            "days: 91",
+            "file:17 google_ads.customers.3456789012.lookback_days: Input should be less than or equal to 90",
+        ),
+        (
+            "{campaign_daily",
+            "{campain_daily",
+            f"file:18 {UNKNOWN_QUERY}: no such query; did you mean campaign_daily?",
+        ),
+        ("reach_days", "developer_token", "file:12 google_ads.developer_token: Extra inputs are not permitted"),
+    ],
+)
+def test_mistakes_of_the_extraction_section_have_lines(query_file: Path, old: str, new: str, mistake: str) -> None:
+    """Each is reported before anything is called, and no credential is accepted here."""
+    assert SECTION.count(old) == 1
+    query_file.write_text(DOCUMENT + SECTION.replace(old, new))
+    assert read_mistakes(query_file) == [mistake]
