@@ -17,8 +17,8 @@ from ads_pipeline.errors import LedgerRefused
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
 from ads_pipeline.ledger.roles import Role, role_statements
-from ads_pipeline_tests.cli.actions.builders import FAILED, REASON, SUCCESSFUL, fill_ledger
 from ads_pipeline_tests.cli.running import CommandLine
+from ads_pipeline_tests.cli.state.builders import FAILED, REASON, SUCCESSFUL, fill_ledger
 from ads_pipeline_tests.ledger.builders import (
     acceptance,
     action_request,

@@ -9,7 +9,6 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from ads_pipeline.cli.explain.why import attempt_fields, describe_verdict
 from ads_pipeline.cli.options import AsJson, Filters, Page, command
 from ads_pipeline.cli.output import (
     PARTITION_COLUMNS,
@@ -24,6 +23,7 @@ from ads_pipeline.cli.output import (
     write_results,
 )
 from ads_pipeline.cli.parsing import open_ledger
+from ads_pipeline.cli.state.why import attempt_fields, describe_verdict
 from ads_pipeline.domain.partition import PartitionKey, parse_key, validate_name
 from ads_pipeline.domain.retry import Terminal
 from ads_pipeline.domain.transitions import PartitionState, Status

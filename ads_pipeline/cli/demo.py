@@ -10,12 +10,12 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from ads_pipeline.cli import states
 from ads_pipeline.cli.dev import prepare_dagster
-from ads_pipeline.cli.gaps import ExpectedDays, list_gaps
 from ads_pipeline.cli.options import Page
 from ads_pipeline.cli.output import OutputConsole
-from ads_pipeline.cli.warehouse import query
+from ads_pipeline.cli.state import listing
+from ads_pipeline.cli.warehouse.gaps import ExpectedDays, list_gaps
+from ads_pipeline.cli.warehouse.rows import query
 from ads_pipeline.demo.reports import DAYS, QUERIES, Demo, land_demo
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.errors import BadCommand
@@ -44,7 +44,7 @@ def run_demo(settings: Settings, environ: Mapping[str, str]) -> None:
     console.print("\nRunning the assets raw/…, their checks and warehouse/… with Dagster and Spark")
     _run(settings, prepare_dagster(settings, environ), since, until)
     console.print("\nRejected partitions, from `ads-pipeline state inspect --status failed`:\n")
-    states.inspect(settings, states.StateFilters(status=[Status.FAILED]), Page(limit=20))
+    listing.inspect(settings, listing.StateFilters(status=[Status.FAILED]), Page(limit=20))
     console.print("\nMissing partitions, from `ads-pipeline warehouse gaps`:\n")
     list_gaps(settings, ExpectedDays(query=sorted(QUERIES), since=str(since), until=str(until)))
     console.print("\nVisible rows, from `ads-pipeline warehouse query`:\n")

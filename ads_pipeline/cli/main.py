@@ -14,21 +14,21 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from ads_pipeline.cli.actions import commands
 from ads_pipeline.cli.audit import audit
-from ads_pipeline.cli.events import run_events
+from ads_pipeline.cli.events.commands import run_events
 from ads_pipeline.cli.exit_codes import CommandGroup
-from ads_pipeline.cli.explain.why import print_report
-from ads_pipeline.cli.gaps import list_gaps
 from ads_pipeline.cli.ledger import ledger
 from ads_pipeline.cli.options import AsJson, Queries, command
 from ads_pipeline.cli.output import count_of
 from ads_pipeline.cli.parsing import open_ledger, parse_queries
 from ads_pipeline.cli.queries import queries
-from ads_pipeline.cli.raw import raw_runs
-from ads_pipeline.cli.report_failure import report_failure
-from ads_pipeline.cli.states import state
-from ads_pipeline.cli.warehouse import warehouse
+from ads_pipeline.cli.raw.report_failure import report_failure
+from ads_pipeline.cli.raw.runs import raw_runs
+from ads_pipeline.cli.state import actions
+from ads_pipeline.cli.state.listing import state
+from ads_pipeline.cli.state.why import print_report
+from ads_pipeline.cli.warehouse.gaps import list_gaps
+from ads_pipeline.cli.warehouse.rows import warehouse
 from ads_pipeline.domain.readability import CONDITIONS
 from ads_pipeline.settings import Settings, has_access_by_umask
 from ads_pipeline.storage.durable_files import leave_access_to_umask
@@ -216,7 +216,7 @@ def reconcile(
     moves their pointers. It is safe beside running loads. The hourly job "reconcile" does the same. Spark starts only
     when something needs repair. Exit code: 0 when no difference is left, else 1.
     """
-    from ads_pipeline.cli import reconcile  # noqa: PLC0415 - it loads DuckDB and Spark's client
+    from ads_pipeline.cli.warehouse import reconcile  # noqa: PLC0415 - it loads DuckDB and Spark's client
 
     work = reconcile.plan if only_plan else reconcile.repair
     return work(settings, parse_queries(query, settings), as_json=as_json)
@@ -224,7 +224,7 @@ def reconcile(
 
 command(state, "why")(print_report)
 command(warehouse, "gaps")(list_gaps)
-commands.add_action_commands(state)
+actions.add_action_commands(state)
 command(raw_runs, "report-failure")(report_failure)
 for _name, _group in groups.items():
     app.add_typer(_group, name=_name, cls=HelpGroup)

@@ -18,9 +18,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
-from ads_pipeline.cli import states
-from ads_pipeline.cli.explain import why
 from ads_pipeline.cli.options import Page
+from ads_pipeline.cli.state import listing, why
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.retry import Lane, RetryPolicy
 from ads_pipeline.domain.transitions import Status
@@ -134,7 +133,7 @@ def _schedule_again(ledger: Ledger, settings: Settings, today: date) -> None:
 
 
 def _inspect(settings: Settings, options: Mapping[str, Any], *, after: str | None = None) -> None:
-    states.inspect(settings, states.StateFilters(**options), Page(after=after))
+    listing.inspect(settings, listing.StateFilters(**options), Page(after=after))
 
 
 def _measure_ms(name: str, command: Callable[[], object], limit: float, *, rounds: int = ROUNDS) -> Figure:

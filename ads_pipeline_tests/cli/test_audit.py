@@ -6,7 +6,8 @@ import pytest
 
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.pipeline import operator_actions
-from ads_pipeline_tests.cli.actions.builders import (
+from ads_pipeline_tests.cli.running import CommandLine, CommandResult
+from ads_pipeline_tests.cli.state.builders import (
     DAY,
     FAILED,
     MARKED,
@@ -18,7 +19,6 @@ from ads_pipeline_tests.cli.actions.builders import (
     recent_key,
     record_failures,
 )
-from ads_pipeline_tests.cli.running import CommandLine, CommandResult
 from ads_pipeline_tests.ledger.builders import accepted_runs, action_request
 
 

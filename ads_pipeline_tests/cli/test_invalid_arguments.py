@@ -2,8 +2,8 @@
 
 import pytest
 
-from ads_pipeline_tests.cli.actions.builders import FAILED, REASON, SUCCESSFUL, fill_ledger, read_all_rows
 from ads_pipeline_tests.cli.running import CommandLine
+from ads_pipeline_tests.cli.state.builders import FAILED, REASON, SUCCESSFUL, fill_ledger, read_all_rows
 
 DAY = ("--since", "2026-02-01")
 PARTITION = str(SUCCESSFUL[0])

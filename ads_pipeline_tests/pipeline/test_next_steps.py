@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ads_pipeline.cli.explain.partition_report import SENSOR_WINDOW
+from ads_pipeline.cli.state.partition_report import SENSOR_WINDOW
 from ads_pipeline.domain.freshness import StaleReason
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.orchestration.sensors import LOOKBACK

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import sqlalchemy as sa
 
-from ads_pipeline.cli.event_tables import shorten_names
+from ads_pipeline.cli.events.tables import shorten_names
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.testing.run_events import make_event

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ads_pipeline.cli.event_tables import FIELDS, format_event_data
+from ads_pipeline.cli.events.tables import FIELDS, format_event_data
 from ads_pipeline.domain.run_events import Event
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.snapshots import Follower

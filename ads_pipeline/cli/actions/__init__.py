@@ -1,1 +1,0 @@
-"""Commands that change partitions: preview, confirmation, execution and report."""

@@ -1,1 +1,0 @@
-"""Explains one partition: its state, its history and the next step."""

@@ -1,0 +1,210 @@
+"""Declares the `state` commands that change partitions, accounts and queries, and runs them all in one way.
+
+`selection` has the options that select, `confirmation` the plan, the question and the report.
+"""
+
+import getpass
+import shlex
+import sys
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Final
+
+import typer
+from typer.core import TyperCommand
+
+from ads_pipeline.cli import options
+from ads_pipeline.cli.output import terminal_progress
+from ads_pipeline.cli.parsing import open_ledger, open_ledger_for_writing
+from ads_pipeline.cli.state import confirmation
+from ads_pipeline.cli.state.due import list_due
+from ads_pipeline.cli.state.selection import (
+    AccountOrQuery,
+    FailuresToRetry,
+    PartitionsToEnqueue,
+    RunsToRestore,
+    SelectedPartitions,
+)
+from ads_pipeline.errors import AdsPipelineError, BadCommand
+from ads_pipeline.ledger.values import ActionRequest
+from ads_pipeline.pipeline import operator_actions as actions
+from ads_pipeline.pipeline.action_preview import Preview
+from ads_pipeline.pipeline.operator_actions import OperatorAction, Perform, execute, performer
+from ads_pipeline.settings import Settings
+
+COMMAND_LINE: Final = ContextVar[str]("command_line")  # as it was typed
+# The options that select for each action, if it has its own, and its help.
+COMMANDS: Final[Mapping[OperatorAction, tuple[type, str]]] = {
+    actions.RETRY: (
+        FailuresToRetry,
+        """Requeue failed partitions, so that they are fetched and judged again.
+
+        Skips terminal partitions and partitions without a raw run; see --clear-terminal and --force. The attempt
+        count stays.
+        """,
+    ),
+    actions.ENQUEUE: (
+        PartitionsToEnqueue,
+        """Request runs of partitions that are not recorded yet, as for a backfill.
+
+        Selects each day from --since to --until, for the given queries and customers. The default is all queries of
+        the query file and all customers in the ledger. Recorded partitions are skipped. A customer without any
+        partition in the ledger needs a confirmation or --yes, because the id may be misspelt.
+        """,
+    ),
+    actions.MARK: (
+        SelectedPartitions,
+        """Mark failed partitions as terminal, so that they are not retried.
+
+        New sealed runs are judged as usual. "state clear-terminal" removes the marks.
+        """,
+    ),
+    actions.CLEAR: (
+        SelectedPartitions,
+        """Remove terminal marks.
+
+        The retry policy then decides by age and number of failures whether a failed partition is retried.
+        """,
+    ),
+    actions.REPROCESS: (
+        SelectedPartitions,
+        """Request new runs of successful partitions.
+
+        They stay safe to read in the meantime, and also when the new run is rejected.
+        """,
+    ),
+    actions.WITHDRAW: (
+        SelectedPartitions,
+        """Hide successful partitions from readers at once, and set them to pending.
+
+        The verdict on the run stays: "state restore" publishes it again, and "state demote" rejects it.
+        """,
+    ),
+    actions.DEMOTE: (
+        SelectedPartitions,
+        """Reject the runs that readers see, as if the validator had rejected them.
+
+        The rows disappear for every reader before the status becomes failed. "state restore" publishes an earlier
+        run again. Starts Spark.
+        """,
+    ),
+    actions.RESTORE: (
+        RunsToRestore,
+        """Publish an earlier run again: the newest accepted run before the current one.
+
+        The validator judges that run again first. If it rejects the run now, the partition stays unchanged.
+        Otherwise the current run is rejected. Without a current run, the newest accepted run is published. Starts
+        Spark.
+        """,
+    ),
+    actions.PARK: (
+        AccountOrQuery,
+        """Stop fetching an account, a query or the source until it is released.
+
+        Sealed runs are judged as usual. Errors of an account, a query or the source park it automatically.
+        """,
+    ),
+    actions.RELEASE: (
+        AccountOrQuery,
+        """Resume fetching a parked account, query or source.
+
+        Partitions that failed because of it are not retried automatically; use "state retry".
+        """,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionOptions:
+    """The options of every action."""
+
+    reason: options.Reason
+    dry_run: options.DryRun = False
+    yes: options.Yes = False
+    operator: options.Operator = None
+    as_json: options.AsJson = False
+
+
+class RecordedCommand(TyperCommand):
+    """A command that keeps its command line for the log of actions."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        COMMAND_LINE.set(shlex.join([*ctx.command_path.split()[1:], *args]))
+        return super().parse_args(ctx, args)
+
+
+def add_action_commands(state: typer.Typer) -> None:
+    for action, (selection, description) in COMMANDS.items():
+        _add_command(state, action, selection, description)
+    options.command(state, "due")(list_due)
+
+
+def _add_command(state: typer.Typer, action: OperatorAction, selection: type, description: str) -> None:
+    def run(settings: Settings, selected: SelectedPartitions, given: ActionOptions) -> int:
+        return run_action(settings, action, selected, given)
+
+    run.__annotations__["selected"] = selection
+    run.__doc__ = description
+    options.command(state, action.name, cls=RecordedCommand)(run)
+
+
+def run_action(settings: Settings, action: OperatorAction, selected: SelectedPartitions, given: ActionOptions) -> int:
+    """Preview, confirm and execute an action on the selected targets. Returns the exit code."""
+    request = _build_request(given, str(selected))
+    with open_ledger(settings) as ledger:
+        targets = selected.find(settings, ledger)
+        preview = Preview(ledger=ledger, policy=settings.retry_policy, action=action, **targets.preview_options)
+        plan = preview.plan(targets.selection)
+    asked = {"dry_run": given.dry_run, "yes": given.yes, "as_json": given.as_json}
+    if not confirmation.confirm(plan, selected, warnings=targets.warnings, **asked):
+        return 0 if plan.changes else confirmation.NOTHING_EXIT_CODE
+    with _open_performer(settings, action, request) as perform:
+        report = execute(plan, request, perform, report_progress=terminal_progress())
+    return confirmation.write_report(plan, report, as_json=given.as_json)
+
+
+@contextmanager
+def _open_performer(settings: Settings, action: OperatorAction, request: ActionRequest) -> Iterator[Perform]:
+    with open_ledger_for_writing(settings) as ledger:
+        if not action.needs_spark:
+            yield performer(action, ledger.actions)
+            return
+        from ads_pipeline.cli.spark_pipeline import open_pipeline  # noqa: PLC0415 - they load Spark's client
+        from ads_pipeline.pipeline.demote_and_restore import override_performer  # noqa: PLC0415 - see above
+
+        with open_pipeline(settings, ledger) as pipeline:
+            try:
+                yield override_performer(action, pipeline, ledger.states)
+            except AdsPipelineError:
+                what = (
+                    f'action {request.action_id} was interrupted; "ads-pipeline reconcile" finishes what it started'
+                )
+                print(what, file=sys.stderr)  # noqa: T201 - for people
+                raise
+
+
+def _build_request(given: ActionOptions, filters: str) -> ActionRequest:
+    """Build the request with a new id. Raises BadCommand when the reason or the operator is empty."""
+    if not given.reason.strip():
+        raise BadCommand("--reason is empty: give the reason; it is logged with the action")
+    return ActionRequest(
+        action_id=str(uuid.uuid4()),
+        operator=_operator_name(given.operator),
+        command=COMMAND_LINE.get(),
+        reason=given.reason,
+        filters=filters,
+    )
+
+
+def _operator_name(given: str | None) -> str:
+    if given is not None:
+        if not given.strip():
+            raise BadCommand("--operator is empty: give the name of the person who requests the action")
+        return given
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError) as error:  # a container may run under a user id without a name
+        raise BadCommand("the login name is unknown: give your name by --operator") from error

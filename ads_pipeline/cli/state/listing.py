@@ -1,0 +1,300 @@
+"""Lists partition states, and publishes partition status. Imports neither Spark nor DuckDB, for a fast start."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Annotated, Final
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from ads_pipeline.cli.options import AsJson, Filters, Page, command
+from ads_pipeline.cli.output import (
+    PARTITION_COLUMNS,
+    Column,
+    OutputConsole,
+    cell,
+    count_of,
+    fields_of,
+    format_minute,
+    table_of,
+    write_results,
+)
+from ads_pipeline.cli.parsing import open_ledger, open_ledger_for_writing
+from ads_pipeline.cli.state.attention import (
+    NEEDS_OPERATOR,
+    ConditionName,
+    build_blocks,
+    find_listed_days,
+    next_command,
+    order_ranges,
+    summarize,
+)
+from ads_pipeline.cli.state.day_ranges import day_fields
+from ads_pipeline.cli.state.forecast import describe_forecasts, forecast_fields
+from ads_pipeline.domain.freshness import DisplayStatus, StaleReason
+from ads_pipeline.domain.partition import PartitionKey, parse_key
+from ads_pipeline.domain.readability import Condition, DayCondition
+from ads_pipeline.domain.transitions import PartitionState, Status
+from ads_pipeline.errors import BadCommand
+from ads_pipeline.ledger.ledger import LedgerReader
+from ads_pipeline.ledger.values import StateFilter
+from ads_pipeline.pipeline.day_conditions import describe_days
+from ads_pipeline.pipeline.next_steps import find_next_commands
+from ads_pipeline.pipeline.staleness import AssetStatus, PartitionStaleness, StalenessCalculator
+from ads_pipeline.settings import Settings
+
+STATUSES: Final = (Status.SUCCESS, Status.FAILED, Status.PENDING)  # in the order of the summary
+STATES_PER_READ: Final = 1_000
+LARGEST_COUNT: Final = 10_000  # per status; counting a million would take longer than listing a page
+DATA_LABELS: Final = {
+    DisplayStatus.MATERIALIZED: "current",
+    DisplayStatus.STALE: "stale",
+    DisplayStatus.LAST_ATTEMPT_FAILED: "bad rerun",
+    DisplayStatus.NEVER_MATERIALIZED: "never",
+}
+STALE_LABELS: Final = {
+    StaleReason.FRESHNESS_POLICY: "reread due",
+    StaleReason.UPSTREAM_CHANGED: "not loaded",
+    StaleReason.CODE_CHANGED: "old code",
+}
+COLUMNS: Final = (
+    *PARTITION_COLUMNS,
+    Column("status", "status"),
+    Column("rows", "record_count"),
+    Column("attempts", "attempt_count"),
+    Column("data", "data"),
+    Column("updated", lambda row: format_minute(row["updated_at"]), from_width=140),
+    Column("run", "current_run_id", from_width=120),
+)
+STATUS_FIELDS: Final = (
+    "last_materialization_run_id",
+    "last_materialization_at",
+    "last_attempt_run_id",
+    "last_attempt_at",
+    "last_attempt_outcome",
+)
+state: Final = typer.Typer(
+    no_args_is_help=True, help="Show which partitions are safe to read, and change their state."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateFilters(Filters):
+    """The options that select recorded partitions."""
+
+    status: Annotated[
+        list[Status] | None,
+        typer.Option(metavar="STATUS", help="Only partitions that are pending, success or failed. Repeatable."),
+    ] = None
+    condition: Annotated[
+        list[ConditionName] | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"Only days that are {', '.join(ConditionName)}. Repeatable.",
+        ),
+    ] = None
+
+    def select(self, settings: Settings) -> StateFilter:
+        statuses = frozenset(self.status) if self.status else None
+        return replace(Filters.select(self, settings), statuses=statuses)
+
+
+@command(state, "inspect")
+def inspect(settings: Settings, filters: StateFilters, page: Page, *, as_json: AsJson = False) -> None:
+    """List the days that need attention, or with filters the recorded partitions.
+
+    Without filters, the table shows what needs attention first: rejected, missing, late, parked and hidden days, and
+    readable days whose newest run was rejected. Consecutive days with one reason share a line. The next command for
+    the first line follows.
+
+    With filters or --json, it lists recorded partitions by customer, query and day. Below the list it prints the
+    number of matching partitions per status (counted up to 10,000) and how to continue. "status" shows whether a
+    partition is safe to read. "data" shows how current it is: current; "reread due", "not loaded" or "old code" when
+    stale; "bad rerun" when the last attempt failed and earlier data remain; "never" when it was never materialized.
+
+    --condition lists days by what readers get of them, also days without any run. "stale" lists the readable
+    partitions whose data are not current.
+    """
+    conditions = set(filters.condition or ())
+    if conditions and filters.status:
+        raise BadCommand("--condition and --status cannot be combined: give one")
+    if ConditionName.STALE in conditions and len(conditions) > 1:
+        raise BadCommand("--condition stale cannot be combined with other conditions: list them one after the other")
+    if conditions and page.after and ConditionName.STALE not in conditions:
+        raise BadCommand("--condition lists have no pages: use --limit instead of --after")
+    with open_ledger(settings) as ledger:
+        if ConditionName.STALE in conditions:
+            _list_stale(settings, ledger, filters, page, as_json=as_json)
+        elif conditions or not (as_json or page.after or str(filters)):
+            named = [Condition(each) for each in conditions] or NEEDS_OPERATOR
+            _list_days(settings, ledger, filters, named, page, as_json=as_json)
+        else:
+            _list_partitions(settings, ledger, filters, page, as_json=as_json)
+
+
+def _list_days(
+    settings: Settings,
+    ledger: LedgerReader,
+    filters: StateFilters,
+    conditions: Collection[Condition],
+    page: Page,
+    *,
+    as_json: bool,
+) -> None:
+    """The days with these conditions, the most urgent first."""
+    days = find_listed_days(settings, ledger, filters.select(settings), conditions)
+    ranges = order_ranges(days)
+    notes = [summarize(days) if days or not str(filters) else filters.count(0, "day")]
+    hidden = max(0, (len(days) if as_json else len(ranges)) - page.limit)
+    if hidden:
+        notes.append(f"{count_of(hidden, 'day' if as_json else 'line')} more; --limit N shows more")
+    if not str(filters):
+        tally = ledger.states.count_by_status(filters.select(settings), max_count=LARGEST_COUNT)
+        notes.append(_count_summary(tally) if any(tally.values()) else "no partition is recorded")
+    if as_json:
+        shown = {key: days[key] for key in islice((key for each in ranges for key in each.keys), page.limit)}
+        write_results(_partition_rows(settings, ledger, shown), (), notes, as_json=True)
+        return
+    if ranges:
+        notes += ["next, for the first line:", f"  {next_command(settings, ledger, ranges[0])}"]
+    write_results((), build_blocks(ranges[: page.limit]), notes, as_json=False)
+
+
+def _list_partitions(
+    settings: Settings, ledger: LedgerReader, filters: StateFilters, page: Page, *, as_json: bool
+) -> None:
+    """The recorded partitions that match, in key order."""
+    selection = filters.select(settings)
+    shown = ledger.states.page(
+        selection, after=None if page.after is None else parse_key(page.after), limit=page.limit
+    )
+    tally = ledger.states.count_by_status(selection, max_count=LARGEST_COUNT)
+    rest = (
+        ledger.states.count_by_status(selection, after=shown[-1].key, max_count=LARGEST_COUNT)
+        if len(shown) == page.limit
+        else {}
+    )
+    notes = [_count_summary(tally) if any(tally.values()) else filters.count(0, "recorded partition")]
+    if any(rest.values()):
+        notes += [f"{_describe_count(*rest.values())} more follow; continue with", f"  --after {shown[-1].key}"]
+    _write_partitions(settings, ledger, shown, notes, as_json=as_json)
+
+
+def _list_stale(
+    settings: Settings, ledger: LedgerReader, filters: StateFilters, page: Page, *, as_json: bool
+) -> None:
+    """The recorded partitions whose data are not current, in key order.
+
+    Staleness depends on the clock, so no index has it: partitions are read until the page is full.
+    """
+    selection = replace(filters.select(settings), statuses=frozenset({Status.SUCCESS}))
+    after, found = None if page.after is None else parse_key(page.after), list[PartitionState]()
+    while len(found) <= page.limit and (states := ledger.states.page(selection, after=after, limit=STATES_PER_READ)):
+        current = _calculate(settings, ledger, [state.key for state in states])
+        found += [state for state in states if _data_label(current[state.key]) in STALE_LABELS.values()]
+        after = states[-1].key
+    shown, more = page.cut(found, lambda state: state.key)
+    _write_partitions(settings, ledger, shown, [filters.count(len(shown), "stale partition"), *more], as_json=as_json)
+
+
+def _write_partitions(
+    settings: Settings, ledger: LedgerReader, shown: Sequence[PartitionState], notes: Sequence[str], *, as_json: bool
+) -> None:
+    keys = [state.key for state in shown]
+    if as_json:
+        described = describe_days(ledger, keys, due_after=settings.google_apis.due_after, now=datetime.now(UTC))
+        write_results(_partition_rows(settings, ledger, described), (), notes, as_json=True)
+        return
+    current = _calculate(settings, ledger, keys)
+    forecasts = ledger.retry_queue.forecast(shown, settings.retry_policy)
+    rows = [fields_of(state) | {"data": _data_label(current[state.key])} for state in shown]
+    remarks = _remarks(shown, dict(describe_forecasts(forecasts)))
+    write_results((), [*table_of(rows, COLUMNS), *remarks], notes, as_json=False)
+
+
+def _partition_rows(
+    settings: Settings, ledger: LedgerReader, days: Mapping[PartitionKey, DayCondition]
+) -> Iterator[dict[str, object]]:
+    """Every field of each partition, for JSON. A partition without a row is pending, without attempts."""
+    states = ledger.states.get_many(days)
+    current = _calculate(settings, ledger, list(days))
+    forecasts = ledger.retry_queue.forecast(list(states.values()), settings.retry_policy)
+    commands = find_next_commands(ledger, days, settings.retry_policy)
+    for key, day in days.items():
+        fields = state_fields(states[key], current[key]) | forecast_fields(forecasts[key])
+        yield fields | day_fields(day, commands[key])
+
+
+def _calculate(
+    settings: Settings, ledger: LedgerReader, keys: Sequence[PartitionKey]
+) -> dict[PartitionKey, PartitionStaleness]:
+    versions = ledger.statuses.get_code_versions(settings.google_apis.source)
+    calculator = StalenessCalculator(settings.freshness_policies, versions)
+    return calculator.calculate(ledger.statuses, keys, now=datetime.now(UTC))
+
+
+@command(state, "publish")
+def publish(settings: Settings) -> None:
+    """Write partition_status.parquet for DuckDB, notebooks and dashboards.
+
+    It has one row per asset partition: last materialization and its run, last attempt, and since when and why the
+    partition is stale. The file is replaced atomically. The hourly job "reconcile" also writes it.
+    """
+    from ads_pipeline.ledger.status.status_file import write_status_file  # noqa: PLC0415 - it loads PyArrow
+
+    with open_ledger_for_writing(settings) as ledger:
+        swept = StalenessCalculator(
+            settings.freshness_policies, ledger.statuses.get_code_versions(settings.google_apis.source)
+        ).store_changes(ledger.statuses, now=datetime.now(UTC))
+        written = write_status_file(ledger.statuses.read_all(), settings.status_file)
+    summary = f"{count_of(written, 'row')} in {settings.status_file}; {swept:,} changed since the last sweep"
+    OutputConsole().print(cell(summary), soft_wrap=True)
+
+
+def state_fields(state: PartitionState, current: PartitionStaleness) -> dict[str, object]:
+    """Every field of the state in table order, then the status of each asset."""
+    return fields_of(state) | _asset_fields("raw", current.raw) | _asset_fields("warehouse", current.warehouse)
+
+
+def _asset_fields(asset: str, current: AssetStatus) -> dict[str, object]:
+    stale = {
+        "display_status": current.display,
+        "stale_since": current.stale and current.stale.since,
+        "stale_reasons": list(current.reasons),
+    }
+    stored = {name: getattr(current.status, name, None) for name in STATUS_FIELDS}
+    return {f"{asset}_{name}": value for name, value in (stale | stored).items()}
+
+
+def _data_label(current: PartitionStaleness) -> str:
+    """How current the data are, as a short label."""
+    shown = current.summary
+    if shown.display is DisplayStatus.STALE and shown.stale:
+        return STALE_LABELS[shown.stale.reason]
+    if shown is current.warehouse and shown.display is DisplayStatus.NEVER_MATERIALIZED:
+        return STALE_LABELS[StaleReason.UPSTREAM_CHANGED]
+    return DATA_LABELS[shown.display]
+
+
+def _count_summary(tally: Mapping[Status, int]) -> str:
+    parts = ", ".join(f"{_describe_count(tally[status])} {status}" for status in STATUSES if tally[status])
+    return f"{_describe_count(*tally.values())} {'partition' if sum(tally.values()) == 1 else 'partitions'}: {parts}"
+
+
+def _describe_count(*counts: int) -> str:
+    """The sum of counts that may each have stopped at the limit."""
+    least = sum(min(count, LARGEST_COUNT) for count in counts)
+    return f"more than {least:,}" if any(count > LARGEST_COUNT for count in counts) else f"{least:,}"
+
+
+def _remarks(shown: Sequence[PartitionState], forecasts: Mapping[PartitionKey, str]) -> Iterator[RenderableType]:
+    """The error message and the forecast of each partition that has one."""
+    for each in shown:
+        forecast = forecasts.get(each.key)
+        if each.error_message:  # it starts with the run
+            yield from (cell(f"{each.key}/{each.error_message}"), *([cell(forecast)] if forecast else []), Text(""))
+        elif forecast:
+            yield from (cell(f"{each.key}: {forecast}"), Text(""))

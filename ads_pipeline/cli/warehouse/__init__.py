@@ -1,0 +1,1 @@
+"""The `warehouse` commands, and `reconcile`."""
