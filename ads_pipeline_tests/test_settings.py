@@ -3,6 +3,7 @@
 import re
 import time
 import traceback
+from collections.abc import Iterator
 from dataclasses import FrozenInstanceError
 from datetime import date, timedelta
 from pathlib import Path
@@ -59,6 +60,14 @@ COMMON_TEXT = "\n".join(
         *(path.read_text() for path in Path(settings_module.__file__).parent.glob("*.py")),
     ]
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _user_without_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The person who runs the tests may use the product: no test reads the query file in their home."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(tmp_path_factory.mktemp("user")))
+        yield
 
 
 def parts(password: str) -> list[str]:

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ads_pipeline.demo.reports import Demo, land_demo
+from ads_pipeline.query_file import DEFAULT_QUERIES_FILE
 from ads_pipeline.settings import read_settings
 from ads_pipeline_tests.cli.running import UNTIL, CommandLine, DemoCommandLine
 from ads_pipeline_tests.pipeline.builders import open_deployment
@@ -35,7 +36,11 @@ def _load_demo(home: Path, request: pytest.FixtureRequest) -> Demo:
     home.mkdir()
     shutil.copy(request.getfixturevalue("sqlite_template"), home / "ledger.db")
     with open_deployment(home, spark, f"sqlite:///{home / 'ledger.db'}") as deployment:
-        demo = land_demo(deployment.raw, read_settings({}).google_apis, until=UNTIL)
+        demo = land_demo(
+            deployment.raw,
+            read_settings({"ADS_PIPELINE_QUERIES": str(DEFAULT_QUERIES_FILE)}).google_apis,
+            until=UNTIL,
+        )
         deployment.pipeline.judge_and_load(demo.landed)
     DemoCommandLine(home=home, demo=demo).run(
         "events", "follow", "--once"

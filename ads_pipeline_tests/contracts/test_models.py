@@ -8,9 +8,10 @@ from ads_pipeline.contracts.models import Row
 from ads_pipeline.contracts.registry import SHIPPED
 from ads_pipeline.contracts.rules import read_rules
 from ads_pipeline.errors import ContractMissing
+from ads_pipeline.query_file import DEFAULT_QUERIES_FILE
 from ads_pipeline.settings import read_settings
 
-QUERIES = read_settings({}).google_apis.queries
+QUERIES = read_settings({"ADS_PIPELINE_QUERIES": str(DEFAULT_QUERIES_FILE)}).google_apis.queries
 
 
 @pytest.mark.parametrize("query_name", QUERIES)

@@ -18,6 +18,7 @@ from ads_pipeline.domain.readability import GapReason
 from ads_pipeline.domain.transitions import Outcome, Status
 from ads_pipeline.errors import BadName
 from ads_pipeline.pipeline.judging import JudgingResult
+from ads_pipeline.query_file import DEFAULT_QUERIES_FILE
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import PAYLOAD
 from ads_pipeline.settings import read_settings
@@ -26,7 +27,7 @@ from ads_pipeline_tests.pipeline.builders import LocalDeployment, find_gaps, ope
 
 UNTIL = date(2026, 3, 9)
 FIRST, LAST = date(2026, 3, 2), date(2026, 3, 8)
-GOOGLE_APIS = read_settings({}).google_apis
+GOOGLE_APIS = read_settings({"ADS_PIPELINE_QUERIES": str(DEFAULT_QUERIES_FILE)}).google_apis
 QUERIES = ("campaign_daily", "ad_group_daily", "search_term_daily")
 
 
