@@ -20,7 +20,7 @@ from ads_pipeline.domain.retry import FRESH_DAYS
 from ads_pipeline.errors import BadName
 from ads_pipeline.ledger.transactions import Clock
 from ads_pipeline.orchestration.asset_checks import READABLE, VALID
-from ads_pipeline.orchestration.partitions import CUSTOMERS, DATE, raw_asset_key, warehouse_asset_key
+from ads_pipeline.orchestration.partitions import CUSTOMERS, DATE, asset_keys, raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.resources import SensorResources
 from ads_pipeline.orchestration.run_requests import (
     QUERY_TAG,
@@ -37,23 +37,26 @@ OVERLAP: Final = timedelta(minutes=10)  # an event may become visible later than
 FIRST_WINDOW: Final = timedelta(days=1)
 INTERVAL_SECONDS: Final = 20
 CLEARING_STATUSES: Final = (dg.DagsterRunStatus.CANCELED, dg.DagsterRunStatus.FAILURE)
+DECIDED_BY_DEADLINE: Final = frozenset({Condition.LATE, Condition.MISSING, Condition.PARKED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """The partitions to check again. `cleared` holds those whose checks a dead or cancelled run cleared, by run."""
+    """The partitions to check again. `cleared` holds those whose checks a dead or cancelled run cleared, by run.
+
+    Those in `due` passed a deadline, which most of them met.
+    """
 
     changed: set[PartitionKey] = field(default_factory=set)
+    due: set[PartitionKey] = field(default_factory=set)
     cleared: dict[PartitionKey, str] = field(default_factory=dict)
 
 
 def build_readable_sensor(
     partitions: dg.MultiPartitionsDefinition, query_names: Sequence[str], *, now: Clock
 ) -> dg.SensorDefinition:
-    checks = [key for name in query_names for key in check_keys(name)]
-
     @dg.sensor(
-        target=dg.AssetSelection.checks(*checks),
+        target=dg.AssetSelection.assets(*asset_keys(query_names)),  # with their checks; the UI shows only their names
         minimum_interval_seconds=INTERVAL_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Requests runs of the checks where the ledger changed outside a run of the assets.",
@@ -120,7 +123,7 @@ def _find_changes(
         names = list(partition_names(run.tags, partitions))
         changes.cleared.update(dict.fromkeys(_parse_names(names, run, resources.source_name), run.run_id))
     changes.changed.update(resources.events.list_changed_partitions(others, since))
-    changes.changed.update(_find_due(resources, query_names, since, now))
+    changes.due.update(_find_due(resources, query_names, since, now))
     return changes
 
 
@@ -181,7 +184,7 @@ def _select_known(
     first = str(partitions.get_partitions_def_for_dimension(DATE).get_first_partition_key())
     return [
         key
-        for key in sorted(changes.changed | changes.cleared.keys())
+        for key in sorted(changes.changed | changes.due | changes.cleared.keys())
         if key.customer_id in customers
         and key.query_name in query_names
         and first <= key.logical_date.isoformat() < now.date().isoformat()
@@ -195,14 +198,16 @@ def _build_requests(
     groups = defaultdict[tuple[str, bool], dict[str, PartitionKey]](dict)
     for key, day in described.items():
         is_cleared = key in changes.cleared
-        if is_cleared or day.condition is not Condition.NOT_EXPECTED:
+        is_changed = key in changes.changed and day.condition is not Condition.NOT_EXPECTED
+        if is_cleared or is_changed or day.condition in DECIDED_BY_DEADLINE:
             groups[key.query_name, is_cleared][key.dagster_key] = key
     for (query_name, is_cleared), keys in groups.items():
         for start, end, names in cut_into_ranges(partitions, keys):
             shown = [(name, described[keys[name]], changes.cleared.get(keys[name])) for name in names]
             digest = digest_of([(name, day.condition, day.since, run_id) for name, day, run_id in shown])
             valid, readable = check_keys(query_name)
-            tags = range_tags(query_name, start, end, why=_explain([day for _name, day, _run in shown], is_cleared))
+            why = _explain([day for _name, day, _run in shown], _find_cause([keys[name] for name in names], changes))
+            tags = range_tags(query_name, start, end, why=why)
             yield dg.RunRequest(
                 run_key=f"checks of {describe_range(tags)}, {digest}",
                 asset_selection=[],
@@ -211,8 +216,13 @@ def _build_requests(
             )
 
 
-def _explain(days: Sequence[DayCondition], is_cleared: bool) -> str:
+def _find_cause(keys: Sequence[PartitionKey], changes: Changes) -> str:
+    if not changes.cleared.keys().isdisjoint(keys):
+        return "a run failed or was cancelled"
+    return "a deadline passed" if changes.changed.isdisjoint(keys) else "the ledger changed outside a run"
+
+
+def _explain(days: Sequence[DayCondition], cause: str) -> str:
     counts = Counter(day.text.label.lower() for day in days)
     shown = ", ".join(f"{number} {label}" for label, number in counts.most_common())
-    cause = "a run failed or was cancelled" if is_cleared else "the ledger changed outside a run"
-    return f"{cause}; now {shown}"
+    return f"now {shown}; {cause}"

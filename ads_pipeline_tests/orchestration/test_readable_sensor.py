@@ -1,6 +1,7 @@
 """The sensor `readable_changes`: after a tick, Dagster shows what the ledger records."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -97,7 +98,7 @@ def test_request_names_query_customers_days_and_conditions(
     (request,) = tick(location, SENSOR, cursor=cursor).run_requests or []
     assert request.tags[QUERY_TAG] == QUERY
     assert (request.tags[CUSTOMERS_TAG], request.tags[DAYS_TAG]) == ("1 to 2", "2026-01-01")
-    assert request.tags[WHY_TAG] == "the ledger changed outside a run; now 2 hidden"
+    assert request.tags[WHY_TAG] == "now 2 hidden; the ledger changed outside a run"
     assert f"requests {QUERY}, customers 1 to 2, days 2026-01-01: {request.tags[WHY_TAG]}" in capfd.readouterr().err
 
 
@@ -120,6 +121,20 @@ def test_passed_deadline_is_requested_for_every_customer(location: Location) -> 
     requests = tick(location, SENSOR).run_requests or []
     ends = {end for each in requests if each.asset_check_keys == [READABLE] for end in each.tags.values()}
     assert {f"1|{due.isoformat()}", f"3|{due.isoformat()}"} <= ends
+
+
+def test_day_that_met_its_deadline_is_not_requested(location: Location) -> None:
+    """Nothing changed for it. Only the customer without a run of that day is checked again."""
+    due = (datetime.now(UTC) - timedelta(hours=36)).date()
+    location.add_customers(1, 2)
+    seal_run(location.deployment, key(2))
+    seal_run(location.deployment, replace(key(1), logical_date=due))
+    assert location.run([key(2)]).success
+    assert location.run([replace(key(1), logical_date=due)]).success
+    requests = [each.tags for each in tick(location, SENSOR).run_requests or [] if each.tags[QUERY_TAG] == QUERY]
+    assert [(tags[CUSTOMERS_TAG], tags[WHY_TAG]) for tags in requests if tags[DAYS_TAG] == due.isoformat()] == [
+        ("2", "now 1 late; a deadline passed")
+    ]
 
 
 def test_changed_cursor_starts_again(location: Location) -> None:
