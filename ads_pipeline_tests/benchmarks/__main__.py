@@ -2,7 +2,7 @@
 
 import sys
 
-from ads_pipeline_tests.benchmarks import events, ledger, orchestration, scale, validator, warehouse
+from ads_pipeline_tests.benchmarks import events, ledger, orchestration, report, scale, validator, warehouse
 
 SUITES = {
     "ledger": ledger.measure,
@@ -10,6 +10,7 @@ SUITES = {
     "validator": validator.measure,
     "warehouse": warehouse.measure,
     "orchestration": orchestration.measure,
+    "report": report.measure,
     "scale": scale.measure,
 }
 

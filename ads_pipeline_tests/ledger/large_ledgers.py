@@ -18,7 +18,13 @@ from ads_pipeline.ledger import database
 from ads_pipeline.ledger.tables import Day, Instant
 
 SOURCE: Final = "google_ads"
-QUERIES: Final = ("ad_group_daily", "campaign_daily", "keyword_daily", "search_term_daily")
+QUERIES: Final = (
+    "ad_group_daily",
+    "campaign_daily",
+    "keyword_daily",
+    "search_term_daily",
+    *(f"query_{number}" for number in range(5, 11)),
+)
 FIRST_DAY: Final = date(2024, 7, 1)
 ROWS_PER_RUN: Final = 5
 VERSION: Final = "1"
