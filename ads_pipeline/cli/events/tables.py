@@ -120,12 +120,17 @@ def steps_table(steps: Iterable[tuple[str, StepStatus, LoggedEvent | None]]) -> 
 
 
 def format_event_data(event_data: Any) -> str:
-    """An event's data on one line, cut to MAX_DATA_LENGTH. An object becomes name=value pairs."""
+    """An event's data on one line, cut to MAX_DATA_LENGTH. An object becomes name=value pairs.
+
+    A structured reason is left out where its text is there too.
+    """
     match event_data:
         case None:
             text = ""
         case dict():
-            text = "  ".join(f"{name}={_format_value(value)}" for name, value in event_data.items())
+            repeated = {"reason"} if "error_message" in event_data else set()
+            shown = {name: value for name, value in event_data.items() if name not in repeated}
+            text = "  ".join(f"{name}={_format_value(value)}" for name, value in shown.items())
         case _:
             text = _format_value(event_data)
     return printable(text, limit=MAX_DATA_LENGTH)
