@@ -1,7 +1,7 @@
 """Writes the report as one HTML file that needs no other file and no network.
 
 The facts are gzip of JSON in base64, which the page unpacks. So 800,000 days fit in a few megabytes, and no text of
-the data can end the script element. `page.js` draws on a canvas and in SVG: it needs two shapes, which take fewer
+the data can end the script element. The scripts draw on a canvas and in SVG: they need two shapes, which take fewer
 lines than a charting library's options.
 """
 
@@ -39,7 +39,7 @@ def render(content: ReportContent) -> str:
         "/*STYLE*/": _read("page.css"),
         "/*SUMMARY*/": html.escape(summarize(content)),
         "/*CONTENT*/": base64.b64encode(packed).decode(),
-        "/*SCRIPT*/": _read("page.js"),
+        "/*SCRIPT*/": _read("page.js") + _read("details.js"),
     }
     page = _read("page.html")
     for placeholder, text in parts.items():

@@ -1,5 +1,5 @@
 "use strict";
-// The content: gzip of JSON in base64. `document.py` describes its fields.
+// The filters, the work list and the maps; `details.js` has the details of one day. The content is gzip of JSON in base64.
 const find = (id) => document.getElementById(id);
 const make = (tag, attributes = {}, ...children) => {
   const element = document.createElement(tag);
@@ -12,7 +12,7 @@ const make = (tag, attributes = {}, ...children) => {
 };
 const plural = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
 const WORK_COLUMNS = ["Condition", "Query", "Customer", "Days", "Reason", "Next command"];
-const LABELS = 104, TOP = 18, MAX_WORK = 50;
+const LABELS = 104, TOP = 18, MONTH = 76, MAX_WORK = 50;
 let report, dark;
 const state = { query: "", customer: "", since: "", until: "", hidden: new Set() };
 
@@ -116,7 +116,7 @@ function showWork(view) {
   if (!ranges.length) return;
   const body = make("tbody");
   const table = make("table", {}, make("thead", {}, make("tr", {}, ...WORK_COLUMNS.map((name) => make("th", { scope: "col" }, name)))), body);
-  const add = (from, to) => ranges.slice(from, to).forEach((range) => body.append(workRow(range)));
+  const add = (from, to) => body.append(...ranges.slice(from, to).map(workRow));
   add(0, MAX_WORK);
   list.append(table);
   if (ranges.length > MAX_WORK) {
@@ -164,17 +164,15 @@ function showMaps(view) {
     for (const entry of entries) if (entry.isIntersecting) { entry.target.draw(); lazily.unobserve(entry.target); }
   }, { rootMargin: "400px" });
   for (const query of view.queries) {
-    const box = make("div", { class: "map" });
-    maps.append(make("h3", {}, query.name), box);
-    const map = makeMap(query, view, box);
-    box.append(map);
+    const map = makeMap(query, view, maps.clientWidth - 16);
+    maps.append(make("div", {}, make("h3", {}, query.name), make("div", { class: "map" }, map)));
     lazily.observe(map);
   }
 }
 
-function makeMap(query, { customers, first, last }, box) {
+function makeMap(query, { customers, first, last }, space) {
   const days = last - first + 1, shown = Math.max(1, days);
-  const width = Math.max(2, Math.min(18, Math.floor((box.clientWidth - LABELS - 16) / shown)));
+  const width = Math.max(2, Math.min(18, Math.floor((space - LABELS) / shown)));
   const height = customers.length > 60 ? 12 : 16;
   const canvas = make("canvas", { tabindex: "0", role: "application",
     "aria-label": `${query.name}: ${plural(customers.length, "customer")}, ${plural(Math.max(days, 0), "day")}` });
@@ -191,8 +189,9 @@ function makeMap(query, { customers, first, last }, box) {
     paint.font = "11px ui-monospace, monospace";
     paint.fillStyle = dark ? "#a8adb5" : "#60646c";
     for (let day = first; day <= last; day += 1) {
-      const text = dayText(day);
-      if (day === first || text.endsWith("-01")) paint.fillText(text.slice(0, 7), LABELS + (day - first) * width, 12);
+      const text = dayText(day), left = (day - first) * width;
+      if (day === first) paint.fillText(text, LABELS, 12);
+      else if (text.endsWith("-01") && left > MONTH) paint.fillText(text.slice(0, 7), LABELS + left, 12);
     }
     customers.forEach((customer, row) => {
       paint.fillStyle = dark ? "#a8adb5" : "#60646c";
@@ -245,85 +244,6 @@ function makeMap(query, { customers, first, last }, box) {
   return canvas;
 }
 
-// ---- details of one day -----------------------------------------------------------------------------------------
-function openDetails(query, customer, day, opener) {
-  const panel = find("details"), condition = conditionAt(query, customer, day), note = noteAt(query, customer, day);
-  const about = report.customers[customer], facts = make("dl");
-  const fact = (name, value) => { if (value) facts.append(make("dt", {}, name), make("dd", {}, value)); };
-  fact("Condition", badge(condition));
-  fact("Meaning", condition.meaning);
-  fact("Reason", note && report.texts[note[1]]);
-  fact("Since", note && note[0] && new Date(note[0] * 1000).toISOString().slice(0, 16).replace("T", " ") + " UTC");
-  fact("By", note && note[3]);
-  fact("Attempts", note && String(note[2]));
-  const rows = numbers(query.rows, customer), cost = numbers(query.cost, customer);
-  fact("Rows", rows[day] === null || rows[day] === undefined ? null : rows[day].toLocaleString("en"));
-  fact("Cost", cost[day] === null || cost[day] === undefined ? null : `${cost[day].toLocaleString("en")} ${about.currency}`);
-  fact("Next command", commandLine(commandFor(note, query, customer, day, day)));
-  fact("History", commandLine(`ads-pipeline state why ${report.source}/${about.id}/${query.name}/${dayText(day)}`));
-  const close = make("button", { type: "button" }, "Close");
-  close.addEventListener("click", closeDetails);
-  panel.replaceChildren(close, make("h2", { id: "details-title" }, ...words(`${about.id}, ${query.name}, ${dayText(day)}`)), facts);
-  panel.append(...chart("Rows per day", rows, day, ""), ...chart("Cost per day", cost, day, about.currency));
-  panel.append(...restatementTable(query, customer));
-  panel.hidden = false;
-  panel.opener = opener;
-  panel.focus();
-}
-
-function closeDetails() {
-  const panel = find("details");
-  if (panel.hidden) return;
-  panel.hidden = true;
-  panel.opener?.focus();
-}
-
-// Numbers are stored as differences from the day before; null means that readers see no row of the day.
-function numbers(columns, customer) {
-  if (!columns) return [];
-  let last = 0;
-  return columns[customer].map((each) => (each === null ? null : (last += each)));
-}
-
-function chart(title, values, day, unit) {
-  const known = values.filter((each) => each !== null && each !== undefined);
-  if (known.length < 2) return [];
-  const width = 500, height = 110, top = Math.max(...known, 1), step = width / Math.max(1, values.length - 1);
-  const point = (value, index) => `${(index * step).toFixed(1)},${(height - (value / top) * (height - 14)).toFixed(1)}`;
-  let path = "", open = false;
-  values.forEach((value, index) => {
-    if (value !== null) path += `${open ? "L" : "M"}${point(value, index)}`;
-    open = value !== null;
-  });
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  svg.setAttribute("viewBox", `0 0 ${width} ${height + 16}`);
-  svg.setAttribute("role", "img");
-  svg.setAttribute("aria-label", `${title}, at most ${top.toLocaleString("en")} ${unit}`);
-  const draw = (tag, attributes, text = "") => {
-    const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
-    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-    element.textContent = text;
-    svg.append(element);
-  };
-  draw("path", { d: path, fill: "none", stroke: "var(--accent)", "stroke-width": "1.5" });
-  draw("line", { x1: day * step, x2: day * step, y1: 0, y2: height, stroke: "var(--muted)", "stroke-dasharray": "3 3" });
-  draw("text", { x: 0, y: 10 }, `${top.toLocaleString("en")} ${unit}`);
-  draw("text", { x: 0, y: height + 13 }, dayText(0));
-  draw("text", { x: width, y: height + 13, "text-anchor": "end" }, dayText(values.length - 1));
-  return [make("h3", {}, title), svg];
-}
-
-function restatementTable(query, customer) {
-  const rows = query.restatements.filter((each) => each[0] === customer);
-  if (!rows.length) return [];
-  const body = make("tbody", {}, ...rows.slice(-30).reverse().map(([, day, at, before, after]) => make("tr", {},
-    make("td", {}, dayText(day)), make("td", {}, new Date(at * 1000).toISOString().slice(0, 10)),
-    make("td", { class: "number" }, before.toLocaleString("en")), make("td", { class: "number" }, after.toLocaleString("en")))));
-  const head = ["Day", "Restated on", "Rows before", "Rows after"].map((name, index) =>
-    make("th", { scope: "col", class: index > 1 ? "number" : "" }, name));
-  return [make("h3", {}, `Restatements (${rows.length})`), make("table", {}, make("thead", {}, make("tr", {}, ...head)), body)];
-}
-
 // ---- all together -----------------------------------------------------------------------------------------------
 function show() {
   writeAddress();
@@ -347,7 +267,11 @@ async function start() {
   show();
   window.addEventListener("hashchange", () => { readAddress(); show(); });
   window.addEventListener("resize", () => showMaps(selected()));
-  window.addEventListener("beforeprint", () => { dark = false; show(); document.querySelectorAll("canvas").forEach((map) => map.draw()); });
+  window.addEventListener("beforeprint", () => {
+    dark = false;
+    show();
+    document.querySelectorAll("canvas").forEach((map) => map.draw());
+  });
   window.addEventListener("afterprint", () => { dark = scheme.matches; show(); });
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") closeDetails(); });
 }
