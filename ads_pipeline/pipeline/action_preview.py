@@ -8,7 +8,7 @@ from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.retry import ERROR_POLICIES, RetryPolicy
 from ads_pipeline.domain.transitions import Outcome, PartitionState, Status, advice_for
 from ads_pipeline.errors import BadName
-from ads_pipeline.ledger.control.retries import Parking, RetryForecast
+from ads_pipeline.ledger.control.retries import Parking
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import StateFilter
 from ads_pipeline.pipeline import operator_actions as actions
@@ -58,7 +58,12 @@ class Preview:
                 skipped[state.key] = row
         if self.action is actions.RETRY:
             marked = self.ledger.retry_queue.find_marked(state.key for state in states)
-            changes = [_clear_mark(row) if row.target in marked else row for row in changes]
+            changes = [
+                replace(row, becomes=f"{row.becomes}, mark cleared", clears_mark=True)
+                if row.target in marked
+                else row
+                for row in changes
+            ]
         return Plan(
             action=self.action,
             changes=tuple(changes),
@@ -126,7 +131,11 @@ class Preview:
                 return {state.key: ALREADY_RECORDED for state in states if state.recorded_status is not None}
             case actions.RETRY:
                 forecasts = {} if self.clear_terminal else queue.forecast(states, self.policy)
-                terminal = {key: _describe_terminal(each) for key, each in forecasts.items() if each.terminal}
+                terminal = {
+                    key: f"terminal: {forecast.terminal.explanation}; or use --clear-terminal"
+                    for key, forecast in forecasts.items()
+                    if forecast.terminal
+                }
                 return dict.fromkeys(self._find_without_runs(keys), NO_SEALED_RUN) | terminal
             case actions.REPROCESS:
                 requests = queue.find_requests(keys)
@@ -179,14 +188,6 @@ class Preview:
             return Plan(action=self.action, changes=(row,))
         why = f"already parked{existing.details}" if existing else "not parked"
         return Plan(action=self.action, changes=(), skipped=(replace(row, becomes="", why_skipped=why),))
-
-
-def _clear_mark(row: PlanRow) -> PlanRow:
-    return replace(row, becomes=f"{row.becomes}, mark cleared", clears_mark=True)
-
-
-def _describe_terminal(forecast: RetryForecast) -> str:
-    return f"terminal: {forecast.terminal.explanation if forecast.terminal else ''}; or use --clear-terminal"
 
 
 def _describe_state(state: PartitionState, run: Run | None) -> str:

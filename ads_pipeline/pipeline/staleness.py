@@ -95,7 +95,7 @@ class StalenessCalculator:
             if row.asset_key.startswith(f"{RAW}/")
         }
         computed = ((row, self._find(row, materialized_at.get(_upstream(row)), now)) for row in table.read_all())
-        changes = ((row, stale) for row, stale in computed if _stored(row) != _to_stored(stale))
+        changes = ((row, stale) for row, stale in computed if _stored(row) != (stale and (stale.since, stale.reason)))
         updated = 0
         while batch := list(islice(changes, ROWS_PER_UPDATE)):
             updated += table.store_staleness(batch)
@@ -132,10 +132,6 @@ def _stored(status: PartitionStatus) -> tuple[datetime, StaleReason] | None:
     if status.stale_since is None or status.stale_reason_code is None:
         return None
     return status.stale_since, status.stale_reason_code
-
-
-def _to_stored(stale: Staleness | None) -> tuple[datetime, StaleReason] | None:
-    return None if stale is None else (stale.since, stale.reason)
 
 
 def asset_code_versions(queries: Mapping[str, str]) -> dict[str, str]:

@@ -91,7 +91,8 @@ class PartitionReport:
             unjudged_run_id=unjudged,
             judging_failed=unjudged is not None and _was_last_attempt(self.staleness.raw, unjudged),
             rejected_run_id=_find_rejected_run(self),
-            load_failed=_has_failed(self.staleness.warehouse, state.current_run_id),
+            load_failed=_was_last_attempt(self.staleness.warehouse, state.current_run_id)
+            and self.staleness.warehouse.last_attempt is AttemptOutcome.FAILED,
             stale_reasons=self.staleness.raw.reasons,
             last_action=_describe_last_action(self),
             next_retry=format_instant(forecast.next_at) if forecast.next_at else None,
@@ -189,10 +190,6 @@ def _find_unjudged_run(report: PartitionReport) -> str | None:
 
 def _was_last_attempt(asset: AssetStatus, run_id: str | None) -> bool:
     return asset.status is not None and asset.status.last_attempt_run_id == run_id
-
-
-def _has_failed(asset: AssetStatus, run_id: str | None) -> bool:
-    return _was_last_attempt(asset, run_id) and asset.last_attempt is AttemptOutcome.FAILED
 
 
 def _describe_last_action(report: PartitionReport) -> str | None:

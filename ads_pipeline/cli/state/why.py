@@ -152,11 +152,9 @@ def _run_lines(report: PartitionReport, settings: Settings) -> Iterator[tuple[st
         attempts.setdefault(attempt.verdict.run.run_id, []).append(attempt)
     for registered, at in report.registered:
         run_id = registered.run.run_id
+        rows = "damaged" if registered.record_count is None else count_of(registered.record_count, "row")
         problem = _describe_problem(report, run_id)
-        yield (
-            f"{registered.ordinal}",
-            f"{run_id}, {_describe_size(registered)}, registered {format_instant(at)}{problem}",
-        )
+        yield f"{registered.ordinal}", f"{run_id}, {rows}, registered {format_instant(at)}{problem}"
         for attempt in attempts.get(run_id, ()):
             yield "", describe_verdict(attempt)
         if run_id not in attempts:
@@ -170,10 +168,6 @@ def _run_lines(report: PartitionReport, settings: Settings) -> Iterator[tuple[st
         yield "", f"sealed runs are unknown: {settings.raw_root} is missing, empty or cannot be opened"
     elif not report.registered and not report.sealed:
         yield "", "no run is registered or sealed"
-
-
-def _describe_size(registered: RegisteredRun) -> str:
-    return "damaged" if registered.record_count is None else count_of(registered.record_count, "row")
 
 
 def _describe_problem(report: PartitionReport, run_id: str) -> str:

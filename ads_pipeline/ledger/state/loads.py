@@ -79,7 +79,8 @@ def _publish(transaction: LedgerTransaction, publications: Sequence[Publication]
     changes: dict[PartitionKey, dict[str, Any]] = {}
     for publication in publications:
         run, state = publication.run, states.get(publication.run.key)
-        if state is None or run in demoted or not _has_authority(run, state):
+        has_authority = state and state.status is Status.SUCCESS and state.current_run_id == run.run_id
+        if state is None or run in demoted or not has_authority:
             superseded.append(run)
             continue
         published.append(run)
@@ -127,7 +128,3 @@ def _record_loads(
     """Record each load as a finished attempt of the warehouse asset, and emit an event with its number."""
     for key, number in transaction.record_attempts(WAREHOUSE, loads).items():
         transaction.emit(event_type, key, number, event_data[key])
-
-
-def _has_authority(run: Run, state: PartitionState) -> bool:
-    return state.status is Status.SUCCESS and state.current_run_id == run.run_id
