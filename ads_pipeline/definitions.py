@@ -15,6 +15,7 @@ from ads_pipeline.ledger.control.control_actions import ControlActions
 from ads_pipeline.ledger.database import Engine
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.transactions import Clock
+from ads_pipeline.log_events import configure_logging
 from ads_pipeline.orchestration import demo_run, resources
 from ads_pipeline.orchestration.asset_checks import build_readable_check, build_valid_check
 from ads_pipeline.orchestration.assets import build_assets
@@ -43,6 +44,7 @@ def build_definitions(
     """Build all definitions from the given settings, or from the environment."""
     resolved = settings or read_settings(os.environ)
     leave_access_to_umask(leave=resolved.access_by_umask)
+    configure_logging(resolved.log_format)
     apis = resolved.google_apis
     contracts = read_contracts(resolved.queries_file, apis)
     partitions = define_partitions(apis.start_date)

@@ -26,6 +26,7 @@ from ads_pipeline.settings import Settings
 
 PREFIX: Final = "ads_pipeline_"
 NO_LIMIT: Final = 1_000_000_000
+SCOPES: Final = ("customer", "query", "source")
 COUNTED: Final = (*(name for name, text in CONDITIONS.items() if text.needs_operator), Condition.IN_PROGRESS)
 OVERDUE: Final = frozenset({Condition.LATE, Condition.MISSING})
 # Each metric with its meaning and its labels. All have the label `workspace`, which tells deployments apart.
@@ -39,7 +40,7 @@ METRICS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "last_load_timestamp_seconds": ("when a run was last loaded, if ever", ("query_name",)),
     "due_partitions": ("partitions that need a new run now", ("lane", "kind")),
     "partitions_in_progress": ("partitions that live runs have claimed", ("lane",)),
-    "parked": ("accounts and queries that are not fetched", ("scope",)),
+    "parked": ("accounts, queries and sources that are not fetched", ("scope",)),
     "event_log_position": ("events that the ledger has recorded", ()),
     "last_event_timestamp_seconds": ("when the ledger last recorded an event, if ever", ()),
     "event_lag_seconds": ("age of the oldest event that no run snapshot includes yet", ()),
@@ -101,7 +102,7 @@ class MetricsReader(Collector):
             ],
             "due_partitions": self._count_due(),
             "partitions_in_progress": [((lane,), claimed[lane]) for lane in Lane],
-            "parked": [((scope,), parked[scope]) for scope in ("customer", "query")],
+            "parked": [((scope,), parked[scope]) for scope in SCOPES],
             "event_log_position": [((), newest.position)],
             "last_event_timestamp_seconds": [((), newest.at.timestamp())] if newest.at else [],
             "event_lag_seconds": [((), self.ledger.events.get_lag().total_seconds())],

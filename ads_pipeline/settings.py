@@ -33,6 +33,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "ADS_PIPELINE_LEASE_SECONDS": "seconds after which a silent run loses its partitions, at least 5 (120)",
     "ADS_PIPELINE_SAMPLE_TEXT": "yes: reasons of rejections quote texts of payloads, not only their length (no)",
     "ADS_PIPELINE_WEBHOOK": "https://… that the sensor notifications sends messages to; a secret (none)",
+    "ADS_PIPELINE_LOG": "text or json: log records on standard error (none; the log of a Dagster run has them)",
     "ADS_PIPELINE_TENANT": "tenant_id in partition_status (default)",
     "ADS_PIPELINE_WORKSPACE": "workspace_id in partition_status (the source's name)",
 }
@@ -100,6 +101,7 @@ _FORMS: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
     ),
     "ADS_PIPELINE_SAMPLE_TEXT": ("yes or no", lambda text: text in {"yes", "no"}),
     "ADS_PIPELINE_WEBHOOK": (WEBHOOK_FORM, _WEBHOOK.fullmatch),
+    "ADS_PIPELINE_LOG": ("text or json", {"text", "json"}.__contains__),
     "ADS_PIPELINE_TENANT": (_LABEL_FORM, _LABEL.fullmatch),
     "ADS_PIPELINE_WORKSPACE": (_LABEL_FORM, _LABEL.fullmatch),
 }
@@ -115,6 +117,7 @@ class Settings:
     spark: str = field(default="local[*]", repr=False)  # may hold a token
     postgres_url: str | None = field(default=None, repr=False)  # may hold a password
     webhook: str | None = field(default=None, repr=False)  # whoever knows it can write to it
+    log_format: str | None = None
     tenancy: Tenancy = field(default_factory=Tenancy)
     lease: timedelta = timedelta(seconds=120)
     google_ads: str | None = field(default=None, repr=False)  # env or a path; None: extractors run elsewhere
@@ -182,6 +185,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         google_apis=google_apis,
         spark=values.get("ADS_PIPELINE_SPARK", "local[*]"),
         postgres_url=values.get("ADS_PIPELINE_DATABASE_URL"),
+        log_format=find_log_format(environ),
         webhook=values.get("ADS_PIPELINE_WEBHOOK"),
         tenancy=Tenancy(
             tenant_id=values.get("ADS_PIPELINE_TENANT", Tenancy().tenant_id),
@@ -211,6 +215,12 @@ def _find_query_file(named: str | None, home: Path) -> Path:
 def has_access_by_umask(environ: Mapping[str, str]) -> bool:
     """Whether the umask alone decides who may open new files. Entry points pass it to `leave_access_to_umask`."""
     return environ.get("ADS_PIPELINE_FILE_ACCESS") == "umask"
+
+
+def find_log_format(environ: Mapping[str, str]) -> str | None:
+    """The form of log records on standard error. Entry points pass it to `configure_logging`."""
+    value = environ.get("ADS_PIPELINE_LOG")
+    return value if value in {"text", "json"} else None
 
 
 def _find_unknown_variables(environ: Mapping[str, str]) -> list[Mistake]:

@@ -1,6 +1,7 @@
 """Spark sessions from settings, for commands and for Dagster's runs."""
 
 import importlib
+import logging
 import os
 import re
 import sys
@@ -11,7 +12,10 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from ads_pipeline.errors import BadSettings, Mistake
+from ads_pipeline.log_events import LogEvent, log_event
 from ads_pipeline.settings import Settings
+
+_LOG: Final = logging.getLogger(__name__)
 
 SPARK_SETTINGS: Final = {
     "spark.app.name": "ads_pipeline",
@@ -34,7 +38,9 @@ def start_spark(settings: Settings) -> SparkSession:
     builder = SparkSession.builder
     for name, value in (SPARK_SETTINGS | {option: settings.spark}).items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    log_event(_LOG, LogEvent.SPARK_STARTED, version=spark.version)  # its address may contain a token
+    return spark
 
 
 def _find_builder(module: str, function: str) -> Callable[[], SparkSession]:

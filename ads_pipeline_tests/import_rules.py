@@ -7,7 +7,7 @@ from pathlib import Path
 
 PACKAGE = "ads_pipeline"
 PURE = frozenset({"errors", "quoting", "domain"})
-FOLDERS = PURE | {"storage"}
+FOLDERS = PURE | {"storage", "log_events"}
 # The format of a sealed run and how its files are opened, for modules that read payloads.
 SEAL = frozenset({"raw.seal", "raw.strict_json", "raw.reading"})
 
@@ -17,12 +17,13 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "errors": (frozenset(), frozenset({"quoting"})),
     "domain": (frozenset(), frozenset({"errors", "quoting"})),
     "storage": (frozenset(), frozenset({"errors"})),
+    "log_events": (frozenset(), frozenset({"quoting"})),
     "extraction_settings": (frozenset({"pydantic"}), PURE),
     "query_file": (frozenset({"pydantic", "yaml"}), PURE | {"extraction_settings"}),
     "settings": (frozenset({"sqlalchemy"}), PURE | {"query_file"}),
     "progress": (frozenset({"rich"}), frozenset()),
     # A session of the user's own comes from a module with a computed name.
-    "spark_session": (frozenset({"pyspark", "a computed name"}), frozenset({"settings", "errors"})),
+    "spark_session": (frozenset({"pyspark", "a computed name"}), frozenset({"settings", "errors", "log_events"})),
     "metrics": (frozenset({"prometheus_client"}), FOLDERS | {"settings", "ledger", "pipeline"}),
     "raw": (frozenset(), FOLDERS),
     "ledger": (frozenset({"sqlalchemy", "alembic", "tenacity", "pyarrow"}), FOLDERS),

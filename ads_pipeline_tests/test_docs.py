@@ -1,5 +1,6 @@
 """README and docs: tables are generated from the code, and every command, path, link and test they name exists."""
 
+import logging
 import re
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from ads_pipeline.domain.readability import CONDITIONS, GapReason
 from ads_pipeline.domain.transitions import TRANSITIONS, Action, Status, Transition
+from ads_pipeline.log_events import LOG_EVENTS
 from ads_pipeline.metrics import METRICS
 from ads_pipeline.notifications.notices import KINDS
 from ads_pipeline.settings import VARIABLES
@@ -79,6 +81,15 @@ def test_metrics_table_matches_the_code() -> None:
     rows = [
         f"| `{name}` | {meaning} | {', '.join(f'`{label}`' for label in labels)} |".replace("|  |", "| |")
         for name, (meaning, labels) in METRICS.items()
+    ]
+    assert "\n".join(rows) in PAGES["docs/notifications.md"]
+
+
+def test_log_events_match_the_code() -> None:
+    """docs/notifications.md has each log event with its level and its meaning."""
+    rows = [
+        f"| `{event}` | {logging.getLevelName(level).lower()} | {meaning} |"
+        for event, (level, meaning) in LOG_EVENTS.items()
     ]
     assert "\n".join(rows) in PAGES["docs/notifications.md"]
 

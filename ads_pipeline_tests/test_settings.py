@@ -283,7 +283,7 @@ def test_misspelt_variable_is_refused_with_suggestion(query_file: Path) -> None:
         f"ADS_PIPELINE_HOEM: no such setting; did you mean {HOME}?"
     ]
     assert read_mistakes(query_file, ADS_PIPELINE_DATABASE="x")[0].endswith(f"did you mean {URL}?")
-    assert HOME in read_mistakes(query_file, **{"ADS_PIPELINE_\n\x1b[31m": "x"})[0]
+    assert r"ADS_PIPELINE_\n\x1b[31m: no such" in read_mistakes(query_file, **{"ADS_PIPELINE_\n\x1b[31m": "x"})[0]
 
 
 @pytest.mark.parametrize("home", ["here", "./here", "../here", "a/~", "/a%41", "/srv/100%", "/a\\b", "/a\nb"])

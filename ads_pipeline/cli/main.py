@@ -30,7 +30,8 @@ from ads_pipeline.cli.state.why import print_report
 from ads_pipeline.cli.warehouse.gaps import list_gaps
 from ads_pipeline.cli.warehouse.rows import warehouse
 from ads_pipeline.domain.readability import CONDITIONS
-from ads_pipeline.settings import Settings, has_access_by_umask
+from ads_pipeline.log_events import configure_logging
+from ads_pipeline.settings import Settings, find_log_format, has_access_by_umask
 from ads_pipeline.storage.durable_files import leave_access_to_umask
 
 MAX_SENTENCE: Final = 300
@@ -93,6 +94,7 @@ def ads_pipeline(
     error; 78 the settings are invalid.
     """
     leave_access_to_umask(leave=has_access_by_umask(os.environ))
+    configure_logging(find_log_format(os.environ))
 
 
 @command(app, "demo")

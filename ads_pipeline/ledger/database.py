@@ -3,6 +3,7 @@
 `statements` has the form of the SQL statements. They stand in the folders of the ledger, beside their callers.
 """
 
+import logging
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,8 +21,11 @@ from alembic.util import CommandError
 from ads_pipeline.errors import LedgerOutdated, LedgerRefused, LedgerUnavailable
 from ads_pipeline.ledger.control import tables
 from ads_pipeline.ledger.extraction import tables as extraction_tables
+from ads_pipeline.log_events import LogEvent, log_event
 from ads_pipeline.quoting import printable
 from ads_pipeline.storage.durable_files import create_empty_file, make_durable_directories
+
+_LOG: Final = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -191,9 +195,15 @@ def is_retryable(error: BaseException) -> bool:
     return error.connection_invalidated or getattr(error.orig, "pgcode", None) in _RETRYABLE_STATES
 
 
+def _log_retry(state: tenacity.RetryCallState) -> None:
+    error = state.outcome and state.outcome.exception()
+    log_event(_LOG, LogEvent.TRANSACTION_RETRIED, attempt=state.attempt_number, error=type(error).__name__)
+
+
 _RETRYING: Final = tenacity.Retrying(
     retry=tenacity.retry_if_exception(is_retryable),
     wait=tenacity.wait_random_exponential(multiplier=0.02, max=2),
+    before_sleep=_log_retry,
     stop=tenacity.stop_after_attempt(8) | tenacity.stop_after_delay(2 * BUSY_SECONDS),
     reraise=True,
 )

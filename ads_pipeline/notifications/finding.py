@@ -14,7 +14,7 @@ from typing import Any, Final
 from ads_pipeline.domain.partition import PartitionKey, parse_key
 from ads_pipeline.domain.readability import Condition, Expectation
 from ads_pipeline.domain.reason import Reason
-from ads_pipeline.domain.retry import WAITING_CLASSES, RetryPolicy, TerminalReason
+from ads_pipeline.domain.retry import WAITING_CLASSES, ErrorPolicy, Parked, RetryPolicy, TerminalReason
 from ads_pipeline.domain.run_events import LEDGER_TYPES, LoggedEvent
 from ads_pipeline.domain.transitions import Effect, Status
 from ads_pipeline.ledger.control.retries import Parking, RetryForecast
@@ -39,6 +39,14 @@ class _Partition:
     new_failures: int
     forecast: RetryForecast
     max_age: timedelta
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether nothing fetches it again without an operator's action, not even after a release."""
+        decision = self.forecast.decision
+        return self.forecast.terminal is not None or (
+            isinstance(decision, Parked) and decision.scope is ErrorPolicy.HOLD
+        )
 
     @property
     def has_just_failed(self) -> bool:
@@ -153,7 +161,7 @@ def _find_kind(partition: _Partition, event_type: str, effect: str | None) -> Ki
 def _find_kind_of_failure(partition: _Partition, effect: str | None) -> Kind | None:
     if effect == Effect.DEMOTED:
         return Kind.DEMOTED
-    if partition.forecast.terminal is not None:
+    if partition.is_given_up:
         return Kind.TERMINAL
     kinds = {Effect.SET_ASIDE: Kind.REJECTED_RERUN, Effect.FAILED: Kind.REJECTED}
     return kinds.get(Effect(effect)) if effect is not None and partition.has_just_failed else None
@@ -178,7 +186,7 @@ def _describe_terminal(partition: _Partition) -> str:
             return f"{partition.failures} failures in a row"
         case TerminalReason.TOO_OLD:
             return f"days are not retried after {partition.max_age.days} days"
-    return "marked as terminal"
+    return "it is not fetched again"
 
 
 def _find_dead_runs(events: Iterable[LoggedEvent]) -> Iterator[Fact]:

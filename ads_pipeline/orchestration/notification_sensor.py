@@ -4,16 +4,20 @@ Each tick sends the stored message, if there is one. Only when the server has ta
 next one, so nothing is lost while the server is down.
 """
 
+import logging
 from dataclasses import replace
 from typing import Final
 
 import dagster as dg
 
 from ads_pipeline.ledger.transactions import Clock
+from ads_pipeline.log_events import LogEvent, log_event
 from ads_pipeline.notifications.finding import FactFinder
 from ads_pipeline.notifications.outbox import Outbox
 from ads_pipeline.notifications.webhook import ANSWER_SECONDS, Webhook
 from ads_pipeline.orchestration.resources import SensorResources
+
+_LOG: Final = logging.getLogger(__name__)
 
 INTERVAL_SECONDS: Final = 30
 NO_WEBHOOK: Final = "ADS_PIPELINE_WEBHOOK is not set, so there is nobody to notify"
@@ -44,15 +48,18 @@ def build_notification_sensor(*, has_webhook: bool, now: Clock) -> dg.SensorDefi
             policy=settings.retry_policy,
         )
         outbox = Outbox.parse(context.cursor) or Outbox.opened(finder, at)
-        if outbox.pending is not None:
-            if not outbox.pending.is_due(at):
-                wait = f"the webhook {LAST_FAILED}; next try at {outbox.pending.not_before:%H:%M:%S} UTC"
+        if (pending := outbox.pending) is not None:
+            if not pending.is_due(at):
+                wait = f"the webhook {LAST_FAILED}; next try at {pending.not_before:%H:%M:%S} UTC"
                 return dg.SensorResult(skip_reason=wait, cursor=outbox.cursor)
-            delivery = Webhook(url=settings.webhook, answer_seconds=ANSWER_SECONDS).send(outbox.pending.body)
-            if not delivery.is_done:
-                context.log.warning("the webhook %s; the message stays and is sent again", delivery.problem)
-                outbox = replace(outbox, pending=outbox.pending.postpone(at))
-                return dg.SensorResult(skip_reason=f"the webhook {delivery.problem}", cursor=outbox.cursor)
+            problem = Webhook(url=settings.webhook, answer_seconds=ANSWER_SECONDS).send(pending.body).problem
+            if problem:
+                context.log.warning("the webhook %s; the message stays and is sent again", problem)
+                postponed = pending.postpone(at)
+                log_event(_LOG, LogEvent.NOTIFICATION_FAILED, problem=problem, failures=postponed.failures)
+                cursor = replace(outbox, pending=postponed).cursor
+                return dg.SensorResult(skip_reason=f"the webhook {problem}", cursor=cursor)
+            log_event(_LOG, LogEvent.NOTIFICATION_DELIVERED, failures=pending.failures)
         outbox, notices = outbox.compose(finder, workspace=settings.tenancy.workspace_id or apis.source, now=at)
         found = f"the next tick sends {notices} notices" if notices else "nothing new"
         return dg.SensorResult(skip_reason=found, cursor=outbox.cursor)

@@ -1,10 +1,12 @@
 """Opens the resources of runs and of sensors from the settings. Spark comes from `dagster-pyspark`."""
 
+import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Final
 
 import dagster as dg
 from pyspark.sql import SparkSession
@@ -20,6 +22,7 @@ from ads_pipeline.ledger.events.run_completion import RunCompletionLog
 from ads_pipeline.ledger.events.snapshots import follow_in_background
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
 from ads_pipeline.ledger.values import ClaimResult, LeaseHolder
+from ads_pipeline.log_events import LogEvent, log_event
 from ads_pipeline.orchestration.partitions import parse_partition_names
 from ads_pipeline.pipeline.arrivals import SealedRuns
 from ads_pipeline.pipeline.pipeline import Pipeline
@@ -33,6 +36,8 @@ from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.source import Source
 from ads_pipeline.settings import Settings
 from ads_pipeline.warehouse.publication import Warehouse
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 def build_external_source(resources: "SensorResources") -> Source:
@@ -180,6 +185,7 @@ def open_run_resources(
     events = RunCompletionLog(engine, tenancy=settings.tenancy)
     with Lease.held(engine, origin.run_id, duration=settings.lease) as lease, follow_in_background(events):
         ledger = Ledger(engine, origin=origin, tenancy=settings.tenancy, lease=lease)
+        log_event(_LOG, LogEvent.RUN_OPENED, run=origin.run_id, lease_seconds=settings.lease.total_seconds())
         events.append(origin.make_event("RunStarted", at=datetime.now(UTC)))
         apis = settings.google_apis
         versions = {name: query.schema_version for name, query in apis.queries.items()}

@@ -1,5 +1,6 @@
 """Registers sealed runs, has the validator judge them, and records the verdicts."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -13,6 +14,7 @@ from ads_pipeline.domain.transitions import Outcome, Verdict
 from ads_pipeline.errors import AdsPipelineError, ContractMissing, PartitionRefused, VerdictsRefused
 from ads_pipeline.ledger.state.verdicts import Verdicts
 from ads_pipeline.ledger.values import VerdictCause, VerdictResult
+from ads_pipeline.log_events import LogEvent, log_event
 from ads_pipeline.pipeline.loading import Loader, contract_key, group_by, split_batches
 from ads_pipeline.pipeline.registration import SealRegister
 from ads_pipeline.progress import ProgressReporter, no_progress
@@ -20,6 +22,8 @@ from ads_pipeline.raw.discovery import DamagedRun
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import Seal
 from ads_pipeline.validator.judging import Judgement, SealedPayload, judge_runs
+
+_LOG: Final = logging.getLogger(__name__)
 
 RUNS_PER_BATCH: Final = 10_000  # bounds memory, and the work that a crash repeats
 
@@ -64,6 +68,8 @@ class Validation:
                     recorded += results
                     refusals |= refused
                 advance(len(batch))
+        if unjudged:
+            log_event(_LOG, LogEvent.RUNS_UNJUDGED, runs=len(unjudged), first=min(unjudged))
         return JudgingResult(
             judgements=tuple(judgements), unjudged=unjudged, recorded=tuple(recorded), refusals=refusals
         )
@@ -86,9 +92,19 @@ class Validation:
             demotions = self.verdicts.begin_demotions(rejections, cause=cause)
             self.loader.remove_hidden_rows(verdict.run.key for verdict in demotions)
         try:
-            return self.verdicts.record(verdicts, cause=cause), {}
+            recorded, refusals = self.verdicts.record(verdicts, cause=cause), dict[Run, PartitionRefused]()
         except VerdictsRefused as error:
-            return error.recorded, error.refusals
+            recorded, refusals = list(error.recorded), dict(error.refusals)
+        rejected = [each.verdict.run for each in recorded if each.verdict.outcome is Outcome.REJECTED]
+        log_event(
+            _LOG,
+            LogEvent.VERDICTS_RECORDED,
+            accepted=len(recorded) - len(rejected),
+            rejected=len(rejected),
+            refused=len(refusals),
+            first_rejected=min(rejected, default=None),
+        )
+        return recorded, refusals
 
     def _judge_batch(
         self, runs: Sequence[Run], unjudged: dict[Run, AdsPipelineError], validation_id: str

@@ -3,6 +3,7 @@
 Repair after a crash is in `pipeline.reconciliation`.
 """
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,12 +21,15 @@ from ads_pipeline.ledger.state.publications import Publications
 from ads_pipeline.ledger.state.run_history import RunHistory
 from ads_pipeline.ledger.state.states import States
 from ads_pipeline.ledger.values import Publication
+from ads_pipeline.log_events import LogEvent, log_event
 from ads_pipeline.pipeline.registration import SealRegister
 from ads_pipeline.progress import ProgressReporter, no_progress
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.validator.judging import SealedPayload, read_accepted_rows
 from ads_pipeline.warehouse.publication import Warehouse
 from ads_pipeline.warehouse.values import Load
+
+_LOG: Final = logging.getLogger(__name__)
 
 PARTITIONS_PER_COMMIT: Final = 10_000  # bounds memory, and the work that a crash repeats
 
@@ -75,6 +79,7 @@ class Loader:
                     advance(len(batch))
         result = _combine(results)
         if result.unreadable:
+            log_event(_LOG, LogEvent.LOAD_UNREADABLE, runs=len(result.unreadable), first=min(result.unreadable))
             self.loads.record_failed({run: str(error) for run, error in result.unreadable.items()})
         return result
 
@@ -136,6 +141,15 @@ class Loader:
         if pointers.superseded:  # they lost their authority between the commit and the pointer
             self.remove_hidden_rows(run.key for run in pointers.superseded)
         superseded = (*written.superseded, *pointers.superseded)
+        log_event(
+            _LOG,
+            LogEvent.LOAD_PUBLISHED,
+            query=loads[0].run.key.query_name,
+            partitions=len(pointers.published),
+            rows=sum(load.record_count for load in written.loads),
+            superseded=len(superseded),
+            table_version=written.table_version,
+        )
         return LoadResult(published=tuple(pointers.published), superseded=superseded, unreadable=unreadable)
 
 

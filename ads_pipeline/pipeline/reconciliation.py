@@ -3,18 +3,23 @@
 A second pass finds nothing, except accepted runs whose raw data is gone: those cannot be repaired.
 """
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Final
 
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Status, Verdict
 from ads_pipeline.ledger.state.publications import Publications
 from ads_pipeline.ledger.values import DayWindow, ExpectedContent
+from ads_pipeline.log_events import LogEvent, log_event
 from ads_pipeline.pipeline.loading import LoadResult
 from ads_pipeline.pipeline.pipeline import Pipeline
 from ads_pipeline.warehouse.publication import Warehouse
 from ads_pipeline.warehouse.values import HeldPartition
+
+_LOG: Final = logging.getLogger(__name__)
 
 ClaimPartitions = Callable[[Collection[PartitionKey]], Collection[PartitionKey]]
 
@@ -182,4 +187,7 @@ class Reconciliation(ReconcilePlanner):
             self._pipeline.validation.record([verdict for verdict in demotions if verdict.run.key in own])
         self._pipeline.loader.remove_hidden_rows(keys[RepairKind.REMOVE])
         loading = self._pipeline.loader.load([*keys[RepairKind.LOAD], *keys[RepairKind.POINT]])
+        if repairs:
+            counts = {kind.name.lower(): len(found) for kind, found in keys.items() if found}
+            log_event(_LOG, LogEvent.REPAIRED, query=window.query_name, **counts)
         return ReconcileResult(repairs=tuple(repairs), loading=loading)

@@ -4,6 +4,7 @@ The ledger is not known here. The caller passes callbacks that select the runs t
 called again before each commit.
 """
 
+import logging
 import random
 import time
 import uuid
@@ -17,6 +18,7 @@ from pyspark.sql import functions as sf
 
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.errors import TableContended
+from ads_pipeline.log_events import LogEvent, log_event
 from ads_pipeline.warehouse.columns import TableColumn, find_new_columns, read_spark_columns
 from ads_pipeline.warehouse.delta_commits import (
     CommitOutcome,
@@ -32,6 +34,8 @@ from ads_pipeline.warehouse.file_contents import group_by_partition, read_slices
 from ads_pipeline.warehouse.maintenance import find_removable_paths, remove_paths, stage_compaction
 from ads_pipeline.warehouse.staging import Partitions, StagedFiles, delete_staged, find_affected_files, stage_files
 from ads_pipeline.warehouse.values import DATE_COLUMN, HeldPartition, Load, Slice, TableLoadResult, WarehouseTable
+
+_LOG: Final = logging.getLogger(__name__)
 
 MAX_COMMIT_ATTEMPTS: Final = 20
 DEFAULT_RETENTION: Final = timedelta(days=7)
@@ -152,6 +156,7 @@ def _replace(
         elif _commit(snapshot, staged):
             return TableLoadResult(table_version=snapshot.version + 1, loads=loads, superseded=tuple(superseded))
         delete_staged(table, staged)
+        log_event(_LOG, LogEvent.COMMIT_RETRIED, table=table, attempt=attempt + 1)
         _pause(attempt)
     raise TableContended(str(table), f"others committed first {MAX_COMMIT_ATTEMPTS} times; load again")
 

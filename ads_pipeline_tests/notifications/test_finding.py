@@ -130,6 +130,14 @@ def test_day_without_retries_left_is_terminal(ledger: Ledger, reading: Reading) 
     assert reading.shown() == [(Kind.TERMINAL, key(day=2), "2 failures in a row; server_error: it is down", "")]
 
 
+def test_day_that_the_source_no_longer_has_is_terminal(ledger: Ledger, reading: Reading) -> None:
+    """No retry follows the first failure."""
+    failed = FailedFetch(key=key(), failure_id="f1", error_class="out_of_reach", error_message="37 months are over")
+    ledger.failed_fetches.record([failed], ENDLESS)
+    expected = "it is not fetched again; out_of_reach: 37 months are over"
+    assert reading.shown() == [(Kind.TERMINAL, key(), expected, "")]
+
+
 def test_failed_fetch_alone_is_silent(ledger: Ledger, reading: Reading) -> None:
     """The retry policy fetches again, and the deadline tells when that was in vain."""
     failed = FailedFetch(key=key(), failure_id="f1", error_class="server_error", error_message="it is down")

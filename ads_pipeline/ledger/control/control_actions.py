@@ -3,6 +3,7 @@
 Holders of a `ControlActions` may requeue a failed partition; only holders of `Verdicts` can mark one as safe to read.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -24,7 +25,10 @@ from ads_pipeline.ledger.statements import KEY_COLUMNS, Statement, columns_of, i
 from ads_pipeline.ledger.tables import control_action_partitions, partition_state
 from ads_pipeline.ledger.transactions import LedgerTransaction, LedgerWriter
 from ads_pipeline.ledger.values import ActionRequest, ActionResult
+from ads_pipeline.log_events import LogEvent, log_event
 from ads_pipeline.quoting import printable
+
+_LOG: Final = logging.getLogger(__name__)
 
 EVENT_TYPES: Final[Mapping[Action, str]] = {
     Action.ENQUEUE: "PartitionEnqueued",
@@ -92,7 +96,17 @@ class ControlActions:
         With `expected` states, as a preview showed them, a partition that has changed since is refused.
         """
         requested, states = sorted(set(keys)), {state.key: state for state in expected}
-        return self._writer.transact(lambda transaction: _execute(transaction, action, requested, request, states))
+        result = self._writer.transact(lambda transaction: _execute(transaction, action, requested, request, states))
+        log_event(
+            _LOG,
+            LogEvent.ACTION_EXECUTED,
+            action=action.name.lower(),
+            action_id=request.action_id,
+            operator=request.operator,
+            changed=len(result.changed),
+            refused=len(result.refused),
+        )
+        return result
 
     def schedule_failures(self, policy: RetryPolicy, *, today: date) -> int:
         """Schedule every failure that has no retry yet, and delete finished rows. Returns the number scheduled."""

@@ -4,6 +4,7 @@ A failed fetch is an attempt in the sense of ADR-026 and counts for the retry po
 states and attempt counts do not change, because the validator had nothing to judge.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -22,7 +23,10 @@ from ads_pipeline.ledger.statements import insert, select_given
 from ads_pipeline.ledger.status.partition_status import AttemptResult
 from ads_pipeline.ledger.tables import instant_text
 from ads_pipeline.ledger.transactions import LedgerTransaction, LedgerWriter
+from ads_pipeline.log_events import LogEvent, log_event
 from ads_pipeline.quoting import printable
+
+_LOG: Final = logging.getLogger(__name__)
 
 _READ_FAILED_FETCHES: Final = select_given(failed_fetches)
 _INSERT_FAILED_FETCHES: Final = insert(failed_fetches)
@@ -42,7 +46,11 @@ class FailedFetches:
         Returns the scheduled retry of each partition whose failure is new. A failure that was recorded before is left
         out, so a report may be repeated. An error of an account, a query or the source parks it as well.
         """
-        return self._writer.transact(lambda transaction: self._record(transaction, failures, policy))
+        scheduled = self._writer.transact(lambda transaction: self._record(transaction, failures, policy))
+        if scheduled:
+            classes = ",".join(sorted({failure.error_class for failure in failures if failure.key in scheduled}))
+            log_event(_LOG, LogEvent.FETCHES_FAILED, partitions=len(scheduled), first=min(scheduled), classes=classes)
+        return scheduled
 
     def _record(
         self, transaction: LedgerTransaction, failures: Sequence[FailedFetch], policy: RetryPolicy

@@ -5,6 +5,7 @@ has expired. `Lease.claim` locks a claim's row exclusively; `Lease.require_claim
 commit. A takeover and a late write therefore wait for each other, and the later one sees the earlier one's result.
 """
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -27,6 +28,9 @@ from ads_pipeline.ledger.row_mapping import (
 from ads_pipeline.ledger.statements import KEY_COLUMNS, Columns, Statement
 from ads_pipeline.ledger.tables import Instant, instant_text
 from ads_pipeline.ledger.values import ClaimResult, LeaseHolder
+from ads_pipeline.log_events import LogEvent, log_event
+
+_LOG: Final = logging.getLogger(__name__)
 
 RENEWALS_PER_LEASE: Final = 4
 # `now` is set where a test chooses the time. NULL means the database's clock.
@@ -146,8 +150,10 @@ class Lease:
             wait = self.duration / RENEWALS_PER_LEASE
             try:
                 if not self.renew():
+                    log_event(_LOG, LogEvent.LEASE_LOST, run=self.run_id)
                     return
             except LedgerUnavailable:
+                log_event(_LOG, LogEvent.LEASE_RENEWAL_FAILED, run=self.run_id)
                 wait = min(wait, timedelta(seconds=1))
 
     def _open(self, connection: sa.Connection) -> None:
