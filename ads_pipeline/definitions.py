@@ -1,5 +1,6 @@
 """Defines the Dagster code location that `workspace.yaml` loads."""
 
+import logging
 import os
 import sys
 import warnings
@@ -11,6 +12,7 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
 from ads_pipeline.contracts.registry import read_contracts
+from ads_pipeline.google_ads.configuration import ClientConfiguration, check_installation, read_configuration
 from ads_pipeline.ledger.control.control_actions import ControlActions
 from ads_pipeline.ledger.database import Engine
 from ads_pipeline.ledger.ledger import Ledger
@@ -20,6 +22,7 @@ from ads_pipeline.orchestration import demo_run, resources
 from ads_pipeline.orchestration.asset_checks import build_readable_check, build_valid_check
 from ads_pipeline.orchestration.assets import build_assets
 from ads_pipeline.orchestration.catalog import build_external_assets, build_report
+from ads_pipeline.orchestration.extraction import build_discovery, build_fetching_source
 from ads_pipeline.orchestration.io_manager import PartitionStateIOManager
 from ads_pipeline.orchestration.partitions import define_partitions
 from ads_pipeline.orchestration.resources import RunResources, SensorResources, SourceFactory
@@ -39,9 +42,12 @@ def build_definitions(
     settings: Settings | None = None,
     *,
     now: Clock = _now,
-    source_factory: SourceFactory = resources.build_external_source,
+    source_factory: SourceFactory | None = None,
 ) -> dg.Definitions:
-    """Build all definitions from the given settings, or from the environment."""
+    """Build all definitions from the given settings, or from the environment.
+
+    Raises BadSettings when extraction is on and the client or its credentials are missing. Nothing is called.
+    """
     resolved = settings or read_settings(os.environ)
     leave_access_to_umask(leave=resolved.access_by_umask)
     configure_logging(resolved.log_format)
@@ -65,6 +71,11 @@ def build_definitions(
         ]
         sensors = build_sensors(partitions, list(apis.queries), has_webhook=resolved.webhook is not None, now=now)
         schedules = build_schedules(list(apis.queries))
+    if resolved.google_ads is not None:
+        configuration = _read_client_configuration(resolved, resolved.google_ads)
+        source_factory = source_factory or build_fetching_source(configuration)
+        schedules.append(build_discovery(configuration))
+    factory = source_factory or resources.build_external_source
     return dg.Definitions(
         assets=[*assets, build_report(list(apis.queries), resolved), *external],
         asset_checks=checks,
@@ -72,8 +83,8 @@ def build_definitions(
         schedules=schedules,
         resources={
             "ledger_engine": _build_ledger_engine(resolved),
-            "run_resources": _build_run_resources(resolved, source_factory),
-            "sensor_resources": _build_sensor_resources(resolved, source_factory),
+            "run_resources": _build_run_resources(resolved, factory),
+            "sensor_resources": _build_sensor_resources(resolved, factory),
             "control_actions": _build_control_actions(resolved),
             "partition_state": _partition_state,
             "pyspark": _build_pyspark(resolved),
@@ -81,6 +92,14 @@ def build_definitions(
         # The steps of a run share one process: one Spark session, one lease, and the seals that were read.
         executor=dg.in_process_executor,
     )
+
+
+def _read_client_configuration(settings: Settings, setting: str) -> ClientConfiguration:
+    check_installation(settings.google_apis.api_version, f"{settings.queries_file}: api_version")
+    configuration = read_configuration(setting, os.environ)
+    for warning in configuration.warnings:
+        logging.getLogger(__name__).warning("%s", warning)
+    return configuration
 
 
 # They are not configurable resources, because Dagster would show the database's password and Spark's token.

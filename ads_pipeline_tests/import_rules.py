@@ -41,7 +41,7 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     ),
     "pipeline": (
         frozenset({"pyspark", "duckdb"}),
-        FOLDERS | {"progress", "raw", "contracts", "validator", "ledger", "warehouse"},
+        FOLDERS | {"query_file", "progress", "raw", "contracts", "validator", "ledger", "warehouse", "google_ads"},
     ),
     "doctor": (
         frozenset({"sqlalchemy"}),
@@ -86,11 +86,12 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
             "report",
             "notifications",
             "pipeline",
+            "google_ads.configuration",
         },
     ),
     "definitions": (
         frozenset({"dagster", "dagster_pyspark", "sqlalchemy"}),
-        FOLDERS | {"settings", "spark_session", "contracts", "orchestration", "ledger"},
+        FOLDERS | {"settings", "spark_session", "contracts", "google_ads.configuration", "orchestration", "ledger"},
     ),
 }
 

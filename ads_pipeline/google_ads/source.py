@@ -51,6 +51,7 @@ class FetchRules:
     find_parking: Callable[[PartitionKey], str | None]
     lookback_days: Callable[[str, str], int]
     default_login: str | None
+    logins: Mapping[str, str] = field(default_factory=dict)
     limits: DayLimits = field(default_factory=DayLimits)
 
     def find_account(self, key: PartitionKey) -> Account:
@@ -59,7 +60,9 @@ class FetchRules:
         return known or Account(source=key.source, customer_id=key.customer_id, status="UNKNOWN")
 
     def find_login(self, key: PartitionKey) -> str | None:
-        return self.find_account(key).login_customer_id or self.default_login
+        """The login id: configured for the customer, or found by discovery, or the configured default."""
+        found = self.find_account(key).login_customer_id
+        return self.logins.get(key.customer_id) or found or self.default_login
 
     def find_skip(self, key: PartitionKey, now: datetime) -> SkippedFetch | None:
         """Why the partition is not fetched now; None when it is."""

@@ -20,7 +20,6 @@ from ads_pipeline.orchestration.partitions import CUSTOMERS, define_partitions, 
 from ads_pipeline.orchestration.resources import (
     RunResources,
     SourceFactory,
-    build_external_source,
     open_ledger_engine,
     open_run_resources,
 )
@@ -97,12 +96,13 @@ def open_location(
     *,
     clock: FakeClock | None = None,
     start_date: date | None = None,
-    source_factory: SourceFactory = build_external_source,
+    source_factory: SourceFactory | None = None,
     postgres_url: str | None = None,
     webhook: str | None = None,
+    google_ads: str | None = None,
 ) -> Iterator[Location]:
     settings = read_settings({"ADS_PIPELINE_HOME": str(home), "ADS_PIPELINE_SPARK": "local[2]"})
-    settings = replace(settings, postgres_url=postgres_url, webhook=webhook)
+    settings = replace(settings, postgres_url=postgres_url, webhook=webhook, google_ads=google_ads)
     if start_date is not None:
         settings = replace(settings, google_apis=settings.google_apis.model_copy(update={"start_date": start_date}))
     home.mkdir(parents=True, exist_ok=True)

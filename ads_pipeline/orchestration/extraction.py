@@ -1,0 +1,78 @@
+"""The source that fetches from Google Ads, and the job that discovers accounts.
+
+The client of Google Ads is imported by the steps that use it, not when the code location is loaded.
+"""
+
+from collections.abc import Sequence
+
+import dagster as dg
+
+from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.google_ads.configuration import ClientConfiguration
+from ads_pipeline.orchestration.partitions import CUSTOMERS
+from ads_pipeline.orchestration.resources import RunResources, SensorResources, SourceFactory
+from ads_pipeline.raw.source import Landed, Source
+
+
+class FetchingSource:
+    """Fetches in runs. Sensors only ask whether it fetches."""
+
+    fetches = True
+
+    def __init__(self, resources: SensorResources, configuration: ClientConfiguration) -> None:
+        self._resources, self._configuration = resources, configuration
+
+    def land(self, partitions: Sequence[PartitionKey]) -> Landed:
+        """Fetch the partitions of a run. Raises TypeError in a sensor, which has no write access."""
+        from ads_pipeline.pipeline.extraction import Extraction  # noqa: PLC0415 - takes seconds
+
+        resources = self._resources
+        if not isinstance(resources, RunResources):
+            raise TypeError("only a run can fetch")
+        extraction = Extraction(
+            apis=resources.settings.google_apis, configuration=self._configuration, ledger=resources.ledger
+        )
+        return extraction.source(resources.raw, resources.sealed_runs).land(partitions)
+
+
+def build_fetching_source(configuration: ClientConfiguration) -> SourceFactory:
+    """The factory of the source of a deployment that fetches from Google Ads itself."""
+
+    def build(resources: SensorResources) -> Source:
+        return FetchingSource(resources, configuration)
+
+    return build
+
+
+def build_discovery(configuration: ClientConfiguration) -> dg.ScheduleDefinition:
+    """The daily job that discovers accounts, which become customers in Dagster."""
+
+    @dg.op(description="Lists the accounts below the configured managers, and parks those that cannot be fetched.")
+    def find_accounts(context: dg.OpExecutionContext, run_resources: dg.ResourceParam[RunResources]) -> None:
+        from ads_pipeline.pipeline.extraction import Extraction  # noqa: PLC0415 - takes seconds
+
+        apis, ledger = run_resources.settings.google_apis, run_resources.ledger
+        report = Extraction(apis=apis, configuration=configuration, ledger=ledger).discover()
+        present = set(context.instance.get_dynamic_partitions(CUSTOMERS))
+        added = [customer for customer in report.customers if customer not in present]
+        context.instance.add_dynamic_partitions(CUSTOMERS, added)
+        changes = report.changes
+        context.log.info(
+            "found %d customers: %d new in Dagster, %d parked, %d released, %d gone; read %d conversion windows",
+            len(report.customers),
+            len(added),
+            len(changes.parked),
+            len(changes.released),
+            len(changes.gone),
+            report.lookbacks_read,
+        )
+        for account, fault in report.failed.items():
+            context.log.warning("account %s could not be asked: %s", account, fault.message)
+
+    @dg.job(description="Discovers the accounts below the configured managers of Google Ads.")
+    def discover_accounts() -> None:
+        find_accounts()
+
+    return dg.ScheduleDefinition(
+        job=discover_accounts, cron_schedule="0 5 * * *", default_status=dg.DefaultScheduleStatus.RUNNING
+    )

@@ -1,0 +1,141 @@
+"""Joins the extraction from Google Ads with the ledger, the raw runs and the settings.
+
+Importing this module imports the client, which takes seconds. Import it in the step or command that needs it.
+"""
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import Final
+
+from ads_pipeline.domain.accounts import Account
+from ads_pipeline.domain.partition import PartitionKey, generate_run_id
+from ads_pipeline.google_ads.accounts import AccountDiscovery
+from ads_pipeline.google_ads.budget import Budget
+from ads_pipeline.google_ads.client import Clients
+from ads_pipeline.google_ads.configuration import ClientConfiguration
+from ads_pipeline.google_ads.faults import Fault
+from ads_pipeline.google_ads.source import FetchRules, GoogleAdsSource
+from ads_pipeline.google_ads.streaming import RangeStreams
+from ads_pipeline.google_ads.windows import DayLimits
+from ads_pipeline.ledger.control.retries import Parking
+from ads_pipeline.ledger.extraction.accounts import DiscoveryResult
+from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.query_file import GoogleApis
+from ads_pipeline.raw.landing import RawRuns
+from ads_pipeline.raw.source import Source
+
+LOOKBACK_AGE: Final = timedelta(days=7)  # conversion windows are read again after a week
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscoveryReport:
+    """What a discovery found: the customers to fetch, the changes in the ledger, and what could not be asked."""
+
+    customers: tuple[str, ...]
+    changes: DiscoveryResult
+    failed: Mapping[str, Fault]
+    lookbacks_read: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extraction:
+    """The extraction of one step. Its clients are built when the first call is made."""
+
+    apis: GoogleApis
+    configuration: ClientConfiguration
+    ledger: Ledger
+    clock: Callable[[], datetime] = _now
+
+    def source(self, raw: RawRuns, sealed: Source) -> GoogleAdsSource:
+        """The source of the raw assets. `sealed` finds the runs that others have sealed."""
+        return GoogleAdsSource(
+            sealed=sealed,
+            rules=self._make_rules(),
+            streams=RangeStreams(
+                self._clients,
+                raw,
+                make_run_id=lambda now: generate_run_id(now, secrets.token_hex(4)),
+                clock=self.clock,
+            ),
+            budget=self._budget,
+            clock=self.clock,
+        )
+
+    def discover(self) -> DiscoveryReport:
+        """Find all accounts, store them, park and release them by their status, and read conversion windows."""
+        discovery = AccountDiscovery(self._clients, self._budget, source=self.apis.source)
+        found = discovery.discover(self._login_ids)
+        changes = self.ledger.accounts.record(self.apis.source, found.found, failed_logins=found.failed.keys())
+        accounts = self.ledger.accounts.list_all(self.apis.source)
+        days, failed = discovery.read_lookbacks(each for each in accounts if self._needs_lookback(each))
+        self.ledger.accounts.record_lookbacks(self.apis.source, days)
+        return DiscoveryReport(
+            customers=tuple(each.customer_id for each in accounts if not each.is_manager and each.gone_at is None),
+            changes=changes,
+            failed={**found.failed, **failed},
+            lookbacks_read=len(days),
+        )
+
+    @cached_property
+    def _clients(self) -> Clients:
+        return Clients(self.configuration, self.apis.api_version)
+
+    @property
+    def _budget(self) -> Budget:
+        return Budget(ledger=self.ledger.quota, limits=self.apis.google_ads.quota, clock=self.clock)
+
+    @property
+    def _login_ids(self) -> tuple[str, ...]:
+        configured = self.configuration.login_customer_id
+        return self.apis.google_ads.login_customer_ids or ((configured,) if configured else ())
+
+    def _needs_lookback(self, account: Account) -> bool:
+        if account.is_manager or account.gone_at is not None or self._find_parked(account.customer_id):
+            return False
+        read_at = account.lookback_read_at
+        return read_at is None or self.clock() - read_at >= LOOKBACK_AGE
+
+    def _find_parked(self, customer_id: str) -> bool:
+        return any(each.scope == "customer" and each.name == customer_id for each in self._parkings)
+
+    @property
+    def _parkings(self) -> list[Parking]:
+        return self.ledger.retry_queue.list_parkings(self.apis.source)
+
+    def _make_rules(self) -> FetchRules:
+        apis, extraction = self.apis, self.apis.google_ads
+        accounts = self.ledger.accounts.by_id(apis.source)
+        parkings = self._parkings
+
+        def find_parking(key: PartitionKey) -> str | None:
+            return next((str(parking) for parking in parkings if parking.includes(key)), None)
+
+        def find_lookback(customer_id: str, query_name: str) -> int:
+            account = accounts.get(customer_id)
+            return extraction.find_lookback(
+                customer_id,
+                query_name,
+                of_query=apis.queries[query_name].lookback_days,
+                of_account=account.lookback_days if account else None,
+            )
+
+        return FetchRules(
+            queries=apis.queries,
+            accounts=accounts,
+            find_parking=find_parking,
+            lookback_days=find_lookback,
+            default_login=next(iter(self._login_ids), None),
+            logins={
+                customer: settings.login_customer_id
+                for customer, settings in extraction.customers.items()
+                if settings.login_customer_id is not None
+            },
+            limits=DayLimits(close_lag=extraction.close_lag, reach_days=extraction.reach_days),
+        )

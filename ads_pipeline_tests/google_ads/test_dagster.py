@@ -1,0 +1,116 @@
+"""Extraction through Dagster: discovery makes customers, and materializing their days fetches them in ranges."""
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from pyspark.sql import SparkSession
+
+from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.transitions import Status
+from ads_pipeline.google_ads.loopback.process import LoopbackServer
+from ads_pipeline.orchestration.partitions import CUSTOMERS, raw_asset_key, warehouse_asset_key
+from ads_pipeline_tests.builders import key
+from ads_pipeline_tests.google_ads.agency import CANCELED, DENIED, DISABLED, GOOD, REFUSED, agency
+from ads_pipeline_tests.google_ads.builders import LOGIN
+from ads_pipeline_tests.orchestration.builders import Location, open_location
+from ads_pipeline_tests.pipeline.builders import visible_runs
+
+DAYS = 30
+QUERIES = ("ad_group_daily", "campaign_daily")
+
+
+@pytest.fixture
+def location(server: LoopbackServer, tmp_path: Path, spark: SparkSession) -> Iterator[Location]:
+    with open_location(
+        tmp_path / "home", spark, start_date=first_day(), google_ads=str(server.configuration)
+    ) as opened:
+        yield opened
+
+
+def first_day() -> date:
+    return datetime.now(UTC).date() - timedelta(days=DAYS + 3)
+
+
+def days_of(customers: tuple[str, ...], query: str, days: int = DAYS) -> list[PartitionKey]:
+    return [
+        key(customer, query_name=query, day=first_day() + timedelta(days=n))
+        for customer in customers
+        for n in range(days)
+    ]
+
+
+def discover(location: Location) -> dg.ExecuteInProcessResult:
+    return location.defs.resolve_job_def("discover_accounts").execute_in_process(instance=location.instance)
+
+
+def fetch(location: Location, keys: list[PartitionKey]) -> dg.ExecuteInProcessResult:
+    query = keys[0].query_name
+    return location.run(keys, [raw_asset_key(query), warehouse_asset_key(query)])
+
+
+@pytest.mark.timeout(1200)
+def test_agency_is_fetched_within_its_operations(server: LoopbackServer, location: Location) -> None:
+    """Accounts below a manager, two queries, thirty days: what can be read is readable, the rest is explained.
+
+    The server counts one operation per account and query beside discovery. The refused accounts cost one operation in
+    all and are parked with their reason; the cancelled one costs none.
+    """
+    good = GOOD[:2]
+    server.answer(agency(good))
+    assert discover(location).success
+    customers = set(location.instance.get_dynamic_partitions(CUSTOMERS))
+    assert customers == {*good, *REFUSED}
+    discovered = Counter(server.operations())
+    windows = dict.fromkeys((*good, DISABLED, DENIED), 1)
+    assert discovered == {"list_accessible_customers": 1, LOGIN: 1, **windows}
+
+    wanted = [each for query in QUERIES for each in days_of(good, query)]
+    for query in QUERIES:
+        assert fetch(location, days_of(tuple(sorted(customers)), query)).success
+    assert Counter(server.operations()) - discovered == {**dict.fromkeys(good, 2), DISABLED: 1, DENIED: 1}
+
+    ledger = location.deployment.ledger
+    assert {each.status for each in ledger.states.get_many(wanted).values()} == {Status.SUCCESS}
+    assert visible_runs(location.deployment).keys() == set(days_of(good, "campaign_daily"))
+    parked = {each.name: each.error_class for each in ledger.retry_queue.list_parkings("google_ads")}
+    assert parked == {
+        CANCELED: "account_canceled",
+        DISABLED: "customer_not_enabled",
+        DENIED: "permission_denied",
+    }
+
+
+@pytest.mark.timeout(1200)
+def test_second_fetch_follows_a_restatement(server: LoopbackServer, location: Location) -> None:
+    """Materializing fetched days again fetches them again; the warehouse follows, and the attempts count."""
+    customers, ledger = GOOD[:2], location.deployment.ledger
+    wanted = days_of(customers, "campaign_daily", 3)
+    server.answer(agency())
+    location.add_customers(*map(int, customers))
+    assert fetch(location, wanted[:3]).success
+    before = visible_runs(location.deployment)
+    server.answer(agency(revision=2))
+    assert fetch(location, wanted[:3]).success
+    after = visible_runs(location.deployment)
+    assert before.keys() == after.keys() == set(wanted[:3])
+    assert all(before[each] != after[each] for each in after)
+    assert {state.attempt_count for state in ledger.states.get_many(wanted[:3]).values()} == {2}
+    assert server.operations() == {customers[0]: 2}
+
+
+def test_day_that_is_not_closed_is_skipped_and_green(server: LoopbackServer, location: Location) -> None:
+    """A run of a day that is not closed succeeds, fetches nothing, and emits StepSkipped with the reason."""
+    server.answer(agency())
+    location.add_customers(int(GOOD[0]))
+    yesterday = key(GOOD[0], day=datetime.now(UTC).date() - timedelta(days=1))
+    result = location.run([yesterday], [raw_asset_key("campaign_daily")])
+    assert result.success
+    assert server.operations() == {}
+    events = location.deployment.ledger.events.fetch(result.run_id)
+    skipped = [each.event for each in events if each.event.event_type == "StepSkipped"]
+    assert [each.step_id for each in skipped] == [str(yesterday)]
+    assert "the day is not closed" in str(skipped[0].event_data)
