@@ -101,7 +101,7 @@ def describe_verdict(
     if judgement is None:
         return metadata
     if judgement.verdict.rows_read is not None:
-        metadata["rows_read"] = dg.MetadataValue.int(judgement.verdict.rows_read)
+        metadata["rows_read"] = str(judgement.verdict.rows_read)  # a number would be plotted over all partitions
     if judgement.unknown_columns:
         metadata["unknown_columns"] = ", ".join(judgement.unknown_columns)
     if reason := judgement.verdict.reason:

@@ -191,7 +191,7 @@ function makeMap(query, { customers, first, last }, space) {
     for (let day = first; day <= last; day += 1) {
       const text = dayText(day), left = (day - first) * width;
       if (day === first) paint.fillText(text, LABELS, 12);
-      else if (text.endsWith("-01") && left > MONTH) paint.fillText(text.slice(0, 7), LABELS + left, 12);
+      else if (text.endsWith("-01") && left > MONTH && (last - day) * width > MONTH / 2) paint.fillText(text.slice(0, 7), LABELS + left, 12);
     }
     customers.forEach((customer, row) => {
       paint.fillStyle = dark ? "#a8adb5" : "#60646c";

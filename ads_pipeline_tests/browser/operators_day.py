@@ -69,7 +69,7 @@ def test_operators_day(demo: DemoServer, page: Page) -> None:
     pages.open_catalogue()
     pages.click("report")
     assert pages.shows(REASON)
-    page.get_by_text("next_command").scroll_into_view_if_needed()
+    page.get_by_placeholder("Filter metadata keys").evaluate("each => each.scrollIntoView()")
     pages.picture("dagster-report", above="days")  # the next row is a path of this machine
     demo.server.wait_for(lambda: demo.server.check_status(WAREHOUSE.split("/"), day, "readable") == "failed")
     pages.open_check(WAREHOUSE, day)

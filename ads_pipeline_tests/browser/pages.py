@@ -95,7 +95,7 @@ class DagsterPages:
         """Write a screenshot for the documentation after the page has settled: of all, or what is above a text."""
         self.page.wait_for_timeout(2_000)
         box = self.page.get_by_text(above, exact=True).first.bounding_box() if above else None
-        height = box["y"] if box else HEIGHT
+        height = box["y"] if box else min(HEIGHT, self.page.evaluate("document.body.offsetHeight"))
         self.page.screenshot(path=IMAGES / f"{name}.png", clip={"x": 0, "y": 0, "width": WIDTH, "height": height})
 
     def _visible(self, found: Locator) -> Locator:
