@@ -38,6 +38,7 @@ LEDGER_TYPES: Final = frozenset(
         "RawSealed",
         "VerdictAccepted",
         "VerdictRejected",
+        "PartitionRestated",
         "DemotionBegun",
         "PartitionLoaded",
         "LoadFailed",

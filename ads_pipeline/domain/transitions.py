@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Self
 
+from ads_pipeline.domain.measures import NO_MEASURES, Measures
 from ads_pipeline.domain.partition import PartitionKey, Run, validate_name
 from ads_pipeline.domain.reason import Reason
 from ads_pipeline.errors import IllegalTransition
@@ -188,6 +189,7 @@ class Verdict:
     rows_read: int | None = None
     payload_bytes: int | None = None
     payload_sha256: str | None = None
+    measures: Measures = NO_MEASURES
 
     def __post_init__(self) -> None:
         if self.validation_id:

@@ -27,6 +27,7 @@ from ads_pipeline.ledger.state.days import Days
 from ads_pipeline.ledger.state.loads import Loads
 from ads_pipeline.ledger.state.publications import Publications
 from ads_pipeline.ledger.state.registration import Registrations
+from ads_pipeline.ledger.state.restatements import Restatements
 from ads_pipeline.ledger.state.run_history import RunHistory
 from ads_pipeline.ledger.state.states import States
 from ads_pipeline.ledger.state.verdicts import Verdicts
@@ -47,6 +48,7 @@ class LedgerReader:
         self.runs = RunHistory(reading)
         self.days = Days(reading)
         self.publications = Publications(reading)
+        self.restatements = Restatements(reading)
         self.statuses = StatusTable(reading, tenancy=tenancy)
         self.audit = AuditLog(reading)
         self.retry_queue = RetryQueue(reading, clock=clock)

@@ -1,7 +1,7 @@
 """Decodes rows of the ledger to values, encodes values as rows, and builds SQL expressions that statements share."""
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, Final
@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.types import TypeEngine
 
+from ads_pipeline.domain.measures import MEASURED_COLUMNS, Measures
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.reason import Reason
 from ads_pipeline.domain.transitions import Outcome, PartitionState, RegisteredRun, Status, Verdict
@@ -110,6 +111,7 @@ def encode_attempt(verdict: Verdict) -> dict[str, Any]:
         encode_verdict_id(verdict)
         | _encode_judgement(verdict)
         | {"outcome": verdict.outcome, "error_class": verdict.error_class, "rows_failed": verdict.rows_failed}
+        | asdict(verdict.measures)
     )
 
 
@@ -171,7 +173,8 @@ def decode_verdict(row: sa.Row[Any], outcome: Outcome) -> Verdict:
         run=decode_run(row),
         outcome=outcome,
         reason=None if row.reason is None else Reason.from_json(row.reason),
-        **pick_fields(Verdict, row, "run", "outcome", "reason"),
+        measures=Measures(**{name: getattr(row, name, None) for name in MEASURED_COLUMNS}),
+        **pick_fields(Verdict, row, "run", "outcome", "reason", "measures"),
     )
 
 

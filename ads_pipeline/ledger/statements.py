@@ -30,7 +30,15 @@ FLAGS: Final = (
     *("demotion_pending", "is_publishable", "points_at_current", "has_unjudged_run", "is_judged", "is_current"),
     *("is_published", "is_restated", "differs", "is_live"),
 )  # conditions that statements select
-_POSTGRES_TYPES: Final = {"instant": "timestamptz", "day": "date"}
+_KINDS: Final[Mapping[Any, str]] = {
+    sa.Text: "text",
+    sa.Integer: "integer",
+    sa.BigInteger: "bigint",
+    sa.Double: "double",
+    Instant: "instant",
+    Day: "day",
+}
+_POSTGRES_TYPES: Final = {"instant": "timestamptz", "day": "date", "double": "double precision"}
 _WORDS: Final[Mapping[str, Mapping[str, str]]] = {
     "postgresql": {
         "now": "clock_timestamp()",
@@ -52,7 +60,14 @@ _encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=
 
 def columns_of(table: sa.Table, *names: str) -> Columns:
     """The types of a table's columns, by default of all."""
-    kinds = {sa.Text: "text", sa.Integer: "integer", sa.BigInteger: "bigint", Instant: "instant", Day: "day"}
+    kinds = {
+        sa.Text: "text",
+        sa.Integer: "integer",
+        sa.BigInteger: "bigint",
+        sa.Double: "double",
+        Instant: "instant",
+        Day: "day",
+    }
     return {name: kinds[type(table.c[name].type)] for name in names or table.c.keys()}
 
 

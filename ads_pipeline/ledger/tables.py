@@ -54,7 +54,14 @@ metadata = sa.MetaData()
 KEY = ("source", "customer_id", "query_name", "logical_date")
 STATUS_KEY = ("tenant_id", "workspace_id", "asset_key", "partition_key")
 PARTITION_KEY = "source text key, customer_id text key, query_name text key, logical_date day key"
-_TYPES = {"text": sa.Text, "integer": sa.Integer, "bigint": sa.BigInteger, "instant": Instant, "day": Day}
+_TYPES = {
+    "text": sa.Text,
+    "integer": sa.Integer,
+    "bigint": sa.BigInteger,
+    "double": sa.Double,
+    "instant": Instant,
+    "day": Day,
+}
 
 
 def define_table(name: str, *column_lists: str) -> sa.Table:
@@ -90,7 +97,8 @@ attempts = define_table(
     PARTITION_KEY,
     "attempt_no integer key, run_id text, validation_id text, ordinal integer, outcome text, effect text, "
     "error_class text, reason text, rows_read bigint, rows_failed bigint, payload_bytes bigint, payload_sha256 text, "
-    "judged_at instant, current_ordinal integer, message_ordinal integer",
+    "judged_at instant, current_ordinal integer, message_ordinal integer, cost_micros bigint, conversions double, "
+    "conversions_value double",
 )
 
 # The run that readers see of a partition. It is written after the rows are in the warehouse.

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from ads_pipeline.contracts.rules import Rules
+from ads_pipeline.domain.measures import MEASURED_COLUMNS, Measures
 from ads_pipeline.domain.partition import Run
 from ads_pipeline.domain.reason import Problem, Reason
 from ads_pipeline.domain.transitions import Outcome, Verdict
@@ -45,6 +47,7 @@ _RUN_SCHEMA: Final = (
     "position int, root string, path string, payload_bytes bigint, payload_sha256 string, record_count bigint, "
     "customer_id string, logical_date string, run_id string"
 )
+_SUMMABLE: Final = (pa.int64(), pa.float64())  # a contract of a user may give a column another type
 _RESULT_SCHEMA: Final = "position int, result string"  # the result as JSON
 
 Batches = Iterator[pa.RecordBatch]
@@ -173,7 +176,15 @@ def _judge_run(run: dict[str, Any], rules: Rules, show_text: bool) -> dict[str, 
         "sha256": digest,
         "reason": Reason(run_id=run["run_id"], problems=problems).json if problems else None,
         "unknown_columns": rows.unknown_columns,
+        "measures": {} if rows.table is None else _sum_columns(rows.table),
     }
+
+
+def _sum_columns(table: pa.Table) -> dict[str, int | float]:
+    """The sums of the measured columns that the contract has. Without values, a sum is 0."""
+    names = (name for name in MEASURED_COLUMNS if name in table.column_names)
+    sums = {name: pc.sum(table[name]).as_py() or 0 for name in names if table.schema.field(name).type in _SUMMABLE}
+    return {name: value for name, value in sums.items() if name != "cost_micros" or isinstance(value, int)}
 
 
 def _read_payload(run: dict[str, Any]) -> tuple[bytes | None, str | None]:
@@ -223,5 +234,6 @@ def _create_judgement(run: Run, result: Mapping[str, Any], validation_id: str) -
         rows_read=result["rows"],
         payload_bytes=result["bytes"],
         payload_sha256=result["sha256"],
+        measures=Measures(**result["measures"]),
     )
     return Judgement(verdict=verdict, unknown_columns=tuple(result["unknown_columns"]))

@@ -55,6 +55,7 @@ STEPS_TEXT = """
     PartitionLoaded    SUCCEEDED
     LoadFailed         FAILED
     PartitionEnqueued  =
+    PartitionRestated  =
     PartitionRequeued  =
     PartitionWithdrawn =
     ReprocessRequested =

@@ -20,6 +20,7 @@ from pyspark.sql import functions as sf
 from ads_pipeline.contracts.models import PARTITION_CUSTOMER, PARTITION_DAY
 from ads_pipeline.contracts.registry import SHIPPED
 from ads_pipeline.contracts.rules import Rules
+from ads_pipeline.domain.measures import Measures
 from ads_pipeline.domain.transitions import Outcome
 from ads_pipeline.errors import JudgingFailed
 from ads_pipeline.validator.contract_checks import check_rows
@@ -111,6 +112,23 @@ def test_each_run_gets_its_own_verdict(spark: SparkSession, runs: dict[str, Seal
             assert verdict.outcome is Outcome.ACCEPTED, verdict.error_message
             assert verdict.rows_read == runs[name].seal.record_count
     assert judged["unknown-column"].unknown_columns == ("new_field",)
+
+
+def test_verdict_has_the_sums_of_its_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """Also a rejected run whose rows could be read has sums; an empty run has zeros, a damaged one none."""
+    two = make_payload(row(1), row(2, cost_micros=5, conversions=0.25))
+    runs = [
+        create_outside_run(tmp_path, "two", two),
+        create_outside_run(tmp_path, "negative", make_payload(row(1, clicks=-1))),
+        create_outside_run(tmp_path, "empty", b""),
+        create_outside_run(tmp_path, "damaged", two, payload_sha256="0" * 64),
+    ]
+    assert [judgement.verdict.measures for judgement in judge_runs(spark, runs, RULES)] == [
+        Measures(cost_micros=12_000_005, conversions=1.75, conversions_value=60.0),
+        Measures(cost_micros=12_000_000, conversions=1.5, conversions_value=30.0),
+        Measures(cost_micros=0, conversions=0, conversions_value=0),
+        Measures(),
+    ]
 
 
 @pytest.mark.invariant("V3", "V6")

@@ -12,6 +12,7 @@ FRAGMENTS: Final[Mapping[str, Mapping[str, str]]] = {
         "date": "DATE",
         "instant": "TIMESTAMPTZ",
         "bigint": "BIGINT",
+        "double": "DOUBLE PRECISION",
         "options": "",
         # Free space in each page lets an update keep the new row version in the same page and the indexes unchanged.
         "options_70": "WITH (fillfactor = 70)",
@@ -24,6 +25,7 @@ FRAGMENTS: Final[Mapping[str, Mapping[str, str]]] = {
         "date": "TEXT",
         "instant": "TEXT",
         "bigint": "INTEGER",
+        "double": "REAL",
         # Without STRICT a column accepts values of any type.
         "options": "STRICT",
         "options_70": "STRICT",

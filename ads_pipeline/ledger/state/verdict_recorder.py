@@ -25,6 +25,7 @@ from ads_pipeline.errors import PartitionRefused, UnknownRun, UnsoundAcceptance,
 from ads_pipeline.ledger.control.audit_log import is_logged, log_action
 from ads_pipeline.ledger.database import ConcurrentWrite
 from ads_pipeline.ledger.row_mapping import decode_state, encode_attempt, encode_verdict_id
+from ads_pipeline.ledger.state.restatements import read_restatements
 from ads_pipeline.ledger.state.verdict_statements import READ_VERDICT_ROWS, RECORD_ON_POSTGRES, RECORD_ON_SQLITE
 from ads_pipeline.ledger.status.partition_status import (
     ATTEMPT_OUTCOMES,
@@ -82,8 +83,21 @@ class VerdictRecorder:
                 results.append(error)
         if self._rows:
             self._write_rows()
+            self._emit_restatements(results)
             log_cause(self._transaction, cause, verdicts, locked_rows)
         return results
+
+    def _emit_restatements(self, results: Sequence[VerdictResult | PartitionRefused]) -> None:
+        """Emit an event for each accepted run whose figures differ from those of the accepted run before it."""
+        promoted = {
+            result.state.key: result.attempt_no
+            for result in results
+            if isinstance(result, VerdictResult) and result.effect is Effect.PROMOTED and result.attempt_no > 1
+        }
+        for restated in read_restatements(self._transaction.connection, promoted) if promoted else ():
+            if restated.before.differs(restated.after):
+                data = {"before": restated.before.fields, "after": restated.after.fields}
+                self._transaction.emit("PartitionRestated", restated.key, restated.attempt_no, data)
 
     def _record(self, verdict: Verdict, locked_row: sa.Row[Any]) -> VerdictResult:
         if locked_row.ordinal is None:
