@@ -1,0 +1,121 @@
+"""A backfill of a whole agency from the UI's GraphQL, with the real daemon, client and server."""
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from pyspark.sql import SparkSession
+
+from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.transitions import Status
+from ads_pipeline.google_ads.loopback.process import LoopbackServer
+from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.query_file import narrow_query_file
+from ads_pipeline_tests.builders import key
+from ads_pipeline_tests.cli.running import CommandLine
+from ads_pipeline_tests.google_ads.agency import CANCELED, DENIED, DISABLED, GOOD, REFUSED, agency
+from ads_pipeline_tests.google_ads.builders import LOGIN
+from ads_pipeline_tests.orchestration.dagster_server import SELECTOR, DagsterServer, dagster_server
+from ads_pipeline_tests.pipeline.builders import LocalDeployment, visible_runs
+
+DAYS = 30
+FIRST = datetime.now(UTC).date() - timedelta(days=DAYS + 3)
+QUERIES = ("campaign_daily", "ad_group_daily")
+CUSTOMERS = """
+query {
+  assetNodeOrError(assetKey: {path: ["raw", "campaign_daily"]}) { ... on AssetNode {
+    partitionKeysByDimension { name partitionKeys }
+  } }
+}"""
+LAUNCH_RUN = """
+mutation($params: ExecutionParams!) {
+  launchRun(executionParams: $params) {
+    __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message }
+  }
+}"""
+NO_SPARK = cast("SparkSession", None)  # only Dagster's processes judge and load
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "google_apis.yaml").write_text(narrow_query_file(FIRST, QUERIES))
+    return home
+
+
+@pytest.fixture
+def dagster(home: Path, server: LoopbackServer) -> Iterator[DagsterServer]:
+    with dagster_server(home, {"ADS_PIPELINE_GOOGLE_ADS": str(server.configuration)}) as started:
+        yield started
+
+
+def run_job(dagster: DagsterServer, job: str) -> None:
+    selector = {**SELECTOR, "pipelineName": job}
+    params = {"selector": selector, "runConfigData": {}, "mode": "default"}
+    launched = dagster.query(LAUNCH_RUN, params=params)["launchRun"]
+    assert launched["__typename"] == "LaunchRunSuccess", launched
+    run_id = launched["run"]["runId"]
+    final = dagster.wait_for(lambda: _final(dagster.run_status(run_id)))
+    assert final == "SUCCESS"
+
+
+def _final(status: str) -> str | None:
+    return status if status in {"SUCCESS", "FAILURE", "CANCELED"} else None
+
+
+def days_of(customers: tuple[str, ...], query: str) -> list[PartitionKey]:
+    return [
+        key(customer, query_name=query, day=FIRST + timedelta(days=n)) for customer in customers for n in range(DAYS)
+    ]
+
+
+def find_customers(dagster: DagsterServer) -> set[str]:
+    node: Any = dagster.query(CUSTOMERS)["assetNodeOrError"]
+    return next(set(each["partitionKeys"]) for each in node["partitionKeysByDimension"] if each["name"] == "customer")
+
+
+@pytest.mark.timeout(2400)
+@pytest.mark.xdist_group("agency_backfill")
+def test_backfill_of_an_agency(server: LoopbackServer, dagster: DagsterServer, home: Path) -> None:
+    """From an empty home, discovery and one backfill make every fetchable day readable; the rest is explained.
+
+    20 accounts below a manager: 16 to fetch, one cancelled, one disabled, one denied, one nested manager. The server
+    counts at most one operation for each account and query beside discovery.
+    """
+    server.answer(agency())
+    run_job(dagster, "discover_accounts")
+    customers = find_customers(dagster)
+    assert customers == {*GOOD, *REFUSED}
+    discovered = Counter(server.operations())
+    assert discovered[LOGIN] == 1
+    assert max(discovered.values()) == 1
+
+    assets = [(layer, query) for query in QUERIES for layer in ("raw", "warehouse")]
+    backfill = dagster.launch_backfill(assets, days_of(tuple(sorted(customers)), "campaign_daily"))
+    status = dagster.wait_for(lambda: dagster._final_status(backfill), 2000)
+    assert status in {"COMPLETED_SUCCESS", "COMPLETED_FAILED"}  # checks of days without a run fail
+
+    spent = Counter(server.operations()) - discovered
+    assert sum(spent.values()) <= 20 * len(QUERIES)
+    assert {spent[customer] for customer in GOOD} == {len(QUERIES)}
+    assert (spent[CANCELED], spent[DISABLED], spent[DENIED]) == (0, 1, 1)
+
+    with Ledger.opened(f"sqlite:///{home / 'ledger.db'}") as ledger:
+        wanted = [each for query in QUERIES for each in days_of(GOOD, query)]
+        assert {each.status for each in ledger.states.get_many(wanted).values()} == {Status.SUCCESS}
+        deployment = LocalDeployment(home=home, spark=NO_SPARK, ledger=ledger)
+        assert visible_runs(deployment).keys() == set(days_of(GOOD, "campaign_daily"))
+        parked = {each.name: each.error_class for each in ledger.retry_queue.list_parkings("google_ads")}
+    assert parked == {
+        CANCELED: "account_canceled",
+        DISABLED: "customer_not_enabled",
+        DENIED: "permission_denied",
+    }
+    cli = CommandLine(home=home, more={"ADS_PIPELINE_GOOGLE_ADS": str(server.configuration)})
+    for customer, error_class in parked.items():
+        why = cli.run("state", "why", f"{customer}/campaign_daily/{FIRST}")
+        assert error_class in why.out, why.out
