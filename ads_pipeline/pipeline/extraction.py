@@ -72,7 +72,10 @@ class Extraction:
         """Find all accounts, store them, park and release them by their status, and read conversion windows."""
         discovery = AccountDiscovery(self._clients, self._budget, source=self.apis.source)
         found = discovery.discover(self._login_ids)
-        changes = self.ledger.accounts.record(self.apis.source, found.found, failed_logins=found.failed.keys())
+        unheard = set(found.failed)
+        if not found.found:  # a login lists itself at least, so nothing was heard of any account
+            unheard |= {each.login_customer_id or "" for each in self.ledger.accounts.list_all(self.apis.source)}
+        changes = self.ledger.accounts.record(self.apis.source, found.found, failed_logins=unheard)
         accounts = self.ledger.accounts.list_all(self.apis.source)
         days, failed = discovery.read_lookbacks(each for each in accounts if self._needs_lookback(each))
         self.ledger.accounts.record_lookbacks(self.apis.source, days)

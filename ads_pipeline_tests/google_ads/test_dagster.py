@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -114,3 +115,17 @@ def test_day_that_is_not_closed_is_skipped_and_green(server: LoopbackServer, loc
     skipped = [each.event for each in events if each.event.event_type == "StepSkipped"]
     assert [each.step_id for each in skipped] == [str(yesterday)]
     assert "the day is not closed" in str(skipped[0].event_data)
+
+
+def test_failed_discovery_loses_no_account(server: LoopbackServer, location: Location) -> None:
+    """When no login can be asked, because the token is refused, no account is gone, and none is parked for it."""
+    good = GOOD[:2]
+    server.answer(agency(good))
+    assert discover(location).success
+    before = location.deployment.ledger.accounts.by_id("google_ads")
+    server.answer(replace(agency(good), refuse_token=True))
+    assert discover(location).success
+    after = location.deployment.ledger.accounts.by_id("google_ads")
+    assert {customer: account.gone_at for customer, account in after.items()} == dict.fromkeys(before)
+    parked = {each.name for each in location.deployment.ledger.retry_queue.list_parkings("google_ads")}
+    assert parked == {CANCELED}
