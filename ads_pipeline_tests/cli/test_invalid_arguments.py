@@ -46,7 +46,7 @@ SINGLE_COMMANDS = {
         ("state", "restore", PARTITION, "--run", "../x", *REASON),
         "run_id: '../x' is refused",
     ),
-    "park nothing": (("state", "park", *REASON), "give either an account"),
+    "park nothing": (("state", "park", *REASON), "give one of them: an account"),
     "park both": (("state", "park", "--customer", "101", "--query", "campaign_daily", *REASON), "not both"),
     "park an unknown query": (
         ("state", "park", "--query", "campaign_dayly", *REASON),

@@ -135,7 +135,7 @@ QUERIES: Final[Mapping[str, tuple[Query, set[str]]]] = {
     ),
     "unplanned failures": (
         lambda ledger: database.transact(
-            ledger.engine, lambda c: c.execute(retry_queue_queries.select_unscheduled(1_000)).all()
+            ledger.engine, lambda c: c.execute(retry_queue_queries.SELECT_UNSCHEDULED, {"limit": 1_000}).all()
         ),
         {FAILED, "retry_schedule_pkey"},
     ),

@@ -162,7 +162,7 @@ class RetryQueue:
     def schedule_failures(self, policy: RetryPolicy, *, today: date) -> int:
         """Schedule every failure that has no retry yet, and delete finished rows. Returns the number scheduled."""
         self._transact(
-            lambda connection: [connection.execute(delete) for delete in retry_queue_queries.delete_finished()]
+            lambda connection: [connection.execute(delete) for delete in retry_queue_queries.DELETE_FINISHED]
         )
         total = 0
         while scheduled := self._transact(lambda connection: self._schedule_batch(connection, policy, today)):
@@ -203,8 +203,8 @@ class RetryQueue:
             after = keys[-1]
 
     def _schedule_batch(self, connection: sa.Connection, policy: RetryPolicy, today: date) -> int:
-        statement = retry_queue_queries.select_unscheduled(PARTITIONS_PER_TRANSACTION)
-        keys = [decode_key(row) for row in connection.execute(statement)]
+        limit = {"limit": PARTITIONS_PER_TRANSACTION}
+        keys = [decode_key(row) for row in connection.execute(retry_queue_queries.SELECT_UNSCHEDULED, limit)]
         return len(self.schedule_partitions(connection, keys, policy, today)) if keys else 0
 
     def _read_failures(
@@ -227,7 +227,7 @@ class RetryQueue:
     def _now(self, connection: sa.Connection) -> datetime:
         return self._clock() if self._clock else read_clock(connection)
 
-    def _execute_now(self, statement: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
+    def _execute_now(self, statement: sa.Executable) -> Sequence[sa.Row[Any]]:
         """Execute at the database's time. Clocks of other machines must not decide what is due or expired."""
         return self._transact(lambda c: c.execute(statement, {"now": self._now(c)}).all())
 

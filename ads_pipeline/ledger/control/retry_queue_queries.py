@@ -1,162 +1,159 @@
 """Queries of the retry queue: due retries, due requests, unscheduled failures and finished rows.
 
 The SQL repeats the rule of `domain.retry.terminal_reason` over schedule, mark, date and current policy. A property
-test compares the two.
+test compares the two. Lanes and the age limit are windows of days: `:since` to `:until`.
 """
 
+from collections.abc import Mapping
 from datetime import date, timedelta
 from typing import Any, Final
 
 import sqlalchemy as sa
+from sqlalchemy.types import TypeEngine
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.retry import FRESH_DAYS, WAITING_CLASSES, Lane, RetryPolicy, newest_expired_day
-from ads_pipeline.domain.transitions import Status
-from ads_pipeline.ledger.control.tables import claims, leases, parkings, requests, retry_schedule, terminal_marks
-from ads_pipeline.ledger.row_mapping import KEY_TYPES, key_of_table, same_key
-from ads_pipeline.ledger.tables import KEY, Instant, partition_state
+from ads_pipeline.ledger.statements import query
+from ads_pipeline.ledger.tables import KEY, Day, Instant
 
 REQUESTS_PER_CLEANUP: Final = 10_000  # a backfill may leave a million open requests
-NOW: Final[sa.BindParameter[Any]] = sa.bindparam("now", type_=Instant())
+_TYPES: Final[Mapping[str, TypeEngine[Any]]] = {
+    "now": Instant(),
+    "since": Day(),
+    "until": Day(),
+    "logical_date": Day(),
+}
+_IS_LIVE: Final = "ended_at IS NULL AND expires_at > :now"
+# The attempt limit does not apply to waiting classes, because waiting is not an attempt.
+_HAS_ATTEMPTS_LEFT: Final = "(failures < :max_attempts OR error_class IN :waiting_classes)"
 
 
-def select_due(policy: RetryPolicy, lane: Lane, *, source: str, today: date, limit: int) -> sa.Select[Any]:
-    """Select the scheduled retries that are due, the longest due first."""
-    return (
-        sa.select(retry_schedule)
-        .join_from(retry_schedule, partition_state, same_key(partition_state, retry_schedule))
-        .where(
-            retry_schedule.c.source == source,
-            retry_schedule.c.due_at <= NOW,
-            _needs_retry(),
-            partition_state.c.attempt_count == retry_schedule.c.attempt_no,
-            _has_attempts_left(policy),
-            retry_schedule.c.logical_date > newest_expired_day(policy, today),
-            _in_lane(retry_schedule, lane, today),
-            *_unblocked_conditions(retry_schedule),
-        )
-        .order_by(retry_schedule.c.due_at, *key_of_table(retry_schedule))
-        .limit(limit)
-    )
+def _is_unblocked(table: str) -> str:
+    """Neither marked as terminal, nor parked, nor claimed by a live run."""
+    return f"""
+        NOT EXISTS (SELECT 1 FROM terminal_marks WHERE ({{terminal_marks.key}}) = ({{{table}.key}}))
+        AND NOT EXISTS (
+            SELECT 1 FROM parkings WHERE parkings.source = {table}.source AND (
+                scope = 'source' OR scope = 'customer' AND parkings.name = {table}.customer_id
+                OR scope = 'query' AND parkings.name = {table}.query_name))
+        AND NOT EXISTS (
+            SELECT 1 FROM claims JOIN leases ON leases.run_id = claims.run_id
+            WHERE ({{claims.key}}) = ({{{table}.key}}) AND {_IS_LIVE})"""
 
 
-def select_due_requests(policy: RetryPolicy, lane: Lane, *, source: str, today: date, limit: int) -> sa.Select[Any]:
-    """Select the open requests that can run now, the oldest first.
-
-    A request whose fetch failed after it was made waits for the retry of that failure.
+# The scheduled retries that are due, the longest due first. A pending partition without a request is due after a
+# failed fetch too; with a request, it waits for the retry of that.
+_DUE: Final = f"""
+    SELECT retry_schedule.* FROM retry_schedule
+    JOIN partition_state ON ({{partition_state.key}}) = ({{retry_schedule.key}})
+    WHERE retry_schedule.source = :source AND due_at <= :now AND attempt_count = retry_schedule.attempt_no
+        AND retry_schedule.logical_date BETWEEN :since AND :until AND {_HAS_ATTEMPTS_LEFT}
+        AND (status = 'failed' OR status = 'pending' AND NOT EXISTS (
+            SELECT 1 FROM requests
+            WHERE ({{requests.key}}) = ({{partition_state.key}}) AND requests.attempt_no = attempt_count))
+        AND {_is_unblocked("retry_schedule")}
+    ORDER BY due_at, {{retry_schedule.key}} LIMIT :limit
     """
-    waits_for_retry = sa.exists().where(
-        same_key(retry_schedule, requests),
-        retry_schedule.c.failed_at > requests.c.requested_at,
-        sa.or_(retry_schedule.c.due_at.is_(None), retry_schedule.c.due_at > NOW, sa.not_(_has_attempts_left(policy))),
-    )
-    return (
-        sa.select(requests)
-        .join_from(requests, partition_state, same_key(partition_state, requests))
-        .where(
-            requests.c.source == source,
-            partition_state.c.attempt_count == requests.c.attempt_no,
-            _in_lane(requests, lane, today),
-            sa.not_(waits_for_retry),
-            *_unblocked_conditions(requests),
-        )
-        .order_by(requests.c.requested_at, *key_of_table(requests))
-        .limit(limit)
-    )
+# The open requests that can run now, the oldest first. A request whose fetch failed after it was made waits for the
+# retry of that failure.
+_DUE_REQUESTS: Final = f"""
+    SELECT requests.* FROM requests JOIN partition_state ON ({{partition_state.key}}) = ({{requests.key}})
+    WHERE requests.source = :source AND attempt_count = requests.attempt_no
+        AND requests.logical_date BETWEEN :since AND :until
+        AND NOT EXISTS (
+            SELECT 1 FROM retry_schedule
+            WHERE ({{retry_schedule.key}}) = ({{requests.key}}) AND failed_at > requested_at
+                AND (due_at IS NULL OR due_at > :now OR NOT {_HAS_ATTEMPTS_LEFT}))
+        AND {_is_unblocked("requests")}
+    ORDER BY requested_at, {{requests.key}} LIMIT :limit
+    """
+_IS_UNSCHEDULED: Final = """
+    status = 'failed' AND NOT EXISTS (
+        SELECT 1 FROM retry_schedule
+        WHERE ({retry_schedule.key}) = ({partition_state.key}) AND attempt_no = attempt_count)"""
+# The failed partitions whose last failure has no scheduled retry, in key order.
+SELECT_UNSCHEDULED: Final = query(
+    f"SELECT {{key}} FROM partition_state WHERE {_IS_UNSCHEDULED} ORDER BY {{key}} LIMIT :limit"
+)
+_UNSCHEDULED_IN_LANE: Final = f"""
+    SELECT {{key}} FROM partition_state
+    WHERE source = :source AND logical_date BETWEEN :since AND :until AND {_IS_UNSCHEDULED}
+        AND {_is_unblocked("partition_state")} AND [after]
+    ORDER BY {{key}} LIMIT :limit
+    """
+_COUNT_CLAIMED: Final = query(
+    f"""
+    SELECT CASE WHEN logical_date >= :since THEN '{Lane.FRESH}' ELSE '{Lane.BACKFILL}' END AS lane,
+        count(*) AS partitions
+    FROM claims JOIN leases ON leases.run_id = claims.run_id
+    WHERE claims.source = :source AND {_IS_LIVE} GROUP BY lane
+    """,
+    now=Instant(),
+    since=Day(),
+)
+# Delete the closed ones among the oldest requests, and the schedules of partitions that succeeded since.
+DELETE_FINISHED: Final = (
+    query(
+        f"""
+        DELETE FROM requests WHERE ({{key}}) IN (
+            SELECT {{oldest.key}} FROM (
+                SELECT * FROM requests ORDER BY source, requested_at LIMIT {REQUESTS_PER_CLEANUP}
+            ) AS oldest
+            JOIN partition_state ON ({{partition_state.key}}) = ({{oldest.key}})
+            WHERE attempt_count > oldest.attempt_no)
+        """
+    ),
+    query(
+        """
+        DELETE FROM retry_schedule WHERE EXISTS (
+            SELECT 1 FROM partition_state
+            WHERE ({partition_state.key}) = ({retry_schedule.key})
+                AND status = 'success' AND partition_state.updated_at > failed_at)
+        """
+    ),
+)
 
 
-def select_unscheduled(limit: int) -> sa.Select[Any]:
-    """Select the failed partitions whose last failure has no scheduled retry, in key order."""
-    scheduled = sa.exists().where(
-        same_key(retry_schedule, partition_state), retry_schedule.c.attempt_no == partition_state.c.attempt_count
-    )
-    return (
-        sa.select(*key_of_table(partition_state))
-        .where(partition_state.c.status == sa.literal_column(f"'{Status.FAILED}'"), sa.not_(scheduled))
-        .order_by(*key_of_table(partition_state))
-        .limit(limit)
-    )
+def select_due(policy: RetryPolicy, lane: Lane, *, source: str, today: date, limit: int) -> sa.TextualSelect:
+    """Select the scheduled retries that are due, the longest due first."""
+    return _bind(_DUE, source, limit, _days_of(lane, today, policy), policy)
+
+
+def select_due_requests(policy: RetryPolicy, lane: Lane, *, source: str, today: date, limit: int) -> sa.TextualSelect:
+    """Select the open requests that can run now, the oldest first. A request has no age limit."""
+    return _bind(_DUE_REQUESTS, source, limit, _days_of(lane, today), policy)
 
 
 def select_unscheduled_in_lane(
     policy: RetryPolicy, lane: Lane, *, source: str, today: date, after: PartitionKey | None, limit: int
-) -> sa.Select[Any]:
+) -> sa.TextualSelect:
     """Select the unscheduled failures of a lane that may be retried by the policy, after a key."""
-    statement = select_unscheduled(limit).where(
-        partition_state.c.source == source,
-        partition_state.c.logical_date > newest_expired_day(policy, today),
-        _in_lane(partition_state, lane, today),
-        *_unblocked_conditions(partition_state),
-    )
+    days = _days_of(lane, today, policy)
     if after is None:
-        return statement
-    position = sa.tuple_(*(sa.literal(getattr(after, name), KEY_TYPES[name]) for name in KEY))
-    return statement.where(sa.tuple_(*key_of_table(partition_state)) > position)
+        return _bind(_UNSCHEDULED_IN_LANE.replace("[after]", "TRUE"), source, limit, days)
+    text = _UNSCHEDULED_IN_LANE.replace("[after]", "({key}) > (:source, :customer_id, :query_name, :logical_date)")
+    position = {name: getattr(after, name) for name in KEY}
+    return _bind(text, source, limit, days).bindparams(**position)
 
 
-def delete_finished() -> tuple[sa.Delete, ...]:
-    """Delete the closed ones among the oldest requests, and the schedules of partitions that succeeded since."""
-    order = requests.c.source, requests.c.requested_at
-    oldest = sa.select(requests).order_by(*order).limit(REQUESTS_PER_CLEANUP).subquery("oldest")
-    closed = (
-        sa.select(*key_of_table(oldest))
-        .join_from(oldest, partition_state, same_key(partition_state, oldest))
-        .where(partition_state.c.attempt_count > oldest.c.attempt_no)
-    )
-    succeeded = sa.exists().where(
-        same_key(partition_state, retry_schedule),
-        partition_state.c.status == str(Status.SUCCESS),
-        partition_state.c.updated_at > retry_schedule.c.failed_at,
-    )
-    delete_requests = sa.delete(requests).where(sa.tuple_(*key_of_table(requests)).in_(closed))
-    return delete_requests, sa.delete(retry_schedule).where(succeeded)
-
-
-def count_claimed(source: str, today: date) -> sa.Select[Any]:
+def count_claimed(source: str, today: date) -> sa.TextualSelect:
     """Count the partitions that live runs have claimed, by lane."""
-    fresh = claims.c.logical_date >= today - timedelta(days=FRESH_DAYS)
-    lane = sa.case((fresh, str(Lane.FRESH)), else_=str(Lane.BACKFILL)).label("lane")
-    return (
-        sa.select(lane, sa.func.count().label("partitions"))
-        .join_from(claims, leases, leases.c.run_id == claims.c.run_id)
-        .where(claims.c.source == source, _is_live())
-        .group_by(lane)
-    )
+    return _COUNT_CLAIMED.bindparams(source=source, since=today - timedelta(days=FRESH_DAYS))
 
 
-def _needs_retry() -> sa.ColumnElement[bool]:
-    """Failed, or pending after a failed fetch that nobody requested. A request waits for its own retry instead."""
-    has_request = sa.exists().where(
-        same_key(requests, partition_state), requests.c.attempt_no == partition_state.c.attempt_count
-    )
-    is_pending = sa.and_(partition_state.c.status == str(Status.PENDING), sa.not_(has_request))
-    return sa.or_(partition_state.c.status == str(Status.FAILED), is_pending)
+def _days_of(lane: Lane, today: date, policy: RetryPolicy | None = None) -> dict[str, date]:
+    """The days of a lane, with a policy only those that are not too old for a retry."""
+    fresh, day = today - timedelta(days=FRESH_DAYS), timedelta(days=1)
+    since, until = (fresh, date.max) if lane is Lane.FRESH else (date.min, fresh - day)
+    return {"since": since if policy is None else max(since, newest_expired_day(policy, today) + day), "until": until}
 
 
-def _has_attempts_left(policy: RetryPolicy) -> sa.ColumnElement[bool]:
-    """The attempt limit does not apply to waiting classes, because waiting is not an attempt."""
-    return sa.or_(
-        retry_schedule.c.failures < policy.max_attempts, retry_schedule.c.error_class.in_(sorted(WAITING_CLASSES))
-    )
-
-
-def _in_lane(table: sa.Table, lane: Lane, today: date) -> sa.ColumnElement[bool]:
-    first = today - timedelta(days=FRESH_DAYS)
-    return table.c.logical_date >= first if lane is Lane.FRESH else table.c.logical_date < first
-
-
-def _unblocked_conditions(table: sa.Table) -> list[sa.ColumnElement[bool]]:
-    """Neither marked as terminal, nor parked, nor claimed by a live run."""
-    marked = sa.exists().where(same_key(terminal_marks, table))
-    customer_parked = sa.and_(parkings.c.scope == "customer", parkings.c.name == table.c.customer_id)
-    query_parked = sa.and_(parkings.c.scope == "query", parkings.c.name == table.c.query_name)
-    source_parked = parkings.c.scope == "source"
-    parked = sa.exists().where(
-        parkings.c.source == table.c.source, sa.or_(customer_parked, query_parked, source_parked)
-    )
-    claimed = sa.exists().where(same_key(claims, table), leases.c.run_id == claims.c.run_id, _is_live())
-    return [sa.not_(marked), sa.not_(parked), sa.not_(claimed)]
-
-
-def _is_live() -> sa.ColumnElement[bool]:
-    return sa.and_(leases.c.ended_at.is_(None), leases.c.expires_at > NOW)
+def _bind(
+    text: str, source: str, limit: int, days: dict[str, date], policy: RetryPolicy | None = None
+) -> sa.TextualSelect:
+    values: dict[str, Any] = {"source": source, "limit": limit} | days
+    statement = query(text, **{name: kind for name, kind in _TYPES.items() if f":{name}" in text})
+    if policy is not None:
+        values |= {"max_attempts": policy.max_attempts, "waiting_classes": sorted(WAITING_CLASSES)}
+        statement = statement.bindparams(sa.bindparam("waiting_classes", expanding=True))
+    return statement.bindparams(**values)

@@ -121,7 +121,7 @@ def test_park_needs_exactly_one_account_or_query(cli: CommandLine, verb: str, op
     """Neither and both are refused with exit code 64."""
     result = cli.run("state", verb, *options, *REASON)
     assert (result.code, result.out) == (64, "")
-    assert "give either an account by --customer or a query by --query" in result.err
+    assert "give one of them: an account by --customer, a query by --query" in result.err
 
 
 def test_why_shows_the_next_retry(cli: CommandLine) -> None:
