@@ -47,7 +47,7 @@ SINGLE_COMMANDS = {
         "run_id: '../x' is refused",
     ),
     "park nothing": (("state", "park", *REASON), "give one of them: an account"),
-    "park both": (("state", "park", "--customer", "101", "--query", "campaign_daily", *REASON), "not both"),
+    "park both": (("state", "park", "--customer", "101", "--query", "campaign_daily", *REASON), "give one of them"),
     "park an unknown query": (
         ("state", "park", "--query", "campaign_dayly", *REASON),
         "did you mean campaign_daily?",
