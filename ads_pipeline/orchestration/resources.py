@@ -142,11 +142,11 @@ class RunResources(SensorResources):
             report_progress=progress_on(sys.stderr),
         )
 
-    def reconciliation(self, spark: SparkSession) -> Reconciliation:
+    def reconciliation(self, start_spark: Callable[[], SparkSession]) -> Reconciliation:
         return Reconciliation(
             publications=self.ledger.publications,
             warehouse=self.warehouse,
-            pipeline=self.pipeline(spark),
+            open_pipeline=lambda: self.pipeline(start_spark()),
             claim=lambda keys: self.lease.claim(keys).granted,
         )
 

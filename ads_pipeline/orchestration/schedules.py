@@ -59,7 +59,7 @@ def _reconcile(query_names: Sequence[str]) -> dg.JobDefinition:
     def repair_differences(
         context: dg.OpExecutionContext, run_resources: dg.ResourceParam[RunResources], pyspark: LazyPySparkResource
     ) -> None:
-        reconciliation = run_resources.reconciliation(pyspark.spark_session)
+        reconciliation = run_resources.reconciliation(lambda: pyspark.spark_session)
         for name in query_names:
             result = reconciliation.repair(DayWindow(source=run_resources.source_name, query_name=name))
             for repair in result.repairs:
@@ -88,7 +88,7 @@ def _maintenance(query_names: Sequence[str]) -> dg.JobDefinition:
     ) -> None:
         warehouse, source = run_resources.warehouse, run_resources.source_name
         for name in query_names:
-            version = warehouse.optimize(pyspark.spark_session, source=source, query_name=name)
+            version = warehouse.optimize(lambda: pyspark.spark_session, source=source, query_name=name)
             removed = warehouse.vacuum(source=source, query_name=name)
             context.log.info("%s: compacted in table version %s, deleted %d files", name, version, len(removed))
         retired = run_resources.events.retire_before(datetime.now(UTC) - EVENTS_KEPT)

@@ -162,18 +162,21 @@ class ReconcilePlanner:
 
 
 class Reconciliation(ReconcilePlanner):
-    """Plans and repairs one query at a time. With `claim`, it repairs only the partitions that are granted."""
+    """Plans and repairs one query at a time. With `claim`, it repairs only the partitions that are granted.
+
+    `open_pipeline` is called only when there is something to repair, because a pipeline needs Spark.
+    """
 
     def __init__(
         self,
         *,
         publications: Publications,
         warehouse: Warehouse,
-        pipeline: Pipeline,
+        open_pipeline: Callable[[], Pipeline],
         claim: ClaimPartitions | None = None,
     ) -> None:
         super().__init__(publications=publications, warehouse=warehouse)
-        self._pipeline, self._claim = pipeline, claim
+        self._open_pipeline, self._claim = open_pipeline, claim
 
     def repair(self, window: DayWindow) -> ReconcileResult:
         """Carry out the plan. Loads and other reconciliations may run at the same time."""
@@ -181,13 +184,15 @@ class Reconciliation(ReconcilePlanner):
         if self._claim is not None:
             granted = self._claim({repair.key for repair in repairs})
             repairs = [repair for repair in repairs if repair.key in granted]
+        if not repairs:
+            return ReconcileResult(repairs=(), loading=LoadResult())
+        pipeline = self._open_pipeline()
         keys = {kind: [repair.key for repair in repairs if repair.kind is kind] for kind in RepairKind}
         if keys[RepairKind.DEMOTE]:
             demotions, own = self._publications.open_demotions(window), set(keys[RepairKind.DEMOTE])
-            self._pipeline.validation.record([verdict for verdict in demotions if verdict.run.key in own])
-        self._pipeline.loader.remove_hidden_rows(keys[RepairKind.REMOVE])
-        loading = self._pipeline.loader.load([*keys[RepairKind.LOAD], *keys[RepairKind.POINT]])
-        if repairs:
-            counts = {kind.name.lower(): len(found) for kind, found in keys.items() if found}
-            log_event(_LOG, LogEvent.REPAIRED, query=window.query_name, **counts)
+            pipeline.validation.record([verdict for verdict in demotions if verdict.run.key in own])
+        pipeline.loader.remove_hidden_rows(keys[RepairKind.REMOVE])
+        loading = pipeline.loader.load([*keys[RepairKind.LOAD], *keys[RepairKind.POINT]])
+        counts = {kind.name.lower(): len(found) for kind, found in keys.items() if found}
+        log_event(_LOG, LogEvent.REPAIRED, query=window.query_name, **counts)
         return ReconcileResult(repairs=tuple(repairs), loading=loading)

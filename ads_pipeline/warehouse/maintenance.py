@@ -6,7 +6,7 @@ Nothing here changes which rows a table holds. `staging` verifies compacted file
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import date, timedelta
 from itertools import zip_longest
@@ -32,14 +32,15 @@ MIN_RETENTION: Final = timedelta(hours=1)
 TARGET_FILE_BYTES: Final = 128 * 1024 * 1024
 
 
-def stage_compaction(spark: SparkSession, snapshot: TableSnapshot) -> StagedFiles | None:
-    """Stage fewer files for each day that has several small ones. None when no day has.
+def stage_compaction(start_spark: Callable[[], SparkSession], snapshot: TableSnapshot) -> StagedFiles | None:
+    """Stage fewer files for each day that has several small ones. None when no day has; then Spark is not started.
 
     Raises StagingDamaged when the rows, run or schema version of a partition would change.
     """
     sets = _plan_compaction(snapshot.files)
     if not sets:
         return None
+    spark = start_spark()
     staged = [stage_files(spark, snapshot, rows=None, loads=[], partitions=(), replaced=files) for files in sets]
     return StagedFiles(
         added=tuple(action for part in staged for action in part.added),

@@ -76,14 +76,15 @@ class Warehouse:
             select = without_translation(is_removable)
             return _rewrite(table, lambda snapshot: _stage_removal(spark, snapshot, partitions, select))
 
-    def optimize(self, spark: SparkSession, *, source: str, query_name: str) -> int | None:
+    def optimize(self, start_spark: Callable[[], SparkSession], *, source: str, query_name: str) -> int | None:
         """Compact the days that have several small files, in one commit that changes no row. Gives the new version.
 
-        Returns None when there is nothing to compact. Raises TableContended after 20 lost races; loads go first.
+        Returns None when there is nothing to compact; then Spark is not started. Raises TableContended after 20 lost
+        races; loads go first.
         """
         table = WarehouseTable(root=self._root, source=source, query_name=query_name)
         with translate_errors(table):
-            return _rewrite(table, lambda snapshot: stage_compaction(spark, snapshot))
+            return _rewrite(table, lambda snapshot: stage_compaction(start_spark, snapshot))
 
     def vacuum(self, *, source: str, query_name: str, retention: timedelta = DEFAULT_RETENTION) -> tuple[str, ...]:
         """Remove files that no version within the retention refers to, leftovers of dead loads and old log entries.

@@ -113,7 +113,7 @@ def test_reconciliation_skips_partitions_held_by_a_run(location: Location, other
     location.deployment.pipeline.validation.judge(runs)
     other.claim([key(2)])
     with open_resources(location, build_event_origin(create_run(location, key(1)))) as resources:
-        result = resources.reconciliation(location.deployment.spark).repair(
+        result = resources.reconciliation(lambda: location.deployment.spark).repair(
             DayWindow(source=resources.source_name, query_name=QUERY)
         )
         assert [repair.key for repair in result.repairs] == [key(1)]

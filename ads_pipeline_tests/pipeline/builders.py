@@ -83,7 +83,9 @@ class LocalDeployment:
 
     @property
     def reconciliation(self) -> Reconciliation:
-        return Reconciliation(publications=self.ledger.publications, warehouse=self.warehouse, pipeline=self.pipeline)
+        return Reconciliation(
+            publications=self.ledger.publications, warehouse=self.warehouse, open_pipeline=lambda: self.pipeline
+        )
 
     def differences(self) -> list[Repair]:
         return self.reconciliation.plan(DayWindow(source=SOURCE, query_name=QUERY))

@@ -109,7 +109,7 @@ class PipelineOperations(RuleBasedStateMachine):
 
     @rule()
     def optimize(self) -> None:
-        self.deployment.warehouse.optimize(self.spark, source="google_ads", query_name="campaign_daily")
+        self.deployment.warehouse.optimize(lambda: self.spark, source="google_ads", query_name="campaign_daily")
 
     @invariant()
     def only_readable_rows_are_visible(self) -> None:

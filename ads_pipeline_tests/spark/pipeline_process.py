@@ -48,7 +48,7 @@ def run_pipeline(spark: SparkSession, home: Path) -> Any:
         deployment.pipeline.validation.judge(valid[:1], validation_id="again")
         deployment.pipeline.validation.judge([seal_run(deployment, key(4, day=2))])
         deployment.reconciliation.repair(DayWindow(source="google_ads", query_name="campaign_daily"))
-        deployment.warehouse.optimize(spark, source="google_ads", query_name="campaign_daily")
+        deployment.warehouse.optimize(lambda: spark, source="google_ads", query_name="campaign_daily")
         return {
             "judged": [asdict(judgement) for judgement in judged.judgements],
             "published": [str(run) for run in loaded.published],

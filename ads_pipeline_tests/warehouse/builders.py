@@ -162,7 +162,7 @@ def _read_partitions(table: Path, files: dict[str, dict[str, Any]]) -> dict[Part
 
 
 def optimize(spark: SparkSession, root: Path) -> int | None:
-    return Warehouse(root).optimize(spark, source="google_ads", query_name="campaign_daily")
+    return Warehouse(root).optimize(lambda: spark, source="google_ads", query_name="campaign_daily")
 
 
 def vacuum(root: Path, retention: timedelta = DEFAULT_RETENTION) -> tuple[str, ...]:

@@ -171,7 +171,7 @@ def test_killed_compaction_keeps_all_rows_and_vacuum_removes_its_files(
     """Whenever compaction is killed, no row changes. Vacuum removes its files once they exceed the retention."""
     publish_small_files(spark, root)
     before = list_version_files(root)
-    run_and_kill(moment, 'optimize(spark, source="google_ads", query_name="campaign_daily")', root)
+    run_and_kill(moment, 'optimize(lambda: spark, source="google_ads", query_name="campaign_daily")', root)
     assert read_with_duckdb(root) == SMALL_FILE_PARTITIONS
     assert (list_version_files(root) != before) == compacted
     assert vacuum(root) == ()

@@ -63,7 +63,9 @@ def _repair_queries(
         return
     with open_pipeline(settings, ledger) as pipeline:
         reconciliation = Reconciliation(
-            publications=ledger.publications, warehouse=Warehouse(settings.warehouse_root), pipeline=pipeline
+            publications=ledger.publications,
+            warehouse=Warehouse(settings.warehouse_root),
+            open_pipeline=lambda: pipeline,
         )
         for name in names:
             window = DayWindow(source=settings.google_apis.source, query_name=name)
