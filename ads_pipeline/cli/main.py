@@ -14,11 +14,12 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
+from ads_pipeline.cli.accounts import accounts
 from ads_pipeline.cli.audit import audit
 from ads_pipeline.cli.events.commands import run_events
 from ads_pipeline.cli.exit_codes import CommandGroup
 from ads_pipeline.cli.ledger import ledger
-from ads_pipeline.cli.options import AsJson, Queries, command
+from ads_pipeline.cli.options import AsJson, Filters, Queries, command
 from ads_pipeline.cli.output import count_of
 from ads_pipeline.cli.parsing import open_ledger, parse_queries
 from ads_pipeline.cli.queries import queries
@@ -28,8 +29,10 @@ from ads_pipeline.cli.state import actions
 from ads_pipeline.cli.state.listing import state
 from ads_pipeline.cli.state.why import print_report
 from ads_pipeline.cli.warehouse.gaps import list_gaps
+from ads_pipeline.cli.warehouse.restatements import list_restatements
 from ads_pipeline.cli.warehouse.rows import warehouse
 from ads_pipeline.domain.readability import CONDITIONS
+from ads_pipeline.errors import BadCommand
 from ads_pipeline.log_events import configure_logging
 from ads_pipeline.settings import Settings, find_log_format, has_access_by_umask
 from ads_pipeline.storage.durable_files import leave_access_to_umask
@@ -66,6 +69,7 @@ groups: Final = {
     "events": run_events,
     "ledger": ledger,
     "audit": audit,
+    "accounts": accounts,
     "queries": queries,
 }
 
@@ -204,6 +208,28 @@ def migrate(settings: Settings) -> None:
     typer.echo(f"rebuilt {rows} rows of partition_status")
 
 
+@command(app, "backfill")
+def backfill(
+    settings: Settings,
+    filters: Filters,
+    *,
+    only_plan: Annotated[bool, typer.Option("--plan", help="Print the plan; required, nothing is fetched.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Include days that are accepted already.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print what fetching a range of days costs: operations, what the budget has left, and days to finish.
+
+    Days are fetched in ranges of at most 31, so N days of a customer and query cost about N/31 operations. By default
+    it plans every day from the query file's start_date to yesterday, of every query and known account. Parked,
+    unfinished and unrecoverable days are left out and counted. It makes no call.
+    """
+    if not only_plan:
+        raise BadCommand('give --plan to see the plan; "ads-pipeline state enqueue" requests the days')
+    from ads_pipeline.cli.backfill import plan_backfill  # noqa: PLC0415 - only this command needs it
+
+    plan_backfill(settings, filters, again=again, as_json=as_json)
+
+
 @command(app, "reconcile")
 def reconcile(
     settings: Settings,
@@ -225,6 +251,7 @@ def reconcile(
 
 
 command(state, "why")(print_report)
+command(app, "restatements")(list_restatements)
 command(warehouse, "gaps")(list_gaps)
 actions.add_action_commands(state)
 command(raw_runs, "report-failure")(report_failure)

@@ -10,6 +10,7 @@ from typing import Final
 
 from ads_pipeline.cli.output import format_instant
 from ads_pipeline.cli.parsing import open_ledger
+from ads_pipeline.domain.accounts import Account
 from ads_pipeline.domain.freshness import AttemptOutcome
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.readability import DayCondition
@@ -19,6 +20,7 @@ from ads_pipeline.errors import RawUnavailable
 from ads_pipeline.ledger.control.retries import RetryForecast
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import Attempt, PartitionAction, Pointer, PublicationStatus
+from ads_pipeline.pipeline.account_days import AccountDays
 from ads_pipeline.pipeline.day_conditions import describe_days
 from ads_pipeline.pipeline.next_steps import PartitionFacts, find_facts, find_next_commands
 from ads_pipeline.pipeline.staleness import AssetStatus, PartitionStaleness, StalenessCalculator
@@ -53,6 +55,8 @@ class PartitionReport:
     sealed: Mapping[str, Seal | DamagedRun] | None
     no_asset_reason: str | None
     new_customer: str | None
+    account: Account | None
+    account_day: str | None
     now: datetime
 
     @property
@@ -109,8 +113,11 @@ def gather_report(settings: Settings, key: PartitionKey) -> PartitionReport:
         publication = ledger.publications.get(key)
         state = publication.state if publication else PartitionState.absent(key)
         described = describe_days(ledger, [key], due_after=settings.google_apis.due_after, now=now)
+        account = ledger.accounts.by_id(key.source).get(key.customer_id)
         return PartitionReport(
             key=key,
+            account=account,
+            account_day=_describe_account_day(settings, account, state, sealed, now),
             day=described[key],
             command=find_next_commands(ledger, described, settings.retry_policy)[key],
             publication=publication,
@@ -125,6 +132,22 @@ def gather_report(settings: Settings, key: PartitionKey) -> PartitionReport:
             new_customer=None if publication or sealed else _find_new_customer(ledger, key),
             now=now,
         )
+
+
+def _describe_account_day(
+    settings: Settings,
+    account: Account | None,
+    state: PartitionState,
+    sealed: Mapping[str, Seal | DamagedRun] | None,
+    now: datetime,
+) -> str | None:
+    """Whether the day is settled, provisional, closed or unrecoverable; None for an account that is not known."""
+    if account is None:
+        return None
+    current = (sealed or {}).get(state.current_run_id or "")
+    extracted_at = current.facts.extracted_at if isinstance(current, Seal) else None
+    days = AccountDays(apis=settings.google_apis, accounts={account.customer_id: account}, now=now)
+    return days.describe_day(state.key, extracted_at)
 
 
 def _find_sealed_runs(settings: Settings, key: PartitionKey) -> dict[str, Seal | DamagedRun] | None:

@@ -33,6 +33,7 @@ from ads_pipeline.domain.readability import DayCondition
 from ads_pipeline.domain.run_events import LoggedEvent
 from ads_pipeline.domain.transitions import RegisteredRun
 from ads_pipeline.ledger.values import Attempt, PartitionAction, Pointer
+from ads_pipeline.pipeline.account_days import describe_account
 from ads_pipeline.pipeline.next_steps import next_steps
 from ads_pipeline.pipeline.staleness import AssetStatus
 from ads_pipeline.raw.discovery import DamagedRun
@@ -102,6 +103,8 @@ def _summary(report: PartitionReport) -> Table:
             ("readers see", _describe_visible_run(report)),
             ("condition", _describe_condition(report.day)),
             ("status", cell(status, style=STATUS_STYLES[state.status]) if report.publication else "not recorded"),
+            ("account", report.account and describe_account(report.account)),
+            ("account's day", report.account_day),
             ("raw asset", _describe_asset(report.staleness.raw)),
             ("warehouse", _describe_asset(report.staleness.warehouse)),
             ("in Dagster", report.no_asset_reason and f"no asset: {report.no_asset_reason}"),
@@ -209,6 +212,8 @@ def _json_fields(report: PartitionReport) -> dict[str, Any]:
         | {
             "recorded": report.publication is not None,
             "safe": report.is_safe,
+            "account": report.account and describe_account(report.account),
+            "account_day": report.account_day,
             "readers_see": None if gap or pointer is None else _run_fields(pointer),
             "missing_because": gap and gap.value,
             "runs": [_run_fields(run) | {"registered_at": at} for run, at in report.registered],

@@ -80,7 +80,8 @@ class Accounts(AccountReader):
         """Store the found accounts, park those that cannot be fetched, and release those that can be again.
 
         An account that was found in several ways keeps the best one. One that is no longer found is gone, unless it
-        was last found below one of `failed_logins`, which could not be asked.
+        was last found below one of `failed_logins`, which could not be asked. When nothing at all was found, nothing
+        is gone: an account that answers lists itself.
         """
         best: dict[str, Account] = {}
         for account in found:
@@ -115,7 +116,8 @@ def _record(
     gone = [
         replace(account, gone_at=now)
         for customer, account in known.items()
-        if customer not in found and account.gone_at is None and account.login_customer_id not in failed_logins
+        if found and customer not in found and account.gone_at is None
+        if account.login_customer_id not in failed_logins
     ]
     _UPSERT_ACCOUNTS.execute(connection, [_encode(account) for account in (*seen, *gone)])
     parked, released = _park_and_release(transaction, source, [*seen, *gone])

@@ -92,8 +92,14 @@ def test_cancelled_account_that_closes_stays_parked(timed_ledger: Ledger) -> Non
 def test_failing_manager_loses_no_accounts(timed_ledger: Ledger) -> None:
     """Accounts below a manager that could not be asked are not gone; the others are."""
     timed_ledger.accounts.record(SOURCE, [account("1"), account("2", login_customer_id=OTHER_MANAGER)])
-    result = timed_ledger.accounts.record(SOURCE, [], failed_logins={OTHER_MANAGER})
+    result = timed_ledger.accounts.record(SOURCE, [account("3")], failed_logins={OTHER_MANAGER})
     assert (result.gone, parked(timed_ledger)) == (("1",), {"1": "account_gone"})
+
+
+def test_discovery_without_any_answer_loses_no_accounts(timed_ledger: Ledger) -> None:
+    """An account that answers lists itself, so an empty answer says nothing."""
+    timed_ledger.accounts.record(SOURCE, [account("1")])
+    assert timed_ledger.accounts.record(SOURCE, [], failed_logins={""}) == DiscoveryResult()
 
 
 def test_shallowest_enabled_way_is_kept(timed_ledger: Ledger) -> None:

@@ -1,0 +1,111 @@
+"""The commands `accounts`: the accounts that discovery found, what stops their fetches, and a new discovery."""
+
+import os
+from collections.abc import Iterator
+from typing import Any, Final
+
+import typer
+
+from ads_pipeline.cli.options import AsJson, Customers, command
+from ads_pipeline.cli.output import Column, count_of, fields_of, format_minute, write_list
+from ads_pipeline.cli.parsing import open_ledger, open_ledger_for_writing, parse_customers
+from ads_pipeline.domain.accounts import PARKED_BY_DISCOVERY, Account
+from ads_pipeline.errors import BadSettings, Mistake
+from ads_pipeline.ledger.control.retries import Parking
+from ads_pipeline.ledger.ledger import LedgerReader
+from ads_pipeline.settings import Settings
+
+COLUMNS: Final = (
+    Column("account", "customer_id"),
+    Column("name", "name", wrap=True),
+    Column("status", "shown_status"),
+    Column("zone", "time_zone", from_width=100),
+    Column("currency", "currency_code", from_width=120),
+    Column("below", "login_customer_id", from_width=100),
+    Column("fetched", "fetched"),
+    Column("seen", lambda row: format_minute(row["seen_at"]), from_width=140),
+    Column("because", "because", wrap=True, below=True),
+)
+NO_ACCOUNT: Final = 'no account is known; "ads-pipeline accounts discover" finds those that the credentials reach'
+accounts: Final = typer.Typer(no_args_is_help=True, help="List and discover the accounts that are fetched.")
+
+
+@command(accounts, "list")
+def list_accounts(settings: Settings, *, customer: Customers = None, as_json: AsJson = False) -> None:
+    """List the accounts that discovery has found, with what stops their fetches and the next command.
+
+    Accounts that are gone stay in the list. Managers are not fetched themselves.
+    """
+    given = parse_customers(customer)
+    with open_ledger(settings) as ledger:
+        rows = list(_rows(settings, ledger, given))
+    stopped = sum(row["parked"] is not None for row in rows)
+    notes = [f"{count_of(len(rows), 'account')}, {stopped:,} parked"] if rows else [NO_ACCOUNT]
+    write_list(rows, COLUMNS, notes, as_json=as_json)
+
+
+@command(accounts, "discover")
+def discover(settings: Settings, *, as_json: AsJson = False) -> bool:
+    """Ask Google Ads for the accounts below the configured managers, and park those that cannot be fetched.
+
+    It costs one operation for each manager, and once a week one for each account. Accounts that are enabled again are
+    released, unless a refusal or an operator parked them. Dagster gets the new customers from its own daily job. Exit
+    code: 0 when every manager answered, else 1.
+    """
+    if settings.google_ads is None:
+        problem = "is off: set it to env or to the path of a google-ads.yaml"
+        raise BadSettings((Mistake(location="ADS_PIPELINE_GOOGLE_ADS", problem=problem),))
+    # Both load the client of Google Ads, or check that it is there.
+    from ads_pipeline.google_ads.configuration import check_installation, read_configuration  # noqa: PLC0415
+
+    apis = settings.google_apis
+    check_installation(apis.api_version, f"{settings.queries_file}: api_version")
+    configuration = read_configuration(settings.google_ads, os.environ)
+    from ads_pipeline.pipeline.extraction import Extraction  # noqa: PLC0415 - imports the client
+
+    with open_ledger_for_writing(settings) as ledger:
+        report = Extraction(apis=apis, configuration=configuration, ledger=ledger).discover()
+        rows = list(_rows(settings, ledger, None))
+    counts = {name: len(getattr(report.changes, name)) for name in ("new", "parked", "released", "gone")}
+    notes = [f"{count_of(len(rows), 'account')}: " + ", ".join(f"{count:,} {name}" for name, count in counts.items())]
+    notes += [
+        f"no answer from {account or 'the credentials'}: {fault.message}" for account, fault in report.failed.items()
+    ]
+    write_list(rows, COLUMNS, [*configuration.warnings, *notes], as_json=as_json)
+    return bool(report.failed)
+
+
+def _rows(settings: Settings, ledger: LedgerReader, customers: list[str] | None) -> Iterator[dict[str, Any]]:
+    source = settings.google_apis.source
+    parkings = {each.name: each for each in ledger.retry_queue.list_parkings(source) if each.scope == "customer"}
+    for account in ledger.accounts.list_all(source):
+        if customers is None or account.customer_id in customers:
+            yield describe_account_row(account, parkings.get(account.customer_id))
+
+
+def describe_account_row(account: Account, parking: Parking | None) -> dict[str, Any]:
+    """The fields of an account, its parking, and the next command of one that is parked."""
+    if account.is_manager:
+        fetched, because = "manager", None
+    elif parking is None:
+        fetched, because = "yes", None
+    else:
+        fetched, because = "parked", f"{parking.error_class}: {parking.why}"
+    status = "gone" if account.gone_at else account.status.lower()
+    return fields_of(
+        account,
+        shown_status=status,
+        fetched=fetched,
+        parked=parking and parking.error_class,
+        parked_at=parking and parking.parked_at,
+        because=because,
+        next=_find_next_command(parking),
+    )
+
+
+def _find_next_command(parking: Parking | None) -> str | None:
+    if parking is None:
+        return None
+    if parking.error_class in PARKED_BY_DISCOVERY:
+        return "ads-pipeline accounts discover"
+    return f"ads-pipeline state release --customer {parking.name} --reason TEXT"

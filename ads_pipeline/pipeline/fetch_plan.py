@@ -1,0 +1,123 @@
+"""The plan of a backfill: how many operations it costs, what the budget has left, and how long it takes.
+
+Nothing is called or changed. The ranges are cut by the same code that fetches them.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import Final
+
+from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.quota import QuotaUsage
+from ads_pipeline.domain.retry import Lane, lane_for
+from ads_pipeline.domain.transitions import Status
+from ads_pipeline.google_ads.ranges import FetchRange, cut_ranges
+from ads_pipeline.ledger.ledger import LedgerReader
+from ads_pipeline.pipeline.account_days import AccountDays
+
+PARTITIONS_PER_QUERY: Final = 50_000  # of the ledger, to bound memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchPlan:
+    """What a backfill would do. `skipped` counts the left-out partitions by reason.
+
+    `daily_operations` is what the accounts and queries need each day anyway: for yesterday, and for days that are
+    read again.
+    """
+
+    partitions: int
+    ranges: tuple[FetchRange, ...]
+    skipped: Mapping[str, int]
+    usage: QuotaUsage
+    daily_operations: Mapping[Lane, int]
+    today: date
+
+    @property
+    def operations(self) -> Mapping[Lane, int]:
+        lanes = Counter(lane_for(each.keys[-1], self.today) for each in self.ranges)
+        return {lane: lanes[lane] for lane in Lane}
+
+    @property
+    def days_to_finish(self) -> int | None:
+        """In how many days the last operation is possible, 0 for now; None when the budget never has room for it."""
+        return max((self._days_of(lane) for lane in Lane), key=lambda days: math.inf if days is None else days)
+
+    def _days_of(self, lane: Lane) -> int | None:
+        left, limit = self.usage.left(lane), self.usage.limits.limit_of(lane)
+        if left is None or limit is None or self.operations[lane] <= left:
+            return 0
+        free = limit - self.daily_operations[lane]
+        return math.ceil((self.operations[lane] - left) / free) if free > 0 else None
+
+
+def plan_fetches(
+    ledger: LedgerReader,
+    days: AccountDays,
+    keys: Iterable[PartitionKey],
+    *,
+    again: bool = False,
+) -> FetchPlan:
+    """The plan for these partitions. Without `again`, those that are accepted already are left out."""
+    due, skipped = list[PartitionKey](), Counter[str]()
+    source = days.apis.source
+    parkings = ledger.retry_queue.list_parkings(source)
+    for key in _without_accepted(ledger, keys, skipped, again=again):
+        parking = next((each for each in parkings if each.includes(key)), None)
+        obstacle = f"parked: {parking.target}" if parking else days.find_obstacle(key)
+        if obstacle is None:
+            due.append(key)
+        else:
+            skipped[obstacle] += 1
+    yesterday = days.now.date() - timedelta(days=1)
+    return FetchPlan(
+        partitions=len(due),
+        ranges=tuple(cut_ranges(due)),
+        skipped=skipped,
+        usage=ledger.quota.usage(source, days.apis.google_ads.quota),
+        daily_operations=_count_daily(ledger, days, yesterday),
+        today=days.now.date(),
+    )
+
+
+def _without_accepted(
+    ledger: LedgerReader, keys: Iterable[PartitionKey], skipped: Counter[str], *, again: bool
+) -> Iterable[PartitionKey]:
+    for batch in _batches(list(keys)):
+        states = {} if again else ledger.states.get_many(batch)
+        for key in batch:
+            if not again and states[key].status is Status.SUCCESS:
+                skipped["accepted already"] += 1
+            else:
+                yield key
+
+
+def _batches(keys: Sequence[PartitionKey]) -> Iterable[Sequence[PartitionKey]]:
+    return (keys[start : start + PARTITIONS_PER_QUERY] for start in range(0, len(keys), PARTITIONS_PER_QUERY))
+
+
+def _count_daily(ledger: LedgerReader, days: AccountDays, yesterday: date) -> dict[Lane, int]:
+    """The operations that one day needs: one range for yesterday, and the ranges of the days to read again."""
+    parkings = ledger.retry_queue.list_parkings(days.apis.source)
+    counts = Counter[Lane]()
+    for account in days.accounts.values():
+        if account.is_manager or account.gone_at is not None:
+            continue
+        for name, query in days.apis.queries.items():
+            if any(parking.covers(account.customer_id, name) for parking in parkings):
+                continue
+            windows = {0, *query.reread_after_days, days.find_lookback(account.customer_id, name)}
+            keys = [
+                PartitionKey(
+                    source=account.source,
+                    customer_id=account.customer_id,
+                    query_name=name,
+                    logical_date=yesterday - timedelta(days=window),
+                )
+                for window in windows
+            ]
+            counts.update(lane_for(each.keys[-1], days.now.date()) for each in cut_ranges(keys))
+    return {lane: counts[lane] for lane in Lane}
