@@ -27,11 +27,13 @@ from ads_pipeline.ledger import database
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import fetch_events, read_steps
 from ads_pipeline.ledger.events.event_rows import decode_snapshot, encode_snapshot
-from ads_pipeline.ledger.row_mapping import insert_into
+from ads_pipeline.ledger.statements import insert, upsert
 from ads_pipeline.ledger.tables import run_head, run_snapshots, run_steps
 
 EVENTS_PER_TRANSACTION: Final = 2_000  # bounds how long the snapshot of a run is locked
 POLL_INTERVAL: Final = timedelta(milliseconds=200)
+_INSERT_SNAPSHOT: Final = insert(run_snapshots, skip_present=True)
+_UPSERT_STEPS: Final = upsert(run_steps)
 AlarmCallback = Callable[[LagLevel, timedelta], None]
 
 
@@ -50,11 +52,6 @@ class Follower:
         self._log = log
         self._engine = log.engine
         self._monitor = LagMonitor()
-        self._insert_snapshot = insert_into(self._engine.dialect.name, run_snapshots).on_conflict_do_nothing()
-        insert_steps = insert_into(self._engine.dialect.name, run_steps)
-        self._upsert_steps = insert_steps.on_conflict_do_update(
-            index_elements=["run_id", "step_id"], set_={"status": insert_steps.excluded.status}
-        )
 
     def catch_up(self, on_alarm: AlarmCallback | None = None) -> int:
         """Fold all events that are visible now, and return their number. Lag alarms go to `on_alarm` first."""
@@ -125,7 +122,7 @@ class Follower:
         row = connection.execute(locked).one_or_none()
         if row is None:
             empty = encode_snapshot(RunSnapshot(run_id=run_id)) | {"missing_events": 0}
-            connection.execute(self._insert_snapshot, empty)
+            _INSERT_SNAPSHOT.execute(connection, [empty])
             row = connection.execute(locked).one()
         return row
 
@@ -135,11 +132,9 @@ class Follower:
         values = encode_snapshot(snapshot) | {"missing_events": missing_events}
         connection.execute(sa.update(run_snapshots).where(run_snapshots.c.run_id == snapshot.run_id).values(values))
         if changed:
-            rows = [
-                {"run_id": snapshot.run_id, "step_id": step, "status": str(status)}
-                for step, status in changed.items()
-            ]
-            connection.execute(self._upsert_steps, rows)
+            run = {"run_id": snapshot.run_id}
+            steps = (run | {"step_id": step, "status": status} for step, status in changed.items())
+            _UPSERT_STEPS.execute(connection, steps)
         advanced = sa.update(run_head).where(
             run_head.c.run_id == snapshot.run_id, run_head.c.projected_seq < snapshot.last_event_seq
         )

@@ -25,8 +25,8 @@ from ads_pipeline.domain.freshness import (
 )
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.row_mapping import decode_key, insert_into, key_of_table, read_clock, same_key
-from ads_pipeline.ledger.statements import Statement, columns_of
+from ads_pipeline.ledger.row_mapping import decode_key, key_of_table, read_clock, same_key
+from ads_pipeline.ledger.statements import Statement, columns_of, upsert
 from ads_pipeline.ledger.status.partition_status import (
     ATTEMPT_OUTCOMES,
     MATERIALIZING_EFFECTS,
@@ -49,6 +49,7 @@ from ads_pipeline.ledger.tables import (
 )
 
 ROWS_PER_BATCH: Final = 5_000
+_UPSERT_CODE_VERSIONS: Final = upsert(code_versions, newer="code_versions.code_version <> excluded.code_version")
 # Update the rows whose version is still the one that the sweep read. On Postgres the statement skips locked rows:
 # they are about to change, and other writers lock rows in another order, so waiting could deadlock.
 _UPDATE_STALENESS: Final = Statement(
@@ -99,18 +100,11 @@ class StatusTable:
     def record_code_versions(self, source: str, versions: Mapping[str, str]) -> None:
         """Record the current code version of each asset. A changed version is dated with the present time."""
         workspace = {"tenant_id": self._tenancy.tenant_id, "workspace_id": self._tenancy.workspace_for(source)}
-        insert = insert_into(self._engine.dialect.name, code_versions)
-        upsert = insert.on_conflict_do_update(
-            index_elements=["tenant_id", "workspace_id", "asset_key"],
-            set_={"code_version": insert.excluded.code_version, "seen_since": insert.excluded.seen_since},
-            where=code_versions.c.code_version != insert.excluded.code_version,
-        )
 
         def work(connection: sa.Connection) -> None:
-            now = read_clock(connection)
-            for asset_key, version in sorted(versions.items()):
-                row = workspace | {"asset_key": asset_key, "code_version": version, "seen_since": now}
-                connection.execute(upsert, row)
+            seen = workspace | {"seen_since": instant_text(read_clock(connection))}
+            rows = (seen | {"asset_key": asset_key, "code_version": code} for asset_key, code in versions.items())
+            _UPSERT_CODE_VERSIONS.execute(connection, rows)
 
         known = {asset_key: code.version for asset_key, code in self.get_code_versions(source).items()}
         if any(known.get(asset_key) != version for asset_key, version in versions.items()):
