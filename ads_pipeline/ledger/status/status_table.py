@@ -25,8 +25,8 @@ from ads_pipeline.domain.freshness import (
 )
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.row_mapping import decode_key, key_of_table, read_clock, same_key
-from ads_pipeline.ledger.statements import Statement, columns_of, upsert
+from ads_pipeline.ledger.row_mapping import decode_key, read_clock
+from ads_pipeline.ledger.statements import Statement, columns_of, query, upsert
 from ads_pipeline.ledger.status.partition_status import (
     ATTEMPT_OUTCOMES,
     MATERIALIZING_EFFECTS,
@@ -38,17 +38,25 @@ from ads_pipeline.ledger.status.partition_status import (
     read_code_versions,
 )
 from ads_pipeline.ledger.tables import (
-    KEY,
     STATUS_KEY,
-    attempts,
     code_versions,
-    finished_attempts,
     instant_text,
     partition_status,
-    runs,
 )
 
 ROWS_PER_BATCH: Final = 5_000
+_MATERIALIZING: Final = ", ".join(f"'{effect}'" for effect in sorted(MATERIALIZING_EFFECTS))
+# All finished attempts by asset and partition: the verdicts, and the attempts without one.
+_FINISHED_ATTEMPTS: Final = query(
+    f"""
+    SELECT '{RAW}' AS asset, {{attempts.key}}, judged_at AS finished_at, attempts.run_id, outcome,
+        CASE WHEN effect IN ({_MATERIALIZING}) THEN runs.schema_version END AS code_version
+    FROM attempts JOIN runs ON ({{runs.key}}, runs.run_id) = ({{attempts.key}}, attempts.run_id)
+    UNION ALL
+    SELECT asset, {{key}}, finished_at, run_id, outcome, code_version FROM finished_attempts
+    ORDER BY asset, {{key}}
+    """
+)
 _UPSERT_CODE_VERSIONS: Final = upsert(code_versions, newer="code_versions.code_version <> excluded.code_version")
 # Update the rows whose version is still the one that the sweep read. On Postgres the statement skips locked rows:
 # they are about to change, and other writers lock rows in another order, so waiting could deadlock.
@@ -155,33 +163,15 @@ class StatusTable:
 
     def _read_attempts(self, connection: sa.Connection) -> Iterator[tuple[str, PartitionKey, FinishedAttempt]]:
         """Yield all finished attempts by asset and partition. They are streamed: there may be millions."""
-        materialized = attempts.c.effect.in_([str(effect) for effect in MATERIALIZING_EFFECTS])
-        judged = sa.select(
-            sa.literal(RAW).label("asset"),
-            *key_of_table(attempts),
-            attempts.c.judged_at.label("at"),
-            attempts.c.run_id,
-            attempts.c.outcome,
-            sa.case((materialized, runs.c.schema_version)).label("code_version"),
-        ).join(runs, sa.and_(same_key(runs, attempts), runs.c.run_id == attempts.c.run_id))
-        unjudged = sa.select(
-            finished_attempts.c.asset,
-            *key_of_table(finished_attempts),
-            finished_attempts.c.finished_at.label("at"),
-            finished_attempts.c.run_id,
-            finished_attempts.c.outcome,
-            finished_attempts.c.code_version,
-        )
-        logs = sa.union_all(judged, unjudged).order_by("asset", *KEY)
-        for row in connection.execute(logs, execution_options={"yield_per": ROWS_PER_BATCH}):
+        for row in connection.execute(_FINISHED_ATTEMPTS, execution_options={"yield_per": ROWS_PER_BATCH}):
             yield row.asset, decode_key(row), self._decode_attempt(row)
 
     def _decode_attempt(self, row: sa.Row[Any]) -> FinishedAttempt:
         return FinishedAttempt(
             run_id=row.run_id,
-            at=row.at,
+            at=row.finished_at,
             outcome=ATTEMPT_OUTCOMES.get(row.outcome) or AttemptOutcome(row.outcome),
-            version=make_row_version(row.at, self._statuses.asset_partition(row.asset, decode_key(row))),
+            version=make_row_version(row.finished_at, self._statuses.asset_partition(row.asset, decode_key(row))),
             code_version=row.code_version,
         )
 
