@@ -44,11 +44,13 @@ DECIDED_BY_DEADLINE: Final = frozenset({Condition.LATE, Condition.MISSING, Condi
 class Changes:
     """The partitions to check again. `cleared` holds those whose checks a dead or cancelled run cleared, by run.
 
-    Those in `due` passed a deadline, which most of them met.
+    Those in `due` passed a deadline, which most of them met. Those in `unjudged` have a run without a verdict: the
+    sensor `raw_arrivals` requests them. A run of `valid` alone would judge them and load nothing.
     """
 
     changed: set[PartitionKey] = field(default_factory=set)
     due: set[PartitionKey] = field(default_factory=set)
+    unjudged: set[PartitionKey] = field(default_factory=set)
     cleared: dict[PartitionKey, str] = field(default_factory=dict)
 
 
@@ -123,6 +125,7 @@ def _find_changes(
         names = list(partition_names(run.tags, partitions))
         changes.cleared.update(dict.fromkeys(_parse_names(names, run, resources.source_name), run.run_id))
     changes.changed.update(resources.events.list_changed_partitions(others, since))
+    changes.unjudged.update(run.key for run in resources.ledger.runs.unjudged(list(changes.cleared)))
     changes.due.update(_find_due(resources, query_names, since, now))
     return changes
 
@@ -195,31 +198,31 @@ def _build_requests(
     partitions: dg.MultiPartitionsDefinition, described: Mapping[PartitionKey, DayCondition], changes: Changes
 ) -> Iterator[dg.RunRequest]:
     """Yield one request per range of partitions. Its key names what they show, so that nothing is reported twice."""
-    groups = defaultdict[tuple[str, bool], dict[str, PartitionKey]](dict)
+    groups = defaultdict[tuple[str, str, bool], dict[str, PartitionKey]](dict)
     for key, day in described.items():
         is_cleared = key in changes.cleared
         is_changed = key in changes.changed and day.condition is not Condition.NOT_EXPECTED
         if is_cleared or is_changed or day.condition in DECIDED_BY_DEADLINE:
-            groups[key.query_name, is_cleared][key.dagster_key] = key
-    for (query_name, is_cleared), keys in groups.items():
+            runs_valid = is_cleared and key not in changes.unjudged
+            groups[key.query_name, _find_cause(key, changes), runs_valid][key.dagster_key] = key
+    for (query_name, cause, runs_valid), keys in groups.items():
         for start, end, names in cut_into_ranges(partitions, keys):
             shown = [(name, described[keys[name]], changes.cleared.get(keys[name])) for name in names]
             digest = digest_of([(name, day.condition, day.since, run_id) for name, day, run_id in shown])
             valid, readable = check_keys(query_name)
-            why = _explain([day for _name, day, _run in shown], _find_cause([keys[name] for name in names], changes))
-            tags = range_tags(query_name, start, end, why=why)
+            tags = range_tags(query_name, start, end, why=_explain([day for _name, day, _run in shown], cause))
             yield dg.RunRequest(
                 run_key=f"checks of {describe_range(tags)}, {digest}",
                 asset_selection=[],
-                asset_check_keys=[valid, readable] if is_cleared else [readable],
+                asset_check_keys=[valid, readable] if runs_valid else [readable],
                 tags=tags,
             )
 
 
-def _find_cause(keys: Sequence[PartitionKey], changes: Changes) -> str:
-    if not changes.cleared.keys().isdisjoint(keys):
+def _find_cause(key: PartitionKey, changes: Changes) -> str:
+    if key in changes.cleared:
         return "a run failed or was cancelled"
-    return "a deadline passed" if changes.changed.isdisjoint(keys) else "the ledger changed outside a run"
+    return "the ledger changed outside a run" if key in changes.changed else "a deadline passed"
 
 
 def _explain(days: Sequence[DayCondition], cause: str) -> str:

@@ -60,7 +60,7 @@ def build_retry_sensor(
             query_names,
             [raw_asset_key, warehouse_asset_key],
             now(),
-            why="due retries, and requests of operators",
+            why="due retries and requests of operators",
         )
 
     return retries_due

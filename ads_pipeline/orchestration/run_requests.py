@@ -76,8 +76,8 @@ def build_sensor_result(
     if requests:
         log_requests(context.log, requests)
         return dg.SensorResult(run_requests=requests, cursor=cursor)
-    waiting = f"; {len(due)} partitions are in unfinished runs or wait for their next run" if due else ""
-    return dg.SensorResult(skip_reason=f"no partition is due{waiting}", cursor=cursor)
+    waiting = "; they are in unfinished runs or wait for their next run" if due else ""
+    return dg.SensorResult(skip_reason=f"{len(due)} partitions: {why}{waiting}", cursor=cursor)
 
 
 def build_run_requests(

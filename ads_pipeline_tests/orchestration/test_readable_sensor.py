@@ -71,6 +71,18 @@ def test_cancelled_run_has_both_checks_run_again(location: Location) -> None:
     assert set(location.check_results().values()) == {True}
 
 
+def test_partition_of_a_dead_run_is_not_judged_by_a_check_alone(location: Location) -> None:
+    """A run of `valid` alone would judge its new sealed run, and nothing would load it for minutes."""
+    location.add_customers(1)
+    seal_run(location.deployment, key(1))
+    assert location.run([key(1)]).success
+    first = tick(location, SENSOR)
+    location.deployment.ledger.registrations.register(sealed_runs(run(key(1), "r2")))
+    location.instance.report_run_canceled(create_run(location, key(1)))
+    result = tick(location, SENSOR, cursor=first.cursor)
+    assert [request.asset_check_keys for request in result.run_requests or []] == [[READABLE]]
+
+
 def test_run_cancelled_in_the_queue_has_its_checks_run_again(location: Location) -> None:
     """The ledger has no event of it, because its process never started."""
     location.add_customers(1)
