@@ -111,16 +111,6 @@ class LoadRecord:
     is_shown: bool
 
 
-class Restatement(NamedTuple):
-    """One replacement of a loaded run by another. A tuple, because there may be millions."""
-
-    customer_id: str
-    logical_date: date
-    loaded_at: datetime
-    rows_before: int
-    rows_after: int
-
-
 class VisibleRun(NamedTuple):
     """A run that readers may see. `is_current`: no newer run is accepted. A tuple, because there may be millions."""
 

@@ -178,14 +178,14 @@ class ReportReader:
         numbers = {customer: number for number, customer in enumerate(customers)}
         restatements = [
             (
-                numbers[each.customer_id],
-                (each.logical_date - window.since).days,
-                int(each.loaded_at.timestamp()),
-                each.rows_before,
-                each.rows_after,
+                numbers[each.key.customer_id],
+                (each.key.logical_date - window.since).days,
+                int(each.judged_at.timestamp()),
+                each.before.rows,
+                each.after.rows,
             )
-            for each in self.ledger.publications.restatements(window)
-            if each.customer_id in numbers
+            for each in self.ledger.restatements.find(window)
+            if each.key.customer_id in numbers
         ]
         return QueryContent(
             name=window.query_name,

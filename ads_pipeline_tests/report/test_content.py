@@ -146,7 +146,7 @@ def test_rows_and_cost_are_those_that_readers_see(ledger: Ledger) -> None:
 
 
 def test_restatements_show_the_rows_before_and_after(ledger: Ledger) -> None:
-    """Only days that were loaded again with another run are listed."""
+    """Only days of which another run was accepted later are listed."""
     fill(ledger)
     ((customer, day, _at, before, after),) = read(ledger).queries[0].restatements
     assert (customer, day, before, after) == (0, 1, 3, 3)

@@ -45,7 +45,6 @@ from ads_pipeline.ledger.values import (
     LoadRecord,
     Pointer,
     PublicationStatus,
-    Restatement,
     StateFilter,
     VisibleRun,
     VisibleRuns,
@@ -100,19 +99,6 @@ _EXPECTED_CONTENTS: Final = f"""
 # Readers see the run of a load record now, because the published pointer of a success names it.
 _IS_SHOWN: Final = """COALESCE(
     status = 'success' AND availability = 'published' AND warehouse_pointer.run_id = load_records.run_id, FALSE)"""
-# The loads of each day after its first one, with the number of rows before and after.
-_RESTATEMENTS: Final = """
-    SELECT customer_id, logical_date, loaded_at, rows_before, rows_after
-    FROM (
-        SELECT customer_id, logical_date, loaded_at, record_count AS rows_after,
-            LAG(record_count) OVER (PARTITION BY customer_id, logical_date ORDER BY loaded_at, run_id) AS rows_before
-        FROM load_records
-        WHERE source = :source AND query_name = :query_name AND logical_date BETWEEN :since AND :until
-            AND {customers}
-    ) AS loads
-    WHERE rows_before IS NOT NULL
-    ORDER BY customer_id, loaded_at
-    """
 _OPEN_DEMOTIONS: Final = """
     SELECT * FROM demotions
     WHERE source = :source AND query_name = :query_name AND logical_date BETWEEN :since AND :until
@@ -189,11 +175,6 @@ class Publications:
         """Return what the table should hold of each recorded partition of a query's days, in no order."""
         statement = query_days(_EXPECTED_CONTENTS, window)
         return database.transact(self._engine, lambda c: [ExpectedContent._make(row) for row in c.execute(statement)])
-
-    def restatements(self, window: DayWindow) -> list[Restatement]:
-        """Return each replacement of a loaded run by another, by customer and time."""
-        statement = query_days(_RESTATEMENTS, window)
-        return database.transact(self._engine, lambda c: [Restatement._make(row) for row in c.execute(statement)])
 
     def last_loads(self, source: str) -> dict[str, datetime]:
         """Return when a run of each query was last loaded for the first time."""
