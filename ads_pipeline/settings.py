@@ -37,6 +37,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "ADS_PIPELINE_TENANT": "tenant_id in partition_status (default)",
     "ADS_PIPELINE_WORKSPACE": "workspace_id in partition_status (the source's name)",
 }
+DAGSTER_SETTINGS: Final = Path(__file__).parent / "config" / "dagster.yaml"  # for every instance of Dagster
 POSTGRES_PREFIX: Final = "postgresql+psycopg2://"
 POSTGRES_FORM: Final = (
     f"{POSTGRES_PREFIX}user:password@host:port/database, with reserved characters percent-encoded, such as %40 for @"

@@ -44,7 +44,7 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
         FOLDERS | {"query_file", "progress", "raw", "contracts", "validator", "ledger", "warehouse", "google_ads"},
     ),
     "doctor": (
-        frozenset({"sqlalchemy"}),
+        frozenset({"sqlalchemy", "yaml"}),
         FOLDERS | {"settings", "raw", "ledger", "warehouse", "pipeline"},
     ),
     "notifications": (frozenset({"requests"}), FOLDERS | {"ledger", "pipeline"}),

@@ -13,10 +13,9 @@ from typing import Final
 import typer
 
 from ads_pipeline.report.writing import report_path
-from ads_pipeline.settings import Settings
+from ads_pipeline.settings import DAGSTER_SETTINGS, Settings
 from ads_pipeline.storage.durable_files import atomic_write, make_durable_directories
 
-CONFIGURATION: Final = Path(__file__).parents[1] / "config" / "dagster.yaml"
 LOCATION: Final = "ads_pipeline.definitions"
 
 
@@ -24,7 +23,7 @@ def serve(settings: Settings, environ: Mapping[str, str], *, host: str, port: in
     """Replace this process by `dagster dev`."""
     environment = prepare_dagster(settings, environ)
     typer.echo(f"Dagster's UI: http://{host}:{port}")
-    typer.echo(f"Its configuration: {Path(environment['DAGSTER_HOME']) / CONFIGURATION.name}")
+    typer.echo(f"Its configuration: {Path(environment['DAGSTER_HOME']) / DAGSTER_SETTINGS.name}")
     report = report_path(settings).absolute().as_uri()
     typer.echo(f"The report of all days: {report} (the asset report in Dagster renews it)")
     sys.stdout.flush()
@@ -40,6 +39,6 @@ def prepare_dagster(settings: Settings, environ: Mapping[str, str]) -> dict[str,
         return dict(environ)
     directory = settings.home / "dagster"
     make_durable_directories(directory)
-    with suppress(FileExistsError), atomic_write(directory / CONFIGURATION.name, replace=False) as file:
-        file.write(CONFIGURATION.read_bytes())
+    with suppress(FileExistsError), atomic_write(directory / DAGSTER_SETTINGS.name, replace=False) as file:
+        file.write(DAGSTER_SETTINGS.read_bytes())
     return {**environ, "DAGSTER_HOME": str(directory)}

@@ -183,8 +183,8 @@ def doctor(
 
     It checks settings, disk and clocks; that every state matches the ledger's logs; that sealed runs, ledger,
     pointers, tables and Dagster agree; and that nothing was left unfinished. Each check prints one line: ok, warning
-    (may repair itself), error, failed (the check could not run) or skipped. It does not read payloads; "raw verify"
-    does. Exit code: 0 when every check is ok, else 1.
+    (may repair itself), error, failed (the check could not run) or skipped. A note is no problem. It does not read
+    payloads; "raw verify" does. Exit code: 0 when every check is ok, else 1.
     """
     from ads_pipeline.cli.doctor import print_reports  # noqa: PLC0415 - only this command needs it
 

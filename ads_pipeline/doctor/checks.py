@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from ads_pipeline.doctor import dagster_records
-from ads_pipeline.doctor.examination import Deployment, DeploymentCheck, Finding, make_error, make_warning
+from ads_pipeline.doctor.dagster_settings import list_differences
+from ads_pipeline.doctor.examination import Deployment, DeploymentCheck, Finding, make_error, make_note, make_warning
 from ads_pipeline.domain.partition import PartitionKey, find_customer_problem
 from ads_pipeline.domain.transitions import Outcome, Status
 from ads_pipeline.ledger.consistency.inspection import InspectedRun, MisplacedPointer, OpenRun
@@ -23,6 +24,7 @@ from ads_pipeline.quoting import printable, quoted
 from ads_pipeline.raw.discovery import DamagedRun
 from ads_pipeline.raw.seal import Seal
 from ads_pipeline.raw.unsealed_run import TEMPORARY
+from ads_pipeline.settings import DAGSTER_SETTINGS
 
 MAX_CLOCK_SKEW: Final = timedelta(seconds=5)
 MAX_SNAPSHOT_LAG: Final = timedelta(seconds=10)
@@ -178,12 +180,29 @@ def check_customers(deployment: Deployment) -> Iterator[Finding]:
             yield make_warning(f"customer {quoted(name)}", problem, _DELETE_CUSTOMER)
 
 
+def check_dagster_settings(deployment: Deployment) -> Iterator[Finding]:
+    """List the settings of the deployment's dagster.yaml that are not those of this release."""
+    path = deployment.dagster_settings
+    try:
+        differences = list_differences(path)
+    except ValueError as error:
+        yield make_error(path, str(error), f"correct it, or copy {DAGSTER_SETTINGS} to it")
+        return
+    if differences:
+        step = f"compare it with {DAGSTER_SETTINGS}; a setting that differs on purpose can stay"
+        yield make_note(path, "; ".join(differences), step)
+
+
 def check_snapshots(deployment: Deployment) -> Iterator[Finding]:
     """Check that the run snapshots are up to date."""
     lag = deployment.ledger.events.get_lag()
     if lag > MAX_SNAPSHOT_LAG:
         problem = f"the run snapshots are {lag.total_seconds():,.0f} s behind the events"
         yield make_warning("the event log", problem, "ads-pipeline events follow --once")
+
+
+def _find_settings_skip_reason(deployment: Deployment) -> str | None:
+    return None if deployment.dagster_settings.is_file() else "Dagster has no configuration of its own here"
 
 
 def _find_dagster_skip_reason(deployment: Deployment) -> str | None:
@@ -212,6 +231,12 @@ CHECKS: Final = (
         "the names of the customers in Dagster are valid",
         check_customers,
         find_skip_reason=_find_dagster_skip_reason,
+    ),
+    DeploymentCheck(
+        "instance",
+        "the settings in dagster.yaml are those of this release",
+        check_dagster_settings,
+        find_skip_reason=_find_settings_skip_reason,
     ),
     DeploymentCheck("snapshots", "the run snapshots are up to date", check_snapshots),
 )

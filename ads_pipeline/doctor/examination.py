@@ -8,22 +8,24 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import Final
 
 from ads_pipeline.errors import AdsPipelineError, BadSettings, LedgerOutdated, Mistake
 from ads_pipeline.ledger.consistency.inspection import LedgerInspection
 from ads_pipeline.quoting import printable
 from ads_pipeline.raw.landing import RawRuns
-from ads_pipeline.settings import Settings, read_settings
+from ads_pipeline.settings import DAGSTER_SETTINGS, Settings, read_settings
 
 MIN_FREE_BYTES: Final = 1 << 30  # bytes
 
 
 class Severity(StrEnum):
-    """An error needs an action. A warning may resolve without one."""
+    """An error needs an action. A warning may resolve without one. A note is no problem."""
 
     ERROR = "error"
     WARNING = "warning"
+    NOTE = "note"
 
 
 class CheckStatus(StrEnum):
@@ -54,23 +56,36 @@ def make_warning(where: object, problem: str, step: str) -> Finding:
     return Finding(severity=Severity.WARNING, location=str(where), problem=problem, next_step=step)
 
 
+def make_note(where: object, text: str, step: str) -> Finding:
+    return Finding(severity=Severity.NOTE, location=str(where), problem=text, next_step=step)
+
+
 def local_now() -> datetime:
     return datetime.now(UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """The deployment to check. `now` is the time of the database."""
+    """The deployment to check. `now` is the time of the database.
+
+    `dagster_home` is the directory of Dagster's configuration; by default that of `ads-pipeline dev`.
+    """
 
     settings: Settings
     ledger: LedgerInspection
     now: datetime
     clock: Callable[[], datetime] = local_now
     min_free_bytes: int = MIN_FREE_BYTES
+    dagster_home: Path | None = None
 
     @property
     def raw(self) -> RawRuns:
         return RawRuns(self.settings.raw_root, is_in_use=self.ledger.runs.exist)
+
+    @property
+    def dagster_settings(self) -> Path:
+        """The dagster.yaml of this deployment, which may not exist."""
+        return (self.dagster_home or self.settings.home / "dagster") / DAGSTER_SETTINGS.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +121,7 @@ class CheckReport:
             CheckStatus.ERROR
             if Severity.ERROR in severities
             else CheckStatus.WARNING
-            if severities
+            if Severity.WARNING in severities
             else CheckStatus.OK
         )
 
@@ -136,7 +151,8 @@ def run_checks(
                 [(each.name, each.condition) for each in checks], "the ledger could not be opened"
             )
             return
-        deployment = Deployment(settings=settings, ledger=ledger, now=ledger.read_clock())
+        dagster_home = Path(environ["DAGSTER_HOME"]) if environ.get("DAGSTER_HOME") else None
+        deployment = Deployment(settings=settings, ledger=ledger, now=ledger.read_clock(), dagster_home=dagster_home)
         for check in checks:
             yield run_check(check, deployment, quick=quick)
 

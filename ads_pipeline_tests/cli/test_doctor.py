@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+import yaml
 from dagster._core.storage.runs.schema import RunsTable, RunStorageSqlMetadata
 
 from ads_pipeline.doctor import dagster_records
@@ -26,7 +27,7 @@ from ads_pipeline.pipeline.registration import SealRegister
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import METADATA, PAYLOAD
 from ads_pipeline.raw.unsealed_run import TEMPORARY
-from ads_pipeline.settings import read_settings
+from ads_pipeline.settings import DAGSTER_SETTINGS, read_settings
 from ads_pipeline_tests.builders import read_tree, seal_facts
 from ads_pipeline_tests.cli.running import CommandLine, CommandResult, DemoCommandLine
 from ads_pipeline_tests.ledger.builders import (
@@ -87,9 +88,9 @@ def test_healthy_deployment_has_no_findings(healthy_cli: CommandLine) -> None:
     """Each check prints one line of at most 80 columns, and the exit code is 0."""
     result = healthy_cli.run("doctor")
     assert (result.code, result.err) == (0, "")
-    assert [line.split()[0] for line in result.lines[:-2]] == ["ok"] * 11 + ["skipped", "skipped", "ok"]
+    assert [line.split()[0] for line in result.lines[:-2]] == ["ok"] * 11 + ["skipped"] * 3 + ["ok"]
     assert [line.split()[1] for line in result.lines[2:-2]] == [check.name for check in CHECKS]
-    assert result.lines[-1] == "no findings; 2 checks skipped"
+    assert result.lines[-1] == "no findings; 3 checks skipped"
     assert max(map(len, result.lines)) <= 80
     as_json = healthy_cli.run("doctor", "--json")
     assert (as_json.code, as_json.out, as_json.err) == (0, "", "")
@@ -116,6 +117,7 @@ def test_quick_skips_slow_checks(healthy_cli: CommandLine) -> None:
         "tables",
         "dagster",
         "customers",
+        "instance",
     ]
     assert healthy_cli.run("doctor").code == 1
 
@@ -287,7 +289,7 @@ def test_unloaded_partition_is_a_warning(empty_cli: CommandLine) -> None:
     }
     result = empty_cli.run("doctor")
     assert result.lines.count("and 2 more; --json lists all") == 2
-    assert result.lines[-1] == "24 findings; 2 checks skipped"
+    assert result.lines[-1] == "24 findings; 3 checks skipped"
     assert max(map(len, result.lines)) <= 80
 
 
@@ -498,7 +500,7 @@ def test_unreachable_database_fails_the_checks(healthy_cli: CommandLine) -> None
     assert result.code == 1
     assert result.lines[1].startswith("failed   ledger     could not run: the ledger's database is busy")
     assert "secret" not in result.out
-    assert result.lines[-1] == "no findings; 13 checks could not run"
+    assert result.lines[-1] == "no findings; 14 checks could not run"
 
 
 @pytest.mark.invariant("L3")
@@ -515,7 +517,7 @@ def test_postgres_gives_the_same_findings(postgres_url: str, tmp_path: Path) -> 
     """The checks work on both databases."""
     cli = CommandLine(home=tmp_path, more={"ADS_PIPELINE_DATABASE_URL": postgres_url})
     result = cli.run("doctor")
-    assert (result.code, result.lines[-1]) == (0, "no findings; 2 checks skipped")
+    assert (result.code, result.lines[-1]) == (0, "no findings; 3 checks skipped")
     with Ledger.opened(postgres_url) as ledger:
         accepted_runs(ledger, keys(2))
         ledger.verdicts.begin_demotions([rejection(Run(key=keys(1)[0], run_id="r1"), validation_id="v2")])
@@ -583,3 +585,64 @@ def test_bug_in_a_check_raises(healthy_cli: CommandLine) -> None:
 
     with LedgerInspection.opened(f"sqlite:///{healthy_cli.home / 'ledger.db'}") as ledger, pytest.raises(KeyError):
         run_check(DeploymentCheck(name="broken", condition="", find=broken), open_deployment(healthy_cli, ledger))
+
+
+def write_dagster_settings(cli: CommandLine, text: str) -> Path:
+    path = cli.home / "dagster" / DAGSTER_SETTINGS.name
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_shipped_dagster_settings_have_no_finding(healthy_cli: CommandLine) -> None:
+    """The file that `ads-pipeline dev` writes. More settings, and another order, are no difference."""
+    shipped = yaml.safe_load(DAGSTER_SETTINGS.read_text())
+    for text in (
+        DAGSTER_SETTINGS.read_text(),
+        yaml.safe_dump(shipped | {"sensors": {"use_threads": True}}, sort_keys=True),
+    ):
+        write_dagster_settings(healthy_cli, text)
+        result = healthy_cli.run("doctor", "--json")
+        assert (result.code, result.out) == (0, "")
+
+
+def test_other_dagster_settings_are_a_note(healthy_cli: CommandLine) -> None:
+    """Each missing or different setting is named with the shipped value. Own values may be secrets."""
+    own = yaml.safe_load(DAGSTER_SETTINGS.read_text())
+    own["concurrency"]["runs"]["max_concurrent_runs"] = 77
+    own["storage"] = {"postgres": {"postgres_url": "postgresql://ada:canary@host/dagster"}}
+    del own["run_monitoring"]["enabled"], own["python_logs"]
+    path = write_dagster_settings(healthy_cli, yaml.safe_dump(own))
+    result = healthy_cli.run("doctor", "--json")
+    (finding,) = result.objects
+    assert (result.code, finding["severity"], finding["location"]) == (0, "note", str(path))
+    differences = finding["problem"].split("; ")
+    assert differences[1:] == [
+        "concurrency.runs.max_concurrent_runs is different (shipped: 2)",
+        "run_monitoring.enabled is not set (shipped: true)",
+        'python_logs is not set (shipped: {"managed_python_loggers": ["ads_pipeline"]})',
+    ]
+    assert differences[0].startswith("storage.custom is not set (shipped: ")
+    shown = healthy_cli.run("doctor").out
+    assert "canary" not in result.out + shown
+    assert "77" not in finding["problem"]
+    assert "note" in shown
+
+
+@pytest.mark.parametrize("text", ["[", "- a", "text", "\tx: 1"])
+def test_dagster_settings_that_are_no_mapping_are_an_error(healthy_cli: CommandLine, text: str) -> None:
+    """Dagster cannot start with them."""
+    write_dagster_settings(healthy_cli, text)
+    finding = find_only_problem(healthy_cli)
+    assert (finding["check"], finding["severity"]) == ("instance", "error")
+
+
+def test_dagster_home_is_compared_when_it_is_set(healthy_cli: CommandLine, tmp_path: Path) -> None:
+    """Instead of the directory in the home."""
+    write_dagster_settings(healthy_cli, "[")
+    (tmp_path / DAGSTER_SETTINGS.name).write_text("{}")
+    cli = CommandLine(home=healthy_cli.home, more={"DAGSTER_HOME": str(tmp_path)})
+    result = cli.run("doctor", "--json")
+    assert [(each["severity"], each["location"]) for each in result.objects] == [
+        ("note", str(tmp_path / DAGSTER_SETTINGS.name))
+    ]
