@@ -266,7 +266,7 @@ def test_forged_verdict_is_an_error(healthy_cli: CommandLine) -> None:
         healthy_cli,
         "INSERT INTO attempts SELECT source, customer_id, query_name, logical_date, attempt_no + 1, run_id, 'v2', "
         "ordinal, 'accepted', 'promoted', NULL, NULL, rows_read, NULL, payload_bytes, payload_sha256, "
-        "'2027-01-01T00:00:00.000000Z', current_ordinal, NULL "
+        "'2027-01-01T00:00:00.000000Z', current_ordinal, NULL, NULL, NULL, NULL "
         "FROM attempts WHERE customer_id = '1180250317' AND query_name = 'campaign_daily' "
         "AND logical_date = '2026-03-03' ORDER BY attempt_no DESC LIMIT 1",
     )
