@@ -54,6 +54,13 @@ class Program(HelpGroup, CommandGroup):
     """The program: full help, and failures as exit codes."""
 
 
+WithGoogleAds = Annotated[
+    bool,
+    typer.Option(
+        "--google-ads",
+        help="Fetch from a server on loopback with the real client of Google Ads, which is an optional extra.",
+    ),
+]
 app: Final = typer.Typer(
     cls=Program,
     no_args_is_help=True,
@@ -102,12 +109,17 @@ def ads_pipeline(
 
 
 @command(app, "demo")
-def demo(settings: Settings) -> None:
+def demo(settings: Settings, *, google_ads: WithGoogleAds = False) -> None:
     """Write a made-up week of reports, run the real assets over it, and show the result.
 
     Needs Java and takes about a minute. All data goes below ADS_PIPELINE_HOME. Some partitions are bad on purpose.
     Then "ads-pipeline dev" shows the same in Dagster's UI.
     """
+    if google_ads:
+        from ads_pipeline.cli.demo_google_ads import run_google_ads_demo  # noqa: PLC0415 - imports the client
+
+        run_google_ads_demo(settings, os.environ)
+        return
     from ads_pipeline.cli.demo import run_demo  # noqa: PLC0415 - only this command needs it
 
     run_demo(settings, os.environ)

@@ -117,7 +117,7 @@ class AccountDiscovery:
         """What the call returns, or the fault that it ended with, or that there was no operation for it."""
         granted = self._budget.reserve(operation)
         if isinstance(granted, Refused):
-            message = f"{QUOTA_EXHAUSTED}: {granted.why}; possible again at {granted.until:%Y-%m-%d %H:%M:%S} UTC"
+            message = f"{granted.why}; possible again at {granted.until:%Y-%m-%d %H:%M:%S} UTC"
             return Fault(error_class=QUOTA_EXHAUSTED, message=message)
         with self._budget.spend(granted) as result:
             try:

@@ -102,10 +102,11 @@ _STATUS: Final[Mapping[str, str]] = {
 
 # What to do next. The fields come from the request.
 NEXT_MOVES: Final[Mapping[str, str]] = {
-    CREDENTIALS_REFUSED: "correct the credentials or the Cloud project, then run ads-pipeline state retry",
+    CREDENTIALS_REFUSED: "correct the credentials or the Cloud project, then run ads-pipeline state release",
     VERSION_ENDED: "set api_version to one of {versions} in the query file; check with ads-pipeline queries check",
-    CUSTOMER_NOT_ENABLED: "enable the account in Google Ads, then run ads-pipeline accounts discover",
-    PERMISSION_DENIED: "sent login-customer-id {login}; grant access, then run ads-pipeline accounts discover",
+    CUSTOMER_NOT_ENABLED: "enable the account in Google Ads, then run ads-pipeline state release",
+    PERMISSION_DENIED: "sent login-customer-id {login}; grant access or run ads-pipeline accounts discover, then "
+    "ads-pipeline state release",
     MANAGER_ACCOUNT: "a manager account has no metrics; delete its customer partition",
     UNRECOGNIZED_FIELD: "run ads-pipeline queries check and correct the query file",
     QUERY_REFUSED: "run ads-pipeline queries check --online and correct the query file",

@@ -96,12 +96,12 @@ def read_fault(error: Exception, request: RequestContext, request_id: str | None
 
 
 def describe_fault(error_class: str, texts: list[str], request: RequestContext, request_id: str | None) -> str:
-    """The message: our class, Google's names and texts, the request id and the next move, without any secret."""
+    """The message: Google's names and texts, the request id and the next move, without any secret."""
     move = NEXT_MOVES[error_class].format(
         login=request.login_customer_id or "none", versions=", ".join(request.versions) or "those of the client"
     )
     said = request.scrub("; ".join(dict.fromkeys(texts)))
-    return printable(f"{error_class}: {printable(said, limit=1500)}; request {request_id or 'without id'}; {move}")
+    return printable(f"{printable(said, limit=1500)}; request {request_id or 'without id'}; {move}")
 
 
 def _find_failure(error: Exception, api_version: str) -> Any:

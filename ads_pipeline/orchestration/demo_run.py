@@ -6,6 +6,7 @@
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import dagster as dg
 
@@ -20,6 +21,8 @@ from ads_pipeline.orchestration.run_requests import range_tags
 from ads_pipeline.report.writing import report_path
 from ads_pipeline.settings import Settings
 
+QUIET: Final[dict[str, Any]] = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+
 
 def run_demo(defs: dg.Definitions, settings: Settings, arguments: Sequence[str]) -> None:
     """Add the customers with sealed runs, then run every customer and day of each query."""
@@ -30,6 +33,9 @@ def run_demo(defs: dg.Definitions, settings: Settings, arguments: Sequence[str])
             source=resources.source_name, since=parse_date(since), until=parse_date(until)
         )
     with dg.DagsterInstance.get() as instance:
+        if settings.google_ads is not None:
+            discovery = defs.resolve_job_def("discover_accounts")
+            discovery.execute_in_process(instance=instance, run_config=QUIET, raise_on_error=False)
         instance.add_dynamic_partitions(CUSTOMERS, sorted({run.key.customer_id for run in unjudged.runs}))
         known = instance.get_dynamic_partitions(CUSTOMERS)
         customers = [name for name in known if name not in find_invalid_customers(known)]
@@ -56,7 +62,7 @@ def _execute(
         instance=instance,
         asset_selection=list(assets),
         tags=dict(tags),
-        run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
+        run_config=QUIET,
         raise_on_error=False,
     )
 

@@ -67,7 +67,7 @@ def build_discovery(configuration: ClientConfiguration) -> dg.ScheduleDefinition
             report.lookbacks_read,
         )
         for account, fault in report.failed.items():
-            context.log.warning("account %s could not be asked: %s", account, fault.message)
+            context.log.warning("account %s could not be asked: %s: %s", account, fault.error_class, fault.message)
 
     @dg.job(description="Discovers the accounts below the configured managers of Google Ads.")
     def discover_accounts() -> None:

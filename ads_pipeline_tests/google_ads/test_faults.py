@@ -85,7 +85,7 @@ def test_each_error_has_its_class(
     """Each error gives its class under every code, also those under which the client decodes no failure."""
     fault = provoke(server, clients, Failure(code=code, errors=(google_error(category, name),)))
     assert fault.error_class == error_class
-    assert fault.message.startswith(f"{error_class}: {category}.{name}: Text of Google.; request request-")
+    assert fault.message.startswith(f"{category}.{name}: Text of Google.; request request-")
     assert fault.request_id is not None
     assert fault.request_id in fault.message
     assert (fault.wait is not None) == (error_class == "quota_exhausted")
@@ -219,5 +219,5 @@ def test_message_has_no_secret_and_stays_on_one_line(server: LoopbackServer, cli
         assert "[secret]" in fault.message
         assert fault.message.isprintable()
         assert len(fault.message) <= 2_000
-        assert fault.message.endswith("run ads-pipeline accounts discover")
+        assert fault.message.endswith("run ads-pipeline accounts discover, then ads-pipeline state release")
         assert f"sent login-customer-id {LOGIN}" in fault.message

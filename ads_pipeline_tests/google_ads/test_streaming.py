@@ -77,7 +77,7 @@ def test_one_request_seals_each_day(server: LoopbackServer, clients: Clients, tm
         "campaign_advertising_channel_type": "SEARCH",
         "impressions": 2,
         "clicks": 2,
-        "cost_micros": 2,
+        "cost_micros": 2_000_000,
         "conversions": 0.5,
         "conversions_value": 0.5,
         "all_conversions": 0.5,

@@ -125,6 +125,7 @@ def _value(path: str, kind: str, customer_id: str, behaviour: Behaviour, number:
         "segments.date": _SOME_DAY,
         "customer.id": int(customer_id),
         "metrics.search_impression_share": 0.5,
+        "metrics.cost_micros": (number + 1) * behaviour.revision * 1_000_000,
         **dict.fromkeys(_NATURAL_KEYS, 2**53 + 1 + number),  # exact only as an integer
     }
     by_kind = {

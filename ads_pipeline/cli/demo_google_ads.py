@@ -1,0 +1,128 @@
+"""The command `ads-pipeline demo --google-ads`: the real client fetches from a server on loopback.
+
+It shows discovery, a range of days for one operation, a parked account, an account that must wait, and a restatement.
+"""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from ads_pipeline.cli.audit import list_parked
+from ads_pipeline.cli.demo import DEMO_QUERY
+from ads_pipeline.cli.dev import prepare_dagster
+from ads_pipeline.cli.output import OutputConsole
+from ads_pipeline.cli.state.why import print_report
+from ads_pipeline.cli.warehouse.rows import query
+from ads_pipeline.errors import BadCommand
+from ads_pipeline.google_ads.configuration import check_installation
+from ads_pipeline.google_ads.loopback.process import LoopbackServer, loopback_server
+from ads_pipeline.google_ads.loopback.scenarios import (
+    MANAGER_ID,
+    Behaviour,
+    Failure,
+    GoogleError,
+    ListedAccount,
+    Scenario,
+)
+from ads_pipeline.query_file import DEFAULT_QUERIES_FILE, narrow_query_file
+from ads_pipeline.settings import Settings, read_settings
+from ads_pipeline.storage.durable_files import atomic_write, create_empty_file, make_durable_directories
+
+DAYS: Final = 14
+QUERY: Final = "campaign_daily"
+SHOP, OUTLET, CANCELED, DENIED, BUSY = (f"{2_000_000_000 + number}" for number in range(1, 6))
+_CANCELED_STATUS: Final = 3
+_USER_PERMISSION_DENIED, _RESOURCE_EXHAUSTED, _ACCOUNT_SCOPE = 2, 2, 2
+
+
+def run_google_ads_demo(settings: Settings, environ: Mapping[str, str]) -> None:
+    """Run the demo. It stores no credentials: the server and its certificate end with the command."""
+    check_installation(settings.google_apis.api_version, "demo --google-ads")
+    until = datetime.now(UTC).date() - timedelta(days=2)  # closed in every zone
+    since = until - timedelta(days=DAYS - 1)
+    console = OutputConsole()
+    make_durable_directories(settings.home)
+    if settings.queries_file == DEFAULT_QUERIES_FILE:
+        with atomic_write(settings.home / DEFAULT_QUERIES_FILE.name) as file:
+            file.write(f"# Written by `ads-pipeline demo`.\n{narrow_query_file(since, [QUERY])}".encode())
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        loopback_server(Path(folder), settings.google_apis.api_version) as server,
+    ):
+        environment = {
+            **environ,
+            "ADS_PIPELINE_GOOGLE_ADS": str(server.configuration),
+            "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(server.certificate),
+        }
+        settings = read_settings(environment)
+        run = prepare_dagster(settings, environment)
+        console.print(f"Discovering accounts and fetching {DAYS} days of {QUERY} from a server on loopback")
+        _fetch(settings, run, server, console, since=f"{since}", until=f"{until}", revision=1)
+        console.print("\nParked accounts, from `ads-pipeline audit parked`:\n")
+        list_parked(settings)
+        console.print(f"\nAn account that must wait, from `ads-pipeline state why {BUSY}/{QUERY}/{until}`:\n")
+        print_report(settings, f"{BUSY}/{QUERY}/{until}")
+        console.print("\nVisible rows, from `ads-pipeline warehouse query`:\n")
+        query(settings, DEMO_QUERY.strip())
+        console.print("\nThe same days after a restatement by Google:\n")
+        _fetch(settings, run, server, console, since=f"{since}", until=f"{until}", revision=2)
+        query(settings, DEMO_QUERY.strip())
+
+
+def _fetch(
+    settings: Settings,
+    environment: Mapping[str, str],
+    server: LoopbackServer,
+    console: OutputConsole,
+    *,
+    since: str,
+    until: str,
+    revision: int,
+) -> None:
+    server.answer(_make_scenario(revision))
+    before = sum(server.operations().values())
+    log = settings.home / "demo.log"
+    create_empty_file(log)
+    command = [sys.executable, "-m", "ads_pipeline.definitions", since, until, QUERY]
+    with log.open("wb") as errors:
+        process = subprocess.run(command, env=environment, stderr=errors, check=False)  # noqa: S603 - constant
+    if process.returncode:
+        raise BadCommand(f"Dagster could not run the assets; see {log}")
+    console.print(f"operations of the API that the server counted: {sum(server.operations().values()) - before}")
+
+
+def _make_scenario(revision: int) -> Scenario:
+    denied = GoogleError(
+        category="authorization_error", number=_USER_PERMISSION_DENIED, message="User doesn't have permission."
+    )
+    busy = GoogleError(
+        category="quota_error",
+        number=_RESOURCE_EXHAUSTED,
+        message="Too many requests. Retry in 3600 seconds.",
+        retry_seconds=3_600,
+        rate_scope=_ACCOUNT_SCOPE,
+    )
+    return Scenario(
+        clients={
+            MANAGER_ID: (
+                ListedAccount(customer_id=MANAGER_ID, name="Agency", level=0, manager=True),
+                ListedAccount(customer_id=SHOP, name="Shop"),
+                ListedAccount(
+                    customer_id=OUTLET, name="Outlet", time_zone="America/Los_Angeles", currency_code="USD"
+                ),
+                ListedAccount(customer_id=CANCELED, name="Closed shop", status=_CANCELED_STATUS),
+                ListedAccount(customer_id=DENIED, name="Somebody else's shop"),
+                ListedAccount(customer_id=BUSY, name="Busy shop"),
+            )
+        },
+        customers={
+            SHOP: Behaviour(rows=5, revision=revision),
+            OUTLET: Behaviour(rows=2, revision=revision),
+            DENIED: Behaviour(failure=Failure(code="PERMISSION_DENIED", errors=(denied,))),
+            BUSY: Behaviour(failure=Failure(code="RESOURCE_EXHAUSTED", errors=(busy,))),
+        },
+    )

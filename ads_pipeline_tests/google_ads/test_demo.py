@@ -1,0 +1,27 @@
+"""`ads-pipeline demo --google-ads`: everything that a new user sees without credentials."""
+
+from pathlib import Path
+
+import pytest
+
+from ads_pipeline_tests.cli.running import CommandLine
+
+
+@pytest.mark.timeout(1200)
+def test_demo_shows_extraction_without_credentials(tmp_path: Path) -> None:
+    """Discovery, ranges, a parked account, a wait and a restatement; nothing of the server stays."""
+    cli = CommandLine(home=tmp_path / "home", more={"ADS_PIPELINE_SPARK": "local[2]", "COLUMNS": "200"})
+    done = cli.process("demo", "--google-ads")
+    assert done.code == 0, done.err
+    # A list of reachable accounts, one of the manager, four conversion windows, two accounts to fetch, two refusals.
+    assert "operations of the API that the server counted: 10" in done.lines
+    assert "operations of the API that the server counted: 4" in done.lines
+    assert "account_canceled" in done.out
+    assert "permission_denied" in done.out
+    assert "quota_exhausted: waiting" in done.out
+    shops = [line.split() for line in done.lines if line.startswith(("2000000001 ", "2000000002 "))]
+    assert [(row[0], row[1]) for row in shops] == [("2000000001", "14"), ("2000000002", "14")] * 2
+    before, after = shops[:2], shops[2:]
+    assert [2 * float(row[4]) for row in before] == [float(row[4]) for row in after]
+    assert list(tmp_path.rglob("*.pem")) == []
+    assert list(tmp_path.rglob("google-ads.yaml")) == []
