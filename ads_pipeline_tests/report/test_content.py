@@ -93,6 +93,16 @@ def test_each_day_has_the_condition_that_the_ledger_records(ledger: Ledger) -> N
     assert content.counts[Condition.PARKED] == 11
 
 
+def test_day_is_restated_once_the_newer_run_is_loaded(ledger: Ledger) -> None:
+    """Until then readers see the earlier run."""
+    accept(ledger, key(day=1), "r1")
+    publish_runs(ledger, run(key(day=1), "r1"))
+    accept(ledger, key(day=1), "r2")
+    assert conditions(read(ledger).queries[0], 0)[0] is Condition.READABLE
+    publish_runs(ledger, run(key(day=1), "r2"))
+    assert conditions(read(ledger).queries[0], 0)[0] is Condition.RESTATED
+
+
 def test_each_day_that_needs_an_operator_has_a_note(ledger: Ledger) -> None:
     """The note has the reason, the time, the number of attempts and the operator."""
     fill(ledger)

@@ -28,6 +28,7 @@ SELECT
     attempt_count > 1 AND EXISTS (
         SELECT 1 FROM attempts AS earlier WHERE ({{earlier.key}}) = ({{partition_state.key}})
             AND earlier.outcome = 'accepted' AND earlier.run_id <> current_run_id
+            AND warehouse_pointer.run_id = current_run_id
     ) AS is_restated,
     newest.outcome, newest.reason, newest.judged_at, demotions.reason AS demotion, demotions.started_at,
     withdrawal.operator, withdrawal.reason AS withdrawn_because, withdrawal.performed_at
