@@ -32,6 +32,10 @@ Gaql = Annotated[str, typer.Option(metavar="TEXT", help="SELECT field, … FROM 
 ApiVersion = Annotated[
     str | None, typer.Option(metavar="VERSION", help="Check this version of the API, in place of the configured one.")
 ]
+Online = Annotated[
+    str | None,
+    typer.Option(metavar="CUSTOMER", help="Also ask Google whether it accepts the queries for this account."),
+]
 Version = Annotated[str, typer.Option(metavar="VERSION", help="The schema version of its rows.")]
 
 queries: Final = typer.Typer(no_args_is_help=True, help="List, check and add the queries of the query file.")
@@ -55,12 +59,13 @@ def list_queries(settings: Settings, *, as_json: AsJson = False) -> None:
 
 
 @command(queries, "check")
-def check_queries(settings: Settings, *, api_version: ApiVersion = None) -> None:
+def check_queries(settings: Settings, *, api_version: ApiVersion = None, online: Online = None) -> None:
     """Check that every query has a contract whose columns its GAQL selects, and that its fields exist.
 
     The fields are those of the installed client of Google Ads; nothing is called. Which fields may be selected
-    together, only Google can tell. Also lists what an upgrade to the next API version breaks. Exit code: 0 when all
-    fit, 1 when a field does not, 78 with the line of each mistake in a contract.
+    together, only Google can tell: --online asks it, for one operation a query. Also lists what an upgrade to the
+    next API version breaks. Exit code: 0 when all fit, 1 when a query does not, 78 with the line of each mistake in
+    a contract.
     """
     from ads_pipeline.cli.query_fields import check_fields  # noqa: PLC0415 - they load pandera and Spark's client
     from ads_pipeline.contracts.registry import read_contracts  # noqa: PLC0415 - the same
@@ -73,6 +78,10 @@ def check_queries(settings: Settings, *, api_version: ApiVersion = None) -> None
         if unused := ", ".join(column for column in query.columns if column not in declared):
             typer.echo(f"{name} selects {unused}, which its contract does not declare; it is not loaded", err=True)
     check_fields(settings, contracts, api_version)
+    if online is not None:
+        from ads_pipeline.cli.query_validation import check_online  # noqa: PLC0415 - imports the client
+
+        check_online(settings, online)
 
 
 @command(queries, "init")

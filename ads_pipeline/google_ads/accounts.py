@@ -3,17 +3,17 @@
 One request for each manager lists all accounts below it, direct and indirect. `ledger.accounts` stores the result.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from ads_pipeline.domain.accounts import Account
-from ads_pipeline.domain.quota import Operation, OperationKind, Refused
+from ads_pipeline.domain.quota import Operation, OperationKind
 from ads_pipeline.google_ads.budget import Budget, CallResult
+from ads_pipeline.google_ads.calls import spend
 from ads_pipeline.google_ads.client import Clients
 from ads_pipeline.google_ads.descriptors import VersionFields
-from ads_pipeline.google_ads.fault_table import QUOTA_EXHAUSTED
-from ads_pipeline.google_ads.faults import CALL_ERRORS, Fault, read_fault
+from ads_pipeline.google_ads.faults import Fault
 from ads_pipeline.google_ads.flattening import Flattener
 
 MAX_LOOKBACK_DAYS: Final = 90
@@ -33,7 +33,6 @@ _FIELDS: Final[Mapping[str, str]] = {
 _SELECTED: Final = tuple(f"{_CLIENT}.{name}" for name in _FIELDS)
 # Without a filter on the status, so that an account that was closed is seen as closed, not as gone.
 CLIENTS_QUERY: Final = f"SELECT {', '.join(_SELECTED)} FROM {_CLIENT}"  # noqa: S608 - constants
-_T = TypeVar("_T")
 _WINDOWS: Final = (
     "conversion_action.click_through_lookback_window_days",
     "conversion_action.view_through_lookback_window_days",
@@ -98,7 +97,8 @@ class AccountDiscovery:
             result.rows = len(listed)
             return listed
 
-        return self._spend(Operation(source=self._source, kind=OperationKind.ACCOUNTS), None, call)
+        operation = Operation(source=self._source, kind=OperationKind.ACCOUNTS)
+        return spend(self._clients, self._budget, operation, None, call)
 
     def _ask(
         self, kind: OperationKind, customer: str, login: str | None, query: str, selected: Sequence[str]
@@ -111,21 +111,8 @@ class AccountDiscovery:
             result.rows = len(rows)
             return rows
 
-        return self._spend(Operation(source=self._source, kind=kind, customer_id=customer), login, call)
-
-    def _spend(self, operation: Operation, login: str | None, call: Callable[[CallResult], _T]) -> _T | Fault:
-        """What the call returns, or the fault that it ended with, or that there was no operation for it."""
-        granted = self._budget.reserve(operation)
-        if isinstance(granted, Refused):
-            message = f"{granted.why}; possible again at {granted.until:%Y-%m-%d %H:%M:%S} UTC"
-            return Fault(error_class=QUOTA_EXHAUSTED, message=message)
-        with self._budget.spend(granted) as result:
-            try:
-                return call(result)
-            except CALL_ERRORS as error:
-                fault = read_fault(error, self._clients.request_context(login), result.request_id)
-                result.fault = fault
-        return fault
+        operation = Operation(source=self._source, kind=kind, customer_id=customer)
+        return spend(self._clients, self._budget, operation, login, call)
 
     def _make_account(self, row: Mapping[str, Any], login: str) -> Account:
         values = {_FIELDS[name.removeprefix(f"{_CLIENT}_")]: value for name, value in row.items()}

@@ -6,7 +6,7 @@ Importing this module imports the client, which takes seconds. Import it in the 
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
 from typing import Final
 
@@ -17,8 +17,10 @@ from ads_pipeline.google_ads.budget import Budget
 from ads_pipeline.google_ads.client import Clients
 from ads_pipeline.google_ads.configuration import ClientConfiguration
 from ads_pipeline.google_ads.faults import Fault
+from ads_pipeline.google_ads.gaql import complete_query
 from ads_pipeline.google_ads.source import FetchRules, GoogleAdsSource
 from ads_pipeline.google_ads.streaming import RangeStreams
+from ads_pipeline.google_ads.validation import QueryValidator
 from ads_pipeline.google_ads.windows import DayLimits
 from ads_pipeline.ledger.control.retries import Parking
 from ads_pipeline.ledger.extraction.accounts import DiscoveryResult
@@ -85,6 +87,16 @@ class Extraction:
             failed={**found.failed, **failed},
             lookbacks_read=len(days),
         )
+
+    def validate_queries(self, customer_id: str, day: date) -> dict[str, Fault | None]:
+        """Ask Google whether it would accept each query for this account. Each question is one operation."""
+        account = self.ledger.accounts.by_id(self.apis.source).get(customer_id)
+        login = (account.login_customer_id if account else None) or next(iter(self._login_ids), None)
+        validator = QueryValidator(self._clients, self._budget, source=self.apis.source)
+        return {
+            name: validator.find_fault(customer_id, login, name, complete_query(query.gaql, day, day))
+            for name, query in self.apis.queries.items()
+        }
 
     @cached_property
     def _clients(self) -> Clients:

@@ -1,0 +1,23 @@
+"""Asks Google whether it would accept a query, without running it."""
+
+from ads_pipeline.domain.quota import Operation, OperationKind
+from ads_pipeline.google_ads.budget import Budget, CallResult
+from ads_pipeline.google_ads.calls import spend
+from ads_pipeline.google_ads.client import Clients
+from ads_pipeline.google_ads.faults import Fault
+
+
+class QueryValidator:
+    """Sends queries that Google only validates. Each costs an operation."""
+
+    def __init__(self, clients: Clients, budget: Budget, *, source: str) -> None:
+        self._clients, self._budget, self._source = clients, budget, source
+
+    def find_fault(self, customer_id: str, login_customer_id: str | None, name: str, query: str) -> Fault | None:
+        """Why Google refuses the query for this account; None when it accepts it."""
+
+        def call(_result: CallResult) -> None:
+            self._clients.validate(customer_id=customer_id, login_customer_id=login_customer_id, query=query)
+
+        operation = Operation(source=self._source, kind=OperationKind.CHECK, customer_id=customer_id, query_name=name)
+        return spend(self._clients, self._budget, operation, login_customer_id, call)

@@ -1,0 +1,47 @@
+"""`queries check --online`: Google says which queries it accepts, for one operation each."""
+
+from pathlib import Path
+
+import pytest
+
+from ads_pipeline.google_ads.loopback.process import LoopbackServer
+from ads_pipeline_tests.cli.running import CommandLine
+from ads_pipeline_tests.google_ads.builders import CUSTOMER, behaving
+
+
+@pytest.fixture
+def cli(server: LoopbackServer, sqlite_url: str, tmp_path: Path) -> CommandLine:
+    return CommandLine(home=tmp_path / "home", more={"ADS_PIPELINE_GOOGLE_ADS": str(server.configuration)})
+
+
+def test_accepted_queries_cost_an_operation_each(server: LoopbackServer, cli: CommandLine) -> None:
+    """Google accepts the shipped queries; it counts one operation for each, and so does the ledger."""
+    done = cli.run("queries", "check", "--online", CUSTOMER)
+    assert (done.code, done.lines[-4:]) == (
+        0,
+        [
+            "campaign_daily: accepted by Google",
+            "ad_group_daily: accepted by Google",
+            "keyword_daily: accepted by Google",
+            "search_term_daily: accepted by Google",
+        ],
+    )
+    assert server.operations() == {CUSTOMER: 4}
+
+
+def test_refusal_is_shown_with_the_next_move(server: LoopbackServer, cli: CommandLine) -> None:
+    """A refusal fails the command and shows the class, the request id and what to do."""
+    server.answer(behaving(needs_login="1000000009"))
+    done = cli.run("queries", "check", "--online", CUSTOMER)
+    assert done.code == 1
+    assert done.lines[-1].startswith(
+        "search_term_daily: permission_denied: authorization_error.USER_PERMISSION_DENIED"
+    )
+    assert "accounts discover" in done.lines[-1]
+
+
+def test_asking_google_needs_the_setting(sqlite_url: str, tmp_path: Path) -> None:
+    """Without ADS_PIPELINE_GOOGLE_ADS nothing is asked, and the message names the setting."""
+    done = CommandLine(home=tmp_path / "home").run("queries", "check", "--online", CUSTOMER)
+    assert done.code == 78
+    assert "ADS_PIPELINE_GOOGLE_ADS: is off" in done.err
