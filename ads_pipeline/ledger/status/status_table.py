@@ -84,16 +84,12 @@ class StatusTable:
 
     def read_all(self) -> Iterator[PartitionStatus]:
         """Yield every row in the order of its key, as of one moment. The rows are streamed from the database."""
-        order = [partition_status.c[name] for name in STATUS_KEY]
-        try:
-            with database.read_only(self._engine).connect() as connection:
-                rows = sa.select(partition_status).order_by(*order)
-                for row in connection.execute(rows, execution_options={"yield_per": ROWS_PER_BATCH}):
-                    status = decode_status(row)
-                    if status is not None:
-                        yield status
-        except sa.exc.DBAPIError as error:
-            raise database.translate_error(error) from error
+        rows = sa.select(partition_status).order_by(*(partition_status.c[name] for name in STATUS_KEY))
+        with database.open_snapshot(self._engine) as connection:
+            for row in connection.execute(rows, execution_options={"yield_per": ROWS_PER_BATCH}):
+                status = decode_status(row)
+                if status is not None:
+                    yield status
 
     def get_many(self, asset: str, keys: Iterable[PartitionKey]) -> dict[PartitionKey, PartitionStatus | None]:
         """Return the status of each partition in one asset of its query, or None without an attempt."""
