@@ -145,9 +145,8 @@ def transact(engine: sa.Engine, work: Callable[[sa.Connection], T]) -> T:
             return work(connection)
 
     try:
-        return _RETRYING(run_once)
-    except sa.exc.DBAPIError as error:
-        raise translate_error(error) from _shown_cause(error)
+        with _translated_errors():
+            return _RETRYING(run_once)
     except ConcurrentWrite as error:
         raise LedgerUnavailable(
             "the ledger's database is busy: concurrent writes kept changing the same rows"
@@ -168,22 +167,29 @@ def use_one_snapshot(connection: sa.Connection) -> None:
 @contextmanager
 def open_snapshot(engine: sa.Engine) -> Iterator[sa.Connection]:
     """A connection whose reads all see one moment, for results that do not fit in memory."""
-    try:
-        with read_only(engine).connect() as connection:
-            use_one_snapshot(connection)
-            yield connection
-    except sa.exc.DBAPIError as error:
-        raise translate_error(error) from _shown_cause(error)
+    with _translated_errors(), read_only(engine).connect() as connection:
+        use_one_snapshot(connection)
+        yield connection
 
 
 @contextmanager
 def open_transaction(engine: sa.Engine) -> Iterator[sa.Connection]:
     """A connection with one transaction, committed at the end of the block. It is not retried, unlike `transact`."""
+    with _translated_errors(), engine.begin() as connection:
+        yield connection
+
+
+@contextmanager
+def _translated_errors() -> Iterator[None]:
+    """Errors of the library as errors of the ledger.
+
+    A failed connection has no cause, because the driver may quote parts of the URL.
+    """
     try:
-        with engine.begin() as connection:
-            yield connection
+        yield
     except sa.exc.DBAPIError as error:
-        raise translate_error(error) from _shown_cause(error)
+        is_shown = isinstance(error.orig, sqlite3.Error) or getattr(error.orig, "pgcode", None)
+        raise _translate_error(error) from error if is_shown else None
 
 
 def is_retryable(error: BaseException) -> bool:
@@ -209,7 +215,7 @@ _RETRYING: Final = tenacity.Retrying(
 )
 
 
-def translate_error(error: sa.exc.DBAPIError) -> LedgerUnavailable | LedgerRefused:
+def _translate_error(error: sa.exc.DBAPIError) -> LedgerUnavailable | LedgerRefused:
     """The library's error as an error of the ledger. The message contains no statement values and no URL."""
     original = error.orig
     message = printable(str(original).strip().partition("\n")[0])
@@ -222,12 +228,6 @@ def translate_error(error: sa.exc.DBAPIError) -> LedgerUnavailable | LedgerRefus
     if outage:
         return LedgerUnavailable(f"the ledger's database is busy or unreachable: {message}")
     return LedgerRefused(f"the ledger's database refused a statement: {message}")
-
-
-def _shown_cause(error: sa.exc.DBAPIError) -> sa.exc.DBAPIError | None:
-    """The cause for tracebacks. A failed connection has none, because the driver may quote parts of the URL."""
-    is_sqlite = isinstance(error.orig, sqlite3.Error)
-    return error if is_sqlite or getattr(error.orig, "pgcode", None) else None
 
 
 def _sqlite_code(error: sqlite3.Error) -> int:
