@@ -179,6 +179,7 @@ def test_facts_of_one_tick_are_one_request(deployment: Deployment, server: Webho
     assert "6 rejected" in message["text"].splitlines()[0]
 
 
+@pytest.mark.invariant("O7")
 @pytest.mark.parametrize("fault", ["error", "redirect", "hang", "close"])
 def test_nothing_is_lost_while_the_server_fails(
     deployment: Deployment, server: WebhookServer, fault: str, monkeypatch: pytest.MonkeyPatch
@@ -206,6 +207,7 @@ def test_nothing_is_lost_while_the_server_fails(
     assert server.bodies.count(told[1]) == 1
 
 
+@pytest.mark.invariant("O7")
 def test_server_that_is_down_for_an_hour_gets_everything(tmp_path: Path, clock: FakeClock) -> None:
     """It comes back at the same address."""
     with running_server() as first:
@@ -224,6 +226,7 @@ def test_server_that_is_down_for_an_hour_gets_everything(tmp_path: Path, clock: 
             assert [fact["customer_ids"] for fact in second.facts] == [["1"], ["2"]]
 
 
+@pytest.mark.invariant("O7")
 def test_lost_tick_repeats_the_same_request(deployment: Deployment, server: WebhookServer) -> None:
     """The daemon may die after the server took the message and before Dagster stored the cursor."""
     deployment.reject()

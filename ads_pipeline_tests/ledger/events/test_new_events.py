@@ -3,6 +3,7 @@
 import uuid
 from datetime import UTC, datetime, timedelta
 
+import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ def read(log: EventLog, position: LogPosition, now: datetime) -> tuple[list[str]
     return [str(logged.event.step_id) for logged in events], position
 
 
+@pytest.mark.invariant("O7")
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(STEPS), st.booleans()), max_size=12))
 def test_every_event_is_read_once(
