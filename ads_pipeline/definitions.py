@@ -22,7 +22,7 @@ from ads_pipeline.orchestration import demo_run, resources
 from ads_pipeline.orchestration.asset_checks import build_readable_check, build_valid_check
 from ads_pipeline.orchestration.assets import build_assets
 from ads_pipeline.orchestration.catalog import build_external_assets, build_report
-from ads_pipeline.orchestration.extraction import build_discovery, build_fetching_source
+from ads_pipeline.orchestration.extraction import build_discovery, build_due_sensor, build_fetching_source
 from ads_pipeline.orchestration.io_manager import PartitionStateIOManager
 from ads_pipeline.orchestration.partitions import define_partitions
 from ads_pipeline.orchestration.resources import RunResources, SensorResources, SourceFactory
@@ -75,6 +75,7 @@ def build_definitions(
         configuration = _read_client_configuration(resolved, resolved.google_ads)
         source_factory = source_factory or build_fetching_source(configuration)
         schedules.append(build_discovery(configuration))
+        sensors.append(build_due_sensor(partitions, list(apis.queries), now=now))
     factory = source_factory or resources.build_external_source
     return dg.Definitions(
         assets=[*assets, build_report(list(apis.queries), resolved), *external],

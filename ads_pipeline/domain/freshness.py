@@ -124,7 +124,7 @@ class PartitionStatus:
 class FreshnessPolicy:
     """After how many days a day's report should be fetched again, because Google restates reports for weeks.
 
-    A day ends at midnight UTC for every account. Policies count in days, so account time zones do not matter.
+    They count from the end of the day: that of the account's own zone where it is known, else midnight UTC.
     """
 
     reread_after_days: tuple[int, ...] = ()
@@ -135,13 +135,22 @@ class FreshnessPolicy:
         if not all_int or any(earlier >= later for earlier, later in pairwise((0, *days))):
             raise ValueError(f"reread_after_days: {days} must be whole days in ascending order, each at least 1")
 
-    def deadline(self, day: date, materialized_at: datetime) -> datetime | None:
+    def settling_after(self, lookback_days: int) -> "FreshnessPolicy":
+        """The policy with a last reread once a report is settled, unless it has one that late already.
+
+        A report is settled a day after the conversion window. A reread on the window's last day would repeat it.
+        """
+        days, last = self.reread_after_days, lookback_days + 1
+        if days and days[-1] >= last:
+            return self
+        return FreshnessPolicy(reread_after_days=(*(each for each in days if each < lookback_days), last))
+
+    def deadline(self, day: date, materialized_at: datetime, *, day_end: datetime | None = None) -> datetime | None:
         """The first deadline after the materialization; None when there is none left."""
-        start = datetime.combine(day, time.min, UTC)
         for days in self.reread_after_days:
             if days >= (date.max - day).days:  # the deadline would exceed date.max
                 return None
-            deadline = start + timedelta(days=1 + days)
+            deadline = (day_end or datetime.combine(day + timedelta(days=1), time.min, UTC)) + timedelta(days=days)
             if deadline > materialized_at:
                 return deadline
         return None
@@ -230,6 +239,7 @@ def find_staleness(
     *,
     day: date,
     policy: FreshnessPolicy,
+    day_end: datetime | None = None,
     upstream_at: datetime | None,
     code: CodeVersion | None,
     now: datetime,
@@ -242,7 +252,7 @@ def find_staleness(
     if status is None or materialized_at is None:
         return None
     since: dict[StaleReason, datetime] = {}
-    deadline = policy.deadline(day, materialized_at)
+    deadline = policy.deadline(day, materialized_at, day_end=day_end)
     if deadline is not None and now > deadline:
         since[StaleReason.FRESHNESS_POLICY] = deadline
     if upstream_at is not None and upstream_at > materialized_at:

@@ -4,14 +4,22 @@ The client of Google Ads is imported by the steps that use it, not when the code
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import dagster as dg
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.google_ads.configuration import ClientConfiguration
-from ads_pipeline.orchestration.partitions import CUSTOMERS
+from ads_pipeline.ledger.transactions import Clock
+from ads_pipeline.orchestration.partitions import CUSTOMERS, asset_keys, raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.resources import RunResources, SensorResources, SourceFactory
+from ads_pipeline.orchestration.run_requests import build_sensor_result
+from ads_pipeline.pipeline.account_days import AccountDays
+from ads_pipeline.pipeline.due_days import DueDays
 from ads_pipeline.raw.source import Landed, Source
+
+SECONDS_BETWEEN_SEARCHES: Final = 1_800  # zones differ by half hours, and each search reads a month of every account
+MAX_PARTITIONS_IN_PROGRESS: Final = 2_000
 
 
 class FetchingSource:
@@ -42,6 +50,37 @@ def build_fetching_source(configuration: ClientConfiguration) -> SourceFactory:
         return FetchingSource(resources, configuration)
 
     return build
+
+
+def build_due_sensor(
+    partitions: dg.MultiPartitionsDefinition, query_names: list[str], *, now: Clock
+) -> dg.SensorDefinition:
+    """The sensor that asks for closed days without a run, and for days to read again."""
+
+    @dg.sensor(
+        target=dg.AssetSelection.assets(*asset_keys(query_names)),
+        minimum_interval_seconds=SECONDS_BETWEEN_SEARCHES,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Requests runs of days that are closed in the account's own zone, and of days to read again.",
+    )
+    def days_due(
+        context: dg.SensorEvaluationContext, sensor_resources: dg.ResourceParam[SensorResources]
+    ) -> dg.SensorResult:
+        apis, ledger = sensor_resources.settings.google_apis, sensor_resources.ledger
+        days = AccountDays(apis=apis, accounts=ledger.accounts.by_id(apis.source), now=now())
+        found = DueDays(ledger=ledger, days=days, policy=sensor_resources.settings.retry_policy).find()
+        newest = sorted(found, key=lambda key: (-key.logical_date.toordinal(), key))[:MAX_PARTITIONS_IN_PROGRESS]
+        return build_sensor_result(
+            context,
+            partitions,
+            {key: found[key] for key in newest},
+            query_names,
+            [raw_asset_key, warehouse_asset_key],
+            now(),
+            why="closed days, and days to read again",
+        )
+
+    return days_due
 
 
 def build_discovery(configuration: ClientConfiguration) -> dg.ScheduleDefinition:

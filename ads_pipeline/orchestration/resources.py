@@ -98,9 +98,7 @@ class RunResources(SensorResources):
 
     @property
     def staleness(self) -> StalenessCalculator:
-        return StalenessCalculator(
-            self.settings.freshness_policies, self.ledger.statuses.get_code_versions(self.source_name)
-        )
+        return StalenessCalculator.of_ledger(self.ledger, self.settings.google_apis, now=datetime.now(UTC))
 
     def claim(self, keys: Sequence[PartitionKey]) -> ClaimResult:
         """Claim partitions that no other run holds, and emit StepStarted for each.

@@ -15,7 +15,7 @@ import dagster as dg
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.retry import Lane, lane_for
-from ads_pipeline.orchestration.partitions import CUSTOMERS, DATE, drop_invalid_customers
+from ads_pipeline.orchestration.partitions import CUSTOMER, CUSTOMERS, DATE, drop_invalid_customers
 
 REQUEST_TAG: Final = "ads_pipeline/request"
 PRIORITY_TAG: Final = "dagster/priority"
@@ -105,10 +105,49 @@ def cut_into_ranges(
 ) -> list[tuple[str, str, list[str]]]:
     """The ranges of exactly these partitions: the ends and all names of each. Needs a partition loading context."""
     subset = partitions.subset_with_partition_keys(names)
+    customers = partitions.get_partitions_def_for_dimension(CUSTOMER).get_partition_keys()
+    positions = {str(name): position for position, name in enumerate(customers)}
+    ranges = _join_ranges(subset.get_partition_key_ranges(partitions), positions)
     return sorted(
         (each.start, each.end, [str(name) for name in partitions.get_partition_keys_in_range(each)])
-        for each in subset.get_partition_key_ranges(partitions)
+        for each in ranges
     )
+
+
+def _join_ranges(ranges: Iterable[dg.PartitionKeyRange], positions: Mapping[str, int]) -> list[dg.PartitionKeyRange]:
+    """Join ranges of the same customers on following days, and of following customers on the same days.
+
+    Dagster cuts a range per day or per customer where several of both are due. A run of many days needs fewer
+    requests of the source. `positions` has the place of each customer in Dagster's order.
+    """
+    boxes = []
+    for each in ranges:
+        (first, since), (last, until) = _split(each.start), _split(each.end)
+        boxes.append((positions[first], positions[last], since.toordinal(), until.toordinal()))
+    by_days = _join_boxes(boxes)
+    turned = _join_boxes((since, until, first, last) for first, last, since, until in by_days)
+    names = {position: name for name, position in positions.items()}
+    return [
+        dg.PartitionKeyRange(f"{names[first]}|{date.fromordinal(since)}", f"{names[last]}|{date.fromordinal(until)}")
+        for since, until, first, last in turned
+    ]
+
+
+def _join_boxes(boxes: Iterable[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
+    """Join boxes with the same first two numbers whose last two, the ends of a span, follow each other."""
+    joined: list[tuple[int, int, int, int]] = []
+    for box in sorted(boxes):
+        if joined and joined[-1][:2] == box[:2] and joined[-1][3] + 1 == box[2]:
+            joined[-1] = (*joined[-1][:3], box[3])
+        else:
+            joined.append(box)
+    return joined
+
+
+def _split(name: str) -> tuple[str, date]:
+    """The customer and the day of a partition's name."""
+    customer, _, day = name.rpartition("|")
+    return customer, date.fromisoformat(day)
 
 
 def digest_of(content: object) -> str:

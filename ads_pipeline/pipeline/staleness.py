@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
-from typing import Final
+from typing import Final, Self
 
 from ads_pipeline.domain.freshness import (
     RAW,
@@ -24,7 +24,10 @@ from ads_pipeline.domain.freshness import (
     find_staleness,
 )
 from ads_pipeline.domain.partition import PartitionKey, parse_date
+from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.status.status_table import StatusTable
+from ads_pipeline.pipeline.account_days import AccountDays
+from ads_pipeline.query_file import GoogleApis
 
 ROWS_PER_UPDATE: Final = 2_000
 _NO_POLICY: Final = FreshnessPolicy()
@@ -64,10 +67,26 @@ class PartitionStaleness:
 
 
 class StalenessCalculator:
-    """Computes staleness by the policies and the code versions of one query file."""
+    """Computes staleness by the policies and the code versions of one query file.
 
-    def __init__(self, policies: Mapping[str, FreshnessPolicy], versions: Mapping[str, CodeVersion]) -> None:
-        self._policies, self._versions = policies, versions
+    With `days`, the days of known accounts end in their own zones, and are read again until they are settled.
+    """
+
+    def __init__(
+        self,
+        policies: Mapping[str, FreshnessPolicy],
+        versions: Mapping[str, CodeVersion],
+        *,
+        days: AccountDays | None = None,
+    ) -> None:
+        self._policies, self._versions, self._days = policies, versions, days
+
+    @classmethod
+    def of_ledger(cls, ledger: LedgerReader, apis: GoogleApis, *, now: datetime) -> Self:
+        """The calculator of a deployment, with the accounts that discovery has found."""
+        policies = {name: query.freshness_policy for name, query in apis.queries.items()}
+        days = AccountDays(apis=apis, accounts=ledger.accounts.by_id(apis.source), now=now)
+        return cls(policies, ledger.statuses.get_code_versions(apis.source), days=days)
 
     def calculate(
         self, table: StatusTable, keys: Iterable[PartitionKey], *, now: datetime
@@ -108,11 +127,17 @@ class StalenessCalculator:
         if status is None:
             return None
         asset, _, query_name = status.asset_key.partition("/")
+        customer, day = status.partition_values["customer"], parse_date(status.partition_values["date"])
+        # Freshness policies apply to the raw asset; the warehouse is stale when its raw asset is newer.
+        policy, day_end = self._policies.get(query_name, _NO_POLICY) if asset == RAW else _NO_POLICY, None
+        if asset == RAW and self._days is not None and customer in self._days.accounts:
+            policy = policy.settling_after(self._days.find_lookback(customer, query_name))
+            day_end = self._days.day_end(customer, day)
         return find_staleness(
             status,
-            day=parse_date(status.partition_values["date"]),
-            # Freshness policies apply to the raw asset; the warehouse is stale when its raw asset is newer.
-            policy=self._policies.get(query_name, _NO_POLICY) if asset == RAW else _NO_POLICY,
+            day=day,
+            policy=policy,
+            day_end=day_end,
             upstream_at=upstream_at,
             code=self._versions.get(status.asset_key),
             now=now,

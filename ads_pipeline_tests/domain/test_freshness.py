@@ -610,3 +610,30 @@ def test_only_canonical_ulid_is_a_version(text: str) -> None:
         with pytest.raises(BadName) as caught:
             attempt(text)
         assert (caught.value.field, caught.value.value) == ("row_version", text)
+
+
+@pytest.mark.parametrize(
+    ("days", "lookback", "expected"),
+    [
+        ((), 30, (31,)),
+        ((7,), 30, (7, 31)),
+        ((7, 30), 30, (7, 31)),
+        ((7, 30), 14, (7, 30)),
+        ((7, 31), 30, (7, 31)),
+        ((3, 7), 0, (3, 7)),
+        ((), 0, (1,)),
+    ],
+)
+def test_last_reread_is_after_the_conversion_window(
+    days: tuple[int, ...], lookback: int, expected: tuple[int, ...]
+) -> None:
+    """A longer window of the policy stays. A reread on the window's last day moves to the day after it."""
+    assert FreshnessPolicy(reread_after_days=days).settling_after(lookback).reread_after_days == expected
+
+
+def test_deadline_counts_from_the_end_of_the_accounts_day() -> None:
+    """The day ends elsewhere at another time than midnight UTC."""
+    ended = ENDED + timedelta(hours=8)
+    policy = FreshnessPolicy(reread_after_days=(7,))
+    assert policy.deadline(DAY, ENDED, day_end=ended) == ended + timedelta(days=7)
+    assert policy.deadline(DAY, ended + timedelta(days=7), day_end=ended) is None

@@ -17,6 +17,7 @@ from ads_pipeline.orchestration.partitions import CUSTOMERS, raw_asset_key, ware
 from ads_pipeline_tests.builders import key
 from ads_pipeline_tests.google_ads.agency import CANCELED, DENIED, DISABLED, GOOD, REFUSED, agency
 from ads_pipeline_tests.google_ads.builders import LOGIN
+from ads_pipeline_tests.orchestration import test_sensors
 from ads_pipeline_tests.orchestration.builders import Location, open_location
 from ads_pipeline_tests.pipeline.builders import visible_runs
 
@@ -129,3 +130,17 @@ def test_failed_discovery_loses_no_account(server: LoopbackServer, location: Loc
     assert {customer: account.gone_at for customer, account in after.items()} == dict.fromkeys(before)
     parked = {each.name for each in location.deployment.ledger.retry_queue.list_parkings("google_ads")}
     assert parked == {CANCELED}
+
+
+def test_closed_days_are_requested_for_every_account(server: LoopbackServer, location: Location) -> None:
+    """The sensor asks for the newest closed week of each account that is not parked, in few runs."""
+    server.answer(agency())
+    assert discover(location).success
+    result = test_sensors.tick(location, "days_due")
+    requests = result.run_requests or []
+    queries = {each.tags["ads_pipeline/query"] for each in requests}
+    assert queries == set(location.settings.google_apis.queries)
+    names = {each.tags["ads_pipeline/customers"] for each in requests}
+    assert not any(CANCELED in each for each in names)
+    assert len(requests) <= 2 * len(queries)  # the lanes of fresh days and of older ones
+    assert server.operations().keys() & set(GOOD) == set(GOOD)  # conversion windows alone

@@ -28,6 +28,7 @@ from ads_pipeline.orchestration.run_requests import (
     START,
     RequestedPartitions,
     build_run_requests,
+    cut_into_ranges,
 )
 from ads_pipeline.orchestration.sensors import LOAD_GRACE_PERIOD
 from ads_pipeline.pipeline.loading import Loader, LoadResult
@@ -246,6 +247,21 @@ def test_ranges_cover_exactly_the_due_partitions(location: Location) -> None:
         for day in _span(request.tags, 1)
     ]
     assert sorted(covered) == sorted(selected)
+
+
+def test_days_of_the_same_customers_are_one_range(location: Location) -> None:
+    """A week of three customers is one run; a customer with another week has a run of its own."""
+    location.add_customers(1, 2, 3, 4)
+    week = [key(c, d) for c in (1, 2, 3) for d in range(1, 8)]
+    partitions = define_partitions(location.settings.google_apis.start_date)
+    names = [each.dagster_key for each in (*week, key(4, 9), key(4, 10))]
+    with dg.partition_loading_context(dynamic_partitions_store=location.instance):
+        ranges = cut_into_ranges(partitions, names)
+    assert [(start, end, len(covered)) for start, end, covered in ranges] == [
+        (key(1, 1).dagster_key, key(3, 7).dagster_key, 21),
+        (key(4, 9).dagster_key, key(4, 10).dagster_key, 2),
+    ]
+    assert sorted(name for _start, _end, covered in ranges for name in covered) == sorted(names)
 
 
 def _span(tags: Mapping[str, str], part: int) -> range:

@@ -231,9 +231,9 @@ def _partition_rows(
 def _calculate(
     settings: Settings, ledger: LedgerReader, keys: Sequence[PartitionKey]
 ) -> dict[PartitionKey, PartitionStaleness]:
-    versions = ledger.statuses.get_code_versions(settings.google_apis.source)
-    calculator = StalenessCalculator(settings.freshness_policies, versions)
-    return calculator.calculate(ledger.statuses, keys, now=datetime.now(UTC))
+    now = datetime.now(UTC)
+    calculator = StalenessCalculator.of_ledger(ledger, settings.google_apis, now=now)
+    return calculator.calculate(ledger.statuses, keys, now=now)
 
 
 @command(state, "publish")
@@ -246,9 +246,9 @@ def publish(settings: Settings) -> None:
     from ads_pipeline.ledger.status.status_file import write_status_file  # noqa: PLC0415 - it loads PyArrow
 
     with open_ledger_for_writing(settings) as ledger:
-        swept = StalenessCalculator(
-            settings.freshness_policies, ledger.statuses.get_code_versions(settings.google_apis.source)
-        ).store_changes(ledger.statuses, now=datetime.now(UTC))
+        now = datetime.now(UTC)
+        calculator = StalenessCalculator.of_ledger(ledger, settings.google_apis, now=now)
+        swept = calculator.store_changes(ledger.statuses, now=now)
         written = write_status_file(ledger.statuses.read_all(), settings.status_file)
     summary = f"{count_of(written, 'row')} in {settings.status_file}; {swept:,} changed since the last sweep"
     OutputConsole().print(cell(summary), soft_wrap=True)

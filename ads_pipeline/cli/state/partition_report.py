@@ -109,7 +109,7 @@ class PartitionReport:
 def gather_report(settings: Settings, key: PartitionKey) -> PartitionReport:
     now, sealed = datetime.now(UTC), _find_sealed_runs(settings, key)
     with open_ledger(settings) as ledger:
-        calculator = StalenessCalculator(settings.freshness_policies, ledger.statuses.get_code_versions(key.source))
+        calculator = StalenessCalculator.of_ledger(ledger, settings.google_apis, now=now)
         publication = ledger.publications.get(key)
         state = publication.state if publication else PartitionState.absent(key)
         described = describe_days(ledger, [key], due_after=settings.google_apis.due_after, now=now)
