@@ -9,7 +9,15 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.retry import Failure, RetryAt, RetryDecision, RetryPolicy, Terminal, decide_retry
+from ads_pipeline.domain.retry import (
+    ErrorPolicy,
+    Failure,
+    RetryAt,
+    RetryDecision,
+    RetryPolicy,
+    Terminal,
+    decide_retry,
+)
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.ledger.values import LeaseHolder
 
@@ -126,14 +134,16 @@ def decide_next_retry(
 ) -> RetryDecision | None:
     """The retry decision for a failed partition, and for a failed fetch of a pending or a requested one.
 
-    A request has no age limit, because somebody asked for that day. A scheduled time stays valid when the delays of
+    A request has no age limit, because somebody asked for that day. Neither has a wait of a day that was never
+    fetched: the quota may end in the middle of a backfill of years. A scheduled time stays valid when the delays of
     the policy change.
     """
     if scheduled is not None and scheduled.attempt_no != state.attempt_count:
         scheduled = None
     if failure is None or not _counts(state, failure, scheduled, request):
         return None
-    if request is not None and state.status is not Status.FAILED:
+    is_unlimited = request is not None or failure.error_policy is ErrorPolicy.WAIT
+    if is_unlimited and state.status is not Status.FAILED:
         policy = replace(policy, max_age=UNLIMITED_AGE)
     decision = decide_retry(failure, policy, marked=marked, today=now.date())
     if isinstance(decision, RetryAt) and scheduled is not None and scheduled.due_at is not None:

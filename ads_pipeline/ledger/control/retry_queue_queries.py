@@ -20,6 +20,7 @@ REQUESTS_PER_CLEANUP: Final = 10_000  # a backfill may leave a million open requ
 _TYPES: Final[Mapping[str, TypeEngine[Any]]] = {
     "now": Instant(),
     "since": Day(),
+    "lane_since": Day(),
     "until": Day(),
     "logical_date": Day(),
 }
@@ -42,12 +43,14 @@ def _is_unblocked(table: str) -> str:
 
 
 # The scheduled retries that are due, the longest due first. A pending partition without a request is due after a
-# failed fetch too; with a request, it waits for the retry of that.
+# failed fetch too; with a request, it waits for the retry of that. While it waits, for instance for quota, it has no
+# age limit.
 _DUE: Final = f"""
     SELECT retry_schedule.* FROM retry_schedule
     JOIN partition_state ON ({{partition_state.key}}) = ({{retry_schedule.key}})
     WHERE retry_schedule.source = :source AND due_at <= :now AND attempt_count = retry_schedule.attempt_no
-        AND retry_schedule.logical_date BETWEEN :since AND :until AND {_HAS_ATTEMPTS_LEFT}
+        AND retry_schedule.logical_date BETWEEN :lane_since AND :until AND {_HAS_ATTEMPTS_LEFT}
+        AND (retry_schedule.logical_date >= :since OR status = 'pending' AND error_class IN :waiting_classes)
         AND (status = 'failed' OR status = 'pending' AND NOT EXISTS (
             SELECT 1 FROM requests
             WHERE ({{requests.key}}) = ({{partition_state.key}}) AND requests.attempt_no = attempt_count))
@@ -116,7 +119,8 @@ DELETE_FINISHED: Final = (
 
 def select_due(policy: RetryPolicy, lane: Lane, *, source: str, today: date, limit: int) -> sa.TextualSelect:
     """Select the scheduled retries that are due, the longest due first."""
-    return _bind(_DUE, source, limit, _days_of(lane, today, policy), policy)
+    days = _days_of(lane, today, policy) | {"lane_since": _days_of(lane, today)["since"]}
+    return _bind(_DUE, source, limit, days, policy)
 
 
 def select_due_requests(policy: RetryPolicy, lane: Lane, *, source: str, today: date, limit: int) -> sa.TextualSelect:

@@ -11,11 +11,20 @@ from hypothesis import strategies as st
 
 from ads_pipeline.domain.fetching import FailedFetch
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.retry import AttemptEnd, Lane, RetryAt, RetryPolicy, decide_retry, lane_for, last_failure
+from ads_pipeline.domain.retry import (
+    AttemptEnd,
+    ErrorPolicy,
+    Lane,
+    RetryAt,
+    RetryPolicy,
+    decide_retry,
+    lane_for,
+    last_failure,
+)
 from ads_pipeline.domain.transitions import Action, Status
 from ads_pipeline.errors import ActionIdReused, MarkedTerminal
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.control.retries import Parking
+from ads_pipeline.ledger.control.retries import UNLIMITED_AGE, Parking
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline_tests.example_counts import examples
@@ -241,6 +250,21 @@ def test_account_or_query_error_parks_it(
         timed_ledger.actions.park(parking, action_request("release-1"))
 
 
+def test_wait_of_an_old_backfill_never_ends(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """The quota may end in the middle of years of days, which nobody requested but a backfill in Dagster's UI."""
+    years_ago = replace(OLD, logical_date=TODAY - timedelta(days=1_000))
+    for _ in range(50):
+        record_failed_fetch(timed_ledger, years_ago, "quota_exhausted")
+        clock.tick(timedelta(hours=3))
+        assert find_due(timed_ledger) == [years_ago]
+    (forecast,) = timed_ledger.retry_queue.forecast([timed_ledger.states.get(years_ago)], POLICY).values()
+    assert (forecast.is_due, forecast.terminal) == (True, None)
+    assert timed_ledger.retry_queue.find_scheduled([years_ago])[years_ago].failures == 0
+    record_failed_fetch(timed_ledger, years_ago, "transient")
+    clock.tick(timedelta(days=1))
+    assert find_due(timed_ledger) == []
+
+
 def test_refused_credentials_park_the_source(timed_ledger: Ledger, clock: FakeClock) -> None:
     """One parking stops every partition of the source, retries and requests alike, until it is released."""
     other = replace(FRESH, customer_id="7", query_name="other")
@@ -378,7 +402,9 @@ def test_what_the_database_finds_due_is_what_the_policy_says(
         for each in failed + unfetched:
             failure = last_failure(each, ends[each])
             assert failure is not None
-            answer = decide_retry(failure, policy, marked=each in marked, today=TODAY)
+            is_waiting = each in unfetched and failure.error_policy is ErrorPolicy.WAIT
+            unlimited = replace(policy, max_age=UNLIMITED_AGE) if is_waiting else policy
+            answer = decide_retry(failure, unlimited, marked=each in marked, today=TODAY)
             if isinstance(answer, RetryAt) and answer.at <= clock.now and each.customer_id not in parked:
                 expected.add(each)
         assert set(find_due(ledger, policy=policy)) & set(partitions) == expected
