@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, Final
 
-from ads_pipeline.domain.partition import PartitionKey, parse_key
+from ads_pipeline.domain.partition import PartitionKey, Run, parse_key
 from ads_pipeline.domain.readability import Condition, Expectation
 from ads_pipeline.domain.reason import Reason
 from ads_pipeline.domain.retry import WAITING_CLASSES, ErrorPolicy, Parked, RetryPolicy, TerminalReason
@@ -24,9 +24,16 @@ from ads_pipeline.notifications.notices import Fact, Kind
 from ads_pipeline.pipeline.day_conditions import find_days
 
 FAILURE_TYPES: Final = frozenset({"VerdictRejected", "FetchFailed"})
-EVENT_TYPES: Final = FAILURE_TYPES | {"PartitionWithdrawn", "TerminalMarked", "RunFailed", "StepFailed"}
+EVENT_TYPES: Final = FAILURE_TYPES | {
+    "PartitionWithdrawn",
+    "TerminalMarked",
+    "LoadFailed",
+    "RunFailed",
+    "StepFailed",
+}
 OVERDUE: Final = frozenset({Condition.LATE, Condition.MISSING})
 MAX_PROBLEMS: Final = 3
+UNREADABLE: Final = "the sealed files of the accepted run are missing or changed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +71,12 @@ class FactFinder:
     policy: RetryPolicy
 
     def of_events(self, events: Sequence[LoggedEvent]) -> Iterator[Fact]:
-        """Yield at most one fact per partition, from its newest event that still matters; and one per dead run."""
+        """Yield the facts about partitions and dead runs.
+
+        The newest event of a partition that still matters gives one fact; a load that failed gives another.
+        """
         yield from _find_dead_runs(events)
+        yield from self._find_failed_loads(events)
         by_partition = defaultdict[PartitionKey, list[LoggedEvent]](list)
         for each in events:
             if each.event.event_type in LEDGER_TYPES and each.event.step_id:
@@ -96,6 +107,19 @@ class FactFinder:
                 )
                 reason = str(day.gap or "")
                 yield Fact.of_partition(Kind.OVERDUE, key, deadline.isoformat(), reason=reason)
+
+    def _find_failed_loads(self, events: Iterable[LoggedEvent]) -> Iterator[Fact]:
+        """A fact per current run whose first failed load is new. The hourly attempts of `reconcile` are silent."""
+        new = Counter[Run]()
+        for each in events:
+            if each.event.event_type == "LoadFailed" and each.event.step_id:
+                new[Run(key=parse_key(each.event.step_id), run_id=each.event.event_data["run_id"])] += 1
+        failures = self.ledger.publications.count_failed_loads(new)
+        states = self.ledger.states.get_many(run.key for run in new)
+        for run, number in sorted(new.items()):
+            is_current = run.key.source == self.source and states[run.key].current_run_id == run.run_id
+            if is_current and states[run.key].status is Status.SUCCESS and failures.get(run, 0) <= number:
+                yield Fact.of_partition(Kind.LOAD_FAILED, run.key, run.run_id, reason=UNREADABLE)
 
     def list_parkings(self) -> dict[str, Parking]:
         """The parked accounts and queries, each by a short name for this parking of it."""

@@ -25,6 +25,7 @@ class Kind(StrEnum):
 
     REJECTED = "rejected"
     TERMINAL = "terminal"
+    LOAD_FAILED = "load_failed"
     OVERDUE = "overdue"
     PARKED = "parked"
     DEMOTED = "demoted"
@@ -53,6 +54,11 @@ KINDS: Final[Mapping[Kind, KindText]] = {
         label="No more retries",
         meaning="The day failed too often, is too old, or was marked by an operator.",
         command="ads-pipeline audit terminal {selection}",
+    ),
+    Kind.LOAD_FAILED: KindText(
+        label="Load failed",
+        meaning="An accepted run does not match its sealed files any more, so it cannot be loaded.",
+        command=_INSPECT.format("in_progress"),
     ),
     Kind.OVERDUE: KindText(
         label="Overdue",

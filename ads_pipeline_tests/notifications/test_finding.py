@@ -18,7 +18,7 @@ from ads_pipeline.ledger.events.event_log import PLAN_VERSION
 from ads_pipeline.ledger.events.new_events import LogPosition, read_events_after, read_position
 from ads_pipeline.ledger.events.run_completion import RunCompletionLog
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
-from ads_pipeline.notifications.finding import EVENT_TYPES, FactFinder, of_parkings
+from ads_pipeline.notifications.finding import EVENT_TYPES, UNREADABLE, FactFinder, of_parkings
 from ads_pipeline.notifications.notices import Fact, Kind
 from ads_pipeline_tests.ledger.builders import (
     acceptance,
@@ -191,6 +191,17 @@ def test_parked_account_and_query(ledger: Ledger, reading: Reading) -> None:
     ledger.actions.release(parking, action_request("a2"))
     ledger.actions.park(parking, action_request("a3"))
     assert len(set(reading.finder.list_parkings()) - before) == 1
+
+
+def test_run_that_cannot_be_loaded_is_a_fact_once(ledger: Ledger, reading: Reading) -> None:
+    """Until a newer run is accepted, or its files are back. Each hour that `reconcile` tries again is silent."""
+    accepted_runs(ledger, [key(day=1), key(day=2)])
+    for _hour in range(2):
+        ledger.loads.record_failed({run(key(day=1), "r1"): "its payload is gone"})
+    assert reading.shown() == [(Kind.LOAD_FAILED, key(day=1), UNREADABLE, "")]
+    ledger.loads.record_failed({run(key(day=each), "r1"): "its payload is gone" for each in (1, 2)})
+    accepted_runs(ledger, [key(day=2)], "r2")
+    assert reading.shown() == []
 
 
 @pytest.mark.parametrize(("status", "kinds"), [(RunStatus.FAILED, [Kind.RUN_DIED]), (RunStatus.CANCELLED, [])])

@@ -141,7 +141,8 @@ def test_each_kind_arrives_once(deployment: Deployment, server: WebhookServer, t
         deployment.ledger,
         EventOrigin(run_id="run-1", plan_version=PLAN_VERSION, engine_run_ref={"job": "j"}),
     )
-    accepted_runs(ledger, [key(1), key(2), key(3), key(4, 2)])
+    accepted_runs(ledger, [key(1), key(2), key(3), key(4, 2), key(7)])
+    ledger.loads.record_failed({run(key(7), "r1"): "its payload is gone"})
     publish_runs(ledger, run(key(1), "r1"), run(key(2), "r1"), run(key(3), "r1"))
     deployment.reject(5)  # rejected
     deployment.reject(6, 300)  # terminal, because it is too old

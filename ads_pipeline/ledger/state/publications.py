@@ -115,6 +115,17 @@ READABLE_RUNS: Final = Statement(
     """,
 )
 
+# How often each given run could not be loaded. Runs without a failed load are left out.
+_FAILED_LOADS: Final = Statement(
+    "failed_loads",
+    RUN_COLUMNS,
+    """
+    SELECT {given.key}, given.run_id, count(*) AS failures FROM {given} JOIN finished_attempts USING ({key})
+    WHERE asset = 'warehouse' AND finished_attempts.run_id = given.run_id AND outcome = 'FAILED'
+    GROUP BY {given.key}, given.run_id
+    """,
+)
+
 
 class Publications:
     """Which runs readers may see, and which run the pointer of each partition names."""
@@ -182,6 +193,11 @@ class Publications:
         statement = sa.select(load_records.c.query_name, newest.label("at")).where(load_records.c.source == source)
         rows = database.fetch(self._engine, statement.group_by(load_records.c.query_name))
         return {row.query_name: row.at for row in rows}
+
+    def count_failed_loads(self, candidates: Iterable[Run]) -> dict[Run, int]:
+        """Return how often each of these runs could not be loaded. Runs without a failed load are left out."""
+        rows = _FAILED_LOADS.fetch(self._engine, map(encode_run, candidates))
+        return {decode_run(row): row.failures for row in rows}
 
     def open_demotions(self, window: DayWindow) -> list[Verdict]:
         """Return the verdicts of a query's open demotions, which are not recorded yet, oldest first."""
