@@ -216,7 +216,10 @@ def test_decision_is_terminal_exactly_when_partition_is(
 
 
 def expected_kind(failure_drawn: Failure) -> type[RetryDecision]:
-    parks = ("customer_not_enabled", "permission_denied", "unrecognized_field", "query_refused", "demoted")
+    parks = {
+        *("credentials_refused", "version_ended", "customer_not_enabled", "permission_denied", "manager_account"),
+        *("unrecognized_field", "query_refused", "out_of_reach", "demoted"),
+    }
     return Parked if failure_drawn.error_class in parks else RetryAt
 
 
