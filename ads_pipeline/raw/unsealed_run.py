@@ -27,6 +27,7 @@ from ads_pipeline.storage.durable_files import (
 
 TEMPORARY: Final = "_tmp."  # prefix of the directories of runs that are not sealed yet
 _BUFFER_SIZE: Final = 1 << 16  # a month of days is written at once
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode  # json.dumps makes one for each row
 _NAME_TAKEN = (errno.EEXIST, errno.ENOTEMPTY, *NOT_A_DIRECTORY)
 
 
@@ -115,7 +116,7 @@ class UnsealedRun:
 
 def _encode_row(run: Run, row: Mapping[str, Any], number: int) -> bytes:
     try:
-        line = json.dumps(dict(row), ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+        line = _encode(row if type(row) is dict else dict(row)).encode("utf-8")
         parse_object(line)  # refuse what the strict reader would refuse later
     except (TypeError, ValueError, RecursionError) as error:
         problem = str(error) if isinstance(error, BadJson) else type(error).__name__

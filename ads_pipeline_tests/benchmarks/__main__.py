@@ -2,13 +2,23 @@
 
 import sys
 
-from ads_pipeline_tests.benchmarks import events, ledger, orchestration, report, scale, validator, warehouse
+from ads_pipeline_tests.benchmarks import (
+    events,
+    extraction,
+    ledger,
+    orchestration,
+    report,
+    scale,
+    validator,
+    warehouse,
+)
 
 SUITES = {
     "ledger": ledger.measure,
     "events": events.measure,
     "validator": validator.measure,
     "warehouse": warehouse.measure,
+    "extraction": extraction.measure,
     "orchestration": orchestration.measure,
     "report": report.measure,
     "scale": scale.measure,
