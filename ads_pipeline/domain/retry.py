@@ -57,10 +57,10 @@ ERROR_POLICIES: Mapping[str, ErrorPolicy] = {
 }
 
 _REMEDIES = {
-    ErrorPolicy.PARK_CUSTOMER: "fix the account's access",
-    ErrorPolicy.PARK_QUERY: "fix the query",
-    ErrorPolicy.PARK_SOURCE: "fix the credentials or the API version",
-    ErrorPolicy.HOLD: "check that a new attempt would return other data",
+    ErrorPolicy.PARK_CUSTOMER: "fix the account's access, then release it",
+    ErrorPolicy.PARK_QUERY: "fix the query, then release it",
+    ErrorPolicy.PARK_SOURCE: "fix the credentials or the API version, then release it",
+    ErrorPolicy.HOLD: "check that a new attempt would return other data, then requeue",
 }
 UNRECOVERABLE: Final = "unrecoverable, the source no longer reports the figures of this day"
 # The scope in which a failure of each policy stops all fetches.
@@ -70,6 +70,10 @@ PARKING_SCOPES: Final[Mapping[ErrorPolicy, str]] = {
     ErrorPolicy.PARK_SOURCE: "source",
 }
 WAITING_CLASSES: Final = frozenset(name for name, policy in ERROR_POLICIES.items() if policy is ErrorPolicy.WAIT)
+# What is pending because of these was never fetched, and is due again whatever its age when the cause is gone.
+PENDING_CLASSES: Final = WAITING_CLASSES | {
+    name for name, policy in ERROR_POLICIES.items() if policy in PARKING_SCOPES
+}
 
 
 class TerminalReason(StrEnum):
@@ -220,7 +224,7 @@ def decide_retry(failure: Failure, policy: RetryPolicy, *, marked: bool, today: 
         case ErrorPolicy.HOLD if error_class == OUT_OF_REACH:
             return Parked(scope=error_policy, explanation=f"{error_class}: {UNRECOVERABLE}")
         case ErrorPolicy.PARK_CUSTOMER | ErrorPolicy.PARK_QUERY | ErrorPolicy.PARK_SOURCE | ErrorPolicy.HOLD:
-            explanation = f"{error_class}: retrying cannot help; {_REMEDIES[error_policy]}, then requeue"
+            explanation = f"{error_class}: retrying cannot help; {_REMEDIES[error_policy]}"
             return Parked(scope=error_policy, explanation=explanation)
         case ErrorPolicy.WAIT:
             return RetryAt(

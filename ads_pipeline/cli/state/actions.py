@@ -111,7 +111,7 @@ COMMANDS: Final[Mapping[OperatorAction, tuple[type, str]]] = {
         AccountOrQuery,
         """Resume fetching a parked account, query or source.
 
-        Partitions that failed because of it are not retried automatically; use "state retry".
+        Fetches that failed because of it are due again.
         """,
     ),
 }

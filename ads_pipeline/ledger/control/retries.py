@@ -10,8 +10,10 @@ from typing import Final
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.retry import (
-    ErrorPolicy,
+    PARKING_SCOPES,
+    PENDING_CLASSES,
     Failure,
+    Parked,
     RetryAt,
     RetryDecision,
     RetryPolicy,
@@ -130,23 +132,28 @@ def decide_next_retry(
     scheduled: ScheduledRetry | None,
     request: OpenRequest | None,
     marked: bool,
+    is_parked: bool,
     now: datetime,
 ) -> RetryDecision | None:
     """The retry decision for a failed partition, and for a failed fetch of a pending or a requested one.
 
-    A request has no age limit, because somebody asked for that day. Neither has a wait of a day that was never
-    fetched: the quota may end in the middle of a backfill of years. A scheduled time stays valid when the delays of
-    the policy change.
+    A request has no age limit, because somebody asked for that day. Neither has a day that was never fetched because
+    it had to wait or was parked: the quota may end in the middle of a backfill of years. A parked day is due again
+    once it is released. A scheduled time stays valid when the delays of the policy change.
     """
     if scheduled is not None and scheduled.attempt_no != state.attempt_count:
         scheduled = None
     if failure is None or not _counts(state, failure, scheduled, request):
         return None
-    is_unlimited = request is not None or failure.error_policy is ErrorPolicy.WAIT
+    is_unlimited = request is not None or failure.error_class in PENDING_CLASSES
     if is_unlimited and state.status is not Status.FAILED:
         policy = replace(policy, max_age=UNLIMITED_AGE)
     decision = decide_retry(failure, policy, marked=marked, today=now.date())
-    if isinstance(decision, RetryAt) and scheduled is not None and scheduled.due_at is not None:
+    if scheduled is None or scheduled.due_at is None:
+        return decision
+    if isinstance(decision, Parked) and decision.scope in PARKING_SCOPES and not is_parked:
+        return RetryAt(at=scheduled.due_at, explanation=f"{failure.error_class}: released since")
+    if isinstance(decision, RetryAt):
         return RetryAt(at=scheduled.due_at, explanation=decision.explanation)
     return decision
 

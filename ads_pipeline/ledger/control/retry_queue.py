@@ -14,9 +14,11 @@ import sqlalchemy as sa
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.retry import (
+    PARKING_SCOPES,
     AttemptEnd,
     Failure,
     Lane,
+    Parked,
     RetryAt,
     RetryPolicy,
     Terminal,
@@ -116,6 +118,7 @@ class RetryQueue:
                     scheduled=scheduled.get(key),
                     request=request,
                     marked=key in marked,
+                    is_parked=any(parking.includes(key) for parking in parkings),
                     now=now,
                 ),
                 request=request,
@@ -250,7 +253,8 @@ def _schedule(failure: Failure, attempt_no: int, policy: RetryPolicy, today: dat
     """The retry of a failure, regardless of marks and age: `find_due` checks those, because they change later."""
     decision = decide_retry(failure, replace(policy, max_age=UNLIMITED_AGE), marked=False, today=today)
     at = decision.at if isinstance(decision, RetryAt) else None
-    if isinstance(decision, Terminal):  # due again once the policy allows more attempts
+    # Due again once the policy allows more attempts, or what is parked is released: until then, that blocks it.
+    if isinstance(decision, Terminal) or (isinstance(decision, Parked) and decision.scope in PARKING_SCOPES):
         at = failure.failed_at + retry_delay(failure.failures, policy, key=failure.key)
     return ScheduledRetry(
         key=failure.key,

@@ -12,7 +12,14 @@ import sqlalchemy as sa
 from sqlalchemy.types import TypeEngine
 
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.retry import FRESH_DAYS, WAITING_CLASSES, Lane, RetryPolicy, newest_expired_day
+from ads_pipeline.domain.retry import (
+    FRESH_DAYS,
+    PENDING_CLASSES,
+    WAITING_CLASSES,
+    Lane,
+    RetryPolicy,
+    newest_expired_day,
+)
 from ads_pipeline.ledger.statements import query
 from ads_pipeline.ledger.tables import KEY, Day, Instant
 
@@ -43,14 +50,13 @@ def _is_unblocked(table: str) -> str:
 
 
 # The scheduled retries that are due, the longest due first. A pending partition without a request is due after a
-# failed fetch too; with a request, it waits for the retry of that. While it waits, for instance for quota, it has no
-# age limit.
+# failed fetch too; with a request, it waits for the retry of that. What had to wait or was parked has no age limit.
 _DUE: Final = f"""
     SELECT retry_schedule.* FROM retry_schedule
     JOIN partition_state ON ({{partition_state.key}}) = ({{retry_schedule.key}})
     WHERE retry_schedule.source = :source AND due_at <= :now AND attempt_count = retry_schedule.attempt_no
         AND retry_schedule.logical_date BETWEEN :lane_since AND :until AND {_HAS_ATTEMPTS_LEFT}
-        AND (retry_schedule.logical_date >= :since OR status = 'pending' AND error_class IN :waiting_classes)
+        AND (retry_schedule.logical_date >= :since OR status = 'pending' AND error_class IN :pending_classes)
         AND (status = 'failed' OR status = 'pending' AND NOT EXISTS (
             SELECT 1 FROM requests
             WHERE ({{requests.key}}) = ({{partition_state.key}}) AND requests.attempt_no = attempt_count))
@@ -160,4 +166,7 @@ def _bind(
     if policy is not None:
         values |= {"max_attempts": policy.max_attempts, "waiting_classes": sorted(WAITING_CLASSES)}
         statement = statement.bindparams(sa.bindparam("waiting_classes", expanding=True))
+        if ":pending_classes" in text:
+            values["pending_classes"] = sorted(PENDING_CLASSES)
+            statement = statement.bindparams(sa.bindparam("pending_classes", expanding=True))
     return statement.bindparams(**values)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from ads_pipeline.domain.fetching import FailedFetch
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.retry import (
+    PENDING_CLASSES,
     AttemptEnd,
-    ErrorPolicy,
     Lane,
     RetryAt,
     RetryPolicy,
@@ -246,6 +246,10 @@ def test_account_or_query_error_parks_it(
     assert timed_ledger.actions.release(parking, action_request("release-1"))  # the same request again
     assert not timed_ledger.actions.release(parking, action_request("release-2"))
     assert set(find_due(timed_ledger)) == {neighbour, unrelated}
+    (forecast,) = timed_ledger.retry_queue.forecast([timed_ledger.states.get(FRESH)], POLICY).values()
+    assert isinstance(forecast.decision, RetryAt)
+    clock.now = forecast.decision.at
+    assert set(find_due(timed_ledger)) == {neighbour, unrelated, FRESH}
     with pytest.raises(ActionIdReused):
         timed_ledger.actions.park(parking, action_request("release-1"))
 
@@ -402,7 +406,7 @@ def test_what_the_database_finds_due_is_what_the_policy_says(
         for each in failed + unfetched:
             failure = last_failure(each, ends[each])
             assert failure is not None
-            is_waiting = each in unfetched and failure.error_policy is ErrorPolicy.WAIT
+            is_waiting = each in unfetched and failure.error_class in PENDING_CLASSES
             unlimited = replace(policy, max_age=UNLIMITED_AGE) if is_waiting else policy
             answer = decide_retry(failure, unlimited, marked=each in marked, today=TODAY)
             if isinstance(answer, RetryAt) and answer.at <= clock.now and each.customer_id not in parked:
