@@ -85,6 +85,7 @@ class GapReason(StrEnum):
     NOTHING_SEALED = "no run arrived"
     UNJUDGED = "a run awaits its verdict"
     WAITING = "it waits for another run"
+    FETCH_FAILED = "its last fetch failed"
     REJECTED = "its run was rejected"
     UNLOADED = "it is accepted and not loaded yet"
     DEMOTING = "its rows are being withdrawn"
@@ -106,7 +107,7 @@ class DayFacts(NamedTuple):
 
     The `newest_` fields describe the last verdict on the newest judged run. They are read only for partitions that
     failed or that have several attempts, and are None otherwise. `demotion` is the reason of a demotion that has
-    begun and is not recorded yet.
+    begun and is not recorded yet. `fetch_error` is the last failed fetch of a pending partition.
     """
 
     customer_id: str
@@ -124,6 +125,8 @@ class DayFacts(NamedTuple):
     demotion: Reason | None = None
     demotion_started_at: datetime | None = None
     withdrawal: Withdrawal | None = None
+    fetch_error: str | None = None
+    fetch_failed_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +148,7 @@ class Expectation:
         """When a day that is not expected will be expected."""
         if day < self.first_day:
             first = "" if self.first_day == date.max else f", {self.first_day}"
-            return f"none is expected before the customer's first sealed day{first}"
+            return f"none is expected before the customer's first fetched day{first}"
         return f"the day is due at {self.deadline(day):%Y-%m-%d %H:%M} UTC"
 
     def last_due_day(self, now: datetime) -> date:
@@ -191,7 +194,7 @@ class DayCondition:
         """Why the day has this condition, to be shown beside the name of the condition."""
         if self.gap is GapReason.WITHDRAWN:
             return f"withdrawn by {self.operator}: {self.detail}"
-        if self.gap in {GapReason.DEMOTING, GapReason.NOTHING_SEALED, GapReason.WAITING}:
+        if self.gap in {GapReason.DEMOTING, GapReason.NOTHING_SEALED, GapReason.WAITING, GapReason.FETCH_FAILED}:
             return f"{self.gap}: {self.detail}" if self.detail else str(self.gap)
         return self.detail or str(self.gap or "accepted")
 
@@ -229,6 +232,8 @@ def _explain(facts: DayFacts, gap: GapReason | None) -> tuple[datetime, str, str
     if gap is GapReason.WITHDRAWN and facts.withdrawal is not None:
         operator, text, performed_at = facts.withdrawal
         return performed_at, printable(text), printable(operator)
+    if gap is GapReason.FETCH_FAILED:
+        return facts.fetch_failed_at or facts.updated_at, printable(facts.fetch_error or ""), ""
     reason, since = facts.newest_reason, facts.newest_judged_at
     if gap is GapReason.DEMOTING:
         reason, since = facts.demotion, facts.demotion_started_at
@@ -255,6 +260,8 @@ def _find(
     gap = GapReason.WAITING if has_attempts else GapReason.NOTHING_SEALED
     if day < expectation.first_day or now < expectation.deadline(day):
         return Condition.NOT_EXPECTED, gap
+    if facts is not None and facts.fetch_error is not None:
+        gap = GapReason.FETCH_FAILED
     if is_parked:
         return Condition.PARKED, GapReason.PARKED
     is_fresh = now < expectation.end_of_freshness(day)

@@ -107,8 +107,8 @@ def find_gaps(
 ) -> Gaps:
     """Find the gaps of a query.
 
-    A customer's days are expected from the first sealed day of the query on, or of any query when the query has none.
-    A customer that the window names is expected even without a sealed run. A day that is not yet due is not expected.
+    A customer's days are expected from the first fetched day of the query on, or of any query when it has none.
+    A customer that the window names is expected even without one. A day that is not yet due is not expected.
     """
     starts = first_days.of_query(window.query_name)
     if window.customers is not None:

@@ -192,7 +192,9 @@ def _advise_on_pending(facts: PartitionFacts) -> tuple[Step, ...]:
         return (_step("show an earlier run again: {}", restore), Step(text="or seal a run under a new run_id"))
     if facts.status is None and not facts.new_customer and not facts.no_asset_reason:
         return (_step("seal a run under a new run_id, or request one: {}", _action("enqueue", facts)),)
-    return (Step(text="seal a run under a new run_id"),)
+    is_later = facts.next_retry and not facts.retry_due
+    wait = f"wait: it is due again at {facts.next_retry}; or " if is_later else ""
+    return (Step(text=f"{wait}seal a run under a new run_id"),)
 
 
 def _advise_sealing(facts: PartitionFacts) -> Step:

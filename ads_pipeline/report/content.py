@@ -101,7 +101,7 @@ class ReportReader:
     currency_of: CurrencyOf
 
     def read(self, *, since: date, until: date, now: datetime) -> ReportContent:
-        """Read the days up to `until`, from `since` or the first sealed day, of all customers with a sealed run."""
+        """Read the days up to `until`, from `since` or the first fetched day, of all customers with one."""
         first_days = self.ledger.days.first_days(self.source)
         customers = first_days.customers
         since = min(max(since, min(first_days.days.values(), default=since)), until)

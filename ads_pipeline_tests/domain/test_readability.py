@@ -155,6 +155,12 @@ def test_every_condition_has_a_text() -> None:
         ),
         (PENDING._replace(has_unjudged_run=True), GapReason.UNJUDGED, "a run awaits its verdict", ""),
         (PENDING._replace(attempt_count=2), GapReason.WAITING, "it waits for another run", ""),
+        (
+            PENDING._replace(fetch_error="no quota", fetch_failed_at=DUE),
+            GapReason.FETCH_FAILED,
+            "its last fetch failed: no quota",
+            "",
+        ),
         (PENDING, GapReason.NOTHING_SEALED, "no run arrived", ""),
         (None, GapReason.NOTHING_SEALED, "no run arrived", ""),
     ],
@@ -180,12 +186,12 @@ def test_parked_day_names_its_parking() -> None:
         (DAY, "no run arrived: the day is due at 2026-01-11 12:00 UTC"),
         (
             date(2025, 12, 31),
-            "no run arrived: none is expected before the customer's first sealed day, 2026-01-01",
+            "no run arrived: none is expected before the customer's first fetched day, 2026-01-01",
         ),
     ],
 )
 def test_day_that_is_not_expected_says_when_one_is(day: date, reason: str) -> None:
-    """Either the first sealed day or the deadline is in the future of the day."""
+    """Either the first fetched day or the deadline is in the future of the day."""
     described = describe_day(None, day, EXPECTED, parked=None, now=DUE - timedelta(hours=1))
     assert (described.is_expected, described.reason) == (False, reason)
 

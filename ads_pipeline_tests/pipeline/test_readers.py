@@ -1,6 +1,7 @@
 """Consistent views of the warehouse, isolation of the session, and the list of gaps."""
 
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
 
@@ -8,7 +9,9 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from ads_pipeline.domain.fetching import FailedFetch
 from ads_pipeline.domain.readability import GapReason
+from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.ledger.values import DayWindow, RunRegistration, VisibleRuns
 from ads_pipeline_tests.ledger.builders import action_request, rejection
@@ -227,6 +230,27 @@ def test_each_gap_has_a_reason(deployment: LocalDeployment) -> None:
     assert gaps[withdrawn.key].reason == "withdrawn by ada: on request"
     named = find_gaps(deployment, QUERY, since=day, until=day, customers=["7"])
     assert [(partition, found.gap) for partition, found in named.items()] == [(key(7), GapReason.NOTHING_SEALED)]
+
+
+def test_failed_fetch_is_a_gap_with_its_error(deployment_on_each_database: LocalDeployment) -> None:
+    """A customer is expected from its first failed fetch on, although no run of it was ever sealed. The newest error
+    counts, until a run arrives."""
+    deployment, reread = deployment_on_each_database, timedelta(hours=1)
+    started = datetime(2026, 2, 10, tzinfo=UTC)
+    for number, text in enumerate(["no answer", "no quota"]):
+        fetch = FailedFetch(
+            key=key(1, 1), error_class="transient", error_message=text, failed_at=started + number * reread
+        )
+        deployment.ledger.failed_fetches.record([fetch], RetryPolicy())
+    window: dict[str, Any] = {"since": key(day=1).logical_date, "until": key(day=2).logical_date}
+    gaps = find_gaps(deployment, QUERY, **window)
+    assert {partition: found.reason for partition, found in gaps.items()} == {
+        key(1, 1): "its last fetch failed: no quota",
+        key(1, 2): "no run arrived",
+    }
+    assert gaps[key(1, 1)].since == started + reread
+    deployment.pipeline.judge_and_load([seal_run(deployment, key(1, 1))])
+    assert list(find_gaps(deployment, QUERY, **window)) == [key(1, 2)]
 
 
 def test_missing_customers_and_days_are_gaps(deployment: LocalDeployment) -> None:

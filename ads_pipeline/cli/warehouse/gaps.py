@@ -47,9 +47,11 @@ def list_gaps(settings: Settings, filters: ExpectedDays, *, as_json: AsJson = Fa
     """List expected days that readers do not see: for whom, since when, and why.
 
     Without options, it lists them for every query of the query file and every customer. A customer's days are
-    expected from the first sealed day of the query on; of a query without any sealed day, from the customer's first
-    sealed day. A customer given by name is expected even without sealed days. A day is expected once it is due, which
-    the query file says per query. Exit code: 0 without gaps, else 1.
+    expected from the first fetched day of the query on; of a query without any, from the customer's first fetched
+    day. A day counts as fetched when a run was sealed or a fetch failed. A customer given by name is expected even
+    without one. A day is expected once it is due, which the query file says per query.
+
+    Exit code: 0 without gaps, else 1.
     """
     names, given = parse_queries(filters.query, settings), parse_customers(filters.customer)
     since, until = _expected_days(settings, filters)

@@ -13,6 +13,7 @@ from ads_pipeline.domain.readability import Condition, DayFacts, Withdrawal
 from ads_pipeline.domain.reason import Reason
 from ads_pipeline.domain.transitions import Outcome, Status
 from ads_pipeline.ledger import database
+from ads_pipeline.ledger.control.tables import failed_fetches
 from ads_pipeline.ledger.state.visibility import HAS_UNJUDGED_RUN
 from ads_pipeline.ledger.statements import query_days
 from ads_pipeline.ledger.tables import Day, runs
@@ -20,7 +21,8 @@ from ads_pipeline.ledger.values import DayWindow
 
 CUSTOMERS_PER_QUERY: Final = 1_000
 # One row for each partition of `[rows]`. The joined attempt is the last verdict on the newest judged run. Most
-# partitions have a single accepted run and skip that lookup. A withdrawal counts until a verdict follows it.
+# partitions have a single accepted run and skip that lookup. A withdrawal counts until a verdict follows it, and so
+# does the newest failed fetch.
 _FACTS: Final = f"""
 SELECT
     partition_state.customer_id, partition_state.logical_date, status, attempt_count, partition_state.record_count,
@@ -31,7 +33,8 @@ SELECT
             AND warehouse_pointer.run_id = current_run_id
     ) AS is_restated,
     newest.outcome, newest.reason, newest.judged_at, demotions.reason AS demotion, demotions.started_at,
-    withdrawal.operator, withdrawal.reason AS withdrawn_because, withdrawal.performed_at
+    withdrawal.operator, withdrawal.reason AS withdrawn_because, withdrawal.performed_at,
+    fetch.error_message, fetch.failed_at
 FROM [rows]
 LEFT JOIN warehouse_pointer ON ({{warehouse_pointer.key}}) = ({{partition_state.key}})
 LEFT JOIN demotions ON ({{demotions.key}}, demotions.run_id) = ({{partition_state.key}}, current_run_id)
@@ -48,6 +51,13 @@ LEFT JOIN control_actions AS withdrawal
         WHERE ({{changed.key}}) = ({{partition_state.key}})
             AND changed.attempt_no = attempt_count AND action.action = 'withdraw'
         ORDER BY action.performed_at DESC LIMIT 1
+    )
+LEFT JOIN failed_fetches AS fetch
+    ON status = 'pending' AND ({{fetch.key}}) = ({{partition_state.key}})
+    AND (attempt_count = 0 OR fetch.failed_at >= updated_at)
+    AND fetch.failure_id = (
+        SELECT each.failure_id FROM failed_fetches AS each WHERE ({{each.key}}) = ({{partition_state.key}})
+        ORDER BY each.failed_at DESC, each.failure_id DESC LIMIT 1
     )
 WHERE [selection] AND {{customers}}
 """
@@ -98,7 +108,7 @@ GROUP BY customer_id || ''
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstDays:
-    """The first day with a registered run, of each customer and query."""
+    """The first day of each customer and query that was fetched: with a registered run or a failed fetch."""
 
     days: Mapping[tuple[str, str], date]  # by customer and query
 
@@ -107,7 +117,7 @@ class FirstDays:
         return sorted({customer for customer, _query in self.days})
 
     def of_query(self, query_name: str) -> dict[str, date]:
-        """The first expected day of each customer: of the query, or of any query when the query has no run yet."""
+        """The first expected day of each customer: of the query, or of any query when the query has none yet."""
         first: dict[str, date] = {}
         for (customer, _query), day in self.days.items():
             first[customer] = min(first.get(customer, day), day)
@@ -133,13 +143,18 @@ class Days:
             yield from map(_decode, connection.execute(statement))
 
     def first_days(self, source: str, customers: Collection[str] | None = None) -> FirstDays:
-        """Return the first day of each customer and query for which a run was registered."""
-        key = runs.c.customer_id, runs.c.query_name
-        statement = sa.select(*key, sa.func.min(runs.c.logical_date, type_=Day())).where(runs.c.source == source)
-        if customers is not None:
-            statement = statement.where(runs.c.customer_id.in_(customers))
-        rows = database.fetch(self._engine, statement.group_by(*key))
-        return FirstDays(days={(customer, query_name): day for customer, query_name, day in map(tuple, rows)})
+        """Return the first day of each customer and query that has a registered run or a failed fetch."""
+        found: dict[tuple[str, str], date] = {}
+        for table in runs, failed_fetches:
+            key = table.c.customer_id, table.c.query_name
+            statement = sa.select(*key, sa.func.min(table.c.logical_date, type_=Day())).where(
+                table.c.source == source
+            )
+            if customers is not None:
+                statement = statement.where(table.c.customer_id.in_(customers))
+            for customer, query_name, day in map(tuple, database.fetch(self._engine, statement.group_by(*key))):
+                found[customer, query_name] = min(day, found.get((customer, query_name), day))
+        return FirstDays(days=found)
 
     def absent(self, window: DayWindow, first_days: Mapping[str, date]) -> Iterator[tuple[str, date]]:
         """Yield each customer and day of the window without a state row, from the customer's first day on.
@@ -183,7 +198,8 @@ def _select_rows(conditions: Collection[Condition] | None) -> tuple[str, str]:
 
 def _decode(row: Sequence[Any]) -> DayFacts:
     customer, day, status, count, records, updated, published, unjudged, restated = row[:9]
-    outcome, reason, judged_at, demotion, started_at, operator, withdrawn_because, performed_at = row[9:]
+    outcome, reason, judged_at, demotion, started_at, operator, withdrawn_because, performed_at = row[9:17]
+    error_message, failed_at = row[17:]
     facts = DayFacts(customer, day, Status(status), count, records, updated, published, unjudged, restated)
     if outcome is not None:
         facts = facts._replace(
@@ -193,6 +209,8 @@ def _decode(row: Sequence[Any]) -> DayFacts:
         facts = facts._replace(demotion=_parse_reason(demotion), demotion_started_at=started_at)
     if operator is not None:
         facts = facts._replace(withdrawal=Withdrawal(operator, withdrawn_because, performed_at))
+    if error_message is not None:
+        facts = facts._replace(fetch_error=error_message, fetch_failed_at=failed_at)
     return facts
 
 
