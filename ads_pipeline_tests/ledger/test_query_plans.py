@@ -146,7 +146,7 @@ QUERIES: Final[Mapping[str, tuple[Query, set[str]]]] = {
         {
             *(NOT_READY, "attempts_rejected", "demotions_pkey", PRIMARY, BY_DAY, POINTERS, *RUNS, *ATTEMPTS),
             *("control_action_partitions_by_key", "control_action_partitions_pkey"),
-            *("control_actions_pkey", "control_actions_by_time"),
+            *("control_actions_pkey", "control_actions_by_time", "failed_fetches_pkey"),
         },
     ),
     "absent days": (

@@ -34,7 +34,7 @@ SELECT
     ) AS is_restated,
     newest.outcome, newest.reason, newest.judged_at, demotions.reason AS demotion, demotions.started_at,
     withdrawal.operator, withdrawal.reason AS withdrawn_because, withdrawal.performed_at,
-    fetch.error_message, fetch.failed_at
+    failed.error_message, failed.failed_at
 FROM [rows]
 LEFT JOIN warehouse_pointer ON ({{warehouse_pointer.key}}) = ({{partition_state.key}})
 LEFT JOIN demotions ON ({{demotions.key}}, demotions.run_id) = ({{partition_state.key}}, current_run_id)
@@ -52,10 +52,10 @@ LEFT JOIN control_actions AS withdrawal
             AND changed.attempt_no = attempt_count AND action.action = 'withdraw'
         ORDER BY action.performed_at DESC LIMIT 1
     )
-LEFT JOIN failed_fetches AS fetch
-    ON status = 'pending' AND ({{fetch.key}}) = ({{partition_state.key}})
-    AND (attempt_count = 0 OR fetch.failed_at >= updated_at)
-    AND fetch.failure_id = (
+LEFT JOIN failed_fetches AS failed
+    ON status = 'pending' AND ({{failed.key}}) = ({{partition_state.key}})
+    AND (attempt_count = 0 OR failed.failed_at >= updated_at)
+    AND failed.failure_id = (
         SELECT each.failure_id FROM failed_fetches AS each WHERE ({{each.key}}) = ({{partition_state.key}})
         ORDER BY each.failed_at DESC, each.failure_id DESC LIMIT 1
     )
