@@ -11,11 +11,13 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
 from ads_pipeline.contracts.registry import Contracts
+from ads_pipeline.domain.measures import PartitionRestatement
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.errors import RawError
+from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.orchestration import catalog
 from ads_pipeline.orchestration.io_manager import LoadedPartitions, SealedPartitions, suppress_materialization
-from ads_pipeline.orchestration.metadata import describe_load, describe_status
+from ads_pipeline.orchestration.metadata import describe_load, describe_restatement, describe_status
 from ads_pipeline.orchestration.partitions import raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.resources import RunResources, claim_partitions
 from ads_pipeline.orchestration.run_requests import QUERY_TAG
@@ -104,12 +106,28 @@ def _load(resources: RunResources, loader: Loader, keys: list[PartitionKey]) -> 
     result = loader.load(keys)
     after, cost_after = ledger.publications.pointers(run.key for run in result.published), _sum_cost(resources, keys)
     staleness = resources.staleness.calculate(ledger.statuses, after, now=datetime.now(UTC))
+    restated = _find_restatements(resources, [key for key in after if key in before])
     return {
         key: describe_load(pointer, before.get(key), cost=cost_after.get(key), cost_before=cost_before.get(key))
+        | describe_restatement(restated.get(key), pointer.run)
         | _describe_currency(resources, pointer.run)
         | describe_status(staleness[key].warehouse)
         for key, pointer in after.items()
     }
+
+
+def _find_restatements(resources: RunResources, keys: list[PartitionKey]) -> dict[PartitionKey, PartitionRestatement]:
+    """The last restatement of each of these partitions that has one."""
+    if not keys:
+        return {}
+    window = DayWindow(
+        source=keys[0].source,
+        query_name=keys[0].query_name,
+        since=min(key.logical_date for key in keys),
+        until=max(key.logical_date for key in keys),
+        customers={key.customer_id for key in keys},
+    )
+    return {each.key: each for each in resources.ledger.restatements.find(window)}
 
 
 def _describe_currency(resources: RunResources, run: Run) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from urllib.parse import quote
 
 import dagster as dg
 
-from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.measures import PartitionRestatement
+from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Outcome, RegisteredRun
 from ads_pipeline.errors import AdsPipelineError
 from ads_pipeline.ledger.values import Pointer
@@ -72,6 +73,19 @@ def describe_load(
         metadata["change_in_rows"] = dg.MetadataValue.int(after.record_count - before.record_count)
         if cost is not None or cost_before is not None:
             metadata["change_in_cost"] = dg.MetadataValue.float(((cost or 0) - (cost_before or 0)) / MICROS)
+    return metadata
+
+
+def describe_restatement(restated: PartitionRestatement | None, run: Run) -> dict[str, Any]:
+    """Describe by how much this run changed the conversions of the accepted run before it; empty without one."""
+    if restated is None or restated.after.run_id != run.run_id:
+        return {}
+    metadata: dict[str, Any] = {}
+    for name in ("conversions", "conversions_value"):
+        before, after = getattr(restated.before.measures, name), getattr(restated.after.measures, name)
+        if before is not None and after is not None:
+            metadata[name] = dg.MetadataValue.float(after)
+            metadata[f"change_in_{name}"] = dg.MetadataValue.float(after - before)
     return metadata
 
 

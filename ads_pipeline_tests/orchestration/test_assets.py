@@ -169,6 +169,7 @@ def test_metadata_shows_what_changed(location: Location) -> None:
         3,
     )
     assert (metadata["cost"], metadata["change_in_cost"]) == (10.0, 10.0 - 24.0)
+    assert (metadata["conversions"], metadata["change_in_conversions"]) == (7.5, 7.5 - 3.0)
     assert metadata["raw_run"] == "/assets/raw/campaign_daily?view=partitions&partition=1%7C2026-01-01"
     assert "currency" not in metadata, "the seal names none"
     seal_invalid_run(location.deployment, key(1), "r3")
