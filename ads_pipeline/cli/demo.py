@@ -5,7 +5,7 @@ Dagster runs in a subprocess, because the command line does not import Dagster.
 
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -22,7 +22,7 @@ from ads_pipeline.errors import BadCommand
 from ads_pipeline.query_file import DEFAULT_QUERIES_FILE, narrow_query_file
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.settings import Settings, read_settings
-from ads_pipeline.storage.durable_files import atomic_write, create_empty_file
+from ads_pipeline.storage.durable_files import atomic_write, create_empty_file, make_durable_directories
 
 DEMO_QUERY: Final = """
 SELECT customer_id, count(DISTINCT logical_date) AS days, sum(clicks)::BIGINT AS clicks,
@@ -35,12 +35,13 @@ def run_demo(settings: Settings, environ: Mapping[str, str]) -> None:
     """Run the demo. A second run on the same day changes nothing."""
     today = datetime.now(UTC).date()
     since, until = today - timedelta(days=DAYS), today - timedelta(days=1)
+    _write_query_file(settings, since)
+    settings = read_settings(environ)  # with the query file that was just written
+    require_queries(settings, QUERIES, since)
     console = OutputConsole()
     console.print(f"Landing a week of {len(QUERIES)} queries below {settings.home}")
     demo = land_demo(RawRuns(settings.raw_root), settings.google_apis, until=today)
     _print_special_cases(console, demo)
-    _write_query_file(settings, since)
-    settings = read_settings(environ)  # with the query file that was just written
     console.print("\nRunning the assets raw/…, their checks and warehouse/… with Dagster and Spark")
     _run(settings, prepare_dagster(settings, environ), since, until)
     console.print("\nRejected partitions, from `ads-pipeline state inspect --status failed`:\n")
@@ -69,9 +70,21 @@ def _write_query_file(settings: Settings, start_date: date) -> None:
     A file that is there already stays, and so does one that ADS_PIPELINE_QUERIES names.
     """
     if settings.queries_file == DEFAULT_QUERIES_FILE:
+        make_durable_directories(settings.home)
         text = narrow_query_file(start_date, QUERIES)
         with atomic_write(settings.home / DEFAULT_QUERIES_FILE.name) as file:
             file.write(f"# Written by `ads-pipeline demo`.\n{text}".encode())
+
+
+def require_queries(settings: Settings, names: Collection[str], first_day: date) -> None:
+    """Refuse a home whose query file is for other days or queries than the demo's."""
+    apis = settings.google_apis
+    if apis.start_date > first_day or not set(names) <= apis.queries.keys():
+        needed = f"{', '.join(sorted(names))} from {first_day} on"
+        raise BadCommand(
+            f"{settings.queries_file} does not fit the demo, which needs {needed}: "
+            "name an empty directory in ADS_PIPELINE_HOME"
+        )
 
 
 def _run(settings: Settings, environment: Mapping[str, str], since: date, until: date) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from ads_pipeline.cli.audit import list_parked
-from ads_pipeline.cli.demo import DEMO_QUERY
+from ads_pipeline.cli.demo import DEMO_QUERY, require_queries
 from ads_pipeline.cli.dev import prepare_dagster
 from ads_pipeline.cli.output import OutputConsole
 from ads_pipeline.cli.state.why import print_report
@@ -59,6 +59,7 @@ def run_google_ads_demo(settings: Settings, environ: Mapping[str, str]) -> None:
             "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(server.certificate),
         }
         settings = read_settings(environment)
+        require_queries(settings, [QUERY], since)
         run = prepare_dagster(settings, environment)
         console.print(f"Discovering accounts and fetching {DAYS} days of {QUERY} from a server on loopback")
         _fetch(settings, run, server, console, since=f"{since}", until=f"{until}", revision=1)
