@@ -52,6 +52,7 @@ class QueryContent:
     """The days of one query. Each list has one entry per customer, in the order of `ReportContent.customers`.
 
     `cells` has a letter a day. `rows` and `cost` have the difference from the day before that has a number, or None.
+    A restatement has customer, day and time, then rows, cost and conversions, each before and after.
     """
 
     name: str
@@ -59,7 +60,7 @@ class QueryContent:
     notes: dict[str, Note]
     rows: list[list[int | None]]
     cost: list[list[int | None]] | None
-    restatements: list[tuple[int, int, int, int, int]]
+    restatements: list[tuple[int | float | None, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,8 +182,9 @@ class ReportReader:
                 numbers[each.key.customer_id],
                 (each.key.logical_date - window.since).days,
                 int(each.judged_at.timestamp()),
-                each.before.rows,
-                each.after.rows,
+                *(each.before.rows, each.after.rows),
+                *(_in_cents(figures.measures.cost_micros) for figures in (each.before, each.after)),
+                *(_rounded(figures.measures.conversions) for figures in (each.before, each.after)),
             )
             for each in self.ledger.restatements.find(window)
             if each.key.customer_id in numbers
@@ -252,6 +254,15 @@ def _differences(values: Iterable[int | None]) -> list[int | None]:
         differences.append(None if value is None else value - last)
         last = last if value is None else value
     return differences
+
+
+def _in_cents(micros: int | None) -> float | None:
+    """A cost in units of the currency, to the cent: restatements are small."""
+    return None if micros is None else round(micros / MICROS, 2)
+
+
+def _rounded(number: float | None) -> float | None:
+    return None if number is None else round(number, 2)
 
 
 def _in_units(micros: int | None) -> int | None:

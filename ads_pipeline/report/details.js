@@ -69,13 +69,19 @@ function chart(title, values, day, unit) {
   return [make("h3", {}, title), svg];
 }
 
+function changeText(before, after) {
+  if (before === null || before === undefined || after === null || after === undefined) return "";
+  const [first, second] = [before, after].map((each) => each.toLocaleString("en"));
+  return before === after ? second : `${first} → ${second}`;
+}
+
 function restatementTable(query, customer) {
   const rows = query.restatements.filter((each) => each[0] === customer);
   if (!rows.length) return [];
-  const body = make("tbody", {}, ...rows.slice(-30).reverse().map(([, day, at, before, after]) => make("tr", {},
+  const body = make("tbody", {}, ...rows.slice(-30).reverse().map(([, day, at, ...figures]) => make("tr", {},
     make("td", {}, dayText(day)), make("td", {}, new Date(at * 1000).toISOString().slice(0, 10)),
-    make("td", { class: "number" }, before.toLocaleString("en")), make("td", { class: "number" }, after.toLocaleString("en")))));
-  const head = ["Day", "Restated on", "Rows before", "Rows after"].map((name, index) =>
+    ...[0, 2, 4].map((start) => make("td", { class: "number" }, changeText(figures[start], figures[start + 1]))))));
+  const head = ["Day", "Restated on", "Rows", "Cost", "Conversions"].map((name, index) =>
     make("th", { scope: "col", class: index > 1 ? "number" : "" }, name));
   return [make("h3", {}, `Restatements (${rows.length})`), make("table", {}, make("thead", {}, make("tr", {}, ...head)), body)];
 }

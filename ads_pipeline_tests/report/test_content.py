@@ -1,7 +1,9 @@
 """The facts of the report, read from a ledger with one day in each condition."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from ads_pipeline.domain.measures import Measures
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.readability import CONDITIONS, Condition
 from ads_pipeline.domain.retry import RetryPolicy
@@ -155,11 +157,16 @@ def test_rows_and_cost_are_those_that_readers_see(ledger: Ledger) -> None:
     assert query.cost == [[2] + [None] * 11, [None] * 12]
 
 
-def test_restatements_show_the_rows_before_and_after(ledger: Ledger) -> None:
-    """Only days of which another run was accepted later are listed."""
+def test_restatements_show_the_figures_before_and_after(ledger: Ledger) -> None:
+    """Only days of which another run was accepted later are listed. Figures that are not known are left empty."""
     fill(ledger)
-    ((customer, day, _at, before, after),) = read(ledger).queries[0].restatements
-    assert (customer, day, before, after) == (0, 1, 3, 3)
+    ((customer, day, _at, *figures),) = read(ledger).queries[0].restatements
+    assert (customer, day, figures) == (0, 1, [3, 3, None, None, None, None])
+    (newer,) = registered_runs(ledger, key(day=2), "r9")
+    measures = Measures(cost_micros=12_345_678, conversions=2.125)
+    record_verdict(ledger, replace(acceptance(newer), measures=measures))
+    *_, (customer, day, _at, *figures) = read(ledger).queries[0].restatements
+    assert (customer, day, figures) == (0, 1, [3, 3, None, 12.35, None, 2.12])
 
 
 def test_currency_is_that_of_the_newest_readable_day(ledger: Ledger) -> None:
