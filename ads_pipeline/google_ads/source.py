@@ -6,11 +6,11 @@ It returns sealed runs, failed fetches and skipped partitions, and writes no sta
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from ads_pipeline.domain.accounts import Account
 from ads_pipeline.domain.fetching import FailedFetch, SkippedFetch
-from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.quota import Operation, Refused
 from ads_pipeline.domain.retry import ERROR_POLICIES, ErrorPolicy, lane_for
 from ads_pipeline.google_ads.budget import Budget
@@ -89,6 +89,7 @@ class _Progress:
     """What one call of `land` has done so far."""
 
     runs: list[Seal | DamagedRun] = field(default_factory=list)
+    notes: dict[Run, Mapping[str, Any]] = field(default_factory=dict)
     failed: list[FailedFetch] = field(default_factory=list)
     skipped: list[SkippedFetch] = field(default_factory=list)
     stopped: dict[tuple[str, str], str] = field(default_factory=dict)  # what was refused in this call -> why
@@ -144,7 +145,12 @@ class GoogleAdsSource:
                 due.append(key)
         for fetch_range in cut_ranges(due):
             self._fetch(fetch_range, progress)
-        return Landed(runs=tuple(progress.runs), failed=tuple(progress.failed), skipped=tuple(progress.skipped))
+        return Landed(
+            runs=tuple(progress.runs),
+            failed=tuple(progress.failed),
+            skipped=tuple(progress.skipped),
+            notes=progress.notes,
+        )
 
     def _fetch(
         self, fetch_range: FetchRange, progress: _Progress, *, tries: int = 2, earlier: Fault | None = None
@@ -171,6 +177,7 @@ class GoogleAdsSource:
             spent.rows, spent.seconds = result.facts.rows, result.facts.seconds
             spent.consumption = result.facts.consumption
         progress.runs += result.seals
+        progress.notes |= result.notes
         if result.fault is not None:
             self._handle(fetch_range, result.fault, progress, tries=tries - 1)
 

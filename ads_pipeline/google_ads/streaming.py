@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from importlib.metadata import version
 from typing import Any, Final
@@ -58,10 +58,11 @@ class StreamFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamResult:
-    """How a request ended: with the seals of all days, or with a fault and no seal."""
+    """How a request ended: with the seals of all days and the notes in them, or with a fault and no seal."""
 
     facts: StreamFacts
     seals: tuple[Seal, ...] = ()
+    notes: Mapping[Run, Mapping[str, Any]] = field(default_factory=dict)
     fault: Fault | None = None
 
 
@@ -87,8 +88,9 @@ class RangeStreams:
         context = self._clients.request_context(request.login_customer_id)
         stalled = threading.Event()
         try:
-            seals = self._fetch(request, facts, stalled)
-            return StreamResult(facts=facts, seals=seals)
+            sealed = self._fetch(request, facts, stalled)
+            notes = {seal.run: extraction for seal, extraction in sealed}
+            return StreamResult(facts=facts, seals=tuple(seal for seal, _extraction in sealed), notes=notes)
         except StreamRefused as refused:
             message = describe_fault(ROWS_REFUSED, [str(refused)], context, facts.request_id)
             fault = Fault(error_class=ROWS_REFUSED, message=message, request_id=facts.request_id)
@@ -102,7 +104,9 @@ class RangeStreams:
             facts.seconds = time.monotonic() - start
         return StreamResult(facts=facts, fault=fault)
 
-    def _fetch(self, request: RangeRequest, facts: StreamFacts, stalled: threading.Event) -> tuple[Seal, ...]:
+    def _fetch(
+        self, request: RangeRequest, facts: StreamFacts, stalled: threading.Event
+    ) -> list[tuple[Seal, Mapping[str, Any]]]:
         wanted = request.fetch_range
         flattener = Flattener(request.query.fields, self._fields)
         with ExitStack() as stack:
@@ -120,7 +124,7 @@ class RangeStreams:
                     _write_batch(batch, flattener, wanted, days)
                     _note_batch(batch, facts)
             days = days or self._open_days(request, facts, stack)  # an answer without a batch
-            return tuple(self._seal(request, run, facts, flattener) for _day, run in sorted(days.items()))
+            return [self._seal(request, run, facts, flattener) for _day, run in sorted(days.items())]
 
     def _open_days(self, request: RangeRequest, facts: StreamFacts, stack: ExitStack) -> dict[str, UnsealedRun]:
         """The runs to write, by day. They are opened with the first batch: a refused request leaves no trace."""
@@ -131,7 +135,9 @@ class RangeStreams:
             for key in request.fetch_range.keys
         }
 
-    def _seal(self, request: RangeRequest, run: UnsealedRun, facts: StreamFacts, flattener: Flattener) -> Seal:
+    def _seal(
+        self, request: RangeRequest, run: UnsealedRun, facts: StreamFacts, flattener: Flattener
+    ) -> tuple[Seal, Mapping[str, Any]]:
         query, day, currency = request.query, run.run.key.logical_date, request.currency_code or ""
         zone = find_zone(request.time_zone)
         seal_facts = SealFacts(
@@ -154,7 +160,7 @@ class RangeStreams:
             "login_customer_id": request.login_customer_id,
             "unknown_enum_values": flattener.unknown_values,
         }
-        return run.seal(seal_facts, extraction=extraction)
+        return run.seal(seal_facts, extraction=extraction), extraction
 
 
 @contextmanager

@@ -108,7 +108,10 @@ class PartitionStateIOManager(dg.IOManager):
                 skipped[0].reason,
             )
         newest = resources.ledger.runs.newest(keys)
-        return {key: describe_run(registered) for key, (registered, _outcome) in newest.items()}
+        return {
+            key: describe_run(registered, landed.notes.get(registered.run, {}))
+            for key, (registered, _outcome) in newest.items()
+        }
 
     def load_input(self, context: dg.InputContext) -> list[PartitionKey]:
         """Return the partitions of the run whose status is success."""

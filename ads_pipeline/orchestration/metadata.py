@@ -1,7 +1,8 @@
 """Builds the metadata that the Dagster UI shows for runs, loads and verdicts."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -17,6 +18,8 @@ from ads_pipeline.orchestration.partitions import raw_asset_key
 from ads_pipeline.pipeline.staleness import AssetStatus
 from ads_pipeline.validator.judging import Judgement
 
+EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
+SHOWN_NOTES: Final = ("request_id", "range", "query_resource_consumption", "provisional")
 MICROS: Final = 1_000_000
 
 
@@ -43,14 +46,18 @@ def find_targets(
     }
 
 
-def describe_run(registered: RegisteredRun) -> dict[str, Any]:
-    """Describe a registered run. A damaged run has neither rows nor a schema version."""
+def describe_run(registered: RegisteredRun, notes: Mapping[str, Any] = EMPTY) -> dict[str, Any]:
+    """Describe a registered run. A damaged run has neither rows nor a schema version.
+
+    `notes` are what the extractor of this deployment noted in the seal.
+    """
     rows = dg.MetadataValue.int(registered.record_count or 0)
     return {
         "run_id": registered.run.run_id,
         "rows": rows,
         "dagster/partition_row_count": rows,
         "schema_version": registered.schema_version or "unknown: the run is damaged",
+        **{name: notes[name] for name in SHOWN_NOTES if notes.get(name) is not None},
     }
 
 

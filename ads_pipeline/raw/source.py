@@ -1,11 +1,11 @@
 """The interface between the raw assets and whatever supplies their sealed runs."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from ads_pipeline.domain.fetching import FailedFetch, SkippedFetch
-from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.raw.discovery import DamagedRun
 from ads_pipeline.raw.seal import Seal
 
@@ -15,12 +15,13 @@ class Landed:
     """What a source did for the requested partitions. A source holds no ledger state: its caller records this.
 
     `runs` are the sealed runs that have no verdict, the oldest first in each partition. A partition in none of the
-    three has no sealed run that awaits a verdict.
+    three has no sealed run that awaits a verdict. `notes` are what the extractor noted in the seals of its own runs.
     """
 
     runs: tuple[Seal | DamagedRun, ...] = ()
     failed: tuple[FailedFetch, ...] = ()
     skipped: tuple[SkippedFetch, ...] = ()
+    notes: Mapping[Run, Mapping[str, Any]] = field(default_factory=dict)
 
 
 class Source(Protocol):
