@@ -129,10 +129,18 @@ def test_bridged_days_are_not_written(server: LoopbackServer, clients: Clients, 
 
 
 def test_day_whose_rows_come_last_is_whole(server: LoopbackServer, clients: Clients, tmp_path: Path) -> None:
-    """Several batches of a day are all in its run, though other days came between the request and them."""
+    """A day whose rows come in three batches, with those of all other days in between, has all of them."""
     server.answer(behaving(rows=2, batches_per_day=3))
     result = streams(clients, tmp_path).fetch(range_request())
     assert [seal.record_count for seal in result.seals] == [6] * 7
+
+
+def test_stream_that_breaks_in_the_last_rows_of_a_day_seals_nothing(
+    server: LoopbackServer, clients: Clients, tmp_path: Path
+) -> None:
+    """When every day has some rows and only the last batch of one is missing, no day is sealed."""
+    server.answer(behaving(batches_per_day=2, failure=Failure(code="UNAVAILABLE", after_batches=13)))
+    assert_nothing_sealed(tmp_path, streams(clients, tmp_path).fetch(range_request()), "transient")
 
 
 def test_answer_without_any_row_seals_empty_days(server: LoopbackServer, clients: Clients, tmp_path: Path) -> None:

@@ -31,11 +31,11 @@ class Answers:
         return list(days_between(*map(date.fromisoformat, match.groups()))) if match else []
 
     def batches(self, customer_id: str, query: str, behaviour: Behaviour, request_id: str) -> Iterator[bytes]:
-        """One batch, or several, for each day with rows, and a last one with the consumption."""
+        """Batches of one day each, several times through all days with rows, and a last one with the consumption."""
         days = [day for day in self.days(query) if day.isoformat() not in behaviour.quiet_days]
         selected = selected_fields(query)
-        for day in [] if behaviour.is_empty else days:
-            for _ in range(behaviour.batches_per_day):
+        for _ in range(behaviour.batches_per_day):
+            for day in [] if behaviour.is_empty else days:
                 yield self._batch(customer_id, selected, behaviour, request_id).replace(
                     _SOME_DAY.encode(), day.isoformat().encode()
                 )
