@@ -13,6 +13,7 @@ COMMANDS = (
     ("events", "runs"),
     ("events", "follow", "--once"),
     ("audit", "actions"),
+    ("metrics",),
     ("doctor", "--quick"),
 )
 
