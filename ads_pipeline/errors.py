@@ -106,6 +106,13 @@ class RawUnavailable(RawError):
     is_transient = True
 
 
+class FieldRefused(AdsPipelineError):
+    """A query selects a field that the API version does not have, or that is not one value. Nothing was requested."""
+
+    def __init__(self, field: str, api_version: str) -> None:
+        super().__init__(f"{printable(field, limit=200)}: {api_version} has no such field, or it is not one value")
+
+
 class StreamRefused(AdsPipelineError):
     """An answer of the API has rows that were not requested, or that cannot be written. Nothing was sealed."""
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ads_pipeline.errors import FieldRefused
 from ads_pipeline.google_ads.descriptors import Field, VersionFields
 from ads_pipeline.google_ads.gaql import column_name
 
@@ -24,7 +25,8 @@ class Flattener:
     """Flattens rows of one query. Columns have the order of the query.
 
     Unset values and unset enums are None. A value of an enum that the version does not name is UNKNOWN, and counts in
-    `unknown_values`. `customer_id` is text; other integers stay exact.
+    `unknown_values`. `customer_id` is text; other integers stay exact. Raises FieldRefused for an unknown field and
+    for one that is not one value.
     """
 
     def __init__(self, selected: Sequence[str], fields: VersionFields) -> None:
@@ -62,7 +64,7 @@ class Flattener:
     def _make_column(self, path: str, fields: VersionFields) -> _Column:
         field = fields.find(path)
         if field is None or field.kind in ("list", "message"):
-            raise LookupError(path)
+            raise FieldRefused(path, fields.version)
         if field.parents not in self._parents:
             self._parents.append(field.parents)
         return _Column(

@@ -14,10 +14,10 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from ads_pipeline.domain.partition import Run
-from ads_pipeline.errors import BadRow, StreamRefused
+from ads_pipeline.errors import BadRow, FieldRefused, StreamRefused
 from ads_pipeline.google_ads.client import Clients
 from ads_pipeline.google_ads.descriptors import VersionFields
-from ads_pipeline.google_ads.fault_table import ROWS_REFUSED, TRANSIENT
+from ads_pipeline.google_ads.fault_table import ROWS_REFUSED, TRANSIENT, UNRECOGNIZED_FIELD
 from ads_pipeline.google_ads.faults import CALL_ERRORS, Fault, describe_fault, read_fault
 from ads_pipeline.google_ads.flattening import Flattener
 from ads_pipeline.google_ads.gaql import complete_query
@@ -85,24 +85,31 @@ class RangeStreams:
     def fetch(self, request: RangeRequest) -> StreamResult:
         """Fetch one range. A failure of Google is in the result; a failure of the disk is raised."""
         facts, start = StreamFacts(started_at=self._clock()), time.monotonic()
-        context = self._clients.request_context(request.login_customer_id)
         stalled = threading.Event()
         try:
             sealed = self._fetch(request, facts, stalled)
             notes = {seal.run: extraction for seal, extraction in sealed}
             return StreamResult(facts=facts, seals=tuple(seal for seal, _extraction in sealed), notes=notes)
-        except StreamRefused as refused:
-            message = describe_fault(ROWS_REFUSED, [str(refused)], context, facts.request_id)
-            fault = Fault(error_class=ROWS_REFUSED, message=message, request_id=facts.request_id)
-        except CALL_ERRORS as error:
-            fault = read_fault(error, self._clients.request_context(request.login_customer_id), facts.request_id)
-            if stalled.is_set():
-                text = f"the stream stalled: no rows for {self._stall_limit.total_seconds():.0f} s"
-                message = describe_fault(TRANSIENT, [text], context, facts.request_id)
-                fault = Fault(error_class=TRANSIENT, message=message, request_id=facts.request_id)
+        except (StreamRefused, FieldRefused, *CALL_ERRORS) as error:
+            return StreamResult(facts=facts, fault=self._read_fault(error, request, facts, stalled))
         finally:
             facts.seconds = time.monotonic() - start
-        return StreamResult(facts=facts, fault=fault)
+
+    def _read_fault(
+        self, error: Exception, request: RangeRequest, facts: StreamFacts, stalled: threading.Event
+    ) -> Fault:
+        """The fault of Google's errors, of our own, and of a stream that this process cancelled."""
+        context = self._clients.request_context(request.login_customer_id)
+        if stalled.is_set():
+            error_class = TRANSIENT
+            text = f"the stream stalled: no rows for {self._stall_limit.total_seconds():.0f} s"
+        elif isinstance(error, StreamRefused | FieldRefused):
+            error_class = ROWS_REFUSED if isinstance(error, StreamRefused) else UNRECOGNIZED_FIELD
+            text = str(error)
+        else:
+            return read_fault(error, context, facts.request_id)
+        message = describe_fault(error_class, [text], context, facts.request_id)
+        return Fault(error_class=error_class, message=message, request_id=facts.request_id)
 
     def _fetch(
         self, request: RangeRequest, facts: StreamFacts, stalled: threading.Event

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from google.ads.googleads.v26.services.types.google_ads_service import GoogleAdsRow
 
+from ads_pipeline.errors import FieldRefused
 from ads_pipeline.google_ads.descriptors import VersionFields
 from ads_pipeline.google_ads.flattening import Flattener
 
@@ -68,5 +69,5 @@ def test_new_value_of_an_enum_is_unknown_and_counted() -> None:
 @pytest.mark.parametrize("path", ["metrics.cost_microz", "campaign.labels", "campaign.network_settings"])
 def test_field_that_is_not_one_value_is_refused(path: str) -> None:
     """An unknown field, a list and a message cannot be flattened."""
-    with pytest.raises(LookupError):
+    with pytest.raises(FieldRefused, match=path):
         Flattener((path,), FIELDS)

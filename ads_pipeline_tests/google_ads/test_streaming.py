@@ -29,6 +29,7 @@ from ads_pipeline_tests.google_ads.builders import (
     failing,
     partitions,
     range_request,
+    shipped_query,
     streams,
 )
 
@@ -275,3 +276,16 @@ def test_refused_request_writes_nothing(server: LoopbackServer, clients: Clients
     result = streams(clients, tmp_path).fetch(range_request([*partitions(1, first=date(2026, 10, 9))]))
     assert_nothing_sealed(tmp_path, result, "permission_denied")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("field", ["metrics.cost_microz", "campaign.labels"])
+def test_field_that_cannot_be_flattened_parks_the_query(
+    server: LoopbackServer, clients: Clients, tmp_path: Path, field: str
+) -> None:
+    """A field that the version lacks, or that is a list, is a fault of the query. Nothing is requested."""
+    query = shipped_query().model_copy(update={"gaql": f"SELECT segments.date, customer.id, {field} FROM campaign"})
+    result = streams(clients, tmp_path).fetch(range_request(query=query))
+    assert_nothing_sealed(tmp_path, result, "unrecognized_field")
+    assert result.fault is not None
+    assert field in result.fault.message
+    assert server.operations() == {}
