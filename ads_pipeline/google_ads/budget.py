@@ -12,6 +12,7 @@ from ads_pipeline.google_ads.fault_table import QUOTA_EXHAUSTED
 from ads_pipeline.google_ads.faults import DEFAULT_WAIT, Fault
 
 LONGEST_SLEEP: Final = timedelta(seconds=60)  # a longer wait ends the call; its partitions are fetched later
+INTERRUPTED: Final = "interrupted"  # the disk or this process failed during the call
 _SLEEPS: Final = 3  # of one call
 
 
@@ -58,14 +59,15 @@ class Budget:
     @contextmanager
     def spend(self, granted: Granted) -> Iterator[CallResult]:
         """Record how the call in the block ended. A quota that Google says is exhausted stops the other runs too."""
-        result = CallResult()
+        result, without_fault = CallResult(), INTERRUPTED
         began = time.monotonic()
         try:
             yield result
+            without_fault = OK
         finally:
             fault = result.fault
             outcome = OperationOutcome(
-                outcome=OK if fault is None else fault.error_class,
+                outcome=without_fault if fault is None else fault.error_class,
                 request_id=result.request_id or (fault.request_id if fault else None),
                 rows=result.rows,
                 seconds=result.seconds if result.seconds is not None else time.monotonic() - began,

@@ -192,9 +192,8 @@ class GoogleAdsSource:
             return
         wait = fault.wait
         if wait is not None and wait <= self._budget.longest_sleep and tries:
-            self._fetch(
-                fetch_range, progress, tries=tries, earlier=fault
-            )  # the budget sleeps until the hold has passed
+            # The budget sleeps until the hold has passed.
+            self._fetch(fetch_range, progress, tries=tries, earlier=fault)
             return
         if error_class == RANGE_TOO_WIDE:  # a single day cannot be narrower
             fault = Fault(error_class=QUERY_REFUSED, message=fault.message, request_id=fault.request_id)

@@ -8,8 +8,9 @@ import pytest
 
 from ads_pipeline.domain.accounts import Account
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.domain.quota import QuotaLimits
+from ads_pipeline.domain.quota import Granted, Operation, QuotaLimits
 from ads_pipeline.domain.retry import RetryPolicy
+from ads_pipeline.errors import RawUnavailable
 from ads_pipeline.google_ads.client import Clients
 from ads_pipeline.google_ads.loopback.process import LoopbackServer
 from ads_pipeline.google_ads.loopback.scenarios import Behaviour, Failure, GoogleError, Scenario
@@ -373,6 +374,17 @@ class TestQuota:
         ]
         assert (spent[0]["since"], spent[0]["until"], spent[0]["consumption"]) == ("2026-10-01", "2026-10-02", 102)
         assert all(each["request_id"] for each in spent)
+
+
+def test_operation_of_an_interrupted_call_is_not_logged_as_ok(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """When the disk fails during a call, the operation stays spent and is logged as interrupted."""
+    budget = fast_budget(timed_ledger, clock)
+    granted = budget.reserve(Operation(source="google_ads", customer_id=CUSTOMER))
+    assert isinstance(granted, Granted)
+    with pytest.raises(RawUnavailable), budget.spend(granted):
+        raise RawUnavailable("google_ads", "the file system failed")
+    (spent,) = (each.event for each in timed_ledger.events.fetch(timed_ledger.origin.run_id))
+    assert (spent.event_type, spent.event_data["outcome"]) == ("OperationSpent", "interrupted")
 
 
 def test_retry_of_days_far_apart_costs_an_operation_each(server: LoopbackServer, make_source: MakeSource) -> None:
