@@ -69,7 +69,8 @@ def discover(settings: Settings, *, as_json: AsJson = False) -> bool:
     counts = {name: len(getattr(report.changes, name)) for name in ("new", "parked", "released", "gone")}
     notes = [f"{count_of(len(rows), 'account')}: " + ", ".join(f"{count:,} {name}" for name, count in counts.items())]
     notes += [
-        f"no answer from {account or 'the credentials'}: {fault.message}" for account, fault in report.failed.items()
+        f"no answer from {account or 'the credentials'}: {fault.error_class}: {fault.message}"
+        for account, fault in report.failed.items()
     ]
     write_list(rows, COLUMNS, [*configuration.warnings, *notes], as_json=as_json)
     return bool(report.failed)
