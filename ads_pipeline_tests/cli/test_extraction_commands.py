@@ -177,3 +177,27 @@ def test_why_shows_the_account_and_its_day(cli: CommandLine, ledger: Ledger) -> 
     assert fields["account_day"].startswith("unrecoverable: the source serves only days from ")
     (other,) = cli.run("state", "why", f"1000000009/campaign_daily/{day}", "--json").objects
     assert (other["account"], other["account_day"]) == (None, None)
+
+
+def test_parked_source_is_shown_and_released(cli: CommandLine, ledger: Ledger) -> None:
+    """`state why` of every partition, `audit parked` and `state due` name it; `state release --source` lifts it."""
+    failed = FailedFetch(
+        key=key(FIRST, day=today() - timedelta(days=5)), error_class="credentials_refused", error_message="x"
+    )
+    ledger.failed_fetches.record([failed], RetryPolicy())
+    release = "ads-pipeline state release --source google_ads --reason TEXT"
+    (why,) = cli.run("state", "why", str(failed.key), "--json").objects
+    assert (why["parked"], why["next"]) == (
+        ["source google_ads"],
+        [f"fix the credentials or the API version, then: {release}"],
+    )
+    assert "source google_ads" in cli.run("state", "due").out
+    assert [row["scope"] for row in cli.run("audit", "parked", "--json").objects] == ["source"]
+    wrong = cli.run("state", "release", "--source", "other", "--reason", "test", "--yes")
+    assert (wrong.code, "defines the source google_ads" in wrong.err) == (64, True)
+    both = cli.run("state", "release", "--source", "google_ads", "--customer", FIRST, "--reason", "test", "--yes")
+    assert both.code == 64
+    assert cli.run("state", "release", "--source", "google_ads", "--reason", "renewed", "--yes").code == 0
+    assert cli.run("audit", "parked", "--json").objects == []
+    (why,) = cli.run("state", "why", str(failed.key), "--json").objects
+    assert (why["parked"], why["next_retry_reason"]) == ([], "credentials_refused: released since")
