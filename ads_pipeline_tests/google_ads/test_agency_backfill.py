@@ -16,6 +16,7 @@ from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.query_file import narrow_query_file
 from ads_pipeline_tests.builders import key
 from ads_pipeline_tests.cli.running import CommandLine
+from ads_pipeline_tests.example_counts import TIMES
 from ads_pipeline_tests.google_ads.agency import CANCELED, DENIED, DISABLED, GOOD, REFUSED, agency
 from ads_pipeline_tests.google_ads.builders import LOGIN
 from ads_pipeline_tests.orchestration.dagster_server import SELECTOR, DagsterServer, dagster_server
@@ -24,6 +25,8 @@ from ads_pipeline_tests.pipeline.builders import LocalDeployment, visible_runs
 DAYS = 30
 FIRST = datetime.now(UTC).date() - timedelta(days=DAYS + 3)
 QUERIES = ("campaign_daily", "ad_group_daily")
+# Dagster starts a run for each customer, which takes half a minute. `make soak` fetches all sixteen.
+FETCHED = GOOD if TIMES > 1 else GOOD[:3]
 CUSTOMERS = """
 query {
   assetNodeOrError(assetKey: {path: ["raw", "campaign_daily"]}) { ... on AssetNode {
@@ -83,13 +86,13 @@ def find_customers(dagster: DagsterServer) -> set[str]:
 def test_backfill_of_an_agency(server: LoopbackServer, dagster: DagsterServer, home: Path) -> None:
     """From an empty home, discovery and one backfill make every fetchable day readable; the rest is explained.
 
-    20 accounts below a manager: 16 to fetch, one cancelled, one disabled, one denied, one nested manager. The server
-    counts at most one operation for each account and query beside discovery.
+    The manager has accounts to fetch, one cancelled, one disabled, one denied and a nested manager. The server counts
+    at most one operation for each account and query beside discovery.
     """
-    server.answer(agency())
+    server.answer(agency(FETCHED))
     run_job(dagster, "discover_accounts")
     customers = find_customers(dagster)
-    assert customers == {*GOOD, *REFUSED}
+    assert customers == {*FETCHED, *REFUSED}
     discovered = Counter(server.operations())
     assert discovered[LOGIN] == 1
     assert max(discovered.values()) == 1
@@ -100,15 +103,15 @@ def test_backfill_of_an_agency(server: LoopbackServer, dagster: DagsterServer, h
     assert status in {"COMPLETED_SUCCESS", "COMPLETED_FAILED"}  # checks of days without a run fail
 
     spent = Counter(server.operations()) - discovered
-    assert sum(spent.values()) <= 20 * len(QUERIES)
-    assert {spent[customer] for customer in GOOD} == {len(QUERIES)}
+    assert sum(spent.values()) <= (len(FETCHED) + len(REFUSED) + 1) * len(QUERIES)
+    assert {spent[customer] for customer in FETCHED} == {len(QUERIES)}
     assert (spent[CANCELED], spent[DISABLED], spent[DENIED]) == (0, 1, 1)
 
     with Ledger.opened(f"sqlite:///{home / 'ledger.db'}") as ledger:
-        wanted = [each for query in QUERIES for each in days_of(GOOD, query)]
+        wanted = [each for query in QUERIES for each in days_of(FETCHED, query)]
         assert {each.status for each in ledger.states.get_many(wanted).values()} == {Status.SUCCESS}
         deployment = LocalDeployment(home=home, spark=NO_SPARK, ledger=ledger)
-        assert visible_runs(deployment).keys() == set(days_of(GOOD, "campaign_daily"))
+        assert visible_runs(deployment).keys() == set(days_of(FETCHED, "campaign_daily"))
         parked = {each.name: each.error_class for each in ledger.retry_queue.list_parkings("google_ads")}
     assert parked == {
         CANCELED: "account_canceled",
