@@ -120,8 +120,8 @@ def _rows_with_text_below(
             line.add_column(width=min(size, width), overflow="fold")
         line.add_row(*(cell(value, style="" if number else "bold") for value in row[:-1]))
         yield line
-        if number:
-            yield Padding(cell(row[-1]), (0, 0, 0, INDENT))
+        if number and (text := cell(row[-1])):
+            yield Padding(text, (0, 0, 0, INDENT))
 
 
 def _column_widths(values: Sequence[Sequence[object]], columns: Sequence[Column]) -> list[int]:

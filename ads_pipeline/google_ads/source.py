@@ -164,7 +164,7 @@ class GoogleAdsSource:
             return
         granted = self._budget.reserve(self._operation(fetch_range))
         if isinstance(granted, Refused):
-            message = f"{granted.why}; fetched again after {granted.until:%Y-%m-%d %H:%M:%S} UTC"
+            message = f"{granted.why}; on hold until {granted.until:%Y-%m-%d %H:%M:%S} UTC"
             refusal = Fault(error_class=QUOTA_EXHAUSTED, message=message)
             if earlier is None or earlier.error_class == QUOTA_EXHAUSTED:
                 progress.fail(fetch_range.keys, refusal, granted.until)
