@@ -26,9 +26,9 @@ from ads_pipeline.orchestration.extraction import build_discovery, build_due_sen
 from ads_pipeline.orchestration.io_manager import PartitionStateIOManager
 from ads_pipeline.orchestration.partitions import define_partitions
 from ads_pipeline.orchestration.resources import RunResources, SensorResources, SourceFactory
-from ads_pipeline.orchestration.run_completion import build_event_origin
-from ads_pipeline.orchestration.schedules import build_schedules
-from ads_pipeline.orchestration.sensors import build_sensors
+from ads_pipeline.orchestration.sensors.arrivals_and_loads import build_sensors
+from ads_pipeline.orchestration.sensors.run_completion import build_event_origin
+from ads_pipeline.orchestration.sensors.schedules import build_schedules
 from ads_pipeline.settings import Settings, read_settings
 from ads_pipeline.spark_session import start_spark
 from ads_pipeline.storage.durable_files import leave_access_to_umask

@@ -61,7 +61,7 @@ def discover(settings: Settings, *, as_json: AsJson = False) -> bool:
     apis = settings.google_apis
     check_installation(apis.api_version, f"{settings.queries_file}: api_version")
     configuration = read_configuration(settings.google_ads, os.environ)
-    from ads_pipeline.pipeline.extraction import Extraction  # noqa: PLC0415 - imports the client
+    from ads_pipeline.pipeline.extraction.extraction import Extraction  # noqa: PLC0415 - imports the client
 
     with open_ledger_for_writing(settings) as ledger:
         report = Extraction(apis=apis, configuration=configuration, ledger=ledger).discover()

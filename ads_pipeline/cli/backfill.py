@@ -13,8 +13,8 @@ from ads_pipeline.domain.partition import PartitionKey, days_between
 from ads_pipeline.domain.retry import Lane
 from ads_pipeline.errors import BadCommand
 from ads_pipeline.ledger.ledger import LedgerReader
-from ads_pipeline.pipeline.account_days import AccountDays
-from ads_pipeline.pipeline.fetch_plan import FetchPlan, plan_fetches
+from ads_pipeline.pipeline.extraction.account_days import AccountDays
+from ads_pipeline.pipeline.extraction.fetch_plan import FetchPlan, plan_fetches
 from ads_pipeline.settings import Settings
 
 MAX_PARTITIONS: Final = 5_000_000

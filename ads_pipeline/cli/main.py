@@ -22,7 +22,7 @@ from ads_pipeline.cli.ledger import ledger
 from ads_pipeline.cli.options import AsJson, Filters, Queries, command
 from ads_pipeline.cli.output import count_of
 from ads_pipeline.cli.parsing import open_ledger, parse_queries
-from ads_pipeline.cli.queries import queries
+from ads_pipeline.cli.queries.commands import queries
 from ads_pipeline.cli.raw.report_failure import report_failure
 from ads_pipeline.cli.raw.runs import raw_runs
 from ads_pipeline.cli.state import actions

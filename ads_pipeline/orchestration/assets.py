@@ -20,7 +20,7 @@ from ads_pipeline.orchestration.io_manager import LoadedPartitions, SealedPartit
 from ads_pipeline.orchestration.metadata import describe_load, describe_restatement, describe_status
 from ads_pipeline.orchestration.partitions import raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.resources import RunResources, claim_partitions
-from ads_pipeline.orchestration.run_requests import QUERY_TAG
+from ads_pipeline.orchestration.sensors.run_requests import QUERY_TAG
 from ads_pipeline.pipeline.loading import Loader
 from ads_pipeline.query_file import Query
 from ads_pipeline.settings import Settings

@@ -13,9 +13,9 @@ from ads_pipeline.google_ads.configuration import ClientConfiguration
 from ads_pipeline.ledger.transactions import Clock
 from ads_pipeline.orchestration.partitions import CUSTOMERS, asset_keys, raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.resources import RunResources, SensorResources, SourceFactory
-from ads_pipeline.orchestration.run_requests import build_sensor_result
-from ads_pipeline.pipeline.account_days import AccountDays
-from ads_pipeline.pipeline.due_days import DueDays
+from ads_pipeline.orchestration.sensors.run_requests import build_sensor_result
+from ads_pipeline.pipeline.extraction.account_days import AccountDays
+from ads_pipeline.pipeline.extraction.due_days import DueDays
 from ads_pipeline.raw.source import Landed, Source
 
 SECONDS_BETWEEN_SEARCHES: Final = 1_800  # zones differ by half hours, and each search reads a month of every account
@@ -32,7 +32,7 @@ class FetchingSource:
 
     def land(self, partitions: Sequence[PartitionKey]) -> Landed:
         """Fetch the partitions of a run. Raises TypeError in a sensor, which has no write access."""
-        from ads_pipeline.pipeline.extraction import Extraction  # noqa: PLC0415 - takes seconds
+        from ads_pipeline.pipeline.extraction.extraction import Extraction  # noqa: PLC0415 - takes seconds
 
         resources = self._resources
         if not isinstance(resources, RunResources):
@@ -88,7 +88,7 @@ def build_discovery(configuration: ClientConfiguration) -> dg.ScheduleDefinition
 
     @dg.op(description="Lists the accounts below the configured managers, and parks those that cannot be fetched.")
     def find_accounts(context: dg.OpExecutionContext, run_resources: dg.ResourceParam[RunResources]) -> None:
-        from ads_pipeline.pipeline.extraction import Extraction  # noqa: PLC0415 - takes seconds
+        from ads_pipeline.pipeline.extraction.extraction import Extraction  # noqa: PLC0415 - takes seconds
 
         apis, ledger = run_resources.settings.google_apis, run_resources.ledger
         report = Extraction(apis=apis, configuration=configuration, ledger=ledger).discover()

@@ -26,7 +26,7 @@ from ads_pipeline.domain.freshness import (
 from ads_pipeline.domain.partition import PartitionKey, parse_date
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.status.status_table import StatusTable
-from ads_pipeline.pipeline.account_days import AccountDays
+from ads_pipeline.pipeline.extraction.account_days import AccountDays
 from ads_pipeline.query_file import GoogleApis
 
 ROWS_PER_UPDATE: Final = 2_000

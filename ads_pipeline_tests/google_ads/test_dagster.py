@@ -17,8 +17,8 @@ from ads_pipeline.orchestration.partitions import CUSTOMERS, raw_asset_key, ware
 from ads_pipeline_tests.builders import key
 from ads_pipeline_tests.google_ads.agency import CANCELED, DENIED, DISABLED, GOOD, REFUSED, agency
 from ads_pipeline_tests.google_ads.builders import LOGIN
-from ads_pipeline_tests.orchestration import test_sensors
 from ads_pipeline_tests.orchestration.builders import Location, open_location
+from ads_pipeline_tests.orchestration.sensors import test_arrivals_and_loads
 from ads_pipeline_tests.pipeline.builders import visible_runs
 
 DAYS = 30
@@ -142,7 +142,7 @@ def test_closed_days_are_requested_for_every_account(server: LoopbackServer, loc
     """The sensor asks for the newest closed week of each account that is not parked, in few runs."""
     server.answer(agency())
     assert discover(location).success
-    result = test_sensors.tick(location, "days_due")
+    result = test_arrivals_and_loads.tick(location, "days_due")
     requests = result.run_requests or []
     queries = {each.tags["ads_pipeline/query"] for each in requests}
     assert queries == set(location.settings.google_apis.queries)

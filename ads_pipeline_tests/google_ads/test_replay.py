@@ -15,7 +15,7 @@ from ads_pipeline.google_ads.windows import find_zone, is_provisional
 from ads_pipeline.ledger.state.restatements import Restatements
 from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.pipeline.arrivals import SealedRuns
-from ads_pipeline.pipeline.extraction import Extraction
+from ads_pipeline.pipeline.extraction.extraction import Extraction
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import Seal
 from ads_pipeline_tests.builders import key

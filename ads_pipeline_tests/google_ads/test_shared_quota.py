@@ -13,7 +13,7 @@ from ads_pipeline.google_ads.configuration import read_configuration
 from ads_pipeline.google_ads.loopback.process import LoopbackServer
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.pipeline.arrivals import SealedRuns
-from ads_pipeline.pipeline.extraction import Extraction
+from ads_pipeline.pipeline.extraction.extraction import Extraction
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline_tests.builders import key
 from ads_pipeline_tests.google_ads.builders import shipped_apis

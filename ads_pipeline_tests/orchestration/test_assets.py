@@ -14,7 +14,7 @@ from ads_pipeline.domain.partition import Run
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.state.registration import Registrations
-from ads_pipeline.orchestration.run_requests import range_tags
+from ads_pipeline.orchestration.sensors.run_requests import range_tags
 from ads_pipeline.raw import discovery, landing
 from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, dagster_keys, open_location
 from ads_pipeline_tests.pipeline.builders import FACTS, QUERY, key, rows_for, seal_invalid_run, seal_run, visible_runs

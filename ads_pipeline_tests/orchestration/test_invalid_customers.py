@@ -11,10 +11,10 @@ from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.partition import NAME_RULES
 from ads_pipeline.orchestration.partitions import CUSTOMERS
-from ads_pipeline.orchestration.run_requests import END, START
+from ads_pipeline.orchestration.sensors.run_requests import END, START
 from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, dagster_keys, open_location
+from ads_pipeline_tests.orchestration.sensors.test_arrivals_and_loads import create_run, requested_ranges, tick
 from ads_pipeline_tests.orchestration.test_assets import failure_message
-from ads_pipeline_tests.orchestration.test_sensors import create_run, requested_ranges, tick
 from ads_pipeline_tests.pipeline.builders import key, seal_run, visible_runs
 
 HYPHENATED, UNKNOWN, BARRED = "204-661-9385", "5abc", "a|b"

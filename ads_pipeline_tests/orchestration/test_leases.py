@@ -25,8 +25,8 @@ from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.row_mapping import database_clock
 from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.orchestration.partitions import define_partitions
-from ads_pipeline.orchestration.run_completion import LEASE_EXPIRED, build_event_origin
-from ads_pipeline.orchestration.run_requests import RequestedPartitions, build_run_requests
+from ads_pipeline.orchestration.sensors.run_completion import LEASE_EXPIRED, build_event_origin
+from ads_pipeline.orchestration.sensors.run_requests import RequestedPartitions, build_run_requests
 from ads_pipeline.pipeline.judging import Validation
 from ads_pipeline_tests.ledger.builders import open_part
 from ads_pipeline_tests.ledger.test_database_constraints import read_all_tables
@@ -38,7 +38,7 @@ from ads_pipeline_tests.orchestration.builders import (
     open_location,
     open_resources,
 )
-from ads_pipeline_tests.orchestration.test_sensors import create_run, tick
+from ads_pipeline_tests.orchestration.sensors.test_arrivals_and_loads import create_run, tick
 from ads_pipeline_tests.pipeline.builders import (
     QUERY,
     key,
@@ -239,7 +239,7 @@ import dagster as dg
 from ads_pipeline.definitions import build_definitions
 from ads_pipeline.ledger.state.loads import Loads
 from ads_pipeline.ledger.state.verdicts import Verdicts
-from ads_pipeline.orchestration.run_requests import range_tags
+from ads_pipeline.orchestration.sensors.run_requests import range_tags
 from ads_pipeline.orchestration.partitions import asset_keys
 from ads_pipeline.settings import read_settings
 

@@ -20,8 +20,8 @@ from ads_pipeline.errors import RawUnavailable
 from ads_pipeline.ledger.control.retries import RetryForecast
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import Attempt, PartitionAction, Pointer, PublicationStatus
-from ads_pipeline.pipeline.account_days import AccountDays
 from ads_pipeline.pipeline.day_conditions import describe_days
+from ads_pipeline.pipeline.extraction.account_days import AccountDays
 from ads_pipeline.pipeline.next_steps import PartitionFacts, find_facts, find_next_commands
 from ads_pipeline.pipeline.staleness import AssetStatus, PartitionStaleness, StalenessCalculator
 from ads_pipeline.quoting import suggest

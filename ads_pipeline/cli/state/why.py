@@ -33,7 +33,7 @@ from ads_pipeline.domain.readability import DayCondition
 from ads_pipeline.domain.run_events import LoggedEvent
 from ads_pipeline.domain.transitions import RegisteredRun
 from ads_pipeline.ledger.values import Attempt, PartitionAction, Pointer
-from ads_pipeline.pipeline.account_days import describe_account
+from ads_pipeline.pipeline.extraction.account_days import describe_account
 from ads_pipeline.pipeline.next_steps import next_steps
 from ads_pipeline.pipeline.staleness import AssetStatus
 from ads_pipeline.raw.discovery import DamagedRun

@@ -26,7 +26,10 @@ from ads_pipeline.ledger.events.run_completion import RunCompletionLog
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.notifications.notices import Kind
 from ads_pipeline.notifications.outbox import LONGEST_DELAY, Outbox, Pending
-from ads_pipeline.orchestration.notification_sensor import INTERVAL_SECONDS, build_notification_sensor
+from ads_pipeline.orchestration.sensors.notifications import (
+    INTERVAL_SECONDS,
+    build_notification_sensor,
+)
 from ads_pipeline_tests.cli.running import CommandLine
 from ads_pipeline_tests.ledger.builders import (
     FakeClock,
@@ -40,7 +43,7 @@ from ads_pipeline_tests.ledger.builders import (
     run,
 )
 from ads_pipeline_tests.orchestration.builders import Location, open_location
-from ads_pipeline_tests.orchestration.test_sensors import tick
+from ads_pipeline_tests.orchestration.sensors.test_arrivals_and_loads import tick
 from ads_pipeline_tests.webhook_server import SECRET, WebhookServer, answer_with, close_without_answer, running_server
 
 INTERVAL = timedelta(seconds=INTERVAL_SECONDS)
@@ -186,7 +189,7 @@ def test_nothing_is_lost_while_the_server_fails(
     deployment: Deployment, server: WebhookServer, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For an hour. The same message is repeated, with growing pauses. What happens meanwhile is in the next."""
-    monkeypatch.setattr("ads_pipeline.orchestration.notification_sensor.ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr("ads_pipeline.orchestration.sensors.notifications.ANSWER_SECONDS", 0.2)
     server.answer = {
         "error": answer_with(500),
         "redirect": answer_with(302, Location=server.url),

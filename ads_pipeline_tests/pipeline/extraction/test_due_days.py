@@ -12,8 +12,8 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.pipeline.account_days import AccountDays
-from ads_pipeline.pipeline.due_days import DueDays
+from ads_pipeline.pipeline.extraction.account_days import AccountDays
+from ads_pipeline.pipeline.extraction.due_days import DueDays
 from ads_pipeline.pipeline.staleness import StalenessCalculator
 from ads_pipeline.query_file import GoogleApis
 from ads_pipeline_tests.ledger.builders import FakeClock, accepted_runs, action_request

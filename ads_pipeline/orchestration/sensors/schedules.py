@@ -13,7 +13,7 @@ from ads_pipeline.orchestration.assets import MAX_PARTITIONS_PER_RUN
 from ads_pipeline.orchestration.catalog import REPORT_KEY
 from ads_pipeline.orchestration.partitions import CUSTOMERS, asset_keys, drop_invalid_customers
 from ads_pipeline.orchestration.resources import RunResources
-from ads_pipeline.orchestration.run_requests import range_tags
+from ads_pipeline.orchestration.sensors.run_requests import range_tags
 
 EVENTS_KEPT: Final = timedelta(days=400)  # covers a comparison with the same month of last year
 ON: Final = dg.DefaultScheduleStatus.RUNNING

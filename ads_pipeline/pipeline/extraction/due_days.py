@@ -16,7 +16,7 @@ from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.google_ads.windows import find_zone
 from ads_pipeline.ledger.control.retries import ScheduledRetry
 from ads_pipeline.ledger.ledger import LedgerReader
-from ads_pipeline.pipeline.account_days import AccountDays
+from ads_pipeline.pipeline.extraction.account_days import AccountDays
 from ads_pipeline.pipeline.staleness import PartitionStaleness, StalenessCalculator
 
 GRACE_DAYS: Final = 7  # how long after its deadline a day is still asked for, such as after an outage; then backfill

@@ -1,4 +1,4 @@
-"""Builds the sensors `raw_arrivals`, `states_to_load` and `run_completion`; the others have modules of their own.
+"""Builds the sensors `raw_arrivals` and `states_to_load`, and lists all sensors.
 
 When the ledger is out of reach a tick fails; it never skips.
 """
@@ -11,24 +11,21 @@ from typing import Final
 import dagster as dg
 
 from ads_pipeline.domain.partition import PartitionKey, parse_date
-from ads_pipeline.domain.run_snapshots import LagLevel
 from ads_pipeline.errors import BadName
-from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.ledger.transactions import Clock
 from ads_pipeline.ledger.values import DayWindow, PublicationStatus
-from ads_pipeline.orchestration.notification_sensor import build_notification_sensor
 from ads_pipeline.orchestration.partitions import asset_keys, raw_asset_key, warehouse_asset_key
-from ads_pipeline.orchestration.readable_sensor import build_readable_sensor
 from ads_pipeline.orchestration.resources import SensorResources
-from ads_pipeline.orchestration.retry_sensor import build_retry_sensor
-from ads_pipeline.orchestration.run_completion import close_finished_runs
-from ads_pipeline.orchestration.run_requests import build_sensor_result
+from ads_pipeline.orchestration.sensors.notifications import build_notification_sensor
+from ads_pipeline.orchestration.sensors.readable_changes import build_readable_sensor
+from ads_pipeline.orchestration.sensors.retries_due import build_retry_sensor
+from ads_pipeline.orchestration.sensors.run_completion import build_run_completion_sensor
+from ads_pipeline.orchestration.sensors.run_requests import build_sensor_result
 
 LOOKBACK: Final = timedelta(days=92)  # the days that every tick searches
 OLDER_DAYS_PER_TICK: Final = 31  # bounds the work of `raw_arrivals`, which searches all days since the start date
 LOAD_GRACE_PERIOD: Final = timedelta(minutes=10)  # a run that has just judged a partition loads it next
 INTERVAL_SECONDS: Final = 60
-COMPLETION_INTERVAL_SECONDS: Final = 20  # until then, a dead run holds its partitions
 
 
 def build_sensors(
@@ -91,39 +88,9 @@ def build_sensors(
         states_to_load,
         build_retry_sensor(partitions, query_names, now=now),
         build_readable_sensor(partitions, query_names, now=now),
-        _build_run_completion(),
+        build_run_completion_sensor(),
         build_notification_sensor(has_webhook=has_webhook, now=now),
     ]
-
-
-def _build_run_completion() -> dg.SensorDefinition:
-    @dg.sensor(
-        minimum_interval_seconds=COMPLETION_INTERVAL_SECONDS,
-        default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Closes finished runs in the event log, fails runs with an expired lease, updates run snapshots.",
-    )
-    def run_completion(
-        context: dg.SensorEvaluationContext, sensor_resources: dg.ResourceParam[SensorResources]
-    ) -> dg.SensorResult:
-        def report_lag(level: LagLevel, lag: timedelta) -> None:
-            context.log.error("%s: run snapshots are %.1f s behind the events", level, lag.total_seconds())
-
-        follower = Follower(sensor_resources.events)
-        follower.catch_up(report_lag)
-        closed = list(close_finished_runs(context.instance, sensor_resources.events))
-        follower.catch_up()
-        for run in closed:
-            if run.unjudged:
-                context.log.error(
-                    "run %s ended as %s and left %d sealed runs without a verdict. First: %s",
-                    run.run_id,
-                    run.status,
-                    len(run.unjudged),
-                    run.unjudged[0],
-                )
-        return dg.SensorResult(skip_reason=f"closed {len(closed)} finished runs; this sensor requests no runs")
-
-    return run_completion
 
 
 def _find_older_days(cursor: str | None, start: date, recent: date) -> tuple[date, date] | None:

@@ -22,7 +22,7 @@ from ads_pipeline.ledger.transactions import Clock
 from ads_pipeline.orchestration.asset_checks import READABLE, VALID
 from ads_pipeline.orchestration.partitions import CUSTOMERS, DATE, asset_keys, raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.resources import SensorResources
-from ads_pipeline.orchestration.run_requests import (
+from ads_pipeline.orchestration.sensors.run_requests import (
     QUERY_TAG,
     cut_into_ranges,
     describe_range,

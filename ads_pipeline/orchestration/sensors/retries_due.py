@@ -14,7 +14,7 @@ from ads_pipeline.ledger.transactions import Clock
 from ads_pipeline.ledger.values import ActionRequest
 from ads_pipeline.orchestration.partitions import asset_keys, raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.resources import SensorResources
-from ads_pipeline.orchestration.run_requests import build_sensor_result
+from ads_pipeline.orchestration.sensors.run_requests import build_sensor_result
 from ads_pipeline.pipeline.retry_scheduling import RetryScheduler
 
 MAX_PARTITIONS_IN_PROGRESS: Final = 2_000  # partitions that this sensor has in unfinished runs

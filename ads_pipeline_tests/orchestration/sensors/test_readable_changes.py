@@ -10,12 +10,22 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.transitions import Action
-from ads_pipeline.orchestration.readable_sensor import check_keys
-from ads_pipeline.orchestration.run_requests import CUSTOMERS_TAG, DAYS_TAG, QUERY_TAG, WHY_TAG
+from ads_pipeline.orchestration.sensors.readable_changes import check_keys
+from ads_pipeline.orchestration.sensors.run_requests import (
+    CUSTOMERS_TAG,
+    DAYS_TAG,
+    QUERY_TAG,
+    WHY_TAG,
+)
 from ads_pipeline_tests.ledger.builders import action_request, run, sealed_runs
 from ads_pipeline_tests.orchestration.builders import Location, open_location
+from ads_pipeline_tests.orchestration.sensors.test_arrivals_and_loads import (
+    crash_run,
+    create_run,
+    requested_ranges,
+    tick,
+)
 from ads_pipeline_tests.orchestration.test_readable_check import shown
-from ads_pipeline_tests.orchestration.test_sensors import crash_run, create_run, requested_ranges, tick
 from ads_pipeline_tests.pipeline.builders import QUERY, key, seal_run
 
 SENSOR = "readable_changes"

@@ -10,7 +10,7 @@ from ads_pipeline.cli.parsing import open_ledger_for_writing
 from ads_pipeline.domain.partition import validate_name
 from ads_pipeline.errors import BadSettings, Mistake
 from ads_pipeline.google_ads.configuration import VARIABLE, check_installation, read_configuration
-from ads_pipeline.pipeline.extraction import Extraction
+from ads_pipeline.pipeline.extraction.extraction import Extraction
 from ads_pipeline.settings import Settings
 
 REFUSED: Final = 1

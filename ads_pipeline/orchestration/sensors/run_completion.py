@@ -1,20 +1,23 @@
-"""Closes runs in the event log after Dagster finished them or their lease expired.
+"""Builds the sensor `run_completion`: it closes the events of runs that Dagster finished or whose lease expired.
 
-A crashed process emits no last event, so the sensor `run_completion` compares open runs with Dagster's on each tick.
+A crashed process emits no last event, so each tick compares open runs with Dagster's.
 When daemon and worker are lost together, only the expired lease shows that the run is over.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 
 import dagster as dg
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.run_events import EventOrigin
-from ads_pipeline.domain.run_snapshots import RunStatus
+from ads_pipeline.domain.run_snapshots import LagLevel, RunStatus
 from ads_pipeline.ledger.events.event_log import PLAN_VERSION
 from ads_pipeline.ledger.events.run_completion import RunCompletionLog
+from ads_pipeline.ledger.events.snapshots import Follower
+from ads_pipeline.orchestration.resources import SensorResources
 
 FINAL_STATUSES: Final = {
     dg.DagsterRunStatus.SUCCESS: RunStatus.COMPLETED,
@@ -22,6 +25,7 @@ FINAL_STATUSES: Final = {
     dg.DagsterRunStatus.CANCELED: RunStatus.CANCELLED,
 }
 LEASE_EXPIRED: Final = "the run did not renew its lease"
+COMPLETION_INTERVAL_SECONDS: Final = 20  # until then, a dead run holds its partitions
 _RETRY_TAG: Final = "dagster/retry_number"
 
 
@@ -73,3 +77,33 @@ def _report_lost_run(instance: dg.DagsterInstance, run: dg.DagsterRun) -> dg.Dag
     else:
         instance.report_run_failed(run, message=LEASE_EXPIRED)
     return instance.get_run_by_id(run.run_id)
+
+
+def build_run_completion_sensor() -> dg.SensorDefinition:
+    @dg.sensor(
+        minimum_interval_seconds=COMPLETION_INTERVAL_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Closes finished runs in the event log, fails runs with an expired lease, updates run snapshots.",
+    )
+    def run_completion(
+        context: dg.SensorEvaluationContext, sensor_resources: dg.ResourceParam[SensorResources]
+    ) -> dg.SensorResult:
+        def report_lag(level: LagLevel, lag: timedelta) -> None:
+            context.log.error("%s: run snapshots are %.1f s behind the events", level, lag.total_seconds())
+
+        follower = Follower(sensor_resources.events)
+        follower.catch_up(report_lag)
+        closed = list(close_finished_runs(context.instance, sensor_resources.events))
+        follower.catch_up()
+        for run in closed:
+            if run.unjudged:
+                context.log.error(
+                    "run %s ended as %s and left %d sealed runs without a verdict. First: %s",
+                    run.run_id,
+                    run.status,
+                    len(run.unjudged),
+                    run.unjudged[0],
+                )
+        return dg.SensorResult(skip_reason=f"closed {len(closed)} finished runs; this sensor requests no runs")
+
+    return run_completion

@@ -18,8 +18,9 @@ from ads_pipeline.domain.run_snapshots import RunStatus
 from ads_pipeline.errors import LeaseLost, LedgerUnavailable, RawUnavailable
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.orchestration.partitions import CUSTOMERS, define_partitions
-from ads_pipeline.orchestration.run_completion import build_event_origin
-from ads_pipeline.orchestration.run_requests import (
+from ads_pipeline.orchestration.sensors.arrivals_and_loads import LOAD_GRACE_PERIOD
+from ads_pipeline.orchestration.sensors.run_completion import build_event_origin
+from ads_pipeline.orchestration.sensors.run_requests import (
     CUSTOMERS_TAG,
     DAYS_TAG,
     END,
@@ -30,7 +31,6 @@ from ads_pipeline.orchestration.run_requests import (
     build_run_requests,
     cut_into_ranges,
 )
-from ads_pipeline.orchestration.sensors import LOAD_GRACE_PERIOD
 from ads_pipeline.pipeline.loading import Loader, LoadResult
 from ads_pipeline_tests.ledger.builders import FakeClock, open_part
 from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, open_location, open_resources
@@ -273,7 +273,7 @@ def test_unloaded_partitions_are_requested(
     location: Location, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Loads of unpublished successes are requested after a grace period, for the warehouse asset only."""
-    monkeypatch.setattr("ads_pipeline.orchestration.sensors.LOOKBACK", timedelta(days=40_000))
+    monkeypatch.setattr("ads_pipeline.orchestration.sensors.arrivals_and_loads.LOOKBACK", timedelta(days=40_000))
     location.add_customers(1, 2)
     runs = [seal_run(location.deployment, key(1)), seal_run(location.deployment, key(2))]
     location.deployment.pipeline.judge_and_load(runs[:1])

@@ -16,7 +16,7 @@ from ads_pipeline.domain.retry import Lane, lane_for
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.google_ads.ranges import FetchRange, cut_ranges
 from ads_pipeline.ledger.ledger import LedgerReader
-from ads_pipeline.pipeline.account_days import AccountDays
+from ads_pipeline.pipeline.extraction.account_days import AccountDays
 
 PARTITIONS_PER_QUERY: Final = 50_000  # of the ledger, to bound memory
 

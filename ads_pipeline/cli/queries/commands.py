@@ -67,7 +67,7 @@ def check_queries(settings: Settings, *, api_version: ApiVersion = None, online:
     next API version breaks. Exit code: 0 when all fit, 1 when a query does not, 78 with the line of each mistake in
     a contract.
     """
-    from ads_pipeline.cli.query_fields import check_fields  # noqa: PLC0415 - they load pandera and Spark's client
+    from ads_pipeline.cli.queries.fields import check_fields  # noqa: PLC0415 - they load pandera and Spark's client
     from ads_pipeline.contracts.registry import read_contracts  # noqa: PLC0415 - the same
 
     contracts = read_contracts(settings.queries_file, settings.google_apis)
@@ -79,7 +79,7 @@ def check_queries(settings: Settings, *, api_version: ApiVersion = None, online:
             typer.echo(f"{name} selects {unused}, which its contract does not declare; it is not loaded", err=True)
     check_fields(settings, contracts, api_version)
     if online is not None:
-        from ads_pipeline.cli.query_validation import check_online  # noqa: PLC0415 - imports the client
+        from ads_pipeline.cli.queries.validation import check_online  # noqa: PLC0415 - imports the client
 
         check_online(settings, online)
 

@@ -1,0 +1,1 @@
+"""Sensors and schedules, and the runs that they request."""

@@ -1,0 +1,1 @@
+"""Sensors and the runs that they request, over a real ledger."""

@@ -1,0 +1,1 @@
+"""What a source that fetches should ask for."""
