@@ -9,10 +9,10 @@ PYTEST_WORKERS ?= $(shell expr $(CORES) + 2)
 PYTEST := $(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev check test test-wheel test-browser soak bench lock clean
+.PHONY: help demo demo-google-ads dev check test test-wheel test-browser soak bench lock clean
 
 help: ## List the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 # Both use one home inside the checkout, so that a trial writes nothing elsewhere.
 demo dev: export ADS_PIPELINE_HOME ?= $(CURDIR)/.demo
@@ -22,6 +22,10 @@ demo: .venv/product ## Run the real assets over a made-up week and show the resu
 
 dev: .venv/product ## Open Dagster's UI on the demo data
 	$(BIN)/ads-pipeline dev
+
+demo-google-ads: export ADS_PIPELINE_HOME ?= $(CURDIR)/.demo-google-ads
+demo-google-ads: .venv/product ## Fetch with the real Google Ads client from a server on loopback
+	$(BIN)/ads-pipeline demo --google-ads
 
 check: .venv/ready ## Check lint, formatting and types
 	$(BIN)/ruff check
