@@ -1,11 +1,12 @@
 """The budget of API operations that all runs share: reserve one before each call, and record its outcome.
 
 Operations are numbered. The number of the newest operation that is a day old gives the count of those within the
-last 24 hours, so that a reservation reads three rows, however many operations there are.
+last 24 hours, so that a reservation reads two of them, however many there are.
 """
 
 from collections.abc import Callable
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -31,34 +32,29 @@ from ads_pipeline.quoting import printable
 
 WHOLE_SOURCE: Final = ""  # the customer_id of a hold on all calls
 _INSERT_HEAD: Final = insert(quota_head, skip_present=True)
-_READ_HEAD: Final = Statement(
-    "read_quota_head",
-    {"source": "text"},
-    "SELECT quota_head.*, {now} AS now FROM quota_head WHERE source = (SELECT source FROM {given})",
-)
 _LOCK_HEAD: Final = Statement(
     "lock_quota_head",
     {"source": "text"},
-    "SELECT quota_head.*, {now} AS now FROM quota_head WHERE source = (SELECT source FROM {given}) {for_update}",
-)
-_ADVANCE_HEAD: Final = Statement(
-    "advance_quota_head",
-    {"source": "text", "operations": "bigint", "backfill_operations": "bigint", "last_at": "instant"},
-    """
-    UPDATE quota_head
-    SET operations = given.operations, backfill_operations = given.backfill_operations, last_at = given.last_at
-    FROM {given} WHERE quota_head.source = given.source
-    """,
+    "SELECT {now} AS now FROM quota_head WHERE source = (SELECT source FROM {given}) {for_update}",
 )
 _INSERT_OPERATION: Final = insert(api_operations, skip_present=True)
 _UPSERT_HOLD: Final = upsert(api_holds, newer="api_holds.held_until < excluded.held_until")
-# The newest operation that no longer counts.
-_READ_EXPIRED: Final = query(
+# The newest operation, the newest one that no longer counts, and whether any hold is active.
+_READ_WINDOW: Final = query(
     """
-    SELECT operation_no, backfill_no FROM api_operations
-    WHERE source = :source AND entry = 'reserved' AND at <= :expired
-    ORDER BY at DESC, operation_no DESC LIMIT 1
+    SELECT newest.operation_no, newest.backfill_no, newest.at, expired.operation_no AS expired_no,
+        expired.backfill_no AS expired_backfill_no,
+        EXISTS (SELECT 1 FROM api_holds WHERE source = :source AND held_until > :now) AS is_held
+    FROM (
+        SELECT operation_no, backfill_no, at FROM api_operations
+        WHERE source = :source AND entry = 'reserved' ORDER BY at DESC, operation_no DESC LIMIT 1
+    ) AS newest
+    LEFT JOIN (
+        SELECT operation_no, backfill_no FROM api_operations
+        WHERE source = :source AND entry = 'reserved' AND at <= :expired ORDER BY at DESC, operation_no DESC LIMIT 1
+    ) AS expired ON TRUE
     """,
+    now=Instant(),
     expired=Instant(),
 )
 _READ_OPERATION_TIME: Final = query(
@@ -76,6 +72,18 @@ _READ_HOLDS: Final = query(
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Window:
+    """The numbers of the last operations of a source, and how many of them are within the last 24 hours."""
+
+    number: int = 0
+    backfill_number: int = 0
+    last_at: datetime | None = None
+    used: int = 0
+    backfill_used: int = 0
+    is_held: bool
+
+
 class QuotaReader:
     """How many operations the last 24 hours have used, and which holds are active."""
 
@@ -87,11 +95,11 @@ class QuotaReader:
 
         def read(connection: sa.Connection) -> QuotaUsage:
             now = self._clock() if self._clock else read_clock(connection)
-            head = _READ_HEAD.execute(connection, [{"source": source}]).one_or_none()
-            total, backfill = (head.operations, head.backfill_operations) if head else (0, 0)
-            used, used_for_backfill = _count(connection, source, total, backfill, now)
+            window = _read_window(connection, source, now)
             holds = tuple(_read_holds(connection, source, now))
-            return QuotaUsage(limits=limits, fresh=used - used_for_backfill, backfill=used_for_backfill, holds=holds)
+            return QuotaUsage(
+                limits=limits, fresh=window.used - window.backfill_used, backfill=window.backfill_used, holds=holds
+            )
 
         return database.transact(self._engine, read)
 
@@ -129,30 +137,32 @@ class Quota(QuotaReader):
 
 
 def _reserve(transaction: LedgerTransaction, operation: Operation, limits: QuotaLimits) -> Granted | Refused:
-    connection, clock = transaction.connection, transaction.writer.clock
-    head = _lock_head(transaction, operation.source)
-    # Never before the last operation: times must have the order of the numbers.
-    now = max(clock() if clock else head.now, head.last_at)
-    if refused := _find_refusal(connection, head, operation, limits, now):
+    connection, source = transaction.connection, operation.source
+    now = _lock(transaction, source)
+    window = _read_window(connection, source, now)
+    if refused := _find_refusal(connection, window, operation, limits, now):
         return refused
-    number = head.operations + 1
-    backfill, at = head.backfill_operations + (operation.lane is Lane.BACKFILL), instant_text(now)
-    advanced = {"source": head.source, "operations": number, "backfill_operations": backfill, "last_at": at}
-    _ADVANCE_HEAD.execute(connection, [advanced])
-    row = _encode(transaction, operation, number) | {"entry": "reserved", "at": at, "backfill_no": backfill}
+    number, backfill_no = window.number + 1, window.backfill_number + (operation.lane is Lane.BACKFILL)
+    # Never before the last operation: times must have the order of the numbers.
+    at = instant_text(max(now, window.last_at or now))
+    row = _encode(transaction, operation, number) | {"entry": "reserved", "at": at, "backfill_no": backfill_no}
     _INSERT_OPERATION.execute(connection, [row])
+    if number == 1:
+        _INSERT_HEAD.execute(connection, [{"source": source, "opened_at": at}])
     return Granted(operation=operation, number=number)
 
 
-def _lock_head(transaction: LedgerTransaction, source: str) -> sa.Row[Any]:
-    """The numbers of the last operations, locked, with the database's time."""
-    connection, given = transaction.connection, [{"source": source}]
+def _lock(transaction: LedgerTransaction, source: str) -> datetime:
+    """Wait for the reservations of the source that have begun. Return the time after that."""
+    connection, clock, given = transaction.connection, transaction.writer.clock, [{"source": source}]
+    if connection.dialect.name == "sqlite":  # the transaction has locked the whole file, on this machine's clock
+        return clock() if clock else datetime.now(UTC)
     locked = _LOCK_HEAD.execute(connection, given).one_or_none()
     if locked is None:
-        head = {"source": source, "operations": 0, "backfill_operations": 0, "last_at": transaction.at}
-        _INSERT_HEAD.execute(connection, [head])
+        _INSERT_HEAD.execute(connection, [{"source": source, "opened_at": transaction.at}])
         locked = _LOCK_HEAD.execute(connection, given).one()
-    return locked
+    now: datetime = clock() if clock else locked.now
+    return now
 
 
 def _finish(transaction: LedgerTransaction, granted: Granted, outcome: OperationOutcome) -> None:
@@ -185,25 +195,26 @@ def _encode(transaction: LedgerTransaction, operation: Operation, number: int) -
 
 
 def _find_refusal(
-    connection: sa.Connection, head: sa.Row[Any], operation: Operation, limits: QuotaLimits, now: datetime
+    connection: sa.Connection, window: _Window, operation: Operation, limits: QuotaLimits, now: datetime
 ) -> Refused | None:
     """Why the call must wait: a hold, or a limit with the moment at which an operation of the window expires."""
-    holds = [each for each in _read_holds(connection, head.source, now) if each.customer_id in _held_by(operation)]
+    source = operation.source
+    active = _read_holds(connection, source, now) if window.is_held else []
+    holds = [each for each in active if each.customer_id in _held_by(operation)]
     if holds:
         longest = max(holds, key=lambda hold: hold.until)
         return Refused(until=longest.until, why=longest.why)
     total, own = limits.daily_operations, limits.limit_of(operation.lane)
     if total is None or own is None:
         return None
-    used, backfill = _count(connection, head.source, head.operations, head.backfill_operations, now)
     waits = list[tuple[datetime, str]]()
-    if used >= total:
-        at = _time_of(connection, _READ_OPERATION_TIME, head.source, head.operations - total + 1)
-        waits.append((at + WINDOW, f"{used} of {total} operations were used within 24 hours"))
-    if operation.lane is Lane.BACKFILL and backfill >= own:
-        at = _time_of(connection, _READ_BACKFILL_TIME, head.source, head.backfill_operations - own + 1)
-        why = f"backfills used {backfill} of {own} operations within 24 hours; the rest is reserved for fresh days"
-        waits.append((at + WINDOW, why))
+    if window.used >= total:
+        at = _time_of(connection, _READ_OPERATION_TIME, source, window.number - total + 1)
+        waits.append((at + WINDOW, f"{window.used} of {total} operations were used within 24 hours"))
+    if operation.lane is Lane.BACKFILL and window.backfill_used >= own:
+        at = _time_of(connection, _READ_BACKFILL_TIME, source, window.backfill_number - own + 1)
+        used = f"backfills used {window.backfill_used} of {own} operations within 24 hours"
+        waits.append((at + WINDOW, f"{used}; the rest is reserved for fresh days"))
     return Refused(until=max(waits)[0], why=max(waits)[1]) if waits else None
 
 
@@ -211,10 +222,18 @@ def _held_by(operation: Operation) -> tuple[str | None, ...]:
     return (None, operation.customer_id)
 
 
-def _count(connection: sa.Connection, source: str, total: int, backfill: int, now: datetime) -> tuple[int, int]:
-    """How many operations the last 24 hours had, and how many of them were for backfills."""
-    expired = connection.execute(_READ_EXPIRED, {"source": source, "expired": now - WINDOW}).one_or_none()
-    return (total - expired.operation_no, backfill - expired.backfill_no) if expired else (total, backfill)
+def _read_window(connection: sa.Connection, source: str, now: datetime) -> _Window:
+    row = connection.execute(_READ_WINDOW, {"source": source, "now": now, "expired": now - WINDOW}).one_or_none()
+    if row is None:  # no operation yet; there may be a hold
+        return _Window(is_held=True)
+    return _Window(
+        number=row.operation_no,
+        backfill_number=row.backfill_no,
+        last_at=row.at,
+        used=row.operation_no - (row.expired_no or 0),
+        backfill_used=row.backfill_no - (row.expired_backfill_no or 0),
+        is_held=bool(row.is_held),
+    )
 
 
 def _time_of(connection: sa.Connection, statement: sa.TextualSelect, source: str, number: int) -> datetime:

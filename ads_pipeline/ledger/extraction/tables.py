@@ -10,10 +10,8 @@ accounts = define_table(
     "is_hidden integer, seen_at instant, gone_at instant, lookback_days integer, lookback_read_at instant",
 )
 
-# The numbers of the last operation of a source, and of the last one for backfills. Its lock serializes reservations.
-quota_head = define_table(
-    "quota_head", "source text key, operations bigint, backfill_operations bigint, last_at instant"
-)
+# One row a source. Its lock serializes the reservations of operations.
+quota_head = define_table("quota_head", "source text key, opened_at instant")
 
 # A row before each call, and a second one with its outcome. `backfill_no` is the number of the last backfill
 # operation up to this one. Differences of numbers count the operations of a window without reading them.

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from ads_pipeline.ledger.migrations.dialects import append_only, refuse, refuse_replace, refuse_update
+from ads_pipeline.ledger.migrations.dialects import append_only, refuse, refuse_replace
 
 TABLES: Final = """
 CREATE TABLE accounts (
@@ -27,10 +27,8 @@ CREATE TABLE accounts (
 
 CREATE TABLE quota_head (
     source {text} NOT NULL PRIMARY KEY,
-    operations {bigint} NOT NULL CHECK (operations >= 0),
-    backfill_operations {bigint} NOT NULL CHECK (backfill_operations BETWEEN 0 AND operations),
-    last_at {instant} NOT NULL
-) {options_50};
+    opened_at {instant} NOT NULL
+) {options};
 
 CREATE TABLE api_operations (
     source {text} NOT NULL,
@@ -69,18 +67,11 @@ CREATE INDEX api_operations_backfill ON api_operations (source, backfill_no)
     WHERE entry = 'reserved' AND lane = 'backfill'
 """
 
-# The numbers never go back: a smaller one would grant operations that were spent.
-_INVALID_HEAD_UPDATE: Final = """
-    NEW.source <> OLD.source OR NEW.operations < OLD.operations
-    OR NEW.backfill_operations < OLD.backfill_operations OR NEW.last_at < OLD.last_at
-"""
-
 
 def triggers(dialect: str) -> list[str]:
     return [
         *append_only(dialect, "api_operations", "source, operation_no, entry"),
         *refuse(dialect, "quota_head", "DELETE"),
         *refuse_replace(dialect, "quota_head", "source"),
-        *refuse_update(dialect, "quota_head", _INVALID_HEAD_UPDATE),
         *refuse(dialect, "accounts", "DELETE"),
     ]

@@ -1,7 +1,6 @@
 """The budget of API operations: limits, lanes, the rolling window, holds, and reservations of several processes."""
 
 import multiprocessing
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
@@ -155,12 +154,11 @@ def test_operations_of_one_run_are_separate_events(timed_ledger: Ledger) -> None
 
 
 def test_spent_operations_cannot_be_forgotten(timed_ledger: Ledger, backdoor: sa.Engine) -> None:
-    """The database refuses to delete an operation, to change it, and to set its numbers back."""
+    """The database refuses to delete an operation, to change it, and to remove the lock of its source."""
     timed_ledger.quota.reserve(FRESH, QuotaLimits())
     for statement in (
         "DELETE FROM api_operations",
         "UPDATE api_operations SET lane = 'backfill'",
-        "UPDATE quota_head SET operations = 0",
         "DELETE FROM quota_head",
     ):
         with pytest.raises(LedgerRefused):
@@ -238,7 +236,10 @@ def _set_fsync(backdoor: sa.Engine, value: str) -> None:
 
 @pytest.mark.usefixtures("durable")
 def test_reservation_costs_little_more_than_a_commit(url: str, backdoor: sa.Engine) -> None:
-    """With 15,000 operations in the window, a reservation takes at most three times as long as an empty write."""
+    """With 15,000 operations in the window, a reservation takes at most three times as long as an empty write.
+
+    The best of many, because another process may have the processor at any moment.
+    """
     now = datetime.now(UTC)
     _fill(backdoor, now)
     limits = QuotaLimits(daily_operations=2 * OPERATIONS)
@@ -248,9 +249,9 @@ def test_reservation_costs_little_more_than_a_commit(url: str, backdoor: sa.Engi
         ledger.quota.hold(Hold(source="another", until=now, why="a row to change"))
         pairs = [
             (_time(partial(_write_one_value, backdoor, number)), _time(partial(_reserve, ledger, limits)))
-            for number in range(60)
+            for number in range(200)
         ]
-    smallest, reserving = (statistics.median(times) for times in zip(*pairs, strict=True))
+    smallest, reserving = (min(times) for times in zip(*pairs, strict=True))
     assert reserving <= 3 * smallest, f"{reserving * 1_000:.2f} ms, {smallest * 1_000:.2f} ms"
 
 
@@ -286,7 +287,7 @@ def _fill(backdoor: sa.Engine, now: datetime) -> None:
         }
         for number in range(1, OPERATIONS + 1)
     ]
-    head = {"source": SOURCE, "operations": OPERATIONS, "backfill_operations": OPERATIONS, "last_at": rows[-1]["at"]}
+    head = {"source": SOURCE, "opened_at": first}
 
     def write(connection: sa.Connection) -> None:
         connection.execute(sa.insert(api_operations), rows)
