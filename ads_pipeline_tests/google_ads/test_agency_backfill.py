@@ -1,5 +1,6 @@
 """A backfill of a whole agency from the UI's GraphQL, with the real daemon, client and server."""
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -122,3 +123,15 @@ def test_backfill_of_an_agency(server: LoopbackServer, dagster: DagsterServer, h
     for customer, error_class in parked.items():
         why = cli.run("state", "why", f"{customer}/campaign_daily/{FIRST}")
         assert error_class in why.out, why.out
+    gaps = [
+        json.loads(line)
+        for line in cli.run("warehouse", "gaps", "--query", "campaign_daily", "--json").out.splitlines()
+    ]
+    for customer in (DISABLED, DENIED):
+        refused = key(customer, day=FIRST)
+        result = dagster.check_result(("warehouse", "campaign_daily"), refused, "readable")
+        assert result is not None
+        assert not result["success"]
+        assert parked[customer] in result["description"]
+        found = [gap for gap in gaps if (gap["customer_id"], gap["logical_date"]) == (customer, str(FIRST))]
+        assert [(gap["condition"], parked[customer] in gap["detail"]) for gap in found] == [("parked", True)]

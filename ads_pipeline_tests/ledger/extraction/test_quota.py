@@ -1,10 +1,7 @@
 """The budget of API operations: limits, lanes, the rolling window, holds, and reservations of several processes."""
 
 import multiprocessing
-import time
-from collections.abc import Callable, Iterator
-from datetime import UTC, date, datetime, timedelta
-from functools import partial
+from datetime import date, datetime, timedelta
 
 import pytest
 import sqlalchemy as sa
@@ -214,83 +211,16 @@ def test_grants_follow_from_a_plain_count(
                 granted.append((clock.now, lane))
 
 
-OPERATIONS = 15_000
+@pytest.mark.parametrize("spent", [0, 500])
+def test_reservation_needs_few_statements(timed_ledger: Ledger, spent: int) -> None:
+    """Their number does not grow with the operations in the window. `make bench` measures the time."""
+    limits, statements = QuotaLimits(daily_operations=2 * spent + 2), list[str]()
+    for _ in range(spent + 1):
+        timed_ledger.quota.reserve(BACKFILL, limits)
 
+    def count(_connection: object, _cursor: object, statement: str, *_others: object) -> None:
+        statements.append(statement)
 
-@pytest.fixture
-def durable(backdoor: sa.Engine) -> Iterator[None]:
-    """Let the Postgres server of the tests write to its disk at each commit, as every other server does."""
-    if backdoor.dialect.name == "postgresql":
-        _set_fsync(backdoor, "on")
-        yield
-        _set_fsync(backdoor, "off")
-    else:
-        yield
-
-
-def _set_fsync(backdoor: sa.Engine, value: str) -> None:
-    with backdoor.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.exec_driver_sql(f"ALTER SYSTEM SET fsync = {value}")
-        connection.exec_driver_sql("SELECT pg_reload_conf()")
-
-
-@pytest.mark.usefixtures("durable")
-def test_reservation_costs_little_more_than_a_commit(url: str, backdoor: sa.Engine) -> None:
-    """With 15,000 operations in the window, a reservation takes at most three times as long as an empty write.
-
-    The best of many, because another process may have the processor at any moment.
-    """
-    now = datetime.now(UTC)
-    _fill(backdoor, now)
-    limits = QuotaLimits(daily_operations=2 * OPERATIONS)
-    with Ledger.opened(url) as ledger:
-        assert ledger.quota.usage(SOURCE, limits).used == OPERATIONS
-        # In turn, so that both meet the same moments of a busy machine.
-        ledger.quota.hold(Hold(source="another", until=now, why="a row to change"))
-        pairs = [
-            (_time(partial(_write_one_value, backdoor, number)), _time(partial(_reserve, ledger, limits)))
-            for number in range(200)
-        ]
-    smallest, reserving = (min(times) for times in zip(*pairs, strict=True))
-    assert reserving <= 3 * smallest, f"{reserving * 1_000:.2f} ms, {smallest * 1_000:.2f} ms"
-
-
-def _reserve(ledger: Ledger, limits: QuotaLimits) -> None:
-    assert isinstance(ledger.quota.reserve(BACKFILL, limits), Granted)
-
-
-def _write_one_value(backdoor: sa.Engine, number: int) -> None:
-    """Commit the smallest write: one value of one row."""
-    changed = f"UPDATE api_holds SET request_id = 'q{number}'"
-    database.transact(backdoor, lambda c: c.exec_driver_sql(changed))
-
-
-def _time(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
-
-
-def _fill(backdoor: sa.Engine, now: datetime) -> None:
-    """Spend the operations of half a day, directly in the tables."""
-    first = now - timedelta(hours=12)
-    rows = [
-        {
-            "source": SOURCE,
-            "operation_no": number,
-            "entry": "reserved",
-            "at": first + timedelta(seconds=number),
-            "engine_run_id": "r1",
-            "kind": "report",
-            "lane": "backfill",
-            "backfill_no": number,
-        }
-        for number in range(1, OPERATIONS + 1)
-    ]
-    head = {"source": SOURCE, "opened_at": first}
-
-    def write(connection: sa.Connection) -> None:
-        connection.execute(sa.insert(api_operations), rows)
-        connection.execute(sa.insert(api_operations.metadata.tables["quota_head"]), [head])
-
-    database.transact(backdoor, write)
+    sa.event.listen(timed_ledger.engine, "before_cursor_execute", count)
+    assert isinstance(timed_ledger.quota.reserve(BACKFILL, limits), Granted)
+    assert len([each for each in statements if not each.startswith("BEGIN")]) <= 3, statements
