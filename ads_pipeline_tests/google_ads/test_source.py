@@ -10,6 +10,7 @@ from ads_pipeline.domain.accounts import Account
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.quota import Granted, Operation, QuotaLimits
 from ads_pipeline.domain.retry import RetryPolicy
+from ads_pipeline.domain.transitions import Status
 from ads_pipeline.errors import RawUnavailable
 from ads_pipeline.google_ads.client import Clients
 from ads_pipeline.google_ads.loopback.process import LoopbackServer
@@ -33,6 +34,7 @@ from ads_pipeline_tests.google_ads.builders import (
     partitions,
     shipped_apis,
 )
+from ads_pipeline_tests.google_ads.test_faults import EXPECTED
 from ads_pipeline_tests.ledger.builders import FakeClock
 
 OTHER = "2000000002"
@@ -164,6 +166,22 @@ class TestSkipped:
         assert (len(landed.skipped), server.operations()) == (2, {})
 
 
+# error class -> failures that count for the retry policy, and what is parked
+EFFECTS: dict[str, tuple[int, list[str]]] = {
+    "quota_exhausted": (0, []),
+    "transient": (1, []),
+    "google_ads_error": (1, []),
+    "out_of_reach": (1, []),
+    "customer_not_enabled": (1, ["customer"]),
+    "permission_denied": (1, ["customer"]),
+    "manager_account": (1, ["customer"]),
+    "unrecognized_field": (1, ["query"]),
+    "query_refused": (1, ["query"]),
+    "credentials_refused": (1, ["source"]),
+    "version_ended": (1, ["source"]),
+}
+
+
 class TestFaults:
     @pytest.mark.parametrize(
         ("category", "name", "error_class"),
@@ -227,6 +245,28 @@ class TestFaults:
         assert (parking.scope, parking.error_class) == (scope, error_class)
         assert len(make_source().land(partitions(1, OTHER)).skipped) == 1
         assert sum(server.operations().values()) == 1
+
+    @pytest.mark.parametrize(("category", "name", "error_class"), EXPECTED)
+    def test_each_error_has_its_effect(
+        self,
+        server: LoopbackServer,
+        make_source: MakeSource,
+        timed_ledger: Ledger,
+        category: str,
+        name: str,
+        error_class: str,
+    ) -> None:
+        """No error is a verdict. Waits count no failure; a refused account, query or source is parked."""
+        server.answer(behaving(failure=failing(category, name)))
+        recorded = "query_refused" if error_class == "range_too_wide" else error_class  # a day cannot be halved
+        landed = make_source().land(partitions(1))
+        assert failures(landed) == {recorded: 1}
+        record(timed_ledger, landed)
+        (state,) = timed_ledger.states.get_many(partitions(1)).values()
+        assert (state.status, state.attempt_count) == (Status.PENDING, 0)
+        (found,) = timed_ledger.retry_queue.find_failures(partitions(1)).values()
+        parkings = [each.scope for each in timed_ledger.retry_queue.list_parkings("google_ads")]
+        assert (found.failures, parkings) == EFFECTS[recorded]
 
     def test_transient_failure_is_tried_once_more(self, server: LoopbackServer, make_source: MakeSource) -> None:
         """A stream that breaks is requested again in the same run; each request is an operation."""
