@@ -14,7 +14,7 @@ import pytest
 from ads_pipeline.errors import RawUnavailable
 from ads_pipeline.google_ads.client import Clients
 from ads_pipeline.google_ads.configuration import read_configuration
-from ads_pipeline.google_ads.loopback.process import LoopbackServer
+from ads_pipeline.google_ads.loopback.process import ROOTS, LoopbackServer, loopback_server
 from ads_pipeline.google_ads.loopback.scenarios import Failure
 from ads_pipeline.google_ads.streaming import StreamResult
 from ads_pipeline.raw.landing import RawRuns
@@ -289,3 +289,11 @@ def test_field_that_cannot_be_flattened_parks_the_query(
     assert result.fault is not None
     assert field in result.fault.message
     assert server.operations() == {}
+
+
+def test_second_server_leaves_the_trust_in_the_first(server: LoopbackServer, tmp_path: Path) -> None:
+    """A process that starts after the second server has ended trusts the first one again."""
+    trusted = os.environ[ROOTS]
+    with loopback_server(tmp_path, API_VERSION) as second:
+        assert os.environ[ROOTS] == str(second.certificate) != trusted
+    assert os.environ[ROOTS] == trusted

@@ -66,9 +66,10 @@ def loopback_server(folder: Path, version: str) -> Iterator[LoopbackServer]:
     """Run the server until the end of the block.
 
     A client trusts the server only in a process that had the certificate's path in GRPC_DEFAULT_SSL_ROOTS_FILE_PATH
-    before it opened its first channel. This function sets it for this process and its children.
+    before it opened its first channel. This function sets it for this process and its children, until the block ends.
     """
     write_certificate(folder)
+    earlier = os.environ.get(ROOTS)
     os.environ[ROOTS] = str(folder / CERTIFICATE)
     command = [sys.executable, "-m", "ads_pipeline.google_ads.loopback.server", str(folder), version]
     server = subprocess.Popen(command, stdin=subprocess.PIPE)  # noqa: S603 - this interpreter, this package
@@ -81,7 +82,20 @@ def loopback_server(folder: Path, version: str) -> Iterator[LoopbackServer]:
     finally:
         if server.stdin is not None:
             server.stdin.close()
+        _end(server)
+        if earlier is None:
+            del os.environ[ROOTS]
+        else:
+            os.environ[ROOTS] = earlier
+
+
+def _end(server: "subprocess.Popen[bytes]") -> None:
+    """Wait for the server, which ends with its standard input."""
+    try:
         server.wait(10)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()
 
 
 def _read_port(server: "subprocess.Popen[bytes]", path: Path) -> str:
