@@ -14,6 +14,7 @@ import psycopg2
 from psycopg2.extras import execute_values
 
 from ads_pipeline.domain.run_events import Event, idempotency_key
+from ads_pipeline.ledger.database import SCHEMA
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.events.snapshots import Follower, follow_in_background
@@ -44,7 +45,7 @@ COLUMNS = (
 def measure() -> Iterator[Ratio | Figure]:
     home = Path(tempfile.mkdtemp(prefix="pg"))
     server = start_postgres(home / "data")
-    connection = psycopg2.connect(server.get_uri())
+    connection = psycopg2.connect(server.get_uri(), options=f"-c search_path={SCHEMA}")
     try:
         url = server.get_uri(driver="psycopg2")
         with open_part(EventLog, url) as log:

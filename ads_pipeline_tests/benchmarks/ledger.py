@@ -12,6 +12,7 @@ from psycopg2.extras import execute_values
 
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Verdict
+from ads_pipeline.ledger.database import SCHEMA
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.values import RunRegistration
 from ads_pipeline_tests.benchmarks.ratios import Ratio, compare
@@ -61,7 +62,7 @@ ALTER TABLE checked_attempts ADD FOREIGN KEY (source, customer_id, query_name, l
 def measure() -> Iterator[Ratio]:
     home = Path(tempfile.mkdtemp(prefix="pg"))
     server = start_postgres(home / "data")
-    connection = psycopg2.connect(server.get_uri())
+    connection = psycopg2.connect(server.get_uri(), options=f"-c search_path={SCHEMA}")
     try:
         with Ledger.opened(server.get_uri(driver="psycopg2")) as ledger:
             for run_id in ("history-1", "history-2", "history-3"):
