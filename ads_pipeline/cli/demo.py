@@ -35,15 +35,13 @@ def run_demo(settings: Settings, environ: Mapping[str, str]) -> None:
     """Run the demo. A second run on the same day changes nothing."""
     today = datetime.now(UTC).date()
     since, until = today - timedelta(days=DAYS), today - timedelta(days=1)
-    _write_query_file(settings, since)
-    settings = read_settings(environ)  # with the query file that was just written
-    require_queries(settings, QUERIES, since)
+    settings = open_home(settings, environ, QUERIES, since)
     console = OutputConsole()
     console.print(f"Landing a week of {len(QUERIES)} queries below {settings.home}")
     demo = land_demo(RawRuns(settings.raw_root), settings.google_apis, until=today)
     _print_special_cases(console, demo)
     console.print("\nRunning the assets raw/…, their checks and warehouse/… with Dagster and Spark")
-    _run(settings, prepare_dagster(settings, environ), since, until)
+    run_assets(settings, prepare_dagster(settings, environ), QUERIES, since, until)
     console.print("\nRejected partitions, from `ads-pipeline state inspect --status failed`:\n")
     listing.inspect(settings, listing.StateFilters(status=[Status.FAILED]), Page(limit=20))
     console.print("\nMissing partitions, from `ads-pipeline warehouse gaps`:\n")
@@ -64,31 +62,32 @@ def _print_special_cases(console: OutputConsole, demo: Demo) -> None:
     console.print(f"  {demo.late}\n    has no run", soft_wrap=True)
 
 
-def _write_query_file(settings: Settings, start_date: date) -> None:
-    """Write a query file into the home, with the demo's queries and partitions that begin at its week.
+def open_home(settings: Settings, environ: Mapping[str, str], names: Collection[str], first_day: date) -> Settings:
+    """Return the settings of a home whose query file has the demo's queries and begins at its first day.
 
-    A file that is there already stays, and so does one that ADS_PIPELINE_QUERIES names.
+    The file is written unless there is one, in the home or named by ADS_PIPELINE_QUERIES. One that does not fit is
+    refused.
     """
+    make_durable_directories(settings.home)
     if settings.queries_file == DEFAULT_QUERIES_FILE:
-        make_durable_directories(settings.home)
-        text = narrow_query_file(start_date, QUERIES)
+        text = narrow_query_file(first_day, names)
         with atomic_write(settings.home / DEFAULT_QUERIES_FILE.name) as file:
             file.write(f"# Written by `ads-pipeline demo`.\n{text}".encode())
-
-
-def require_queries(settings: Settings, names: Collection[str], first_day: date) -> None:
-    """Refuse a home whose query file is for other days or queries than the demo's."""
-    apis = settings.google_apis
-    if apis.start_date > first_day or not set(names) <= apis.queries.keys():
+    found = read_settings(environ)
+    if found.google_apis.start_date > first_day or not set(names) <= found.google_apis.queries.keys():
         needed = f"{', '.join(sorted(names))} from {first_day} on"
         raise BadCommand(
-            f"{settings.queries_file} does not fit the demo, which needs {needed}: "
+            f"{found.queries_file} does not fit the demo, which needs {needed}: "
             "name an empty directory in ADS_PIPELINE_HOME"
         )
+    return found
 
 
-def _run(settings: Settings, environment: Mapping[str, str], since: date, until: date) -> None:
-    command = [sys.executable, "-m", "ads_pipeline.definitions", str(since), str(until), *sorted(QUERIES)]
+def run_assets(
+    settings: Settings, environment: Mapping[str, str], names: Collection[str], since: date, until: date
+) -> None:
+    """Run the assets of these queries over the days in a process of its own. Its log is in the home."""
+    command = [sys.executable, "-m", "ads_pipeline.definitions", str(since), str(until), *sorted(names)]
     log: Path = settings.home / "demo.log"
     create_empty_file(log)
     with log.open("wb") as errors:

@@ -3,21 +3,18 @@
 It shows discovery, a range of days for one operation, a parked account, an account that must wait, and a restatement.
 """
 
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 from ads_pipeline.cli.audit import list_parked
-from ads_pipeline.cli.demo import DEMO_QUERY, require_queries
+from ads_pipeline.cli.demo import DEMO_QUERY, open_home, run_assets
 from ads_pipeline.cli.dev import prepare_dagster
 from ads_pipeline.cli.output import OutputConsole
 from ads_pipeline.cli.state.why import print_report
 from ads_pipeline.cli.warehouse.rows import query
-from ads_pipeline.errors import BadCommand
 from ads_pipeline.google_ads.configuration import check_installation
 from ads_pipeline.google_ads.loopback.process import LoopbackServer, loopback_server
 from ads_pipeline.google_ads.loopback.scenarios import (
@@ -28,9 +25,7 @@ from ads_pipeline.google_ads.loopback.scenarios import (
     ListedAccount,
     Scenario,
 )
-from ads_pipeline.query_file import DEFAULT_QUERIES_FILE, narrow_query_file
 from ads_pipeline.settings import Settings, read_settings
-from ads_pipeline.storage.durable_files import atomic_write, create_empty_file, make_durable_directories
 
 DAYS: Final = 14
 QUERY: Final = "campaign_daily"
@@ -45,10 +40,7 @@ def run_google_ads_demo(settings: Settings, environ: Mapping[str, str]) -> None:
     until = datetime.now(UTC).date() - timedelta(days=2)  # closed in every zone
     since = until - timedelta(days=DAYS - 1)
     console = OutputConsole()
-    make_durable_directories(settings.home)
-    if settings.queries_file == DEFAULT_QUERIES_FILE:
-        with atomic_write(settings.home / DEFAULT_QUERIES_FILE.name) as file:
-            file.write(f"# Written by `ads-pipeline demo`.\n{narrow_query_file(since, [QUERY])}".encode())
+    settings = open_home(settings, environ, [QUERY], since)
     with (
         tempfile.TemporaryDirectory() as folder,
         loopback_server(Path(folder), settings.google_apis.api_version) as server,
@@ -59,10 +51,9 @@ def run_google_ads_demo(settings: Settings, environ: Mapping[str, str]) -> None:
             "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(server.certificate),
         }
         settings = read_settings(environment)
-        require_queries(settings, [QUERY], since)
         run = prepare_dagster(settings, environment)
         console.print(f"Discovering accounts and fetching {DAYS} days of {QUERY} from a server on loopback")
-        _fetch(settings, run, server, console, since=f"{since}", until=f"{until}", revision=1)
+        _fetch(settings, run, server, console, since=since, until=until, revision=1)
         console.print("\nParked accounts, from `ads-pipeline audit parked`:\n")
         list_parked(settings)
         console.print(f"\nAn account that must wait, from `ads-pipeline state why {BUSY}/{QUERY}/{until}`:\n")
@@ -70,7 +61,7 @@ def run_google_ads_demo(settings: Settings, environ: Mapping[str, str]) -> None:
         console.print("\nVisible rows, from `ads-pipeline warehouse query`:\n")
         query(settings, DEMO_QUERY.strip())
         console.print("\nThe same days after a restatement by Google:\n")
-        _fetch(settings, run, server, console, since=f"{since}", until=f"{until}", revision=2)
+        _fetch(settings, run, server, console, since=since, until=until, revision=2)
         query(settings, DEMO_QUERY.strip())
 
 
@@ -80,19 +71,13 @@ def _fetch(
     server: LoopbackServer,
     console: OutputConsole,
     *,
-    since: str,
-    until: str,
+    since: date,
+    until: date,
     revision: int,
 ) -> None:
     server.answer(_make_scenario(revision))
     before = sum(server.operations().values())
-    log = settings.home / "demo.log"
-    create_empty_file(log)
-    command = [sys.executable, "-m", "ads_pipeline.definitions", since, until, QUERY]
-    with log.open("wb") as errors:
-        process = subprocess.run(command, env=environment, stderr=errors, check=False)  # noqa: S603 - constant
-    if process.returncode:
-        raise BadCommand(f"Dagster could not run the assets; see {log}")
+    run_assets(settings, environment, [QUERY], since, until)
     console.print(f"operations of the API that the server counted: {sum(server.operations().values()) - before}")
 
 
