@@ -20,9 +20,9 @@ from ads_pipeline.google_ads.loopback.process import LoopbackServer, loopback_se
 from ads_pipeline.google_ads.loopback.scenarios import (
     MANAGER_ID,
     Behaviour,
-    Failure,
     GoogleError,
     ListedAccount,
+    RequestFailure,
     Scenario,
 )
 from ads_pipeline.settings import Settings, read_settings
@@ -108,7 +108,7 @@ def _make_scenario(revision: int) -> Scenario:
         customers={
             SHOP: Behaviour(rows=5, revision=revision),
             OUTLET: Behaviour(rows=2, revision=revision),
-            DENIED: Behaviour(failure=Failure(code="PERMISSION_DENIED", errors=(denied,))),
-            BUSY: Behaviour(failure=Failure(code="RESOURCE_EXHAUSTED", errors=(busy,))),
+            DENIED: Behaviour(failure=RequestFailure(code="PERMISSION_DENIED", errors=(denied,))),
+            BUSY: Behaviour(failure=RequestFailure(code="RESOURCE_EXHAUSTED", errors=(busy,))),
         },
     )

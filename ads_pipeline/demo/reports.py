@@ -28,7 +28,7 @@ MICROS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class DemoAccount:
     """A made-up customer. `click_price` and `order_value` are in units of its currency."""
 
     customer_id: str
@@ -42,7 +42,7 @@ class Account:
 
 
 ACCOUNTS: Final = (
-    Account(
+    DemoAccount(
         customer_id="1180250317",
         time_zone="Europe/Berlin",
         currency_code="EUR",
@@ -56,7 +56,7 @@ ACCOUNTS: Final = (
         ad_groups=("Trekking", "E-Bikes"),
         searches=("trekkingrad damen", "e-bike 500 wh", "fahrrad kaufen"),
     ),
-    Account(
+    DemoAccount(
         customer_id="2046619385",
         time_zone="Europe/London",
         currency_code="GBP",
@@ -70,7 +70,7 @@ ACCOUNTS: Final = (
         ad_groups=("Green", "Black & Chai"),
         searches=("loose leaf tea", "earl grey 250g", "chai tea uk"),
     ),
-    Account(
+    DemoAccount(
         customer_id="3391704826",
         time_zone="America/New_York",
         currency_code="USD",
@@ -84,7 +84,7 @@ ACCOUNTS: Final = (
         ad_groups=("New Releases", "Used & Rare"),
         searches=("signed first edition", "used bookstore online", "new novels 2026"),
     ),
-    Account(
+    DemoAccount(
         customer_id="4727351908",
         time_zone="Asia/Tokyo",
         currency_code="JPY",
@@ -117,7 +117,7 @@ class Demo:
 class _Report:
     """One query's rows for one account and day. A later report of the day has a larger `conversion_factor`."""
 
-    account: Account
+    account: DemoAccount
     query_name: str
     day: date
     conversion_factor: float = 1.0
@@ -176,7 +176,7 @@ def _key(google_apis: GoogleApis, account: int, query_name: str, until: date, *,
     )
 
 
-def _account(key: PartitionKey) -> Account:
+def _account(key: PartitionKey) -> DemoAccount:
     return next(account for account in ACCOUNTS if account.customer_id == key.customer_id)
 
 
@@ -327,7 +327,7 @@ def _value(report: _Report, traffic: Row) -> float:
     return round(float(traffic["conversions"]) * report.account.order_value, 2)
 
 
-def _id(account: Account, *indexes: int) -> int:
+def _id(account: DemoAccount, *indexes: int) -> int:
     """An id of the length that Google uses, unique per account."""
     return int(account.customer_id[:6] + "".join(f"{index + 1:03d}" for index in indexes))
 

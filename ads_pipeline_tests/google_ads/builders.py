@@ -11,7 +11,7 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.quota import QuotaLimits
 from ads_pipeline.google_ads.budget import Budget
 from ads_pipeline.google_ads.client import Clients
-from ads_pipeline.google_ads.loopback.scenarios import Behaviour, Failure, GoogleError, Scenario
+from ads_pipeline.google_ads.loopback.scenarios import Behaviour, GoogleError, RequestFailure, Scenario
 from ads_pipeline.google_ads.ranges import FetchRange
 from ads_pipeline.google_ads.streaming import RangeRequest, RangeStreams
 from ads_pipeline.google_ads.windows import DayLimits
@@ -79,8 +79,8 @@ def google_error(category: str, name: str, **details: Any) -> GoogleError:
     return GoogleError(category=category, number=number_of(category, name), message="Text of Google.", **details)
 
 
-def failing(category: str, name: str, *, code: str = "INVALID_ARGUMENT", **changes: Any) -> Failure:
-    return Failure(code=code, errors=(google_error(category, name),), **changes)
+def failing(category: str, name: str, *, code: str = "INVALID_ARGUMENT", **changes: Any) -> RequestFailure:
+    return RequestFailure(code=code, errors=(google_error(category, name),), **changes)
 
 
 def fast_budget(ledger: Ledger, clock: FakeClock, *, limits: QuotaLimits | None = None) -> Budget:

@@ -13,14 +13,14 @@ from ads_pipeline.google_ads.fault_table import GRAVITY, NEXT_MOVES, ROWS_REFUSE
 from ads_pipeline.google_ads.faults import CALL_ERRORS, DEFAULT_WAIT, Fault, RequestContext, read_fault
 from ads_pipeline.google_ads.loopback.credentials import DEVELOPER_TOKEN
 from ads_pipeline.google_ads.loopback.process import LoopbackServer
-from ads_pipeline.google_ads.loopback.scenarios import Behaviour, Failure, GoogleError, Scenario
+from ads_pipeline.google_ads.loopback.scenarios import Behaviour, GoogleError, RequestFailure, Scenario
 from ads_pipeline_tests.google_ads.builders import API_VERSION, CUSTOMER, LOGIN, google_error
 
 QUERY = "SELECT segments.date, customer.id, metrics.clicks FROM campaign WHERE segments.date BETWEEN '{}' AND '{}'"
 CODES = ["INVALID_ARGUMENT", "INTERNAL", "RESOURCE_EXHAUSTED"]
 
 
-def provoke(server: LoopbackServer, clients: Clients, failure: Failure) -> Fault:
+def provoke(server: LoopbackServer, clients: Clients, failure: RequestFailure) -> Fault:
     """Let the server fail a request, and read the exception that the real client raises."""
     server.answer(Scenario(customers={CUSTOMER: Behaviour(failure=failure)}))
     query = QUERY.format("2026-10-01", "2026-10-07")
@@ -83,7 +83,7 @@ def test_each_error_has_its_class(
     server: LoopbackServer, clients: Clients, category: str, name: str, error_class: str, code: str
 ) -> None:
     """Each error gives its class under every code, also those under which the client decodes no failure."""
-    fault = provoke(server, clients, Failure(code=code, errors=(google_error(category, name),)))
+    fault = provoke(server, clients, RequestFailure(code=code, errors=(google_error(category, name),)))
     assert fault.error_class == error_class
     assert fault.message.startswith(f"{category}.{name}: Text of Google.; request request-")
     assert fault.request_id is not None
@@ -121,7 +121,7 @@ def test_gravest_error_decides(
 ) -> None:
     """Of several errors in one failure the gravest decides, in any order, and the message names all."""
     for errors in ((first, second), (second, first)):
-        failure = Failure(code="INVALID_ARGUMENT", errors=tuple(google_error(*each) for each in errors))
+        failure = RequestFailure(code="INVALID_ARGUMENT", errors=tuple(google_error(*each) for each in errors))
         fault = provoke(server, clients, failure)
         assert fault.error_class == error_class
         assert all(f"{category}.{name}" in fault.message for category, name in errors)
@@ -141,7 +141,7 @@ def test_error_that_the_version_does_not_name(
 ) -> None:
     """An error with an unknown number gets the class of its category, and the message shows the number."""
     error = GoogleError(category=category, number=number)
-    fault = provoke(server, clients, Failure(code="INVALID_ARGUMENT", errors=(error,)))
+    fault = provoke(server, clients, RequestFailure(code="INVALID_ARGUMENT", errors=(error,)))
     assert fault.error_class == error_class
     assert f"{category}.NUMBER_{number}" in fault.message
 
@@ -167,7 +167,7 @@ def test_status_without_readable_failure(
     server: LoopbackServer, clients: Clients, code: str, error_class: str, undecodable: bool, after_batches: int
 ) -> None:
     """Without a failure, or with one that cannot be decoded, the gRPC status decides, at any point of the stream."""
-    failure = Failure(code=code, undecodable=undecodable, after_batches=after_batches)
+    failure = RequestFailure(code=code, undecodable=undecodable, after_batches=after_batches)
     fault = provoke(server, clients, failure)
     assert fault.error_class == error_class
     assert code in fault.message
@@ -189,7 +189,7 @@ def test_wait_and_scope_of_an_exhausted_quota(
 ) -> None:
     """The delay comes from the failure, or is an hour. Only an account's own quota leaves the other accounts free."""
     error = google_error("quota_error", "RESOURCE_EXHAUSTED", retry_seconds=seconds, rate_scope=rate_scope)
-    fault = provoke(server, clients, Failure(code=code, errors=(error,)))
+    fault = provoke(server, clients, RequestFailure(code=code, errors=(error,)))
     assert (fault.wait, fault.holds_customer) == (wait, holds_customer)
 
 
@@ -214,7 +214,7 @@ def test_message_has_no_secret_and_stays_on_one_line(server: LoopbackServer, cli
     hostile = f"bad token {DEVELOPER_TOKEN}\nINFO: all is well\x1b[2J" + "x" * 5_000
     error = GoogleError(category="authorization_error", number=2, message=hostile)
     for code in CODES:
-        fault = provoke(server, clients, Failure(code=code, errors=(error,)))
+        fault = provoke(server, clients, RequestFailure(code=code, errors=(error,)))
         assert DEVELOPER_TOKEN not in fault.message
         assert "[secret]" in fault.message
         assert fault.message.isprintable()

@@ -13,7 +13,7 @@ from ads_pipeline.google_ads.client import Clients
 from ads_pipeline.google_ads.configuration import read_configuration
 from ads_pipeline.google_ads.loopback.credentials import ACCESS_TOKEN, DEVELOPER_TOKEN, KEY_FILE
 from ads_pipeline.google_ads.loopback.process import LoopbackServer
-from ads_pipeline.google_ads.loopback.scenarios import Behaviour, Failure, GoogleError, ListedAccount, Scenario
+from ads_pipeline.google_ads.loopback.scenarios import Behaviour, GoogleError, ListedAccount, RequestFailure, Scenario
 from ads_pipeline.orchestration.partitions import raw_asset_key
 from ads_pipeline_tests.builders import key
 from ads_pipeline_tests.google_ads.builders import LOGIN
@@ -60,8 +60,8 @@ def scenario() -> Scenario:
     return Scenario(
         clients={LOGIN: (ListedAccount(customer_id=LOGIN, level=0, manager=True), *below)},
         customers={
-            ECHOING: Behaviour(failure=Failure(code="PERMISSION_DENIED", errors=(echo,))),
-            CUT: Behaviour(failure=Failure(code="UNAVAILABLE", after_batches=1)),
+            ECHOING: Behaviour(failure=RequestFailure(code="PERMISSION_DENIED", errors=(echo,))),
+            CUT: Behaviour(failure=RequestFailure(code="UNAVAILABLE", after_batches=1)),
         },
     )
 

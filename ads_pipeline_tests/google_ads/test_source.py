@@ -14,7 +14,7 @@ from ads_pipeline.domain.transitions import Status
 from ads_pipeline.errors import RawUnavailable
 from ads_pipeline.google_ads.client import Clients
 from ads_pipeline.google_ads.loopback.process import LoopbackServer
-from ads_pipeline.google_ads.loopback.scenarios import Behaviour, Failure, GoogleError, Scenario
+from ads_pipeline.google_ads.loopback.scenarios import Behaviour, GoogleError, RequestFailure, Scenario
 from ads_pipeline.google_ads.source import FetchRules, GoogleAdsSource
 from ads_pipeline.google_ads.streaming import RangeStreams
 from ads_pipeline.google_ads.windows import DayLimits
@@ -270,7 +270,7 @@ class TestFaults:
 
     def test_transient_failure_is_tried_once_more(self, server: LoopbackServer, make_source: MakeSource) -> None:
         """A stream that breaks is requested again in the same run; each request is an operation."""
-        server.answer(behaving(failure=Failure(code="UNAVAILABLE", after_batches=2, times=1)))
+        server.answer(behaving(failure=RequestFailure(code="UNAVAILABLE", after_batches=2, times=1)))
         landed = make_source().land(partitions())
         assert (landed_keys(landed), landed.failed) == (partitions(), ())
         assert server.operations() == {CUSTOMER: 2}
@@ -279,7 +279,7 @@ class TestFaults:
         self, server: LoopbackServer, make_source: MakeSource, timed_ledger: Ledger
     ) -> None:
         """A failure that repeats is an attempt of each day, and is retried by the policy."""
-        server.answer(behaving(failure=Failure(code="UNAVAILABLE", after_batches=2)))
+        server.answer(behaving(failure=RequestFailure(code="UNAVAILABLE", after_batches=2)))
         landed = make_source().land(partitions(3))
         assert failures(landed) == {"transient": 3}
         assert server.operations() == {CUSTOMER: 2}
@@ -290,7 +290,7 @@ class TestFaults:
 
     def test_second_try_needs_an_operation(self, server: LoopbackServer, make_source: MakeSource) -> None:
         """Without an operation for a second try, the first failure is recorded, not an exhausted quota."""
-        server.answer(behaving(failure=Failure(code="UNAVAILABLE")))
+        server.answer(behaving(failure=RequestFailure(code="UNAVAILABLE")))
         landed = make_source(limits=QuotaLimits(daily_operations=1, reserved_for_fresh=0.0)).land(partitions(1))
         assert failures(landed) == {"transient": 1}
         assert server.operations() == {CUSTOMER: 1}
@@ -333,7 +333,7 @@ class TestQuota:
     ) -> None:
         """A long delay fails the range until then, holds all other calls, and is no failed attempt."""
         error = GoogleError(category="quota_error", number=2, retry_seconds=40_591, rate_scope=3)
-        server.answer(behaving(failure=Failure(code="RESOURCE_EXHAUSTED", errors=(error,))))
+        server.answer(behaving(failure=RequestFailure(code="RESOURCE_EXHAUSTED", errors=(error,))))
         landed = make_source().land(partitions(2) + partitions(2, OTHER))
         assert failures(landed) == {"quota_exhausted": 4}
         until = clock.now + timedelta(seconds=40_591)
@@ -350,7 +350,7 @@ class TestQuota:
     def test_quota_of_an_account_leaves_the_others(self, server: LoopbackServer, make_source: MakeSource) -> None:
         """An account's own rate limit holds only that account."""
         error = GoogleError(category="quota_error", number=2, retry_seconds=900, rate_scope=2)
-        server.answer(behaving(failure=Failure(code="RESOURCE_EXHAUSTED", errors=(error,))))
+        server.answer(behaving(failure=RequestFailure(code="RESOURCE_EXHAUSTED", errors=(error,))))
         landed = make_source().land(partitions(40) + partitions(2, OTHER))
         assert failures(landed) == {"quota_exhausted": 40}
         assert landed_keys(landed) == partitions(2, OTHER)
@@ -359,7 +359,7 @@ class TestQuota:
     def test_short_delay_is_slept(self, server: LoopbackServer, make_source: MakeSource, clock: FakeClock) -> None:
         """A delay of up to a minute is slept in the run, and the range is requested once more."""
         error = GoogleError(category="quota_error", number=2, retry_seconds=40, rate_scope=3)
-        server.answer(behaving(failure=Failure(code="RESOURCE_EXHAUSTED", errors=(error,), times=1)))
+        server.answer(behaving(failure=RequestFailure(code="RESOURCE_EXHAUSTED", errors=(error,), times=1)))
         before = clock.now
         landed = make_source().land(partitions(2))
         assert (landed_keys(landed), landed.failed) == (partitions(2), ())

@@ -15,7 +15,7 @@ from ads_pipeline.errors import RawUnavailable
 from ads_pipeline.google_ads.client import Clients
 from ads_pipeline.google_ads.configuration import read_configuration
 from ads_pipeline.google_ads.loopback.process import ROOTS, LoopbackServer, loopback_server
-from ads_pipeline.google_ads.loopback.scenarios import Failure
+from ads_pipeline.google_ads.loopback.scenarios import RequestFailure
 from ads_pipeline.google_ads.streaming import StreamResult
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import METADATA, Seal
@@ -140,7 +140,7 @@ def test_stream_that_breaks_in_the_last_rows_of_a_day_seals_nothing(
     server: LoopbackServer, clients: Clients, tmp_path: Path
 ) -> None:
     """When every day has some rows and only the last batch of one is missing, no day is sealed."""
-    server.answer(behaving(batches_per_day=2, failure=Failure(code="UNAVAILABLE", after_batches=13)))
+    server.answer(behaving(batches_per_day=2, failure=RequestFailure(code="UNAVAILABLE", after_batches=13)))
     assert_nothing_sealed(tmp_path, streams(clients, tmp_path).fetch(range_request()), "transient")
 
 
@@ -158,7 +158,7 @@ def test_stream_that_breaks_seals_nothing(
     server: LoopbackServer, clients: Clients, tmp_path: Path, code: str, after_batches: int
 ) -> None:
     """A stream that breaks after any number of its 8 batches, also after all of them, seals no day."""
-    server.answer(behaving(failure=Failure(code=code, after_batches=after_batches)))
+    server.answer(behaving(failure=RequestFailure(code=code, after_batches=after_batches)))
     assert_nothing_sealed(tmp_path, streams(clients, tmp_path).fetch(range_request()), "transient")
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from ads_pipeline.domain.partition import days_between
 from ads_pipeline.google_ads.descriptors import VersionFields
 from ads_pipeline.google_ads.gaql import selected_fields
-from ads_pipeline.google_ads.loopback.scenarios import Behaviour, Failure, GoogleError, ListedAccount
+from ads_pipeline.google_ads.loopback.scenarios import Behaviour, GoogleError, ListedAccount, RequestFailure
 
 _SOME_DAY: Final = "2000-01-01"  # of the prepared batch, whose bytes are replaced by those of each day
 _DAYS = re.compile(r"BETWEEN '([0-9-]{10})' AND '([0-9-]{10})'")
@@ -67,7 +67,7 @@ class Answers:
         """The first selected field that this version does not have."""
         return next((path for path in selected_fields(query) if self.fields.find(path) is None), None)
 
-    def encode_failure(self, failure: Failure, request_id: str) -> bytes:
+    def encode_failure(self, failure: RequestFailure, request_id: str) -> bytes:
         if failure.undecodable:
             return b"\xff\xff\xff\xff"
         types = import_module(f"google.ads.googleads.{self.version}.errors.types.errors")

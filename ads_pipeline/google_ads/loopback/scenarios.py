@@ -35,7 +35,7 @@ class GoogleError:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class RequestFailure:
     """How a request fails: the gRPC status, and Google's failure in the trailing metadata.
 
     `after_batches`: rows that arrive before it. `times`: how many requests fail; None is all. `undecodable`: the
@@ -62,7 +62,7 @@ class Behaviour:
     revision: int = 1
     quiet_days: tuple[str, ...] = ()
     batches_per_day: int = 1
-    failure: Failure | None = None
+    failure: RequestFailure | None = None
     odd_row: str | None = None
     enum_number: int = 2
     delay_seconds: float = 0.0
@@ -105,6 +105,6 @@ def _decode_behaviour(document: dict[str, Any]) -> Behaviour:
     failure = document.pop("failure")
     if failure is not None:
         errors = tuple(GoogleError(**each) for each in failure.pop("errors"))
-        failure = Failure(**failure, errors=errors)
+        failure = RequestFailure(**failure, errors=errors)
     document["quiet_days"] = tuple(document["quiet_days"])
     return Behaviour(**document, failure=failure)

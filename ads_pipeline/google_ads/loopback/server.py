@@ -24,7 +24,13 @@ import grpc
 from ads_pipeline.google_ads.descriptors import VersionFields
 from ads_pipeline.google_ads.loopback.answers import Answers
 from ads_pipeline.google_ads.loopback.credentials import ACCESS_TOKEN, CERTIFICATE, PRIVATE_KEY, write_key_file
-from ads_pipeline.google_ads.loopback.scenarios import Behaviour, Failure, GoogleError, Scenario, decode_scenario
+from ads_pipeline.google_ads.loopback.scenarios import (
+    Behaviour,
+    GoogleError,
+    RequestFailure,
+    Scenario,
+    decode_scenario,
+)
 
 CONTROL = "ads_pipeline.Loopback"
 PORT_FILE = "port"
@@ -128,9 +134,9 @@ class Service:
         self._fail(context, failure, request_id)
 
     def _refuse(self, context: Any, request_id: str, error: GoogleError, code: str = "INVALID_ARGUMENT") -> NoReturn:
-        self._fail(context, Failure(code=code, errors=(error,)), request_id)
+        self._fail(context, RequestFailure(code=code, errors=(error,)), request_id)
 
-    def _fail(self, context: Any, failure: Failure, request_id: str) -> NoReturn:
+    def _fail(self, context: Any, failure: RequestFailure, request_id: str) -> NoReturn:
         """As Google does: a status, and the failure in the trailing metadata under the version's key."""
         metadata = [("request-id", request_id)]
         if failure.errors or failure.undecodable:
