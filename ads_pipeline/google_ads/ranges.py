@@ -3,13 +3,13 @@
 Google Ads counts a request as one operation, whatever range of days it asks for.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from itertools import groupby
 from typing import Final
 
-from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.partition import PartitionKey, cut
 
 MAX_RANGE_DAYS: Final = 31
 MAX_GAP_DAYS: Final = 7  # reading a week that nobody needs costs less than a second operation
@@ -57,7 +57,7 @@ def cut_ranges(keys: Iterable[PartitionKey]) -> list[FetchRange]:
     return [
         FetchRange(keys=tuple(part))
         for _group, days in groupby(ordered, key=lambda key: (key.source, key.customer_id, key.query_name))
-        for part in _cut_days(days)
+        for part in cut(days, _fits)
     ]
 
 
@@ -74,17 +74,6 @@ def halve(fetch_range: FetchRange) -> tuple[FetchRange, ...]:
     return tuple(FetchRange(keys=half) for half in (early, late))
 
 
-def _cut_days(keys: Iterable[PartitionKey]) -> Iterator[list[PartitionKey]]:
-    part: list[PartitionKey] = []
-    for key in keys:
-        if part and not _fits(part, key.logical_date):
-            yield part
-            part = []
-        part.append(key)
-    if part:
-        yield part
-
-
-def _fits(part: list[PartitionKey], day: date) -> bool:
-    gap = (day - part[-1].logical_date).days - 1
-    return gap <= MAX_GAP_DAYS and day - part[0].logical_date < timedelta(days=MAX_RANGE_DAYS)
+def _fits(part: Sequence[PartitionKey], key: PartitionKey) -> bool:
+    gap = (key.logical_date - part[-1].logical_date).days - 1
+    return gap <= MAX_GAP_DAYS and key.logical_date - part[0].logical_date < timedelta(days=MAX_RANGE_DAYS)

@@ -5,13 +5,13 @@ Pure functions. `finding` reads the facts from the ledger, `webhook` sends the m
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.partition import PartitionKey, cut
 from ads_pipeline.quoting import printable
 
 MAX_NOTICES: Final = 40  # of one message, before facts of a query share a notice whatever their reasons
@@ -224,7 +224,7 @@ def _group_exactly(facts: Sequence[Fact]) -> list[list[Fact]]:
     groups: list[list[Fact]] = []
     for members in by_cause.values():
         by_range = defaultdict[tuple[date, ...], list[Fact]](list)
-        for days in _cut_into_ranges(members):
+        for days in cut(members, _continues):
             by_range[tuple(fact.key.logical_date for fact in days if fact.key)] += days
         groups += by_range.values()
     return groups
@@ -237,19 +237,9 @@ def _group_coarsely(facts: Sequence[Fact]) -> list[list[Fact]]:
     return list(groups.values())
 
 
-def _cut_into_ranges(facts: Sequence[Fact]) -> Iterator[list[Fact]]:
-    """The facts of each customer, cut where days are not consecutive. Facts without a partition are one range."""
-    group: list[Fact] = []
-    for fact in facts:
-        if group and not _continues(group[-1], fact):
-            yield group
-            group = []
-        group.append(fact)
-    if group:
-        yield group
-
-
-def _continues(before: Fact, fact: Fact) -> bool:
+def _continues(facts: Sequence[Fact], fact: Fact) -> bool:
+    """Whether the fact is about the same customer and the same or the next day, or neither about a partition."""
+    before = facts[-1]
     if before.key is None or fact.key is None:
         return before.key is fact.key
     days = (fact.key.logical_date - before.key.logical_date).days
