@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 
 import sqlalchemy as sa
 
+from ads_pipeline.domain.sequences import split_batches
 from ads_pipeline.ledger import database
 from ads_pipeline.settings import sqlite_url
 
@@ -59,8 +60,7 @@ def _has_table(connection: sa.Connection) -> bool:
 def _read(connection: sa.Connection, run_ids: Sequence[str]) -> dict[str, str]:
     runs = sa.table("runs", sa.column("run_id"), sa.column("status"), schema=_schema(connection))
     statuses: dict[str, str] = {}
-    for start in range(0, len(run_ids), _RUNS_PER_QUERY):
-        batch = run_ids[start : start + _RUNS_PER_QUERY]
+    for batch in split_batches(run_ids, _RUNS_PER_QUERY):
         rows = connection.execute(sa.select(runs.c.run_id, runs.c.status).where(runs.c.run_id.in_(batch)))
         statuses |= {row.run_id: row.status for row in rows}
     return statuses

@@ -5,14 +5,12 @@ a statement.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
 from ads_pipeline.errors import BadName
-
-_Item = TypeVar("_Item")
 
 
 def _identifier(max_length: int) -> tuple[re.Pattern[str], str]:
@@ -170,18 +168,6 @@ def generate_run_id(now: datetime, random_hex: str) -> str:
 def days_between(since: date, until: date) -> Iterable[date]:
     """Every day from since to until, both included; empty when until is earlier."""
     return (since + timedelta(days=n) for n in range((until - since).days + 1))
-
-
-def cut(items: Iterable[_Item], fits: Callable[[Sequence[_Item], _Item], bool]) -> Iterator[list[_Item]]:
-    """Cut the items into parts, in their order. An item that does not fit the part before it begins the next one."""
-    part: list[_Item] = []
-    for item in items:
-        if part and not fits(part, item):
-            yield part
-            part = []
-        part.append(item)
-    if part:
-        yield part
 
 
 def _make_key(source: str, customer_id: str, query_name: str, day: str) -> PartitionKey:

@@ -9,7 +9,8 @@ from datetime import date, timedelta
 from itertools import groupby
 from typing import Final
 
-from ads_pipeline.domain.partition import PartitionKey, cut
+from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.sequences import cut
 
 MAX_RANGE_DAYS: Final = 31
 MAX_GAP_DAYS: Final = 7  # reading a week that nobody needs costs less than a second operation

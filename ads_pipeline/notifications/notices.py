@@ -11,7 +11,8 @@ from datetime import date, datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from ads_pipeline.domain.partition import PartitionKey, cut
+from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.sequences import cut
 from ads_pipeline.quoting import printable
 
 MAX_NOTICES: Final = 40  # of one message, before facts of a query share a notice whatever their reasons

@@ -10,12 +10,13 @@ from pyspark.sql import SparkSession
 from ads_pipeline.contracts.registry import Contracts
 from ads_pipeline.domain.partition import Run
 from ads_pipeline.domain.reason import Problem, Reason
+from ads_pipeline.domain.sequences import split_batches
 from ads_pipeline.domain.transitions import Outcome, Verdict
 from ads_pipeline.errors import AdsPipelineError, ContractMissing, PartitionRefused, VerdictsRefused
 from ads_pipeline.ledger.state.verdicts import Verdicts
 from ads_pipeline.ledger.values import VerdictCause, VerdictResult
 from ads_pipeline.log_events import LogEvent, log_event
-from ads_pipeline.pipeline.loading import Loader, contract_key, group_by, split_batches
+from ads_pipeline.pipeline.loading import Loader, contract_key, group_by
 from ads_pipeline.pipeline.registration import SealRegister
 from ads_pipeline.progress import ProgressReporter, no_progress
 from ads_pipeline.raw.discovery import DamagedRun

@@ -5,7 +5,7 @@ Repair after a crash is in `pipeline.reconciliation`.
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from typing import Final, TypeVar
@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ads_pipeline.contracts.registry import Contracts
 from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.sequences import split_batches
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.errors import AdsPipelineError, RunDamaged, RunNotSealed, UnsafePath, WarehouseUnavailable
 from ads_pipeline.ledger.state.loads import Loads
@@ -156,10 +157,6 @@ class Loader:
 def contract_key(payload: SealedPayload) -> tuple[str, str]:
     """The query name and schema version that select the contract."""
     return payload.seal.run.key.query_name, payload.seal.facts.schema_version
-
-
-def split_batches(items: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
-    return (items[start : start + size] for start in range(0, len(items), size))
 
 
 def group_by(items: Iterable[_T], key: Callable[[_T], _K]) -> dict[_K, list[_T]]:

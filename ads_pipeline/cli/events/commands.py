@@ -29,6 +29,7 @@ from ads_pipeline.cli.output import OutputConsole, count_of, format_instant, wri
 from ads_pipeline.cli.parsing import find_run, open_ledger, open_ledger_for_writing, parse_day
 from ads_pipeline.domain.run_events import LoggedEvent
 from ads_pipeline.domain.run_snapshots import DEFAULT_PAGE_SIZE, LagLevel, StepStatus, fold_events, lag_level
+from ads_pipeline.domain.sequences import split_batches
 from ads_pipeline.errors import BadCommand, EventsNotFound, RunOpen
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader, RunHead
@@ -252,9 +253,7 @@ def _print_pages(pages: Iterable[Sequence[LoggedEvent]], *, as_json: bool) -> No
 def _read_last_events(
     reader: EventReader, run_id: str, steps: Mapping[str, StepStatus]
 ) -> Iterator[tuple[str, StepStatus, LoggedEvent | None]]:
-    step_ids = list(steps)
-    for start in range(0, len(step_ids), STEPS_PER_QUERY):
-        batch = step_ids[start : start + STEPS_PER_QUERY]
+    for batch in split_batches(steps, STEPS_PER_QUERY):
         last_events = reader.get_last_step_events(run_id, batch)
         yield from ((step_id, steps[step_id], last_events.get(step_id)) for step_id in batch)
 

@@ -26,6 +26,7 @@ from ads_pipeline.domain.retry import (
     last_failure,
     retry_delay,
 )
+from ads_pipeline.domain.sequences import split_batches
 from ads_pipeline.domain.transitions import Outcome, PartitionState
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control import retry_queue_queries
@@ -245,8 +246,7 @@ class RetryQueue:
 
 
 def _batches(keys: Iterable[PartitionKey]) -> Iterator[Sequence[PartitionKey]]:
-    unique = list(dict.fromkeys(keys))
-    return (unique[start : start + KEYS_PER_QUERY] for start in range(0, len(unique), KEYS_PER_QUERY))
+    return split_batches(dict.fromkeys(keys), KEYS_PER_QUERY)
 
 
 def _schedule(failure: Failure, attempt_no: int, policy: RetryPolicy, today: date) -> ScheduledRetry:

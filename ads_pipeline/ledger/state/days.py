@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from ads_pipeline.domain.partition import days_between
 from ads_pipeline.domain.readability import Condition, DayFacts, Withdrawal
 from ads_pipeline.domain.reason import Reason
+from ads_pipeline.domain.sequences import split_batches
 from ads_pipeline.domain.transitions import Outcome, Status
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.tables import failed_fetches
@@ -169,8 +170,7 @@ class Days:
             for customer, start in starts.items()
             if not _is_complete(*summaries.get(customer, (0, date.min)), start, window.until)
         ]
-        for position in range(0, len(incomplete), CUSTOMERS_PER_QUERY):
-            customers = incomplete[position : position + CUSTOMERS_PER_QUERY]
+        for customers in split_batches(incomplete, CUSTOMERS_PER_QUERY):
             recorded = self._recorded(replace(window, customers=customers))
             for customer in customers:
                 days = days_between(starts[customer], window.until)

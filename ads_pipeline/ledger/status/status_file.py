@@ -1,7 +1,6 @@
 """Writes the `partition_status` rows to a Parquet file for other tools."""
 
 from collections.abc import Iterable
-from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -9,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ads_pipeline.domain.freshness import PartitionStatus
+from ads_pipeline.domain.sequences import split_batches
 from ads_pipeline.errors import StatusFileUnavailable
 from ads_pipeline.storage.durable_files import atomic_write, make_durable_directories
 
@@ -47,8 +47,7 @@ def write_status_file(statuses: Iterable[PartitionStatus], path: Path) -> int:
 def _write(statuses: Iterable[PartitionStatus], file: object) -> int:
     written = 0
     with pq.ParquetWriter(file, SCHEMA, compression="zstd") as writer:
-        rows = map(_encode_row, statuses)
-        while batch := list(islice(rows, ROWS_PER_BATCH)):
+        for batch in split_batches(map(_encode_row, statuses), ROWS_PER_BATCH):
             writer.write_table(pa.Table.from_pylist(batch, schema=SCHEMA))
             written += len(batch)
     return written

@@ -6,7 +6,7 @@ partition.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import groupby, islice
+from itertools import groupby
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -24,6 +24,7 @@ from ads_pipeline.domain.freshness import (
     partition_values,
 )
 from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.sequences import split_batches
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.row_mapping import decode_key, read_clock
 from ads_pipeline.ledger.statements import Statement, columns_of, query, upsert
@@ -140,7 +141,7 @@ class StatusTable:
         groups = groupby(self._read_attempts(connection), key=lambda entry: (entry[0], entry[1]))
         statuses = (self._fold(asset, key, (attempt for *_, attempt in group)) for (asset, key), group in groups)
         written = 0
-        while batch := list(islice(statuses, ROWS_PER_BATCH)):
+        for batch in split_batches(statuses, ROWS_PER_BATCH):
             written += self._statuses.upsert(connection, batch)
         return written
 

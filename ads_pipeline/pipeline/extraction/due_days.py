@@ -12,6 +12,7 @@ from ads_pipeline.domain.accounts import Account
 from ads_pipeline.domain.freshness import FreshnessPolicy, StaleReason
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.retry import RetryPolicy
+from ads_pipeline.domain.sequences import split_batches
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.google_ads.windows import find_zone
 from ads_pipeline.ledger.control.retries import ScheduledRetry
@@ -35,7 +36,7 @@ class DueDays:
         """The partitions to fetch now, each with its reason. A new reason allows another run."""
         calculator = StalenessCalculator.of_ledger(self.ledger, self.days.apis, now=self.days.now)
         found: dict[PartitionKey, str] = {}
-        for batch in _batches(self._candidates()):
+        for batch in split_batches(self._candidates(), KEYS_PER_BATCH):
             states = self.ledger.states.get_many(batch)
             scheduled = self.ledger.retry_queue.find_scheduled(batch)
             unjudged = {run.key for run in self.ledger.runs.unjudged(batch)}
@@ -104,14 +105,3 @@ def _days_to_look_at(last: date, policy: FreshnessPolicy) -> set[date]:
     back = [*range(GRACE_DAYS)]
     back += [after + grace for after in policy.reread_after_days for grace in range(-1, GRACE_DAYS)]
     return {last - timedelta(days=number) for number in back}
-
-
-def _batches(keys: Iterator[PartitionKey]) -> Iterator[list[PartitionKey]]:
-    batch: list[PartitionKey] = []
-    for key in keys:
-        batch.append(key)
-        if len(batch) == KEYS_PER_BATCH:
-            yield batch
-            batch = []
-    if batch:
-        yield batch

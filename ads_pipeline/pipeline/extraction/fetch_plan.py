@@ -5,7 +5,7 @@ Nothing is called or changed. The ranges are cut by the same code that fetches t
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Final
@@ -13,6 +13,7 @@ from typing import Final
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.quota import QuotaUsage
 from ads_pipeline.domain.retry import Lane, lane_for
+from ads_pipeline.domain.sequences import split_batches
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.google_ads.ranges import FetchRange, cut_ranges
 from ads_pipeline.ledger.ledger import LedgerReader
@@ -86,17 +87,13 @@ def plan_fetches(
 def _without_accepted(
     ledger: LedgerReader, keys: Iterable[PartitionKey], skipped: Counter[str], *, again: bool
 ) -> Iterable[PartitionKey]:
-    for batch in _batches(list(keys)):
+    for batch in split_batches(list(keys), PARTITIONS_PER_QUERY):
         states = {} if again else ledger.states.get_many(batch)
         for key in batch:
             if not again and states[key].status is Status.SUCCESS:
                 skipped["accepted already"] += 1
             else:
                 yield key
-
-
-def _batches(keys: Sequence[PartitionKey]) -> Iterable[Sequence[PartitionKey]]:
-    return (keys[start : start + PARTITIONS_PER_QUERY] for start in range(0, len(keys), PARTITIONS_PER_QUERY))
 
 
 def _count_daily(ledger: LedgerReader, days: AccountDays, yesterday: date) -> dict[Lane, int]:
