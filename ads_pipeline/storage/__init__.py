@@ -1,1 +1,1 @@
-"""Durable files on a disk. The only package that syncs files to disk."""
+"""Durable storage: files on a disk or in a bucket. The only package that syncs files to disk."""

@@ -1,0 +1,88 @@
+"""`DiskStore`: a store on a disk that all machines of a deployment see at the same path."""
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from ads_pipeline.storage.durable_files import (
+    atomic_write,
+    make_durable_directories,
+    sync_directory,
+    sync_file,
+)
+from ads_pipeline.storage.store import FileInfo
+
+TEMPORARY = "_tmp."  # prefix of the names of files that are being written
+
+
+class DiskStore:
+    """Files below a directory. Symbolic links are neither listed nor followed to files."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @property
+    def location(self) -> str:
+        return str(self.root)
+
+    def create(self, name: str, content: bytes) -> bool:
+        path = self.root / name
+        make_durable_directories(path.parent)
+        try:
+            with atomic_write(path, replace=False) as file:
+                file.write(content)
+        except FileExistsError:
+            return False
+        return True
+
+    def read(self, name: str) -> bytes:
+        return b"".join(self.stream(name, 1 << 22))
+
+    def stream(self, name: str, block_size: int) -> Iterator[bytes]:
+        descriptor = os.open(self.root / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb", buffering=0) as file:
+            while block := file.read(block_size):
+                yield block
+
+    def head(self, name: str) -> FileInfo | None:
+        try:
+            status = os.lstat(self.root / name)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return _describe(name, status) if stat.S_ISREG(status.st_mode) else None
+
+    def list(self, prefix: str) -> Iterator[FileInfo]:
+        names = []
+        for folder, _folders, files in os.walk(self.root / prefix, onerror=_raise_unless_missing):
+            parent = Path(folder).relative_to(self.root).as_posix()
+            names += [f"{parent}/{each}" for each in files if not each.startswith(TEMPORARY)]
+        for name in sorted(names):
+            info = self.head(name)
+            if info is not None:
+                yield info
+
+    def replace(self, name: str, content: bytes) -> None:
+        path = self.root / name
+        make_durable_directories(path.parent)
+        with atomic_write(path) as file:
+            file.write(content)
+
+    def delete(self, name: str) -> None:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            (self.root / name).unlink()
+
+    def make_durable(self, name: str) -> None:
+        path = self.root / name
+        sync_file(path)
+        sync_directory(path.parent)
+
+
+def _describe(name: str, status: os.stat_result) -> FileInfo:
+    return FileInfo(name=name, size=status.st_size, modified_at=status.st_mtime)
+
+
+def _raise_unless_missing(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error

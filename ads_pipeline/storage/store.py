@@ -1,0 +1,63 @@
+"""`Store`: files below one root, on a disk or in a bucket. Everything that other packages know of durable storage.
+
+A store is found by its location, a path or a URL without credentials, which is the same on every machine. Credentials
+come from the environment of the process that opens it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileInfo:
+    """A file in a store. `name` is relative to the store's root, with "/" between its parts."""
+
+    name: str
+    size: int
+    modified_at: float  # seconds since 1970 by the store's clock
+
+
+class Store(Protocol):
+    """Files below one root. Every failure of a store is an OSError; a missing file is FileNotFoundError."""
+
+    @property
+    def location(self) -> str:
+        """What `open_store` takes."""
+        ...
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Write a new file, which survives a crash. False when the name is taken; then nothing was written.
+
+        In a bucket, False may also mean that an earlier try of this call succeeded and its answer was lost. A caller
+        who must tell the two apart puts something unique in the content and reads the file.
+        """
+        ...
+
+    def read(self, name: str) -> bytes:
+        """The whole content."""
+        ...
+
+    def stream(self, name: str, block_size: int) -> Iterator[bytes]:
+        """The content in blocks of at most this many bytes."""
+        ...
+
+    def head(self, name: str) -> FileInfo | None:
+        """Size and age of a file; None when there is none."""
+        ...
+
+    def list(self, prefix: str) -> Iterator[FileInfo]:
+        """The files below a folder, at any depth, in order of their names. A missing folder has no files."""
+        ...
+
+    def replace(self, name: str, content: bytes) -> None:
+        """Write a file, or replace its content as a whole. Readers see the old content or the new one."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Delete a file. Does nothing when it is missing."""
+        ...
+
+    def make_durable(self, name: str) -> None:
+        """Make a file that a library wrote survive a crash."""
+        ...
