@@ -21,6 +21,7 @@ NOT_A_DIRECTORY = (errno.ELOOP, errno.ENOTDIR)
 NOT_A_DIRECTORY_PROBLEM = "a symbolic link or a file stands where a directory must be"
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # opening a FIFO must not block
 _CHUNK = 1 << 20
+BLOCK_BYTES = 8 << 20
 NO_PAYLOAD = "the run has a seal but no payload"
 PAYLOAD_CHANGED = "the payload is not the one that the validator read"
 
@@ -43,21 +44,29 @@ def open_below(root: Path, path: str, *, create: bool = False) -> Iterator[int]:
         yield directory
 
 
-def read_payload(root: Path, path: str, *, max_bytes: int) -> bytes:
-    """The payload in a run's directory. RunDamaged when it is too large, missing beside its seal, or no plain file.
+def stream_payload(location: str, path: str, *, max_bytes: int, block_size: int = BLOCK_BYTES) -> Iterator[bytes]:
+    """The payload of a run of the raw root at this location, in blocks.
 
-    UnsafePath when a symbolic link stands on the way, and RawUnavailable when the file system failed.
+    RunDamaged when it is too large, missing beside its seal, or no plain file. UnsafePath when a symbolic link stands
+    on the way, and RawUnavailable when the file system failed. The first block is read only after these checks.
     """
-    with translate_os_errors(path, root), open_below(root, path) as directory:
+    with translate_os_errors(path, location), ExitStack() as stack:
+        directory = stack.enter_context(open_below(Path(location), path))
         try:
             descriptor = _open_plain_file(PAYLOAD, directory, path)
         except FileNotFoundError:
             os.stat(METADATA, dir_fd=directory, follow_symlinks=False)  # without the seal, the file system has failed
             raise RunDamaged(path, NO_PAYLOAD) from None
-        with os.fdopen(descriptor, "rb") as payload:
-            if os.fstat(descriptor).st_size > max_bytes:
-                raise RunDamaged(path, f"the payload is larger than {max_bytes} bytes")
-            return payload.read()
+        payload = stack.enter_context(os.fdopen(descriptor, "rb", buffering=0))
+        if os.fstat(descriptor).st_size > max_bytes:
+            raise RunDamaged(path, f"the payload is larger than {max_bytes} bytes")
+        while block := payload.read(block_size):
+            yield block
+
+
+def read_payload(root: Path, path: str, *, max_bytes: int) -> bytes:
+    """The whole payload, as `stream_payload` reads it."""
+    return b"".join(stream_payload(str(root), path, max_bytes=max_bytes))
 
 
 def read_seal(directory: int, run: Run) -> Seal:
@@ -95,7 +104,7 @@ def open_verified_payload(directory: int, seal: Seal, payload_sha256: str | None
 
 
 @contextmanager
-def translate_os_errors(path: str, root: Path | None = None) -> Iterator[None]:
+def translate_os_errors(path: str, root: str | None = None) -> Iterator[None]:
     """Raise UnsafePath or RawUnavailable in place of an OSError. The message names a given root."""
     try:
         yield
