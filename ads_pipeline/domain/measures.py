@@ -31,6 +31,10 @@ class Figures:
     def differs(self, other: "Figures") -> bool:
         return (self.rows, self.measures) != (other.rows, other.measures)
 
+    def is_restated_by(self, newer: "Figures") -> bool:
+        """Whether another run with other figures got authority after this one."""
+        return self.run_id != newer.run_id and self.differs(newer)
+
     @property
     def fields(self) -> dict[str, Any]:
         """The figures as events and JSON have them, without those that are not known."""

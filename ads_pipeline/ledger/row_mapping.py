@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.types import TypeEngine
 
-from ads_pipeline.domain.measures import MEASURED_COLUMNS, Measures
+from ads_pipeline.domain.measures import MEASURED_COLUMNS, Figures, Measures
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.reason import Reason
 from ads_pipeline.domain.transitions import Outcome, PartitionState, RegisteredRun, Status, Verdict
@@ -176,6 +176,12 @@ def decode_verdict(row: sa.Row[Any], outcome: Outcome) -> Verdict:
         measures=Measures(**{name: getattr(row, name, None) for name in MEASURED_COLUMNS}),
         **pick_fields(Verdict, row, "run", "outcome", "reason", "measures"),
     )
+
+
+def decode_figures(row: sa.Row[Any], run_id: str, suffix: str = "") -> Figures:
+    """The figures of an accepted attempt, from columns whose names end with the suffix."""
+    measures = Measures(**{name: getattr(row, f"{name}{suffix}") for name in MEASURED_COLUMNS})
+    return Figures(run_id=run_id, rows=getattr(row, f"rows_read{suffix}"), measures=measures)
 
 
 def decode_pointer(row: sa.Row[Any]) -> Pointer:

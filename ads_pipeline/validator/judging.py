@@ -6,6 +6,7 @@ disk raises JudgingFailed and gives no verdicts.
 
 import hashlib
 import json
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -183,8 +184,19 @@ def _judge_run(run: dict[str, Any], rules: Rules, show_text: bool) -> dict[str, 
 def _sum_columns(table: pa.Table) -> dict[str, int | float]:
     """The sums of the measured columns that the contract has. Without values, a sum is 0."""
     names = (name for name in MEASURED_COLUMNS if name in table.column_names)
-    sums = {name: pc.sum(table[name]).as_py() or 0 for name in names if table.schema.field(name).type in _SUMMABLE}
-    return {name: value for name, value in sums.items() if name != "cost_micros" or isinstance(value, int)}
+    sums = {name: _sum(table[name]) for name in names if table.schema.field(name).type in _SUMMABLE}
+    known = {name: value for name, value in sums.items() if value is not None}
+    return {name: value for name, value in known.items() if name != "cost_micros" or isinstance(value, int)}
+
+
+def _sum(column: pa.ChunkedArray) -> int | float | None:
+    """The sum. Of fractions it is exact, because the same rows in another order are no restatement. None: too big."""
+    if not pa.types.is_floating(column.type):
+        return pc.sum(column).as_py() or 0
+    try:
+        return math.fsum(column.drop_null().to_pylist())
+    except OverflowError:
+        return None
 
 
 def _read_payload(run: dict[str, Any]) -> tuple[bytes | None, str | None]:

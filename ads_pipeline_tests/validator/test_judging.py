@@ -131,6 +131,20 @@ def test_verdict_has_the_sums_of_its_rows(spark: SparkSession, tmp_path: Path) -
     ]
 
 
+def test_order_of_rows_does_not_change_the_sums(spark: SparkSession, tmp_path: Path) -> None:
+    """Otherwise a re-read of unchanged rows would look like a restatement. A sum beyond all numbers is left out."""
+    values = (1e16, 1.0, -1e16, 0.1, 0.2, 0.3)
+    orders = {"first": values, "second": values[::-1], "huge": (1.7e308, 1.7e308)}
+    runs = [
+        create_outside_run(
+            tmp_path, name, make_payload(*(row(n, conversions_value=each) for n, each in enumerate(order)))
+        )
+        for name, order in orders.items()
+    ]
+    first, second, huge = [each.verdict.measures.conversions_value for each in judge_runs(spark, runs, RULES)]
+    assert (first, huge) == (second, None)
+
+
 @pytest.mark.invariant("V3", "V6")
 def test_verdict_is_repeatable_and_raw_files_stay_unchanged(
     spark: SparkSession, runs: dict[str, SealedPayload], tmp_path: Path

@@ -11,6 +11,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from ads_pipeline.domain.freshness import RAW
+from ads_pipeline.domain.measures import Figures
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import (
     Effect,
@@ -24,8 +25,7 @@ from ads_pipeline.domain.transitions import (
 from ads_pipeline.errors import PartitionRefused, UnknownRun, UnsoundAcceptance, VerdictConflict
 from ads_pipeline.ledger.control.audit_log import is_logged, log_action
 from ads_pipeline.ledger.database import ConcurrentWrite
-from ads_pipeline.ledger.row_mapping import decode_state, encode_attempt, encode_verdict_id
-from ads_pipeline.ledger.state.restatements import read_restatements
+from ads_pipeline.ledger.row_mapping import decode_figures, decode_state, encode_attempt, encode_verdict_id
 from ads_pipeline.ledger.state.verdict_statements import READ_VERDICT_ROWS, RECORD_ON_POSTGRES, RECORD_ON_SQLITE
 from ads_pipeline.ledger.status.partition_status import (
     ATTEMPT_OUTCOMES,
@@ -49,7 +49,8 @@ EVENT_TYPES: Final[Mapping[Outcome, str]] = {
 class _LockedPartition:
     """What the next verdict on a locked partition depends on.
 
-    `materialization` holds the columns of the last materialization in this transaction, or nothing.
+    `materialization` holds the columns of the last materialization in this transaction, or nothing. `figures` are
+    those of the run that last got authority.
     """
 
     state: PartitionState
@@ -57,6 +58,7 @@ class _LockedPartition:
     message_ordinal: int | None
     row_version: str | None
     materialization: dict[str, str | None]
+    figures: Figures | None
 
 
 class VerdictRecorder:
@@ -83,21 +85,8 @@ class VerdictRecorder:
                 results.append(error)
         if self._rows:
             self._write_rows()
-            self._emit_restatements(results)
             log_cause(self._transaction, cause, verdicts, locked_rows)
         return results
-
-    def _emit_restatements(self, results: Sequence[VerdictResult | PartitionRefused]) -> None:
-        """Emit an event for each accepted run whose figures differ from those of the accepted run before it."""
-        promoted = {
-            result.state.key: result.attempt_no
-            for result in results
-            if isinstance(result, VerdictResult) and result.effect is Effect.PROMOTED and result.attempt_no > 1
-        }
-        for restated in read_restatements(self._transaction.connection, promoted) if promoted else ():
-            if restated.before.differs(restated.after):
-                data = {"before": restated.before.fields, "after": restated.after.fields}
-                self._transaction.emit("PartitionRestated", restated.key, restated.attempt_no, data)
 
     def _record(self, verdict: Verdict, locked_row: sa.Row[Any]) -> VerdictResult:
         if locked_row.ordinal is None:
@@ -108,6 +97,7 @@ class VerdictRecorder:
             message_ordinal=locked_row.message_ordinal,
             row_version=locked_row.row_version,
             materialization={},
+            figures=_read_figures(locked_row),
         )
         earlier = self._earlier_result(verdict, locked_row, partition.state)
         if earlier is not None:
@@ -158,13 +148,15 @@ class VerdictRecorder:
             verdict=verdict, attempt_no=state.attempt_count, effect=effect.effect, redelivered=False, state=state
         )
         asset_partition = self._writer.statuses.asset_partition(RAW, state.key)
-        materializes = effect.effect in MATERIALIZING_EFFECTS
+        materializes, promotes = effect.effect in MATERIALIZING_EFFECTS, effect.effect is Effect.PROMOTED
+        figures = _verdict_figures(verdict) if promotes else before.figures
         after = _LockedPartition(
             state=state,
-            current_ordinal=registered.ordinal if effect.effect is Effect.PROMOTED else before.current_ordinal,
+            current_ordinal=registered.ordinal if promotes else before.current_ordinal,
             message_ordinal=effect.message_ordinal,
             row_version=make_row_version(judged_at, asset_partition),
             materialization=_materialization(registered, judged_at) if materializes else before.materialization,
+            figures=figures,
         )
         self._partitions[state.key] = after
         self._results[verdict.run, verdict.validation_id] = result
@@ -175,6 +167,9 @@ class VerdictRecorder:
             event_type, str(state.key), result.attempt_no, _event_data(result), emitted_at=at
         )
         self._add_row(row, state.key)
+        if before.figures is not None and figures is not None and before.figures.is_restated_by(figures):
+            data = {"before": before.figures.fields, "after": figures.fields}
+            self._transaction.emit("PartitionRestated", state.key, result.attempt_no, data)
         return result
 
     def _add_row(self, row: dict[str, Any], key: PartitionKey) -> None:
@@ -247,6 +242,15 @@ def _judged_at(state: PartitionState) -> datetime:
     if state.updated_at is None:
         raise ValueError(f"{state.key}: an absent state has no verdict")
     return state.updated_at
+
+
+def _read_figures(row: sa.Row[Any]) -> Figures | None:
+    """The figures of the run that had authority last, or None."""
+    return None if row.promoted_run_id is None else decode_figures(row, row.promoted_run_id)
+
+
+def _verdict_figures(verdict: Verdict) -> Figures:
+    return Figures(run_id=verdict.run.run_id, rows=verdict.rows_read or 0, measures=verdict.measures)
 
 
 def _materialization(registered: RegisteredRun, at: datetime) -> dict[str, str | None]:

@@ -10,9 +10,9 @@ from ads_pipeline.ledger.events.event_rows import OWN_COLUMNS
 from ads_pipeline.ledger.statements import RUN_COLUMNS, Columns, Statement, columns_of, names
 from ads_pipeline.ledger.tables import STATUS_KEY, attempts, partition_status, run_events
 
-# One row per verdict: its locked state, status and run, its earlier delivery, and the last attempt. The statement
-# sees the other tables as of its start. After it waited for a lock, the last attempt may be missing. The caller then
-# executes it again, under the lock.
+# One row per verdict: its locked state, status and run, its earlier delivery, the last attempt, and the figures of
+# the attempt that last gave a run authority. The statement sees the other tables as of its start. After it waited for
+# a lock, the last attempt may be missing. The caller then executes it again, under the lock.
 READ_VERDICT_ROWS: Final = Statement(
     "read_verdict_rows",
     {**RUN_COLUMNS, "validation_id": "text", **dict.fromkeys(STATUS_KEY, "text"), "position": "integer"},
@@ -26,12 +26,19 @@ READ_VERDICT_ROWS: Final = Statement(
         runs.ordinal, runs.schema_version AS run_schema_version, runs.record_count AS run_record_count,
         prior.outcome AS prior_outcome, prior.effect AS prior_effect, prior.attempt_no AS prior_attempt_no,
         last.attempt_no AS last_attempt_no, last.current_ordinal, last.message_ordinal,
+        promoted.run_id AS promoted_run_id, promoted.rows_read, promoted.cost_micros, promoted.conversions,
+        promoted.conversions_value,
         partition_status.row_version, {now} AS now
     FROM {given}
     LEFT JOIN locked USING ({key})
     LEFT JOIN runs USING ({key}, run_id)
     LEFT JOIN attempts AS prior USING ({key}, run_id, validation_id)
     LEFT JOIN attempts AS last ON ({last.key}) = ({given.key}) AND last.attempt_no = locked.attempt_count
+    LEFT JOIN attempts AS promoted ON ({promoted.key}) = ({given.key}) AND promoted.attempt_no = (
+        SELECT earlier.attempt_no FROM attempts AS earlier
+        WHERE ({earlier.key}) = ({given.key}) AND earlier.effect = 'promoted'
+        ORDER BY earlier.attempt_no DESC LIMIT 1
+    )
     LEFT JOIN partition_status USING ({status_key})
     ORDER BY given.position
     """,
