@@ -5,6 +5,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from ads_pipeline.storage.durable_files import (
     atomic_write,
@@ -38,13 +39,11 @@ class DiskStore:
         return True
 
     def read(self, name: str) -> bytes:
-        return b"".join(self.stream(name, 1 << 22))
+        with self.open(name) as file:
+            return file.read()
 
-    def stream(self, name: str, block_size: int) -> Iterator[bytes]:
-        descriptor = os.open(self.root / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb", buffering=0) as file:
-            while block := file.read(block_size):
-                yield block
+    def open(self, name: str) -> BinaryIO:
+        return os.fdopen(os.open(self.root / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb")
 
     def head(self, name: str) -> FileInfo | None:
         try:

@@ -6,7 +6,7 @@ come from the environment of the process that opens it.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +38,8 @@ class Store(Protocol):
         """The whole content."""
         ...
 
-    def stream(self, name: str, block_size: int) -> Iterator[bytes]:
-        """The content in blocks of at most this many bytes."""
+    def open(self, name: str) -> BinaryIO:
+        """The file, to read whole or in parts, from its start or after a seek."""
         ...
 
     def head(self, name: str) -> FileInfo | None:
