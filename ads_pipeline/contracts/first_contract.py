@@ -15,7 +15,8 @@ Never edit one that has judged runs: declare another schema version beside it.
 import pyspark.sql.types as st
 from pandera.pyspark import Field
 
-from ads_pipeline.contracts.models import ENUM, Row
+from ads_pipeline.contracts.models import Row
+from ads_pipeline.contracts.rules import ENUM
 
 CONTRACTS = {}
 '''

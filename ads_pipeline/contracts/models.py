@@ -13,11 +13,7 @@ import pyspark.sql.types as st
 from pandera.pyspark import DataFrameModel, Field, dataframe_check
 from pyspark.sql import DataFrame
 
-ENUM = r"^[A-Z][A-Z0-9_]*(?![\s\S])"  # $ would allow a trailing line break
-
-# Pandera sees the partition's date and customer as these extra columns of each row.
-PARTITION_DAY = "partition_logical_date"
-PARTITION_CUSTOMER = "partition_customer_id"
+from ads_pipeline.contracts.rules import ENUM, PARTITION_CUSTOMER, PARTITION_DAY
 
 
 class Row(DataFrameModel):  # type: ignore[type-arg]

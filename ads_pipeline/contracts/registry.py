@@ -17,7 +17,8 @@ from typing import Final
 
 from ads_pipeline.contracts import models
 from ads_pipeline.contracts.models import Row
-from ads_pipeline.contracts.rules import Rules, read_rules
+from ads_pipeline.contracts.rule_reading import read_rules
+from ads_pipeline.contracts.rules import Rules
 from ads_pipeline.errors import BadSettings, ContractMissing, Mistake
 from ads_pipeline.query_file import GoogleApis, line_of
 from ads_pipeline.quoting import printable

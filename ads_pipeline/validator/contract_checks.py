@@ -12,8 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ads_pipeline.contracts.models import ENUM, PARTITION_CUSTOMER, PARTITION_DAY
-from ads_pipeline.contracts.rules import CheckRule, Rules
+from ads_pipeline.contracts.rules import ENUM, PARTITION_CUSTOMER, PARTITION_DAY, CheckRule, Rules
 from ads_pipeline.domain.reason import MAX_SAMPLES, Problem, Sample
 from ads_pipeline.quoting import quoted
 

@@ -6,7 +6,7 @@ from pandera.pyspark import Field
 
 from ads_pipeline.contracts.models import Row
 from ads_pipeline.contracts.registry import SHIPPED
-from ads_pipeline.contracts.rules import read_rules
+from ads_pipeline.contracts.rule_reading import read_rules
 from ads_pipeline.errors import ContractMissing
 from ads_pipeline.query_file import DEFAULT_QUERIES_FILE
 from ads_pipeline.settings import read_settings

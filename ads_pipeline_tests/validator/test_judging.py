@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from ads_pipeline.contracts.models import PARTITION_CUSTOMER, PARTITION_DAY
 from ads_pipeline.contracts.registry import SHIPPED
-from ads_pipeline.contracts.rules import Rules
+from ads_pipeline.contracts.rules import PARTITION_CUSTOMER, PARTITION_DAY, Rules
 from ads_pipeline.domain.measures import Measures
 from ads_pipeline.domain.transitions import Outcome
 from ads_pipeline.errors import JudgingFailed
