@@ -16,7 +16,7 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "quoting": (frozenset(), frozenset()),
     "errors": (frozenset(), frozenset({"quoting"})),
     "domain": (frozenset(), frozenset({"errors", "quoting"})),
-    "storage": (frozenset(), frozenset({"errors"})),
+    "storage": (frozenset({"obstore", "tenacity"}), frozenset({"errors"})),
     "log_events": (frozenset(), frozenset({"quoting"})),
     "extraction_settings": (frozenset({"pydantic"}), PURE),
     "query_file": (frozenset({"pydantic", "yaml"}), PURE | {"extraction_settings"}),

@@ -13,7 +13,7 @@ from ads_pipeline.storage.durable_files import (
     sync_directory,
     sync_file,
 )
-from ads_pipeline.storage.store import FileInfo
+from ads_pipeline.storage.store import Content, FileInfo
 
 TEMPORARY = "_tmp."  # prefix of the names of files that are being written
 
@@ -28,7 +28,7 @@ class DiskStore:
     def location(self) -> str:
         return str(self.root)
 
-    def create(self, name: str, content: bytes) -> bool:
+    def create(self, name: str, content: Content) -> bool:
         path = self.root / name
         make_durable_directories(path.parent)
         try:
@@ -53,16 +53,15 @@ class DiskStore:
         return _describe(name, status) if stat.S_ISREG(status.st_mode) else None
 
     def list(self, prefix: str) -> Iterator[FileInfo]:
-        names = []
-        for folder, _folders, files in os.walk(self.root / prefix, onerror=_raise_unless_missing):
-            parent = Path(folder).relative_to(self.root).as_posix()
-            names += [f"{parent}/{each}" for each in files if not each.startswith(TEMPORARY)]
-        for name in sorted(names):
+        for name in sorted(self._find_names(prefix)):
             info = self.head(name)
             if info is not None:
                 yield info
 
-    def replace(self, name: str, content: bytes) -> None:
+    def has_files(self, prefix: str) -> bool:
+        return any(self.head(name) is not None for name in self._find_names(prefix))
+
+    def replace(self, name: str, content: Content) -> None:
         path = self.root / name
         make_durable_directories(path.parent)
         with atomic_write(path) as file:
@@ -77,11 +76,17 @@ class DiskStore:
         sync_file(path)
         sync_directory(path.parent)
 
+    def _find_names(self, prefix: str) -> Iterator[str]:
+        for folder, _folders, files in os.walk(self.root / prefix, onerror=_raise_unless_missing):
+            for file in files:
+                if not file.startswith(TEMPORARY):
+                    yield (Path(folder) / file).relative_to(self.root).as_posix()
+
 
 def _describe(name: str, status: os.stat_result) -> FileInfo:
     return FileInfo(name=name, size=status.st_size, modified_at=status.st_mtime)
 
 
 def _raise_unless_missing(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError):
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise error

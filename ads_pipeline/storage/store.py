@@ -6,7 +6,10 @@ come from the environment of the process that opens it.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from mmap import mmap
 from typing import BinaryIO, Protocol
+
+Content = bytes | memoryview | mmap  # a mapped file is written without being copied to memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +29,11 @@ class Store(Protocol):
         """What `open_store` takes."""
         ...
 
-    def create(self, name: str, content: bytes) -> bool:
+    def create(self, name: str, content: Content) -> bool:
         """Write a new file, which survives a crash. False when the name is taken; then nothing was written.
 
-        In a bucket, False may also mean that an earlier try of this call succeeded and its answer was lost. A caller
-        who must tell the two apart puts something unique in the content and reads the file.
+        True when this call created the file, even if the answer to its first try was lost. After an OSError, the file
+        may exist or appear later, with this content as a whole.
         """
         ...
 
@@ -39,7 +42,7 @@ class Store(Protocol):
         ...
 
     def open(self, name: str) -> BinaryIO:
-        """The file, to read whole or in parts, from its start or after a seek."""
+        """The file, to read whole or in parts, from its start or after a seek. Of a later content, none is read."""
         ...
 
     def head(self, name: str) -> FileInfo | None:
@@ -50,7 +53,11 @@ class Store(Protocol):
         """The files below a folder, at any depth, in order of their names. A missing folder has no files."""
         ...
 
-    def replace(self, name: str, content: bytes) -> None:
+    def has_files(self, prefix: str) -> bool:
+        """Whether there is a file below a folder, at any depth."""
+        ...
+
+    def replace(self, name: str, content: Content) -> None:
         """Write a file, or replace its content as a whole. Readers see the old content or the new one."""
         ...
 
