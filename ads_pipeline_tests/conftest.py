@@ -17,6 +17,15 @@ from ads_pipeline.ledger import database
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline_tests.ledger.builders import FakeClock
 from ads_pipeline_tests.postgres_server import start_postgres
+from ads_pipeline_tests.storage.fixtures import (  # noqa: F401 - fixtures of all tests
+    azure_location,
+    azurite_endpoint,
+    bucket_location,
+    disk_location,
+    s3_endpoint,
+    s3_location,
+    store_location,
+)
 
 # The tests start many short JVMs, for which optimizing compilers and a parallel collector do not pay off.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
