@@ -21,7 +21,7 @@ from ads_pipeline.domain.retry import Lane
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import DayWindow, StateFilter
-from ads_pipeline.pipeline.day_conditions import find_days
+from ads_pipeline.pipeline.day_conditions import DayRules, find_days
 from ads_pipeline.settings import Settings
 
 PREFIX: Final = "ads_pipeline_"
@@ -113,8 +113,8 @@ class MetricsReader(Collector):
     def _find_days(self, query_name: str, first_days: Mapping[str, date]) -> dict[PartitionKey, DayCondition]:
         apis = self.settings.google_apis
         window = DayWindow(source=self._source, query_name=query_name, since=apis.start_date, until=self.now.date())
-        due_after = apis.due_after[query_name]
-        return find_days(self.ledger, window, COUNTED, first_days=first_days, due_after=due_after, now=self.now)
+        rules = DayRules.read(self.ledger, apis, now=self.now)
+        return find_days(self.ledger, window, COUNTED, first_days=first_days, rules=rules)
 
     def _deadline(self, key: PartitionKey) -> float:
         due_after = self.settings.google_apis.due_after[key.query_name]

@@ -33,7 +33,7 @@ INDENT: Final = 2
 STATUS_STYLES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("success", "current", "COMPLETED", "SUCCEEDED", "ok"), "green"),
     **dict.fromkeys(("failed", "rejected", "missing", "hidden", "damaged", "FAILED", "error"), "red"),
-    "skipped": "dim",
+    **dict.fromkeys(("skipped", "unrecoverable"), "dim"),
     **dict.fromkeys(("pending", "awaiting verdict", "unregistered", "RUNNING", "warning"), "yellow"),
     **dict.fromkeys(("late", "parked", "rejected_rerun", "in_progress"), "yellow"),
 }

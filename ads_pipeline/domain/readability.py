@@ -3,14 +3,14 @@
 Pure functions over facts that `ledger.state.days` reads. Every screen, check and report asks them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 from ads_pipeline.domain.reason import DEMOTED, Reason
-from ads_pipeline.domain.retry import FRESH_DAYS
+from ads_pipeline.domain.retry import FRESH_DAYS, OUT_OF_REACH
 from ads_pipeline.domain.transitions import Outcome, Status
 from ads_pipeline.quoting import printable
 
@@ -25,6 +25,7 @@ class Condition(StrEnum):
     HIDDEN = "hidden"
     REJECTED_RERUN = "rejected_rerun"
     IN_PROGRESS = "in_progress"
+    UNRECOVERABLE = "unrecoverable"
     READABLE = "readable"
     RESTATED = "restated"
     NOT_EXPECTED = "not_expected"
@@ -67,6 +68,9 @@ CONDITIONS: Final[Mapping[Condition, ConditionText]] = {
     Condition.IN_PROGRESS: ConditionText(
         label="In progress", meaning="A run arrived and is not yet judged or not yet loaded."
     ),
+    Condition.UNRECOVERABLE: ConditionText(
+        label="Unrecoverable", meaning="No run was accepted, and the source no longer serves the figures of the day."
+    ),
     Condition.READABLE: ConditionText(label="Readable", meaning="Readers see the accepted run."),
     Condition.RESTATED: ConditionText(
         label="Readable, restated", meaning="Readers see a run that replaced an earlier accepted run."
@@ -92,6 +96,26 @@ class GapReason(StrEnum):
     DEMOTED = "an operator demoted its run"
     WITHDRAWN = "an operator withdrew it"
     PARKED = "its fetches are stopped"
+    OUT_OF_REACH = "the source no longer serves it"
+
+
+class ReportState(StrEnum):
+    """Whether the source may still change the figures of a readable day."""
+
+    PROVISIONAL = "provisional"
+    SETTLED = "settled"
+
+
+# Shown before their detail, which does not name them.
+_NAMED_GAPS: Final = frozenset(
+    {
+        GapReason.DEMOTING,
+        GapReason.NOTHING_SEALED,
+        GapReason.WAITING,
+        GapReason.FETCH_FAILED,
+        GapReason.OUT_OF_REACH,
+    }
+)
 
 
 class Withdrawal(NamedTuple):
@@ -107,7 +131,8 @@ class DayFacts(NamedTuple):
 
     The `newest_` fields describe the last verdict on the newest judged run. They are read only for partitions that
     failed or that have several attempts, and are None otherwise. `demotion` is the reason of a demotion that has
-    begun and is not recorded yet. `fetch_error` is the last failed fetch of a pending partition.
+    begun and is not recorded yet. `fetch_error` is the last failed fetch of a pending partition. `extracted_at` is
+    when the accepted run was extracted.
     """
 
     customer_id: str
@@ -127,14 +152,22 @@ class DayFacts(NamedTuple):
     withdrawal: Withdrawal | None = None
     fetch_error: str | None = None
     fetch_failed_at: datetime | None = None
+    fetch_error_class: str | None = None
+    extracted_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """From which day the partitions of a customer and query are expected, and how long after its end a day is due."""
+    """From which day the partitions of a customer and query are expected, and how long after its end a day is due.
+
+    `first_in_reach` is the oldest day that the source still serves. `settles_at` gives the time from which on a
+    report of a day is final. It is None for an account that is not known.
+    """
 
     first_day: date
     due_after: timedelta
+    first_in_reach: date = date.min
+    settles_at: Callable[[date], datetime] | None = None
 
     def deadline(self, day: date) -> datetime:
         """The time at which the day's report should be readable. A day ends at midnight UTC."""
@@ -170,7 +203,8 @@ class DayCondition:
     """The condition of one day with its cause. `operator` is set when a person caused it.
 
     `gap` is why readers do not see the day, or None when they do. `detail` is the text of the validator, of the
-    operator or of the parking, or says when the day is expected.
+    operator or of the parking, or says when the day is expected. `report` is None for a day that readers do not see,
+    and for an account that is not known. A report that is extracted from `settles_at` on is final.
     """
 
     condition: Condition
@@ -180,6 +214,8 @@ class DayCondition:
     operator: str
     attempts: int
     has_unjudged_run: bool = False
+    report: ReportState | None = None
+    settles_at: datetime | None = None
 
     @property
     def text(self) -> ConditionText:
@@ -194,7 +230,7 @@ class DayCondition:
         """Why the day has this condition, to be shown beside the name of the condition."""
         if self.gap is GapReason.WITHDRAWN:
             return f"withdrawn by {self.operator}: {self.detail}"
-        if self.gap in {GapReason.DEMOTING, GapReason.NOTHING_SEALED, GapReason.WAITING, GapReason.FETCH_FAILED}:
+        if self.gap in _NAMED_GAPS:
             return f"{self.gap}: {self.detail}" if self.detail else str(self.gap)
         return self.detail or str(self.gap or "accepted")
 
@@ -214,8 +250,11 @@ def describe_day(
         detail = expectation.describe(day)
     elif condition is Condition.PARKED and parked is not None:
         since, detail = parked.parked_at or since, parked.reason
+    elif condition is Condition.UNRECOVERABLE:
+        detail = _describe_reach(facts, day, expectation)
     elif facts is not None and gap is not GapReason.NOTHING_SEALED:
         since, detail, operator = _explain(facts, gap)
+    report = find_report(facts, day, condition, expectation)
     return DayCondition(
         condition=condition,
         gap=gap,
@@ -224,7 +263,27 @@ def describe_day(
         operator=operator,
         attempts=0 if facts is None else facts.attempt_count,
         has_unjudged_run=facts is not None and facts.has_unjudged_run,
+        report=report,
+        settles_at=None if report is None or expectation.settles_at is None else expectation.settles_at(day),
     )
+
+
+def find_report(
+    facts: DayFacts | None, day: date, condition: Condition, expectation: Expectation
+) -> ReportState | None:
+    """Whether the source may still change the figures that readers see; None without them, or when it is unknown."""
+    if facts is None or facts.extracted_at is None or expectation.settles_at is None:
+        return None
+    if condition not in READABLE_CONDITIONS:
+        return None
+    is_settled = facts.extracted_at >= expectation.settles_at(day)
+    return ReportState.SETTLED if is_settled else ReportState.PROVISIONAL
+
+
+def _describe_reach(facts: DayFacts | None, day: date, expectation: Expectation) -> str:
+    if day < expectation.first_in_reach:
+        return f"it serves only days from {expectation.first_in_reach} on"
+    return printable(facts.fetch_error or "") if facts is not None else ""
 
 
 def _explain(facts: DayFacts, gap: GapReason | None) -> tuple[datetime, str, str]:
@@ -258,7 +317,10 @@ def _find(
         return recorded
     has_attempts = facts is not None and facts.attempt_count > 0
     gap = GapReason.WAITING if has_attempts else GapReason.NOTHING_SEALED
-    if day < expectation.first_day or now < expectation.deadline(day):
+    is_expected = expectation.first_day <= day and now >= expectation.deadline(day)
+    if (is_expected or facts is not None) and _is_out_of_reach(facts, day, expectation):
+        return Condition.UNRECOVERABLE, GapReason.OUT_OF_REACH
+    if not is_expected:
         return Condition.NOT_EXPECTED, gap
     if facts is not None and facts.fetch_error is not None:
         gap = GapReason.FETCH_FAILED
@@ -266,6 +328,12 @@ def _find(
         return Condition.PARKED, GapReason.PARKED
     is_fresh = now < expectation.end_of_freshness(day)
     return (Condition.LATE if is_fresh or has_attempts else Condition.MISSING), gap
+
+
+def _is_out_of_reach(facts: DayFacts | None, day: date, expectation: Expectation) -> bool:
+    """Whether the account's limit or the source itself says that the day cannot be fetched any more."""
+    is_refused = facts is not None and facts.fetch_error_class == OUT_OF_REACH
+    return is_refused or day < expectation.first_in_reach
 
 
 def _find_recorded(facts: DayFacts) -> tuple[Condition, GapReason | None] | None:

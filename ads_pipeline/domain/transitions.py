@@ -165,7 +165,7 @@ class PartitionState:
 class RegisteredRun:
     """A run that the ledger registered. Only the ordinal orders the runs of a partition.
 
-    The last three fields come from the seal. They are None when the run was damaged at registration.
+    The last four fields come from the seal. They are None when the run was damaged at registration.
     """
 
     run: Run
@@ -173,6 +173,7 @@ class RegisteredRun:
     schema_version: str | None
     record_count: int | None
     payload_sha256: str | None = None
+    extracted_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

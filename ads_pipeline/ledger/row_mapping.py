@@ -130,6 +130,7 @@ def encode_registration(registered: RegisteredRun, registered_at: str) -> dict[s
         "schema_version": registered.schema_version,
         "record_count": registered.record_count,
         "payload_sha256": registered.payload_sha256,
+        "extracted_at": registered.extracted_at and instant_text(registered.extracted_at),
         "registered_at": registered_at,
     }
 
@@ -211,6 +212,7 @@ def decode_registered_run(row: sa.Row[Any]) -> RegisteredRun:
         schema_version=row.schema_version,
         record_count=row.record_count,
         payload_sha256=row.payload_sha256,
+        extracted_at=row.extracted_at,
     )
 
 

@@ -86,7 +86,7 @@ runs = define_table(
     "runs",
     PARTITION_KEY,
     "run_id text key, ordinal integer, schema_version text, record_count bigint, payload_sha256 text, "
-    "registered_at instant",
+    "extracted_at instant, registered_at instant",
 )
 
 # Every verdict, numbered within its partition. A rejection has its reason as JSON. payload_bytes and payload_sha256

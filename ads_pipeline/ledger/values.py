@@ -41,6 +41,7 @@ class RunRegistration:
     schema_version: str | None = None
     record_count: int | None = None
     payload_sha256: str | None = None
+    extracted_at: datetime | None = None
 
     def __post_init__(self) -> None:
         if self.schema_version is not None:

@@ -21,7 +21,7 @@ from ads_pipeline.ledger.control.retries import Parking, RetryForecast
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.notifications.notices import Fact, Kind
-from ads_pipeline.pipeline.day_conditions import find_days
+from ads_pipeline.pipeline.day_conditions import DayRules, find_days
 
 FAILURE_TYPES: Final = frozenset({"VerdictRejected", "FetchFailed"})
 EVENT_TYPES: Final = FAILURE_TYPES | {
@@ -97,10 +97,10 @@ class FactFinder:
                 passed[name] = DayWindow(source=self.source, query_name=name, since=first, until=last)
         if not passed:  # as at most times of the day
             return
-        first_days = self.ledger.days.first_days(self.source)
+        first_days, rules = self.ledger.days.first_days(self.source), DayRules(due_after=self.due_after, now=now)
         for name, window in passed.items():
             due_after, starts = self.due_after[name], first_days.of_query(name)
-            days = find_days(self.ledger, window, OVERDUE, first_days=starts, due_after=due_after, now=now)
+            days = find_days(self.ledger, window, OVERDUE, first_days=starts, rules=rules)
             for key, day in days.items():
                 deadline = Expectation(first_day=starts[key.customer_id], due_after=due_after).deadline(
                     key.logical_date

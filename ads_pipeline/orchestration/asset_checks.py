@@ -16,13 +16,13 @@ from ads_pipeline.domain.transitions import Outcome
 from ads_pipeline.orchestration.metadata import describe_status, describe_verdict, find_targets
 from ads_pipeline.orchestration.partitions import parse_partition_names, raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.resources import RunResources, claim_partitions
-from ads_pipeline.pipeline.day_conditions import describe_days
+from ads_pipeline.pipeline.day_conditions import DayRules, describe_days
 from ads_pipeline.pipeline.judging import JudgingResult
 from ads_pipeline.pipeline.next_steps import find_next_commands
 
 VALID, READABLE = "valid", "readable"
 PASSED: Final = frozenset({Condition.READABLE, Condition.RESTATED})
-WARNINGS: Final = frozenset({Condition.REJECTED_RERUN, Condition.IN_PROGRESS})
+WARNINGS: Final = frozenset({Condition.REJECTED_RERUN, Condition.IN_PROGRESS, Condition.UNRECOVERABLE})
 
 
 def build_valid_check(name: str, *, partitions: dg.MultiPartitionsDefinition) -> dg.AssetChecksDefinition:
@@ -89,12 +89,8 @@ def build_readable_check(name: str, *, partitions: dg.MultiPartitionsDefinition)
         keys = parse_partition_names(
             context.partition_keys, source=run_resources.source_name, query_name=name, log=context.log
         )
-        described = describe_days(
-            run_resources.ledger,
-            keys,
-            due_after=run_resources.settings.google_apis.due_after,
-            now=datetime.now(UTC),
-        )
+        rules = DayRules.read(run_resources.ledger, run_resources.settings.google_apis, now=datetime.now(UTC))
+        described = describe_days(run_resources.ledger, keys, rules)
         not_passed = {key: day for key, day in described.items() if day.condition not in PASSED}
         commands = find_next_commands(run_resources.ledger, not_passed, run_resources.settings.retry_policy)
         yield from _evaluate_days(context, warehouse_asset_key(name), described, commands)
@@ -137,4 +133,6 @@ def describe_condition(day: DayCondition, command: str) -> dict[str, Any]:
         "attempts": str(day.attempts),  # Dagster would plot a number over unrelated partitions
         "next_command": command,
     }
+    if day.report is not None and day.settles_at is not None:
+        metadata |= {"report": str(day.report), "final_from": dg.MetadataValue.timestamp(day.settles_at)}
     return metadata | ({"operator": day.operator} if day.operator else {})

@@ -67,7 +67,7 @@ def build_due_sensor(
         context: dg.SensorEvaluationContext, sensor_resources: dg.ResourceParam[SensorResources]
     ) -> dg.SensorResult:
         apis, ledger = sensor_resources.settings.google_apis, sensor_resources.ledger
-        days = AccountDays(apis=apis, accounts=ledger.accounts.by_id(apis.source), now=now())
+        days = AccountDays.read(ledger, apis, now=now())
         found = DueDays(ledger=ledger, days=days, policy=sensor_resources.settings.retry_policy).find()
         newest = sorted(found, key=lambda key: (-key.logical_date.toordinal(), key))[:MAX_PARTITIONS_IN_PROGRESS]
         return build_sensor_result(

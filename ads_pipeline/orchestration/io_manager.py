@@ -17,7 +17,7 @@ from ads_pipeline.orchestration.dagster_private import SUPPRESS_MATERIALIZATION
 from ads_pipeline.orchestration.metadata import describe_run, find_materializations
 from ads_pipeline.orchestration.partitions import dimension_tags, parse_partition_names, raw_asset_key
 from ads_pipeline.orchestration.resources import RunResources
-from ads_pipeline.pipeline.day_conditions import describe_days
+from ads_pipeline.pipeline.day_conditions import DayRules, describe_days
 from ads_pipeline.quoting import printable
 from ads_pipeline.raw.source import Landed
 
@@ -137,12 +137,9 @@ class PartitionStateIOManager(dg.IOManager):
         }
 
     def _find_reason(self, key: PartitionKey) -> str:
-        day = describe_days(
-            self._resources.ledger,
-            [key],
-            due_after=self._resources.settings.google_apis.due_after,
-            now=datetime.now(UTC),
-        )[key]
+        resources = self._resources
+        rules = DayRules.read(resources.ledger, resources.settings.google_apis, now=datetime.now(UTC))
+        day = describe_days(resources.ledger, [key], rules)[key]
         return f"{day.text.label.lower()}: {day.reason}"
 
     def _parse(self, names: Any, asset: dg.AssetKey) -> list[PartitionKey]:

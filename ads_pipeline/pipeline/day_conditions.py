@@ -24,9 +24,43 @@ from ads_pipeline.ledger.control.retries import Parking
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.state.days import FirstDays
 from ads_pipeline.ledger.values import DayWindow
+from ads_pipeline.pipeline.extraction.account_days import AccountDays
+from ads_pipeline.query_file import GoogleApis
 
-ABSENT_CONDITIONS: Final = frozenset({Condition.MISSING, Condition.LATE, Condition.PARKED})
+ABSENT_CONDITIONS: Final = frozenset({Condition.MISSING, Condition.LATE, Condition.PARKED, Condition.UNRECOVERABLE})
 UNREADABLE: Final = frozenset(Condition) - READABLE_CONDITIONS - {Condition.NOT_EXPECTED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DayRules:
+    """When the days of each query are due, by the query file, and what the accounts say about their days, at a time.
+
+    A query that the query file lacks has the default deadline.
+    """
+
+    due_after: Mapping[str, timedelta]
+    now: datetime
+    accounts: AccountDays | None = None
+
+    @classmethod
+    def read(cls, ledger: LedgerReader, apis: GoogleApis, *, now: datetime) -> "DayRules":
+        return cls(due_after=apis.due_after, now=now, accounts=AccountDays.read(ledger, apis, now=now))
+
+    def last_due_day(self, query_name: str) -> date:
+        """The newest day of a query whose deadline has passed."""
+        return self.expect("", query_name, date.max).last_due_day(self.now)
+
+    def expect(self, customer_id: str, query_name: str, first_day: date) -> Expectation:
+        """What is expected of a customer's days of a query."""
+        due_after = self.due_after.get(query_name, DEFAULT_DUE_AFTER)
+        if self.accounts is None or customer_id not in self.accounts.accounts:
+            return Expectation(first_day=first_day, due_after=due_after)
+        return Expectation(
+            first_day=first_day,
+            due_after=due_after,
+            first_in_reach=self.accounts.find_first_in_reach(customer_id),
+            settles_at=self.accounts.settlement_of(customer_id, query_name),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +72,9 @@ class Gaps:
 
 
 def describe_days(
-    ledger: LedgerReader, keys: Iterable[PartitionKey], *, due_after: Mapping[str, timedelta], now: datetime
+    ledger: LedgerReader, keys: Iterable[PartitionKey], rules: DayRules
 ) -> dict[PartitionKey, DayCondition]:
-    """Describe each partition, in the order of the keys. `due_after` is that of the query file, by query."""
+    """Describe each partition, in the order of the keys."""
     unique_keys = list(dict.fromkeys(keys))
     groups = defaultdict[tuple[str, str], list[PartitionKey]](list)
     for key in unique_keys:
@@ -55,13 +89,16 @@ def describe_days(
         facts = {(row.customer_id, row.logical_date): row for row in ledger.days.facts(window)}
         first_days = ledger.days.first_days(source, customers).of_query(query_name)
         parked = find_parked(ledger.retry_queue.list_parkings(source), query_name, customers)
+        expectations = {
+            customer: rules.expect(customer, query_name, first_days.get(customer, date.max)) for customer in customers
+        }
         for key in group:
             described[key] = describe_day(
                 facts.get((key.customer_id, key.logical_date)),
                 key.logical_date,
-                expectation_of(key.customer_id, query_name, first_days, due_after),
+                expectations[key.customer_id],
                 parked=parked.get(key.customer_id),
-                now=now,
+                now=rules.now,
             )
     return {key: described[key] for key in unique_keys}
 
@@ -72,18 +109,16 @@ def find_days(
     conditions: Collection[Condition],
     *,
     first_days: Mapping[str, date],
-    due_after: timedelta,
-    now: datetime,
+    rules: DayRules,
 ) -> dict[PartitionKey, DayCondition]:
     """Find the days of a query with one of the conditions, by day and customer.
 
     `first_days` has the first expected day of each customer.
     """
-    expectations = {customer: Expectation(first_day=day, due_after=due_after) for customer, day in first_days.items()}
-    unknown = Expectation(first_day=date.max, due_after=due_after)
+    expectations = {customer: rules.expect(customer, window.query_name, day) for customer, day in first_days.items()}
     facts: dict[tuple[str, date], DayFacts | None] = {}
     if ABSENT_CONDITIONS & set(conditions):
-        due = replace(window, until=min(window.until, unknown.last_due_day(now)))
+        due = replace(window, until=min(window.until, rules.last_due_day(window.query_name)))
         facts.update(dict.fromkeys(ledger.days.absent(due, first_days)))
     # Read after the absent days, so that a day which is recorded in between has its facts.
     for row in ledger.days.facts(window, conditions):
@@ -92,8 +127,8 @@ def find_days(
     parked = find_parked(ledger.retry_queue.list_parkings(window.source), window.query_name, customers)
     found: dict[PartitionKey, DayCondition] = {}
     for customer, day in sorted(facts, key=lambda each: (each[1], each[0])):
-        expectation = expectations.get(customer, unknown)
-        described = describe_day(facts[customer, day], day, expectation, parked=parked.get(customer), now=now)
+        expectation = expectations.get(customer) or rules.expect(customer, window.query_name, date.max)
+        described = describe_day(facts[customer, day], day, expectation, parked=parked.get(customer), now=rules.now)
         if described.condition in conditions:
             key = PartitionKey(
                 source=window.source, customer_id=customer, query_name=window.query_name, logical_date=day
@@ -102,9 +137,7 @@ def find_days(
     return found
 
 
-def find_gaps(
-    ledger: LedgerReader, window: DayWindow, *, first_days: FirstDays, due_after: timedelta, now: datetime
-) -> Gaps:
+def find_gaps(ledger: LedgerReader, window: DayWindow, *, first_days: FirstDays, rules: DayRules) -> Gaps:
     """Find the gaps of a query.
 
     A customer's days are expected from the first fetched day of the query on, or of any query when it has none.
@@ -113,20 +146,11 @@ def find_gaps(
     starts = first_days.of_query(window.query_name)
     if window.customers is not None:
         starts = {customer: starts.get(customer, window.since) for customer in window.customers}
-    days = find_days(ledger, window, UNREADABLE, first_days=starts, due_after=due_after, now=now)
-    due = min(window.until, Expectation(first_day=window.since, due_after=due_after).last_due_day(now))
+    days = find_days(ledger, window, UNREADABLE, first_days=starts, rules=rules)
+    due = min(window.until, rules.last_due_day(window.query_name))
     expected = sum(max(0, (due - max(start, window.since)).days + 1) for start in starts.values())
     early = sum(not starts.get(key.customer_id, date.max) <= key.logical_date <= due for key in days)
     return Gaps(days=days, expected=expected + early)
-
-
-def expectation_of(
-    customer: str, query_name: str, first_days: Mapping[str, date], due_after: Mapping[str, timedelta]
-) -> Expectation:
-    """When a customer's days of a query are expected. A query that the query file lacks has the default deadline."""
-    return Expectation(
-        first_day=first_days.get(customer, date.max), due_after=due_after.get(query_name, DEFAULT_DUE_AFTER)
-    )
 
 
 def find_parked(parkings: Iterable[Parking], query_name: str, customers: Collection[str]) -> dict[str, ParkedSource]:

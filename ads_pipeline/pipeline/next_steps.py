@@ -46,6 +46,7 @@ class PartitionFacts:
     no_asset_reason: str | None = None
     new_customer: str | None = None
     outside_sensor_window: bool = False
+    unrecoverable: bool = False
     terminal: bool = False
     parked_option: str | None = None
     demoted: bool = False
@@ -77,7 +78,12 @@ def next_steps(facts: PartitionFacts) -> tuple[Step, ...]:
             return _advise_on_success(facts)
         case Status.FAILED:
             return (_advise_judging(facts),) if facts.unjudged_run_id else _advise_on_failure(facts)
-    steps = (_advise_judging(facts),) if facts.unjudged_run_id else _advise_on_pending(facts)
+    if facts.unjudged_run_id:
+        steps: tuple[Step, ...] = (_advise_judging(facts),)
+    elif facts.unrecoverable:
+        steps = (Step(text="nothing: the source no longer serves the day. A run of another extractor may be sealed"),)
+    else:
+        steps = _advise_on_pending(facts)
     return (*(Step(text=line) for line in (facts.last_action, facts.new_customer) if line), *steps)
 
 
@@ -141,6 +147,7 @@ def find_facts(
         terminal=is_terminal(status, forecast),
         parked_option=parked_option(forecast),
         demoted=day.gap is GapReason.DEMOTED,
+        unrecoverable=day.condition is Condition.UNRECOVERABLE,
         next_retry="later" if forecast.next_at else None,
         retry_due=forecast.is_due,
         request_kind=forecast.request.kind if forecast.request else None,

@@ -81,6 +81,7 @@ def _describe(run: Run, found: Seal | DamagedRun) -> RunRegistration:
         schema_version=found.facts.schema_version,
         record_count=found.record_count,
         payload_sha256=found.payload_sha256,
+        extracted_at=found.facts.extracted_at,
     )
 
 

@@ -85,7 +85,7 @@ class StalenessCalculator:
     def of_ledger(cls, ledger: LedgerReader, apis: GoogleApis, *, now: datetime) -> Self:
         """The calculator of a deployment, with the accounts that discovery has found."""
         policies = {name: query.freshness_policy for name, query in apis.queries.items()}
-        days = AccountDays(apis=apis, accounts=ledger.accounts.by_id(apis.source), now=now)
+        days = AccountDays.read(ledger, apis, now=now)
         return cls(policies, ledger.statuses.get_code_versions(apis.source), days=days)
 
     def calculate(

@@ -17,17 +17,20 @@ from ads_pipeline.domain.readability import (
     DayFacts,
     Expectation,
     ParkedSource,
+    ReportState,
     describe_day,
     find_condition,
+    find_report,
 )
 from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import DayWindow
-from ads_pipeline.pipeline.day_conditions import expectation_of, find_parked
+from ads_pipeline.pipeline.day_conditions import DayRules, find_parked
 from ads_pipeline.pipeline.next_steps import DAYS, find_next_commands
 
 MICROS: Final = 1_000_000
 LETTERS: Final[Mapping[Condition, str]] = {condition: chr(ord("a") + n) for n, condition in enumerate(CONDITIONS)}
+REPORT_LETTERS: Final = {None: " ", ReportState.PROVISIONAL: "p", ReportState.SETTLED: "s"}
 _READABLE_LETTERS: Final = frozenset(LETTERS[condition] for condition in READABLE_CONDITIONS)
 # Sums a column per visible partition: (customer, day) -> sum. Empty when the query has no such column.
 SumPerDay = Callable[[str, str, date, date], Mapping[tuple[str, date], int]]
@@ -35,7 +38,8 @@ CurrencyOf = Callable[[PartitionKey], str]  # from the seal of a readable partit
 
 
 class Note(NamedTuple):
-    """Why one day needs an operator: since when, in seconds, why, the attempts, by whom, and the next command.
+    """Why a day needs an operator or cannot be fetched: since when, in seconds, why, the attempts, by whom, and the
+    next command.
 
     The reason and the command are numbers of texts in `ReportContent.texts`.
     """
@@ -51,12 +55,14 @@ class Note(NamedTuple):
 class QueryContent:
     """The days of one query. Each list has one entry per customer, in the order of `ReportContent.customers`.
 
-    `cells` has a letter a day. `rows` and `cost` have the difference from the day before that has a number, or None.
-    A restatement has customer, day and time, then rows, cost and conversions, each before and after.
+    `cells` has a letter a day, and so has `reports`: "p" for a provisional report, "s" for a settled one. `rows` and
+    `cost` have the difference from the day before that has a number, or None. A restatement has customer, day and
+    time, then rows, cost and conversions, each before and after.
     """
 
     name: str
     cells: list[str]
+    reports: list[str]
     notes: dict[str, Note]
     rows: list[list[int | None]]
     cost: list[list[int | None]] | None
@@ -91,17 +97,17 @@ class _Texts:
 class ReportReader:
     """Reads the report's facts. The sums and currencies come from the warehouse and the seals.
 
-    `due_after` has the queries of the report, and how long after its end a day of each is due.
+    `rules` are as of the time of the report, and have its queries.
     """
 
     ledger: LedgerReader
     source: str
-    due_after: Mapping[str, timedelta]
+    rules: DayRules
     retry_policy: RetryPolicy
     sum_per_day: SumPerDay
     currency_of: CurrencyOf
 
-    def read(self, *, since: date, until: date, now: datetime) -> ReportContent:
+    def read(self, *, since: date, until: date) -> ReportContent:
         """Read the days up to `until`, from `since` or the first fetched day, of all customers with one."""
         first_days = self.ledger.days.first_days(self.source)
         customers = first_days.customers
@@ -110,27 +116,27 @@ class ReportReader:
         days = list(days_between(since, until))
         texts, counts = _Texts(), dict.fromkeys(Condition, 0)
         queries = []
-        for name in self.due_after:
+        for name in self.rules.due_after:
             window = DayWindow(source=self.source, query_name=name, since=since, until=until)
             facts = self._read_facts(window)
             starts = first_days.of_query(name)
             parked = find_parked(parkings, name, customers)
-            builder = _QueryBuilder(window=window, days=days, texts=texts, counts=counts, now=now)
+            builder = _QueryBuilder(window=window, days=days, texts=texts, counts=counts, now=self.rules.now)
             cells = [
                 builder.add_customer(
                     customer,
                     facts.get(customer, {}),
-                    expectation_of(customer, name, starts, self.due_after),
+                    self.rules.expect(customer, name, starts.get(customer, date.max)),
                     parked.get(customer),
                 )
                 for customer in customers
             ]
             commands = find_next_commands(self.ledger, builder.described, self.retry_policy, name=lambda _: DAYS)
             notes = builder.notes(commands, {customer: number for number, customer in enumerate(customers)})
-            queries.append(self._build_query(window, cells, notes, facts, customers, days))
+            queries.append(self._build_query(window, builder, cells, notes, facts, customers))
         return ReportContent(
             source=self.source,
-            generated_at=now,
+            generated_at=self.rules.now,
             first_day=since,
             days=len(days),
             customers=[
@@ -161,12 +167,13 @@ class ReportReader:
     def _build_query(
         self,
         window: DayWindow,
+        builder: "_QueryBuilder",
         cells: list[str],
         notes: dict[str, Note],
         facts: Mapping[str, Mapping[date, DayFacts]],
         customers: Sequence[str],
-        days: Sequence[date],
     ) -> QueryContent:
+        days = builder.days
         rows = [
             _differences(
                 facts[customer][day].record_count if cell in _READABLE_LETTERS else None
@@ -192,6 +199,7 @@ class ReportReader:
         return QueryContent(
             name=window.query_name,
             cells=cells,
+            reports=builder.reports,
             notes=notes,
             rows=rows,
             cost=cost if sums else None,
@@ -209,6 +217,7 @@ class _QueryBuilder:
     counts: dict[Condition, int]
     now: datetime
     described: dict[PartitionKey, DayCondition] = field(default_factory=dict)
+    reports: list[str] = field(default_factory=list)
 
     def add_customer(
         self,
@@ -217,14 +226,15 @@ class _QueryBuilder:
         expectation: Expectation,
         parked: ParkedSource | None,
     ) -> str:
-        """Return one letter a day."""
-        letters = []
+        """Return one letter a day, and keep one for the state of each report."""
+        letters, reports = [], []
         for day in self.days:
             recorded = facts.get(day)
             condition = find_condition(recorded, day, expectation, is_parked=parked is not None, now=self.now)
             letters.append(LETTERS[condition])
+            reports.append(REPORT_LETTERS[find_report(recorded, day, condition, expectation)])
             self.counts[condition] += 1
-            if CONDITIONS[condition].needs_operator:
+            if CONDITIONS[condition].needs_operator or condition is Condition.UNRECOVERABLE:
                 key = PartitionKey(
                     source=self.window.source,
                     customer_id=customer,
@@ -232,6 +242,7 @@ class _QueryBuilder:
                     logical_date=day,
                 )
                 self.described[key] = describe_day(recorded, day, expectation, parked=parked, now=self.now)
+        self.reports.append("".join(reports).rstrip())
         return "".join(letters)
 
     def notes(self, commands: Mapping[PartitionKey, str], numbers: Mapping[str, int]) -> dict[str, Note]:

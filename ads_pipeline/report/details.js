@@ -7,6 +7,7 @@ function openDetails(query, customer, day, opener) {
   fact("Meaning", condition.meaning);
   fact("Reason", note && report.texts[note[1]]);
   fact("Since", note && note[0] && new Date(note[0] * 1000).toISOString().slice(0, 16).replace("T", " ") + " UTC");
+  fact("Report", reportText(query, customer, day));
   fact("By", note && note[3]);
   fact("Attempts", note && String(note[2]));
   const rows = numbers(query.rows, customer), cost = numbers(query.cost, customer);
@@ -24,6 +25,10 @@ function openDetails(query, customer, day, opener) {
   panel.hidden = false;
   panel.opener = opener;
   panel.focus();
+}
+
+function reportText(query, customer, day) {
+  return { p: "Provisional: the source may still change the figures.", s: "Settled: the figures are final." }[query.reports[customer][day]];
 }
 
 function closeDetails() {

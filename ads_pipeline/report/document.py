@@ -14,8 +14,8 @@ from dataclasses import fields
 from importlib.resources import files
 from typing import Any, Final
 
-from ads_pipeline.domain.readability import CONDITIONS, READABLE_CONDITIONS, Condition
-from ads_pipeline.report.content import ReportContent
+from ads_pipeline.domain.readability import CONDITIONS, READABLE_CONDITIONS, Condition, ReportState
+from ads_pipeline.report.content import REPORT_LETTERS, ReportContent
 
 # The color of each condition on light and on dark pages; they differ in brightness too.
 COLORS: Final[Mapping[Condition, tuple[str, str]]] = {
@@ -26,6 +26,7 @@ COLORS: Final[Mapping[Condition, tuple[str, str]]] = {
     Condition.HIDDEN: ("#8250a8", "#a371d6"),
     Condition.REJECTED_RERUN: ("#e0a100", "#e3b341"),
     Condition.IN_PROGRESS: ("#9ecae1", "#1f4f6b"),
+    Condition.UNRECOVERABLE: ("#b9a58c", "#5c5140"),
     Condition.READABLE: ("#4c9f70", "#3d8b60"),
     Condition.RESTATED: ("#2f7fb8", "#3a86c8"),
     Condition.NOT_EXPECTED: ("#eceef0", "#26292d"),
@@ -53,8 +54,11 @@ def summarize(content: ReportContent) -> str:
     readable = sum(content.counts[condition] for condition in READABLE_CONDITIONS)
     expected = sum(content.counts.values()) - content.counts[Condition.NOT_EXPECTED]
     need = f"{needed:,} {'day needs' if needed == 1 else 'days need'} you. " if needed else "No day needs you. "
+    letter = REPORT_LETTERS[ReportState.PROVISIONAL]
+    provisional = sum(reports.count(letter) for query in content.queries for reports in query.reports)
+    source = f"{content.source}, {provisional:,} of them provisional" if provisional else content.source
     at = f"{content.generated_at:%Y-%m-%d %H:%M} UTC"
-    return f"{need}Readers see {readable:,} of {expected:,} expected days of {content.source}, as of {at}."
+    return f"{need}Readers see {readable:,} of {expected:,} expected days of {source}, as of {at}."
 
 
 def _encode(content: ReportContent) -> dict[str, Any]:

@@ -1,13 +1,14 @@
 """Builds the report of a deployment and writes it to a file."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Final, Self
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger.ledger import LedgerReader
+from ads_pipeline.pipeline.day_conditions import DayRules
 from ads_pipeline.pipeline.readers import Readers
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import Seal
@@ -46,17 +47,18 @@ class ReportWriter:
     def write(self, path: Path, *, now: datetime) -> ReportContent:
         """Replace the file atomically, and return what it shows."""
         apis = self.settings.google_apis
+        rules = DayRules.read(self.ledger, apis, now=now)
         reader = ReportReader(
             ledger=self.ledger,
             source=apis.source,
-            due_after={name: apis.due_after[name] for name in sorted(apis.queries)},
+            rules=replace(rules, due_after=dict(sorted(rules.due_after.items()))),
             retry_policy=self.settings.retry_policy,
             sum_per_day=self._sum_per_day,
             currency_of=self._find_currency,
         )
         until = now.astimezone(UTC).date() - timedelta(days=1)
         since = max(apis.start_date, until - timedelta(days=MAX_DAYS - 1))
-        content = reader.read(since=since, until=until, now=now)
+        content = reader.read(since=since, until=until)
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as file:
             file.write(render(content).encode())

@@ -10,12 +10,23 @@ import pytest
 from ads_pipeline.domain.accounts import Account
 from ads_pipeline.domain.fetching import FailedFetch
 from ads_pipeline.domain.measures import Measures
+from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.quota import Granted, Operation, QuotaLimits
 from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.ledger.values import RunRegistration
 from ads_pipeline_tests.builders import key
 from ads_pipeline_tests.cli.running import CommandLine
-from ads_pipeline_tests.ledger.builders import acceptance, accepted_runs, record_verdict, registered_runs
+from ads_pipeline_tests.ledger.builders import (
+    acceptance,
+    accepted_runs,
+    publish_runs,
+    record_verdict,
+    registered_runs,
+)
+from ads_pipeline_tests.ledger.builders import (
+    run as run_of,
+)
 
 MANAGER, FIRST, SECOND, THIRD = "9000000000", "1000000001", "1000000002", "1000000003"
 QUERIES = """\
@@ -177,6 +188,55 @@ def test_why_shows_the_account_and_its_day(cli: CommandLine, ledger: Ledger) -> 
     assert fields["account_day"].startswith("unrecoverable: the source serves only days from ")
     (other,) = cli.run("state", "why", f"1000000009/campaign_daily/{day}", "--json").objects
     assert (other["account"], other["account_day"]) == (None, None)
+
+
+def accept_extracted(ledger: Ledger, partition: PartitionKey, extracted_at: datetime) -> None:
+    """Accept a run that was extracted at a time, and show it to readers."""
+    registered = RunRegistration(
+        run=run_of(partition, "r1"), schema_version="2", record_count=3, extracted_at=extracted_at
+    )
+    ledger.registrations.register([registered])
+    record_verdict(ledger, acceptance(registered.run))
+    publish_runs(ledger, registered.run)
+
+
+def test_lists_show_unrecoverable_days_apart_from_missing_ones(cli: CommandLine, ledger: Ledger) -> None:
+    """In `warehouse gaps` and under a condition of their own; nothing can be done, so they need nobody."""
+    discover(ledger)
+    text = (cli.home / "google_apis.yaml").read_text().replace("reserved", "reach_days: 40\n  reserved")
+    (cli.home / "google_apis.yaml").write_text(text)
+    old, lost, missing = (today() - timedelta(days=back) for back in (50, 49, 30))
+    accept_extracted(ledger, key(FIRST, day=old), datetime.now(UTC))
+    until = ("--until", str(missing))
+    rows = cli.run("warehouse", "gaps", "--since", str(old), *until, "--json").objects
+    found = {row["logical_date"]: row for row in rows}
+    assert (found[str(lost)]["condition"], found[str(missing)]["condition"]) == ("unrecoverable", "missing")
+    assert found[str(lost)]["reason"] == "out_of_reach"
+    assert found[str(lost)]["detail"].startswith("it serves only days from ")
+    assert found[str(lost)]["next_command"] == f"ads-pipeline state why {FIRST}/campaign_daily/{lost}"
+    (why,) = cli.run("state", "why", f"{FIRST}/campaign_daily/{lost}", "--json").objects
+    assert why["next"][-1].startswith("nothing: the source no longer serves the day")
+    assert "unrecoverable" in cli.run("warehouse", "gaps", "--since", str(old), *until).out
+    listed = cli.run("state", "inspect", "--condition", "unrecoverable", "--json").objects
+    assert {row["condition"] for row in listed} == {"unrecoverable"}
+    assert str(lost) in {row["logical_date"] for row in listed}
+    shown = cli.run("state", "inspect")
+    assert f"{len(listed)} unrecoverable days: --condition unrecoverable lists them" in shown.out
+    assert str(lost) not in shown.out
+
+
+def test_lists_show_whether_the_figures_are_final(cli: CommandLine, ledger: Ledger) -> None:
+    """A report that was extracted after the conversion window is settled; one of an unknown account is neither."""
+    discover(ledger)
+    day = today() - timedelta(days=60)
+    accept_extracted(ledger, key(FIRST, day=day), datetime.now(UTC))
+    accept_extracted(ledger, key(THIRD, day=day), datetime.now(UTC) - timedelta(days=50))
+    accept_extracted(ledger, key("1000000009", day=day), datetime.now(UTC))
+    rows = {row["customer_id"]: row for row in cli.run("state", "inspect", "--json").objects}
+    assert [rows[each]["report"] for each in (FIRST, THIRD, "1000000009")] == ["settled", "provisional", None]
+    assert rows[THIRD]["final_from"] > rows[THIRD]["logical_date"]
+    shown = cli.run("state", "inspect", "--status", "success").out
+    assert ("provisional" in shown, "settled" in shown) == (True, True)
 
 
 def test_parked_source_is_shown_and_released(cli: CommandLine, ledger: Ledger) -> None:

@@ -1,5 +1,6 @@
 """The condition of a day, from the facts that the ledger records."""
 
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
@@ -14,16 +15,21 @@ from ads_pipeline.domain.readability import (
     Expectation,
     GapReason,
     ParkedSource,
+    ReportState,
     Withdrawal,
     describe_day,
     find_condition,
 )
 from ads_pipeline.domain.reason import Problem, Reason
+from ads_pipeline.domain.retry import OUT_OF_REACH
 from ads_pipeline.domain.transitions import Outcome, Status
 
 DAY = date(2026, 1, 10)
 EXPECTED = Expectation(first_day=date(2026, 1, 1), due_after=timedelta(hours=12))
 DUE = datetime(2026, 1, 11, 12, tzinfo=UTC)
+IN_REACH, SETTLES_AT = DAY - timedelta(days=3), DUE + timedelta(days=30)
+BEYOND = IN_REACH - timedelta(days=1)
+REACHING = replace(EXPECTED, first_in_reach=IN_REACH, settles_at=lambda _day: SETTLES_AT)
 REJECTION = Reason(run_id="r1", problems=(Problem(error_class="contract", rule="bad"),))
 DEMOTION = Reason.of_demotion("r1", operator="ana", text="wrong account")
 WITHDRAWAL = Withdrawal("ana", "wrong currency", DUE + timedelta(hours=1))
@@ -98,6 +104,59 @@ def test_parking_explains_only_days_that_are_due_and_absent() -> None:
     """A readable day of a parked account stays readable."""
     assert find_condition(None, DAY, EXPECTED, is_parked=True, now=DUE) is Condition.PARKED
     assert find_condition(ACCEPTED, DAY, EXPECTED, is_parked=True, now=DUE) is Condition.READABLE
+
+
+@pytest.mark.parametrize(
+    ("facts", "day", "condition"),
+    [
+        (None, IN_REACH, Condition.MISSING),
+        (None, BEYOND, Condition.UNRECOVERABLE),
+        (PENDING, BEYOND, Condition.UNRECOVERABLE),
+        (PENDING, EXPECTED.first_day - timedelta(days=1), Condition.UNRECOVERABLE),
+        (None, EXPECTED.first_day - timedelta(days=1), Condition.NOT_EXPECTED),
+        (PENDING._replace(fetch_error="refused", fetch_error_class=OUT_OF_REACH), DAY, Condition.UNRECOVERABLE),
+        (PENDING._replace(has_unjudged_run=True), BEYOND, Condition.IN_PROGRESS),
+        (FAILED, BEYOND, Condition.REJECTED),
+        (ACCEPTED, BEYOND, Condition.READABLE),
+    ],
+)
+def test_day_beyond_the_reach_of_the_source_is_unrecoverable(
+    facts: DayFacts | None, day: date, condition: Condition
+) -> None:
+    """Unless a run of it exists. Releasing a parked account would not bring it back."""
+    assert find_condition(facts, day, REACHING, is_parked=False, now=DUE) is condition
+    if condition is Condition.UNRECOVERABLE:
+        assert find_condition(facts, day, REACHING, is_parked=True, now=DUE) is condition
+
+
+def test_unrecoverable_day_names_the_oldest_day_in_reach_or_the_refusal() -> None:
+    """It needs no operator, because nobody can bring it back."""
+    day = describe_day(None, BEYOND, REACHING, parked=None, now=DUE)
+    assert day.reason == f"the source no longer serves it: it serves only days from {IN_REACH} on"
+    assert not day.text.needs_operator
+    refused = PENDING._replace(fetch_error="granularity (q1)", fetch_error_class=OUT_OF_REACH)
+    described = describe_day(refused, DAY, EXPECTED, parked=None, now=DUE)
+    assert described.reason == "the source no longer serves it: granularity (q1)"
+
+
+@pytest.mark.parametrize(
+    ("facts", "before", "report"),
+    [
+        (ACCEPTED, timedelta(seconds=1), ReportState.PROVISIONAL),
+        (ACCEPTED, timedelta(0), ReportState.SETTLED),
+        (ACCEPTED._replace(newest_outcome=Outcome.REJECTED), timedelta(0), ReportState.SETTLED),
+        (ACCEPTED._replace(is_published=False), timedelta(0), None),
+        (FAILED, timedelta(0), None),
+    ],
+)
+def test_report_is_provisional_until_it_is_extracted_after_the_conversion_window(
+    facts: DayFacts, before: timedelta, report: ReportState | None
+) -> None:
+    """Of an account that is not known, nobody can say; of a day that readers do not see, neither."""
+    facts = facts._replace(extracted_at=SETTLES_AT - before)
+    day = describe_day(facts, DAY, REACHING, parked=None, now=DUE)
+    assert (day.report, day.settles_at) == (report, SETTLES_AT if report else None)
+    assert describe_day(facts, DAY, EXPECTED, parked=None, now=DUE).report is None
 
 
 @pytest.mark.invariant("W3")

@@ -109,9 +109,8 @@ def find_gaps(
     window = DayWindow(source=SOURCE, query_name=query_name, since=since, until=until, customers=customers)
     first_days = deployment.ledger.days.first_days(SOURCE, customers)
     now = datetime.combine(until, time.min, UTC) + timedelta(days=30)
-    found = day_conditions.find_gaps(
-        deployment.ledger, window, first_days=first_days, due_after=timedelta(hours=12), now=now
-    )
+    rules = day_conditions.DayRules(due_after={query_name: timedelta(hours=12)}, now=now)
+    found = day_conditions.find_gaps(deployment.ledger, window, first_days=first_days, rules=rules)
     return dict(found.days)
 
 

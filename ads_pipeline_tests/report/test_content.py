@@ -3,14 +3,20 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from ads_pipeline.domain.accounts import Account
 from ads_pipeline.domain.measures import Measures
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.readability import CONDITIONS, Condition
 from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.domain.transitions import Action
+from ads_pipeline.extraction_settings import ExtractionSettings
 from ads_pipeline.ledger.control.retries import Parking
 from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.pipeline.day_conditions import DayRules
+from ads_pipeline.pipeline.extraction.account_days import AccountDays
+from ads_pipeline.pipeline.next_steps import DAYS
 from ads_pipeline.report.content import LETTERS, QueryContent, ReportContent, ReportReader
+from ads_pipeline.settings import read_settings
 from ads_pipeline_tests.ledger.builders import (
     acceptance,
     action_request,
@@ -20,6 +26,7 @@ from ads_pipeline_tests.ledger.builders import (
     registered_runs,
     rejection,
     run,
+    sealed_runs,
 )
 
 FIRST, LAST = key(day=1).logical_date, key(day=12).logical_date
@@ -66,16 +73,16 @@ def fill(ledger: Ledger) -> dict[int, Condition]:
     }
 
 
-def read(ledger: Ledger, now: datetime = NOW) -> ReportContent:
+def read(ledger: Ledger, now: datetime = NOW, rules: DayRules | None = None) -> ReportContent:
     reader = ReportReader(
         ledger=ledger,
         source="google_ads",
-        due_after={"campaign_daily": timedelta(hours=12)},
+        rules=rules or DayRules(due_after={"campaign_daily": timedelta(hours=12)}, now=now),
         retry_policy=RetryPolicy(max_age=timedelta(days=9_999)),
         sum_per_day=lambda _query, _column, _since, _until: {(CUSTOMER, FIRST): 2_500_000},
         currency_of=lambda partition: f"currency of {partition}",
     )
-    return reader.read(since=FIRST - timedelta(days=30), until=LAST, now=now)
+    return reader.read(since=FIRST - timedelta(days=30), until=LAST)
 
 
 def conditions(content: QueryContent, customer: int) -> list[Condition]:
@@ -147,6 +154,29 @@ def test_each_day_that_needs_an_operator_has_the_next_command(ledger: Ledger) ->
     assert (
         content.texts[query.notes["1,5"].command] == f"ads-pipeline state release --customer {PARKED} --reason TEXT"
     )
+
+
+def test_days_of_known_accounts_are_provisional_settled_or_unrecoverable(ledger: Ledger) -> None:
+    """The reports of an unknown account have no letter. An unrecoverable day has a reason and needs nobody."""
+    old, first, early, late = (key(day=n) for n in (1, 2, 3, 4))
+    for partition, extracted_at in ((old, NOW), (early, NOW), (late, NOW + timedelta(days=60))):
+        registration = replace(sealed_runs(run(partition, "r1"))[0], extracted_at=extracted_at)
+        ledger.registrations.register([registration])
+        record_verdict(ledger, acceptance(registration.run))
+        publish_runs(ledger, registration.run)
+    rules = DayRules(due_after={"campaign_daily": timedelta(hours=12)}, now=NOW)
+    assert read(ledger, rules=rules).queries[0].reports == [""]
+    account = Account(source="google_ads", customer_id=CUSTOMER, status="ENABLED", time_zone="UTC")
+    reach = ExtractionSettings(reach_days=(NOW.date() - early.logical_date).days)
+    apis = read_settings({}).google_apis.model_copy(update={"google_ads": reach})
+    days = AccountDays(apis=apis, accounts={CUSTOMER: account}, now=NOW)
+    content = read(ledger, rules=replace(rules, accounts=days))
+    (query,) = content.queries
+    assert query.reports == ["p ps"]
+    assert conditions(query, 0)[1] is Condition.UNRECOVERABLE
+    assert content.texts[query.notes["0,1"].reason].startswith("the source no longer serves it")
+    assert content.texts[query.notes["0,1"].command] == f"ads-pipeline state why {DAYS}"
+    assert first.logical_date == content.first_day + timedelta(days=1)
 
 
 def test_rows_and_cost_are_those_that_readers_see(ledger: Ledger) -> None:

@@ -19,6 +19,7 @@ def content(**changes: Any) -> ReportContent:
     query = QueryContent(
         name="campaign_daily",
         cells=[LETTERS[Condition.READABLE] + LETTERS[Condition.REJECTED]],
+        reports=["p"],
         notes={"0,1": Note(0, 0, 1, "", 1)},
         rows=[[3, None]],
         cost=None,
@@ -64,10 +65,11 @@ def test_text_of_the_data_cannot_end_the_script() -> None:
 def test_summary_counts_the_days_that_need_an_operator() -> None:
     """One sentence for the top of the page, also for nothing to do."""
     assert summarize(content()) == (
-        "1 day needs you. Readers see 1 of 2 expected days of google_ads, as of 2026-02-03 04:05 UTC."
+        "1 day needs you. Readers see 1 of 2 expected days of google_ads, 1 of them provisional, "
+        "as of 2026-02-03 04:05 UTC."
     )
-    nothing = content(counts=dict.fromkeys(Condition, 0) | {Condition.READABLE: 2})
-    assert summarize(nothing).startswith("No day needs you. Readers see 2 of 2")
+    nothing = content(counts=dict.fromkeys(Condition, 0) | {Condition.READABLE: 2}, queries=[])
+    assert summarize(nothing).startswith("No day needs you. Readers see 2 of 2 expected days of google_ads, as of")
 
 
 def test_each_condition_has_colors() -> None:
@@ -88,7 +90,8 @@ def test_page_of_200_customers_400_days_and_10_queries_is_small() -> None:
     queries = [
         QueryContent(
             name=f"query_{number}",
-            cells=["".join(chance.choices(letters, [1, 1, 1, 1, 1, 1, 1, 400, 40, 4], k=400)) for _ in range(200)],
+            cells=["".join(chance.choices(letters, [1, 1, 1, 1, 1, 1, 1, 1, 400, 40, 4], k=400)) for _ in range(200)],
+            reports=["s" * 300 + "p" * 100 for _ in range(200)],
             notes={f"{n},{n}": Note(n, n % 100, n, "ana", n % 9) for n in range(500)},
             rows=numbers(),
             cost=numbers(),

@@ -15,7 +15,7 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.readability import CONDITIONS, Condition, DayCondition
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import DayWindow, StateFilter
-from ads_pipeline.pipeline.day_conditions import find_days
+from ads_pipeline.pipeline.day_conditions import DayRules, find_days
 from ads_pipeline.pipeline.next_steps import DAYS, find_next_commands, name_days
 from ads_pipeline.settings import Settings
 
@@ -39,6 +39,7 @@ class ConditionName(StrEnum):
     HIDDEN = "hidden"
     REJECTED_RERUN = "rejected_rerun"
     IN_PROGRESS = "in_progress"
+    UNRECOVERABLE = "unrecoverable"
     STALE = "stale"
 
 
@@ -48,7 +49,7 @@ def find_listed_days(
     """Find the selected days with one of the conditions: of every query of the query file, from its start_date on."""
     apis, now = settings.google_apis, datetime.now(UTC)
     first_days = ledger.days.first_days(apis.source, selection.customer_ids)
-    days: dict[PartitionKey, DayCondition] = {}
+    rules, days = DayRules.read(ledger, apis, now=now), dict[PartitionKey, DayCondition]()
     for name in sorted(selection.query_names or apis.queries):
         window = DayWindow(
             source=apis.source,
@@ -58,7 +59,7 @@ def find_listed_days(
             customers=selection.customer_ids,
         )
         starts = first_days.of_query(name)
-        days |= find_days(ledger, window, conditions, first_days=starts, due_after=apis.due_after[name], now=now)
+        days |= find_days(ledger, window, conditions, first_days=starts, rules=rules)
     return days
 
 

@@ -68,6 +68,8 @@ def day_fields(day: DayCondition, command: str) -> dict[str, object]:
         "detail": day.detail or None,
         "operator": day.operator or None,
         "since": day.since,
+        "report": day.report,
+        "final_from": day.settles_at,
         "next_command": command or None,
     }
 

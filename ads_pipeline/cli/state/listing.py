@@ -36,12 +36,12 @@ from ads_pipeline.cli.state.day_ranges import day_fields
 from ads_pipeline.cli.state.forecast import describe_forecasts, forecast_fields
 from ads_pipeline.domain.freshness import DisplayStatus, StaleReason
 from ads_pipeline.domain.partition import PartitionKey, parse_key
-from ads_pipeline.domain.readability import Condition, DayCondition
+from ads_pipeline.domain.readability import Condition, DayCondition, ReportState
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.errors import BadCommand
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import StateFilter
-from ads_pipeline.pipeline.day_conditions import describe_days
+from ads_pipeline.pipeline.day_conditions import DayRules, describe_days
 from ads_pipeline.pipeline.next_steps import find_next_commands
 from ads_pipeline.pipeline.staleness import AssetStatus, PartitionStaleness, StalenessCalculator
 from ads_pipeline.settings import Settings
@@ -114,6 +114,7 @@ def inspect(settings: Settings, filters: StateFilters, page: Page, *, as_json: A
     number of matching partitions per status (counted up to 10,000) and how to continue. "status" shows whether a
     partition is safe to read. "data" shows how current it is: current; "reread due", "not loaded" or "old code" when
     stale; "bad rerun" when the last attempt failed and earlier data remain; "never" when it was never materialized.
+    Current data of a known account are "provisional" while the source may change them, then "settled".
 
     --condition lists days by what readers get of them, also days without any run. "stale" lists the readable
     partitions whose data are not current.
@@ -129,7 +130,7 @@ def inspect(settings: Settings, filters: StateFilters, page: Page, *, as_json: A
         if ConditionName.STALE in conditions:
             _list_stale(settings, ledger, filters, page, as_json=as_json)
         elif conditions or not (as_json or page.after or str(filters)):
-            named = [Condition(each) for each in conditions] or NEEDS_OPERATOR
+            named = [Condition(each) for each in conditions] or (*NEEDS_OPERATOR, Condition.UNRECOVERABLE)
             _list_days(settings, ledger, filters, named, page, as_json=as_json)
         else:
             _list_partitions(settings, ledger, filters, page, as_json=as_json)
@@ -146,11 +147,17 @@ def _list_days(
 ) -> None:
     """The days with these conditions, the most urgent first."""
     days = find_listed_days(settings, ledger, filters.select(settings), conditions)
+    unrecoverable = {}
+    if not str(filters):
+        unrecoverable = {key: day for key, day in days.items() if day.condition is Condition.UNRECOVERABLE}
+        days = {key: day for key, day in days.items() if key not in unrecoverable}
     ranges = order_ranges(days)
     notes = [summarize(days) if days or not str(filters) else filters.count(0, "day")]
     hidden = max(0, (len(days) if as_json else len(ranges)) - page.limit)
     if hidden:
         notes.append(f"{count_of(hidden, 'day' if as_json else 'line')} more; --limit N shows more")
+    if unrecoverable:
+        notes.append(f"{count_of(len(unrecoverable), 'unrecoverable day')}: --condition unrecoverable lists them")
     if not str(filters):
         tally = ledger.states.count_by_status(filters.select(settings), max_count=LARGEST_COUNT)
         notes.append(_count_summary(tally) if any(tally.values()) else "no partition is recorded")
@@ -205,12 +212,12 @@ def _write_partitions(
 ) -> None:
     keys = [state.key for state in shown]
     if as_json:
-        described = describe_days(ledger, keys, due_after=settings.google_apis.due_after, now=datetime.now(UTC))
+        described = _describe(settings, ledger, keys)
         write_results(_partition_rows(settings, ledger, described), (), notes, as_json=True)
         return
-    current = _calculate(settings, ledger, keys)
+    current, days = _calculate(settings, ledger, keys), _describe(settings, ledger, keys)
     forecasts = ledger.retry_queue.forecast(shown, settings.retry_policy)
-    rows = [fields_of(state) | {"data": _data_label(current[state.key])} for state in shown]
+    rows = [fields_of(state) | {"data": _data_label(current[state.key], days[state.key].report)} for state in shown]
     remarks = _remarks(shown, dict(describe_forecasts(forecasts)))
     write_results((), [*table_of(rows, COLUMNS), *remarks], notes, as_json=False)
 
@@ -226,6 +233,12 @@ def _partition_rows(
     for key, day in days.items():
         fields = state_fields(states[key], current[key]) | forecast_fields(forecasts[key])
         yield fields | day_fields(day, commands[key])
+
+
+def _describe(
+    settings: Settings, ledger: LedgerReader, keys: Sequence[PartitionKey]
+) -> dict[PartitionKey, DayCondition]:
+    return describe_days(ledger, keys, DayRules.read(ledger, settings.google_apis, now=datetime.now(UTC)))
 
 
 def _calculate(
@@ -269,14 +282,14 @@ def _asset_fields(asset: str, current: AssetStatus) -> dict[str, object]:
     return {f"{asset}_{name}": value for name, value in (stale | stored).items()}
 
 
-def _data_label(current: PartitionStaleness) -> str:
-    """How current the data are, as a short label."""
+def _data_label(current: PartitionStaleness, report: ReportState | None = None) -> str:
+    """How current the data are, as a short label; of current data whether their figures are final, if it is known."""
     shown = current.summary
     if shown.display is DisplayStatus.STALE and shown.stale:
         return STALE_LABELS[shown.stale.reason]
     if shown is current.warehouse and shown.display is DisplayStatus.NEVER_MATERIALIZED:
         return STALE_LABELS[StaleReason.UPSTREAM_CHANGED]
-    return DATA_LABELS[shown.display]
+    return report if report and shown.display is DisplayStatus.MATERIALIZED else DATA_LABELS[shown.display]
 
 
 def _count_summary(tally: Mapping[Status, int]) -> str:

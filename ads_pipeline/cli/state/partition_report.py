@@ -20,7 +20,7 @@ from ads_pipeline.errors import RawUnavailable
 from ads_pipeline.ledger.control.retries import RetryForecast
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import Attempt, PartitionAction, Pointer, PublicationStatus
-from ads_pipeline.pipeline.day_conditions import describe_days
+from ads_pipeline.pipeline.day_conditions import DayRules, describe_days
 from ads_pipeline.pipeline.extraction.account_days import AccountDays
 from ads_pipeline.pipeline.next_steps import PartitionFacts, find_facts, find_next_commands
 from ads_pipeline.pipeline.staleness import AssetStatus, PartitionStaleness, StalenessCalculator
@@ -112,7 +112,7 @@ def gather_report(settings: Settings, key: PartitionKey) -> PartitionReport:
         calculator = StalenessCalculator.of_ledger(ledger, settings.google_apis, now=now)
         publication = ledger.publications.get(key)
         state = publication.state if publication else PartitionState.absent(key)
-        described = describe_days(ledger, [key], due_after=settings.google_apis.due_after, now=now)
+        described = describe_days(ledger, [key], DayRules.read(ledger, settings.google_apis, now=now))
         account = ledger.accounts.by_id(key.source).get(key.customer_id)
         return PartitionReport(
             key=key,

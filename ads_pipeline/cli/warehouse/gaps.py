@@ -17,7 +17,7 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.readability import DayCondition
 from ads_pipeline.errors import BadCommand
 from ads_pipeline.ledger.values import DayWindow
-from ads_pipeline.pipeline.day_conditions import find_gaps
+from ads_pipeline.pipeline.day_conditions import DayRules, find_gaps
 from ads_pipeline.pipeline.next_steps import find_next_commands
 from ads_pipeline.settings import Settings
 
@@ -55,15 +55,15 @@ def list_gaps(settings: Settings, filters: ExpectedDays, *, as_json: AsJson = Fa
     """
     names, given = parse_queries(filters.query, settings), parse_customers(filters.customer)
     since, until = _expected_days(settings, filters)
-    source, due_after, now = settings.google_apis.source, settings.google_apis.due_after, datetime.now(UTC)
+    source = settings.google_apis.source
     with open_ledger(settings) as ledger:
         first_days = ledger.days.first_days(source, given)
         if not (given or first_days.days):
             raise BadCommand("no --customer is given and the ledger has no customers: give at least one --customer")
-        found = {}
+        rules, found = DayRules.read(ledger, settings.google_apis, now=datetime.now(UTC)), {}
         for name in names:
             window = DayWindow(source=source, query_name=name, since=since, until=until, customers=given)
-            found[name] = find_gaps(ledger, window, first_days=first_days, due_after=due_after[name], now=now)
+            found[name] = find_gaps(ledger, window, first_days=first_days, rules=rules)
         days = {key: day for gaps in found.values() for key, day in gaps.days.items()}
         commands = find_next_commands(ledger, days, settings.retry_policy) if as_json else {}
     expected = count_of(sum(gaps.expected for gaps in found.values()), "expected partition")

@@ -13,6 +13,7 @@ CREATE TABLE runs (
     schema_version {text},
     record_count {bigint} CHECK (record_count >= 0),
     payload_sha256 {text} CHECK (length(payload_sha256) = 64),
+    extracted_at {instant},
     registered_at {instant} NOT NULL,
     PRIMARY KEY ({key}, run_id),
     CONSTRAINT runs_ordinal_unique UNIQUE ({key}, ordinal),

@@ -35,10 +35,12 @@ SELECT
     ) AS is_restated,
     newest.outcome, newest.reason, newest.judged_at, demotions.reason AS demotion, demotions.started_at,
     withdrawal.operator, withdrawal.reason AS withdrawn_because, withdrawal.performed_at,
-    failed.error_message, failed.failed_at
+    failed.error_message, failed.failed_at, failed.error_class, accepted.extracted_at
 FROM [rows]
 LEFT JOIN warehouse_pointer ON ({{warehouse_pointer.key}}) = ({{partition_state.key}})
 LEFT JOIN demotions ON ({{demotions.key}}, demotions.run_id) = ({{partition_state.key}}, current_run_id)
+LEFT JOIN runs AS accepted
+    ON status = 'success' AND ({{accepted.key}}, accepted.run_id) = ({{partition_state.key}}, current_run_id)
 LEFT JOIN attempts AS newest
     ON (status = 'failed' OR attempt_count > 1) AND ({{newest.key}}) = ({{partition_state.key}})
     AND newest.attempt_no = (
@@ -95,6 +97,7 @@ _CANDIDATES: Final[Mapping[Condition, tuple[str, ...]]] = {
     Condition.HIDDEN: (_NOT_ACCEPTED, _BEING_DEMOTED),
     Condition.REJECTED_RERUN: (_NEWEST_RUN_REJECTED,),
     Condition.IN_PROGRESS: (_NOT_ACCEPTED, _NOT_LOADED),
+    Condition.UNRECOVERABLE: (_NOT_ACCEPTED,),
 }
 _RECORDED: Final = """FROM partition_state
 WHERE source = :source AND query_name = :query_name AND logical_date BETWEEN :since AND :until AND {customers}"""
@@ -199,8 +202,10 @@ def _select_rows(conditions: Collection[Condition] | None) -> tuple[str, str]:
 def _decode(row: Sequence[Any]) -> DayFacts:
     customer, day, status, count, records, updated, published, unjudged, restated = row[:9]
     outcome, reason, judged_at, demotion, started_at, operator, withdrawn_because, performed_at = row[9:17]
-    error_message, failed_at = row[17:]
+    error_message, failed_at, error_class, extracted_at = row[17:]
     facts = DayFacts(customer, day, Status(status), count, records, updated, published, unjudged, restated)
+    if extracted_at is not None:
+        facts = facts._replace(extracted_at=extracted_at)
     if outcome is not None:
         facts = facts._replace(
             newest_outcome=Outcome(outcome), newest_reason=_parse_reason(reason), newest_judged_at=judged_at
@@ -210,7 +215,7 @@ def _decode(row: Sequence[Any]) -> DayFacts:
     if operator is not None:
         facts = facts._replace(withdrawal=Withdrawal(operator, withdrawn_because, performed_at))
     if error_message is not None:
-        facts = facts._replace(fetch_error=error_message, fetch_failed_at=failed_at)
+        facts = facts._replace(fetch_error=error_message, fetch_failed_at=failed_at, fetch_error_class=error_class)
     return facts
 
 

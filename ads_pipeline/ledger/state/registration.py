@@ -93,4 +93,5 @@ def _with_ordinal(registration: RunRegistration, ordinal: int) -> RegisteredRun:
         schema_version=registration.schema_version,
         record_count=registration.record_count,
         payload_sha256=registration.payload_sha256,
+        extracted_at=registration.extracted_at,
     )

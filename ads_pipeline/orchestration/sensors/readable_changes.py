@@ -31,13 +31,13 @@ from ads_pipeline.orchestration.sensors.run_requests import (
     partition_names,
     range_tags,
 )
-from ads_pipeline.pipeline.day_conditions import describe_days
+from ads_pipeline.pipeline.day_conditions import DayRules, describe_days
 
 OVERLAP: Final = timedelta(minutes=10)  # an event may become visible later than its time
 FIRST_WINDOW: Final = timedelta(days=1)
 INTERVAL_SECONDS: Final = 20
 CLEARING_STATUSES: Final = (dg.DagsterRunStatus.CANCELED, dg.DagsterRunStatus.FAILURE)
-DECIDED_BY_DEADLINE: Final = frozenset({Condition.LATE, Condition.MISSING, Condition.PARKED})
+DECIDED_BY_DEADLINE: Final = frozenset({Condition.LATE, Condition.MISSING, Condition.PARKED, Condition.UNRECOVERABLE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +72,8 @@ def build_readable_sensor(
         with dg.partition_loading_context(dynamic_partitions_store=context.instance):
             changes = _find_changes(context, sensor_resources, partitions, query_names, since, at)
             known = _select_known(context.instance, partitions, changes, query_names, at)
-            described = describe_days(
-                sensor_resources.ledger, known, due_after=sensor_resources.settings.google_apis.due_after, now=at
-            )
+            rules = DayRules.read(sensor_resources.ledger, sensor_resources.settings.google_apis, now=at)
+            described = describe_days(sensor_resources.ledger, known, rules)
             found = list(_build_requests(partitions, described, changes))
         requests = [request for request in found if request.run_key not in recent_keys]
         log_requests(context.log, requests)

@@ -3,7 +3,7 @@
 Days are those of the account's own zone. Everything is derived from the account, the settings and the time.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 
@@ -19,6 +19,7 @@ from ads_pipeline.google_ads.windows import (
     is_out_of_reach,
     settles_at,
 )
+from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.query_file import GoogleApis
 
 
@@ -29,6 +30,10 @@ class AccountDays:
     apis: GoogleApis
     accounts: Mapping[str, Account]
     now: datetime
+
+    @classmethod
+    def read(cls, ledger: LedgerReader, apis: GoogleApis, *, now: datetime) -> "AccountDays":
+        return cls(apis=apis, accounts=ledger.accounts.by_id(apis.source), now=now)
 
     @property
     def limits(self) -> DayLimits:
@@ -55,8 +60,18 @@ class AccountDays:
 
     def settles_at(self, key: PartitionKey) -> datetime:
         """From when on an extracted report of the day is settled. One extracted before is provisional."""
-        lookback = self.find_lookback(key.customer_id, key.query_name)
-        return settles_at(key.logical_date, find_zone(self._zone_name(key.customer_id)), lookback)
+        return self.settlement_of(key.customer_id, key.query_name)(key.logical_date)
+
+    def settlement_of(self, customer_id: str, query_name: str) -> Callable[[date], datetime]:
+        """A function that gives for a day from when on its report is final."""
+        zone, lookback = find_zone(self._zone_name(customer_id)), self.find_lookback(customer_id, query_name)
+        return lambda day: settles_at(day, zone, lookback)
+
+    def find_first_in_reach(self, customer_id: str) -> date:
+        """The oldest day that the source still serves; the first day of all for an account that is not known."""
+        if customer_id not in self.accounts:
+            return date.min
+        return first_day_in_reach(find_zone(self._zone_name(customer_id)), self.limits, self.now)
 
     def find_obstacle(self, key: PartitionKey) -> str | None:
         """Why the day cannot be fetched now, whatever the account's parking says; None when it can."""

@@ -31,7 +31,7 @@ STATUS_FIELDS = (
 )
 FORECAST_FIELDS = {
     *("next_retry_at", "next_retry_reason", "terminal", "marked_terminal"),
-    *("condition", "reason", "because", "detail", "operator", "since", "next_command"),
+    *("condition", "reason", "because", "detail", "operator", "since", "report", "final_from", "next_command"),
     *("requested", "requested_at", "requested_by_action", "parked", "held_by_run"),
 }
 EVERY = ("--since", "2020-01-01")
