@@ -101,7 +101,7 @@ class RunDamaged(RawError):
 
 
 class RawUnavailable(RawError):
-    """The file system failed. The run may be sound; nothing was sealed."""
+    """The storage failed. The run may be sound; nothing was sealed, as far as the writer knows."""
 
     is_transient = True
 

@@ -23,14 +23,13 @@ from ads_pipeline.pipeline.registration import RAW_DATA_MISSING, check_seal, com
 from ads_pipeline.quoting import printable, quoted
 from ads_pipeline.raw.discovery import DamagedRun
 from ads_pipeline.raw.seal import Seal
-from ads_pipeline.raw.unsealed_run import TEMPORARY
 from ads_pipeline.settings import DAGSTER_SETTINGS
+from ads_pipeline.storage.open_store import is_bucket
 
 MAX_CLOCK_SKEW: Final = timedelta(seconds=5)
 MAX_SNAPSHOT_LAG: Final = timedelta(seconds=10)
 HOUR: Final = timedelta(hours=1)
 DAY: Final = timedelta(days=1)
-LANDING_PATTERN: Final = f"*/customer_id=*/query_name=*/logical_date=*/{TEMPORARY}*"
 _FOLDERS: Final = ("raw", "warehouse")
 _PRIVATE: Final = (*_FOLDERS, "dagster", "ledger.db", "partition_status.parquet")
 _DELETE_CUSTOMER: Final = (
@@ -136,12 +135,13 @@ def check_demotions(deployment: Deployment) -> Iterator[Finding]:
 
 
 def check_landings(deployment: Deployment) -> Iterator[Finding]:
-    """Check that no temporary run directory is left without a seal."""
-    for path in sorted(deployment.settings.raw_root.glob(LANDING_PATTERN)):
-        modified_at = datetime.fromtimestamp(path.lstat().st_mtime, tz=UTC)
-        if deployment.clock() - modified_at > DAY:
-            problem = f"it was not sealed since {_format_time(modified_at)}"
-            yield make_warning(path.relative_to(deployment.settings.home), problem, f"rm -r {_quote_path(path)}")
+    """Check that no interrupted landing left files without a seal."""
+    raw = deployment.raw
+    for path, modified_at in raw.find_unsealed(deployment.clock() - DAY):
+        problem = f"it was not sealed since {_format_time(modified_at)}"
+        full = f"{raw.location}/{path}"
+        step = f"delete the objects below {full}" if is_bucket(full) else f"rm -r {_quote_path(Path(full))}"
+        yield make_warning(f"raw/{path}", problem, step)
 
 
 def check_runs(deployment: Deployment) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Finding sealed runs below the raw root: all runs of a partition, or all runs of a source in a range of days."""
+"""Finding sealed runs on a disk: all runs of a partition, or all runs of a source in a range of days."""
 
 import os
 from collections.abc import Container, Iterator
@@ -67,9 +67,9 @@ def _walk(
         if name[0] in "._":
             continue
         child_path = f"{path}/{name}"
-        if not deeper and _is_outside(name, prefix, window):
+        if not deeper and is_outside(name, prefix, window):
             continue
-        problem = _find_name_problem(child_path)
+        problem = find_name_problem(child_path)
         if problem:
             yield DamagedRun(path=printable(child_path), problem=problem)
             continue
@@ -82,7 +82,7 @@ def _walk(
             yield DamagedRun(path=printable(child_path), problem=NOT_A_DIRECTORY_PROBLEM)
 
 
-def _is_outside(name: str, prefix: str, window: tuple[str, str]) -> bool:
+def is_outside(name: str, prefix: str, window: tuple[str, str]) -> bool:
     """Whether the name is a valid day outside the window. Most names need no parsing, because history is long."""
     if window[0] <= name <= window[1] or not name.startswith(prefix):
         return False
@@ -93,7 +93,7 @@ def _is_outside(name: str, prefix: str, window: tuple[str, str]) -> bool:
     return True
 
 
-def _find_name_problem(path: str) -> str | None:
+def find_name_problem(path: str) -> str | None:
     """Why the path cannot lead to a run; None when it can. Missing parts are filled with valid ones."""
     try:
         parse_run_path("/".join([path, *_SAMPLE_PARTS[path.count("/") :]]))

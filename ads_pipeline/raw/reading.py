@@ -1,5 +1,6 @@
 """Reading one sealed run: its seal, its payload, and the checks of the payload against the seal.
 
+`stream_payload` reads from a disk and from a bucket.
 Functions with a `directory` parameter take an open descriptor and never follow a symbolic link below it.
 """
 
@@ -16,6 +17,8 @@ from ads_pipeline.domain.partition import Run
 from ads_pipeline.errors import RawUnavailable, RunDamaged, RunNotSealed, UnsafePath
 from ads_pipeline.raw.seal import MAX_SEAL_BYTES, METADATA, PAYLOAD, Seal, parse_seal
 from ads_pipeline.storage.durable_files import make_directory, make_durable_directories, open_directory
+from ads_pipeline.storage.open_store import is_bucket, open_store
+from ads_pipeline.storage.store import Store
 
 NOT_A_DIRECTORY = (errno.ELOOP, errno.ENOTDIR)
 NOT_A_DIRECTORY_PROBLEM = "a symbolic link or a file stands where a directory must be"
@@ -48,18 +51,16 @@ def stream_payload(location: str, path: str, *, max_bytes: int, block_size: int 
     """The payload of a run of the raw root at this location, in blocks.
 
     RunDamaged when it is too large, missing beside its seal, or no plain file. UnsafePath when a symbolic link stands
-    on the way, and RawUnavailable when the file system failed. The first block is read only after these checks.
+    on the way, and RawUnavailable when the storage failed. The first block is read only after these checks.
     """
     with translate_os_errors(path, location), ExitStack() as stack:
-        directory = stack.enter_context(open_below(Path(location), path))
-        try:
-            descriptor = _open_plain_file(PAYLOAD, directory, path)
-        except FileNotFoundError:
-            os.stat(METADATA, dir_fd=directory, follow_symlinks=False)  # without the seal, the file system has failed
-            raise RunDamaged(path, NO_PAYLOAD) from None
-        payload = stack.enter_context(os.fdopen(descriptor, "rb", buffering=0))
-        if os.fstat(descriptor).st_size > max_bytes:
+        if is_bucket(location):
+            payload = stack.enter_context(_open_object(open_store(location), path))
+        else:
+            payload = stack.enter_context(_open_payload(stack.enter_context(open_below(Path(location), path)), path))
+        if payload.seek(0, os.SEEK_END) > max_bytes:
             raise RunDamaged(path, f"the payload is larger than {max_bytes} bytes")
+        payload.seek(0)
         while block := payload.read(block_size):
             yield block
 
@@ -83,9 +84,16 @@ def read_seal(directory: int, run: Run) -> Seal:
         raise RunDamaged(run.path, NO_PAYLOAD) from None
     if not stat.S_ISREG(payload.st_mode):
         raise RunDamaged(run.path, f"{PAYLOAD} is not a plain file")
-    if seal.payload_bytes is not None and payload.st_size != seal.payload_bytes:
-        raise RunDamaged(run.path, f"the payload has {payload.st_size} bytes, the seal says {seal.payload_bytes}")
+    check_payload_size(seal, payload.st_size)
     return seal
+
+
+def check_payload_size(seal: Seal, size: int | None) -> None:
+    """RunDamaged when the payload is missing, or has not the size in the seal."""
+    if size is None:
+        raise RunDamaged(seal.run.path, NO_PAYLOAD)
+    if seal.payload_bytes not in {None, size}:
+        raise RunDamaged(seal.run.path, f"the payload has {size} bytes, the seal says {seal.payload_bytes}")
 
 
 def open_verified_payload(directory: int, seal: Seal, payload_sha256: str | None = None) -> BinaryIO:
@@ -95,7 +103,7 @@ def open_verified_payload(directory: int, seal: Seal, payload_sha256: str | None
     """
     payload = os.fdopen(_open_plain_file(PAYLOAD, directory, seal.run.path), "rb")
     try:
-        _check_payload(seal, payload, payload_sha256)
+        check_payload(seal, payload, payload_sha256)
         payload.seek(0)
     except BaseException:
         payload.close()
@@ -112,12 +120,15 @@ def translate_os_errors(path: str, root: str | None = None) -> Iterator[None]:
         if error.errno in NOT_A_DIRECTORY:
             raise UnsafePath(path, NOT_A_DIRECTORY_PROBLEM) from error
         where = "" if root is None else f" below {root}"
-        raise RawUnavailable(path, f"the file system failed{where}: {error.strerror}") from error
+        raise RawUnavailable(path, f"the storage failed{where}: {error.strerror}") from error
 
 
-def _check_payload(seal: Seal, payload: BinaryIO, payload_sha256: str | None) -> None:
+def check_payload(seal: Seal, payload: BinaryIO, payload_sha256: str | None, *, copy: BinaryIO | None = None) -> None:
+    """Read the payload to its end, and write it to the copy. RunDamaged if the seal or the digest differs."""
     digest, lines, last_byte = hashlib.sha256(), 0, b"\n"
     while chunk := payload.read(_CHUNK):
+        if copy is not None:
+            copy.write(chunk)
         digest.update(chunk)
         lines += chunk.count(b"\n")
         last_byte = chunk[-1:]
@@ -128,6 +139,23 @@ def _check_payload(seal: Seal, payload: BinaryIO, payload_sha256: str | None) ->
         raise RunDamaged(seal.run.path, PAYLOAD_CHANGED)
     if lines != seal.record_count:
         raise RunDamaged(seal.run.path, f"the payload has {lines} lines, the seal says {seal.record_count}")
+
+
+def _open_payload(directory: int, path: str) -> BinaryIO:
+    try:
+        return os.fdopen(_open_plain_file(PAYLOAD, directory, path), "rb", buffering=0)
+    except FileNotFoundError:
+        os.stat(METADATA, dir_fd=directory, follow_symlinks=False)  # without the seal, the file system has failed
+        raise RunDamaged(path, NO_PAYLOAD) from None
+
+
+def _open_object(store: Store, path: str) -> BinaryIO:
+    try:
+        return store.open(f"{path}/{PAYLOAD}")
+    except FileNotFoundError:
+        if store.head(f"{path}/{METADATA}") is None:  # without the seal, the location is wrong
+            raise
+        raise RunDamaged(path, NO_PAYLOAD) from None
 
 
 def _open_plain_file(name: str, directory: int, path: str) -> int:

@@ -119,8 +119,9 @@ class ObjectStore:
             return None
 
     def list(self, prefix: str) -> Iterator[FileInfo]:
-        found = self._repeat(prefix, lambda: obstore.list(self._store, prefix or None, chunk_size=1000).collect())
-        yield from sorted((_describe(each) for each in found if each["path"] != PROBE), key=lambda info: info.name)
+        pages = iter(obstore.list(self._store, prefix or None, chunk_size=1000))  # obstore repeats each request
+        while page := self._once(prefix, lambda: next(pages, ())):
+            yield from (_describe(each) for each in page if each["path"] != PROBE)
 
     def has_files(self, prefix: str) -> bool:
         first = self._repeat(prefix, lambda: next(iter(obstore.list(self._store, prefix or None, chunk_size=2)), ()))
@@ -207,13 +208,17 @@ class ObjectStore:
             wait=wait_random_exponential(0.2, max=4),
             reraise=True,
         )
+        return self._once(name, lambda: retrying(_translated(request, name)))
+
+    def _once(self, name: str, request: Callable[[], _T]) -> _T:
+        """The request's result, or an OSError that is chained to nothing."""
         failure: OSError
         try:
-            return retrying(_translated(request, name))
+            return _translated(request, name)()
         except OSError as error:
             failure = OSError(
                 error.errno, error.strerror, f"{self.location}/{name}"
-            )  # the subclass follows from the number
+            )  # the subclass follows from errno
         raise failure
 
 

@@ -50,7 +50,11 @@ class Store(Protocol):
         ...
 
     def list(self, prefix: str) -> Iterator[FileInfo]:
-        """The files below a folder, at any depth, in order of their names. A missing folder has no files."""
+        """The files below a folder, at any depth, in order of their names. A missing folder has no files.
+
+        A bucket is listed while the caller iterates, in the order of its service, which is that of the names in S3,
+        Google Cloud Storage and Azure. (Azure with hierarchical namespaces orders by the names of folders first.)
+        """
         ...
 
     def has_files(self, prefix: str) -> bool:

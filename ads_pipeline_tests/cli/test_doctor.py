@@ -26,7 +26,7 @@ from ads_pipeline.orchestration.instance_storage import SCHEMA
 from ads_pipeline.pipeline.registration import SealRegister
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import METADATA, PAYLOAD
-from ads_pipeline.raw.unsealed_run import TEMPORARY
+from ads_pipeline.raw.unsealed_files import TEMPORARY
 from ads_pipeline.settings import DAGSTER_SETTINGS, read_settings
 from ads_pipeline_tests.builders import read_tree, seal_facts
 from ads_pipeline_tests.cli.running import CommandLine, CommandResult, DemoCommandLine

@@ -15,7 +15,7 @@ from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.state.registration import Registrations
 from ads_pipeline.orchestration.sensors.run_requests import range_tags
-from ads_pipeline.raw import discovery, landing
+from ads_pipeline.raw import discovery, disk_runs
 from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, dagster_keys, open_location
 from ads_pipeline_tests.pipeline.builders import FACTS, QUERY, key, rows_for, seal_invalid_run, seal_run, visible_runs
 
@@ -121,7 +121,7 @@ def test_run_reads_registers_and_claims_once(
     calls = Counter[str]()
     for owner, name in (
         (discovery, "read_seal"),
-        (landing, "read_seal"),
+        (disk_runs, "read_seal"),
         (Registrations, "register"),
         (Lease, "claim"),
     ):

@@ -87,6 +87,7 @@ class TestWriting:
                 assert store.read(name) == b"%d" % won.index(True)
 
     def test_durable_file_stays_as_it_is(self, store: Store) -> None:
+        """To make a file durable changes nothing in it."""
         store.create("a", b"x")
         store.make_durable("a")
         assert store.read("a") == b"x"
@@ -157,4 +158,5 @@ class TestLocation:
         [("s3://b/p", True), ("gs://b/p", True), ("abfss://c@a/p", True), ("/s3:/b", False), ("s3:/b", False)],
     )
     def test_bucket_is_known_by_its_scheme(self, location: str, *, expected: bool) -> None:
+        """A location with the scheme of a known service is a bucket, every other one a path."""
         assert is_bucket(location) is expected

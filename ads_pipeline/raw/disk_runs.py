@@ -1,0 +1,85 @@
+"""`DiskRuns`: the sealed runs below a directory. The root may be a symbolic link; nothing below it may."""
+
+import os
+from collections.abc import Callable, Container, Iterator
+from contextlib import ExitStack
+from datetime import date, datetime
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.errors import RawUnavailable, RunNotSealed
+from ads_pipeline.raw.discovery import DamagedRun, find_in_day, find_in_source
+from ads_pipeline.raw.reading import open_below, open_verified_payload, read_seal, translate_os_errors
+from ads_pipeline.raw.seal import Seal
+from ads_pipeline.raw.unsealed_files import TEMPORARY, UnsealedDirectory
+
+_UNSEALED: Final = f"*/customer_id=*/query_name=*/logical_date=*/{TEMPORARY}*"
+
+
+class DiskRuns:
+    """A read raises RawUnavailable when the root is missing or empty: its disk may not be mounted."""
+
+    def __init__(self, root: Path, is_in_use: Callable[[], bool]) -> None:
+        self._root, self._is_in_use = root, is_in_use
+
+    def create(self, run: Run) -> UnsealedDirectory:
+        with translate_os_errors(run.path):
+            return UnsealedDirectory(self._root, run)
+
+    def read_seal(self, run: Run) -> Seal:
+        with translate_os_errors(run.path), ExitStack() as stack:
+            return read_seal(self._open_run(run, stack), run)
+
+    def open_verified(self, run: Run, payload_sha256: str | None) -> tuple[Seal, BinaryIO]:
+        with translate_os_errors(run.path), ExitStack() as stack:
+            directory = self._open_run(run, stack)
+            seal = read_seal(directory, run)
+            return seal, open_verified_payload(directory, seal, payload_sha256)
+
+    def list_runs(self, key: PartitionKey, known: Container[Run]) -> tuple[Seal | DamagedRun, ...]:
+        with translate_os_errors(key.path), ExitStack() as stack:
+            try:
+                day = self._open(key.path, stack)
+            except FileNotFoundError:
+                return ()
+            return tuple(find_in_day(day, key.path, known))
+
+    def find_runs(self, source: str, since: date, until: date, known: Container[Run]) -> Iterator[Seal | DamagedRun]:
+        with translate_os_errors(source), ExitStack() as stack:
+            try:
+                top = self._open(source, stack)
+            except FileNotFoundError:
+                return
+            yield from find_in_source(top, source, since=since, until=until, known=known)
+
+    def find_unsealed(self, before: datetime) -> Iterator[tuple[str, datetime]]:
+        for path in sorted(self._root.glob(_UNSEALED)):
+            modified_at = datetime.fromtimestamp(path.lstat().st_mtime, tz=before.tzinfo)
+            if modified_at < before:
+                yield path.relative_to(self._root).as_posix(), modified_at
+
+    def _open(self, path: str, stack: ExitStack) -> int:
+        """A descriptor of a directory below the root. FileNotFoundError, or RawUnavailable when the root is gone."""
+        try:
+            return stack.enter_context(open_below(self._root, path))
+        except OSError as error:
+            problem = self._find_root_problem()
+            if problem is None or (isinstance(error, FileNotFoundError) and not self._is_in_use()):
+                raise
+            advice = "mount its disk, or correct ADS_PIPELINE_HOME or ADS_PIPELINE_LAKE"
+            raise RawUnavailable(str(self._root), f"the raw root {problem}; {advice}") from None
+
+    def _find_root_problem(self) -> str | None:
+        try:
+            return None if os.listdir(self._root) else "is empty"
+        except FileNotFoundError:
+            return "does not exist"
+        except OSError as error:
+            return f"cannot be opened: {error.strerror}"
+
+    def _open_run(self, run: Run, stack: ExitStack) -> int:
+        try:
+            return self._open(run.path, stack)
+        except FileNotFoundError:
+            raise RunNotSealed(run.path, "no such run") from None
