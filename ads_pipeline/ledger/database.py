@@ -107,7 +107,9 @@ def _open_sqlite(url: str, *, read_only: bool) -> sa.Engine:
     @sa.event.listens_for(engine, "begin")
     def _begin(connection: sa.Connection) -> None:
         is_reading = read_only or connection.get_execution_options().get(READ_ONLY, False)
-        connection.exec_driver_sql(f"PRAGMA query_only = {'ON' if is_reading else 'OFF'}")
+        if connection.info.get(READ_ONLY) is not is_reading:  # the pragma makes SQLite prepare every statement again
+            connection.exec_driver_sql(f"PRAGMA query_only = {'ON' if is_reading else 'OFF'}")
+            connection.info[READ_ONLY] = is_reading
         connection.exec_driver_sql("BEGIN" if is_reading else "BEGIN IMMEDIATE")
 
     return engine

@@ -11,6 +11,7 @@ does not grow with the rows. It is the same for both databases, except for these
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Final
@@ -55,6 +56,7 @@ _WORDS: Final[Mapping[str, Mapping[str, str]]] = {
         "skip_locked": "",
     },
 }
+_WORD: Final = re.compile(r"\w+")
 _encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
 
 
@@ -113,7 +115,7 @@ class Statement:
     def _for_sqlite(self) -> sa.TextualSelect:
         values = ", ".join(f"json_extract(value, '$.{name}') AS {name}" for name in self._given)
         text = self._format("sqlite", f"(SELECT {values} FROM json_each(:given)) AS given")
-        return sa.text(text).columns(**_decoded_columns())
+        return sa.text(text).columns(**_decoded_columns(text))
 
     @cached_property
     def _for_rows(self) -> str:
@@ -138,7 +140,8 @@ def query(text: str, **types: TypeEngine[Any]) -> sa.TextualSelect:
     `types` are those of its parameters. The result has the types of the ledger's columns.
     """
     parameters = (sa.bindparam(name, type_=kind) for name, kind in types.items())
-    return sa.text(_format_keys(text)).bindparams(*parameters).columns(**_decoded_columns())
+    formatted = _format_keys(text)
+    return sa.text(formatted).bindparams(*parameters).columns(**_decoded_columns(formatted))
 
 
 def query_days(text: str, window: DayWindow, *, customer_column: str = "customer_id") -> sa.TextualSelect:
@@ -179,8 +182,16 @@ class _Alias:
         return self._item
 
 
-def _decoded_columns() -> dict[str, Any]:
-    """The types of the columns that SQLite stores as text or numbers and Python does not."""
+def _decoded_columns(text: str) -> dict[str, Any]:
+    """The types of the columns that SQLite stores as text or numbers and Python does not.
+
+    Only those that the statement names or may name with a star, because each execution compares them with its result.
+    """
+    decoded = _all_decoded_columns()
+    return decoded if "*" in text else {name: decoded[name] for name in set(_WORD.findall(text)) & decoded.keys()}
+
+
+def _all_decoded_columns() -> dict[str, Any]:
     columns = {column.name: column.type for table in metadata.tables.values() for column in table.c}
     decoded = {name: kind for name, kind in columns.items() if isinstance(kind, (Instant, Day))}
     return decoded | {"now": Instant(), "pointer_changed_at": Instant()} | dict.fromkeys(FLAGS, sa.Boolean())

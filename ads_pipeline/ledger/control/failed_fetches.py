@@ -112,8 +112,9 @@ def _error_fields(failure: FailedFetch) -> dict[str, Any]:
 
 
 def _event_data(failure: FailedFetch) -> dict[str, Any]:
-    request_id = {} if failure.request_id is None else {"request_id": failure.request_id}
-    return _error_fields(failure) | request_id
+    wait = failure.wait_until and instant_text(failure.wait_until)
+    named = {"request_id": failure.request_id, "wait_until": wait}
+    return _error_fields(failure) | {name: value for name, value in named.items() if value is not None}
 
 
 def _parkings(failures: Sequence[FailedFetch]) -> Iterator[Parking]:

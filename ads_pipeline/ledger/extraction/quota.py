@@ -22,14 +22,17 @@ from ads_pipeline.domain.quota import (
     Refused,
 )
 from ads_pipeline.domain.retry import Lane
+from ads_pipeline.domain.run_events import idempotency_key
 from ads_pipeline.ledger import database
+from ads_pipeline.ledger.database import ConcurrentWrite
 from ads_pipeline.ledger.extraction.tables import api_holds, api_operations, quota_head
 from ads_pipeline.ledger.row_mapping import read_clock
-from ads_pipeline.ledger.statements import Statement, insert, query, upsert
+from ads_pipeline.ledger.statements import Statement, columns_of, insert, names, query, upsert
 from ads_pipeline.ledger.tables import Instant, instant_text
 from ads_pipeline.ledger.transactions import LedgerTransaction, LedgerWriter
 from ads_pipeline.quoting import printable
 
+QUOTA_WAITING: Final = "QuotaWaiting"
 WHOLE_SOURCE: Final = ""  # the customer_id of a hold on all calls
 _INSERT_HEAD: Final = insert(quota_head, skip_present=True)
 _LOCK_HEAD: Final = Statement(
@@ -39,31 +42,79 @@ _LOCK_HEAD: Final = Statement(
 )
 _INSERT_OPERATION: Final = insert(api_operations, skip_present=True)
 _UPSERT_HOLD: Final = upsert(api_holds, newer="api_holds.held_until < excluded.held_until")
-# The newest operation, the newest one that no longer counts, and whether any hold is active.
-_READ_WINDOW: Final = query(
-    """
-    SELECT newest.operation_no, newest.backfill_no, newest.at, expired.operation_no AS expired_no,
-        expired.backfill_no AS expired_backfill_no,
-        EXISTS (SELECT 1 FROM api_holds WHERE source = :source AND held_until > :now) AS is_held
-    FROM (
+# One row: the newest operation of the source, and the newest one that no longer counts.
+_WINDOW: Final = """
+    {given}
+    LEFT JOIN (
         SELECT operation_no, backfill_no, at FROM api_operations
-        WHERE source = :source AND entry = 'reserved' ORDER BY at DESC, operation_no DESC LIMIT 1
-    ) AS newest
+        WHERE source = (SELECT source FROM {given}) AND entry = 'reserved'
+        ORDER BY at DESC, operation_no DESC LIMIT 1
+    ) AS newest ON TRUE
     LEFT JOIN (
         SELECT operation_no, backfill_no FROM api_operations
-        WHERE source = :source AND entry = 'reserved' AND at <= :expired ORDER BY at DESC, operation_no DESC LIMIT 1
+        WHERE source = (SELECT source FROM {given}) AND entry = 'reserved'
+            AND at <= (SELECT expired_at FROM {given})
+        ORDER BY at DESC, operation_no DESC LIMIT 1
     ) AS expired ON TRUE
+    """
+_WINDOW_COLUMNS: Final = {"source": "text", "expired_at": "instant"}
+_READ_WINDOW: Final = Statement(
+    "read_quota_window",
+    _WINDOW_COLUMNS,
+    f"""
+    SELECT newest.operation_no, newest.backfill_no,
+        expired.operation_no AS expired_no, expired.backfill_no AS expired_backfill_no
+    FROM {_WINDOW}
     """,
-    now=Instant(),
-    expired=Instant(),
+)
+# Insert the next operation if neither a limit nor a hold forbids it, and return its number. It is never before the
+# last operation: times must have the order of the numbers.
+_GRANTED: Final = columns_of(
+    api_operations, "engine_run_id", "kind", "lane", "customer_id", "query_name", "since", "until"
+)
+_GRANT: Final = Statement(
+    "grant_operation",
+    {
+        **_WINDOW_COLUMNS,
+        **_GRANTED,
+        "now": "instant",
+        "is_backfill": "integer",
+        "total_limit": "bigint",
+        "backfill_limit": "bigint",
+    },
+    f"""
+    INSERT INTO api_operations (source, operation_no, entry, at, backfill_no, {names(_GRANTED)})
+    SELECT source, coalesce(newest.operation_no, 0) + 1, 'reserved',
+        {{greatest}}(given.now, coalesce(newest.at, given.now)), coalesce(newest.backfill_no, 0) + is_backfill,
+        {names(_GRANTED)}
+    FROM {_WINDOW}
+    WHERE (
+            total_limit IS NULL
+            OR coalesce(newest.operation_no, 0) - coalesce(expired.operation_no, 0) < total_limit
+        )
+        AND (
+            is_backfill = 0 OR backfill_limit IS NULL
+            OR coalesce(newest.backfill_no, 0) - coalesce(expired.backfill_no, 0) < backfill_limit
+        )
+        AND NOT EXISTS (
+            SELECT 1 FROM api_holds WHERE api_holds.source = given.source AND held_until > given.now
+                AND (api_holds.customer_id = '' OR api_holds.customer_id = given.customer_id)
+        )
+    RETURNING operation_no
+    """,
+)
+_FIND_EVENT: Final = query(
+    "SELECT count(*) FROM run_events WHERE run_id = :run_id AND idempotency_key = :idempotency_key"
 )
 _READ_OPERATION_TIME: Final = query(
     "SELECT at FROM api_operations WHERE source = :source AND operation_no = :number AND entry = 'reserved'"
 )
+# The backfill operation with a number. It is near the oldest operation that counts, from which the search begins.
 _READ_BACKFILL_TIME: Final = query(
     """
     SELECT at FROM api_operations
-    WHERE source = :source AND backfill_no = :number AND entry = 'reserved' AND lane = 'backfill'
+    WHERE source = :source AND operation_no > :after AND entry = 'reserved' AND backfill_no >= :number
+    ORDER BY operation_no LIMIT 1
     """
 )
 _READ_HOLDS: Final = query(
@@ -76,12 +127,10 @@ _READ_HOLDS: Final = query(
 class _Window:
     """The numbers of the last operations of a source, and how many of them are within the last 24 hours."""
 
-    number: int = 0
-    backfill_number: int = 0
-    last_at: datetime | None = None
-    used: int = 0
-    backfill_used: int = 0
-    is_held: bool
+    number: int
+    backfill_number: int
+    used: int
+    backfill_used: int
 
 
 class QuotaReader:
@@ -124,32 +173,67 @@ class Quota(QuotaReader):
 
     def hold(self, hold: Hold) -> None:
         """Stop calls of all runs until a time. A later time that is stored already stays."""
-        row = {
-            "source": hold.source,
-            "customer_id": hold.customer_id or WHOLE_SOURCE,
-            "held_until": instant_text(hold.until),
-            "why": printable(hold.why),
-            "request_id": hold.request_id,
-        }
-        self._writer.transact(
-            lambda transaction: _UPSERT_HOLD.execute(transaction.connection, [row | {"held_at": transaction.at}])
-        )
+        self._writer.transact(lambda transaction: _hold(transaction, hold))
 
 
 def _reserve(transaction: LedgerTransaction, operation: Operation, limits: QuotaLimits) -> Granted | Refused:
     connection, source = transaction.connection, operation.source
     now = _lock(transaction, source)
-    window = _read_window(connection, source, now)
-    if refused := _find_refusal(connection, window, operation, limits, now):
+    requested = _describe(transaction, operation) | {
+        "now": instant_text(now),
+        "expired_at": instant_text(now - WINDOW),
+        "is_backfill": int(operation.lane is Lane.BACKFILL),
+        "total_limit": limits.daily_operations,
+        "backfill_limit": limits.limit_of(Lane.BACKFILL),
+    }
+    number = _GRANT.execute(connection, [requested]).scalar_one_or_none()
+    if number is None:
+        refused = _find_refusal(connection, operation, limits, now)
+        _emit_waiting(transaction, operation, refused.until, refused.why)
         return refused
-    number, backfill_no = window.number + 1, window.backfill_number + (operation.lane is Lane.BACKFILL)
-    # Never before the last operation: times must have the order of the numbers.
-    at = instant_text(max(now, window.last_at or now))
-    row = _encode(transaction, operation, number) | {"entry": "reserved", "at": at, "backfill_no": backfill_no}
-    _INSERT_OPERATION.execute(connection, [row])
     if number == 1:
-        _INSERT_HEAD.execute(connection, [{"source": source, "opened_at": at}])
+        _INSERT_HEAD.execute(connection, [{"source": source, "opened_at": instant_text(now)}])
     return Granted(operation=operation, number=number)
+
+
+def _hold(transaction: LedgerTransaction, hold: Hold) -> None:
+    _lock(transaction, hold.source)
+    why = printable(hold.why)
+    row = {
+        "source": hold.source,
+        "customer_id": hold.customer_id or WHOLE_SOURCE,
+        "held_until": instant_text(hold.until),
+        "why": why,
+        "request_id": hold.request_id,
+        "held_at": transaction.at,
+    }
+    _UPSERT_HOLD.execute(transaction.connection, [row])
+    operation = Operation(source=hold.source, customer_id=hold.customer_id)
+    _emit_waiting(transaction, operation, hold.until, why, request_id=hold.request_id)
+
+
+def _emit_waiting(
+    transaction: LedgerTransaction, operation: Operation, until: datetime, why: str, *, request_id: str | None = None
+) -> None:
+    """Emit QuotaWaiting when the run has to wait for the first time. The lock of the source serializes its steps."""
+    origin = transaction.writer.origin
+    key = idempotency_key(
+        run_id=origin.run_id,
+        step_id=None,
+        logical_attempt_id=1,
+        event_type=QUOTA_WAITING,
+        plan_version=origin.plan_version,
+    )
+    if transaction.connection.scalar(_FIND_EVENT, {"run_id": origin.run_id, "idempotency_key": key}):
+        return
+    data = {
+        "until": instant_text(until),
+        "why": why,
+        "customer_id": operation.customer_id,
+        "query_name": operation.query_name,
+        "request_id": request_id,
+    }
+    transaction.emit(QUOTA_WAITING, None, 1, {name: value for name, value in data.items() if value is not None})
 
 
 def _lock(transaction: LedgerTransaction, source: str) -> datetime:
@@ -173,17 +257,17 @@ def _finish(transaction: LedgerTransaction, granted: Granted, outcome: Operation
         "milliseconds": None if outcome.seconds is None else round(outcome.seconds * 1_000),
         "consumption": outcome.consumption,
     }
-    row = _encode(transaction, granted.operation, granted.number)
+    row = _describe(transaction, granted.operation) | {"operation_no": granted.number}
     row |= {"entry": "finished", "at": transaction.at, "backfill_no": 0} | result
     if _INSERT_OPERATION.execute(transaction.connection, [row]).rowcount:
         data = {name: row[name] for name in ("kind", "customer_id", "query_name", "since", "until", *result)}
         transaction.emit("OperationSpent", None, granted.number, data)
 
 
-def _encode(transaction: LedgerTransaction, operation: Operation, number: int) -> dict[str, Any]:
+def _describe(transaction: LedgerTransaction, operation: Operation) -> dict[str, Any]:
+    """The columns of an operation that do not depend on when it is granted."""
     return {
         "source": operation.source,
-        "operation_no": number,
         "engine_run_id": transaction.writer.origin.run_id,
         "kind": str(operation.kind),
         "lane": str(operation.lane),
@@ -194,28 +278,27 @@ def _encode(transaction: LedgerTransaction, operation: Operation, number: int) -
     }
 
 
-def _find_refusal(
-    connection: sa.Connection, window: _Window, operation: Operation, limits: QuotaLimits, now: datetime
-) -> Refused | None:
+def _find_refusal(connection: sa.Connection, operation: Operation, limits: QuotaLimits, now: datetime) -> Refused:
     """Why the call must wait: a hold, or a limit with the moment at which an operation of the window expires."""
     source = operation.source
-    active = _read_holds(connection, source, now) if window.is_held else []
-    holds = [each for each in active if each.customer_id in _held_by(operation)]
+    holds = [each for each in _read_holds(connection, source, now) if each.customer_id in _held_by(operation)]
     if holds:
         longest = max(holds, key=lambda hold: hold.until)
         return Refused(until=longest.until, why=longest.why)
+    window, waits = _read_window(connection, source, now), list[tuple[datetime, str]]()
     total, own = limits.daily_operations, limits.limit_of(operation.lane)
-    if total is None or own is None:
-        return None
-    waits = list[tuple[datetime, str]]()
-    if window.used >= total:
-        at = _time_of(connection, _READ_OPERATION_TIME, source, window.number - total + 1)
+    if total is not None and window.used >= total:
+        oldest = {"source": source, "number": window.number - total + 1}
+        at = connection.execute(_READ_OPERATION_TIME, oldest).scalar_one()
         waits.append((at + WINDOW, f"{window.used} of {total} operations were used within 24 hours"))
-    if operation.lane is Lane.BACKFILL and window.backfill_used >= own:
-        at = _time_of(connection, _READ_BACKFILL_TIME, source, window.backfill_number - own + 1)
+    if own is not None and operation.lane is Lane.BACKFILL and window.backfill_used >= own:
+        oldest = {"source": source, "number": window.backfill_number - own + 1, "after": window.number - window.used}
+        at = connection.execute(_READ_BACKFILL_TIME, oldest).scalar_one()
         used = f"backfills used {window.backfill_used} of {own} operations within 24 hours"
         waits.append((at + WINDOW, f"{used}; the rest is reserved for fresh days"))
-    return Refused(until=max(waits)[0], why=max(waits)[1]) if waits else None
+    if not waits:
+        raise ConcurrentWrite(f"the operations of {source} changed without its lock")
+    return Refused(until=max(waits)[0], why=max(waits)[1])
 
 
 def _held_by(operation: Operation) -> tuple[str | None, ...]:
@@ -223,22 +306,14 @@ def _held_by(operation: Operation) -> tuple[str | None, ...]:
 
 
 def _read_window(connection: sa.Connection, source: str, now: datetime) -> _Window:
-    row = connection.execute(_READ_WINDOW, {"source": source, "now": now, "expired": now - WINDOW}).one_or_none()
-    if row is None:  # no operation yet; there may be a hold
-        return _Window(is_held=True)
+    row = _READ_WINDOW.execute(connection, [{"source": source, "expired_at": instant_text(now - WINDOW)}]).one()
+    number, backfill_number = row.operation_no or 0, row.backfill_no or 0
     return _Window(
-        number=row.operation_no,
-        backfill_number=row.backfill_no,
-        last_at=row.at,
-        used=row.operation_no - (row.expired_no or 0),
-        backfill_used=row.backfill_no - (row.expired_backfill_no or 0),
-        is_held=bool(row.is_held),
+        number=number,
+        backfill_number=backfill_number,
+        used=number - (row.expired_no or 0),
+        backfill_used=backfill_number - (row.expired_backfill_no or 0),
     )
-
-
-def _time_of(connection: sa.Connection, statement: sa.TextualSelect, source: str, number: int) -> datetime:
-    at: datetime = connection.execute(statement, {"source": source, "number": number}).scalar_one()
-    return at
 
 
 def _read_holds(connection: sa.Connection, source: str, now: datetime) -> list[Hold]:

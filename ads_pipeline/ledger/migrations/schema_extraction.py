@@ -62,9 +62,7 @@ CREATE TABLE api_holds (
     PRIMARY KEY (source, customer_id)
 ) {options_50};
 
-CREATE INDEX api_operations_by_time ON api_operations (source, at, operation_no) WHERE entry = 'reserved';
-CREATE INDEX api_operations_backfill ON api_operations (source, backfill_no)
-    WHERE entry = 'reserved' AND lane = 'backfill'
+CREATE INDEX api_operations_by_time ON api_operations (source, at, operation_no) WHERE entry = 'reserved'
 """
 
 

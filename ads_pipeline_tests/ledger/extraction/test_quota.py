@@ -1,6 +1,7 @@
 """The budget of API operations: limits, lanes, the rolling window, holds, and reservations of several processes."""
 
 import multiprocessing
+from dataclasses import replace
 from datetime import date, datetime, timedelta
 
 import pytest
@@ -24,6 +25,7 @@ from ads_pipeline.errors import LedgerRefused
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.extraction.tables import api_operations
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
+from ads_pipeline.ledger.tables import instant_text
 from ads_pipeline_tests.example_counts import examples
 from ads_pipeline_tests.ledger.builders import FakeClock
 
@@ -148,6 +150,43 @@ def test_operations_of_one_run_are_separate_events(timed_ledger: Ledger) -> None
     events = [each.event for each in timed_ledger.events.fetch(timed_ledger.origin.run_id)]
     kinds = [each.event_data["kind"] for each in events if each.event_type == "OperationSpent"]
     assert kinds == [str(kind) for kind in OperationKind]
+
+
+def waiting_events(ledger: Ledger) -> list[dict[str, object]]:
+    events = [each.event for each in ledger.events.fetch(ledger.origin.run_id)]
+    return [dict(each.event_data) for each in events if each.event_type == "QuotaWaiting" and each.step_id is None]
+
+
+def test_run_emits_one_event_when_it_has_to_wait(timed_ledger: Ledger, clock: FakeClock, url: str) -> None:
+    """Not one for each refused call. Another run that waits has its own; a run that never waits has none."""
+    limits, start, report = QuotaLimits(daily_operations=1), clock.now, replace(REPORT, lane=Lane.FRESH)
+    timed_ledger.quota.reserve(report, limits)
+    assert waiting_events(timed_ledger) == []
+    for _ in range(3):
+        assert isinstance(timed_ledger.quota.reserve(report, limits), Refused)
+    assert waiting_events(timed_ledger) == [
+        {
+            "until": instant_text(start + WINDOW),
+            "why": "1 of 1 operations were used within 24 hours",
+            "customer_id": REPORT.customer_id,
+            "query_name": REPORT.query_name,
+        }
+    ]
+    with Ledger.opened(url, clock=clock) as other:
+        assert other.origin.run_id != timed_ledger.origin.run_id
+        assert isinstance(other.quota.reserve(FRESH, limits), Refused)
+        assert [each["until"] for each in waiting_events(other)] == [instant_text(start + WINDOW)]
+    assert len(waiting_events(timed_ledger)) == 1
+
+
+def test_hold_of_the_source_emits_the_same_event(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """With the request that the source refused. Calls that the hold refuses add no event."""
+    until = clock.now + timedelta(hours=2)
+    hold = Hold(source=SOURCE, until=until, why="RESOURCE_EXHAUSTED, retry later", request_id="q1")
+    for _ in range(2):
+        timed_ledger.quota.hold(hold)
+        assert isinstance(timed_ledger.quota.reserve(REPORT, QuotaLimits()), Refused)
+    assert waiting_events(timed_ledger) == [{"until": instant_text(until), "why": hold.why, "request_id": "q1"}]
 
 
 def test_spent_operations_cannot_be_forgotten(timed_ledger: Ledger, backdoor: sa.Engine) -> None:
