@@ -21,10 +21,12 @@ from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.errors import BadName, BadSettings, Mistake
 from ads_pipeline.query_file import DEFAULT_QUERIES_FILE, GoogleApis, Query, read_query_file
 from ads_pipeline.quoting import printable
+from ads_pipeline.storage.open_store import is_bucket
 
 PREFIX: Final = "ADS_PIPELINE_"
 VARIABLES: Final[Mapping[str, str]] = {
-    "ADS_PIPELINE_HOME": "absolute path of the folder for raw runs, the warehouse and SQLite (~/.ads_pipeline)",
+    "ADS_PIPELINE_HOME": "absolute path of the folder for SQLite and Dagster's files (~/.ads_pipeline)",
+    "ADS_PIPELINE_LAKE": "s3://…, gs://…, abfss://… or a path: raw, warehouse, partition_status.parquet (home)",
     "ADS_PIPELINE_DATABASE_URL": "postgresql+psycopg2://… of the ledger and of Dagster's records (SQLite in home)",
     "ADS_PIPELINE_GOOGLE_ADS": "off, env (the client reads GOOGLE_ADS_…), or the path of a google-ads.yaml (off)",
     "ADS_PIPELINE_QUERIES": "path of the query file (google_apis.yaml in home; without it, the one of the package)",
@@ -48,6 +50,10 @@ SPARK_FORM: Final = (
 )
 WEBHOOK_FORM: Final = "https://host/path or http://host/path, without a user name"
 HOME_FORM: Final = "an absolute path without % or a backslash"
+LAKE_FORM: Final = (
+    "s3://bucket/prefix, gs://bucket/prefix, abfss://container@account.dfs.core.windows.net/prefix, with letters, "
+    f"digits and ._=- in the prefix, or {HOME_FORM}"
+)
 MIN_LEASE_SECONDS: Final = 5  # a shorter lease could expire while a busy database delays its renewal
 MAX_LEASE_SECONDS: Final = 86_400
 
@@ -67,6 +73,10 @@ _SPARK = re.compile(
 )
 _WEBHOOK = re.compile(rf"https?://{_HOST}(?:[/?][^\s#@\\]*)?")
 _HOME = re.compile(r"[^\\%]+")  # Delta's libraries decode % in paths and read a backslash as a slash: other files
+_BUCKET = re.compile(
+    r"(?:(?:s3|gs)://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]|abfss://[a-z0-9-]{1,63}@[a-z0-9.-]{3,200})"
+    r"(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._=-]{1,200}){0,20}/?"
+)
 _LABEL, _LABEL_FORM = NAME_RULES["label"]
 
 
@@ -83,12 +93,14 @@ def is_postgres_url(text: str) -> bool:
     return text.isprintable() and _POSTGRES_URL.fullmatch(text) is not None
 
 
+def _is_home(text: str) -> bool:
+    return text.isprintable() and _HOME.fullmatch(text) is not None and _expand_user(text).is_absolute()
+
+
 # The form of each variable's value, and its check.
 _FORMS: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
-    "ADS_PIPELINE_HOME": (
-        HOME_FORM,
-        lambda text: text.isprintable() and _HOME.fullmatch(text) and _expand_user(text).is_absolute(),
-    ),
+    "ADS_PIPELINE_HOME": (HOME_FORM, _is_home),
+    "ADS_PIPELINE_LAKE": (LAKE_FORM, lambda text: _BUCKET.fullmatch(text) or _is_home(text)),
     "ADS_PIPELINE_DATABASE_URL": (POSTGRES_FORM, is_postgres_url),
     "ADS_PIPELINE_GOOGLE_ADS": (
         "off, env or an absolute path",
@@ -113,6 +125,7 @@ class Settings:
     """The settings of a deployment."""
 
     home: Path
+    lake: str  # a path, or a location in a bucket
     queries_file: Path
     google_apis: GoogleApis
     spark: str = field(default="local[*]", repr=False)  # may hold a token
@@ -139,16 +152,20 @@ class Settings:
         return self.google_apis.retries.policy
 
     @property
-    def status_file(self) -> Path:
-        return self.home / "partition_status.parquet"
+    def status_file(self) -> str:
+        return f"{self.lake}/partition_status.parquet"
 
     @property
-    def raw_root(self) -> Path:
-        return self.home / "raw"
+    def raw_location(self) -> str:
+        return f"{self.lake}/raw"
+
+    @property
+    def warehouse_location(self) -> str:
+        return f"{self.lake}/warehouse"
 
     @property
     def warehouse_root(self) -> Path:
-        return self.home / "warehouse"
+        return Path(self.warehouse_location)
 
     def query(self, name: str) -> Query:
         """The query with this name; BadName lists the known names."""
@@ -176,12 +193,17 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         if name in values and not (values[name].isprintable() and is_valid(values[name]))
     ]
     home = _expand_user(values.get("ADS_PIPELINE_HOME", "~/.ads_pipeline"))
+    lake = _find_lake(values.get("ADS_PIPELINE_LAKE"), home)
+    if is_bucket(lake) and "ADS_PIPELINE_DATABASE_URL" not in values:
+        problem = f"a lake in a bucket needs a ledger in Postgres: set it to {POSTGRES_FORM}"
+        mistakes.append(Mistake(location="ADS_PIPELINE_DATABASE_URL", problem=problem))
     queries_file = _find_query_file(values.get("ADS_PIPELINE_QUERIES"), home)
     google_apis = read_query_file(queries_file, mistakes)
     if mistakes or google_apis is None:
         raise BadSettings(tuple(mistakes))
     return Settings(
         home=home,
+        lake=lake,
         queries_file=queries_file,
         google_apis=google_apis,
         spark=values.get("ADS_PIPELINE_SPARK", "local[*]"),
@@ -197,6 +219,12 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         sample_text=values.get("ADS_PIPELINE_SAMPLE_TEXT") == "yes",
         access_by_umask=has_access_by_umask(environ),
     )
+
+
+def _find_lake(value: str | None, home: Path) -> str:
+    if value is None:
+        return str(home)
+    return value.rstrip("/") if is_bucket(value) else str(_expand_user(value))
 
 
 def _find_extraction(value: str) -> str | None:

@@ -20,7 +20,7 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "log_events": (frozenset(), frozenset({"quoting"})),
     "extraction_settings": (frozenset({"pydantic"}), PURE),
     "query_file": (frozenset({"pydantic", "yaml"}), PURE | {"extraction_settings"}),
-    "settings": (frozenset({"sqlalchemy"}), PURE | {"query_file"}),
+    "settings": (frozenset({"sqlalchemy"}), PURE | {"query_file", "storage"}),
     "progress": (frozenset({"rich"}), frozenset()),
     # A session of the user's own comes from a module with a computed name.
     "spark_session": (frozenset({"pyspark", "a computed name"}), frozenset({"settings", "errors", "log_events"})),

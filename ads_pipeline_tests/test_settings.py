@@ -27,6 +27,7 @@ from ads_pipeline.quoting import printable
 from ads_pipeline.settings import HOME_FORM, POSTGRES_FORM, VARIABLES, Settings, is_postgres_url, read_settings
 
 HOME, URL, QUERIES = "ADS_PIPELINE_HOME", "ADS_PIPELINE_DATABASE_URL", "ADS_PIPELINE_QUERIES"
+LAKE = "ADS_PIPELINE_LAKE"
 TENANT, WORKSPACE = "ADS_PIPELINE_TENANT", "ADS_PIPELINE_WORKSPACE"
 GOOGLE_ADS = "ADS_PIPELINE_GOOGLE_ADS"
 LEASE, SPARK = "ADS_PIPELINE_LEASE_SECONDS", "ADS_PIPELINE_SPARK"
@@ -123,8 +124,8 @@ def test_empty_environment_gives_defaults() -> None:
         settings = read_settings(environ)
         assert settings.home == Path.home() / ".ads_pipeline"
         assert settings.database_url == f"sqlite:///{settings.home}/ledger.db"
-        assert settings.raw_root == settings.home / "raw"
-        assert settings.warehouse_root == settings.home / "warehouse"
+        assert settings.raw_location == f"{settings.home}/raw"
+        assert settings.warehouse_location == f"{settings.home}/warehouse"
         assert settings.queries_file == DEFAULT_QUERIES_FILE
 
 
@@ -150,6 +151,68 @@ def test_each_variable_is_used(query_file: Path, tmp_path: Path) -> None:
     assert settings.google_apis.start_date == date(2024, 1, 1)
     assert settings.query("campaign_daily").gaql == GAQL
     assert read_settings({HOME: "~/ads"}).home == Path.home() / "ads"
+
+
+@pytest.mark.parametrize(
+    "lake",
+    [
+        "s3://lake",
+        "s3://my-lake.eu/ads/v_1/a=b",
+        "gs://my_lake/ads",
+        "abfss://lake@account.dfs.core.windows.net/ads",
+        "abfss://lake@account.dfs.core.windows.net",
+    ],
+)
+def test_lake_may_be_a_bucket(query_file: Path, tmp_path: Path, lake: str) -> None:
+    """Raw, warehouse and the status file are in the lake; the home stays local. A final slash changes nothing."""
+    postgres = "postgresql+psycopg2://ads@db/ledger"
+    for written in (lake, f"{lake}/"):
+        settings = read_settings({HOME: str(tmp_path), LAKE: written, URL: postgres, QUERIES: str(query_file)})
+        assert (settings.home, settings.lake) == (tmp_path, lake)
+        assert settings.raw_location == f"{lake}/raw"
+        assert settings.warehouse_location == f"{lake}/warehouse"
+        assert settings.status_file == f"{lake}/partition_status.parquet"
+
+
+def test_lake_in_a_bucket_needs_postgres(query_file: Path) -> None:
+    """SQLite is on one machine, and a bucket is for several: the settings say which variable is missing."""
+    (mistake,) = read_mistakes(query_file, **{LAKE: "s3://lake/ads"})
+    assert mistake.startswith("ADS_PIPELINE_DATABASE_URL: a lake in a bucket needs a ledger in Postgres: set it to ")
+
+
+def test_lake_may_be_a_path(query_file: Path, tmp_path: Path) -> None:
+    """A path needs no Postgres, and may begin with the user's home."""
+    settings = read_settings({HOME: str(tmp_path), LAKE: "~/lake/", QUERIES: str(query_file)})
+    assert settings.raw_location == f"{Path.home()}/lake/raw"
+    assert settings.database_url == f"sqlite:///{tmp_path}/ledger.db"
+
+
+@pytest.mark.parametrize(
+    "lake",
+    [
+        "lake",
+        "s3://",
+        "s3:///ads",
+        "s3://Lake",
+        "s3://lake//ads",
+        "s3://lake/../other",
+        "s3://lake/./ads",
+        "s3://lake/a b",
+        "s3://lake/%2e",
+        "s3://lake/ads?versionId=1",
+        "s3://key:secret@lake/ads",
+        "s3a://lake/ads",
+        "https://lake.s3.amazonaws.com/ads",
+        "abfss://lake/ads",
+        "abfss://lake@/ads",
+        "/lake/100%",
+    ],
+)
+def test_invalid_lake_is_refused(query_file: Path, lake: str) -> None:
+    """A relative path, credentials in a location, and a scheme that the product does not know, are refused."""
+    (mistake,) = read_mistakes(query_file, **{LAKE: lake, URL: "postgresql+psycopg2://ads@db/ledger"})
+    assert mistake.startswith("ADS_PIPELINE_LAKE: must be s3://bucket/prefix, gs://bucket/prefix, ")
+    assert "secret" not in mistake
 
 
 def test_shipped_queries_are_valid() -> None:
@@ -238,7 +301,7 @@ def test_tenancy_comes_from_environment(query_file: Path, tmp_path: Path) -> Non
     named = read_settings({QUERIES: str(query_file), TENANT: "acme-1", WORKSPACE: "ads_eu", HOME: str(tmp_path)})
     assert named.tenancy == Tenancy(tenant_id="acme-1", workspace_id="ads_eu")
     assert read_settings({QUERIES: str(query_file), TENANT: "", WORKSPACE: ""}).tenancy == Tenancy()
-    assert named.status_file == tmp_path / "partition_status.parquet"
+    assert named.status_file == f"{tmp_path}/partition_status.parquet"
 
 
 @pytest.mark.parametrize("variable", ["ADS_PIPELINE_TENANT", "ADS_PIPELINE_WORKSPACE"])

@@ -115,7 +115,7 @@ def open_raw(settings: Settings) -> RawRuns:
         with open_ledger(settings) as ledger:
             return ledger.runs.exist()
 
-    return RawRuns(settings.raw_root, is_in_use=is_in_use)
+    return RawRuns(settings.raw_location, is_in_use=is_in_use)
 
 
 def open_ledger_for_writing(settings: Settings) -> AbstractContextManager[Ledger]:

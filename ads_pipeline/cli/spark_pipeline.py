@@ -19,7 +19,7 @@ def open_pipeline(settings: Settings, ledger: Ledger) -> Iterator[Pipeline]:
     with spark_session(settings) as spark:
         yield Pipeline(
             spark=spark,
-            raw=RawRuns(settings.raw_root, is_in_use=ledger.runs.exist),
+            raw=RawRuns(settings.raw_location, is_in_use=ledger.runs.exist),
             ledger=ledger,
             warehouse=Warehouse(settings.warehouse_root),
             contracts=read_contracts(settings.queries_file, settings.google_apis),

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from pathlib import Path
 from typing import Any, Final
 
 from ads_pipeline.domain.partition import PartitionKey, Run, generate_run_id
@@ -17,7 +16,7 @@ from ads_pipeline.errors import BadName, RunExists
 from ads_pipeline.query_file import GoogleApis
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import METADATA, PAYLOAD, Seal, SealFacts, encode_seal, hash_gaql
-from ads_pipeline.storage.durable_files import atomic_write, make_durable_directories
+from ads_pipeline.storage.open_store import open_store
 
 Row = dict[str, Any]
 
@@ -218,21 +217,11 @@ def _land(raw: RawRuns, google_apis: GoogleApis, run: Run, rows: Sequence[Row]) 
 def _land_with_wrong_count(raw: RawRuns, google_apis: GoogleApis, run: Run, rows: Sequence[Row]) -> Run:
     """Seal the payload with two rows more than it has, like an extractor that miscounts."""
     facts = _facts(google_apis, run)
-    final = raw.root / run.path
-    if final.exists():
-        return run
-    temporary = final.with_name(f"_{final.name}")
-    make_durable_directories(temporary)
-    _write(temporary / PAYLOAD, "".join(json.dumps(row) + "\n" for row in rows).encode())
+    store = open_store(raw.location)
+    store.create(f"{run.path}/{PAYLOAD}", "".join(json.dumps(row) + "\n" for row in rows).encode())
     seal = Seal(run=run, facts=facts, record_count=len(rows) + 2, payload_bytes=None, payload_sha256=None)
-    _write(temporary / METADATA, encode_seal(seal))
-    temporary.rename(final)
+    store.create(f"{run.path}/{METADATA}", encode_seal(seal))
     return run
-
-
-def _write(path: Path, content: bytes) -> None:
-    with atomic_write(path) as file:
-        file.write(content)
 
 
 def _campaigns(report: _Report) -> Iterator[Row]:

@@ -24,7 +24,7 @@ from ads_pipeline.quoting import printable, quoted
 from ads_pipeline.raw.discovery import DamagedRun
 from ads_pipeline.raw.seal import Seal
 from ads_pipeline.settings import DAGSTER_SETTINGS
-from ads_pipeline.storage.open_store import is_bucket
+from ads_pipeline.storage.open_store import is_bucket, open_store
 
 MAX_CLOCK_SKEW: Final = timedelta(seconds=5)
 MAX_SNAPSHOT_LAG: Final = timedelta(seconds=10)
@@ -40,9 +40,26 @@ _RESTORE: Final = "restore its files, or seal a new run of the partition"
 
 def check_home(deployment: Deployment) -> Iterator[Finding]:
     """Check that this user can use the directories, that nobody else can, and that the disk has free space."""
-    top = deployment.settings.home
+    yield from _check_folder(deployment, deployment.settings.home, "ADS_PIPELINE_HOME")
+
+
+def check_lake(deployment: Deployment) -> Iterator[Finding]:
+    """Check that the lake can be used: a folder like the home, or a bucket that never overwrites by `create`."""
+    lake = deployment.settings.lake
+    if not is_bucket(lake):
+        if lake != str(deployment.settings.home):
+            yield from _check_folder(deployment, Path(lake), "ADS_PIPELINE_LAKE")
+        return
+    try:
+        open_store(lake).require_exclusive_create()
+    except OSError as error:
+        step = "correct ADS_PIPELINE_LAKE, or the credentials and the endpoint in the environment"
+        yield make_error(lake, str(error.strerror), step)
+
+
+def _check_folder(deployment: Deployment, top: Path, variable: str) -> Iterator[Finding]:
     if not top.is_dir():
-        yield make_error(top, "it is not a directory", "create it, or correct ADS_PIPELINE_HOME")
+        yield make_error(top, "it is not a directory", f"create it, or correct {variable}")
         return
     for folder in (top, *(top / name for name in _FOLDERS if (top / name).exists())):
         if not folder.is_dir():
@@ -212,13 +229,14 @@ def _find_dagster_skip_reason(deployment: Deployment) -> str | None:
 
 CHECKS: Final = (
     DeploymentCheck("home", "the home is writable by this user only; its disk has space", check_home),
+    DeploymentCheck("lake", "the lake is writable, and no file in it is overwritten", check_lake),
     DeploymentCheck("clocks", "this machine and the database agree on the time", check_clocks),
     DeploymentCheck("states", "every state follows from its verdicts and actions", check_states, slow=True),
     DeploymentCheck("raw", "sealed runs are registered and match their registration", check_raw_runs, slow=True),
     DeploymentCheck("pointers", "pointers name current runs", check_pointers),
     DeploymentCheck("tables", "the Delta tables hold what the ledger expects", check_tables, slow=True),
     DeploymentCheck("demotions", "no demotion is unfinished", check_demotions),
-    DeploymentCheck("landings", "no temporary run directory is left", check_landings),
+    DeploymentCheck("landings", "no interrupted landing left files", check_landings),
     DeploymentCheck("runs", "every open run is alive", check_runs),
     DeploymentCheck(
         "dagster",

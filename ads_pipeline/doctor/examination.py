@@ -80,7 +80,7 @@ class Deployment:
 
     @property
     def raw(self) -> RawRuns:
-        return RawRuns(self.settings.raw_root, is_in_use=self.ledger.runs.exist)
+        return RawRuns(self.settings.raw_location, is_in_use=self.ledger.runs.exist)
 
     @property
     def dagster_settings(self) -> Path:
@@ -173,7 +173,7 @@ def _open_ledger(settings: Settings, stack: ExitStack) -> tuple[CheckReport, Led
     name, promise = _LEDGER
     file = settings.home / "ledger.db"
     if settings.postgres_url is None and not file.exists():
-        make_finding = make_error if settings.raw_root.is_dir() else make_warning
+        make_finding = make_error if Path(settings.raw_location).is_dir() else make_warning
         step = "the first run of the pipeline creates one; restore a lost one from a backup or a copy"
         return _report(name, promise, [make_finding(file, "there is no ledger", step)]), None
     try:

@@ -58,7 +58,7 @@ def build_assets(
             "partition registers its newest runs in the ledger. The check `valid` then accepts or rejects them."
             f"\n\n```sql\n{query.gaql}\n```"
         ),
-        metadata=shared_metadata | {"dagster/uri": str(settings.raw_root)},
+        metadata=shared_metadata | {"dagster/uri": settings.raw_location},
         kinds={"googleads"},
         **shared,
     )

@@ -73,7 +73,7 @@ def build_external_assets(source: str, query_names: Sequence[str], settings: Set
                 "`partition_status.parquet`: the last materialization, the last attempt and the staleness of each "
                 "partition, for dashboards and other programs. The job `reconcile` writes it every hour."
             ),
-            metadata=describe_report(settings) | {"dagster/uri": str(settings.status_file)},
+            metadata=describe_report(settings) | {"dagster/uri": settings.status_file},
             kinds={"parquet"},
         ),
     ]

@@ -63,7 +63,7 @@ class SensorResources:
 
     @property
     def raw(self) -> RawRuns:
-        return RawRuns(self.settings.raw_root, is_in_use=self.ledger.runs.exist)
+        return RawRuns(self.settings.raw_location, is_in_use=self.ledger.runs.exist)
 
     @property
     def sealed_runs(self) -> SealedRuns:
@@ -193,7 +193,7 @@ def open_run_resources(
             ledger=ledger,
             events=events,
             lease=lease,
-            seals=SealRegister(raw=RawRuns(settings.raw_root), registrations=ledger.registrations),
+            seals=SealRegister(raw=RawRuns(settings.raw_location), registrations=ledger.registrations),
             source_factory=source_factory,
         )
 

@@ -41,7 +41,7 @@ class ReportWriter:
             warehouse_root=settings.warehouse_root,
             source=settings.google_apis.source,
         )
-        raw = RawRuns(settings.raw_root, is_in_use=lambda: False)  # only currencies come from raw
+        raw = RawRuns(settings.raw_location, is_in_use=lambda: False)  # only currencies come from raw
         return cls(settings=settings, ledger=ledger, readers=readers, raw=raw)
 
     def write(self, path: Path, *, now: datetime) -> ReportContent:

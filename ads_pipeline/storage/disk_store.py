@@ -76,6 +76,9 @@ class DiskStore:
         sync_file(path)
         sync_directory(path.parent)
 
+    def require_exclusive_create(self) -> None:
+        """Nothing: POSIX links a file only under a free name."""
+
     def _find_names(self, prefix: str) -> Iterator[str]:
         for folder, _folders, files in os.walk(self.root / prefix, onerror=_raise_unless_missing):
             for file in files:

@@ -94,7 +94,7 @@ class ObjectStore:
 
     def create(self, name: str, content: Content) -> bool:
         if not self._is_probed:
-            self.require_conditional_put()
+            self.require_exclusive_create()
         return self._create(name, content)
 
     def read(self, name: str) -> bytes:
@@ -139,7 +139,7 @@ class ObjectStore:
     def make_durable(self, name: str) -> None:
         """Nothing: an object whose put was answered is durable."""
 
-    def require_conditional_put(self) -> None:
+    def require_exclusive_create(self) -> None:
         """OSError when the service overwrites an object that a conditional put should create.
 
         The first call below a location creates an empty object, which stays: object locks forbid to delete it.

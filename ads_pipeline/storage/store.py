@@ -72,3 +72,7 @@ class Store(Protocol):
     def make_durable(self, name: str) -> None:
         """Make a file that a library wrote survive a crash."""
         ...
+
+    def require_exclusive_create(self) -> None:
+        """OSError when `create` could overwrite a file, as it could in a bucket without conditional put."""
+        ...

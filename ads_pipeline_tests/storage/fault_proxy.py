@@ -44,6 +44,7 @@ class FaultProxy:
     endpoint: str = ""
     hold: float = 1.0  # seconds that a request is held back; more than the client waits
     choose: Choice = field(default=lambda _method, _path: None)
+    removed_headers: frozenset[str] = frozenset()  # what the service does not know
     fired: Counter[str] = field(default_factory=Counter)
     requests: list[str] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -121,7 +122,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _forward(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
         connection = http.client.HTTPConnection(self.host, timeout=60)
         try:
-            headers = {name: value for name, value in self.headers.items() if name.lower() not in _HOP_BY_HOP}
+            removed = _HOP_BY_HOP | self.state.removed_headers
+            headers = {name: value for name, value in self.headers.items() if name.lower() not in removed}
             connection.request(self.command, self.path, body, headers | {"Content-Length": str(len(body))})
             answer = connection.getresponse()
             content = answer.read()

@@ -156,7 +156,7 @@ def _find_sealed_runs(settings: Settings, key: PartitionKey) -> dict[str, Seal |
     A damaged run without a valid run_id goes by its directory name.
     """
     try:
-        return {_run_name(sealed): sealed for sealed in RawRuns(settings.raw_root).list_runs(key)}
+        return {_run_name(sealed): sealed for sealed in RawRuns(settings.raw_location).list_runs(key)}
     except RawUnavailable:
         return None
 

@@ -78,7 +78,7 @@ class FailuresToRetry(SelectedPartitions):
         error_class = self.filters.error_class
         if error_class is not None:
             validate_name("error_class", error_class)
-        raw = None if self.force else RawRuns(settings.raw_root, is_in_use=ledger.runs.exist)
+        raw = None if self.force else RawRuns(settings.raw_location, is_in_use=ledger.runs.exist)
         own = {"error_class": error_class, "clear_terminal": self.clear_terminal, "raw": raw}
         return replace(SelectedPartitions.find(self, settings, ledger), preview_options=own)
 

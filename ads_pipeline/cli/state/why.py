@@ -168,7 +168,7 @@ def _run_lines(report: PartitionReport, settings: Settings) -> Iterator[tuple[st
         )
         yield "-", f"{run_id}, sealed and not registered, {rows_or_damage}"
     if report.sealed is None:
-        yield "", f"sealed runs are unknown: {settings.raw_root} is missing, empty or cannot be opened"
+        yield "", f"sealed runs are unknown: {settings.raw_location} is missing, empty or cannot be opened"
     elif not report.registered and not report.sealed:
         yield "", "no run is registered or sealed"
 

@@ -1,6 +1,8 @@
 """Writes the `partition_status` rows to a Parquet file for other tools."""
 
+import tempfile
 from collections.abc import Iterable
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +13,8 @@ from ads_pipeline.domain.freshness import PartitionStatus
 from ads_pipeline.domain.sequences import split_batches
 from ads_pipeline.errors import StatusFileUnavailable
 from ads_pipeline.storage.durable_files import atomic_write, make_durable_directories
+from ads_pipeline.storage.open_store import is_bucket, open_store
+from ads_pipeline.storage.store import Store
 
 _TEXT, _INSTANT = pa.string(), pa.timestamp("us", tz="UTC")
 SCHEMA: Final = pa.schema(
@@ -34,14 +38,29 @@ SCHEMA: Final = pa.schema(
 ROWS_PER_BATCH: Final = 20_000
 
 
-def write_status_file(statuses: Iterable[PartitionStatus], path: Path) -> int:
-    """Replace the file atomically and return the number of rows. Raises StatusFileUnavailable for an OSError."""
+def write_status_file(statuses: Iterable[PartitionStatus], location: str | Path) -> int:
+    """Replace the file atomically and return the number of rows. Raises StatusFileUnavailable for an OSError.
+
+    The location is a path, or one in a bucket.
+    """
+    folder, _, name = str(location).rpartition("/")
     try:
-        make_durable_directories(path.parent)
-        with atomic_write(path) as file:
+        if is_bucket(folder):
+            return _put(statuses, open_store(folder), name)
+        make_durable_directories(Path(folder))
+        with atomic_write(Path(location)) as file:
             return _write(statuses, file)
     except OSError as error:
-        raise StatusFileUnavailable(f"{path.name}: {error.strerror or type(error).__name__}") from error
+        raise StatusFileUnavailable(f"{name}: {error.strerror or type(error).__name__}") from error
+
+
+def _put(statuses: Iterable[PartitionStatus], store: Store, name: str) -> int:
+    with tempfile.TemporaryFile() as spool:
+        written = _write(statuses, spool)
+        spool.flush()
+        with mmap(spool.fileno(), 0, access=ACCESS_READ) as content:
+            store.replace(name, content)
+    return written
 
 
 def _write(statuses: Iterable[PartitionStatus], file: object) -> int:

@@ -123,7 +123,7 @@ def test_request_names_query_customers_and_days(location: Location, capfd: pytes
 @pytest.mark.parametrize("leave", [None, "directory", "file"])
 def test_tick_fails_without_the_raw_root(location: Location, leave: str | None) -> None:
     """A root that is missing, empty or no directory is not a root without new runs. Before the first use it is."""
-    root = location.settings.raw_root
+    root = Path(location.settings.raw_location)
     assert requested_ranges(tick(location)) == []
     location.add_customers(1)
     location.deployment.pipeline.judge_and_load([seal_run(location.deployment, key(1))])
