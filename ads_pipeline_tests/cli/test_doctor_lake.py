@@ -3,8 +3,6 @@
 import os
 from pathlib import Path
 
-import pytest
-
 from ads_pipeline_tests.cli.running import CommandLine
 from ads_pipeline_tests.storage.fault_proxy import start_fault_proxy
 from ads_pipeline_tests.storage.s3_server import SECRET
