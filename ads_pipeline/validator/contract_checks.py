@@ -1,14 +1,15 @@
-"""Checks the rows of one partition against its contract and counts the failing rows of each check.
+"""Checks rows against their contract: of one run, with the failing rows of each check, or of many runs at once.
 
 The result is the one pandera gives: a null fails `nullable` and passes every comparison, and all rows that share a
 natural key fail it. Arrow evaluates the checks inside the Spark task that read the rows.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,6 +18,7 @@ from ads_pipeline.domain.reason import MAX_SAMPLES, Problem, Sample
 from ads_pipeline.quoting import quoted
 
 _NAME: Final = re.compile(r"[A-Z][A-Z0-9_]*|[0-9]{1,20}", re.ASCII)
+_RUN: Final = "ads_pipeline_run"  # beside the columns of a contract: the position of the row's run
 Mask = Any  # a boolean column; pyarrow has no type annotations
 
 _COMPARISONS: Final[Mapping[str, Callable[[Mask, Any], Mask]]] = {
@@ -36,8 +38,35 @@ def _select_matching(values: Any, pattern: str) -> Any:
 def check_rows(
     table: pa.Table, rules: Rules, *, customer_id: str, logical_date: date, show_text: bool = False
 ) -> tuple[Problem, ...]:
-    """One problem for every check that at least one row fails. `show_text` shows free text in its samples."""
+    """One problem for every check that a row of the run fails. `show_text` shows free text in its samples."""
     partition = {PARTITION_DAY: logical_date, PARTITION_CUSTOMER: customer_id}
+    named = None if show_text else _columns_of_names(rules)
+    failures = _find_failures(table, rules, partition, rules.natural_key)
+    return tuple(_problem(table, failing, rule, fields, named) for rule, fields, failing in failures)
+
+
+def find_failing_runs(
+    table: pa.Table, rules: Rules, *, row_counts: Sequence[int], customer_ids: Sequence[str], days: Sequence[date]
+) -> set[int]:
+    """The positions of the runs that fail a check. The table holds the rows of several runs, one after the other.
+
+    The result is the one that `check_rows` gives for each run alone, in a fraction of the time.
+    """
+    runs = pa.array(np.repeat(np.arange(len(row_counts), dtype=np.int32), row_counts))
+    partition = {
+        PARTITION_DAY: pa.array(days, pa.date32()).take(runs),
+        PARTITION_CUSTOMER: pa.array(customer_ids, pa.string()).take(runs),
+    }
+    table = table.append_column(_RUN, runs)
+    key = (_RUN, *rules.natural_key) if rules.natural_key else ()
+    failing = [runs.filter(mask) for _rule, _fields, mask in _find_failures(table, rules, partition, key)]
+    return {position for positions in failing for position in pc.unique(positions).to_pylist()}
+
+
+def _find_failures(
+    table: pa.Table, rules: Rules, partition: Mapping[str, Any], natural_key: tuple[str, ...]
+) -> Iterator[tuple[str, tuple[str, ...], Mask]]:
+    """Every check that some rows fail: the rule, its fields and which rows."""
     checks: list[tuple[str, tuple[str, ...], Mask | None]] = [
         *(("is missing", (each.name,), _find_nulls(table, each.name)) for each in rules.columns if not each.nullable),
         *((check.description, (check.column,), _find_failing(table, check)) for check in rules.checks),
@@ -46,14 +75,11 @@ def check_rows(
             for column, value in rules.partition_columns
         ),
     ]
-    if rules.natural_key:
-        checks.append(("not unique", rules.natural_key, _find_duplicates(table, rules.natural_key)))
-    named = None if show_text else _columns_of_names(rules)
-    return tuple(
-        _problem(table, failing, rule, fields, named)
-        for rule, fields, failing in checks
-        if failing is not None and pc.any(failing).as_py()
-    )
+    if natural_key:
+        checks.append(("not unique", rules.natural_key, _find_duplicates(table, natural_key)))
+    for rule, fields, failing in checks:
+        if failing is not None and pc.any(failing).as_py():
+            yield rule, fields, failing.combine_chunks()
 
 
 def _find_nulls(table: pa.Table, column: str) -> Mask | None:
@@ -69,8 +95,9 @@ def _find_failing(table: pa.Table, check: CheckRule) -> Mask | None:
     return pc.and_(pc.is_valid(values), pc.invert(pc.fill_null(passing, False)))
 
 
-def _find_unequal(values: Mask, expected: Any) -> Mask:
-    return pc.fill_null(pc.not_equal(values, expected), False)
+def _find_unequal(values: Mask, expected: Any) -> Mask | None:
+    unequal = pc.not_equal(values, expected)
+    return pc.fill_null(unequal, False) if pc.any(unequal).as_py() else None
 
 
 def _find_duplicates(table: pa.Table, natural_key: tuple[str, ...]) -> Mask | None:

@@ -1,8 +1,8 @@
-"""Reads one run's payload into typed columns, and reports each line that it cannot read.
+"""Reads payloads into typed columns, and reports each line that it cannot read.
 
-There are two readers. Arrow's is many times faster, but it accepts some invalid lines. It is used only for payloads
-that cannot contain such lines. `read_line_by_line` parses in Python, reads everything else and reports problems.
-A property test checks that both readers return the same rows.
+There are two readers. Arrow's is many times faster, but it accepts some invalid lines. It is used only for lines
+that cannot be such. The other parses line by line in Python, reads everything else and reports problems. A property
+test checks that both readers return the same rows.
 """
 
 import re
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json as arrow_json
@@ -78,59 +79,99 @@ class _BadValue(Exception):
     """A value of the wrong type. The message describes the type and never quotes the value."""
 
 
+class PayloadReader:
+    """Reads one payload block by block, so that a long one never has to be in memory as text."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._tables: list[pa.Table] = []
+        self._bad_lines, self._unknown = _BadLines(), set[str]()
+        self._line_count = 0
+        self._rest = b""
+
+    def add(self, block: bytes) -> None:
+        """Read the next bytes. A line may continue in the next block."""
+        end = block.rfind(b"\n") + 1
+        if not end:
+            self._rest += block
+            return
+        lines, self._rest = self._rest + block[:end], block[end:]
+        self._read(lines)
+
+    def finish(self) -> PayloadRows:
+        """The rows of the whole payload in the contract's columns, or the problems and their lines."""
+        if self._rest:
+            self._read(self._rest)
+        names = tuple(sorted(self._unknown)[:MAX_UNKNOWN_COLUMNS])
+        problems = self._bad_lines.problems()
+        table = None if problems else pa.concat_tables([_schema(self._rules).empty_table(), *self._tables])
+        return PayloadRows(line_count=self._line_count, table=table, problems=problems, unknown_columns=names)
+
+    def _read(self, lines: bytes) -> None:
+        table = read_plain_lines(lines, self._rules, count_plain_lines(lines))
+        count = 0 if table is None else table.num_rows
+        if table is None:
+            table, count = _read_line_by_line(lines, self._rules, self._line_count, self._bad_lines, self._unknown)
+        self._line_count += count
+        if self._bad_lines.counts:
+            self._tables.clear()
+        else:
+            self._tables.append(table)
+
+
 def read_rows(payload: bytes, rules: Rules) -> PayloadRows:
     """The rows of a payload in the contract's columns, or the problems and their lines."""
-    return _read_with_arrow(payload, rules) or read_line_by_line(payload, rules)
+    reader = PayloadReader(rules)
+    reader.add(payload)
+    return reader.finish()
 
 
-def _read_with_arrow(payload: bytes, rules: Rules) -> PayloadRows | None:
-    """The rows as Arrow reads them, or None when `read_line_by_line` might give another result."""
-    line_count = _count_plain_lines(payload)
+def read_plain_lines(lines: bytes, rules: Rules, line_count: int | None) -> pa.Table | None:
+    """The rows as Arrow reads them, or None when the line-by-line reader might give another result.
+
+    `line_count` is what `count_plain_lines` gives for these lines.
+    """
     if line_count is None:
         return None
     schema = pa.schema([(c.name, pa.string() if c.kind == "date" else ARROW_TYPES[c.kind]) for c in rules.columns])
     try:
         table = arrow_json.read_json(
-            pa.BufferReader(payload),
-            read_options=arrow_json.ReadOptions(use_threads=False, block_size=len(payload) + 1),
+            pa.BufferReader(lines),
+            read_options=arrow_json.ReadOptions(use_threads=False, block_size=len(lines) + 1),
             parse_options=arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="error"),
         )
         if table.num_rows != line_count or not _all_finite(table):
             return None
-        return PayloadRows(line_count=line_count, table=table.select(schema.names).cast(_schema(rules)))
+        return table.select(schema.names).cast(_schema(rules))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError):
         return None
 
 
-def _count_plain_lines(payload: bytes) -> int | None:
+def count_plain_lines(payload: bytes) -> int | None:
     """The number of lines, or None unless each line is `{…}` in valid UTF-8 with no other brace.
 
     A brace inside a string also gives None. The line-by-line reader then reads that payload correctly.
     """
-    body = payload.removesuffix(b"\n")
-    if not (body.startswith(b"{") and body.endswith(b"}")):
+    end = len(payload) - payload.endswith(b"\n")
+    text = np.frombuffer(payload, np.uint8, count=end)
+    breaks = np.flatnonzero(text == ord("\n"))
+    firsts, lasts = np.concatenate(([0], breaks + 1)), np.concatenate((breaks, [end])) - 1
+    lines = len(firsts)
+    if (lasts < firsts).any() or (lasts - firsts).max() >= MAX_LINE_BYTES:
         return None
-    lines = body.count(b"\n") + 1
-    if _has_long_line(body):
+    if (text[firsts] != ord("{")).any() or (text[lasts] != ord("}")).any():
         return None
-    if body.count(b"{") != lines or body.count(b"}") != lines or body.count(b"}\n{") != lines - 1:
+    if payload.count(b"{") != lines or payload.count(b"}") != lines:
         return None
+    return lines if payload.isascii() or _is_utf8(payload) else None
+
+
+def _is_utf8(payload: bytes) -> bool:
     try:
         payload.decode("utf-8")
     except UnicodeDecodeError:
-        return None
-    return lines
-
-
-def _has_long_line(body: bytes) -> bool:
-    """Whether a line exceeds MAX_LINE_BYTES. It skips ahead by that length instead of visiting every line."""
-    start = 0
-    while len(body) - start > MAX_LINE_BYTES:
-        last = body.rfind(b"\n", start, start + MAX_LINE_BYTES + 1)
-        if last < 0:
-            return True
-        start = last + 1
-    return False
+        return False
+    return True
 
 
 def _all_finite(table: pa.Table) -> bool:
@@ -138,28 +179,43 @@ def _all_finite(table: pa.Table) -> bool:
     return all(pc.all(pc.is_finite(column)).as_py() is not False for column in doubles)
 
 
-def read_line_by_line(payload: bytes, rules: Rules) -> PayloadRows:
-    """The rows as Python parses them, or all problems with their lines. Public for the test of both readers."""
-    bad_lines, unknown = _BadLines(), set[str]()
+def _read_line_by_line(
+    lines: bytes, rules: Rules, first: int, bad_lines: _BadLines, unknown: set[str]
+) -> tuple[pa.Table | None, int]:
+    """The rows as Python parses them, and the number of lines. `first` is the number of lines before these.
+
+    Problems and unknown columns are added to the last two.
+    """
     values: dict[str, list[Any]] = {column.name: [] for column in rules.columns}
     readers = [(column.name, _READERS[column.kind], column) for column in rules.columns]
-    known, line_count = values.keys(), 0
-    for line_count, line in enumerate(_split_lines(payload), 1):
-        row = _parse_line(line, line_count, bad_lines)
+    known, number = values.keys(), first
+    for number, line in enumerate(_split_lines(lines), first + 1):
+        row = _parse_line(line, number, bad_lines)
         if row is None:
             continue
         for name, read, column in readers:
             try:
                 values[name].append(read(row.get(name), column))
             except _BadValue as error:
-                bad_lines.add("wrong_type", str(error), line_count, field_name=name)
+                bad_lines.add("wrong_type", str(error), number, field_name=name)
         if not row.keys() <= known:
             unknown.update(printable(name, limit=80) for name in row.keys() - known)
-    names = tuple(sorted(unknown)[:MAX_UNKNOWN_COLUMNS])
-    if problems := bad_lines.problems():
-        return PayloadRows(line_count=line_count, problems=problems, unknown_columns=names)
-    table = pa.table([pa.array(values[f.name], f.type) for f in _schema(rules)], schema=_schema(rules))
-    return PayloadRows(line_count=line_count, table=table, unknown_columns=names)
+    if bad_lines.counts:
+        return None, number - first
+    schema = _schema(rules)
+    return pa.table([pa.array(values[f.name], f.type) for f in schema], schema=schema), number - first
+
+
+def read_line_by_line(payload: bytes, rules: Rules) -> PayloadRows:
+    """The rows as Python parses them, or all problems with their lines. Public for the test of both readers."""
+    bad_lines, unknown = _BadLines(), set[str]()
+    table, line_count = _read_line_by_line(payload, rules, 0, bad_lines, unknown)
+    return PayloadRows(
+        line_count=line_count,
+        table=table,
+        problems=bad_lines.problems(),
+        unknown_columns=tuple(sorted(unknown)[:MAX_UNKNOWN_COLUMNS]),
+    )
 
 
 def _split_lines(payload: bytes) -> Iterator[bytes]:
