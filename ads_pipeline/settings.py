@@ -163,10 +163,6 @@ class Settings:
     def warehouse_location(self) -> str:
         return f"{self.lake}/warehouse"
 
-    @property
-    def warehouse_root(self) -> Path:
-        return Path(self.warehouse_location)
-
     def query(self, name: str) -> Query:
         """The query with this name; BadName lists the known names."""
         validate_name("query_name", name)

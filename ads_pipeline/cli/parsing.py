@@ -130,7 +130,7 @@ def make_readers(settings: Settings, ledger: LedgerReader) -> "Readers":
 
     return Readers(
         publications=ledger.publications,
-        warehouse_root=settings.warehouse_root,
+        warehouse_location=settings.warehouse_location,
         source=settings.google_apis.source,
     )
 

@@ -21,7 +21,7 @@ def open_pipeline(settings: Settings, ledger: Ledger) -> Iterator[Pipeline]:
             spark=spark,
             raw=RawRuns(settings.raw_location, is_in_use=ledger.runs.exist),
             ledger=ledger,
-            warehouse=Warehouse(settings.warehouse_root),
+            warehouse=Warehouse(settings.warehouse_location),
             contracts=read_contracts(settings.queries_file, settings.google_apis),
             show_text=settings.sample_text,
             report_progress=terminal_progress(),

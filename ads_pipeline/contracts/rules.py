@@ -3,7 +3,7 @@
 `rule_reading` makes it from a pandera model. Nothing here imports a library, so that a worker starts quickly.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 ENUM = r"^[A-Z][A-Z0-9_]*(?![\s\S])"  # $ would allow a trailing line break
@@ -42,3 +42,13 @@ class Rules:
     checks: tuple[CheckRule, ...]
     partition_columns: tuple[tuple[str, str], ...]
     natural_key: tuple[str, ...]
+
+    @property
+    def column_types(self) -> dict[str, str]:
+        """The type of each column, in the words of Delta and Spark."""
+        return {column.name: column.kind for column in self.columns}
+
+    def without_checks(self) -> "Rules":
+        """The same columns, for rows that were accepted before."""
+        columns = tuple(replace(column, nullable=True) for column in self.columns)
+        return replace(self, columns=columns, checks=(), partition_columns=(), natural_key=())

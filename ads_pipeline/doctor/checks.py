@@ -134,7 +134,7 @@ def check_tables(deployment: Deployment) -> Iterator[Finding]:
     from ads_pipeline.warehouse.publication import Warehouse  # noqa: PLC0415
 
     planner = ReconcilePlanner(
-        publications=deployment.ledger.publications, warehouse=Warehouse(deployment.settings.warehouse_root)
+        publications=deployment.ledger.publications, warehouse=Warehouse(deployment.settings.warehouse_location)
     )
     for name in sorted(deployment.settings.google_apis.queries):
         for repair in planner.plan(DayWindow(source=deployment.settings.google_apis.source, query_name=name)):

@@ -43,8 +43,8 @@ def describe_tables(name: str, query: Query, contracts: Contracts) -> dict[str, 
 
 def describe_location(name: str, settings: Settings) -> dict[str, Any]:
     """The path of a query's Delta table."""
-    table = WarehouseTable(root=settings.warehouse_root, source=settings.google_apis.source, query_name=name)
-    return {"dagster/uri": str(table.path)}
+    table = WarehouseTable(location=settings.warehouse_location, source=settings.google_apis.source, query_name=name)
+    return {"dagster/uri": table.uri}
 
 
 def describe_report(settings: Settings) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from ads_pipeline.pipeline.pipeline import Pipeline
 from ads_pipeline.pipeline.readers import Readers
 from ads_pipeline.pipeline.reconciliation import Reconciliation
 from ads_pipeline.pipeline.registration import SealRegister
+from ads_pipeline.pipeline.staged_runs import StagedRuns
 from ads_pipeline.pipeline.staleness import StalenessCalculator, asset_code_versions
 from ads_pipeline.progress import progress_on
 from ads_pipeline.quoting import printable
@@ -82,17 +83,18 @@ class RunResources(SensorResources):
     ledger: Ledger
     lease: Lease
     seals: SealRegister
+    staged: StagedRuns = field(default_factory=StagedRuns)
     claimed: dict[PartitionKey, int] = field(default_factory=dict)
 
     @property
     def warehouse(self) -> Warehouse:
-        return Warehouse(self.settings.warehouse_root)
+        return Warehouse(self.settings.warehouse_location)
 
     @property
     def readers(self) -> Readers:
         return Readers(
             publications=self.ledger.publications,
-            warehouse_root=self.settings.warehouse_root,
+            warehouse_location=self.settings.warehouse_location,
             source=self.source_name,
         )
 
@@ -135,6 +137,7 @@ class RunResources(SensorResources):
             ledger=self.ledger,
             warehouse=self.warehouse,
             seals=self.seals,
+            staged=self.staged,
             contracts=read_contracts(self.settings.queries_file, self.settings.google_apis),
             show_text=self.settings.sample_text,
             report_progress=progress_on(sys.stderr),

@@ -1,4 +1,4 @@
-"""Registers sealed runs, has the validator judge them, and records the verdicts."""
+"""Registers sealed runs, has the validator judge them and stage their rows, and records the verdicts."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,11 +18,14 @@ from ads_pipeline.ledger.values import VerdictCause, VerdictResult
 from ads_pipeline.log_events import LogEvent, log_event
 from ads_pipeline.pipeline.loading import Loader, contract_key, group_by
 from ads_pipeline.pipeline.registration import SealRegister
+from ads_pipeline.pipeline.staged_runs import StagedRuns, sink_into
 from ads_pipeline.progress import ProgressReporter, no_progress
 from ads_pipeline.raw.discovery import DamagedRun
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import Seal
-from ads_pipeline.validator.judging import Judgement, SealedPayload, judge_runs
+from ads_pipeline.validator.judging import Judgement, SealedPayload, judge_and_write
+from ads_pipeline.validator.run_judging import NoSink
+from ads_pipeline.warehouse.publication import Warehouse
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -49,6 +52,8 @@ class Validation:
     verdicts: Verdicts
     contracts: Contracts
     loader: Loader
+    warehouse: Warehouse
+    staged: StagedRuns
     show_text: bool = False  # whether reasons quote texts of payloads
     report_progress: ProgressReporter = no_progress
 
@@ -63,7 +68,7 @@ class Validation:
         unjudged: dict[Run, AdsPipelineError] = {}
         with self.report_progress("judging", len(runs)) as advance:
             for batch in split_batches(runs, RUNS_PER_BATCH):
-                for judged in self._judge_batch(batch, unjudged, validation_id):
+                for judged in self._judge_batch(batch, unjudged, validation_id, stage=True):
                     judgements += judged
                     results, refused = self.record([judgement.verdict for judgement in judged])
                     recorded += results
@@ -78,7 +83,9 @@ class Validation:
     def evaluate(self, runs: Sequence[Run], *, validation_id: str) -> JudgingResult:
         """Judge sealed runs by today's contracts without recording a verdict."""
         unjudged: dict[Run, AdsPipelineError] = {}
-        judgements = [each for judged in self._judge_batch(runs, unjudged, validation_id) for each in judged]
+        judgements = [
+            each for judged in self._judge_batch(runs, unjudged, validation_id, stage=False) for each in judged
+        ]
         return JudgingResult(judgements=tuple(judgements), unjudged=unjudged)
 
     def record(
@@ -108,7 +115,7 @@ class Validation:
         return recorded, refusals
 
     def _judge_batch(
-        self, runs: Sequence[Run], unjudged: dict[Run, AdsPipelineError], validation_id: str
+        self, runs: Sequence[Run], unjudged: dict[Run, AdsPipelineError], validation_id: str, *, stage: bool
     ) -> Iterator[list[Judgement]]:
         """Yield the judgements of damaged runs first, then one list per contract; add the others to `unjudged`."""
         registered, unsealed = self.seals.get_or_register(runs)
@@ -117,7 +124,7 @@ class Validation:
         if damaged:
             yield [_reject_damaged(run, problem, validation_id) for run, problem in damaged.items()]
         payloads = (
-            SealedPayload(seal=each, root=str(self.raw.root))
+            SealedPayload(seal=each, location=str(self.raw.root))
             for each in registered.values()
             if isinstance(each, Seal)
         )
@@ -127,7 +134,17 @@ class Validation:
             except ContractMissing as error:
                 unjudged.update((payload.seal.run, error) for payload in group)
                 continue
-            yield judge_runs(self.spark, group, rules, validation_id=validation_id, show_text=self.show_text)
+            table = self.warehouse.table(group[0].seal.run.key.source, contract[0])
+            judgements, written = judge_and_write(
+                self.spark,
+                group,
+                rules,
+                open_sink=sink_into(table, contract[1]) if stage else NoSink,
+                validation_id=validation_id,
+                show_text=self.show_text,
+            )
+            self.staged.add(table, written)
+            yield judgements
 
 
 def _reject_damaged(run: Run, problem: str, validation_id: str) -> Judgement:

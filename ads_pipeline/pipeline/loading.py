@@ -7,16 +7,15 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial, reduce
 from typing import Final, TypeVar
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from ads_pipeline.contracts.registry import Contracts
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.sequences import split_batches
-from ads_pipeline.domain.transitions import PartitionState, Status
-from ads_pipeline.errors import AdsPipelineError, RunDamaged, RunNotSealed, UnsafePath, WarehouseUnavailable
+from ads_pipeline.domain.transitions import Outcome, PartitionState, Status
+from ads_pipeline.errors import AdsPipelineError, RunDamaged, RunNotSealed, UnsafePath
 from ads_pipeline.ledger.state.loads import Loads
 from ads_pipeline.ledger.state.publications import Publications
 from ads_pipeline.ledger.state.run_history import RunHistory
@@ -24,11 +23,13 @@ from ads_pipeline.ledger.state.states import States
 from ads_pipeline.ledger.values import Publication
 from ads_pipeline.log_events import LogEvent, log_event
 from ads_pipeline.pipeline.registration import SealRegister
+from ads_pipeline.pipeline.staged_runs import StagedRuns, sink_into
 from ads_pipeline.progress import ProgressReporter, no_progress
 from ads_pipeline.raw.landing import RawRuns
-from ads_pipeline.validator.judging import SealedPayload, read_accepted_rows
+from ads_pipeline.raw.reading import PAYLOAD_CHANGED
+from ads_pipeline.validator.judging import SealedPayload, judge_and_write
 from ads_pipeline.warehouse.publication import Warehouse
-from ads_pipeline.warehouse.values import Load
+from ads_pipeline.warehouse.values import Load, StagedFile, TableLoadResult
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ class Loader:
     history: RunHistory
     warehouse: Warehouse
     contracts: Contracts
+    staged: StagedRuns
     report_progress: ProgressReporter = no_progress
 
     def load(self, keys: Iterable[PartitionKey]) -> LoadResult:
@@ -75,9 +77,11 @@ class Loader:
         results = [LoadResult(skipped=tuple(skipped))]
         with self.report_progress("loading", len(ready)) as advance:
             for table_states in group_by(ready, lambda state: (state.key.source, state.key.query_name)).values():
-                for batch in split_batches(table_states, PARTITIONS_PER_COMMIT):
+                by_day = sorted(table_states, key=lambda state: (state.key.logical_date, state.key.customer_id))
+                for batch in split_batches(by_day, PARTITIONS_PER_COMMIT):
                     results.append(self._load_batch(batch))
                     advance(len(batch))
+        self._discard_staged([state.key for state in skipped])
         result = _combine(results)
         if result.unreadable:
             log_event(_LOG, LogEvent.LOAD_UNREADABLE, runs=len(result.unreadable), first=min(result.unreadable))
@@ -93,49 +97,63 @@ class Loader:
                 is_removable=lambda runs: set(runs) - self.publications.readable_runs(runs),
             )
 
-    def _load_batch(self, states: Sequence[PartitionState]) -> LoadResult:
-        """Load partitions of one table. Payloads are verified only after a failure: that reads every byte."""
-        runs = [Run(key=state.key, run_id=str(state.current_run_id)) for state in states]
-        digests = self.history.judged_digests(runs)
-        payloads, unreadable = self._find_payloads(digests, verify=False)
-        try:
-            return self._publish(payloads, unreadable)
-        except WarehouseUnavailable:
-            intact, damaged = self._find_payloads({run: digests[run] for run in payloads}, verify=True)
-            if not damaged:
-                raise
-            return self._publish(intact, unreadable | damaged)
+    def _discard_staged(self, keys: Sequence[PartitionKey]) -> None:
+        """Delete what was staged of partitions that are not loaded now."""
+        for (source, query_name), group in group_by(keys, lambda key: (key.source, key.query_name)).items():
+            self.warehouse.discard(source, query_name, self.staged.take(group))
 
-    def _find_payloads(
-        self, digests: Mapping[Run, str | None], *, verify: bool
-    ) -> tuple[dict[Run, SealedPayload], dict[Run, AdsPipelineError]]:
+    def _load_batch(self, states: Sequence[PartitionState]) -> LoadResult:
+        """Load partitions of one table, and move the pointers."""
+        runs = [Run(key=state.key, run_id=str(state.current_run_id)) for state in states]
+        payloads, unreadable = self._find_payloads(runs)
+        staged = self.staged.take(run.key for run in runs)
+        if not payloads:
+            self.warehouse.discard(runs[0].key.source, runs[0].key.query_name, staged)
+            return LoadResult(unreadable=unreadable)
+        written = self.warehouse.replace(
+            self.spark,
+            [
+                Load(run=run, schema_version=each.seal.facts.schema_version, record_count=each.seal.record_count)
+                for run, each in payloads.items()
+            ],
+            staged,
+            stage=lambda missing: self._stage([payloads[run] for run in missing], unreadable),
+            columns=self._find_columns(payloads.values()),
+            is_publishable=self.loads.publishable_runs,
+        )
+        return replace(self._move_pointers(written), unreadable=unreadable)
+
+    def _find_payloads(self, runs: Sequence[Run]) -> tuple[dict[Run, SealedPayload], dict[Run, AdsPipelineError]]:
         """The payloads by run, and the damaged runs. Each payload must have the digest that the validator read."""
         payloads: dict[Run, SealedPayload] = {}
         unreadable: dict[Run, AdsPipelineError] = {}
-        for run, digest in digests.items():
+        for run, digest in self.history.judged_digests(runs).items():
             try:
-                seal = self.raw.verify(run, payload_sha256=digest) if verify else self.seals.read_seal(run)
-                judged = replace(seal, payload_sha256=digest)
-                payloads[run] = SealedPayload(seal=judged, root=str(self.raw.root))
+                judged = replace(self.seals.read_seal(run), payload_sha256=digest)
+                payloads[run] = SealedPayload(seal=judged, location=str(self.raw.root))
             except (RunNotSealed, RunDamaged, UnsafePath) as error:
                 unreadable[run] = error
         return payloads, unreadable
 
-    def _publish(
-        self, payloads: Mapping[Run, SealedPayload], unreadable: Mapping[Run, AdsPipelineError]
-    ) -> LoadResult:
-        if not payloads:
-            return LoadResult(unreadable=unreadable)
-        loads = [
-            Load(run=run, schema_version=each.seal.facts.schema_version, record_count=each.seal.record_count)
-            for run, each in payloads.items()
-        ]
-        frames = (
-            read_accepted_rows(self.spark, group, self.contracts.rules(*contract))
-            for contract, group in group_by(payloads.values(), contract_key).items()
-        )
-        rows = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), frames)
-        written = self.warehouse.replace(self.spark, rows, loads, is_publishable=self.loads.publishable_runs)
+    def _stage(self, payloads: Sequence[SealedPayload], unreadable: dict[Run, AdsPipelineError]) -> list[StagedFile]:
+        """Read runs again that were accepted earlier. One that no longer reads as it did is added to `unreadable`."""
+        for (query_name, version), group in group_by(payloads, contract_key).items():
+            table = self.warehouse.table(group[0].seal.run.key.source, query_name)
+            rules = self.contracts.rules(query_name, version).without_checks()
+            judgements, written = judge_and_write(self.spark, group, rules, open_sink=sink_into(table, version))
+            self.staged.add(table, written)
+            rejected = (each.verdict for each in judgements if each.verdict.outcome is Outcome.REJECTED)
+            unreadable |= {verdict.run: RunDamaged(verdict.run.path, PAYLOAD_CHANGED) for verdict in rejected}
+        return self.staged.take(payload.seal.run.key for payload in payloads)
+
+    def _find_columns(self, payloads: Iterable[SealedPayload]) -> dict[str, str]:
+        """The columns of all contracts of these runs."""
+        columns: dict[str, str] = {}
+        for contract in sorted({contract_key(payload) for payload in payloads}):
+            columns |= self.contracts.rules(*contract).column_types
+        return columns
+
+    def _move_pointers(self, written: TableLoadResult) -> LoadResult:
         pointers = self.loads.publish(
             [Publication(run=load.run, table_version=written.table_version) for load in written.loads]
         )
@@ -145,13 +163,13 @@ class Loader:
         log_event(
             _LOG,
             LogEvent.LOAD_PUBLISHED,
-            query=loads[0].run.key.query_name,
+            query=next((load.run.key.query_name for load in written.loads), None),
             partitions=len(pointers.published),
             rows=sum(load.record_count for load in written.loads),
             superseded=len(superseded),
             table_version=written.table_version,
         )
-        return LoadResult(published=tuple(pointers.published), superseded=superseded, unreadable=unreadable)
+        return LoadResult(published=tuple(pointers.published), superseded=superseded)
 
 
 def contract_key(payload: SealedPayload) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.pipeline.judging import Validation
 from ads_pipeline.pipeline.loading import Loader
 from ads_pipeline.pipeline.registration import SealRegister
+from ads_pipeline.pipeline.staged_runs import StagedRuns
 from ads_pipeline.progress import ProgressReporter, no_progress
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.warehouse.publication import Warehouse
@@ -14,6 +15,8 @@ from ads_pipeline.warehouse.publication import Warehouse
 
 class Pipeline:
     """Validation and loading. Both take the seals that `seals` knows, and read the others.
+
+    Loading publishes what validation has staged in the same process, and stages the rest itself.
 
     With `show_text`, reasons of rejections quote texts of payloads. Every step may be repeated;
     `pipeline.reconciliation` finishes what a crash interrupted.
@@ -28,10 +31,12 @@ class Pipeline:
         warehouse: Warehouse,
         contracts: Contracts,
         seals: SealRegister | None = None,
+        staged: StagedRuns | None = None,
         show_text: bool = False,
         report_progress: ProgressReporter = no_progress,
     ) -> None:
         seals = seals or SealRegister(raw=raw, registrations=ledger.registrations)
+        staged = StagedRuns() if staged is None else staged
         self.loader = Loader(
             spark=spark,
             raw=raw,
@@ -42,6 +47,7 @@ class Pipeline:
             history=ledger.runs,
             warehouse=warehouse,
             contracts=contracts,
+            staged=staged,
             report_progress=report_progress,
         )
         self.validation = Validation(
@@ -51,6 +57,8 @@ class Pipeline:
             verdicts=ledger.verdicts,
             contracts=contracts,
             loader=self.loader,
+            warehouse=warehouse,
+            staged=staged,
             show_text=show_text,
             report_progress=report_progress,
         )

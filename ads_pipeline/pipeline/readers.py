@@ -5,7 +5,6 @@ Nothing here writes. Repair is in `pipeline.reconciliation`; missing days are li
 
 from collections.abc import Iterable
 from datetime import date
-from pathlib import Path
 from typing import Final
 
 import duckdb
@@ -23,9 +22,9 @@ MAX_VERSION_READS: Final = 5
 class Readers:
     """Read access to one warehouse. Every call reads the ledger again, so results are never stale."""
 
-    def __init__(self, *, publications: Publications, warehouse_root: Path, source: str) -> None:
+    def __init__(self, *, publications: Publications, warehouse_location: str, source: str) -> None:
         self._publications = publications
-        self._root, self._source = warehouse_root, source
+        self._location, self._source = warehouse_location, source
 
     def read_rows(self, spark: SparkSession, query_name: str) -> DataFrame | None:
         """Return the visible rows, or None when the query has no table yet.
@@ -64,7 +63,7 @@ class Readers:
         A partition that is loaded between the two reads would otherwise show neither its old nor its new rows.
         """
         window = DayWindow(source=self._source, query_name=query_name, since=since, until=until)
-        table = WarehouseTable(root=self._root, source=self._source, query_name=query_name)
+        table = WarehouseTable(location=self._location, source=self._source, query_name=query_name)
         for _attempt in range(MAX_VERSION_READS):
             snapshot = open_newest_version(table)
             if snapshot is None:

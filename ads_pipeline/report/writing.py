@@ -38,7 +38,7 @@ class ReportWriter:
     def of_deployment(cls, settings: Settings, ledger: LedgerReader) -> Self:
         readers = Readers(
             publications=ledger.publications,
-            warehouse_root=settings.warehouse_root,
+            warehouse_location=settings.warehouse_location,
             source=settings.google_apis.source,
         )
         raw = RawRuns(settings.raw_location, is_in_use=lambda: False)  # only currencies come from raw

@@ -71,10 +71,14 @@ class DiskStore:
         with suppress(FileNotFoundError, NotADirectoryError):
             (self.root / name).unlink()
 
+    def make_folder(self, name: str) -> None:
+        make_durable_directories(self.root / name)
+
     def make_durable(self, name: str) -> None:
         path = self.root / name
         sync_file(path)
-        sync_directory(path.parent)
+        for folder in path.relative_to(self.root).parents:  # the library may have made some of them
+            sync_directory(self.root / folder)
 
     def require_exclusive_create(self) -> None:
         """Nothing: POSIX links a file only under a free name."""

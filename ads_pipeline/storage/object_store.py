@@ -136,6 +136,9 @@ class ObjectStore:
         except FileNotFoundError:
             return
 
+    def make_folder(self, name: str) -> None:
+        """Nothing: a bucket has no folders."""
+
     def make_durable(self, name: str) -> None:
         """Nothing: an object whose put was answered is durable."""
 

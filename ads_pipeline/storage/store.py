@@ -69,6 +69,10 @@ class Store(Protocol):
         """Delete a file. Does nothing when it is missing."""
         ...
 
+    def make_folder(self, name: str) -> None:
+        """Make a folder in which a library will write. A bucket needs none."""
+        ...
+
     def make_durable(self, name: str) -> None:
         """Make a file that a library wrote survive a crash."""
         ...

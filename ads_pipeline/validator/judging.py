@@ -1,69 +1,46 @@
-"""Judges any number of sealed runs of one contract in one Spark job, and reads the rows of accepted runs.
+"""Judges any number of sealed runs of one contract in one Spark job, and writes the rows of those it accepts.
 
 One task reads each run whole, so a run gets the same verdict alone and among others. A failure of the cluster or the
-disk raises JudgingFailed and gives no verdicts.
+store raises JudgingFailed and gives no verdicts.
 """
 
-import hashlib
 import json
-import math
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import date
-from pathlib import Path
+from functools import partial
 from typing import Any, Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from ads_pipeline.contracts.rules import Rules
-from ads_pipeline.domain.measures import MEASURED_COLUMNS, Measures
+from ads_pipeline.domain.measures import Measures
 from ads_pipeline.domain.partition import Run
-from ads_pipeline.domain.reason import Problem, Reason
+from ads_pipeline.domain.reason import Reason
 from ads_pipeline.domain.transitions import Outcome, Verdict
-from ads_pipeline.errors import JudgingFailed, RunDamaged, UnsafePath
+from ads_pipeline.errors import JudgingFailed
 from ads_pipeline.quoting import root_cause
-from ads_pipeline.raw.reading import read_payload
 from ads_pipeline.raw.seal import PAYLOAD, Seal
-from ads_pipeline.validator.contract_checks import check_rows
-from ads_pipeline.validator.payload import (
-    MAX_PAYLOAD_BYTES,
-    PayloadRows,
-    read_rows,
-)
+from ads_pipeline.validator.run_judging import NoSink, RowSink, SealedRun, run_task
 
-KEY_COLUMNS: Final = ("customer_id", "logical_date", "run_id", "schema_version")
-ROWS_PER_BATCH: Final = 50_000
-MAX_RUNS_WITHOUT_SHUFFLE: Final = 2_000
-MAX_BYTES_WITHOUT_SHUFFLE: Final = 64 << 20
-RUNS_PER_TASK: Final = 125
-MIN_TASKS: Final = 8
-_SPARK_TYPES: Final = {"long": "bigint", "double": "double", "string": "string", "date": "date"}
-_RUN_SCHEMA: Final = (
-    "position int, root string, path string, payload_bytes bigint, payload_sha256 string, record_count bigint, "
-    "customer_id string, logical_date string, run_id string"
-)
-_SUMMABLE: Final = (pa.int64(), pa.float64())  # a contract of a user may give a column another type
-_RESULT_SCHEMA: Final = "position int, result string"  # the result as JSON
-
-Batches = Iterator[pa.RecordBatch]
+MAX_UNIT_BYTES: Final = 32 << 20  # a day of one unit becomes one file
+MIN_UNITS: Final = 8  # more are made from enough days, so that small jobs use several cores
+UNITS_WITHOUT_SHUFFLE: Final = 16  # for few units, a shuffle costs more than better balance saves
+_UNKNOWN_BYTES: Final = 1 << 20  # for a seal that does not say how long the payload is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedPayload:
-    """A sealed run and the absolute path of the raw root, as every machine of the cluster sees it."""
+    """A sealed run and the location of its raw root, as every machine of the cluster sees it."""
 
     seal: Seal
-    root: str
+    location: str
 
     @property
     def payload_path(self) -> str:
-        return f"{self.root}/{self.seal.run.path}/{PAYLOAD}"
+        return f"{self.location}/{self.seal.run.path}/{PAYLOAD}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,31 +59,65 @@ def judge_runs(
     validation_id: str = "",
     show_text: bool = False,
 ) -> list[Judgement]:
-    """One judgement per run, in the given order. Raises JudgingFailed when the cluster or the disk fails.
+    """One judgement per run, in the given order. Raises JudgingFailed when the cluster or the store fails.
 
     With `show_text`, the samples of a reason show free text, which may be personal data.
     """
-    if not runs:
-        return []
-    with _translate_errors(f"{len(runs)} runs could not be judged"):
-        results = _create_run_frame(spark, runs).mapInArrow(_judge_batches(rules, show_text), _RESULT_SCHEMA)
-        collected = {row["position"]: json.loads(row["result"]) for row in results.collect()}
-    if len(collected) != len(runs):
-        raise JudgingFailed(f"Spark returned results for {len(collected)} of {len(runs)} runs")
-    return [_create_judgement(run.seal.run, collected[n], validation_id) for n, run in enumerate(runs)]
+    judgements, _written = judge_and_write(
+        spark, runs, rules, open_sink=NoSink, validation_id=validation_id, show_text=show_text
+    )
+    return judgements
 
 
-def read_accepted_rows(spark: SparkSession, runs: Sequence[SealedPayload], rules: Rules) -> DataFrame:
-    """The rows of accepted runs, with the key columns added. Spark computes them when the frame is used.
+def judge_and_write(
+    spark: SparkSession,
+    runs: Sequence[SealedPayload],
+    rules: Rules,
+    *,
+    open_sink: Callable[[], RowSink],
+    validation_id: str = "",
+    show_text: bool = False,
+) -> tuple[list[Judgement], list[Mapping[str, Any]]]:
+    """The same, while each task hands the rows of accepted runs to a sink. Also gives what the sinks reported.
 
-    The computation fails with RunDamaged as its cause when a run no longer reads as it did when it was accepted.
-    Raises JudgingFailed when Spark cannot create the frame.
+    A sink gets the rows in the order of day and customer. `open_sink` travels to the tasks.
     """
-    data = [column for column in rules.columns if column.name not in KEY_COLUMNS]
-    columns = ", ".join(f"`{column.name}` {_SPARK_TYPES[column.kind]}" for column in data)
-    schema = f"customer_id string, logical_date date, run_id string, schema_version string, {columns}"
-    with _translate_errors(f"{len(runs)} runs could not be read"):
-        return _create_run_frame(spark, runs).mapInArrow(_read_batches(rules), schema)
+    if not runs:
+        return [], []
+    with _translate_errors(f"{len(runs)} runs could not be judged"):
+        units = plan_units(runs)
+        frame = spark.createDataFrame([(json.dumps(unit),) for unit in units], "runs string")
+        if len(units) > UNITS_WITHOUT_SHUFFLE:
+            frame = frame.repartition(len(units))
+        rows = frame.mapInArrow(partial(run_task, rules, show_text, open_sink), "result string").collect()
+    documents = [json.loads(row["result"]) for row in rows]
+    found = {result["position"]: result for document in documents for result in document["results"]}
+    if len(found) != len(runs):
+        raise JudgingFailed(f"Spark returned results for {len(found)} of {len(runs)} runs")
+    judgements = [_create_judgement(run.seal.run, found[n], validation_id) for n, run in enumerate(runs)]
+    return judgements, [each for document in documents for each in document["written"]]
+
+
+def plan_units(runs: Sequence[SealedPayload]) -> list[list[SealedRun]]:
+    """The runs in the order of day and customer, cut into what one task does at a time.
+
+    Small days share a unit. A day is cut only when it is long, because each of its units writes a file of its own.
+    """
+    ordered = sorted(
+        (_describe(position, run) for position, run in enumerate(runs)),
+        key=lambda run: (run.logical_date, run.customer_id, run.position),
+    )
+    target = min(sum(map(_size, ordered)) // MIN_UNITS, MAX_UNIT_BYTES)
+    units: list[list[SealedRun]] = []
+    free = 0
+    for run in ordered:
+        continues_day = bool(units) and units[-1][-1].logical_date == run.logical_date
+        if not units or free < (_size(run) if continues_day else MAX_UNIT_BYTES - target + _size(run)):
+            units.append([])
+            free = MAX_UNIT_BYTES
+        units[-1].append(run)
+        free -= _size(run)
+    return units
 
 
 @contextmanager
@@ -118,122 +129,23 @@ def _translate_errors(failure: str) -> Iterator[None]:
         raise JudgingFailed(f"{failure}: {root_cause(error)}") from error
 
 
-def _create_run_frame(spark: SparkSession, runs: Sequence[SealedPayload]) -> DataFrame:
-    """One row per run, shuffled so that each task gets long and short runs."""
-    rows = [
-        (
-            position,
-            run.root,
-            run.seal.run.path,
-            run.seal.payload_bytes,
-            run.seal.payload_sha256,
-            run.seal.record_count,
-            run.seal.run.key.customer_id,
-            run.seal.run.key.logical_date.isoformat(),
-            run.seal.run.run_id,
-        )
-        for position, run in enumerate(runs)
-    ]
-    random.Random(0).shuffle(rows)  # noqa: S311 - the same order every time
-    frame = spark.createDataFrame(rows, _RUN_SCHEMA)
-    return frame if _is_small(runs) else frame.repartition(max(len(runs) // RUNS_PER_TASK, MIN_TASKS))
+def _describe(position: int, run: SealedPayload) -> SealedRun:
+    seal, key = run.seal, run.seal.run.key
+    return SealedRun(
+        position=position,
+        location=run.location,
+        path=seal.run.path,
+        run_id=seal.run.run_id,
+        customer_id=key.customer_id,
+        logical_date=key.logical_date.isoformat(),
+        record_count=seal.record_count,
+        payload_bytes=seal.payload_bytes,
+        payload_sha256=seal.payload_sha256,
+    )
 
 
-def _is_small(runs: Sequence[SealedPayload]) -> bool:
-    """Whether Spark's default split is enough. For few runs, a shuffle costs more than better balance saves."""
-    known_bytes = sum(run.seal.payload_bytes or 0 for run in runs)
-    return len(runs) <= MAX_RUNS_WITHOUT_SHUFFLE and known_bytes <= MAX_BYTES_WITHOUT_SHUFFLE
-
-
-def _judge_batches(rules: Rules, show_text: bool) -> Callable[[Batches], Batches]:
-    def judge(batches: Batches) -> Batches:
-        for batch in batches:
-            results = [json.dumps(_judge_run(run, rules, show_text)) for run in batch.to_pylist()]
-            yield pa.RecordBatch.from_arrays(
-                [batch["position"], pa.array(results, pa.string())], ["position", "result"]
-            )
-
-    return judge
-
-
-def _judge_run(run: dict[str, Any], rules: Rules, show_text: bool) -> dict[str, Any]:
-    payload, damage = _read_payload(run)
-    digest = None if payload is None else hashlib.sha256(payload).hexdigest()
-    if not damage and run["payload_sha256"] not in (None, digest):
-        damage = "the payload's sha256 is not the seal's"
-    rows = PayloadRows() if payload is None or damage else read_rows(payload, rules)
-    problems = (Problem(error_class="damaged", rule=damage),) if damage else rows.problems
-    if not problems and rows.line_count != run["record_count"]:
-        rule = f"the payload has {rows.line_count} rows, the seal says {run['record_count']}"
-        problems = (Problem(error_class="count_mismatch", rule=rule),)
-    if not problems and rows.table is not None:
-        logical_date = date.fromisoformat(run["logical_date"])
-        problems = check_rows(
-            rows.table, rules, customer_id=run["customer_id"], logical_date=logical_date, show_text=show_text
-        )
-    return {
-        "rows": rows.line_count if rows.table is None else rows.table.num_rows,
-        "bytes": None if payload is None else len(payload),
-        "sha256": digest,
-        "reason": Reason(run_id=run["run_id"], problems=problems).json if problems else None,
-        "unknown_columns": rows.unknown_columns,
-        "measures": {} if rows.table is None else _sum_columns(rows.table),
-    }
-
-
-def _sum_columns(table: pa.Table) -> dict[str, int | float]:
-    """The sums of the measured columns that the contract has. Without values, a sum is 0."""
-    names = (name for name in MEASURED_COLUMNS if name in table.column_names)
-    sums = {name: _sum(table[name]) for name in names if table.schema.field(name).type in _SUMMABLE}
-    known = {name: value for name, value in sums.items() if value is not None}
-    return {name: value for name, value in known.items() if name != "cost_micros" or isinstance(value, int)}
-
-
-def _sum(column: pa.ChunkedArray) -> int | float | None:
-    """The sum. Of fractions it is exact, because the same rows in another order are no restatement. None: too big."""
-    if not pa.types.is_floating(column.type):
-        return pc.sum(column).as_py() or 0
-    try:
-        return math.fsum(column.drop_null().to_pylist())
-    except OverflowError:
-        return None
-
-
-def _read_payload(run: dict[str, Any]) -> tuple[bytes | None, str | None]:
-    """The payload or None, and the damage or None."""
-    try:
-        payload = read_payload(Path(run["root"]), run["path"], max_bytes=MAX_PAYLOAD_BYTES)
-    except (RunDamaged, UnsafePath) as error:
-        return None, error.problem
-    if run["payload_bytes"] not in (None, len(payload)):
-        return payload, f"the payload has {len(payload)} bytes, the seal says {run['payload_bytes']}"
-    return payload, None
-
-
-def _read_batches(rules: Rules) -> Callable[[Batches], Batches]:
-    def read(batches: Batches) -> Batches:
-        for batch in batches:
-            for run in batch.to_pylist():
-                yield from _create_row_batches(run, rules)
-
-    return read
-
-
-def _create_row_batches(run: dict[str, Any], rules: Rules) -> Batches:
-    payload, _damage = _read_payload(run)
-    same = payload is not None and hashlib.sha256(payload).hexdigest() == run["payload_sha256"]
-    rows = read_rows(payload, rules) if payload is not None and same else PayloadRows()
-    if rows.table is None:
-        raise RunDamaged(run["path"], "the payload no longer reads as it did when the run was accepted")
-    count, table = rows.line_count, rows.table
-    key = {
-        "customer_id": pa.array([run["customer_id"]] * count, pa.string()),
-        "logical_date": pa.array([date.fromisoformat(run["logical_date"])] * count, pa.date32()),
-        "run_id": pa.array([run["run_id"]] * count, pa.string()),
-        "schema_version": pa.array([rules.schema_version] * count, pa.string()),
-    }
-    data = {column.name: table[column.name] for column in rules.columns if column.name not in key}
-    yield from pa.table(key | data).to_batches(max_chunksize=ROWS_PER_BATCH)
+def _size(run: SealedRun) -> int:
+    return _UNKNOWN_BYTES if run.payload_bytes is None else run.payload_bytes
 
 
 def _create_judgement(run: Run, result: Mapping[str, Any], validation_id: str) -> Judgement:

@@ -5,12 +5,13 @@ the reasons. So a run gets the same verdict alone and among others.
 """
 
 import hashlib
+import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import date
 from itertools import chain, groupby, pairwise
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -74,12 +75,49 @@ class JudgedRuns:
     rows: pa.Table | None = None
 
 
+class RowSink(Protocol):
+    """Receives the rows of accepted runs in a task."""
+
+    def add(self, accepted: Sequence[tuple[SealedRun, int]], rows: pa.Table) -> None:
+        """Take the rows of these runs, so many of each, one after the other."""
+        ...
+
+    def finish(self) -> Sequence[Mapping[str, Any]]:
+        """What became of the rows, for the driver, as JSON can carry it."""
+        ...
+
+
+class NoSink:
+    """Drops the rows."""
+
+    def add(self, accepted: Sequence[tuple[SealedRun, int]], rows: pa.Table) -> None:
+        pass
+
+    def finish(self) -> Sequence[Mapping[str, Any]]:
+        return ()
+
+
 class _Payload(NamedTuple):
     """A whole small payload."""
 
     run: SealedRun
     content: bytes
     sha256: str
+
+
+def run_task(
+    rules: Rules, show_text: bool, open_sink: Callable[[], RowSink], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Judge the units of these batches. A unit's result, as JSON, has what was found and what the sink gave."""
+    for batch in batches:
+        for text in batch["runs"].to_pylist():
+            sink, results = open_sink(), list[dict[str, Any]]()
+            for judged in judge_in_task((SealedRun(*each) for each in json.loads(text)), rules, show_text=show_text):
+                results += map(asdict, judged.results)
+                if judged.rows is not None:
+                    sink.add(judged.accepted, judged.rows)
+            result = json.dumps({"results": results, "written": list(sink.finish())})
+            yield pa.RecordBatch.from_arrays([pa.array([result], pa.string())], ["result"])
 
 
 def judge_in_task(runs: Iterable[SealedRun], rules: Rules, *, show_text: bool) -> Iterator[JudgedRuns]:
@@ -241,7 +279,7 @@ def _sum_slices(column: pa.ChunkedArray, ends: list[int]) -> list[int | float | 
     return [_sum_exactly(values[a:b]) for a, b in pairwise(ends)]
 
 
-def _sum_exactly(values: list[float | None]) -> float | None:
+def _sum_exactly(values: list[Any]) -> float | None:
     try:
         return math.fsum(value for value in values if value is not None) if None in values else math.fsum(values)
     except OverflowError:

@@ -4,10 +4,11 @@ Columns are only ever added to a table. `contracts` decides which schema version
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 from deltalake import Schema as DeltaSchema
 from pyspark.sql.types import StructType
 
@@ -16,9 +17,6 @@ from ads_pipeline.quoting import printable
 from ads_pipeline.warehouse.values import DATE_COLUMN, KEY_COLUMNS
 
 _FORBIDDEN_CHARACTERS = frozenset(" ,;{}()\n\t=")
-_PRIMITIVE_TYPES = frozenset(
-    {"string", "long", "integer", "short", "byte", "float", "double", "boolean", "binary", "date", "timestamp"}
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,20 +32,18 @@ _REQUIRED = {name: TableColumn(name=name, type='"string"') for name in KEY_COLUM
 }
 
 
-def read_spark_columns(table: object, schema: StructType) -> tuple[TableColumn, ...]:
-    """The columns of new rows in the table's order. Raises WarehouseError if Delta readers do not support one."""
-    columns = {column.name: column for column in _parse_columns(schema.json())}
+def make_columns(table: object, kinds: Mapping[str, str]) -> tuple[TableColumn, ...]:
+    """The columns of new rows in the table's order: their keys, the columns of a contract, and the day.
+
+    `kinds` gives the type of each column of a contract. Raises WarehouseError if Delta readers do not support a name.
+    """
     for required in _REQUIRED.values():
-        if required.name not in columns:
-            raise WarehouseError(str(table), f"the new rows lack the column {required.name}")
-        _check_same_type(table, required, columns.pop(required.name))
-    _check_names(table, [*columns, *_REQUIRED])
-    for column in columns.values():
-        if not _is_storable(json.loads(column.type)):
-            problem = f"column {printable(column.name)} has type {column.type}, which some Delta readers lack"
-            raise WarehouseError(str(table), problem)
+        if kinds.get(required.name) not in (None, json.loads(required.type)):
+            _check_same_type(table, required, TableColumn(name=required.name, type=json.dumps(kinds[required.name])))
+    data = {name: kind for name, kind in kinds.items() if name not in _REQUIRED}
+    _check_names(table, [*data, *_REQUIRED])
     *keys, day = _REQUIRED.values()
-    return (*keys, *columns.values(), day)
+    return (*keys, *(TableColumn(name=name, type=json.dumps(kind)) for name, kind in data.items()), day)
 
 
 def read_delta_columns(schema: DeltaSchema) -> tuple[TableColumn, ...]:
@@ -69,6 +65,10 @@ def find_new_columns(
 
 def to_delta_schema(columns: Iterable[TableColumn]) -> DeltaSchema:
     return DeltaSchema.from_json(json.dumps(_to_struct(columns)))
+
+
+def to_arrow_schema(columns: Iterable[TableColumn]) -> pa.Schema:
+    return pa.schema(to_delta_schema(columns).to_arrow())
 
 
 def to_spark_schema(columns: Iterable[TableColumn]) -> StructType:
@@ -107,19 +107,6 @@ def _make_nullable(kind: Any) -> Any:
                 "valueContainsNull": True,
             }
     return kind
-
-
-def _is_storable(kind: Any) -> bool:
-    match kind:
-        case {"type": "struct", "fields": fields}:
-            return all(_is_storable(field["type"]) for field in fields)
-        case {"type": "array", "elementType": element}:
-            return _is_storable(element)
-        case {"type": "map", "keyType": key, "valueType": value}:
-            return _is_storable(key) and _is_storable(value)
-        case str():
-            return kind in _PRIMITIVE_TYPES or kind.startswith("decimal(")
-    return False
 
 
 def _check_same_type(table: object, existing: TableColumn, incoming: TableColumn) -> None:

@@ -5,13 +5,13 @@ does not happen. `publication` decides what to commit.
 """
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -20,12 +20,14 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, CommitProperties, PostCommitHookProperties, RemoveAction, Transaction
 
 from ads_pipeline.errors import WarehouseError
-from ads_pipeline.storage.durable_files import make_durable_directories, sync_directory, sync_file
+from ads_pipeline.storage.store import FileInfo
 from ads_pipeline.warehouse.columns import TableColumn, read_delta_columns, to_delta_schema
 from ads_pipeline.warehouse.values import DATE_COLUMN, KEY_COLUMNS, DataFile, WarehouseTable
 
 APP_ID = "ads_pipeline"
 TOKEN_FIELD = "adsPipelineToken"  # noqa: S105 - the name of a field in the log
+_LOG = "{}/_delta_log"
+_ENTRY = re.compile(r"[0-9]{20}\.json", re.ASCII)
 _COMMITS_PER_CHECKPOINT = 100
 _LOG_RETENTION = timedelta(days=30)  # Delta's default; our tables do not change it
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
@@ -52,10 +54,10 @@ class TableSnapshot:
 
 def open_table(table: WarehouseTable) -> TableSnapshot | None:
     """The newest version, or None when there is no table. Raises WarehouseError for an unexpected layout."""
-    if not table.log_directory.is_dir():
-        return None
+    if not table.store.has_files(_LOG.format(table.folder)):
+        return None  # opening it would create its folder
     try:
-        handle = DeltaTable(str(table.path))
+        handle = DeltaTable(table.uri)
     except TableNotFoundError:
         return None
     _check_layout(table, handle)
@@ -70,18 +72,17 @@ def open_table(table: WarehouseTable) -> TableSnapshot | None:
 
 def create_table(table: WarehouseTable, columns: tuple[TableColumn, ...]) -> None:
     """Create the empty table. Succeeds also when another process created it first."""
-    make_durable_directories(table.path)
+    table.store.make_folder(table.folder)
     try:
         DeltaTable.create(
-            str(table.path),
+            table.uri,
             schema=to_delta_schema(columns),
             partition_by=[DATE_COLUMN],
             commit_properties=CommitProperties(app_transactions=[Transaction(APP_ID, 1)], max_commit_retries=0),
         )
     except DeltaError:
-        if not _entry_path(table, 0).is_file():
+        if table.store.head(_entry_name(table, 0)) is None:
             raise
-    sync_directory(table.path)
     _sync_entry(table, 0)
 
 
@@ -132,7 +133,7 @@ def sync_log_entry(snapshot: TableSnapshot) -> None:
 def read_log_entry(table: WarehouseTable, version: int) -> list[dict[str, Any]] | None:
     """The actions of one version, or None when its entry does not exist."""
     try:
-        text = _entry_path(table, version).read_text()
+        text = table.store.read(_entry_name(table, version))
     except FileNotFoundError:
         return None
     return [json.loads(line) for line in text.splitlines() if line]
@@ -141,10 +142,13 @@ def read_log_entry(table: WarehouseTable, version: int) -> list[dict[str, Any]] 
 def find_versions_since(snapshot: TableSnapshot, moment: float) -> range | None:
     """The versions that were committed since then, up to the snapshot's. None if the log does not go back so far.
 
-    The time of an entry is its file's modification time, from the same clock as the data files' times.
+    The time of an entry is that of its file, from the same clock as the data files' times.
     """
-    table = snapshot.table
-    times = {int(path.stem): path.stat().st_mtime for path in table.log_directory.glob("[0-9]" * 20 + ".json")}
+    times = {
+        int(name.removesuffix(".json")): file.modified_at
+        for name, file in _list_log(snapshot.table).items()
+        if _ENTRY.fullmatch(name)
+    }
     recent = [version for version, written in times.items() if written >= moment]
     first = min(recent, default=snapshot.version + 1)
     if first > 0 and first - 1 not in times:
@@ -165,18 +169,17 @@ def delete_old_log_entries(snapshot: TableSnapshot, retention: timedelta) -> Non
     if retention > _LOG_RETENTION or configured or oldest < 1:
         return
     for version in (oldest, snapshot.version):
-        if not (table.log_directory / f"{version:020}.checkpoint.parquet").is_file():
+        if f"{version:020}.checkpoint.parquet" not in _list_log(table):
             write_checkpoint(table, version)
-    DeltaTable(str(table.path), version=oldest).cleanup_metadata()
+    DeltaTable(table.uri, version=oldest).cleanup_metadata()
 
 
 def write_checkpoint(table: WarehouseTable, version: int) -> None:
     """Write and sync a checkpoint, which replaces every log entry up to this version when a table is opened."""
-    DeltaTable(str(table.path), version=version).create_checkpoint()
-    for path in table.log_directory.glob(f"{version:020}.checkpoint*.parquet"):
-        sync_file(path)
-    sync_file(table.log_directory / "_last_checkpoint")
-    sync_directory(table.log_directory)
+    DeltaTable(table.uri, version=version).create_checkpoint()
+    for name, file in _list_log(table).items():
+        if name.startswith(f"{version:020}.checkpoint") or name == "_last_checkpoint":
+            table.store.make_durable(file.name)
 
 
 def _commit(snapshot: TableSnapshot, token: str, commit: Callable[[CommitProperties], None]) -> CommitOutcome:
@@ -237,11 +240,16 @@ def _check_layout(table: WarehouseTable, handle: DeltaTable) -> None:
         raise WarehouseError(str(table), f"the table must have the columns {', '.join((*KEY_COLUMNS, DATE_COLUMN))}")
 
 
-def _entry_path(table: WarehouseTable, version: int) -> Path:
-    return table.log_directory / f"{version:020}.json"
+def _list_log(table: WarehouseTable) -> dict[str, FileInfo]:
+    """The files of the log by their names in its folder."""
+    folder = _LOG.format(table.folder)
+    return {file.name.removeprefix(f"{folder}/"): file for file in table.store.list(folder)}
+
+
+def _entry_name(table: WarehouseTable, version: int) -> str:
+    return f"{_LOG.format(table.folder)}/{version:020}.json"
 
 
 def _sync_entry(table: WarehouseTable, version: int) -> None:
     with suppress(FileNotFoundError):  # deleted after a checkpoint replaced it
-        sync_file(_entry_path(table, version))
-    sync_directory(table.log_directory)
+        table.store.make_durable(_entry_name(table, version))

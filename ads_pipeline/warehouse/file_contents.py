@@ -1,4 +1,4 @@
-"""Reads Parquet files of a table with Spark, and counts and digests their rows with DuckDB.
+"""Counts and digests the rows of data files with DuckDB.
 
 The digest depends neither on the order of the rows nor on how they are spread over files. Staging compares the rows
 of replaced files with the rows of the new files in this way.
@@ -6,45 +6,42 @@ of replaced files with the rows of the new files in this way.
 
 from collections.abc import Iterable, Sequence
 from datetime import date
-from pathlib import Path
-
-import duckdb
-import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
 from ads_pipeline.warehouse.columns import TableColumn
-from ads_pipeline.warehouse.values import DATE_COLUMN, KEY_COLUMNS, Slice
+from ads_pipeline.warehouse.duckdb_files import connect_to_files
+from ads_pipeline.warehouse.values import DATE_COLUMN, KEY_COLUMNS, DataFile, Slice, StagedFile, WarehouseTable
 
 
 def read_slices(
-    paths: Sequence[str], columns: Iterable[TableColumn], *, days: tuple[date, date] | None = None
+    table: WarehouseTable,
+    files: Sequence[DataFile] | Sequence[StagedFile],
+    columns: Iterable[TableColumn],
+    *,
+    days: tuple[date, date] | None = None,
 ) -> list[Slice]:
     """The slices that these files hold. The digest covers the given columns; without columns it is 0."""
-    if not paths:
+    if not files:
         return []
-    present = {name for path in paths for name in pq.read_schema(path).names} | {DATE_COLUMN}
-    digested = ", ".join(
-        _quote(column.name) if column.name in present else "NULL" for column in columns if column.name != DATE_COLUMN
-    )
-    digest = f"sum(hash({digested})::HUGEINT)" if digested else "0"
-    keys = ", ".join((KEY_COLUMNS[0], f"{DATE_COLUMN}::DATE AS {DATE_COLUMN}", *KEY_COLUMNS[1:]))
-    query = (
-        f"SELECT {keys}, count(*), {digest} "  # noqa: S608 - names of our own table, quoted
-        "FROM read_parquet($paths, hive_partitioning = true, hive_types_autocast = false, union_by_name = true) "
-        f"WHERE {DATE_COLUMN}::DATE BETWEEN $since AND $until GROUP BY ALL"
-    )
+    uris = [table.uri_of(file) for file in files]
     since, until = days or (date.min, date.max)
-    with duckdb.connect() as connection:
+    with connect_to_files(table.location) as connection:
         connection.execute("SET threads = 2")
-        rows = connection.execute(query, {"paths": list(paths), "since": since, "until": until}).fetchall()
+        digested = ""
+        if columns := [column for column in columns if column.name != DATE_COLUMN]:
+            described = connection.execute(f"DESCRIBE FROM {_FILES}", {"paths": uris}).fetchall()
+            present = {name for name, *_type in described}
+            digested = ", ".join(_quote(each.name) if each.name in present else "NULL" for each in columns)
+        digest = f"sum(hash({digested})::HUGEINT)" if digested else "0"
+        keys = ", ".join((KEY_COLUMNS[0], f"{DATE_COLUMN}::DATE AS {DATE_COLUMN}", *KEY_COLUMNS[1:]))
+        query = (
+            f"SELECT {keys}, count(*), {digest} FROM {_FILES} "  # noqa: S608 - names of our own table, quoted
+            f"WHERE {DATE_COLUMN}::DATE BETWEEN $since AND $until GROUP BY ALL"
+        )
+        rows = connection.execute(query, {"paths": uris, "since": since, "until": until}).fetchall()
     return [Slice(*row) for row in rows]
 
 
-def read_parquet(spark: SparkSession, table: Path, paths: Sequence[str], schema: StructType) -> DataFrame:
-    """The rows of these files of a table. Characters of the paths, such as *, have no special meaning."""
-    reader = spark.read.schema(schema).option("basePath", str(table)).option("__globPaths__", "false")
-    return reader.parquet(*paths)
+_FILES = "read_parquet($paths, hive_partitioning = true, hive_types_autocast = false, union_by_name = true)"
 
 
 def group_by_partition(slices: Iterable[Slice]) -> dict[tuple[str, date], list[Slice]]:

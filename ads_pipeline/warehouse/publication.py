@@ -8,18 +8,17 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, timedelta
-from pathlib import Path
 from typing import Final
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
+from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.errors import TableContended
 from ads_pipeline.log_events import LogEvent, log_event
-from ads_pipeline.warehouse.columns import TableColumn, find_new_columns, read_spark_columns
+from ads_pipeline.warehouse.columns import TableColumn, find_new_columns, make_columns
 from ads_pipeline.warehouse.delta_commits import (
     CommitOutcome,
     TableSnapshot,
@@ -31,27 +30,52 @@ from ads_pipeline.warehouse.delta_commits import (
 )
 from ads_pipeline.warehouse.error_translation import translate_errors, without_translation
 from ads_pipeline.warehouse.file_contents import group_by_partition, read_slices
-from ads_pipeline.warehouse.maintenance import find_removable_paths, remove_paths, stage_compaction
-from ads_pipeline.warehouse.staging import Partitions, StagedFiles, delete_staged, find_affected_files, stage_files
-from ads_pipeline.warehouse.values import DATE_COLUMN, HeldPartition, Load, Slice, TableLoadResult, WarehouseTable
+from ads_pipeline.warehouse.maintenance import find_removable_paths, plan_compaction
+from ads_pipeline.warehouse.staging import (
+    NextFiles,
+    Partitions,
+    delete_files,
+    find_affected_files,
+    prepare_compaction,
+    prepare_replacement,
+)
+from ads_pipeline.warehouse.values import (
+    HeldPartition,
+    Load,
+    Slice,
+    StagedFile,
+    TableLoadResult,
+    WarehouseTable,
+)
 
 _LOG: Final = logging.getLogger(__name__)
 
 MAX_COMMIT_ATTEMPTS: Final = 20
 DEFAULT_RETENTION: Final = timedelta(days=7)
 RunFilter = Callable[[Sequence[Run]], Collection[Run]]  # returns those of the runs that meet the condition
+StageRows = Callable[[Sequence[Run]], Sequence[StagedFile]]  # stages the rows of runs; leaves out what is unreadable
 
 
 class Warehouse:
     """The Delta tables below one root."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, location: str) -> None:
+        self._location = location
 
     def replace(
-        self, spark: SparkSession, rows: DataFrame, loads: Sequence[Load], *, is_publishable: RunFilter
+        self,
+        spark: SparkSession,
+        loads: Sequence[Load],
+        staged: Sequence[StagedFile],
+        *,
+        stage: StageRows,
+        columns: Mapping[str, str],
+        is_publishable: RunFilter,
     ) -> TableLoadResult:
         """Replace each partition with the rows of its run, in one commit.
+
+        `staged` are the files that hold rows of the runs already; `stage` is called for runs that the table lacks and
+        that are not staged. `columns` gives the type of each column. Staged files that are not adopted are deleted.
 
         All loads belong to one table, and each to another partition. Runs that the table already holds are not
         rewritten. `is_publishable` is called right before the commit, and the runs that it does not return are
@@ -61,8 +85,23 @@ class Warehouse:
         if len({load.run.key for load in loads}) < len(loads):
             raise ValueError(f"{table}: a partition can be loaded from only one run at a time")
         with translate_errors(table):
-            columns = read_spark_columns(table, rows.schema)
-            return _replace(spark, table, rows, columns, loads, without_translation(is_publishable))
+            plan = _Replacement(
+                table=table,
+                columns=make_columns(table, columns),
+                loads=tuple(loads),
+                stage=without_translation(stage),
+                is_publishable=without_translation(is_publishable),
+            )
+            return _replace(spark, plan, list(staged))
+
+    def table(self, source: str, query_name: str) -> WarehouseTable:
+        return WarehouseTable(location=self._location, source=source, query_name=query_name)
+
+    def discard(self, source: str, query_name: str, staged: Iterable[StagedFile]) -> None:
+        """Delete staged files that are not to be published."""
+        table = self.table(source, query_name)
+        with translate_errors(table):
+            delete_files(table, staged)
 
     def remove(self, spark: SparkSession, keys: Sequence[PartitionKey], *, is_removable: RunFilter) -> int | None:
         """Remove those of the partitions that hold a run which `is_removable` returns. Gives the new version.
@@ -74,7 +113,7 @@ class Warehouse:
         partitions = {(key.customer_id, key.logical_date) for key in keys}
         with translate_errors(table):
             select = without_translation(is_removable)
-            return _rewrite(table, lambda snapshot: _stage_removal(spark, snapshot, partitions, select))
+            return _rewrite(table, lambda snapshot: _prepare_removal(spark, snapshot, partitions, select))
 
     def optimize(self, start_spark: Callable[[], SparkSession], *, source: str, query_name: str) -> int | None:
         """Compact the days that have several small files, in one commit that changes no row. Gives the new version.
@@ -82,9 +121,9 @@ class Warehouse:
         Returns None when there is nothing to compact; then Spark is not started. Raises TableContended after 20 lost
         races; loads go first.
         """
-        table = WarehouseTable(root=self._root, source=source, query_name=query_name)
+        table = self.table(source, query_name)
         with translate_errors(table):
-            return _rewrite(table, lambda snapshot: stage_compaction(start_spark, snapshot))
+            return _rewrite(table, lambda snapshot: _prepare_compaction(start_spark, snapshot))
 
     def vacuum(self, *, source: str, query_name: str, retention: timedelta = DEFAULT_RETENTION) -> tuple[str, ...]:
         """Remove files that no version within the retention refers to, leftovers of dead loads and old log entries.
@@ -92,10 +131,11 @@ class Warehouse:
         Returns the removed paths. Loads and readers must finish within the retention. Raises ValueError for a
         retention under one hour.
         """
-        table = WarehouseTable(root=self._root, source=source, query_name=query_name)
+        table = self.table(source, query_name)
         with translate_errors(table):
             paths = find_removable_paths(table, retention)
-            remove_paths(table, paths)
+            for path in paths:
+                table.store.delete(table.name_of(path))
             snapshot = open_table(table)
             if snapshot is not None:
                 delete_old_log_entries(snapshot, retention)
@@ -105,13 +145,13 @@ class Warehouse:
         self, *, source: str, query_name: str, since: date = date.min, until: date = date.max
     ) -> dict[PartitionKey, HeldPartition]:
         """What the newest version of the table holds of each partition, counted in its files."""
-        table = WarehouseTable(root=self._root, source=source, query_name=query_name)
+        table = self.table(source, query_name)
         with translate_errors(table):
             snapshot = open_table(table)
             if snapshot is None:
                 return {}
-            files = [table.absolute_path(file) for file in snapshot.files if since <= file.day <= until]
-            slices_by_partition = group_by_partition(read_slices(files, (), days=(since, until)))
+            files = [file for file in snapshot.files if since <= file.day <= until]
+            slices_by_partition = group_by_partition(read_slices(table, files, (), days=(since, until)))
         return {table.partition_key(*key): _summarize(slices) for key, slices in slices_by_partition.items()}
 
     def _find_table(self, keys: Sequence[PartitionKey]) -> WarehouseTable:
@@ -119,73 +159,81 @@ class Warehouse:
         if len(names) != 1:
             raise ValueError("all partitions of one call must belong to one table")
         ((source, query_name),) = names
-        return WarehouseTable(root=self._root, source=source, query_name=query_name)
+        return self.table(source, query_name)
 
 
-def _replace(
-    spark: SparkSession,
-    table: WarehouseTable,
-    rows: DataFrame,
-    columns: tuple[TableColumn, ...],
-    requested: Sequence[Load],
-    is_publishable: RunFilter,
-) -> TableLoadResult:
-    """Stage on the newest version, check the runs, and commit. Repeat all of it when another commit came first."""
-    superseded: list[Run] = []
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Replacement:
+    """What one call is to publish."""
+
+    table: WarehouseTable
+    columns: tuple[TableColumn, ...]
+    loads: tuple[Load, ...]
+    stage: StageRows
+    is_publishable: RunFilter
+
+
+def _replace(spark: SparkSession, plan: _Replacement, staged: list[StagedFile]) -> TableLoadResult:
+    """Prepare the next version, check the runs, and commit. Repeat all of it when another commit came first."""
+    superseded, unreadable = list[Run](), set[Run]()
     for attempt in range(MAX_COMMIT_ATTEMPTS):
-        snapshot = _open_with_columns(table, columns)
+        snapshot = _open_with_columns(plan.table, plan.columns)
         if snapshot is None:
             _pause(attempt)
             continue
-        loads = tuple(load for load in requested if load.run not in superseded)
-        missing = _find_missing(snapshot, loads)
+        loads = _without(plan.loads, {*superseded, *unreadable})
+        missing = tuple(_find_missing(snapshot, loads))
+        if unstaged := _find_unstaged(missing, staged):
+            staged += plan.stage([load.run for load in unstaged])
+            unreadable |= {load.run for load in _find_unstaged(missing, staged)}
+            loads, missing = _without(loads, unreadable), _without(missing, unreadable)
         if not missing:
+            delete_files(plan.table, staged)
             return TableLoadResult(table_version=snapshot.version, loads=loads, superseded=tuple(superseded))
         partitions = {load.partition for load in missing}
-        staged = stage_files(
-            spark,
-            snapshot,
-            rows=_select_rows(spark, rows, missing),
-            loads=missing,
-            partitions=partitions,
-            replaced=find_affected_files(snapshot, partitions),
-        )
-        publishable = set(is_publishable([load.run for load in missing]))
+        files = prepare_replacement(spark, snapshot, partitions=partitions, loads=missing, staged=staged)
+        publishable = set(plan.is_publishable([load.run for load in missing]))
         refused = [load.run for load in missing if load.run not in publishable]
         if refused:
             superseded += refused
-        elif _commit(snapshot, staged):
+        elif _commit(snapshot, files):
+            adopted = {file.path for file in files.added}
+            delete_files(plan.table, [file for file in staged if file.path not in adopted])
             return TableLoadResult(table_version=snapshot.version + 1, loads=loads, superseded=tuple(superseded))
-        delete_staged(table, staged)
-        log_event(_LOG, LogEvent.COMMIT_RETRIED, table=table, attempt=attempt + 1)
+        delete_files(plan.table, files.merged)
+        log_event(_LOG, LogEvent.COMMIT_RETRIED, table=plan.table, attempt=attempt + 1)
         _pause(attempt)
-    raise TableContended(str(table), f"others committed first {MAX_COMMIT_ATTEMPTS} times; load again")
+    raise TableContended(str(plan.table), f"others committed first {MAX_COMMIT_ATTEMPTS} times; load again")
 
 
-def _stage_removal(
+def _prepare_removal(
     spark: SparkSession, snapshot: TableSnapshot, partitions: set[tuple[str, date]], is_removable: RunFilter
-) -> StagedFiles:
+) -> NextFiles:
     runs = [
         Run(key=snapshot.table.partition_key(*partition), run_id=part.run_id)
-        for partition, slices in _read_slices(snapshot, partitions).items()
+        for partition, slices in _read_partitions(snapshot, partitions).items()
         for part in slices
         if partition in partitions
     ]
     removed = {(run.key.customer_id, run.key.logical_date) for run in is_removable(runs)}
-    replaced = find_affected_files(snapshot, removed)
-    return stage_files(spark, snapshot, rows=None, loads=[], partitions=removed, replaced=replaced)
+    return prepare_replacement(spark, snapshot, partitions=removed)
 
 
-def _rewrite(table: WarehouseTable, stage: Callable[[TableSnapshot], StagedFiles | None]) -> int | None:
-    """Stage on the newest version and commit, again after a lost race. None when there is nothing to stage."""
+def _prepare_compaction(start_spark: Callable[[], SparkSession], snapshot: TableSnapshot) -> NextFiles | None:
+    groups = plan_compaction(snapshot.files)
+    return prepare_compaction(start_spark(), snapshot, groups) if groups else None
+
+
+def _rewrite(table: WarehouseTable, prepare: Callable[[TableSnapshot], NextFiles | None]) -> int | None:
+    """Prepare the next version and commit, again after a lost race. None when there is nothing to change."""
     for attempt in range(MAX_COMMIT_ATTEMPTS):
         snapshot = open_table(table)
-        staged = None if snapshot is None else stage(snapshot)
-        if snapshot is None or staged is None:
+        files = None if snapshot is None else prepare(snapshot)
+        if snapshot is None or files is None:
             return None
-        if _commit(snapshot, staged):
+        if _commit(snapshot, files):
             return snapshot.version + 1
-        delete_staged(table, staged)
+        delete_files(table, files.merged)
         _pause(attempt)
     raise TableContended(str(table), f"others committed first {MAX_COMMIT_ATTEMPTS} times; try again")
 
@@ -203,7 +251,7 @@ def _open_with_columns(table: WarehouseTable, columns: tuple[TableColumn, ...]) 
     return snapshot
 
 
-def _commit(snapshot: TableSnapshot, staged: StagedFiles) -> bool:
+def _commit(snapshot: TableSnapshot, files: NextFiles) -> bool:
     """Whether this commit became the next version. Repeats the same commit while its outcome is unknown.
 
     Repeating is safe, because only one commit can become the next version.
@@ -211,7 +259,7 @@ def _commit(snapshot: TableSnapshot, staged: StagedFiles) -> bool:
     token = uuid.uuid4().hex
     for attempt in range(MAX_COMMIT_ATTEMPTS):
         outcome = commit_files(
-            snapshot, removed=staged.replaced, added=staged.added, token=token, rewrite=staged.rewrite
+            snapshot, removed=files.replaced, added=files.add_actions, token=token, rewrite=files.rewrite
         )
         if outcome is not CommitOutcome.UNKNOWN:
             return outcome is CommitOutcome.COMMITTED
@@ -219,17 +267,20 @@ def _commit(snapshot: TableSnapshot, staged: StagedFiles) -> bool:
     raise TableContended(str(snapshot.table), "cannot write to the log; its storage may be read-only or full")
 
 
-def _select_rows(spark: SparkSession, rows: DataFrame, loads: Sequence[Load]) -> DataFrame:
-    """The rows of these loads. The frame may also have rows of runs that are held already or are superseded."""
-    runs = [(*load.partition, load.run.run_id) for load in loads]
-    selected = spark.createDataFrame(runs, f"customer_id string, {DATE_COLUMN} date, run_id string")
-    return rows.join(sf.broadcast(selected), ["customer_id", DATE_COLUMN, "run_id"], "left_semi")
-
-
 def _find_missing(snapshot: TableSnapshot, loads: Sequence[Load]) -> list[Load]:
     """The loads that the table does not hold yet. A load without rows is held if its partition has no rows."""
-    slices_by_partition = _read_slices(snapshot, {load.partition for load in loads})
+    slices_by_partition = _read_partitions(snapshot, {load.partition for load in loads})
     return [load for load in loads if not _is_held(load, slices_by_partition.get(load.partition, []))]
+
+
+def _find_unstaged(loads: Sequence[Load], staged: Sequence[StagedFile]) -> list[Load]:
+    """The loads whose rows are in no staged file. A load without rows needs none."""
+    held = {(run.customer_id, file.day, run.run_id) for file in staged for run in file.runs}
+    return [load for load in loads if load.record_count and (*load.partition, load.run.run_id) not in held]
+
+
+def _without(loads: Sequence[Load], runs: Collection[Run]) -> tuple[Load, ...]:
+    return tuple(load for load in loads if load.run not in runs)
 
 
 def _is_held(load: Load, slices: Sequence[Slice]) -> bool:
@@ -237,9 +288,9 @@ def _is_held(load: Load, slices: Sequence[Slice]) -> bool:
     return [(part.run_id, part.schema_version, part.rows) for part in slices] == expected
 
 
-def _read_slices(snapshot: TableSnapshot, partitions: Partitions) -> dict[tuple[str, date], list[Slice]]:
+def _read_partitions(snapshot: TableSnapshot, partitions: Partitions) -> dict[tuple[str, date], list[Slice]]:
     files = find_affected_files(snapshot, partitions)
-    return group_by_partition(read_slices([snapshot.table.absolute_path(file) for file in files], ()))
+    return group_by_partition(read_slices(snapshot.table, files, ()))
 
 
 def _summarize(slices: Sequence[Slice]) -> HeldPartition:

@@ -67,7 +67,7 @@ class _VisibleRows(pads.InMemoryDataset):  # type: ignore[misc] # pyarrow ships 
         # DeltaTable.to_pyarrow_dataset (1.6.6) drops files whose log entry lacks the bounds of a filtered column.
         parquet, disk = pads.ParquetFileFormat(), pafs.LocalFileSystem()
         files = [
-            parquet.make_fragment(self._table.absolute_path(file), disk, partition_expression=_describe_content(file))
+            parquet.make_fragment(self._table.uri_of(file), disk, partition_expression=_describe_content(file))
             for file in view.snapshot.files
         ]
         self._files = pads.FileSystemDataset(files, self.schema, parquet, disk)

@@ -1,42 +1,47 @@
-"""Writes and verifies the files of the next table version where no reader sees them.
+"""Prepares and verifies the files of the next table version, which no reader sees before the commit.
 
-A file holds many customers of one day, sorted by customer. When a partition is replaced, the other rows of its files
-are carried over to the new files. They must match the old ones in count and digest.
+A file holds many customers of one day, sorted by customer. New rows were staged by the tasks that judged them. When a
+partition is replaced, the other rows of its files are carried over: tasks merge them with the new rows. They must
+match the old ones in count and digest.
 """
 
 import json
-import shutil
-import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path
+from functools import partial
 
-import pyarrow.parquet as pq
+import pyarrow as pa
 from deltalake.transaction import AddAction
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
+from pyspark.sql import SparkSession
 
 from ads_pipeline.errors import StagingDamaged
-from ads_pipeline.storage.durable_files import make_durable_directories, sync_directory, sync_file
-from ads_pipeline.warehouse.columns import TableColumn, to_spark_schema
+from ads_pipeline.warehouse.columns import to_arrow_schema
 from ads_pipeline.warehouse.delta_commits import TableSnapshot
-from ads_pipeline.warehouse.file_contents import group_by_partition, read_parquet, read_slices
-from ads_pipeline.warehouse.values import DATE_COLUMN, STAGING_DIRECTORY, DataFile, Load, Slice, WarehouseTable
+from ads_pipeline.warehouse.file_contents import group_by_partition, read_slices
+from ads_pipeline.warehouse.file_writer import decode_files
+from ads_pipeline.warehouse.merging import Merge, MergeInput, encode_merge, merge_in_task
+from ads_pipeline.warehouse.values import DATE_COLUMN, DataFile, Load, Slice, StagedFile, WarehouseTable
 
 Partitions = Collection[tuple[str, date]]  # customer and day
+SlicesByPartition = Mapping[tuple[str, date], Sequence[Slice]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StagedFiles:
-    """New files under their final names that no version refers to yet, and the files that they replace.
+class NextFiles:
+    """The files that the next version adds and those that it no longer has. In a rewrite both hold the same rows.
 
-    In a rewrite both hold the same rows.
+    `merged` are those of the added files that were written for this version alone.
     """
 
-    added: tuple[AddAction, ...]
+    added: tuple[StagedFile, ...]
     replaced: tuple[DataFile, ...]
-    rewrite: bool
+    merged: tuple[StagedFile, ...]
+    rewrite: bool = False
+
+    @property
+    def add_actions(self) -> list[AddAction]:
+        return [_make_action(file) for file in self.added]
 
 
 def find_affected_files(snapshot: TableSnapshot, partitions: Partitions) -> tuple[DataFile, ...]:
@@ -47,41 +52,100 @@ def find_affected_files(snapshot: TableSnapshot, partitions: Partitions) -> tupl
     return tuple(file for file in snapshot.files if any(_may_hold(file, c) for c in customers.get(file.day, ())))
 
 
-def stage_files(
+def prepare_replacement(
     spark: SparkSession,
     snapshot: TableSnapshot,
     *,
-    rows: DataFrame | None,
-    loads: Sequence[Load],
     partitions: Partitions,
-    replaced: tuple[DataFile, ...],
-) -> StagedFiles:
-    """Write the new rows and those carried over from replaced files, verify every file and give it its final name.
+    loads: Sequence[Load] = (),
+    staged: Sequence[StagedFile] = (),
+) -> NextFiles:
+    """The files that replace these partitions by the staged rows of the loads, verified.
 
-    Raises StagingDamaged when the written rows differ from the expected ones. Then no file remains.
+    Raises StagingDamaged when a row would be lost or changed. Then no merged file remains.
     """
-    table, columns = snapshot.table, snapshot.columns
-    before = read_slices([table.absolute_path(file) for file in replaced], columns)
-    carried = [part for part in before if (part.customer_id, part.day) not in partitions]
-    directory = table.path / STAGING_DIRECTORY / uuid.uuid4().hex
+    replaced = find_affected_files(snapshot, partitions)
+    wanted = {(load.run.key.customer_id, load.run.key.logical_date, load.run.run_id) for load in loads}
+    held = read_slices(snapshot.table, replaced, ())
+    days_to_carry = {part.day for part in held if (part.customer_id, part.day) not in partitions}
+    new = [file for file in staged if any((run.customer_id, file.day, run.run_id) in wanted for run in file.runs)]
+    adopted = [file for file in new if file.day not in days_to_carry and _holds_only(file, wanted)]
+    kept = {file.path for file in adopted}
+    merges = _plan_merges(
+        partitions, wanted, replaced, [file for file in new if file.path not in kept], days_to_carry
+    )
+    merged = run_merges(spark, snapshot, merges)
     try:
-        frames = [] if rows is None else [_select_columns(rows, columns)]
-        if carried:
-            frames.append(_read_carried_rows(spark, snapshot, replaced, partitions))
-        if frames:
-            _write(frames, directory)
-        files = sorted(directory.glob(f"{DATE_COLUMN}=*/*.parquet"))
-        _verify(table, files, carried=carried, loads=loads, columns=columns)
-        added = tuple(_move(table, file) for file in files)
-        return StagedFiles(added=added, replaced=replaced, rewrite=rows is None and not partitions)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        carried_files = [file for file in replaced if file.day in days_to_carry]
+        carried = [
+            part
+            for part in read_slices(snapshot.table, carried_files, snapshot.columns)
+            if (part.customer_id, part.day) not in partitions
+        ]
+        _verify(snapshot, adopted, merged, carried=group_by_partition(carried), loads=loads)
+    except BaseException:
+        delete_files(snapshot.table, merged)
+        raise
+    return NextFiles(added=(*adopted, *merged), replaced=replaced, merged=tuple(merged))
 
 
-def delete_staged(table: WarehouseTable, staged: StagedFiles) -> None:
-    """Delete files that no version refers to. Call it only after their commit has certainly failed."""
-    for action in staged.added:
-        (table.path / action.path).unlink(missing_ok=True)
+def prepare_compaction(
+    spark: SparkSession, snapshot: TableSnapshot, groups: Sequence[Sequence[DataFile]]
+) -> NextFiles:
+    """One file in place of each group of files, with the same rows. Raises StagingDamaged as above."""
+    merges = [Merge(day=group[0].day, inputs=tuple(MergeInput(path=file.path) for file in group)) for group in groups]
+    replaced = tuple(file for group in groups for file in group)
+    merged = run_merges(spark, snapshot, merges)
+    try:
+        carried = group_by_partition(read_slices(snapshot.table, replaced, snapshot.columns))
+        _verify(snapshot, [], merged, carried=carried, loads=())
+    except BaseException:
+        delete_files(snapshot.table, merged)
+        raise
+    return NextFiles(added=tuple(merged), replaced=replaced, merged=tuple(merged), rewrite=True)
+
+
+def run_merges(spark: SparkSession, snapshot: TableSnapshot, merges: Sequence[Merge]) -> list[StagedFile]:
+    """Carry out the merges, one task each. Gives the new files."""
+    if not merges:
+        return []
+    table = snapshot.table
+    schema = pa.schema([field for field in to_arrow_schema(snapshot.columns) if field.name != DATE_COLUMN])
+    frame = spark.createDataFrame([(encode_merge(merge),) for merge in merges], "merge string")
+    results = frame.mapInArrow(partial(merge_in_task, table.location, table.folder, schema), "files string")
+    return [file for row in results.collect() for file in decode_files(json.loads(row["files"]))]
+
+
+def delete_files(table: WarehouseTable, files: Iterable[StagedFile]) -> None:
+    """Delete files that no version refers to. Call it only when no commit can refer to them any more."""
+    for file in files:
+        table.store.delete(table.name_of(file.path))
+
+
+def _plan_merges(
+    partitions: Partitions,
+    wanted: Collection[tuple[str, date, str]],
+    replaced: Sequence[DataFile],
+    new: Sequence[StagedFile],
+    days_to_carry: Collection[date],
+) -> list[Merge]:
+    inputs: dict[date, list[MergeInput]] = {}
+    for file in replaced:
+        if file.day in days_to_carry:
+            without = frozenset(customer_id for customer_id, day in partitions if day == file.day)
+            inputs.setdefault(file.day, []).append(MergeInput(path=file.path, without=without))
+    for staged in new:
+        only = frozenset(
+            (run.customer_id, run.run_id)
+            for run in staged.runs
+            if (run.customer_id, staged.day, run.run_id) in wanted
+        )
+        inputs.setdefault(staged.day, []).append(MergeInput(path=staged.path, only=only))
+    return [Merge(day=day, inputs=tuple(files)) for day, files in sorted(inputs.items())]
+
+
+def _holds_only(file: StagedFile, wanted: Collection[tuple[str, date, str]]) -> bool:
+    return all((run.customer_id, file.day, run.run_id) in wanted for run in file.runs)
 
 
 def _may_hold(file: DataFile, customer_id: str) -> bool:
@@ -90,61 +154,31 @@ def _may_hold(file: DataFile, customer_id: str) -> bool:
     return file.min_customer_id <= customer_id <= file.max_customer_id
 
 
-def _select_columns(rows: DataFrame, columns: tuple[TableColumn, ...]) -> DataFrame:
-    """The rows with the table's columns. Columns that the rows lack are null."""
-    present = set(rows.columns)
-    return rows.select(
-        *(
-            sf.col(f"`{field.name}`")
-            if field.name in present
-            else sf.lit(None).cast(field.dataType).alias(field.name)
-            for field in to_spark_schema(columns)
-        )
-    )
-
-
-def _read_carried_rows(
-    spark: SparkSession, snapshot: TableSnapshot, files: Sequence[DataFile], partitions: Partitions
-) -> DataFrame:
-    table = snapshot.table
-    paths = [table.absolute_path(file) for file in files]
-    old = read_parquet(spark, table.path, paths, to_spark_schema(snapshot.columns))
-    removed = spark.createDataFrame(sorted(partitions), f"customer_id string, {DATE_COLUMN} date")
-    carried = old.join(sf.broadcast(removed), ["customer_id", DATE_COLUMN], "left_anti")
-    return _select_columns(carried, snapshot.columns)
-
-
-def _write(frames: list[DataFrame], directory: Path) -> None:
-    rows = frames[0]
-    for frame in frames[1:]:
-        rows = rows.unionByName(frame)
-    sorted_rows = rows.repartition(DATE_COLUMN).sortWithinPartitions(DATE_COLUMN, "customer_id")
-    sorted_rows.write.partitionBy(DATE_COLUMN).parquet(str(directory))
-
-
 def _verify(
-    table: WarehouseTable,
-    files: Sequence[Path],
+    snapshot: TableSnapshot,
+    adopted: Sequence[StagedFile],
+    merged: Sequence[StagedFile],
     *,
-    carried: Sequence[Slice],
+    carried: SlicesByPartition,
     loads: Sequence[Load],
-    columns: tuple[TableColumn, ...],
 ) -> None:
-    for file in files:
-        if file.is_symlink() or not file.is_file():
-            raise StagingDamaged(str(table), f"{file.name} is not a regular file")
-    staged = group_by_partition(read_slices([str(file) for file in files], columns))
-    kept = group_by_partition(carried)
+    """Compare what was written, read back, with what is expected. Rows that are carried over must be the same."""
+    table = snapshot.table
+    slices = [
+        *read_slices(table, adopted, ()),
+        *read_slices(table, merged, snapshot.columns if carried else ()),
+    ]
+    found = group_by_partition(slices)
     new = {load.partition: load for load in loads}
-    for partition, slices in staged.items():
+    for partition, held in found.items():
         load = new.get(partition)
-        if load is None and sorted(slices) != sorted(kept.get(partition, [])):
+        if load is None and sorted(held) != sorted(carried.get(partition, [])):
             key = table.partition_key(*partition)
             raise StagingDamaged(str(table), f"{key} differs from the rows it had before it was carried over")
         if load is not None:
-            _verify_load(table, load, slices)
-    missing = [load for partition, load in new.items() if load.record_count and partition not in staged]
-    lost = kept.keys() - staged.keys()
+            _verify_load(table, load, held)
+    missing = [load for partition, load in new.items() if load.record_count and partition not in found]
+    lost = carried.keys() - found.keys()
     if missing or lost:
         absent = missing[0].run if missing else table.partition_key(*min(lost))
         raise StagingDamaged(str(table), f"{absent} is not among the staged rows")
@@ -159,22 +193,12 @@ def _verify_load(table: WarehouseTable, load: Load, slices: Sequence[Slice]) -> 
         raise StagingDamaged(str(table), f"{load.run} has {rows} rows, its seal says {load.record_count}")
 
 
-def _move(table: WarehouseTable, file: Path) -> AddAction:
-    """Move a file to its final name and sync it, before any version refers to it."""
-    day = file.parent.name.removeprefix(f"{DATE_COLUMN}=")
-    path = f"{DATE_COLUMN}={day}/{uuid.uuid4().hex}.parquet"
-    final = table.path / path
-    make_durable_directories(final.parent)
-    sync_file(file)
-    file.rename(final)
-    sync_directory(final.parent)
-    metadata = pq.read_metadata(final)
-    position = metadata.schema.names.index("customer_id")
-    bounds = [metadata.row_group(n).column(position).statistics for n in range(metadata.num_row_groups)]
+def _make_action(file: StagedFile) -> AddAction:
+    customers = [run.customer_id for run in file.runs]
     stats = {
-        "numRecords": metadata.num_rows,
-        "minValues": {"customer_id": min(group.min for group in bounds)},
-        "maxValues": {"customer_id": max(group.max for group in bounds)},
+        "numRecords": file.row_count,
+        "minValues": {"customer_id": min(customers)},
+        "maxValues": {"customer_id": max(customers)},
     }
-    status = final.stat()
-    return AddAction(path, status.st_size, {DATE_COLUMN: day}, int(status.st_mtime * 1000), True, json.dumps(stats))
+    day = file.day.isoformat()
+    return AddAction(file.path, file.size, {DATE_COLUMN: day}, file.written_at, True, json.dumps(stats))

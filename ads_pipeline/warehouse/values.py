@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path
 from typing import NamedTuple
 
 from ads_pipeline.domain.partition import PartitionKey, Run, validate_name
+from ads_pipeline.storage.open_store import open_store
+from ads_pipeline.storage.store import Store
 
 DATE_COLUMN = "logical_date"
 KEY_COLUMNS = ("customer_id", "run_id", "schema_version")
-STAGING_DIRECTORY = "_staging"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +74,37 @@ class DataFile:
     max_customer_id: str | None
 
 
+class HeldRun(NamedTuple):
+    """How many rows of a run a staged file holds. A tuple, because JSON carries it from the task that wrote it."""
+
+    customer_id: str
+    run_id: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedFile:
+    """A new file under its final name that no version refers to yet; `path` is relative to the table."""
+
+    path: str
+    size: int
+    written_at: int  # milliseconds since 1970
+    runs: tuple[HeldRun, ...]
+
+    @property
+    def day(self) -> date:
+        return date.fromisoformat(self.path.partition("/")[0].removeprefix(f"{DATE_COLUMN}="))
+
+    @property
+    def row_count(self) -> int:
+        return sum(run.rows for run in self.runs)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarehouseTable:
-    """The location of one query's table. Raises BadName if a name is not safe in a path."""
+    """One query's table in the warehouse at a location. Raises BadName if a name is not safe in a path."""
 
-    root: Path
+    location: str
     source: str
     query_name: str
 
@@ -87,18 +113,27 @@ class WarehouseTable:
         validate_name("query_name", self.query_name)
 
     def __str__(self) -> str:
+        return self.folder
+
+    @property
+    def folder(self) -> str:
+        """The table's folder in the warehouse."""
         return f"{self.source}/{self.query_name}"
 
     @property
-    def path(self) -> Path:
-        return self.root / self.source / self.query_name
+    def uri(self) -> str:
+        return f"{self.location}/{self.folder}"
 
     @property
-    def log_directory(self) -> Path:
-        return self.path / "_delta_log"
+    def store(self) -> Store:
+        return open_store(self.location)
 
     def partition_key(self, customer_id: str, day: date) -> PartitionKey:
         return PartitionKey(source=self.source, customer_id=customer_id, query_name=self.query_name, logical_date=day)
 
-    def absolute_path(self, file: DataFile) -> str:
-        return str(self.path / file.path)
+    def name_of(self, path: str) -> str:
+        """The name in the warehouse's store of a path that is relative to the table."""
+        return f"{self.folder}/{path}"
+
+    def uri_of(self, file: DataFile | StagedFile) -> str:
+        return f"{self.uri}/{file.path}"

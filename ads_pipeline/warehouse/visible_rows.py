@@ -15,7 +15,6 @@ from pyspark.sql import functions as sf
 from ads_pipeline.warehouse.columns import to_spark_schema
 from ads_pipeline.warehouse.delta_commits import TableSnapshot, open_table
 from ads_pipeline.warehouse.error_translation import translate_errors
-from ads_pipeline.warehouse.file_contents import read_parquet
 from ads_pipeline.warehouse.values import DATE_COLUMN, WarehouseTable
 
 _VISIBLE_RUNS_SCHEMA = pa.schema(
@@ -42,10 +41,11 @@ def read_with_spark(spark: SparkSession, view: TableView) -> DataFrame:
     snapshot = view.snapshot
     with translate_errors(snapshot.table):
         schema = to_spark_schema(snapshot.columns)
-        files = [snapshot.table.absolute_path(file) for file in snapshot.files]
+        files = [snapshot.table.uri_of(file) for file in snapshot.files]
         if not files:
             return spark.createDataFrame([], schema).withColumn("is_current", sf.lit(None).cast("boolean"))
-        rows = read_parquet(spark, snapshot.table.path, files, schema)
+        reader = spark.read.schema(schema).option("basePath", snapshot.table.uri).option("__globPaths__", "false")
+        rows = reader.parquet(*files)  # characters of the paths, such as *, have no special meaning
         runs = sf.broadcast(spark.createDataFrame(to_arrow(view)))
         return rows.join(runs, ["customer_id", DATE_COLUMN, "run_id"]).select(*schema.names, "is_current")
 

@@ -77,7 +77,7 @@ class LocalDeployment:
     def readers(self) -> Readers:
         return Readers(
             publications=self.ledger.publications,
-            warehouse_root=self.home / "warehouse",
+            warehouse_location=self.home / "warehouse",
             source=SOURCE,
         )
 

@@ -64,7 +64,7 @@ def _repair_queries(
     with open_pipeline(settings, ledger) as pipeline:
         reconciliation = Reconciliation(
             publications=ledger.publications,
-            warehouse=Warehouse(settings.warehouse_root),
+            warehouse=Warehouse(settings.warehouse_location),
             open_pipeline=lambda: pipeline,
         )
         for name in names:
@@ -76,7 +76,7 @@ def _repair_queries(
 
 def _plan(settings: Settings, ledger: LedgerReader, names: Sequence[str]) -> dict[str, Sequence[Repair]]:
     """The differences of each query that has any."""
-    planner = ReconcilePlanner(publications=ledger.publications, warehouse=Warehouse(settings.warehouse_root))
+    planner = ReconcilePlanner(publications=ledger.publications, warehouse=Warehouse(settings.warehouse_location))
     plans = {name: planner.plan(DayWindow(source=settings.google_apis.source, query_name=name)) for name in names}
     return {name: repairs for name, repairs in plans.items() if repairs}
 

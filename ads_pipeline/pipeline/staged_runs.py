@@ -1,0 +1,65 @@
+"""Writes the rows of accepted runs as files of the warehouse while they are judged, and remembers these files.
+
+Nothing of it is durable: what a dead process has staged, vacuum removes, and a later load reads the runs again.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.validator.run_judging import RowSink, SealedRun
+from ads_pipeline.warehouse.file_writer import RowsOfRun, StagedRows, decode_files, encode_files
+from ads_pipeline.warehouse.values import StagedFile, WarehouseTable
+
+
+class _WarehouseSink:
+    """Hands the rows of a contract to the files of a table, inside a task."""
+
+    def __init__(self, table: WarehouseTable, schema_version: str) -> None:
+        self._rows, self._schema_version = StagedRows(table.location, table.folder), schema_version
+
+    def add(self, accepted: Sequence[tuple[SealedRun, int]], rows: pa.Table) -> None:
+        runs = [
+            RowsOfRun(run.customer_id, run.day, run.run_id, self._schema_version, count) for run, count in accepted
+        ]
+        self._rows.add(runs, rows)
+
+    def finish(self) -> Sequence[Mapping[str, Any]]:
+        return encode_files(self._rows.finish())
+
+
+def sink_into(table: WarehouseTable, schema_version: str) -> Callable[[], RowSink]:
+    """What a task calls to open its sink. Spark sends it, so it holds no store and no credentials."""
+    return partial(_WarehouseSink, table, schema_version)
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRuns:
+    """The files that were staged by this process and are not published yet."""
+
+    _files: dict[tuple[str, str], list[StagedFile]] = field(default_factory=dict)
+
+    def add(self, table: WarehouseTable, written: Iterable[Mapping[str, Any]]) -> None:
+        """Remember what the sinks of a job have written."""
+        self._files.setdefault((table.source, table.query_name), []).extend(decode_files(written))
+
+    def take(self, keys: Iterable[PartitionKey]) -> list[StagedFile]:
+        """The files that hold rows of these partitions of one table. They are forgotten here."""
+        by_table: dict[tuple[str, str], set[tuple[str, str]]] = {}
+        for key in keys:
+            partitions = by_table.setdefault((key.source, key.query_name), set())
+            partitions.add((key.customer_id, key.logical_date.isoformat()))
+        taken: list[StagedFile] = []
+        for table, partitions in by_table.items():
+            left: list[StagedFile] = []
+            for file in self._files.pop(table, []):
+                day = file.day.isoformat()
+                is_needed = any((run.customer_id, day) in partitions for run in file.runs)
+                (taken if is_needed else left).append(file)
+            if left:
+                self._files[table] = left
+        return taken
