@@ -83,10 +83,16 @@ class DiskStore:
     def require_exclusive_create(self) -> None:
         """Nothing: POSIX links a file only under a free name."""
 
-    def _find_names(self, prefix: str) -> Iterator[str]:
+    def delete_leftovers(self, prefix: str, before: float) -> None:
+        for name in self._find_names(prefix, temporary=True):
+            info = self.head(name)
+            if info is not None and info.modified_at < before:
+                self.delete(name)
+
+    def _find_names(self, prefix: str, *, temporary: bool = False) -> Iterator[str]:
         for folder, _folders, files in os.walk(self.root / prefix, onerror=_raise_unless_missing):
             for file in files:
-                if not file.startswith(TEMPORARY):
+                if file.startswith(TEMPORARY) == temporary:
                     yield (Path(folder) / file).relative_to(self.root).as_posix()
 
 

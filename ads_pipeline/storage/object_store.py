@@ -142,6 +142,9 @@ class ObjectStore:
     def make_durable(self, name: str) -> None:
         """Nothing: an object whose put was answered is durable."""
 
+    def delete_leftovers(self, prefix: str, before: float) -> None:
+        """Nothing: an object is there as a whole or not at all."""
+
     def require_exclusive_create(self) -> None:
         """OSError when the service overwrites an object that a conditional put should create.
 

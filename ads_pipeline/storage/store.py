@@ -80,3 +80,7 @@ class Store(Protocol):
     def require_exclusive_create(self) -> None:
         """OSError when `create` could overwrite a file, as it could in a bucket without conditional put."""
         ...
+
+    def delete_leftovers(self, prefix: str, before: float) -> None:
+        """Delete what writers that died before that moment have left below a folder and `list` does not show."""
+        ...

@@ -5,7 +5,7 @@ Nothing here changes which rows a table holds. `staging` verifies compacted file
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, timedelta
 from pathlib import PurePosixPath
 from typing import Final
@@ -55,6 +55,13 @@ def find_removable_paths(table: WarehouseTable, retention: timedelta) -> tuple[s
     sync_log_entry(snapshot)  # a power cut must not undo a commit after its replaced files are deleted
     referenced = _find_referenced_names(snapshot, cutoff)
     return () if referenced is None else tuple(path for path in old if path.rpartition("/")[2] not in referenced)
+
+
+def remove_paths(table: WarehouseTable, paths: Iterable[str], retention: timedelta) -> None:
+    """Remove these files, and what writers that died before the retention left behind."""
+    for path in paths:
+        table.store.delete(table.name_of(path))
+    table.store.delete_leftovers(table.folder, time.time() - retention.total_seconds())
 
 
 def _group_by_size(files: Sequence[DataFile]) -> list[list[DataFile]]:

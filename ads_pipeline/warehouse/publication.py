@@ -30,7 +30,7 @@ from ads_pipeline.warehouse.delta_commits import (
 )
 from ads_pipeline.warehouse.error_translation import translate_errors, without_translation
 from ads_pipeline.warehouse.file_contents import group_by_partition, read_slices
-from ads_pipeline.warehouse.maintenance import find_removable_paths, plan_compaction
+from ads_pipeline.warehouse.maintenance import find_removable_paths, plan_compaction, remove_paths
 from ads_pipeline.warehouse.staging import (
     NextFiles,
     Partitions,
@@ -134,8 +134,7 @@ class Warehouse:
         table = self.table(source, query_name)
         with translate_errors(table):
             paths = find_removable_paths(table, retention)
-            for path in paths:
-                table.store.delete(table.name_of(path))
+            remove_paths(table, paths, retention)
             snapshot = open_table(table)
             if snapshot is not None:
                 delete_old_log_entries(snapshot, retention)

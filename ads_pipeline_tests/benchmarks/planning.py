@@ -24,7 +24,7 @@ class GeneratedWarehouse(Warehouse):
     """A warehouse whose tables hold what the ledger's pointers say."""
 
     def __init__(self, shape: LedgerShape) -> None:
-        super().__init__(Path("unused"))
+        super().__init__("unused")
         self._shape = shape
         self.seconds = 0.0
 

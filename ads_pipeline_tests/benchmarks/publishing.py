@@ -8,40 +8,47 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.transitions import Outcome
+from ads_pipeline.pipeline.staged_runs import sink_into
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import Seal
-from ads_pipeline.validator.judging import SealedPayload, judge_runs, read_accepted_rows
+from ads_pipeline.validator.judging import SealedPayload, judge_and_write
+from ads_pipeline.warehouse.file_writer import decode_files
 from ads_pipeline.warehouse.publication import Warehouse
 from ads_pipeline.warehouse.values import Load, TableLoadResult
 from ads_pipeline_tests.benchmarks.validator import RULES, local_spark
 
 HEAP_SIZE = "1g"
+SOURCE, QUERY = "google_ads", "campaign_daily"
 
 
-def publish(spark: SparkSession, runs: Sequence[SealedPayload], root: Path) -> TableLoadResult:
-    """Judge the runs and publish them in the table below this root."""
-    accepted = [judgement.verdict.outcome is Outcome.ACCEPTED for judgement in judge_runs(spark, runs, RULES)]
-    assert all(accepted)
-    return replace_rows(spark, read_accepted_rows(spark, runs, RULES), runs, root)
-
-
-def replace_rows(spark: SparkSession, rows: DataFrame, runs: Sequence[SealedPayload], root: Path) -> TableLoadResult:
-    """Publish these rows of the runs."""
+def publish(spark: SparkSession, runs: Sequence[SealedPayload], location: str) -> TableLoadResult:
+    """Judge the runs and publish them in the table of the warehouse at this location."""
+    warehouse = Warehouse(location)
+    table = warehouse.table(SOURCE, QUERY)
+    judgements, written = judge_and_write(spark, runs, RULES, open_sink=sink_into(table, RULES.schema_version))
+    assert all(judgement.verdict.outcome is Outcome.ACCEPTED for judgement in judgements)
     loads = [
         Load(run=run.seal.run, schema_version=RULES.schema_version, record_count=run.seal.record_count)
         for run in runs
     ]
-    return Warehouse(root).replace(spark, rows, loads, is_publishable=lambda runs: runs)
+    return warehouse.replace(
+        spark,
+        loads,
+        decode_files(written),
+        stage=lambda _missing: [],
+        columns=RULES.column_types,
+        is_publishable=lambda runs: runs,
+    )
 
 
-def main(raw: Path, root: Path) -> None:
+def main(raw: Path, location: str) -> None:
     seals = RawRuns(raw).find_runs(source="google_ads", since=date.min, until=date.max)
-    runs = [SealedPayload(seal=s, root=str(raw)) for s in seals if isinstance(s, Seal)]
+    runs = [SealedPayload(seal=s, location=str(raw)) for s in seals if isinstance(s, Seal)]
     spark = local_spark(heap=HEAP_SIZE)
-    loaded = publish(spark, runs, root)
+    loaded = publish(spark, runs, location)
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     print(len(loaded.loads), _read_peak_kib("self"), _read_peak_kib(jvm.java.lang.ProcessHandle.current().pid()))
@@ -56,4 +63,4 @@ def _read_peak_kib(process: object) -> int:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), sys.argv[2])

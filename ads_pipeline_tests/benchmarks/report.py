@@ -108,10 +108,10 @@ def _fill_tables(settings: Settings) -> None:
         if KINDS[partition.kind].loaded:
             rows[partition.query_name].append(partition)
     for name, loaded in rows.items():
-        table = WarehouseTable(root=settings.warehouse_location, source=SOURCE, query_name=name)
+        table = WarehouseTable(location=settings.warehouse_location, source=SOURCE, query_name=name)
         rows_of_table = _create_rows(loaded)
         create_table(table, read_delta_columns(Schema.from_arrow(rows_of_table.schema)))
-        write_deltalake(str(table.path), rows_of_table, mode="append")  # version 1, as in the ledger's pointers
+        write_deltalake(table.uri, rows_of_table, mode="append")  # version 1, as in the ledger's pointers
 
 
 def _create_rows(loaded: Sequence[GeneratedPartition]) -> pa.Table:

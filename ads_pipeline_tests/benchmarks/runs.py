@@ -60,7 +60,7 @@ def _create_runs(
             )
             run = Run(key=key, run_id=f"20260201T000000000Z-{customer:08x}")
             values = (_create_row(key, number, generator) for number in range(1, rows + 1))
-            sealed.append(SealedPayload(seal=seal(run, values), root=str(root)))
+            sealed.append(SealedPayload(seal=seal(run, values), location=str(root)))
     return sealed
 
 

@@ -17,14 +17,14 @@ os.environ |= {"RUNTIME__DLTHUB_TELEMETRY": "false", "RUNTIME__LOG_LEVEL": "ERRO
 import dlt
 import pyarrow as pa
 from pyarrow import json as arrow_json
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from ads_pipeline.validator.judging import SealedPayload, read_accepted_rows
+from ads_pipeline.validator.judging import SealedPayload
 from ads_pipeline_tests.benchmarks import publishing
-from ads_pipeline_tests.benchmarks.publishing import HEAP_SIZE, publish, replace_rows
+from ads_pipeline_tests.benchmarks.publishing import HEAP_SIZE, publish
 from ads_pipeline_tests.benchmarks.ratios import Figure, Ratio, compare, measure_time
 from ads_pipeline_tests.benchmarks.runs import land_runs, with_new_run_ids, write_runs
-from ads_pipeline_tests.benchmarks.validator import RULES, local_spark
+from ads_pipeline_tests.benchmarks.validator import SCHEMA, local_spark
 
 Runs = list[SealedPayload]
 ROUNDS = 5
@@ -36,14 +36,14 @@ def measure() -> Iterator[Ratio | Figure]:
     with tempfile.TemporaryDirectory() as directory:
         home = Path(directory)
         small = land_runs(home / "raw_small", customers=100, days=10, rows=100)
-        publish(spark, small, home / "warm")
+        publish(spark, small, str(home / "warm"))
         for number in range(WARM_UP_ROUNDS):  # until the JVM has compiled the hot code; dlt needs no warm-up
-            publish(spark, small, home / f"warm-{number}")
+            publish(spark, small, str(home / f"warm-{number}"))
         yield from _compare_with_dlt(spark, small, home)
         yield _compare_with_directories(spark, small, home)
         large = land_runs(home / "raw_large", customers=20, days=1, rows=50_000)
         yield _compare_with_files(spark, large, home)
-        yield _measure_one_partition(spark, small, home / "warm")
+        yield _measure_one_partition(spark, small, str(home / "warm"))
         few = write_runs(home / "raw_few", customers=10, days=10, rows=100)
         many = write_runs(home / "raw_many", customers=1_000, days=10, rows=100)
         yield _compare_sizes(spark, few, small, home, required=None)
@@ -80,7 +80,7 @@ def _compare_merge(
 ) -> Ratio:
     return compare(
         f"judging and publishing {shape}",
-        lambda number: publish(spark, runs, home / f"ours-{number}"),
+        lambda number: publish(spark, runs, str(home / f"ours-{number}")),
         lambda number: _merge(read(runs), home / f"dlt-{number}"),
         baseline_name=baseline_name,
         rounds=ROUNDS,
@@ -120,13 +120,12 @@ def _merge(rows: Iterator[Any], home: Path) -> None:
 
 
 def _compare_with_directories(spark: SparkSession, runs: Runs, home: Path) -> Ratio:
-    """Both sides read the runs. A cached frame would favour the product."""
-    rows = read_accepted_rows(spark, runs, RULES)
-    writer = rows.write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
-    writer = writer.partitionBy("logical_date", "customer_id")
+    """Ours also judges. Spark reads the same files."""
+    writer = _read_rows(spark, runs).write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
+    writer = writer.partitionBy("date", "customer_id")
     return compare(
-        "publishing 1,000 partitions of 100 rows",
-        lambda number: replace_rows(spark, rows, runs, home / f"published-{number}"),
+        "judging and publishing 1,000 partitions of 100 rows",
+        lambda number: publish(spark, runs, str(home / f"published-{number}")),
         lambda number: writer.parquet(str(home / f"directories-{number}")),
         baseline_name="Spark overwriting one directory per partition",
         rounds=ROUNDS,
@@ -135,23 +134,27 @@ def _compare_with_directories(spark: SparkSession, runs: Runs, home: Path) -> Ra
 
 
 def _compare_with_files(spark: SparkSession, runs: Runs, home: Path) -> Ratio:
-    """Both sides read the runs."""
-    rows = read_accepted_rows(spark, runs, RULES)
-    replace_rows(spark, rows, runs, home / "published-large")
+    """Ours also judges. Spark reads the same files."""
+    writer = _read_rows(spark, runs).write
+    publish(spark, runs, str(home / "published-large"))
     return compare(
-        "publishing 20 partitions of 50,000 rows",
-        lambda number: replace_rows(spark, rows, runs, home / f"published-large-{number}"),
-        lambda number: rows.write.parquet(str(home / f"plain-{number}")),
-        baseline_name="Spark writing unsorted files",
+        "judging and publishing 20 partitions of 50,000 rows",
+        lambda number: publish(spark, runs, str(home / f"published-large-{number}")),
+        lambda number: writer.parquet(str(home / f"plain-{number}")),
+        baseline_name="Spark reading the same files and writing unsorted ones",
         rounds=ROUNDS,
         required=0.5,
     )
 
 
-def _measure_one_partition(spark: SparkSession, runs: Runs, table: Path) -> Figure:
+def _read_rows(spark: SparkSession, runs: Runs) -> DataFrame:
+    return spark.read.schema(SCHEMA).json([run.payload_path for run in runs])
+
+
+def _measure_one_partition(spark: SparkSession, runs: Runs, location: str) -> Figure:
     return measure_time(
         "judging one run and replacing its partition in a table of 1,000 partitions",
-        lambda number: publish(spark, with_new_run_ids(runs[500:501], f"later-{number}"), table),
+        lambda number: publish(spark, with_new_run_ids(runs[500:501], f"later-{number}"), location),
         rounds=ROUNDS,
         limit=2.0,
     )
@@ -161,8 +164,8 @@ def _compare_sizes(spark: SparkSession, few: Runs, many: Runs, home: Path, *, re
     """The time per partition when many are published, compared with few."""
     ratio = compare(
         f"publishing {len(many):,} partitions",
-        lambda number: publish(spark, many, home / f"of-{len(many)}-{number}"),
-        lambda number: publish(spark, few, home / f"of-{len(few)}-beside-{len(many)}-{number}"),
+        lambda number: publish(spark, many, str(home / f"of-{len(many)}-{number}")),
+        lambda number: publish(spark, few, str(home / f"of-{len(few)}-beside-{len(many)}-{number}")),
         baseline_name=f"publishing {len(few)} partitions {len(many) // len(few)} times",
         rounds=3,
         required=required,

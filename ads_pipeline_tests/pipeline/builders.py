@@ -60,7 +60,7 @@ class LocalDeployment:
 
     @property
     def warehouse(self) -> Warehouse:
-        return Warehouse(self.home / "warehouse")
+        return Warehouse(str(self.home / "warehouse"))
 
     @property
     def pipeline(self) -> LocalPipeline:
@@ -77,7 +77,7 @@ class LocalDeployment:
     def readers(self) -> Readers:
         return Readers(
             publications=self.ledger.publications,
-            warehouse_location=self.home / "warehouse",
+            warehouse_location=str(self.home / "warehouse"),
             source=SOURCE,
         )
 

@@ -23,7 +23,7 @@ from ads_pipeline_tests.pipeline.builders import (
     seal_run,
     visible_runs,
 )
-from ads_pipeline_tests.warehouse.builders import keep_all_runs, make_load, make_rows, read_with_duckdb
+from ads_pipeline_tests.warehouse.builders import make_load, publish_loads, read_with_duckdb
 
 RUN_IDS = ("r1", "r2", "r3")
 
@@ -134,12 +134,8 @@ def test_every_kind_of_difference_is_repaired(deployment: LocalDeployment) -> No
     unpointed, withdrawn, demoting, unloaded = (seal_run(deployment, key(customer)) for customer in (1, 2, 3, 4))
     deployment.pipeline.judge_and_load([withdrawn, demoting])
     deployment.pipeline.validation.judge([unloaded, unpointed])
-    deployment.warehouse.replace(
-        deployment.spark,
-        make_rows(deployment.spark, [make_load("r1", unpointed.key, 2), make_load("x", key(5), 2)]),
-        [make_load("r1", unpointed.key, 2), make_load("x", key(5), 2)],
-        is_publishable=keep_all_runs,
-    )
+    loads = [make_load("r1", unpointed.key, 2), make_load("x", key(5), 2)]
+    publish_loads(deployment.spark, deployment.home / "warehouse", loads)
     deployment.ledger.actions.execute(Action.WITHDRAW, [withdrawn.key], action_request())
     corrupt_payload(deployment, demoting)
     deployment.ledger.verdicts.begin_demotions([rejection(demoting, validation_id="v2")])
@@ -167,12 +163,7 @@ def test_wrong_schema_version_is_repaired(deployment: LocalDeployment) -> None:
     run = seal_run(deployment, key())
     deployment.pipeline.validation.judge([run])
     other = replace(make_load("r1", key(), 2), schema_version="0")
-    deployment.warehouse.replace(
-        deployment.spark,
-        make_rows(deployment.spark, [other]).drop("cost", "campaign_id"),
-        [other],
-        is_publishable=keep_all_runs,
-    )
+    publish_loads(deployment.spark, deployment.home / "warehouse", [other])
     assert reconcile(deployment) == ["LOAD 1"]
     assert reconcile(deployment) == []
 

@@ -77,7 +77,7 @@ def judge_ten_thousand_runs(spark: SparkSession, home: Path) -> Any:
 def judge_on_missing_disk(spark: SparkSession, home: Path) -> Any:
     """Judge a valid run together with one on a disk that is not mounted."""
     good = create_run(home / "raw-mounted", "r1", row())
-    missing = replace(good, root=good.root.replace("raw-mounted", "not-mounted"))
+    missing = replace(good, location=good.location.replace("raw-mounted", "not-mounted"))
     return describe_failure(judge_runs, spark, [good, missing], RULES)
 
 

@@ -2,7 +2,7 @@
 
 import json
 import os
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,19 @@ def create_outside_run(root: Path, run_id: str, payload: bytes, **seal: Any) -> 
     return _describe_payload(root, RawRuns(root).read_seal(make_run(run_id)))
 
 
+def make_payload_of_size(day: int, customer: int, size: int) -> SealedPayload:
+    """A description of a run; nothing is written."""
+    key = PartitionKey(
+        source="google_ads",
+        customer_id=str(customer),
+        query_name="campaign_daily",
+        logical_date=DAY + timedelta(days=day),
+    )
+    run = Run(key=key, run_id="r1")
+    seal = Seal(run=run, facts=FACTS, record_count=1, payload_bytes=size, payload_sha256=None)
+    return SealedPayload(seal=seal, location="raw")
+
+
 class KillOnUnpickle(str):
     """A string that ends the process that unpickles it."""
 
@@ -73,4 +86,4 @@ class KillOnUnpickle(str):
 
 
 def _describe_payload(root: Path, seal: Seal) -> SealedPayload:
-    return SealedPayload(seal=seal, root=str(root))
+    return SealedPayload(seal=seal, location=str(root))

@@ -4,9 +4,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import date
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,16 @@ from ads_pipeline.domain.measures import Measures
 from ads_pipeline.domain.transitions import Outcome
 from ads_pipeline.errors import JudgingFailed
 from ads_pipeline.validator.contract_checks import check_rows
-from ads_pipeline.validator.judging import Judgement, SealedPayload, judge_runs, read_accepted_rows
+from ads_pipeline.validator.judging import (
+    MAX_UNIT_BYTES,
+    Judgement,
+    SealedPayload,
+    judge_and_write,
+    judge_runs,
+    plan_units,
+)
 from ads_pipeline.validator.payload import read_rows
+from ads_pipeline.validator.run_judging import SealedRun, judge_in_task
 from ads_pipeline_tests.builders import read_tree
 from ads_pipeline_tests.example_counts import examples
 from ads_pipeline_tests.validator.builders import (
@@ -35,6 +45,7 @@ from ads_pipeline_tests.validator.builders import (
     create_outside_run,
     create_run,
     make_payload,
+    make_payload_of_size,
     row,
     row_without,
 )
@@ -173,7 +184,7 @@ def test_judging_no_runs_returns_nothing(spark: SparkSession) -> None:
 def test_missing_disk_gives_no_verdict(spark: SparkSession, tmp_path: Path) -> None:
     """When the disk with the runs is missing, judging raises a transient error and rejects no run."""
     good = create_run(tmp_path / "raw", "good", row())
-    elsewhere = replace(good, root=str(tmp_path / "not-mounted"))
+    elsewhere = replace(good, location=str(tmp_path / "not-mounted"))
     with pytest.raises(JudgingFailed, match="2 runs could not be judged") as caught:
         judge_runs(spark, [good, elsewhere], RULES)
     assert caught.value.is_transient
@@ -221,27 +232,37 @@ def test_pandera_settings_cannot_disable_checks(setting: str) -> None:
     assert done.stdout.split() == ["2"]
 
 
-def test_accepted_rows_carry_key_run_and_schema_version(spark: SparkSession, tmp_path: Path) -> None:
-    """The rows of accepted runs have the key columns, and every value as it was landed."""
-    root = tmp_path / "raw"
-    runs = [create_run(root, "r1", row(1), row(2, campaign_name="Été")), create_run(root, "r2", row(3))]
-    rows = read_accepted_rows(spark, runs, RULES).orderBy("campaign_id").collect()
-    assert [(row.customer_id, row.logical_date, row.run_id, row.schema_version) for row in rows] == [
-        (CUSTOMER, DAY, "r1", "1"),
-        (CUSTOMER, DAY, "r1", "1"),
-        (CUSTOMER, DAY, "r2", "1"),
+class RowsAsJson:
+    """A sink that gives the rows to the driver."""
+
+    def __init__(self) -> None:
+        self._rows: list[dict[str, Any]] = []
+
+    def add(self, accepted: Sequence[tuple[SealedRun, int]], rows: pa.Table) -> None:
+        runs = [run.run_id for run, count in accepted for _ in range(count)]
+        values = rows.select(["campaign_id", "campaign_name"]).to_pylist()
+        self._rows += [{"run_id": run, **value} for run, value in zip(runs, values, strict=True)]
+
+    def finish(self) -> list[dict[str, Any]]:
+        return self._rows
+
+
+def test_sink_gets_the_rows_of_accepted_runs_alone(spark: SparkSession, tmp_path: Path) -> None:
+    """In the order of the customers, with every value as it was landed; a rejected run gives no row."""
+    runs = [
+        create_run(tmp_path, "r3", row(3, customer_id="3"), customer_id="3"),
+        create_run(tmp_path, "r1", row(1, customer_id="1"), row(2, customer_id="1"), customer_id="1"),
+        create_run(tmp_path, "r2", row(9, customer_id="2", clicks=-1), customer_id="2"),
+        create_run(tmp_path, "r4", row(4, customer_id="4", campaign_name="Été"), customer_id="4"),
     ]
-    assert [row.campaign_name for row in rows] == ["Spring", "Été", "Spring"]
-    assert "date" in rows[0].asDict()
-
-
-def test_reading_a_changed_payload_fails(spark: SparkSession, tmp_path: Path) -> None:
-    """Reading fails when a payload has changed since it was accepted."""
-    run = create_run(tmp_path / "raw", "r1", row(1), row(2))
-    Path(run.payload_path).chmod(0o644)
-    Path(run.payload_path).write_bytes(make_payload(row(1)))
-    with pytest.raises(Exception, match="no longer reads as it did"):
-        read_accepted_rows(spark, [run], RULES).collect()
+    judgements, written = judge_and_write(spark, runs, RULES, open_sink=RowsAsJson)
+    assert [each.verdict.outcome is Outcome.ACCEPTED for each in judgements] == [True, True, False, True]
+    assert written == [
+        {"run_id": "r1", "campaign_id": 1, "campaign_name": "Spring"},
+        {"run_id": "r1", "campaign_id": 2, "campaign_name": "Spring"},
+        {"run_id": "r3", "campaign_id": 3, "campaign_name": "Spring"},
+        {"run_id": "r4", "campaign_id": 4, "campaign_name": "Été"},
+    ]
 
 
 # Each value is valid or invalid for one reason, so that a generated table fails many checks at once.
@@ -322,12 +343,12 @@ def _replace_payload_by_link(run: SealedPayload) -> None:
 def _replace_run_by_link(run: SealedPayload) -> None:
     """Make the run's directory a link to a copy outside the raw root."""
     directory = Path(run.payload_path).parent
-    directory.symlink_to(directory.rename(Path(run.root).parent / "outside"))
+    directory.symlink_to(directory.rename(Path(run.location).parent / "outside"))
 
 
 def _replace_customer_by_link(run: SealedPayload) -> None:
     customer = Path(run.payload_path).parents[3]
-    customer.symlink_to(customer.rename(Path(run.root).parent / "outside"))
+    customer.symlink_to(customer.rename(Path(run.location).parent / "outside"))
 
 
 @pytest.mark.invariant("R7")
@@ -344,5 +365,61 @@ def test_only_plain_files_below_the_root_are_read(
     (judgement,) = judge_runs(spark, [run], RULES)
     assert judgement.verdict.error_class == "damaged"
     assert judgement.verdict.payload_sha256 is None
-    with pytest.raises(Exception, match="no longer reads as it did"):
-        read_accepted_rows(spark, [run], RULES).collect()
+
+
+good_rows = st.integers(1, 9).map(row)
+one_run = st.lists(good_rows, min_size=1, max_size=6, unique_by=lambda each: each["campaign_id"])
+bad_run = st.lists(
+    st.one_of(
+        good_rows,
+        st.sampled_from([row(1, clicks=-1), row(2, date="2026-02-04"), row(3, new_field=1), row_without("clicks")]),
+        st.sampled_from(
+            [row(4, campaign_name="{}"), row(5, clicks="7"), row(6, clicks=True), row(7, customer_id="1")]
+        ),
+    ),
+    max_size=4,
+)
+
+
+@pytest.mark.invariant("V6")
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(one_run | one_run | bad_run, min_size=2, max_size=8), st.booleans())
+def test_runs_judged_together_get_the_verdicts_they_get_alone(
+    tmp_path: Path, payloads: list[list[dict[str, Any]]], final_line_feed: bool
+) -> None:
+    """Many small runs are read and checked together. Results and rows are those of each run for itself."""
+    root = Path(tempfile.mkdtemp(dir=tmp_path))
+    runs = []
+    for number, rows in enumerate(payloads):
+        payload = make_payload(*rows) if final_line_feed else make_payload(*rows).removesuffix(b"\n")
+        runs.append(create_outside_run(root, f"r{number}", payload, record_count=len(rows)))
+    (unit,) = plan_units(runs)
+    together = list(judge_in_task(unit, RULES, show_text=False))
+    alone = [next(judge_in_task([run], RULES, show_text=False)) for run in unit]
+    by_position = {result.position: result for judged in together for result in judged.results}
+    assert list(map(by_position.get, range(len(unit)))) == [judged.results[0] for judged in alone]
+    rows_by_run: dict[str, list[Any]] = {}
+    for judged in [*together, *alone]:
+        start = 0
+        for run, count in judged.accepted:
+            assert judged.rows is not None
+            rows_by_run.setdefault(run.run_id, []).append(judged.rows.slice(start, count).to_pylist())
+            start += count
+    assert all(first == second for first, second in rows_by_run.values())
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5), st.integers(0, 40)), min_size=1, max_size=30))
+def test_units_hold_each_run_once_in_the_order_of_days(sizes: list[tuple[int, int, int]]) -> None:
+    """A day is cut only where it is longer than a unit may be, and small days share a unit."""
+    runs = [make_payload_of_size(day, customer, mebibytes << 20) for day, customer, mebibytes in sizes]
+    units = plan_units(runs)
+    order = [(run.logical_date, run.customer_id, run.position) for unit in units for run in unit]
+    assert order == sorted(order)
+    assert len(order) == len(runs)
+    for unit in units:
+        assert len(unit) == 1 or sum(run.payload_bytes or 0 for run in unit) <= MAX_UNIT_BYTES
+    for first, second in pairwise(units):
+        if first[-1].logical_date == second[0].logical_date:
+            same_day = [run for run in [*first, second[0]] if run.logical_date == second[0].logical_date]
+            whole = sum(run.payload_bytes or 0 for run in [*first, second[0]])
+            assert whole > MAX_UNIT_BYTES, same_day

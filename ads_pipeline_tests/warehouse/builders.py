@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,15 @@ import duckdb_extension_delta
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.warehouse import maintenance
-from ads_pipeline.warehouse.publication import DEFAULT_RETENTION, Warehouse
-from ads_pipeline.warehouse.values import Load, WarehouseTable
+from ads_pipeline.warehouse.file_writer import RowsOfRun, StagedRows
+from ads_pipeline.warehouse.publication import DEFAULT_RETENTION, RunFilter, Warehouse
+from ads_pipeline.warehouse.values import Load, StagedFile, TableLoadResult, WarehouseTable
 
-SCHEMA = (
-    "customer_id string, logical_date date, run_id string, schema_version string, campaign_id bigint, cost double"
-)
+COLUMNS = {"campaign_id": "long", "cost": "double"}
 
 
 def key(customer: int = 1, day: int = 1) -> PartitionKey:
@@ -40,22 +39,21 @@ def make_loads(run_id: str, customers: Sequence[int], days: Sequence[int] = (1,)
     return [make_load(run_id, key(customer, day), rows) for customer in customers for day in days]
 
 
-def make_rows(spark: SparkSession, loads: Sequence[Load], schema: str = SCHEMA, **extra: Any) -> DataFrame:
-    """The rows of each load, as many as its record_count. The cost column depends on the run."""
-    rows = [
-        (
-            load.run.key.customer_id,
-            load.run.key.logical_date,
-            load.run.run_id,
-            load.schema_version,
-            number,
-            float(len(load.run.run_id)),
-            *extra.values(),
-        )
-        for load in loads
-        for number in range(load.record_count)
-    ]
-    return spark.createDataFrame(rows, schema)
+def stage(root: Path, loads: Sequence[Load], **extra: Any) -> list[StagedFile]:
+    """Write the rows of each load as a task does, as many as its record_count. The cost depends on the run."""
+    table = Warehouse(str(root)).table("google_ads", "campaign_daily")
+    staged = StagedRows(table.location, table.folder)
+    ordered = sorted(loads, key=lambda load: (load.run.key.logical_date, load.run.key.customer_id))
+    for load in ordered:
+        key, count = load.run.key, load.record_count
+        runs = [RowsOfRun(key.customer_id, key.logical_date, load.run.run_id, load.schema_version, count)]
+        columns = {"campaign_id": list(range(count)), "cost": [float(len(load.run.run_id))] * count}
+        rows = columns | {name: [value] * count for name, value in extra.items()}
+        staged.add(runs, pa.table(rows, schema=_SCHEMA if not count else None))
+    return staged.finish()
+
+
+_SCHEMA = pa.schema([("campaign_id", pa.int64()), ("cost", pa.float64())])
 
 
 def publish(
@@ -65,10 +63,36 @@ def publish(
     return publish_loads(spark, root, make_loads(run_id, customers, days))
 
 
-def publish_loads(spark: SparkSession, root: Path, loads: Sequence[Load], *, rows: DataFrame | None = None) -> int:
-    """Publish loads, with other rows than their own if given, and return the table version."""
-    frame = make_rows(spark, loads) if rows is None else rows
-    return Warehouse(root).replace(spark, frame, loads, is_publishable=keep_all_runs).table_version
+def publish_loads(
+    spark: SparkSession,
+    root: Path,
+    loads: Sequence[Load],
+    *,
+    staged: Sequence[StagedFile] | None = None,
+    columns: Mapping[str, str] = COLUMNS,
+) -> int:
+    """Publish loads, with other staged files than their own if given, and return the table version."""
+    return replace_partitions(spark, root, loads, staged=staged, columns=columns).table_version
+
+
+def replace_partitions(
+    spark: SparkSession,
+    root: Path,
+    loads: Sequence[Load],
+    *,
+    staged: Sequence[StagedFile] | None = None,
+    columns: Mapping[str, str] = COLUMNS,
+    is_publishable: RunFilter | None = None,
+) -> TableLoadResult:
+    files = stage(root, loads) if staged is None else staged
+    return Warehouse(str(root)).replace(
+        spark,
+        loads,
+        files,
+        stage=lambda _missing: [],
+        columns=columns,
+        is_publishable=is_publishable or keep_all_runs,
+    )
 
 
 def keep_all_runs(runs: Sequence[Run]) -> Collection[Run]:
@@ -82,7 +106,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from ads_pipeline.warehouse import publication, staging
 from ads_pipeline.warehouse.publication import Warehouse
-from ads_pipeline_tests.warehouse.builders import keep_all_runs, make_loads, make_rows
+from ads_pipeline_tests.warehouse.builders import make_loads, replace_partitions
 
 def kill_process(function, *, after):
     def call(*args, **kwargs):
@@ -97,7 +121,8 @@ setattr(patched, name, kill_process(getattr(patched, name), after=after == "afte
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 spark.sparkContext.setLogLevel("OFF")
 loads = make_loads("r2", (1,))
-Warehouse(Path(sys.argv[1])).CALL
+root = Path(sys.argv[1])
+CALL
 """
 
 
@@ -162,15 +187,15 @@ def _read_partitions(table: Path, files: dict[str, dict[str, Any]]) -> dict[Part
 
 
 def optimize(spark: SparkSession, root: Path) -> int | None:
-    return Warehouse(root).optimize(lambda: spark, source="google_ads", query_name="campaign_daily")
+    return Warehouse(str(root)).optimize(lambda: spark, source="google_ads", query_name="campaign_daily")
 
 
 def vacuum(root: Path, retention: timedelta = DEFAULT_RETENTION) -> tuple[str, ...]:
     """The removed paths, after checking that they existed before and are gone now."""
-    table = WarehouseTable(root=root, source="google_ads", query_name="campaign_daily")
+    table = WarehouseTable(location=str(root), source="google_ads", query_name="campaign_daily")
     planned = maintenance.find_removable_paths(table, retention)
     assert all((table_path(root) / path).exists() for path in planned)
-    removed = Warehouse(root).vacuum(source="google_ads", query_name="campaign_daily", retention=retention)
+    removed = Warehouse(str(root)).vacuum(source="google_ads", query_name="campaign_daily", retention=retention)
     assert not any((table_path(root) / path).exists() for path in planned)
     assert removed == planned
     return removed

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from ads_pipeline.errors import StagingDamaged, TableContended
 from ads_pipeline.warehouse import delta_commits, maintenance, publication, staging
+from ads_pipeline.warehouse.values import StagedFile
 from ads_pipeline_tests.warehouse.builders import (
     SMALL_FILE_PARTITIONS,
     key,
@@ -91,16 +92,18 @@ def test_compaction_that_changes_a_value_is_not_published(
 ) -> None:
     """Compacted rows must match the old ones in every value."""
     publish_small_files(spark, root)
-    before, write = read_all_versions(root), staging._write
+    before, merge = read_all_versions(root), staging.run_merges
 
-    def write_and_change_value(frames: Any, directory: Path) -> None:
-        write(frames, directory)
-        file = min(directory.glob("*/*.parquet"))
+    def merge_and_change_value(*args: Any) -> list[StagedFile]:
+        merged = merge(*args)
+        file = table_path(root) / merged[0].path
         table = pq.read_table(file, partitioning=None)
+        file.unlink()
         cost = table.schema.get_field_index("cost")
         pq.write_table(table.set_column(cost, "cost", pc.add(table["cost"], 1.0)), file)
+        return merged
 
-    monkeypatch.setattr(staging, "_write", write_and_change_value)
+    monkeypatch.setattr(staging, "run_merges", merge_and_change_value)
     with pytest.raises(StagingDamaged, match="differs from the rows it had"):
         optimize(spark, root)
     assert read_all_versions(root) == before
@@ -159,8 +162,8 @@ def test_compaction_gives_up_after_repeated_lost_races(
 @pytest.mark.parametrize(
     ("moment", "compacted"),
     [
-        ("staging._write.after", False),
-        ("staging._move.after", False),
+        ("staging.run_merges.after", False),
+        ("publication.prepare_compaction.after", False),
         ("publication.commit_files.before", False),
         ("publication.commit_files.after", True),
     ],
@@ -171,14 +174,14 @@ def test_killed_compaction_keeps_all_rows_and_vacuum_removes_its_files(
     """Whenever compaction is killed, no row changes. Vacuum removes its files once they exceed the retention."""
     publish_small_files(spark, root)
     before = list_version_files(root)
-    run_and_kill(moment, 'optimize(lambda: spark, source="google_ads", query_name="campaign_daily")', root)
+    call = 'Warehouse(str(root)).optimize(lambda: spark, source="google_ads", query_name="campaign_daily")'
+    run_and_kill(moment, call, root)
     assert read_with_duckdb(root) == SMALL_FILE_PARTITIONS
     assert (list_version_files(root) != before) == compacted
     assert vacuum(root) == ()
     left = set(list_data_files(root)) - list_version_files(root)
     make_older(root, 8)
     removed = vacuum(root)
-    assert {path for path in removed if not path.startswith("_staging/")} == left
-    assert list((table_path(root) / "_staging").iterdir()) == []
+    assert set(removed) == left
     assert read_with_duckdb(root) == SMALL_FILE_PARTITIONS
     assert (optimize(spark, root) is None) == compacted

@@ -17,24 +17,27 @@ from ads_pipeline.domain.partition import Run
 from ads_pipeline.errors import SchemaConflict, StagingDamaged
 from ads_pipeline.warehouse import delta_commits, staging
 from ads_pipeline.warehouse.publication import Warehouse
-from ads_pipeline.warehouse.values import HeldPartition, WarehouseTable
+from ads_pipeline.warehouse.values import HeldPartition, StagedFile, WarehouseTable
 from ads_pipeline_tests.warehouse.builders import (
-    SCHEMA,
+    COLUMNS,
     key,
+    list_data_files,
+    list_version_files,
     make_load,
     make_loads,
-    make_rows,
     publish,
     publish_loads,
     read_all_versions,
     read_with_duckdb,
+    replace_partitions,
     run_and_kill,
+    stage,
     table_path,
 )
 
 
 def read_held(root: Path) -> dict[Any, HeldPartition]:
-    return Warehouse(root).read_held_partitions(source="google_ads", query_name="campaign_daily")
+    return Warehouse(str(root)).read_held_partitions(source="google_ads", query_name="campaign_daily")
 
 
 @pytest.mark.invariant("W1", "W13", "W16")
@@ -79,7 +82,7 @@ def test_removal_is_one_commit(spark: SparkSession, root: Path) -> None:
     version = publish(spark, root, "r1", (1, 2, 3, 4))
     kept = Run(key=key(4), run_id="r1")
     keys = [key(1), key(3), key(4)]
-    removed = Warehouse(root).remove(spark, keys, is_removable=lambda runs: [run for run in runs if run != kept])
+    removed = Warehouse(str(root)).remove(spark, keys, is_removable=lambda runs: [run for run in runs if run != kept])
     assert removed == version + 1
     assert read_with_duckdb(root) == {key(2): ({"r1"}, 3), key(4): ({"r1"}, 3)}
 
@@ -95,17 +98,17 @@ def test_load_staged_before_a_removal_checks_its_runs_again(spark: SparkSession,
         """Return the run and remove its partition, which has no rows. Return no run in the second call."""
         answer = next(answers)
         if answer:
-            Warehouse(root).remove(spark, [key(1)], is_removable=lambda runs: runs)
+            Warehouse(str(root)).remove(spark, [key(1)], is_removable=lambda runs: runs)
         return answer
 
-    result = Warehouse(root).replace(spark, make_rows(spark, loads), loads, is_publishable=demote_after_first_check)
+    result = replace_partitions(spark, root, loads, is_publishable=demote_after_first_check)
     assert result.superseded == (loads[0].run,)
     assert read_with_duckdb(root) == {key(2): ({"r1"}, 3)}
 
 
 def test_removal_creates_no_table(spark: SparkSession, root: Path) -> None:
     """Removing partitions of a missing table returns None and creates nothing."""
-    assert Warehouse(root).remove(spark, [key(1)], is_removable=lambda runs: runs) is None
+    assert Warehouse(str(root)).remove(spark, [key(1)], is_removable=lambda runs: runs) is None
     assert not root.exists()
 
 
@@ -123,14 +126,14 @@ def test_new_column_is_added_and_changed_type_is_refused(spark: SparkSession, ro
     """Older partitions have null in a new column. A changed column type is refused by name and nothing is written."""
     publish(spark, root, "r1", (1, 2))
     loads = make_loads("r2", (1,))
-    publish_loads(spark, root, loads, rows=make_rows(spark, loads, SCHEMA + ", share double", share=0.5))
+    with_share = COLUMNS | {"share": "double"}
+    publish_loads(spark, root, loads, staged=stage(root, loads, share=0.5), columns=with_share)
     shares = DeltaTable(str(table_path(root))).to_pyarrow_table().to_pylist()
     assert {(row["customer_id"], row["share"]) for row in shares} == {("1", 0.5), ("2", None)}
     before = read_all_versions(root)
     loads = make_loads("r3", (1,))
-    changed = make_rows(spark, loads).selectExpr("* except (cost)", "'x' AS cost")
     with pytest.raises(SchemaConflict, match="column cost is double, new rows have string"):
-        publish_loads(spark, root, loads, rows=changed)
+        publish_loads(spark, root, loads, staged=stage(root, loads, cost="x"), columns=COLUMNS | {"cost": "string"})
     assert read_all_versions(root) == before
 
 
@@ -139,12 +142,48 @@ def test_rows_that_differ_from_the_seal_are_not_published(spark: SparkSession, r
     """A load with too few rows, or with rows of another run, fails. The earlier run stays unchanged."""
     publish(spark, root, "r1", (1, 2))
     before = read_all_versions(root)
-    rows = make_rows(spark, make_loads("r2", (1,)))
     with pytest.raises(StagingDamaged, match="r2 has 3 rows, its seal says 4"):
-        publish_loads(spark, root, [make_load("r2", key(1), rows=4)], rows=rows)
+        publish_loads(spark, root, [make_load("r2", key(1), rows=4)], staged=stage(root, make_loads("r2", (1,))))
+    (wrong,) = stage(root, make_loads("r2", (1,)))
+    (right,) = stage(root, make_loads("r3", (1,)))
+    mislabelled = replace(wrong, runs=right.runs)
     with pytest.raises(StagingDamaged, match="r3 is not among the staged rows"):
-        publish_loads(spark, root, make_loads("r3", (1,)), rows=rows)
+        publish_loads(spark, root, make_loads("r3", (1,)), staged=[mislabelled])
     assert read_all_versions(root) == before
+
+
+@pytest.mark.invariant("W7")
+def test_changed_file_of_a_whole_day_is_not_published(spark: SparkSession, root: Path) -> None:
+    """A staged file that a table could adopt as it is, is read back before the commit."""
+    staged = stage(root, make_loads("r1", (1, 2)))
+    (other,) = stage(root, make_loads("r2", (1, 2)))
+    (table_path(root) / other.path).replace(table_path(root) / staged[0].path)
+    with pytest.raises(StagingDamaged, match="came with rows of another run"):
+        publish_loads(spark, root, make_loads("r1", (1, 2)), staged=staged)
+
+
+def test_run_that_cannot_be_read_again_is_left_out(spark: SparkSession, root: Path) -> None:
+    """Runs that are not staged are staged before the commit. One that cannot be read leaves the others alone."""
+    publish(spark, root, "r1", (1, 2))
+    loads = make_loads("r2", (1, 2))
+    result = Warehouse(str(root)).replace(
+        spark,
+        loads,
+        [],
+        stage=lambda missing: stage(root, [load for load in loads if load.run in missing and load.run.key == key(2)]),
+        columns=COLUMNS,
+        is_publishable=lambda runs: runs,
+    )
+    assert [load.run.key for load in result.loads] == [key(2)]
+    assert read_with_duckdb(root) == {key(1): ({"r1"}, 3), key(2): ({"r2"}, 3)}
+
+
+def test_staged_files_that_are_not_published_are_deleted(spark: SparkSession, root: Path) -> None:
+    """Of a file that also holds rows of other runs, the wanted rows are merged into a new file."""
+    loads = make_loads("r1", (1, 2, 3))
+    publish_loads(spark, root, loads[:2], staged=stage(root, loads))
+    assert read_with_duckdb(root) == {key(1): ({"r1"}, 3), key(2): ({"r1"}, 3)}
+    assert set(list_data_files(root)) == list_version_files(root)
 
 
 @pytest.mark.invariant("W13")
@@ -153,15 +192,17 @@ def test_lost_row_of_a_carried_over_partition_is_not_published(
 ) -> None:
     """Rows carried over to a new file must match those of the replaced file."""
     publish(spark, root, "r1", (1, 2))
-    write = staging._write
+    merge = staging.run_merges
 
-    def write_and_drop_row(frames: Any, directory: Path) -> None:
-        write(frames, directory)
-        (file,) = directory.glob("*/*.parquet")
+    def merge_and_drop_row(*args: Any) -> list[StagedFile]:
+        (merged,) = merge(*args)
+        file = table_path(root) / merged.path
         table = pq.read_table(file, partitioning=None)
+        file.unlink()
         pq.write_table(table.slice(0, table.num_rows - 1), file)
+        return [merged]
 
-    monkeypatch.setattr(staging, "_write", write_and_drop_row)
+    monkeypatch.setattr(staging, "run_merges", merge_and_drop_row)
     with pytest.raises(StagingDamaged, match="differs from the rows it had"):
         publish(spark, root, "r2", (1,))
     assert read_with_duckdb(root) == {key(1): ({"r1"}, 3), key(2): ({"r1"}, 3)}
@@ -175,7 +216,7 @@ def test_run_that_lost_its_authority_is_not_published(spark: SparkSession, root:
     def refuse_first_customer(runs: Sequence[Run]) -> Collection[Run]:
         return [run for run in runs if run.key != key(1)]
 
-    result = Warehouse(root).replace(spark, make_rows(spark, loads), loads, is_publishable=refuse_first_customer)
+    result = replace_partitions(spark, root, loads, is_publishable=refuse_first_customer)
     assert [load.run.key for load in result.loads] == [key(2)]
     assert [run.key for run in result.superseded] == [key(1)]
     assert read_with_duckdb(root) == {key(1): ({"r1"}, 3), key(2): ({"r2"}, 3)}
@@ -260,8 +301,8 @@ def test_racing_loaders_never_mix_runs(root: Path) -> None:
 @pytest.mark.parametrize(
     ("moment", "published"),
     [
-        ("staging._write.after", False),
-        ("staging._move.after", False),
+        ("staging.run_merges.after", False),
+        ("publication.prepare_replacement.after", False),
         ("publication.commit_files.before", False),
         ("publication.commit_files.after", True),
     ],
@@ -271,7 +312,7 @@ def test_killed_loader_leaves_the_old_or_the_new_run(
 ) -> None:
     """Whenever a loader is killed, readers see one whole run, and the next load succeeds."""
     publish(spark, root, "r1", (1, 2))
-    run_and_kill(moment, "replace(spark, make_rows(spark, loads), loads, is_publishable=keep_all_runs)", root)
+    run_and_kill(moment, "replace_partitions(spark, root, loads)", root)
     assert read_with_duckdb(root) == {key(1): ({"r2" if published else "r1"}, 3), key(2): ({"r1"}, 3)}
     publish(spark, root, "r2", (1,))
     assert read_with_duckdb(root)[key(1)] == ({"r2"}, 3)
@@ -281,7 +322,9 @@ def test_every_commit_has_the_next_application_transaction(spark: SparkSession, 
     """Each commit has the next transaction number of one application, so that no two can follow one snapshot."""
     publish(spark, root, "r1", (1,))
     publish(spark, root, "r2", (1,))
-    snapshot = delta_commits.open_table(WarehouseTable(root=root, source="google_ads", query_name="campaign_daily"))
+    snapshot = delta_commits.open_table(
+        WarehouseTable(location=str(root), source="google_ads", query_name="campaign_daily")
+    )
     assert snapshot is not None
     transactions = [
         action["txn"]["version"]

@@ -22,10 +22,10 @@ from ads_pipeline_tests.warehouse.builders import (
     list_version_files,
     make_loads,
     make_older,
-    make_rows,
     publish,
     read_sorted_rows,
     read_with_duckdb,
+    replace_partitions,
     table_path,
     vacuum,
 )
@@ -106,10 +106,10 @@ def test_vacuum_keeps_the_files_of_a_running_load(
 
     def run_vacuum() -> None:
         orphan = create_old_file(table_path(root) / "logical_date=2026-01-01" / f"{len(removed)}.parquet", 1)
-        create_old_file(table_path(root) / "_staging" / "dead" / "part.parquet", 1)
-        os.utime(table_path(root) / "_staging" / "dead", (0, 0))
+        leftover = create_old_file(orphan.with_name("_tmp.dead.parquet.1.00"), 1)
         removed.append(vacuum(root, retention=HOUR))
-        assert removed[-1] == ("_staging/dead", f"{orphan.parent.name}/{orphan.name}")
+        assert removed[-1] == (f"{orphan.parent.name}/{orphan.name}",)
+        assert not leftover.exists()
 
     def vacuum_and_verify(*args: Any, **kwargs: Any) -> None:
         run_vacuum()
@@ -121,22 +121,9 @@ def test_vacuum_keeps_the_files_of_a_running_load(
 
     monkeypatch.setattr(staging, "_verify", vacuum_and_verify)
     loads = make_loads("r2", (1,))
-    Warehouse(root).replace(spark, make_rows(spark, loads), loads, is_publishable=vacuum_and_keep_all)
+    replace_partitions(spark, root, loads, is_publishable=vacuum_and_keep_all)
     assert len(removed) == 2
     assert read_with_duckdb(root) == {key(1): ({"r2"}, 3)}
-
-
-@pytest.mark.invariant("W17")
-def test_one_recent_file_keeps_its_staging_directory(spark: SparkSession, root: Path) -> None:
-    """The age of a staging directory is that of the newest file in it, at any depth."""
-    publish(spark, root, "r1", (1,))
-    attempt = table_path(root) / "_staging" / "attempt"
-    recent = create_old_file(attempt / "_temporary" / "0" / "part.parquet", 0.5)
-    for path in (attempt, attempt / "_temporary", attempt / "_temporary" / "0"):
-        os.utime(path, (0, 0))
-    assert vacuum(root, retention=timedelta(days=1)) == ()
-    assert recent.exists()
-    assert vacuum(root, retention=timedelta(hours=6)) == ("_staging/attempt",)
 
 
 def test_vacuum_removes_no_foreign_files_and_follows_no_links(
@@ -147,22 +134,17 @@ def test_vacuum_removes_no_foreign_files_and_follows_no_links(
     table, outside = table_path(root), tmp_path / "outside"
     kept = [
         create_old_file(outside / "logical_date=2026-01-09" / "a.parquet", 99),
-        create_old_file(outside / "attempt" / "part.parquet", 99),
         create_old_file(table / "a.parquet", 99),
         create_old_file(table / "logical_date=2026-01-01" / "notes.txt", 99),
         create_old_file(table / "_change_data" / "a.parquet", 99),
     ]
     (table / "logical_date=2026-01-09").symlink_to(outside / "logical_date=2026-01-09")
     (table / "logical_date=2026-01-01" / "b.parquet").symlink_to(kept[0])
-    (table / "_staging" / "link").symlink_to(outside / "attempt")
     make_older(root, 99)
     for path in outside.iterdir():
         os.utime(path, (0, 0))
     orphan = create_old_file(table / "logical_date=2026-01-01" / "orphan.parquet", 99)
     assert vacuum(root) == (str(orphan.relative_to(table)),)
-    (table / "_staging" / "link").unlink()
-    (table / "_staging").rmdir()
-    (table / "_staging").symlink_to(outside)
     assert vacuum(root) == ()
     assert all(path.is_file() for path in kept)
 
@@ -174,7 +156,7 @@ def test_retention_under_one_hour_is_refused(spark: SparkSession, root: Path, re
     create_old_file(table_path(root) / "logical_date=2026-01-01" / "orphan.parquet", 1)
     before = list_data_files(root)
     with pytest.raises(ValueError, match=r"google_ads/campaign_daily: .* need at least 1:00:00"):
-        Warehouse(root).vacuum(source="google_ads", query_name="campaign_daily", retention=retention)
+        Warehouse(str(root)).vacuum(source="google_ads", query_name="campaign_daily", retention=retention)
     assert list_data_files(root) == before
 
 
@@ -230,6 +212,6 @@ def test_disk_error_raises_warehouse_unavailable(
 
     monkeypatch.setattr(Path, "unlink", fail)
     with pytest.raises(WarehouseUnavailable, match=r"google_ads/campaign_daily: storage .* Input/output error"):
-        Warehouse(root).vacuum(source="google_ads", query_name="campaign_daily")
+        Warehouse(str(root)).vacuum(source="google_ads", query_name="campaign_daily")
     monkeypatch.undo()
     assert len(vacuum(root)) == 1
