@@ -34,13 +34,13 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     ),
     # The module that the query file names has a computed name.
     "contracts": (frozenset({"pandera", "pyspark", "a computed name"}), PURE | {"query_file"}),
-    "validator": (frozenset({"pyspark", "py4j", "pyarrow"}), FOLDERS | {"contracts"} | SEAL),
+    "validator": (frozenset({"pyspark", "py4j", "pyarrow", "numpy"}), FOLDERS | {"contracts"} | SEAL),
     "warehouse": (
-        frozenset({"pyspark", "py4j", "deltalake", "pyarrow", "duckdb", "duckdb_extension_delta"}),
+        frozenset({"pyspark", "deltalake", "pyarrow", "numpy", "duckdb", "obstore"}),
         FOLDERS,
     ),
     "pipeline": (
-        frozenset({"pyspark", "duckdb"}),
+        frozenset({"pyspark", "pyarrow", "duckdb"}),
         FOLDERS | {"query_file", "progress", "raw", "contracts", "validator", "ledger", "warehouse", "google_ads"},
     ),
     "doctor": (

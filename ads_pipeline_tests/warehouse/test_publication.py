@@ -62,9 +62,9 @@ def test_replacing_partitions_keeps_the_others_unchanged(spark: SparkSession, ro
 def test_loading_the_same_run_again_commits_nothing(spark: SparkSession, root: Path) -> None:
     """The table's version and all of its files stay unchanged."""
     version = publish(spark, root, "r1", (1, 2))
-    before = {path: path.stat().st_mtime_ns for path in table_path(root).rglob("*")}
+    before = {path: path.stat().st_mtime_ns for path in table_path(root).rglob("*") if path.is_file()}
     assert publish(spark, root, "r1", (1, 2)) == version
-    assert {path: path.stat().st_mtime_ns for path in table_path(root).rglob("*")} == before
+    assert {path: path.stat().st_mtime_ns for path in table_path(root).rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.invariant("W15")
@@ -258,7 +258,7 @@ def test_data_files_are_synced_before_the_commit_and_the_log_entry_after_it(
     version = publish(spark, root, "r1", (1,))
     entry = f"{version:020}.json"
     assert entry in synced
-    data = [position for position, name in enumerate(synced) if name.endswith(".parquet")]
+    data = [position for position, name in enumerate(synced) if ".parquet" in name]
     assert data
     assert max(data) < synced.index(entry)
     assert "_delta_log" in synced[synced.index(entry) :]
