@@ -124,7 +124,7 @@ class Validation:
         if damaged:
             yield [_reject_damaged(run, problem, validation_id) for run, problem in damaged.items()]
         payloads = (
-            SealedPayload(seal=each, location=str(self.raw.root))
+            SealedPayload(seal=each, location=self.raw.location)
             for each in registered.values()
             if isinstance(each, Seal)
         )

@@ -130,7 +130,7 @@ class Loader:
         for run, digest in self.history.judged_digests(runs).items():
             try:
                 judged = replace(self.seals.read_seal(run), payload_sha256=digest)
-                payloads[run] = SealedPayload(seal=judged, location=str(self.raw.root))
+                payloads[run] = SealedPayload(seal=judged, location=self.raw.location)
             except (RunNotSealed, RunDamaged, UnsafePath) as error:
                 unreadable[run] = error
         return payloads, unreadable
