@@ -11,23 +11,37 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.readability import Condition
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.google_ads.loopback.process import LoopbackServer
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.query_file import narrow_query_file
+from ads_pipeline.report.content import LETTERS
 from ads_pipeline_tests.builders import key
 from ads_pipeline_tests.cli.running import CommandLine
 from ads_pipeline_tests.example_counts import TIMES
-from ads_pipeline_tests.google_ads.agency import CANCELED, DENIED, DISABLED, GOOD, REFUSED, agency
+from ads_pipeline_tests.google_ads.agency import (
+    CANCELED,
+    DENIED,
+    DISABLED,
+    GOOD,
+    LEAVING,
+    OTHER_LOGIN,
+    REFUSED,
+    TEST,
+    TWO_WAYS,
+    agency,
+)
 from ads_pipeline_tests.google_ads.builders import LOGIN
 from ads_pipeline_tests.orchestration.dagster_server import SELECTOR, DagsterServer, dagster_server
 from ads_pipeline_tests.pipeline.builders import LocalDeployment, visible_runs
+from ads_pipeline_tests.report.test_document import unpack
 
-DAYS = 30
+# A day of all accounts; in `make soak` the thirty days of the issue. Dagster starts a run for each day or for each
+# customer, whichever are fewer, and a run takes half a minute.
+DAYS = 30 if TIMES > 1 else 1
 FIRST = datetime.now(UTC).date() - timedelta(days=DAYS + 3)
 QUERIES = ("campaign_daily", "ad_group_daily")
-# Dagster starts a run for each customer, which takes half a minute. `make soak` fetches all sixteen.
-FETCHED = GOOD if TIMES > 1 else GOOD[:3]
 CUSTOMERS = """
 query {
   assetNodeOrError(assetKey: {path: ["raw", "campaign_daily"]}) { ... on AssetNode {
@@ -87,16 +101,16 @@ def find_customers(dagster: DagsterServer) -> set[str]:
 def test_backfill_of_an_agency(server: LoopbackServer, dagster: DagsterServer, home: Path) -> None:
     """From an empty home, discovery and one backfill make every fetchable day readable; the rest is explained.
 
-    The manager has accounts to fetch, one cancelled, one disabled, one denied and a nested manager. The server counts
-    at most one operation for each account and query beside discovery.
+    The manager has 20 accounts: one cancelled, one disabled, one denied, a nested manager, and those to fetch. Of
+    these one is a closed test account, one is below two managers, and one leaves and returns. The server counts at
+    most one operation for each account and query beside discovery.
     """
-    server.answer(agency(FETCHED))
+    server.answer(agency(GOOD))
     run_job(dagster, "discover_accounts")
     customers = find_customers(dagster)
-    assert customers == {*FETCHED, *REFUSED}
+    assert customers == {*GOOD, *REFUSED}
     discovered = Counter(server.operations())
-    assert discovered[LOGIN] == 1
-    assert max(discovered.values()) == 1
+    assert (discovered[LOGIN], discovered[OTHER_LOGIN], max(discovered.values())) == (1, 1, 1)
 
     assets = [(layer, query) for query in QUERIES for layer in ("raw", "warehouse")]
     backfill = dagster.launch_backfill(assets, days_of(tuple(sorted(customers)), "campaign_daily"))
@@ -104,16 +118,17 @@ def test_backfill_of_an_agency(server: LoopbackServer, dagster: DagsterServer, h
     assert status in {"COMPLETED_SUCCESS", "COMPLETED_FAILED"}  # checks of days without a run fail
 
     spent = Counter(server.operations()) - discovered
-    assert sum(spent.values()) <= (len(FETCHED) + len(REFUSED) + 1) * len(QUERIES)
-    assert {spent[customer] for customer in FETCHED} == {len(QUERIES)}
+    assert sum(spent.values()) <= (len(GOOD) + len(REFUSED) + 1) * len(QUERIES)
+    assert {spent[customer] for customer in GOOD} == {len(QUERIES)}
     assert (spent[CANCELED], spent[DISABLED], spent[DENIED]) == (0, 1, 1)
 
     with Ledger.opened(f"sqlite:///{home / 'ledger.db'}") as ledger:
-        wanted = [each for query in QUERIES for each in days_of(FETCHED, query)]
+        wanted = [each for query in QUERIES for each in days_of(GOOD, query)]
         assert {each.status for each in ledger.states.get_many(wanted).values()} == {Status.SUCCESS}
         deployment = LocalDeployment(home=home, spark=NO_SPARK, ledger=ledger)
-        assert visible_runs(deployment).keys() == set(days_of(FETCHED, "campaign_daily"))
-        parked = {each.name: each.error_class for each in ledger.retry_queue.list_parkings("google_ads")}
+        assert visible_runs(deployment).keys() == set(days_of(GOOD, "campaign_daily"))
+        parked = find_parked(ledger)
+        assert ledger.accounts.by_id("google_ads")[TWO_WAYS].login_customer_id == OTHER_LOGIN
     assert parked == {
         CANCELED: "account_canceled",
         DISABLED: "customer_not_enabled",
@@ -135,3 +150,40 @@ def test_backfill_of_an_agency(server: LoopbackServer, dagster: DagsterServer, h
         assert f"is parked: authorization_error.{error}" in result["description"]
         found = [gap for gap in gaps if (gap["customer_id"], gap["logical_date"]) == (customer, str(FIRST))]
         assert [(gap["condition"], error in gap["detail"]) for gap in found] == [("parked", True)]
+    check_report(cli, home)
+    leave_and_return(server, cli, home)
+
+
+def check_report(cli: CommandLine, home: Path) -> None:
+    """The fetched days are readable and provisional, the refused ones are parked with Google's reason."""
+    assert cli.run("report").code == 0
+    page = unpack((home / "report.html").read_text())
+    query = next(each for each in page["queries"] if each["name"] == "campaign_daily")
+    rows = {each["id"]: number for number, each in enumerate(page["customers"])}
+    readable, parked = LETTERS[Condition.READABLE], LETTERS[Condition.PARKED]
+    for customer in GOOD:
+        assert query["cells"][rows[customer]][:DAYS] == readable * DAYS
+        assert query["reports"][rows[customer]][:DAYS] == "p" * DAYS
+    for customer in (DISABLED, DENIED):
+        assert query["cells"][rows[customer]][0] == parked
+        assert "authorization_error" in page["texts"][query["notes"][f"{rows[customer]},0"][1]]
+
+
+def leave_and_return(server: LoopbackServer, cli: CommandLine, home: Path) -> None:
+    """An account that is no longer listed is parked with its data, and released when it is listed again."""
+    day = f"{LEAVING}/campaign_daily/{FIRST}"
+    server.answer(agency(GOOD, gone=[LEAVING]))
+    assert cli.run("accounts", "discover").code == 0
+    with Ledger.opened(f"sqlite:///{home / 'ledger.db'}") as ledger:
+        assert find_parked(ledger)[LEAVING] == "account_gone"
+    (why,) = cli.run("state", "why", day, "--json").objects
+    assert (why["condition"], why["parked"]) == ("readable", [f"customer {LEAVING}"])
+    server.answer(agency(GOOD))
+    assert cli.run("accounts", "discover").code == 0
+    with Ledger.opened(f"sqlite:///{home / 'ledger.db'}") as ledger:
+        assert find_parked(ledger).keys() == set(REFUSED)
+        assert ledger.accounts.by_id("google_ads")[TEST].is_test
+
+
+def find_parked(ledger: Ledger) -> dict[str, str]:
+    return {each.name: each.error_class for each in ledger.retry_queue.list_parkings("google_ads")}

@@ -14,6 +14,7 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.google_ads.loopback.process import LoopbackServer
 from ads_pipeline.orchestration.partitions import CUSTOMERS, raw_asset_key, warehouse_asset_key
+from ads_pipeline.query_file import narrow_query_file
 from ads_pipeline_tests.builders import key
 from ads_pipeline_tests.google_ads.agency import CANCELED, DENIED, DISABLED, GOOD, REFUSED, agency
 from ads_pipeline_tests.google_ads.builders import LOGIN
@@ -22,7 +23,7 @@ from ads_pipeline_tests.orchestration.sensors import test_arrivals_and_loads
 from ads_pipeline_tests.pipeline.builders import visible_runs
 
 DAYS = 30
-QUERIES = ("ad_group_daily", "campaign_daily")
+QUERIES = ("campaign_daily",)
 
 
 @pytest.fixture
@@ -56,10 +57,9 @@ def fetch(location: Location, keys: list[PartitionKey]) -> dg.ExecuteInProcessRe
 
 @pytest.mark.timeout(1200)
 def test_agency_is_fetched_within_its_operations(server: LoopbackServer, location: Location) -> None:
-    """Accounts below a manager, two queries, thirty days: what can be read is readable, the rest is explained.
+    """Thirty days of an account are one operation; refused accounts cost one in all, the cancelled one none.
 
-    The server counts one operation per account and query beside discovery. The refused accounts cost one operation in
-    all and are parked with their reason; the cancelled one costs none.
+    `test_agency_backfill` has all accounts and both queries.
     """
     good = GOOD[:2]
     server.answer(agency(good))
@@ -73,7 +73,7 @@ def test_agency_is_fetched_within_its_operations(server: LoopbackServer, locatio
     wanted = [each for query in QUERIES for each in days_of(good, query)]
     for query in QUERIES:
         assert fetch(location, days_of(tuple(sorted(customers)), query)).success
-    assert Counter(server.operations()) - discovered == {**dict.fromkeys(good, 2), DISABLED: 1, DENIED: 1}
+    assert Counter(server.operations()) - discovered == {**dict.fromkeys(good, len(QUERIES)), DISABLED: 1, DENIED: 1}
 
     ledger = location.deployment.ledger
     assert {each.status for each in ledger.states.get_many(wanted).values()} == {Status.SUCCESS}
@@ -110,15 +110,22 @@ def test_second_fetch_follows_a_restatement(server: LoopbackServer, location: Lo
     assert server.operations() == {customers[0]: 2}
 
 
-def test_day_that_is_not_closed_is_skipped_and_green(server: LoopbackServer, location: Location) -> None:
+def test_day_that_is_not_closed_is_skipped_and_green(
+    server: LoopbackServer, tmp_path: Path, spark: SparkSession
+) -> None:
     """A run of a day that is not closed succeeds, fetches nothing, and emits StepSkipped with the reason."""
+    home = tmp_path / "home"
+    home.mkdir()
+    late = "google_ads:\n  close_lag_hours: 48\n"  # so that yesterday is open at every hour
+    (home / "google_apis.yaml").write_text(late + narrow_query_file(first_day(), ["campaign_daily"]))
     server.answer(agency())
-    location.add_customers(int(GOOD[0]))
-    yesterday = key(GOOD[0], day=datetime.now(UTC).date() - timedelta(days=1))
-    result = location.run([yesterday], [raw_asset_key("campaign_daily")])
-    assert result.success
-    assert server.operations() == {}
-    events = location.deployment.ledger.events.fetch(result.run_id)
+    with open_location(home, spark, google_ads=str(server.configuration)) as location:
+        location.add_customers(int(GOOD[0]))
+        yesterday = key(GOOD[0], day=datetime.now(UTC).date() - timedelta(days=1))
+        result = location.run([yesterday], [raw_asset_key("campaign_daily")])
+        assert result.success
+        assert server.operations() == {}
+        events = location.deployment.ledger.events.fetch(result.run_id)
     skipped = [each.event for each in events if each.event.event_type == "StepSkipped"]
     assert [each.step_id for each in skipped] == [str(yesterday)]
     assert "the day is not closed" in str(skipped[0].event_data)

@@ -1,76 +1,146 @@
-"""Forty days of an account whose figures Google restates: the warehouse follows, and nothing is terminal."""
+"""Forty days of an account whose figures Google restates every day: the warehouse follows, nothing is terminal."""
 
+from collections import defaultdict
 from collections.abc import Iterator
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from ads_pipeline.domain.accounts import Account
 from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.readability import ReportState
+from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.google_ads.configuration import read_configuration
 from ads_pipeline.google_ads.loopback.process import LoopbackServer
-from ads_pipeline.google_ads.windows import find_zone, is_provisional
-from ads_pipeline.ledger.state.restatements import Restatements
+from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.pipeline.arrivals import SealedRuns
+from ads_pipeline.pipeline.day_conditions import DayRules, describe_days
+from ads_pipeline.pipeline.extraction.account_days import AccountDays
+from ads_pipeline.pipeline.extraction.due_days import DueDays
 from ads_pipeline.pipeline.extraction.extraction import Extraction
+from ads_pipeline.query_file import GoogleApis
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import Seal
 from ads_pipeline_tests.builders import key
+from ads_pipeline_tests.example_counts import TIMES
 from ads_pipeline_tests.google_ads.builders import CUSTOMER, behaving, shipped_apis
-from ads_pipeline_tests.pipeline.builders import LocalDeployment, open_deployment
+from ads_pipeline_tests.ledger.builders import FakeClock
+from ads_pipeline_tests.pipeline.builders import LocalDeployment
 
+QUERY = "campaign_daily"
 FIRST = date(2026, 9, 1)
-REREADS = (0, 7, 30, 40)  # days after the first fetch
-LOOKBACK = 30
+# Forty days with the usual conversion window in `make soak`; else a week with a short one.
+DAYS, LOOKBACK, REREAD = (40, 30, 7) if TIMES > 1 else (7, 3, 2)
+TIME_OF_DAY = time(14, tzinfo=UTC)  # after midnight in Auckland, in summer and in winter
+COST_PER_REVISION = 6_000_000  # three rows
+POLICY = RetryPolicy(max_age=timedelta(days=3_000))
+
+
+def restated_revision(age: int) -> int:
+    """The server's rule: the figures of a day differ from one day to the next until the window has passed."""
+    return 1 + 3 * min(age, LOOKBACK) % 7
+
+
+def logical_day(number: int) -> PartitionKey:
+    return key(CUSTOMER, query_name=QUERY, day=FIRST + timedelta(days=number))
 
 
 @pytest.fixture
-def deployment(tmp_path: Path, spark: SparkSession, sqlite_url: str) -> Iterator[LocalDeployment]:
-    with open_deployment(tmp_path / "home", spark, sqlite_url) as opened:
-        yield opened
+def apis() -> GoogleApis:
+    shipped = shipped_apis()
+    changes = {"lookback_days": LOOKBACK, "reread_after_days": (REREAD,)}
+    query = shipped.queries[QUERY].model_copy(update=changes)
+    return shipped.model_copy(update={"start_date": FIRST, "queries": {QUERY: query}})
 
 
-@pytest.mark.timeout(900)
-def test_warehouse_follows_forty_days_of_restatements(server: LoopbackServer, deployment: LocalDeployment) -> None:
-    """Each re-read becomes the readable run, also one that lowers the cost; provisional days settle on time."""
-    zone = find_zone("Pacific/Auckland")
-    days = [key(CUSTOMER, day=FIRST + timedelta(days=n)) for n in range(3)]
-    costs = []
-    for number, revision in zip(REREADS, (1, 3, 2, 2), strict=True):
-        now = datetime(2026, 9, 5, 12, tzinfo=UTC) + timedelta(days=number)
-        server.answer(behaving(revision=revision))
-        extraction = Extraction(
-            apis=shipped_apis(),
-            configuration=read_configuration(str(server.configuration), {}),
-            ledger=deployment.ledger,
-            clock=now.replace,
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def deployment(tmp_path: Path, spark: SparkSession, sqlite_url: str, clock: FakeClock) -> Iterator[LocalDeployment]:
+    with Ledger.opened(sqlite_url, clock=clock) as ledger:
+        yield LocalDeployment(home=tmp_path / "home", spark=spark, ledger=ledger)
+
+
+def run_daily(
+    server: LoopbackServer, deployment: LocalDeployment, apis: GoogleApis, clock: FakeClock
+) -> set[PartitionKey]:
+    """Fetch, judge and load what is due, and return it."""
+    ledger = deployment.ledger
+    days = AccountDays.read(ledger, apis, now=clock.now)
+    found = DueDays(ledger=ledger, days=days, policy=POLICY).find()
+    configuration = read_configuration(str(server.configuration), {})
+    extraction = Extraction(apis=apis, configuration=configuration, ledger=ledger, clock=clock)
+    raw = RawRuns(deployment.raw.root, is_in_use=ledger.runs.exist)
+    landed = extraction.source(raw, SealedRuns(raw=raw, runs=ledger.runs)).land(sorted(found))
+    assert (landed.failed, landed.skipped) == ((), ())
+    deployment.pipeline.judge_and_load([each.run for each in landed.runs if isinstance(each, Seal)])
+    return set(found)
+
+
+@pytest.mark.timeout(3600)
+def test_warehouse_follows_daily_restatements(
+    server: LoopbackServer, deployment: LocalDeployment, apis: GoogleApis, clock: FakeClock
+) -> None:
+    """Each day is read when it closes, again after a while, and a last time when it is settled, and never in vain.
+
+    The warehouse has the figures of the last read. Each re-read is a restatement with both figures.
+    """
+    ledger = deployment.ledger
+    account = Account(source="google_ads", customer_id=CUSTOMER, status="ENABLED", time_zone="Pacific/Auckland")
+    ledger.accounts.record("google_ads", [account])
+    revisions = defaultdict[PartitionKey, list[int]](list)  # of each day, as it was read
+    read_last = dict[PartitionKey, int]()  # the age of each day when it was read last
+    for number in range(DAYS):
+        clock.now = datetime.combine(FIRST + timedelta(days=number + 1), TIME_OF_DAY)
+        ages = {logical_day(day): number + 1 - day for day in range(number + 1)}
+        server.answer(
+            behaving(
+                day_revisions=tuple((str(day.logical_date), restated_revision(age)) for day, age in ages.items())
+            )
         )
-        raw = RawRuns(deployment.raw.root, is_in_use=deployment.ledger.runs.exist)
-        landed = extraction.source(raw, SealedRuns(raw=raw, runs=deployment.ledger.runs)).land(days)
-        assert (landed.failed, landed.skipped) == ((), ())
-        seals = [each for each in landed.runs if isinstance(each, Seal)]
-        deployment.pipeline.judge_and_load([each.run for each in seals])
-        costs.append(sum_of_cost(deployment, days))
-        provisional = {is_provisional(each.run.key.logical_date, zone, LOOKBACK, now) for each in seals}
-        assert provisional == {number < LOOKBACK}
-    assert costs == [3 * 6_000_000 * revision for revision in (1, 3, 2, 2)]
-    states = deployment.ledger.states.get_many(days).values()
-    assert {(state.status, state.attempt_count) for state in states} == {(Status.SUCCESS, len(REREADS))}
-    assert deployment.ledger.retry_queue.find_marked(days) == set()
-    assert server.operations() == {CUSTOMER: len(REREADS)}
-    window = DayWindow(source="google_ads", query_name="campaign_daily")
-    steps = [
-        (each.before.measures.cost_micros, each.after.measures.cost_micros)
-        for each in Restatements(deployment.ledger.engine).find(window)
-        if each.key == days[0]
-    ]
-    assert steps == [(6_000_000, 18_000_000), (18_000_000, 12_000_000), (12_000_000, 12_000_000)]
+        expected = {day for day, age in ages.items() if age in {1, REREAD, LOOKBACK + 1}}
+        assert run_daily(server, deployment, apis, clock) == expected
+        for day in expected:
+            revisions[day].append(restated_revision(ages[day]))
+            read_last[day] = ages[day]
+        assert read_costs(deployment, number) == {
+            day: read[-1] * COST_PER_REVISION for day, read in revisions.items()
+        }
+        rules = DayRules.read(ledger, apis, now=clock.now)
+        assert {day: each.report for day, each in describe_days(ledger, list(ages), rules).items()} == {
+            day: ReportState.SETTLED if age > LOOKBACK else ReportState.PROVISIONAL for day, age in read_last.items()
+        }
+    check_end(ledger, revisions)
+    assert server.operations()[CUSTOMER] <= 3 * DAYS
 
 
-def sum_of_cost(deployment: LocalDeployment, days: list[PartitionKey]) -> int:
-    sums = deployment.readers.sum_per_partition("campaign_daily", "cost_micros", since=FIRST, until=date(2026, 9, 30))
-    assert set(sums) == set(days)
-    return sum(sums.values())
+def read_costs(deployment: LocalDeployment, number: int) -> dict[PartitionKey, int]:
+    until = FIRST + timedelta(days=number)
+    return dict(deployment.readers.sum_per_partition(QUERY, "cost_micros", since=FIRST, until=until))
+
+
+def check_end(ledger: Ledger, revisions: dict[PartitionKey, list[int]]) -> None:
+    """The restatements are the steps of the rule; every read counts once, and no day has stopped."""
+    window = DayWindow(source="google_ads", query_name=QUERY)
+    steps = defaultdict[PartitionKey, list[tuple[int | None, int | None]]](list)
+    for each in ledger.restatements.find(window):
+        steps[each.key].append((each.before.measures.cost_micros, each.after.measures.cost_micros))
+    costs = {day: [each * COST_PER_REVISION for each in read] for day, read in revisions.items()}
+    assert steps == {day: list(pairwise(read)) for day, read in costs.items() if len(read) > 1}
+    changed = sum(before != after for pairs in steps.values() for before, after in pairs)
+    events = [each.event.event_type for each in ledger.events.fetch(ledger.origin.run_id, limit=10_000)]
+    assert events.count("PartitionRestated") == changed > 0
+    states = ledger.states.get_many(revisions)
+    assert {day: (state.status, state.attempt_count) for day, state in states.items()} == {
+        day: (Status.SUCCESS, len(read)) for day, read in revisions.items()
+    }
+    forecasts = ledger.retry_queue.forecast(list(states.values()), POLICY)
+    assert [day for day, each in forecasts.items() if each.terminal is not None or each.marked] == []

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from importlib import import_module
 from typing import Any, Final
@@ -33,10 +33,12 @@ class Answers:
     def batches(self, customer_id: str, query: str, behaviour: Behaviour, request_id: str) -> Iterator[bytes]:
         """Batches of one day each, several times through all days with rows, and a last one with the consumption."""
         days = [day for day in self.days(query) if day.isoformat() not in behaviour.quiet_days]
-        selected = selected_fields(query)
+        selected, revisions = selected_fields(query), dict(behaviour.day_revisions)
         for _ in range(behaviour.batches_per_day):
             for day in [] if behaviour.is_empty else days:
-                yield self._batch(customer_id, selected, behaviour, request_id).replace(
+                revision = revisions.get(day.isoformat(), behaviour.revision)
+                shown = replace(behaviour, revision=revision, day_revisions=()) if revisions else behaviour
+                yield self._batch(customer_id, selected, shown, request_id).replace(
                     _SOME_DAY.encode(), day.isoformat().encode()
                 )
         last = self._reply(request_id)

@@ -53,13 +53,15 @@ class RequestFailure:
 class Behaviour:
     """How one customer's reports are answered.
 
-    `rows`: rows a day. `revision` raises costs and conversions, as a restatement does. `odd_row`: foreign_day,
+    `rows`: rows a day. `revision` raises costs and conversions, as a restatement does; `day_revisions` has that of
+    single days. `odd_row`: foreign_day,
     foreign_customer, missing_day or nan, in the last row of the answer. `stall_after`: batches before the stream
     hangs. `max_days`: a wider range is refused. `needs_login`: the login-customer-id that reaches the account.
     """
 
     rows: int = 3
     revision: int = 1
+    day_revisions: tuple[tuple[str, int], ...] = ()
     quiet_days: tuple[str, ...] = ()
     batches_per_day: int = 1
     failure: RequestFailure | None = None
@@ -106,5 +108,6 @@ def _decode_behaviour(document: dict[str, Any]) -> Behaviour:
     if failure is not None:
         errors = tuple(GoogleError(**each) for each in failure.pop("errors"))
         failure = RequestFailure(**failure, errors=errors)
+    document["day_revisions"] = tuple((day, revision) for day, revision in document["day_revisions"])
     document["quiet_days"] = tuple(document["quiet_days"])
     return Behaviour(**document, failure=failure)
