@@ -52,12 +52,11 @@ _CLIENT_OPTIONS: Final = (
 )
 _STATUS = re.compile(r"status code: ([0-9]{3})")
 _CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
-_TRANSIENT_STATUS = re.compile(r"408|409|425|429|5[0-9]{2}")
+_TRANSIENT_STATUS = re.compile(r"408|409|412|425|429|5[0-9]{2}")
 _FAILURES: Final = (
     (PermissionDeniedError | UnauthenticatedError, errno.EACCES, "the bucket refuses access"),
     (InvalidPathError | UnknownConfigurationKeyError, errno.EINVAL, "the name or the configuration is invalid"),
     (NotSupportedError, errno.ENOTSUP, "the bucket's service does not support this request"),
-    (PreconditionError, errno.ESTALE, "the object was replaced while it was read"),
 )
 _T = TypeVar("_T")
 
@@ -198,7 +197,12 @@ class ObjectStore:
 
     def _get(self, name: str, options: Any) -> tuple[bytes, Any]:
         def get() -> tuple[bytes, Any]:
-            result = obstore.get(self._store, name, options=options)
+            try:
+                result = obstore.get(self._store, name, options=options)
+            except PreconditionError:
+                if "if_match" in options:
+                    raise OSError(errno.ESTALE, "the object was replaced while it was read") from None
+                raise
             return bytes(result.bytes()), result.meta
 
         return self._repeat(name, get)
@@ -222,9 +226,7 @@ class ObjectStore:
         try:
             return _translated(request, name)()
         except OSError as error:
-            failure = OSError(
-                error.errno, error.strerror, f"{self.location}/{name}"
-            )  # the subclass follows from errno
+            failure = OSError(error.errno, error.strerror, f"{self.location}/{name}")
         raise failure
 
 
@@ -279,6 +281,8 @@ def _translate(error: Exception, name: str) -> OSError:
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
     if "169.254." in text:  # where a cloud's machines ask for their credentials, for want of others
         return PermissionError(errno.EACCES, "the environment has no credentials for the bucket")
+    if status and status[1] in {"401", "403"}:
+        return PermissionError(errno.EACCES, f"the bucket refuses access ({answer})")
     for kinds, number, problem in _FAILURES:
         if isinstance(error, kinds):
             return OSError(number, f"{problem} ({answer})" if answer else problem)

@@ -1,24 +1,31 @@
 """A proxy between a client and a bucket's service, which fails as a test wants and counts its failures."""
 
 import http.client
+import random
 import socket
 import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Final
 from urllib.parse import urlsplit
 
+from ads_pipeline_tests.storage.s3_server import KEY_ID, SECRET
+
+# What S3 tells a client whose signature is wrong.
+ERROR_BODY: Final = f"<Error><Code>Injected</Code><AWSAccessKeyId>{KEY_ID}</AWSAccessKeyId>{SECRET}</Error>".encode()
 _HOP_BY_HOP = {"connection", "transfer-encoding", "keep-alive", "content-length", "date", "server"}
 
 
 class Fault(StrEnum):
     """What becomes of one request. The service executes it only where it says so."""
 
+    FORBIDDEN = "403"
     CONFLICT = "409"  # S3: another conditional put of this name is under way
     PRECONDITION_FAILED = "412"
     TOO_MANY_REQUESTS = "429"
@@ -32,6 +39,7 @@ class Fault(StrEnum):
     CUT = "executed, the answer ends early"
 
 
+TRANSIENT = tuple(fault for fault in Fault if fault is not Fault.FORBIDDEN)
 LOST_ANSWERS = (Fault.EXECUTED_AND_RESET, Fault.EXECUTED_AND_SERVER_ERROR, Fault.EXECUTED_AND_TIMEOUT)
 # (method, path) -> a fault, or None for none
 Choice = Callable[[str, str], Fault | None]
@@ -55,6 +63,15 @@ class FaultProxy:
 
         def choose(method: str, _path: str) -> Fault | None:
             return left.pop(0) if left and method in methods.split() else None
+
+        self.choose = choose
+
+    def fail_at_random(self, seed: int, rate: float, faults: Sequence[Fault] = TRANSIENT) -> None:
+        """Fail this part of all requests, with faults that the seed chooses."""
+        chance = random.Random(seed)
+
+        def choose(_method: str, _path: str) -> Fault | None:
+            return chance.choice(faults) if chance.random() < rate else None
 
         self.choose = choose
 
@@ -111,11 +128,11 @@ class _Handler(BaseHTTPRequestHandler):
                 self._hold()
             case Fault.EXECUTED_AND_SERVER_ERROR:
                 self._forward(body)
-                self._answer(500, {}, b"<Error><Code>InternalError</Code></Error>")
+                self._answer(500, {}, ERROR_BODY)
             case Fault.CUT:
                 self._answer(*self._forward(body), cut=True)
             case _:
-                self._answer(int(fault), {}, b"<Error><Code>Injected</Code></Error>")
+                self._answer(int(fault), {}, ERROR_BODY)
 
     do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = handle_any  # noqa: N815 - named by the library
 
