@@ -19,7 +19,7 @@ from ads_pipeline.domain.transitions import Outcome
 from ads_pipeline.errors import AdsPipelineError
 from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.validator.judging import judge_runs
-from ads_pipeline_tests.builders import write_sealed_run
+from ads_pipeline_tests.builders import acceptance, write_sealed_run
 from ads_pipeline_tests.pipeline.builders import (
     LocalDeployment,
     corrupt_payload,
@@ -88,12 +88,14 @@ def judge_with_killed_workers(spark: SparkSession, home: Path) -> Any:
 
 
 def use_stopped_server(spark: SparkSession, home: Path) -> Any:
-    """Judge and load after the server was killed."""
+    """Judge a run after the server was killed, and load another that was accepted before by another process."""
     with open_deployment(home, spark, f"sqlite:///{home / 'ledger.db'}") as deployment:
-        run = seal_run(deployment, key(7))
+        run, accepted = seal_run(deployment, key(7)), seal_run(deployment, key(9))
+        deployment.pipeline.validation.seals.get_or_register([accepted])
+        deployment.ledger.verdicts.record([acceptance(accepted, 2)])
         return {
             "judge": describe_failure(deployment.pipeline.validation.judge, [run]),
-            "load": describe_failure(deployment.pipeline.loader.load, [key(2)]),
+            "load": describe_failure(deployment.pipeline.loader.load, [accepted.key]),
             "attempts": deployment.ledger.states.get(run.key).attempt_count,
         }
 
