@@ -65,11 +65,6 @@ def stream_payload(location: str, path: str, *, max_bytes: int, block_size: int 
             yield block
 
 
-def read_payload(root: Path, path: str, *, max_bytes: int) -> bytes:
-    """The whole payload, as `stream_payload` reads it."""
-    return b"".join(stream_payload(str(root), path, max_bytes=max_bytes))
-
-
 def read_seal(directory: int, run: Run) -> Seal:
     """The seal in a run's directory, checked against the payload's size. RunNotSealed or RunDamaged."""
     try:

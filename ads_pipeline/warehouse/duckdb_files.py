@@ -1,5 +1,7 @@
 """DuckDB connections that can read the files of a warehouse, on a disk or in a bucket."""
 
+from typing import Any
+
 import duckdb
 
 from ads_pipeline.storage.open_store import is_bucket
@@ -11,5 +13,6 @@ def connect_to_files(location: str, **config: str | bool | float | list[str]) ->
     if is_bucket(location):
         from obstore.fsspec import FsspecStore  # noqa: PLC0415 - a disk needs none
 
-        connection.register_filesystem(FsspecStore(location.partition(":")[0]))
+        scheme: Any = location.partition(":")[0]
+        connection.register_filesystem(FsspecStore(scheme))
     return connection

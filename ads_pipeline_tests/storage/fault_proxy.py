@@ -7,7 +7,7 @@ import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -52,6 +52,7 @@ class FaultProxy:
     endpoint: str = ""
     hold: float = 1.0  # seconds that a request is held back; more than the client waits
     choose: Choice = field(default=lambda _method, _path: None)
+    after_execution: Callable[[], object] = lambda: None  # called once a request is carried out whose answer is lost
     removed_headers: frozenset[str] = frozenset()  # what the service does not know
     fired: Counter[str] = field(default_factory=Counter)
     requests: list[str] = field(default_factory=list)
@@ -66,12 +67,12 @@ class FaultProxy:
 
         self.choose = choose
 
-    def fail_at_random(self, seed: int, rate: float, faults: Sequence[Fault] = TRANSIENT) -> None:
-        """Fail this part of all requests, with faults that the seed chooses."""
+    def fail_at_random(self, seed: int, rate: float, methods: str = "GET HEAD PUT POST DELETE") -> None:
+        """Fail this part of the requests of these methods, with faults that the seed chooses."""
         chance = random.Random(seed)
 
-        def choose(_method: str, _path: str) -> Fault | None:
-            return chance.choice(faults) if chance.random() < rate else None
+        def choose(method: str, _path: str) -> Fault | None:
+            return chance.choice(TRANSIENT) if method in methods.split() and chance.random() < rate else None
 
         self.choose = choose
 
@@ -122,6 +123,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._hold()
             case Fault.EXECUTED_AND_RESET:
                 self._forward(body)
+                self.state.after_execution()
                 self._reset()
             case Fault.EXECUTED_AND_TIMEOUT:
                 self._forward(body)
