@@ -22,6 +22,7 @@ from ads_pipeline.orchestration import demo_run, resources
 from ads_pipeline.orchestration.asset_checks import build_readable_check, build_valid_check
 from ads_pipeline.orchestration.assets import build_assets
 from ads_pipeline.orchestration.catalog import build_external_assets, build_report
+from ads_pipeline.orchestration.due_partitions import DUE_SCHEMA, read_due
 from ads_pipeline.orchestration.extraction import build_discovery, build_due_sensor, build_fetching_source
 from ads_pipeline.orchestration.io_manager import PartitionStateIOManager
 from ads_pipeline.orchestration.partitions import define_partitions
@@ -128,6 +129,7 @@ def _build_ledger_engine(settings: Settings) -> dg.ResourceDefinition:
 
 def _build_run_resources(settings: Settings, source_factory: SourceFactory) -> dg.ResourceDefinition:
     @dg.resource(
+        config_schema=DUE_SCHEMA,
         required_resource_keys={"ledger_engine"},
         description="Ledger, raw runs and warehouse for runs, with write access under the lease of the run.",
     )
@@ -135,7 +137,8 @@ def _build_run_resources(settings: Settings, source_factory: SourceFactory) -> d
         if context.run is None:
             raise dg.DagsterInvariantViolationError("run_resources can be opened only in a run")
         engine, origin = context.resources.ledger_engine, build_event_origin(context.run)
-        with resources.open_run_resources(settings, engine, origin, source_factory) as opened:
+        due = read_due(context.resource_config, settings.google_apis.source)
+        with resources.open_run_resources(settings, engine, origin, source_factory, due=due) as opened:
             yield opened
 
     return run_resources

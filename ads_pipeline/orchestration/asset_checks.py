@@ -19,6 +19,7 @@ from ads_pipeline.orchestration.resources import RunResources, claim_partitions
 from ads_pipeline.pipeline.day_conditions import DayRules, describe_days
 from ads_pipeline.pipeline.judging import JudgingResult
 from ads_pipeline.pipeline.next_steps import find_next_commands
+from ads_pipeline.validator.judging import Judgement
 
 VALID, READABLE = "valid", "readable"
 PASSED: Final = frozenset({Condition.READABLE, Condition.RESTATED})
@@ -39,12 +40,45 @@ def build_valid_check(name: str, *, partitions: dg.MultiPartitionsDefinition) ->
         pyspark: LazyPySparkResource,
     ) -> Iterator[Any]:
         granted = list(claim_partitions(context, run_resources, name).granted)
-        validation = run_resources.pipeline(pyspark.spark_session).validation
-        judged = validation.judge(run_resources.ledger.runs.unjudged(granted))
+        judged = _judge(run_resources, pyspark, granted)
         yield from _evaluate_verdicts(context, run_resources, raw_asset_key(name), granted, judged)
+        yield from _repeat_verdicts(context, run_resources, name)
         yield dg.Output(None)
 
     return valid
+
+
+def _judge(resources: RunResources, pyspark: LazyPySparkResource, keys: list[PartitionKey]) -> JudgingResult:
+    """Judge the runs of these partitions that have no verdict. Without any, Spark is not started."""
+    runs = resources.ledger.runs.unjudged(keys)
+    if not runs:
+        return JudgingResult(judgements=(), unjudged={})
+    return resources.pipeline(pyspark.spark_session).validation.judge(runs)
+
+
+def _repeat_verdicts(
+    context: dg.AssetCheckExecutionContext, resources: RunResources, query_name: str
+) -> Iterator[dg.AssetCheckEvaluation]:
+    """Yield the last verdict of each partition that the run is not for. Without it, Dagster shows them as skipped."""
+    keys = parse_partition_names(context.partition_keys, source=resources.source_name, query_name=query_name)
+    due = set(resources.select_due(keys))
+    verdicts = resources.ledger.runs.newest_verdicts(key for key in keys if key not in due)
+    asset = raw_asset_key(query_name)
+    targets = find_targets(context, asset, verdicts)
+    staleness = resources.staleness.calculate(resources.ledger.statuses, verdicts, now=datetime.now(UTC))
+    for key, verdict in verdicts.items():
+        judgement = Judgement(verdict=verdict, unknown_columns=())
+        yield dg.AssetCheckEvaluation(
+            asset_key=asset,
+            check_name=VALID,
+            partition=key.dagster_key,
+            passed=verdict.outcome is Outcome.ACCEPTED,
+            blocking=False,
+            severity=dg.AssetCheckSeverity.ERROR,
+            metadata=describe_verdict(verdict.run.run_id, verdict.outcome, judgement, None)
+            | describe_status(staleness[key].raw),
+            target_materialization_data=targets.get(key),
+        )
 
 
 def _evaluate_verdicts(

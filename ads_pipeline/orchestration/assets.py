@@ -20,12 +20,12 @@ from ads_pipeline.orchestration.io_manager import LoadedPartitions, SealedPartit
 from ads_pipeline.orchestration.metadata import describe_load, describe_restatement, describe_status
 from ads_pipeline.orchestration.partitions import raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.resources import RunResources, claim_partitions
-from ads_pipeline.orchestration.sensors.run_requests import QUERY_TAG
+from ads_pipeline.orchestration.sensors.rectangles import MAX_PARTITIONS
+from ads_pipeline.orchestration.sensors.run_tags import QUERY_TAG
 from ads_pipeline.pipeline.loading import Loader
 from ads_pipeline.query_file import Query
 from ads_pipeline.settings import Settings
 
-MAX_PARTITIONS_PER_RUN: Final = 1_000
 OWNERS: Final = ["team:ads-data"]
 
 
@@ -40,7 +40,7 @@ def build_assets(
     # Dagster puts assets into one run only if they share partitions and backfill policy.
     shared: dict[str, Any] = {
         "partitions_def": partitions,
-        "backfill_policy": dg.BackfillPolicy.multi_run(max_partitions_per_run=MAX_PARTITIONS_PER_RUN),
+        "backfill_policy": dg.BackfillPolicy.multi_run(max_partitions_per_run=MAX_PARTITIONS),
         "owners": OWNERS,
         "code_version": query.schema_version,
         "io_manager_key": "partition_state",

@@ -17,7 +17,7 @@ from ads_pipeline.orchestration.partitions import CUSTOMERS, asset_keys, find_in
 from ads_pipeline.orchestration.resources import build_sensor_resources, open_ledger_engine
 from ads_pipeline.orchestration.sensors.readable_changes import check_keys
 from ads_pipeline.orchestration.sensors.run_completion import close_finished_runs
-from ads_pipeline.orchestration.sensors.run_requests import range_tags
+from ads_pipeline.orchestration.sensors.run_tags import range_tags
 from ads_pipeline.report.writing import report_path
 from ads_pipeline.settings import Settings
 
@@ -41,7 +41,7 @@ def run_demo(defs: dg.Definitions, settings: Settings, arguments: Sequence[str])
         customers = [name for name in known if name not in find_invalid_customers(known)]
         for name in queries:
             started = time.monotonic()
-            tags = range_tags(name, f"{customers[0]}|{since}", f"{customers[-1]}|{until}", why="demo")
+            tags = range_tags([name], f"{customers[0]}|{since}", f"{customers[-1]}|{until}", why="demo")
             result = _execute(defs, instance, asset_keys([name]), tags)
             with open_ledger_engine(settings) as engine:  # no daemon runs the sensor run_completion here
                 resources = build_sensor_resources(settings, engine)

@@ -13,7 +13,7 @@ from ads_pipeline.google_ads.configuration import ClientConfiguration
 from ads_pipeline.ledger.transactions import Clock
 from ads_pipeline.orchestration.partitions import CUSTOMERS, asset_keys, raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.resources import RunResources, SensorResources, SourceFactory
-from ads_pipeline.orchestration.sensors.run_requests import build_sensor_result
+from ads_pipeline.orchestration.sensors.run_requests import RequestedPartitions, build_sensor_result
 from ads_pipeline.pipeline.extraction.account_days import AccountDays
 from ads_pipeline.pipeline.extraction.due_days import DueDays
 from ads_pipeline.raw.source import Landed, Source
@@ -70,15 +70,16 @@ def build_due_sensor(
         days = AccountDays.read(ledger, apis, now=now())
         found = DueDays(ledger=ledger, days=days, policy=sensor_resources.settings.retry_policy).find()
         newest = sorted(found, key=lambda key: (-key.logical_date.toordinal(), key))[:MAX_PARTITIONS_IN_PROGRESS]
-        return build_sensor_result(
-            context,
-            partitions,
-            {key: found[key] for key in newest},
-            query_names,
-            [raw_asset_key, warehouse_asset_key],
-            now(),
+        requested = RequestedPartitions(
+            sensor="days_due",
+            source=apis.source,
+            query_names=query_names,
+            asset_keys=(raw_asset_key, warehouse_asset_key),
+            reasons={key: found[key] for key in newest},
             why="closed days, and days to read again",
+            by_customer=True,
         )
+        return build_sensor_result(context, partitions, requested, now())
 
     return days_due
 

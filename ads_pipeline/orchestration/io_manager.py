@@ -66,7 +66,7 @@ class PartitionStateIOManager(dg.IOManager):
 
         The step does not fail: a run tells about the engine, and the checks tell about the data.
         """
-        keys = self._parse(context.asset_partition_keys, context.asset_key)
+        keys = self._find_due(context.asset_partition_keys, context.asset_key)
         granted = [key for key in keys if key not in obj.held]
         metadata = self._record(context, obj.landed, granted) if isinstance(obj, SealedPartitions) else obj.metadata
         inputs = self._describe_inputs(context, metadata) if isinstance(obj, LoadedPartitions) else {}
@@ -114,8 +114,8 @@ class PartitionStateIOManager(dg.IOManager):
         }
 
     def load_input(self, context: dg.InputContext) -> list[PartitionKey]:
-        """Return the partitions of the run whose status is success."""
-        keys = self._parse(context.asset_partition_keys, context.asset_key)
+        """Return the due partitions of the run whose status is success."""
+        keys = self._find_due(context.asset_partition_keys, context.asset_key)
         states = self._resources.ledger.states.get_many(keys)
         return [key for key in keys if states[key].status is Status.SUCCESS]
 
@@ -142,8 +142,9 @@ class PartitionStateIOManager(dg.IOManager):
         day = describe_days(resources.ledger, [key], rules)[key]
         return f"{day.text.label.lower()}: {day.reason}"
 
-    def _parse(self, names: Any, asset: dg.AssetKey) -> list[PartitionKey]:
-        return parse_partition_names(names, source=self._resources.source_name, query_name=asset.path[-1])
+    def _find_due(self, names: Any, asset: dg.AssetKey) -> list[PartitionKey]:
+        keys = parse_partition_names(names, source=self._resources.source_name, query_name=asset.path[-1])
+        return self._resources.select_due(keys)
 
 
 def _materialization(

@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -84,6 +84,7 @@ class RunResources(SensorResources):
     lease: Lease
     seals: SealRegister
     staged: StagedRuns = field(default_factory=StagedRuns)
+    due: Collection[PartitionKey] | None = None  # the partitions that the run is for; None: its whole range
     claimed: dict[PartitionKey, int] = field(default_factory=dict)
 
     @property
@@ -101,6 +102,10 @@ class RunResources(SensorResources):
     @property
     def staleness(self) -> StalenessCalculator:
         return StalenessCalculator.of_ledger(self.ledger, self.settings.google_apis, now=datetime.now(UTC))
+
+    def select_due(self, keys: Iterable[PartitionKey]) -> list[PartitionKey]:
+        """Return those of the keys that this run is for. It leaves the others as they are."""
+        return [key for key in keys if self.due is None or key in self.due]
 
     def claim(self, keys: Sequence[PartitionKey]) -> ClaimResult:
         """Claim partitions that no other run holds, and emit StepStarted for each.
@@ -181,6 +186,8 @@ def open_run_resources(
     engine: database.Engine,
     origin: EventOrigin,
     source_factory: SourceFactory = build_external_source,
+    *,
+    due: Collection[PartitionKey] | None = None,
 ) -> Iterator[RunResources]:
     """Open the resources of one Dagster run: take its lease, emit RunStarted and project its events until it ends."""
     events = RunCompletionLog(engine, tenancy=settings.tenancy)
@@ -198,15 +205,18 @@ def open_run_resources(
             lease=lease,
             seals=SealRegister(raw=RawRuns(settings.raw_location), registrations=ledger.registrations),
             source_factory=source_factory,
+            due=due,
         )
 
 
 def claim_partitions(
     context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, resources: RunResources, query_name: str
 ) -> ClaimResult:
-    """Claim the partitions of a step, and log a warning for those that it has to leave out."""
-    keys = parse_partition_names(
-        context.partition_keys, source=resources.source_name, query_name=query_name, log=context.log
+    """Claim the due partitions of a step, and log a warning for those that it has to leave out."""
+    keys = resources.select_due(
+        parse_partition_names(
+            context.partition_keys, source=resources.source_name, query_name=query_name, log=context.log
+        )
     )
     claim = resources.claim(keys)
     if claim.held:

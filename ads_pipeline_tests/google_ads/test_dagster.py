@@ -151,9 +151,8 @@ def test_closed_days_are_requested_for_every_account(server: LoopbackServer, loc
     assert discover(location).success
     result = test_arrivals_and_loads.tick(location, "days_due")
     requests = result.run_requests or []
-    queries = {each.tags["ads_pipeline/query"] for each in requests}
-    assert queries == set(location.settings.google_apis.queries)
-    names = {each.tags["ads_pipeline/customers"] for each in requests}
-    assert not any(CANCELED in each for each in names)
-    assert len(requests) <= 2 * len(queries)  # the lanes of fresh days and of older ones
+    due = {partition for each in requests for partition in test_arrivals_and_loads.due_partitions(each)}
+    assert {each.query_name for each in due} == set(location.settings.google_apis.queries)
+    assert CANCELED not in {each.customer_id for each in due}
+    assert len(requests) == 2, "the lanes of fresh days and of older ones"
     assert server.operations().keys() & set(GOOD) == set(GOOD)  # conversion windows alone

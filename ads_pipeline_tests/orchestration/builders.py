@@ -23,6 +23,7 @@ from ads_pipeline.orchestration.resources import (
     open_ledger_engine,
     open_run_resources,
 )
+from ads_pipeline.orchestration.sensors.run_requests import AssetKeyBuilder, RequestedPartitions
 from ads_pipeline.settings import Settings, read_settings
 from ads_pipeline_tests.ledger.builders import FakeClock
 from ads_pipeline_tests.pipeline.builders import QUERY, LocalDeployment
@@ -48,6 +49,7 @@ class Location:
         assets: Sequence[dg.AssetKey] = (RAW, WAREHOUSE),
         *,
         tags: Mapping[str, str] | None = None,
+        run_config: Mapping[str, Any] | None = None,
     ) -> dg.ExecuteInProcessResult:
         """Execute one run over the range from the first to the last partition."""
         run_tags = dict(tags or {}) | {
@@ -58,7 +60,11 @@ class Location:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return job.execute_in_process(
-                instance=self.instance, asset_selection=list(assets), tags=run_tags, raise_on_error=False
+                run_config=run_config,
+                instance=self.instance,
+                asset_selection=list(assets),
+                tags=run_tags,
+                raise_on_error=False,
             )
 
     def materialized_and_failed(self, asset: dg.AssetKey) -> tuple[set[str], set[str]]:
@@ -83,6 +89,22 @@ class Location:
                 if status.value in ("SUCCEEDED", "FAILED")
                 for name in getattr(subset.value, "get_partition_keys", list)()
             }
+
+
+def request_partitions(
+    reasons: Mapping[PartitionKey, str],
+    *,
+    asset_keys: Sequence[AssetKeyBuilder] = (raw_asset_key, warehouse_asset_key),
+) -> RequestedPartitions:
+    """What a sensor named `test` finds due."""
+    return RequestedPartitions(
+        sensor="test",
+        source="google_ads",
+        query_names=sorted({key.query_name for key in reasons} | {QUERY}),
+        asset_keys=asset_keys,
+        reasons=reasons,
+        why="test",
+    )
 
 
 def dagster_keys(*keys: PartitionKey) -> set[str]:

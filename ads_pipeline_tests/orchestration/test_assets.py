@@ -14,7 +14,7 @@ from ads_pipeline.domain.partition import Run
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.state.registration import Registrations
-from ads_pipeline.orchestration.sensors.run_requests import range_tags
+from ads_pipeline.orchestration.sensors.run_tags import range_tags
 from ads_pipeline.raw import discovery, disk_runs
 from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, dagster_keys, open_location
 from ads_pipeline_tests.pipeline.builders import FACTS, QUERY, key, rows_for, seal_invalid_run, seal_run, visible_runs
@@ -147,7 +147,7 @@ def test_check_alone_judges_registered_runs(location: Location) -> None:
     location.deployment.pipeline.validation.seals.get_or_register([run])
     (check,) = location.defs.resolve_asset_graph().get_check_keys_for_assets({RAW})
     job = location.defs.resolve_implicit_global_asset_job_def()
-    tags = range_tags(QUERY, key(1).dagster_key, key(1).dagster_key, why="test")
+    tags = range_tags([QUERY], key(1).dagster_key, key(1).dagster_key, why="test")
     subset = job.get_subset(asset_selection=set(), asset_check_selection={check})
     assert subset.execute_in_process(instance=location.instance, tags=tags).success
     state = location.deployment.ledger.states.get(key(1))

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.partition import NAME_RULES
 from ads_pipeline.orchestration.partitions import CUSTOMERS
-from ads_pipeline.orchestration.sensors.run_requests import END, START
+from ads_pipeline.orchestration.sensors.run_tags import END, START
 from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, dagster_keys, open_location
 from ads_pipeline_tests.orchestration.sensors.test_arrivals_and_loads import create_run, requested_ranges, tick
 from ads_pipeline_tests.orchestration.test_assets import failure_message
@@ -91,7 +91,7 @@ def test_sensor_requests_the_others_and_names_the_invalid(
     for customer in (1, 2):
         seal_run(location.deployment, replace(key(customer), logical_date=day))
     yesterday = day.isoformat()
-    assert requested_ranges(tick(location)) == [f"{each}|{yesterday}..{each}|{yesterday}" for each in (1, 2)]
+    assert requested_ranges(tick(location)) == [f"1|{yesterday}..2|{yesterday}"]
     logged = capfd.readouterr().err
     assert f"customer_id: '{UNKNOWN}' is refused" in logged
     assert "this account is 2046619385" in logged

@@ -26,7 +26,7 @@ from ads_pipeline.ledger.row_mapping import database_clock
 from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.orchestration.partitions import define_partitions
 from ads_pipeline.orchestration.sensors.run_completion import LEASE_EXPIRED, build_event_origin
-from ads_pipeline.orchestration.sensors.run_requests import RequestedPartitions, build_run_requests
+from ads_pipeline.orchestration.sensors.run_requests import build_run_requests
 from ads_pipeline.pipeline.judging import Validation
 from ads_pipeline_tests.ledger.builders import open_part
 from ads_pipeline_tests.ledger.test_database_constraints import read_all_tables
@@ -37,6 +37,7 @@ from ads_pipeline_tests.orchestration.builders import (
     dagster_keys,
     open_location,
     open_resources,
+    request_partitions,
 )
 from ads_pipeline_tests.orchestration.sensors.test_arrivals_and_loads import create_run, tick
 from ads_pipeline_tests.pipeline.builders import (
@@ -193,7 +194,7 @@ def test_run_with_expired_lease_is_closed(
 def requested(location: Location) -> list[Any]:
     """Return the run requests that a sensor would make now."""
     partitions = define_partitions(location.settings.google_apis.start_date)
-    due = RequestedPartitions(query_name=QUERY, assets=(RAW, WAREHOUSE), reasons={key(1): "r1"}, why="test")
+    due = request_partitions({key(1): "r1"})
     with location.deployment.ledger.engine.begin() as connection:
         now = connection.execute(sa.select(database_clock(connection.dialect.name))).scalar_one()
     return build_run_requests(location.instance, partitions, due, now=now)
@@ -239,7 +240,7 @@ import dagster as dg
 from ads_pipeline.definitions import build_definitions
 from ads_pipeline.ledger.state.loads import Loads
 from ads_pipeline.ledger.state.verdicts import Verdicts
-from ads_pipeline.orchestration.sensors.run_requests import range_tags
+from ads_pipeline.orchestration.sensors.run_tags import range_tags
 from ads_pipeline.orchestration.partitions import asset_keys
 from ads_pipeline.settings import read_settings
 
@@ -262,7 +263,7 @@ for line in sys.stdin:
         result = build_definitions(settings).resolve_implicit_global_asset_job_def().execute_in_process(
             instance=instance,
             asset_selection=asset_keys([query]),
-            tags=range_tags(query, partition, partition, why="test"),
+            tags=range_tags([query], partition, partition, why="test"),
             raise_on_error=False,
         )
     for event in result.all_events:

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.orchestration.sensors.run_requests import START
+from ads_pipeline.orchestration.sensors.run_tags import START
 from ads_pipeline_tests.ledger.builders import action_request
 from ads_pipeline_tests.orchestration.dagster_server import DagsterServer, dagster_server
 from ads_pipeline_tests.pipeline.builders import LocalDeployment, key, seal_invalid_run, seal_run, visible_runs

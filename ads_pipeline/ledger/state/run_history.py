@@ -7,7 +7,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.domain.transitions import Effect, Outcome, RegisteredRun
+from ads_pipeline.domain.transitions import Effect, Outcome, RegisteredRun, Verdict
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.row_mapping import (
     decode_key,
@@ -48,6 +48,18 @@ _NEWEST_RUNS: Final = Statement(
     WHERE ordinal = (SELECT max(ordinal) FROM runs AS others WHERE ({{others.key}}) = ({{runs.key}}))
     """,
 )
+# The last verdict on the newest judged run of each given partition.
+_NEWEST_VERDICTS: Final = Statement(
+    "newest_verdicts",
+    KEY_COLUMNS,
+    """
+    SELECT attempts.* FROM {given} JOIN attempts USING ({key})
+    WHERE attempt_no = (
+        SELECT attempt_no FROM attempts AS others WHERE ({others.key}) = ({attempts.key})
+        ORDER BY ordinal DESC, attempt_no DESC LIMIT 1
+    )
+    """,
+)
 # The given runs, each with the digest of the payload that its last verdict is about.
 _JUDGED_DIGESTS: Final = Statement(
     "judged_digests",
@@ -85,6 +97,11 @@ class RunHistory:
         """Return the newest run and its last outcome, for each partition that has a run."""
         rows = _NEWEST_RUNS.fetch(self._engine, map(encode_key, dict.fromkeys(keys)))
         return {decode_key(row): (decode_registered_run(row), row.outcome and Outcome(row.outcome)) for row in rows}
+
+    def newest_verdicts(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, Verdict]:
+        """Return the last verdict on the newest judged run, for each partition that has one."""
+        rows = _NEWEST_VERDICTS.fetch(self._engine, map(encode_key, dict.fromkeys(keys)))
+        return {decode_key(row): decode_verdict(row, Outcome(row.outcome)) for row in rows}
 
     def judged_digests(self, candidates: Iterable[Run]) -> dict[Run, str | None]:
         """Return the SHA-256 of the payload that the last verdict on each run is about, or None without a verdict."""

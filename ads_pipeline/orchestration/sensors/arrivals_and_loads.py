@@ -20,7 +20,7 @@ from ads_pipeline.orchestration.sensors.notifications import build_notification_
 from ads_pipeline.orchestration.sensors.readable_changes import build_readable_sensor
 from ads_pipeline.orchestration.sensors.retries_due import build_retry_sensor
 from ads_pipeline.orchestration.sensors.run_completion import build_run_completion_sensor
-from ads_pipeline.orchestration.sensors.run_requests import build_sensor_result
+from ads_pipeline.orchestration.sensors.run_requests import RequestedPartitions, build_sensor_result
 
 LOOKBACK: Final = timedelta(days=92)  # the days that every tick searches
 OLDER_DAYS_PER_TICK: Final = 31  # bounds the work of `raw_arrivals`, which searches all days since the start date
@@ -58,9 +58,15 @@ def build_sensors(
         for run in (run for each in unjudged for run in each.runs):
             reasons[run.key] += f"{run.run_id} "
         cursor = older[0].isoformat() if older else None
-        assets = [raw_asset_key, warehouse_asset_key]
-        why = "sealed runs without a verdict"
-        return build_sensor_result(context, partitions, reasons, query_names, assets, now(), why=why, cursor=cursor)
+        requested = RequestedPartitions(
+            sensor="raw_arrivals",
+            source=source,
+            query_names=query_names,
+            asset_keys=(raw_asset_key, warehouse_asset_key),
+            reasons=reasons,
+            why="sealed runs without a verdict",
+        )
+        return build_sensor_result(context, partitions, requested, now(), cursor=cursor)
 
     @dg.sensor(
         target=dg.AssetSelection.assets(*asset_keys(query_names)),
@@ -80,8 +86,15 @@ def build_sensors(
             )
             if _is_load_due(publication, now())
         }
-        why, assets = "accepted runs that are not loaded", [warehouse_asset_key]
-        return build_sensor_result(context, partitions, reasons, query_names, assets, now(), why=why)
+        requested = RequestedPartitions(
+            sensor="states_to_load",
+            source=sensor_resources.source_name,
+            query_names=query_names,
+            asset_keys=(warehouse_asset_key,),
+            reasons=reasons,
+            why="accepted runs that are not loaded",
+        )
+        return build_sensor_result(context, partitions, requested, now())
 
     return [
         raw_arrivals,

@@ -6,7 +6,7 @@ that died or was cancelled do not. Dagster clears the checks of every partition 
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
@@ -14,19 +14,19 @@ from typing import Final
 import dagster as dg
 
 from ads_pipeline.domain.freshness import WAREHOUSE
-from ads_pipeline.domain.partition import PartitionKey, days_between, parse_dagster_key
+from ads_pipeline.domain.partition import PartitionKey, days_between
 from ads_pipeline.domain.readability import Condition, DayCondition, Expectation
 from ads_pipeline.domain.retry import FRESH_DAYS
-from ads_pipeline.errors import BadName
 from ads_pipeline.ledger.transactions import Clock
 from ads_pipeline.orchestration.asset_checks import READABLE, VALID
+from ads_pipeline.orchestration.due_partitions import build_run_config, digest_of
 from ads_pipeline.orchestration.partitions import CUSTOMERS, DATE, asset_keys, raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.resources import SensorResources
-from ads_pipeline.orchestration.sensors.run_requests import (
+from ads_pipeline.orchestration.sensors.earlier_runs import parse_names
+from ads_pipeline.orchestration.sensors.run_requests import cover_with_ranges
+from ads_pipeline.orchestration.sensors.run_tags import (
     QUERY_TAG,
-    cut_into_ranges,
     describe_range,
-    digest_of,
     log_requests,
     partition_names,
     range_tags,
@@ -121,8 +121,8 @@ def _find_changes(
     # Runs that were cancelled in the queue have no event in the ledger, and cleared their checks all the same.
     ended = dg.RunsFilter(statuses=list(CLEARING_STATUSES), updated_after=since)
     for run in context.instance.get_runs(filters=ended):
-        names = list(partition_names(run.tags, partitions))
-        changes.cleared.update(dict.fromkeys(_parse_names(names, run, resources.source_name), run.run_id))
+        names = partition_names(run.tags, partitions)
+        changes.cleared.update(dict.fromkeys(_parse_range(names, run, resources.source_name), run.run_id))
     changes.changed.update(resources.events.list_changed_partitions(others, since))
     changes.unjudged.update(run.key for run in resources.ledger.runs.unjudged(list(changes.cleared)))
     changes.due.update(_find_due(resources, query_names, since, now))
@@ -134,14 +134,10 @@ def _covers_warehouse(run: dg.DagsterRun) -> bool:
     return any(asset.path[0] == WAREHOUSE for asset in run.asset_selection or ())
 
 
-def _parse_names(names: Iterable[str], run: dg.DagsterRun, source: str) -> Iterator[PartitionKey]:
+def _parse_range(names: Sequence[str], run: dg.DagsterRun, source: str) -> Iterator[PartitionKey]:
     checked = {check.asset_key for check in run.asset_check_selection or ()}
     for query_name in sorted({asset.path[-1] for asset in checked.union(run.asset_selection or ())}):
-        for name in names:
-            try:
-                yield parse_dagster_key(name, source=source, query_name=query_name)
-            except BadName:
-                continue  # an invalid customer: it has no partition in the ledger
+        yield from parse_names(names, source=source, query_name=query_name)
 
 
 def _find_due(
@@ -196,24 +192,27 @@ def _select_known(
 def _build_requests(
     partitions: dg.MultiPartitionsDefinition, described: Mapping[PartitionKey, DayCondition], changes: Changes
 ) -> Iterator[dg.RunRequest]:
-    """Yield one request per range of partitions. Its key names what they show, so that nothing is reported twice."""
-    groups = defaultdict[tuple[str, str, bool], dict[str, PartitionKey]](dict)
+    """Yield requests of few runs. The key of each names what its partitions show, so that nothing is repeated."""
+    groups = defaultdict[tuple[str, bool], list[PartitionKey]](list)
     for key, day in described.items():
         is_cleared = key in changes.cleared
         is_changed = key in changes.changed and day.condition is not Condition.NOT_EXPECTED
         if is_cleared or is_changed or day.condition in DECIDED_BY_DEADLINE:
-            runs_valid = is_cleared and key not in changes.unjudged
-            groups[key.query_name, _find_cause(key, changes), runs_valid][key.dagster_key] = key
-    for (query_name, cause, runs_valid), keys in groups.items():
-        for start, end, names in cut_into_ranges(partitions, keys):
-            shown = [(name, described[keys[name]], changes.cleared.get(keys[name])) for name in names]
-            digest = digest_of([(name, day.condition, day.since, run_id) for name, day, run_id in shown])
-            valid, readable = check_keys(query_name)
-            tags = range_tags(query_name, start, end, why=_explain([day for _name, day, _run in shown], cause))
+            groups[_find_cause(key, changes), is_cleared and key not in changes.unjudged].append(key)
+    for (cause, runs_valid), keys in groups.items():
+        for found in cover_with_ranges(partitions, keys):
+            days = [described[key] for key in found.keys]
+            shown = [
+                (str(key), day.condition, day.since, changes.cleared.get(key))
+                for key, day in zip(found.keys, days, strict=True)
+            ]
+            tags = range_tags(found.query_names, found.start, found.end, why=_explain(days, cause))
+            checks = [check_keys(name) for name in found.query_names]
             yield dg.RunRequest(
-                run_key=f"checks of {describe_range(tags)}, {digest}",
+                run_key=f"checks of {describe_range(tags)}, {digest_of(shown)}",
                 asset_selection=[],
-                asset_check_keys=[valid, readable] if runs_valid else [readable],
+                asset_check_keys=[each for valid, readable in checks for each in (valid, readable)[not runs_valid :]],
+                run_config=build_run_config(dict.fromkeys(found.keys, cause)),
                 tags=tags,
             )
 

@@ -14,7 +14,7 @@ from ads_pipeline.ledger.transactions import Clock
 from ads_pipeline.ledger.values import ActionRequest
 from ads_pipeline.orchestration.partitions import asset_keys, raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.resources import SensorResources
-from ads_pipeline.orchestration.sensors.run_requests import build_sensor_result
+from ads_pipeline.orchestration.sensors.run_requests import RequestedPartitions, build_sensor_result
 from ads_pipeline.pipeline.retry_scheduling import RetryScheduler
 
 MAX_PARTITIONS_IN_PROGRESS: Final = 2_000  # partitions that this sensor has in unfinished runs
@@ -52,16 +52,16 @@ def build_retry_sensor(
             context.log.info(
                 "requeued %d failed partitions. First: %s", len(requeued.changed), requeued.changed[0].key
             )
-        reasons = scheduler.next_runs(slots=slots)
-        return build_sensor_result(
-            context,
-            partitions,
-            reasons,
-            query_names,
-            [raw_asset_key, warehouse_asset_key],
-            now(),
+        requested = RequestedPartitions(
+            sensor="retries_due",
+            source=source,
+            query_names=query_names,
+            asset_keys=(raw_asset_key, warehouse_asset_key),
+            reasons=scheduler.next_runs(slots=slots),
             why="due retries and requests of operators",
+            by_customer=True,
         )
+        return build_sensor_result(context, partitions, requested, now())
 
     return retries_due
 

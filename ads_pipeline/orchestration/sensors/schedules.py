@@ -7,13 +7,14 @@ from typing import Final
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
+from ads_pipeline.domain.sequences import split_batches
 from ads_pipeline.ledger.status.status_file import write_status_file
 from ads_pipeline.ledger.values import DayWindow
-from ads_pipeline.orchestration.assets import MAX_PARTITIONS_PER_RUN
 from ads_pipeline.orchestration.catalog import REPORT_KEY
 from ads_pipeline.orchestration.partitions import CUSTOMERS, asset_keys, drop_invalid_customers
 from ads_pipeline.orchestration.resources import RunResources
-from ads_pipeline.orchestration.sensors.run_requests import range_tags
+from ads_pipeline.orchestration.sensors.rectangles import MAX_PARTITIONS
+from ads_pipeline.orchestration.sensors.run_tags import range_tags
 
 EVENTS_KEPT: Final = timedelta(days=400)  # covers a comparison with the same month of last year
 ON: Final = dg.DefaultScheduleStatus.RUNNING
@@ -31,14 +32,13 @@ def build_schedules(query_names: Sequence[str]) -> list[dg.ScheduleDefinition]:
         day = (context.scheduled_execution_time - timedelta(days=1)).date().isoformat()
         if not customers:
             yield dg.SkipReason("no customers yet; raw_arrivals adds a customer when its first run is sealed")
-        for name in query_names:
-            for start in range(0, len(customers), MAX_PARTITIONS_PER_RUN):
-                batch = customers[start : start + MAX_PARTITIONS_PER_RUN]
-                yield dg.RunRequest(
-                    run_key=f"{name}, {day}, customers from number {start + 1}",
-                    asset_selection=asset_keys([name]),
-                    tags=range_tags(name, f"{batch[0]}|{day}", f"{batch[-1]}|{day}", why="the day of every customer"),
-                )
+        for batch in split_batches(customers, MAX_PARTITIONS):
+            start, end = f"{batch[0]}|{day}", f"{batch[-1]}|{day}"
+            yield dg.RunRequest(
+                run_key=f"{day}, customers from {batch[0]}",
+                asset_selection=asset_keys(query_names),
+                tags=range_tags(query_names, start, end, why="the day of every customer"),
+            )
 
     report = dg.ScheduleDefinition(
         name="report_hourly",

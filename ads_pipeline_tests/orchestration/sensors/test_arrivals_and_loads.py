@@ -1,6 +1,6 @@
 """Run requests of the sensors: every due partition once, and again after a run crashed."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
@@ -17,23 +17,26 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.run_snapshots import RunStatus
 from ads_pipeline.errors import LeaseLost, LedgerUnavailable, RawUnavailable
 from ads_pipeline.ledger.events.event_reader import EventReader
+from ads_pipeline.orchestration.due_partitions import read_run_config
 from ads_pipeline.orchestration.partitions import CUSTOMERS, define_partitions
 from ads_pipeline.orchestration.sensors.arrivals_and_loads import LOAD_GRACE_PERIOD
+from ads_pipeline.orchestration.sensors.earlier_runs import REQUEST_TAG
 from ads_pipeline.orchestration.sensors.run_completion import build_event_origin
 from ads_pipeline.orchestration.sensors.run_requests import (
-    CUSTOMERS_TAG,
-    DAYS_TAG,
-    END,
-    QUERY_TAG,
-    REQUEST_TAG,
-    START,
     RequestedPartitions,
     build_run_requests,
-    cut_into_ranges,
 )
+from ads_pipeline.orchestration.sensors.run_tags import CUSTOMERS_TAG, DAYS_TAG, END, QUERY_TAG, START
 from ads_pipeline.pipeline.loading import Loader, LoadResult
 from ads_pipeline_tests.ledger.builders import FakeClock, open_part
-from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, open_location, open_resources
+from ads_pipeline_tests.orchestration.builders import (
+    RAW,
+    WAREHOUSE,
+    Location,
+    open_location,
+    open_resources,
+    request_partitions,
+)
 from ads_pipeline_tests.pipeline.builders import QUERY, key, seal_run, visible_runs
 
 
@@ -72,11 +75,16 @@ def requested_ranges(result: dg.SensorResult) -> list[str]:
     return [f"{each[START]}..{each[END]}" for each in tags]
 
 
+def due_partitions(request: dg.RunRequest) -> set[PartitionKey]:
+    """The partitions that the requested run is for."""
+    return set(read_run_config(request.run_config or {}, "google_ads") or ())
+
+
 def execute_requests(location: Location, result: dg.SensorResult) -> None:
     """Execute the requested runs in this process."""
     for request in result.run_requests or []:
         start, end = (_parsed(request.tags[tag]) for tag in (START, END))
-        location.run([start, end], request.asset_selection or (), tags=request.tags)
+        location.run([start, end], request.asset_selection or (), tags=request.tags, run_config=request.run_config)
 
 
 def _parsed(name: str) -> PartitionKey:
@@ -91,8 +99,8 @@ def test_sealed_runs_are_requested_once(location: Location) -> None:
         seal_run(location.deployment, partition, "z-newer")
     assert requested_ranges(tick(location)) == []
     second = tick(location)
-    assert requested_ranges(second) == ["1|2026-01-01..1|2026-01-01", "1|2026-01-02..2|2026-01-02"]
-    assert [request.asset_selection for request in second.run_requests or []] == [[RAW, WAREHOUSE]] * 2
+    assert requested_ranges(second) == ["1|2026-01-01..2|2026-01-02"]
+    assert [request.asset_selection for request in second.run_requests or []] == [[RAW, WAREHOUSE]]
     execute_requests(location, second)
     assert requested_ranges(tick(location)) == []
     seal_run(location.deployment, key(1, 1), "a-older")
@@ -154,10 +162,12 @@ def test_crashed_run_is_requested_again_after_a_delay(location: Location) -> Non
     location.add_customers(1)
     seal_run(location.deployment, key(1))
     partitions = define_partitions(location.settings.google_apis.start_date)
-    due = RequestedPartitions(query_name=QUERY, assets=(RAW, WAREHOUSE), reasons={key(1): "r1"}, why="test")
+    due = request_partitions({key(1): "r1"})
     (request,) = build_run_requests(location.instance, partitions, due, now=datetime.now(UTC))
     job = location.defs.resolve_implicit_global_asset_job_def()
-    run = location.instance.create_run_for_job(job, tags=dict(request.tags), asset_selection=frozenset([RAW]))
+    run = location.instance.create_run_for_job(
+        job, tags=dict(request.tags), run_config=request.run_config, asset_selection=frozenset([RAW, WAREHOUSE])
+    )
     assert build_run_requests(location.instance, partitions, due, now=datetime.now(UTC)) == []
     location.instance.report_run_failed(run)
     assert build_run_requests(location.instance, partitions, due, now=datetime.now(UTC)) == []
@@ -172,7 +182,7 @@ def test_partitions_are_requested_after_any_number_of_failures(location: Locatio
     """Each request has a run key that Dagster has not seen. The delay after a failure grows to one hour and stays."""
     location.add_customers(1)
     partitions = define_partitions(location.settings.google_apis.start_date)
-    due = RequestedPartitions(query_name=QUERY, assets=(RAW, WAREHOUSE), reasons={key(1): "r1"}, why="test")
+    due = request_partitions({key(1): "r1"})
     run_keys, now = list[str](), datetime.now(UTC)
     for failures in range(45):
         assert failures < 6 or build_requests(location, partitions, due, now + timedelta(minutes=59)) == []
@@ -194,7 +204,9 @@ def fail_request(location: Location, request: dg.RunRequest, now: datetime) -> N
     """Create the run of a request as Dagster's daemon does, and let it fail at this time."""
     job = location.defs.resolve_implicit_global_asset_job_def()
     tags = {**request.tags, "dagster/run_key": str(request.run_key)}
-    run = location.instance.create_run_for_job(job, tags=tags, asset_selection=frozenset([RAW, WAREHOUSE]))
+    run = location.instance.create_run_for_job(
+        job, tags=tags, run_config=request.run_config, asset_selection=frozenset([RAW, WAREHOUSE])
+    )
     location.instance.report_run_failed(run)
     engine = sa.create_engine(f"sqlite:///{location.deployment.home}/history/runs.db")
     with engine.begin() as connection:  # the clock of Dagster cannot be set
@@ -231,42 +243,6 @@ def test_partitions_of_an_operators_run_are_not_requested(location: Location) ->
     assert requested_ranges(tick(location)) == []
     location.instance.report_run_failed(operators_run)
     assert requested_ranges(tick(location)) == ["1|2026-01-01..1|2026-01-01"]
-
-
-def test_ranges_cover_exactly_the_due_partitions(location: Location) -> None:
-    """The ranges cover each due partition once and no other partition."""
-    location.add_customers(1, 2, 3, 4)
-    selected = [key(c, d) for c, d in ((1, 1), (1, 2), (2, 2), (4, 1), (4, 3), (3, 5), (1, 5))]
-    partitions = define_partitions(location.settings.google_apis.start_date)
-    due = RequestedPartitions(query_name=QUERY, assets=(RAW,), reasons=dict.fromkeys(selected, "r1"), why="test")
-    requests = build_run_requests(location.instance, partitions, due, now=datetime.now(UTC))
-    covered = [
-        key(customer, day)
-        for request in requests
-        for customer in _span(request.tags, 0)
-        for day in _span(request.tags, 1)
-    ]
-    assert sorted(covered) == sorted(selected)
-
-
-def test_days_of_the_same_customers_are_one_range(location: Location) -> None:
-    """A week of three customers is one run; a customer with another week has a run of its own."""
-    location.add_customers(1, 2, 3, 4)
-    week = [key(c, d) for c in (1, 2, 3) for d in range(1, 8)]
-    partitions = define_partitions(location.settings.google_apis.start_date)
-    names = [each.dagster_key for each in (*week, key(4, 9), key(4, 10))]
-    with dg.partition_loading_context(dynamic_partitions_store=location.instance):
-        ranges = cut_into_ranges(partitions, names)
-    assert [(start, end, len(covered)) for start, end, covered in ranges] == [
-        (key(1, 1).dagster_key, key(3, 7).dagster_key, 21),
-        (key(4, 9).dagster_key, key(4, 10).dagster_key, 2),
-    ]
-    assert sorted(name for _start, _end, covered in ranges for name in covered) == sorted(names)
-
-
-def _span(tags: Mapping[str, str], part: int) -> range:
-    ends = [int(tags[tag].split("|")[part][-2:]) for tag in (START, END)]
-    return range(ends[0], ends[1] + 1)
 
 
 def test_unloaded_partitions_are_requested(
@@ -444,7 +420,7 @@ def test_invalid_customer_does_not_stop_the_sensor(location: Location) -> None:
     assert requested_ranges(tick(location)) == ["1|2026-01-01..1|2026-01-01"]
     seal_run(location.deployment, key(2))
     tick(location)
-    assert "2|2026-01-01..2|2026-01-01" in requested_ranges(tick(location))
+    assert requested_ranges(tick(location)) == ["1|2026-01-01..2|2026-01-01"]
 
 
 def test_outage_fails_the_tick(location: Location, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.orchestration.sensors.readable_changes import check_keys
-from ads_pipeline.orchestration.sensors.run_requests import (
+from ads_pipeline.orchestration.sensors.run_tags import (
     CUSTOMERS_TAG,
     DAYS_TAG,
     QUERY_TAG,
@@ -22,6 +22,7 @@ from ads_pipeline_tests.orchestration.builders import Location, open_location
 from ads_pipeline_tests.orchestration.sensors.test_arrivals_and_loads import (
     crash_run,
     create_run,
+    due_partitions,
     requested_ranges,
     tick,
 )
@@ -43,7 +44,9 @@ def execute_checks(location: Location, result: dg.SensorResult) -> None:
     job = location.defs.resolve_implicit_global_asset_job_def()
     for request in result.run_requests or []:
         subset = job.get_subset(asset_selection=set(), asset_check_selection=set(request.asset_check_keys or ()))
-        assert subset.execute_in_process(instance=location.instance, tags=request.tags).success
+        assert subset.execute_in_process(
+            instance=location.instance, tags=request.tags, run_config=request.run_config
+        ).success
 
 
 def test_action_on_the_command_line_is_shown_after_a_tick(location: Location) -> None:
@@ -141,8 +144,9 @@ def test_passed_deadline_is_requested_for_every_customer(location: Location) -> 
     location.deployment.ledger.registrations.register(sealed_runs(*runs))
     due = (datetime.now(UTC) - timedelta(hours=36)).date()
     requests = tick(location, SENSOR).run_requests or []
-    ends = {end for each in requests if each.asset_check_keys == [READABLE] for end in each.tags.values()}
-    assert {f"1|{due.isoformat()}", f"3|{due.isoformat()}"} <= ends
+    checks = [each for each in requests if READABLE in (each.asset_check_keys or ())]
+    checked = {each for request in checks for each in due_partitions(request)}
+    assert {replace(key(customer), logical_date=due) for customer in (1, 2, 3)} <= checked
 
 
 def test_day_that_met_its_deadline_is_not_requested(location: Location) -> None:
@@ -153,10 +157,10 @@ def test_day_that_met_its_deadline_is_not_requested(location: Location) -> None:
     seal_run(location.deployment, replace(key(1), logical_date=due))
     assert location.run([key(2)]).success
     assert location.run([replace(key(1), logical_date=due)]).success
-    requests = [each.tags for each in tick(location, SENSOR).run_requests or [] if each.tags[QUERY_TAG] == QUERY]
-    assert [(tags[CUSTOMERS_TAG], tags[WHY_TAG]) for tags in requests if tags[DAYS_TAG] == due.isoformat()] == [
-        ("2", "now 1 late; a deadline passed")
-    ]
+    requests = tick(location, SENSOR).run_requests or []
+    (request,) = (each for each in requests if each.tags[WHY_TAG].endswith("a deadline passed"))
+    found = {each for each in due_partitions(request) if (each.query_name, each.logical_date) == (QUERY, due)}
+    assert found == {replace(key(2), logical_date=due)}
 
 
 def test_changed_cursor_starts_again(location: Location) -> None:

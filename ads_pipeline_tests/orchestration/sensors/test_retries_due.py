@@ -17,7 +17,8 @@ from ads_pipeline.domain.transitions import Action, Status
 from ads_pipeline.ledger import database
 from ads_pipeline.orchestration.resources import SensorResources
 from ads_pipeline.orchestration.sensors.retries_due import OPERATOR
-from ads_pipeline.orchestration.sensors.run_requests import END, PRIORITY_TAG, START
+from ads_pipeline.orchestration.sensors.run_requests import PRIORITY_TAG
+from ads_pipeline.orchestration.sensors.run_tags import END, START
 from ads_pipeline.raw.source import Landed
 from ads_pipeline_tests.ledger.builders import FakeClock, action_request
 from ads_pipeline_tests.orchestration.builders import Location, dagster_keys, open_location
@@ -100,7 +101,7 @@ def test_failed_partition_is_requested_when_it_is_due(location: Location) -> Non
     assert (act.action, act.operator, ledger.states.get(backfill).status) == ("requeue", OPERATOR, Status.PENDING)
     for request in first.run_requests or []:
         partition = fresh if request.tags[START] == fresh.dagster_key else backfill
-        location.run([partition], request.asset_selection or (), tags=request.tags)
+        location.run([partition], request.asset_selection or (), tags=request.tags, run_config=request.run_config)
     assert visible_runs(location.deployment) == {backfill: "f2", fresh: "f2"}
     assert ledger.states.get(backfill).attempt_count == 2
     assert requested_ranges(tick(location)) == []
@@ -115,7 +116,7 @@ def test_reprocess_request_is_requested_at_once(location: Location) -> None:
     ledger.actions.execute(Action.REPROCESS, [key(1, 5)], action_request())
     (request,) = tick(location).run_requests or []
     assert ledger.states.get(key(1, 5)).status is Status.SUCCESS
-    location.run([key(1, 5)], request.asset_selection or (), tags=request.tags)
+    location.run([key(1, 5)], request.asset_selection or (), tags=request.tags, run_config=request.run_config)
     assert visible_runs(location.deployment) == {key(1, 5): "f3"}
     assert requested_ranges(tick(location)) == []
 

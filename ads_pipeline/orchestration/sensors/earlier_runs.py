@@ -1,0 +1,131 @@
+"""Finds what unfinished and failed runs mean for the next requests of a sensor."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import dagster as dg
+
+from ads_pipeline.domain.partition import PartitionKey, parse_dagster_key
+from ads_pipeline.errors import BadName
+from ads_pipeline.orchestration.due_partitions import read_run_config
+from ads_pipeline.orchestration.sensors.run_tags import partition_names
+
+REQUEST_TAG: Final = "ads_pipeline/request"
+SENSOR_TAG: Final = "ads_pipeline/requested_by"
+MAX_DELAY: Final = timedelta(hours=1)
+MAX_DOUBLINGS: Final = 5  # of the delay, which starts at one minute
+FAILED: Final = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
+_FINISHED: Final = frozenset({"SUCCESS", "FAILURE", "CANCELED"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierRequest:
+    """The runs of one request. Dagster ignores a repeated run key for ever, so the next key names the last run."""
+
+    name: str
+    last: dg.RunRecord | None
+    runs: int
+
+    @property
+    def run_key(self) -> str:
+        return f"{self.name}, after run {self.last.dagster_run.run_id if self.last else 0}"
+
+    def may_follow(self, now: datetime) -> bool:
+        """Whether the delay after the last run is over: 2 minutes after the first, later up to an hour."""
+        if self.last is None:
+            return True
+        delay = MAX_DELAY if self.runs > MAX_DOUBLINGS else timedelta(minutes=2**self.runs)
+        ended = datetime.fromtimestamp(self.last.end_time or 0.0, UTC)
+        return self.last.dagster_run.is_finished and now >= ended + delay
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedRequest:
+    """A request whose last run failed or was cancelled, with the digests of the reasons of its due partitions."""
+
+    earlier: EarlierRequest
+    run: dg.DagsterRun
+    due: Mapping[PartitionKey, str]
+    shows_failed: bool  # whether Dagster shows partitions as failed for which the run was not
+
+
+def find_earlier_request(instance: dg.DagsterInstance, name: str) -> EarlierRequest:
+    runs = dg.RunsFilter(tags={REQUEST_TAG: name})
+    last = next(iter(instance.get_run_records(filters=runs, limit=1)), None)
+    return EarlierRequest(name=name, last=last, runs=instance.get_runs_count(runs) if last else 0)
+
+
+def find_failed_requests(
+    instance: dg.DagsterInstance,
+    partitions: dg.MultiPartitionsDefinition,
+    *,
+    sensor: str,
+    source: str,
+    assets: Iterable[dg.AssetKey],
+    now: datetime,
+) -> Iterator[FailedRequest]:
+    """Yield the requests of the sensor for some of these assets whose last run failed, if that is not long ago.
+
+    Older ones are past every delay. Their partitions are requested like new ones.
+    """
+    known = frozenset(assets)
+    recent = dg.RunsFilter(
+        tags={SENSOR_TAG: sensor}, statuses=list(FAILED), updated_after=now.astimezone(UTC) - 2 * MAX_DELAY
+    )
+    names = {run.tags[REQUEST_TAG] for run in instance.get_runs(filters=recent) if REQUEST_TAG in run.tags}
+    for name in sorted(names):
+        earlier = find_earlier_request(instance, name)
+        run = earlier.last.dagster_run if earlier.last else None
+        if run is None or run.status not in FAILED or not known.issuperset(run.asset_selection or ()):
+            continue
+        due = read_run_config(run.run_config, source)
+        covered = len(partition_names(run.tags, partitions)) * len(
+            {key.path[-1] for key in run.asset_selection or ()}
+        )
+        if due is not None and covered:
+            has_failed = run.status is dg.DagsterRunStatus.FAILURE
+            yield FailedRequest(earlier=earlier, run=run, due=due, shows_failed=has_failed and covered > len(due))
+
+
+def find_in_progress(
+    instance: dg.DagsterInstance,
+    partitions: dg.MultiPartitionsDefinition,
+    *,
+    source: str,
+    assets: Iterable[dg.AssetKey],
+) -> set[PartitionKey]:
+    """Find the partitions that unfinished runs of these assets are for, including runs started by operators."""
+    unfinished = [status for status in dg.DagsterRunStatus if status.value not in _FINISHED]
+    found = set[PartitionKey]()
+    for run in instance.get_runs(filters=dg.RunsFilter(statuses=unfinished)):
+        queries = _find_queries(run, frozenset(assets))
+        if queries:
+            due = read_run_config(run.run_config, source)
+            found.update(_parse_range(run, partitions, source, queries) if due is None else due)
+    return found
+
+
+def _find_queries(run: dg.DagsterRun, assets: frozenset[dg.AssetKey]) -> set[str]:
+    """The queries of which the run may run an asset. Without a selection these are all, but for a run of checks."""
+    if not run.asset_selection:
+        return set() if run.asset_check_selection else {asset.path[-1] for asset in assets}
+    return {asset.path[-1] for asset in assets & run.asset_selection}
+
+
+def _parse_range(
+    run: dg.DagsterRun, partitions: dg.MultiPartitionsDefinition, source: str, queries: Iterable[str]
+) -> Iterator[PartitionKey]:
+    names = partition_names(run.tags, partitions)
+    for query in queries:
+        yield from parse_names(names, source=source, query_name=query)
+
+
+def parse_names(names: Iterable[str], *, source: str, query_name: str) -> Iterator[PartitionKey]:
+    """Parse the names of a query's partitions. An invalid customer has no partition in the ledger."""
+    for name in names:
+        try:
+            yield parse_dagster_key(name, source=source, query_name=query_name)
+        except BadName:
+            continue
