@@ -5,6 +5,7 @@ Nothing of it is durable: what a dead process has staged, vacuum removes, and a 
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from functools import partial
 from typing import Any
 
@@ -44,22 +45,31 @@ class StagedRuns:
     _files: dict[tuple[str, str], list[StagedFile]] = field(default_factory=dict)
 
     def add(self, table: WarehouseTable, written: Iterable[Mapping[str, Any]]) -> None:
-        """Remember what the sinks of a job have written."""
-        self._files.setdefault((table.source, table.query_name), []).extend(decode_files(written))
+        """Remember what the sinks of a job have written. Earlier files with one of its runs are forgotten.
+
+        Otherwise the rows of a run that is judged again would be published twice.
+        """
+        files = decode_files(written)
+        again = {run for file in files for run in _name_runs(file)}
+        earlier = self._files.get((table.source, table.query_name), [])
+        kept = [file for file in earlier if again.isdisjoint(_name_runs(file))]
+        self._files[table.source, table.query_name] = kept + files
 
     def take(self, keys: Iterable[PartitionKey]) -> list[StagedFile]:
         """The files that hold rows of these partitions of one table. They are forgotten here."""
-        by_table: dict[tuple[str, str], set[tuple[str, str]]] = {}
+        by_table: dict[tuple[str, str], set[tuple[str, date]]] = {}
         for key in keys:
-            partitions = by_table.setdefault((key.source, key.query_name), set())
-            partitions.add((key.customer_id, key.logical_date.isoformat()))
+            by_table.setdefault((key.source, key.query_name), set()).add((key.customer_id, key.logical_date))
         taken: list[StagedFile] = []
         for table, partitions in by_table.items():
             left: list[StagedFile] = []
             for file in self._files.pop(table, []):
-                day = file.day.isoformat()
-                is_needed = any((run.customer_id, day) in partitions for run in file.runs)
+                is_needed = any((run.customer_id, file.day) in partitions for run in file.runs)
                 (taken if is_needed else left).append(file)
             if left:
                 self._files[table] = left
         return taken
+
+
+def _name_runs(file: StagedFile) -> set[tuple[str, date, str]]:
+    return {(run.customer_id, file.day, run.run_id) for run in file.runs}

@@ -109,14 +109,14 @@ def plan_units(runs: Sequence[SealedPayload]) -> list[list[SealedRun]]:
     )
     target = min(sum(map(_size, ordered)) // MIN_UNITS, MAX_UNIT_BYTES)
     units: list[list[SealedRun]] = []
-    free = 0
+    size = 0
     for run in ordered:
         continues_day = bool(units) and units[-1][-1].logical_date == run.logical_date
-        if not units or free < (_size(run) if continues_day else MAX_UNIT_BYTES - target + _size(run)):
+        if not units or size + _size(run) > (MAX_UNIT_BYTES if continues_day else target):
             units.append([])
-            free = MAX_UNIT_BYTES
+            size = 0
         units[-1].append(run)
-        free -= _size(run)
+        size += _size(run)
     return units
 
 

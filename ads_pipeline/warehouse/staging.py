@@ -6,10 +6,12 @@ match the old ones in count and digest.
 """
 
 import json
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, timedelta
 from functools import partial
+from typing import Final
 
 import pyarrow as pa
 from deltalake.transaction import AddAction
@@ -23,6 +25,7 @@ from ads_pipeline.warehouse.file_writer import decode_files
 from ads_pipeline.warehouse.merging import Merge, MergeInput, encode_merge, merge_in_task
 from ads_pipeline.warehouse.values import DATE_COLUMN, DataFile, Load, Slice, StagedFile, WarehouseTable
 
+MAX_ADOPTED_AGE: Final = timedelta(minutes=30)  # an older file is rewritten, because vacuum may be about to remove it
 Partitions = Collection[tuple[str, date]]  # customer and day
 SlicesByPartition = Mapping[tuple[str, date], Sequence[Slice]]
 
@@ -69,7 +72,11 @@ def prepare_replacement(
     held = read_slices(snapshot.table, replaced, ())
     days_to_carry = {part.day for part in held if (part.customer_id, part.day) not in partitions}
     new = [file for file in staged if any((run.customer_id, file.day, run.run_id) in wanted for run in file.runs)]
-    adopted = [file for file in new if file.day not in days_to_carry and _holds_only(file, wanted)]
+    adopted = [
+        file
+        for file in new
+        if file.day not in days_to_carry and _holds_only(file, wanted) and _age(file) < MAX_ADOPTED_AGE
+    ]
     kept = {file.path for file in adopted}
     merges = _plan_merges(
         partitions, wanted, replaced, [file for file in new if file.path not in kept], days_to_carry
@@ -146,6 +153,10 @@ def _plan_merges(
 
 def _holds_only(file: StagedFile, wanted: Collection[tuple[str, date, str]]) -> bool:
     return all((run.customer_id, file.day, run.run_id) in wanted for run in file.runs)
+
+
+def _age(file: StagedFile) -> timedelta:
+    return timedelta(milliseconds=time.time() * 1000 - file.written_at)
 
 
 def _may_hold(file: DataFile, customer_id: str) -> bool:

@@ -178,6 +178,17 @@ def test_run_that_cannot_be_read_again_is_left_out(spark: SparkSession, root: Pa
     assert read_with_duckdb(root) == {key(1): ({"r1"}, 3), key(2): ({"r2"}, 3)}
 
 
+@pytest.mark.invariant("W17")
+def test_old_staged_file_is_written_anew(spark: SparkSession, root: Path) -> None:
+    """A file that was staged long before the commit might be removed by vacuum at the same time."""
+    (old,) = stage(root, make_loads("r1", (1, 2)))
+    old = replace(old, written_at=old.written_at - 31 * 60 * 1000)
+    publish_loads(spark, root, make_loads("r1", (1, 2)), staged=[old])
+    assert read_with_duckdb(root) == {key(1): ({"r1"}, 3), key(2): ({"r1"}, 3)}
+    assert old.path not in list_version_files(root)
+    assert set(list_data_files(root)) == list_version_files(root)
+
+
 def test_staged_files_that_are_not_published_are_deleted(spark: SparkSession, root: Path) -> None:
     """Of a file that also holds rows of other runs, the wanted rows are merged into a new file."""
     loads = make_loads("r1", (1, 2, 3))
