@@ -85,7 +85,10 @@ class PartitionStateIOManager(dg.IOManager):
             )
 
     def _record(self, context: dg.OutputContext, landed: Landed, keys: list[PartitionKey]) -> MetadataByKey:
-        """Register sealed runs, record failed and skipped fetches, and describe the newest run of each partition."""
+        """Register sealed runs, record failed and skipped fetches, and describe the newest run of each partition.
+
+        A partition that was not fetched is left out: its earlier run would look like a new one.
+        """
         resources = self._resources
         resources.seals.register(landed.runs)
         if failed := landed.failed:
@@ -107,7 +110,8 @@ class PartitionStateIOManager(dg.IOManager):
                 skipped[0].key,
                 skipped[0].reason,
             )
-        newest = resources.ledger.runs.newest(keys)
+        not_fetched = {each.key for each in landed.failed} | {each.key for each in landed.skipped}
+        newest = resources.ledger.runs.newest([key for key in keys if key not in not_fetched])
         return {
             key: describe_run(registered, landed.notes.get(registered.run, {}))
             for key, (registered, _outcome) in newest.items()

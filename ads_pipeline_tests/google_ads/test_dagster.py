@@ -13,11 +13,12 @@ from pyspark.sql import SparkSession
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.google_ads.loopback.process import LoopbackServer
+from ads_pipeline.google_ads.loopback.scenarios import Behaviour, Scenario
 from ads_pipeline.orchestration.partitions import CUSTOMERS, raw_asset_key, warehouse_asset_key
 from ads_pipeline.query_file import narrow_query_file
 from ads_pipeline_tests.builders import key
 from ads_pipeline_tests.google_ads.agency import CANCELED, DENIED, DISABLED, GOOD, REFUSED, agency
-from ads_pipeline_tests.google_ads.builders import LOGIN
+from ads_pipeline_tests.google_ads.builders import LOGIN, failing
 from ads_pipeline_tests.orchestration.builders import Location, open_location
 from ads_pipeline_tests.orchestration.sensors import test_arrivals_and_loads
 from ads_pipeline_tests.pipeline.builders import visible_runs
@@ -88,7 +89,10 @@ def test_agency_is_fetched_within_its_operations(server: LoopbackServer, locatio
 
 @pytest.mark.timeout(1200)
 def test_second_fetch_follows_a_restatement(server: LoopbackServer, location: Location) -> None:
-    """Materializing fetched days again fetches them again; the warehouse follows, and the attempts count."""
+    """Materializing fetched days again fetches them again; the warehouse follows, and the attempts count.
+
+    A fetch that fails, and one that is skipped because the account is parked, materialize nothing and keep the rows.
+    """
     customers, ledger = GOOD[:2], location.deployment.ledger
     wanted = days_of(customers, "campaign_daily", 3)
     server.answer(agency())
@@ -108,6 +112,12 @@ def test_second_fetch_follows_a_restatement(server: LoopbackServer, location: Lo
     assert all(before[each] != after[each] for each in after)
     assert {state.attempt_count for state in ledger.states.get_many(wanted[:3]).values()} == {2}
     assert server.operations() == {customers[0]: 2}
+    refused = failing("authorization_error", "USER_PERMISSION_DENIED", code="PERMISSION_DENIED")
+    server.answer(Scenario(customers={customers[0]: Behaviour(failure=refused)}))
+    failed, skipped = fetch(location, wanted[:3]), fetch(location, wanted[:3])
+    assert [run.asset_materializations_for_node("raw__campaign_daily") for run in (failed, skipped)] == [[], []]
+    assert visible_runs(location.deployment) == after
+    assert server.operations() == {customers[0]: 3}
 
 
 def test_day_that_is_not_closed_is_skipped_and_green(

@@ -1,12 +1,16 @@
 """Finds the days that a source which fetches should ask for now: closed days without a run, and days to read again.
 
+Older days without a run are asked for when the customer was fetched before them: they are missing, such as after a
+parking that was lifted. A customer that was never fetched needs a backfill for them.
+
 Failed fetches are left to the retry queue. A day is asked for in the account's own time.
 """
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from ads_pipeline.domain.accounts import Account
 from ads_pipeline.domain.freshness import FreshnessPolicy, StaleReason
@@ -17,11 +21,21 @@ from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.google_ads.windows import find_zone
 from ads_pipeline.ledger.control.retries import ScheduledRetry
 from ads_pipeline.ledger.ledger import LedgerReader
+from ads_pipeline.ledger.state.days import FirstDays
+from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.pipeline.extraction.account_days import AccountDays
 from ads_pipeline.pipeline.staleness import PartitionStaleness, StalenessCalculator
 
-GRACE_DAYS: Final = 7  # how long after its deadline a day is still asked for, such as after an outage; then backfill
+GRACE_DAYS: Final = 7  # how long after its deadline a day is still asked for, such as after an outage
+CATCH_UP_DAYS: Final = 92  # how far back the missing days of a customer are fetched, such as those of a parking
 KEYS_PER_BATCH: Final = 10_000
+
+
+class _Candidate(NamedTuple):
+    """A day that may be due. `is_wanted`: it is fetched if it never was; else it is only read again."""
+
+    key: PartitionKey
+    is_wanted: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,40 +50,57 @@ class DueDays:
         """The partitions to fetch now, each with its reason. A new reason allows another run."""
         calculator = StalenessCalculator.of_ledger(self.ledger, self.days.apis, now=self.days.now)
         found: dict[PartitionKey, str] = {}
-        for batch in split_batches(self._candidates(), KEYS_PER_BATCH):
+        for candidates in split_batches(self._candidates(), KEYS_PER_BATCH):
+            batch = [each.key for each in candidates]
             states = self.ledger.states.get_many(batch)
             scheduled = self.ledger.retry_queue.find_scheduled(batch)
             unjudged = {run.key for run in self.ledger.runs.unjudged(batch)}
             stale = calculator.calculate(self.ledger.statuses, batch, now=self.days.now)
-            for key in batch:
-                reason = _find_reason(states[key], stale[key], oldest=self._oldest_new_day(key.customer_id))
+            for key, is_wanted in candidates:
+                reason = _find_reason(states[key], stale[key], is_wanted=is_wanted)
                 if reason and key not in unjudged and not self._is_retried(scheduled.get(key), stale[key]):
                     found[key] = reason
         return found
 
-    def _candidates(self) -> Iterator[PartitionKey]:
-        """The newest closed days of each account and query, and those whose reread may be due."""
+    def _candidates(self) -> Iterator[_Candidate]:
+        """The newest closed days of each account and query, missing ones, and those whose reread may be due."""
         apis = self.days.apis
         parkings = self.ledger.retry_queue.list_parkings(apis.source)
-        for account in self.days.accounts.values():
-            if account.is_manager or account.gone_at is not None:
-                continue
-            last = self._last_closed_day(account)
-            for name, query in apis.queries.items():
-                if any(parking.covers(account.customer_id, name) for parking in parkings):
-                    continue
-                lookback = self.days.find_lookback(account.customer_id, name)
-                for day in sorted(_days_to_look_at(last, query.freshness_policy.settling_after(lookback))):
+        first_days = self.ledger.days.first_days(apis.source)
+        accounts = [each for each in self.days.accounts.values() if not each.is_manager and each.gone_at is None]
+        for name, query in apis.queries.items():
+            fetched = [
+                each for each in accounts if not any(parking.covers(each.customer_id, name) for parking in parkings)
+            ]
+            missing = self._find_missing(name, {each.customer_id for each in fetched}, first_days)
+            for account in fetched:
+                last, lookback = self._last_closed_day(account), self.days.find_lookback(account.customer_id, name)
+                wanted = {last - timedelta(days=number) for number in range(GRACE_DAYS)}
+                wanted |= missing[account.customer_id]
+                reread = _days_to_reread(last, query.freshness_policy.settling_after(lookback))
+                for day in sorted(wanted | reread):
                     if day >= apis.start_date:
                         key = PartitionKey(
                             source=apis.source, customer_id=account.customer_id, query_name=name, logical_date=day
                         )
                         if self.days.find_obstacle(key) is None:
-                            yield key
+                            yield _Candidate(key, day in wanted)
 
-    def _oldest_new_day(self, customer_id: str) -> date:
-        """The oldest day that is asked for when it was never fetched."""
-        return self._last_closed_day(self.days.accounts[customer_id]) - timedelta(days=GRACE_DAYS - 1)
+    def _find_missing(self, query_name: str, customers: set[str], first_days: FirstDays) -> Mapping[str, set[date]]:
+        """The days that nothing is recorded of, from the first fetched day of each customer on."""
+        starts = {each: day for each, day in first_days.of_query(query_name).items() if each in customers}
+        missing, today = defaultdict[str, set[date]](set), self.days.now.date()
+        if starts:
+            window = DayWindow(
+                source=self.days.apis.source,
+                query_name=query_name,
+                since=today - timedelta(days=CATCH_UP_DAYS),
+                until=today,
+                customers=starts.keys(),
+            )
+            for customer, day in self.ledger.days.absent(window, starts):
+                missing[customer].add(day)
+        return missing
 
     def _last_closed_day(self, account: Account) -> date:
         local = self.days.now.astimezone(find_zone(account.time_zone)) - self.days.limits.close_lag
@@ -89,19 +120,18 @@ class DueDays:
         return True
 
 
-def _find_reason(state: PartitionState, stale: PartitionStaleness, *, oldest: date) -> str | None:
+def _find_reason(state: PartitionState, stale: PartitionStaleness, *, is_wanted: bool) -> str | None:
     if state.status is Status.SUCCESS:
         found = stale.raw.stale
         if found is None or StaleReason.FRESHNESS_POLICY not in found.reasons:
             return None
         return f"to be read again since {found.since:%Y-%m-%d %H:%M}Z"
     # A pending day with attempts was requeued, which the retry queue follows, or an operator has withdrawn it.
-    is_new = state.status is Status.PENDING and state.attempt_count == 0 and state.key.logical_date >= oldest
+    is_new = state.status is Status.PENDING and state.attempt_count == 0 and is_wanted
     return "closed and not fetched" if is_new else None
 
 
-def _days_to_look_at(last: date, policy: FreshnessPolicy) -> set[date]:
-    """The newest days, and for each reread the days whose deadline passed within the grace."""
-    back = [*range(GRACE_DAYS)]
-    back += [after + grace for after in policy.reread_after_days for grace in range(-1, GRACE_DAYS)]
+def _days_to_reread(last: date, policy: FreshnessPolicy) -> set[date]:
+    """For each reread, the days whose deadline passed within the grace."""
+    back = [after + grace for after in policy.reread_after_days for grace in range(-1, GRACE_DAYS)]
     return {last - timedelta(days=number) for number in back}

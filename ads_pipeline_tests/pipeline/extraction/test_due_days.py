@@ -13,7 +13,7 @@ from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.pipeline.extraction.account_days import AccountDays
-from ads_pipeline.pipeline.extraction.due_days import DueDays
+from ads_pipeline.pipeline.extraction.due_days import CATCH_UP_DAYS, DueDays
 from ads_pipeline.pipeline.staleness import StalenessCalculator
 from ads_pipeline.query_file import GoogleApis
 from ads_pipeline_tests.ledger.builders import FakeClock, accepted_runs, action_request
@@ -85,6 +85,33 @@ def test_parked_gone_and_manager_accounts_are_not_due(timed_ledger: Ledger) -> N
     failed = FailedFetch(key=key(LOS_ANGELES, 4), error_class="credentials_refused", error_message="no")
     timed_ledger.failed_fetches.record([failed], POLICY)
     assert due(timed_ledger, now) == {}
+
+
+def test_days_of_a_lifted_parking_are_due(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """Also those older than a week, after the customer's first fetched day. A new customer needs a backfill."""
+    clock.now = datetime(2026, 2, 6, tzinfo=UTC)
+    discover(timed_ledger, KIRITIMATI, LOS_ANGELES)
+    accepted_runs(timed_ledger, [key(KIRITIMATI, 4)])
+    refused = FailedFetch(key=key(KIRITIMATI, 5), error_class="customer_not_enabled", error_message="no")
+    timed_ledger.failed_fetches.record([refused], POLICY)
+    clock.now = datetime(2026, 2, 28, tzinfo=UTC)
+    assert {each.customer_id for each in due(timed_ledger, clock.now)} == {LOS_ANGELES}
+    (parking,) = timed_ledger.retry_queue.list_parkings("google_ads")
+    timed_ledger.actions.release(parking, action_request("release"))
+    found = due(timed_ledger, clock.now)
+    days = {name: {each.logical_date.day for each in found if each.customer_id == name} for name in ZONES}
+    assert days[KIRITIMATI] == set(range(6, 28))  # the retry queue has the 5th
+    assert days[LOS_ANGELES] == set(range(20, 27))
+
+
+def test_missing_days_are_caught_up_within_three_months(timed_ledger: Ledger) -> None:
+    """Older ones need a backfill."""
+    now = datetime(2026, 9, 1, tzinfo=UTC)
+    discover(timed_ledger, KIRITIMATI)
+    accepted_runs(timed_ledger, [key(KIRITIMATI, 4)])
+    found = {each.logical_date for each in due(timed_ledger, now)}
+    assert min(found) == now.date() - timedelta(days=CATCH_UP_DAYS)
+    assert len(found) == CATCH_UP_DAYS
 
 
 def test_accepted_day_is_due_again_at_its_deadlines(timed_ledger: Ledger, clock: FakeClock) -> None:
