@@ -121,7 +121,7 @@ def translate_os_errors(path: str, root: str | None = None) -> Iterator[None]:
 def check_payload(seal: Seal, payload: BinaryIO, payload_sha256: str | None, *, copy: BinaryIO | None = None) -> None:
     """Read the payload to its end, and write it to the copy. RunDamaged if the seal or the digest differs."""
     digest, lines, last_byte = hashlib.sha256(), 0, b"\n"
-    while chunk := payload.read(_CHUNK):
+    while chunk := payload.read(_CHUNK if copy is None else BLOCK_BYTES):  # each read of an object is a request
         if copy is not None:
             copy.write(chunk)
         digest.update(chunk)

@@ -167,12 +167,13 @@ def test_at_most_one_of_four_racers_wins_in_a_storm(
     spawn = multiprocessing.get_context("spawn")
     start, results = spawn.Barrier(racers), spawn.SimpleQueue()
     field = [
-        spawn.Process(target=land_in_storm, args=(s3_location, rounds, n, start, results)) for n in range(racers)
+        spawn.Process(target=land_in_storm, args=(s3_location, rounds, n, start, results), daemon=True)
+        for n in range(racers)
     ]
     for process in field:
         process.start()
     for process in field:
-        process.join(600)
+        process.join(3_000)
     assert [process.exitcode for process in field] == [0] * racers
     outcomes = dict(results.get() for _ in field)
     results.close()
