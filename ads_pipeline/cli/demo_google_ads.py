@@ -9,11 +9,13 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from ads_pipeline.cli.audit import list_parked
+from ads_pipeline.cli.accounts import list_accounts
 from ads_pipeline.cli.demo import DEMO_QUERY, open_home, run_assets
 from ads_pipeline.cli.dev import prepare_dagster
+from ads_pipeline.cli.options import Filters
 from ads_pipeline.cli.output import OutputConsole
 from ads_pipeline.cli.state.why import print_report
+from ads_pipeline.cli.warehouse.restatements import list_restatements
 from ads_pipeline.cli.warehouse.rows import query
 from ads_pipeline.google_ads.configuration import check_installation
 from ads_pipeline.google_ads.loopback.process import LoopbackServer, loopback_server
@@ -54,8 +56,8 @@ def run_google_ads_demo(settings: Settings, environ: Mapping[str, str]) -> None:
         run = prepare_dagster(settings, environment)
         console.print(f"Discovering accounts and fetching {DAYS} days of {QUERY} from a server on loopback")
         _fetch(settings, run, server, console, since=since, until=until, revision=1)
-        console.print("\nParked accounts, from `ads-pipeline audit parked`:\n")
-        list_parked(settings)
+        console.print("\nThe accounts that discovery found, from `ads-pipeline accounts list`:\n")
+        list_accounts(settings)
         console.print(f"\nAn account that must wait, from `ads-pipeline state why {BUSY}/{QUERY}/{until}`:\n")
         print_report(settings, f"{BUSY}/{QUERY}/{until}")
         console.print("\nVisible rows, from `ads-pipeline warehouse query`:\n")
@@ -63,6 +65,11 @@ def run_google_ads_demo(settings: Settings, environ: Mapping[str, str]) -> None:
         console.print("\nThe same days after a restatement by Google:\n")
         _fetch(settings, run, server, console, since=since, until=until, revision=2)
         query(settings, DEMO_QUERY.strip())
+        last = str(until - timedelta(days=2))
+        console.print(f"\nEach change, from `ads-pipeline restatements --customer {SHOP} --since {last}`:\n")
+        list_restatements(settings, Filters(customer=[SHOP], since=last))
+        console.print("\nNext: `ads-pipeline dev` opens Dagster's UI on these data; docs/google-ads.md has the first")
+        console.print("steps with accounts of your own.")
 
 
 def _fetch(

@@ -18,7 +18,7 @@ COLUMNS: Final = (
     Column("customer", "customer_id"),
     Column("query", "query_name", wrap=True),
     Column("day", "logical_date"),
-    Column("restated", lambda row: format_minute(row["judged_at"])),
+    Column("restated", lambda row: format_minute(row["judged_at"]), from_width=100),
     Column("rows", lambda row: _change(row, "rows")),
     Column("cost", lambda row: _change(row, "cost")),
     Column("conversions", lambda row: _change(row, "conversions")),
