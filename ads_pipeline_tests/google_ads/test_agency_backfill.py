@@ -155,7 +155,7 @@ def test_backfill_of_an_agency(server: LoopbackServer, dagster: DagsterServer, h
 
 
 def check_report(cli: CommandLine, home: Path) -> None:
-    """The fetched days are readable, and provisional but for the oldest; the refused ones are parked with the reason."""
+    """Fetched days are readable, and provisional but for the oldest; refused ones are parked with the reason."""
     assert cli.run("report").code == 0
     page = unpack((home / "report.html").read_text())
     query = next(each for each in page["queries"] if each["name"] == "campaign_daily")
