@@ -13,6 +13,7 @@ from dagster_pyspark import LazyPySparkResource
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.readability import Condition, DayCondition
 from ads_pipeline.domain.transitions import Outcome
+from ads_pipeline.orchestration.event_batches import batched_events
 from ads_pipeline.orchestration.metadata import describe_status, describe_verdict, find_targets
 from ads_pipeline.orchestration.partitions import parse_partition_names, raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.resources import RunResources, claim_partitions
@@ -41,8 +42,9 @@ def build_valid_check(name: str, *, partitions: dg.MultiPartitionsDefinition) ->
     ) -> Iterator[Any]:
         granted = list(claim_partitions(context, run_resources, name).granted)
         judged = _judge(run_resources, pyspark, granted)
-        yield from _evaluate_verdicts(context, run_resources, raw_asset_key(name), granted, judged)
-        yield from _repeat_verdicts(context, run_resources, name)
+        with batched_events(context.instance):
+            yield from _evaluate_verdicts(context, run_resources, raw_asset_key(name), granted, judged)
+            yield from _repeat_verdicts(context, run_resources, name)
         yield dg.Output(None)
 
     return valid
@@ -127,7 +129,8 @@ def build_readable_check(name: str, *, partitions: dg.MultiPartitionsDefinition)
         described = describe_days(run_resources.ledger, keys, rules)
         not_passed = {key: day for key, day in described.items() if day.condition not in PASSED}
         commands = find_next_commands(run_resources.ledger, not_passed, run_resources.settings.retry_policy)
-        yield from _evaluate_days(context, warehouse_asset_key(name), described, commands)
+        with batched_events(context.instance):
+            yield from _evaluate_days(context, warehouse_asset_key(name), described, commands)
         yield dg.Output(None)
 
     return readable

@@ -3,6 +3,9 @@
 No other module imports a private module of Dagster. `test_dagster_private` fails when one of them changes meaning.
 """
 
+# The planned evaluation of a check, which names all partitions of its run.
+from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationPlanned as PlannedCheck
+
 # A check of a range must name the materialization that it judged, otherwise the UI shows no status of the partition.
 from dagster._core.definitions.asset_checks.asset_check_evaluation import (
     AssetCheckEvaluationTargetMaterializationData as TargetMaterialization,
@@ -12,9 +15,15 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (
 from dagster._core.definitions.source_asset import (
     SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION as SUPPRESS_MATERIALIZATION,
 )
+from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
+
+# The base class of all SQL storages of events, to which `event_batches` adds batches, and the table of checks.
+from dagster._core.storage.event_log.schema import AssetCheckExecutionsTable as CheckExecutions
+from dagster._core.storage.event_log.sql_event_log import SqlEventLogStorage
 
 # These modules build the URLs of SQLite files from unquoted paths. `instance_storage` replaces the function.
 from dagster._core.storage.event_log.sqlite import sqlite_event_log
+from dagster._core.storage.event_log.sqlite.sqlite_event_log import SqliteEventLogStorage
 
 # Dagster's documentation names these classes for `dagster.yaml` by their path. `instance_storage` sets the directory.
 from dagster._core.storage.local_compute_log_manager import LocalComputeLogManager
@@ -28,8 +37,13 @@ SQLITE_MODULES = (sqlite_event_log, sqlite_run_storage, sqlite_schedule_storage)
 __all__ = [
     "SQLITE_MODULES",
     "SUPPRESS_MATERIALIZATION",
+    "AssetCheckExecutionRecordStatus",
+    "CheckExecutions",
     "DagsterSqliteStorage",
     "LocalArtifactStorage",
     "LocalComputeLogManager",
+    "PlannedCheck",
+    "SqlEventLogStorage",
+    "SqliteEventLogStorage",
     "TargetMaterialization",
 ]

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
-from dagster_postgres import DagsterPostgresStorage
+from dagster_postgres import DagsterPostgresStorage, PostgresEventLogStorage
 from dagster_postgres.utils import create_pg_connection, create_pg_engine, retry_pg_creation_fn
 
 from ads_pipeline.orchestration.dagster_private import (
@@ -16,9 +16,13 @@ from ads_pipeline.orchestration.dagster_private import (
     LocalArtifactStorage,
     LocalComputeLogManager,
 )
+from ads_pipeline.orchestration.event_batches import MAX_BATCH, EventBatches
+from ads_pipeline.orchestration.sqlite_events import SqliteEvents
 from ads_pipeline.settings import read_settings, sqlite_url
 from ads_pipeline.storage.durable_files import leave_access_to_umask, make_durable_directories
 
+# Dagster reads it only from the environment, and batches planned events and its own materializations by it.
+BATCH_SIZE: Final = ("DAGSTER_EVENT_BATCH_SIZE", str(MAX_BATCH))
 SCHEMA: Final = "dagster_records"  # the ledger and Dagster both have a table named runs
 
 
@@ -38,17 +42,46 @@ class _NoOptions:
         return {}
 
 
+class BatchedSqliteEvents(EventBatches, SqliteEvents):
+    """Storage of events in SQLite."""
+
+
+class BatchedPostgresEvents(EventBatches, PostgresEventLogStorage):
+    """Storage of events in Postgres."""
+
+
+class PostgresStorage(DagsterPostgresStorage):
+    """Storage of runs, events and ticks in Postgres."""
+
+    def __init__(self, url: str, inst_data: Any) -> None:
+        super().__init__(url, should_autocreate_tables=True, inst_data=inst_data)
+        self._events = BatchedPostgresEvents(url)
+
+    @property
+    def event_log_storage(self) -> BatchedPostgresEvents:
+        return self._events
+
+
 class InstanceStorage(_NoOptions, DagsterSqliteStorage):
     """Storage of runs, events and ticks in SQLite, or in Postgres when ADS_PIPELINE_DATABASE_URL is set."""
+
+    def __init__(self, base_dir: str, inst_data: Any = None) -> None:
+        super().__init__(base_dir, inst_data)
+        self._events = BatchedSqliteEvents(f"{base_dir}/history/runs")
+
+    @property
+    def event_log_storage(self) -> BatchedSqliteEvents:
+        return self._events
 
     @classmethod
     def from_config_value(cls, inst_data: Any, _config_value: Any) -> Any:
         """Return SQLite or Postgres storage. Raises BadSettings with all mistakes in the settings."""
         settings = read_settings(os.environ)
+        os.environ.setdefault(*BATCH_SIZE)
         if settings.postgres_url is None:
             return cls.from_local(_directory(), inst_data=inst_data)
         url = _prepare_database(settings.postgres_url)
-        return DagsterPostgresStorage(url, should_autocreate_tables=True, inst_data=inst_data)
+        return PostgresStorage(url, inst_data)
 
 
 class ArtifactStorage(_NoOptions, LocalArtifactStorage):

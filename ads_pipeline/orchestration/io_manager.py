@@ -14,6 +14,7 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.values import LeaseHolder
 from ads_pipeline.orchestration.dagster_private import SUPPRESS_MATERIALIZATION
+from ads_pipeline.orchestration.event_batches import batched_events
 from ads_pipeline.orchestration.metadata import describe_run, find_materializations
 from ads_pipeline.orchestration.partitions import dimension_tags, parse_partition_names, raw_asset_key
 from ads_pipeline.orchestration.resources import RunResources
@@ -70,9 +71,10 @@ class PartitionStateIOManager(dg.IOManager):
         granted = [key for key in keys if key not in obj.held]
         metadata = self._record(context, obj.landed, granted) if isinstance(obj, SealedPartitions) else obj.metadata
         inputs = self._describe_inputs(context, metadata) if isinstance(obj, LoadedPartitions) else {}
-        for key, entry in metadata.items():
-            tags = {"dagster/code_version": obj.code_version, "dagster/data_version": entry["run_id"]}
-            context.log_event(_materialization(context.asset_key, key, entry, tags | inputs.get(key, {})))
+        with batched_events(context.step_context.instance):
+            for key, entry in metadata.items():
+                tags = {"dagster/code_version": obj.code_version, "dagster/data_version": entry["run_id"]}
+                context.log_event(_materialization(context.asset_key, key, entry, tags | inputs.get(key, {})))
         if left_out := [key for key in granted if key not in metadata]:
             problem = "have no sealed run" if isinstance(obj, SealedPartitions) else "were not loaded"
             context.log.warning(

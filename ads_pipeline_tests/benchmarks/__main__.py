@@ -3,6 +3,7 @@
 import sys
 
 from ads_pipeline_tests.benchmarks import (
+    dagster_runs,
     events,
     extraction,
     ledger,
@@ -22,6 +23,7 @@ SUITES = {
     "extraction": extraction.measure,
     "quota": quota.measure,
     "orchestration": orchestration.measure,
+    "dagster_runs": dagster_runs.measure,
     "report": report.measure,
     "scale": scale.measure,
 }
