@@ -1,6 +1,6 @@
 """Finds runs in the listing of a bucket, which has files but no directories."""
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from itertools import groupby
@@ -9,7 +9,7 @@ from typing import Final
 from ads_pipeline.domain.partition import Run, parse_run_path
 from ads_pipeline.errors import BadName, RawUnavailable
 from ads_pipeline.quoting import printable
-from ads_pipeline.raw.discovery import DamagedRun, find_name_problem, is_outside
+from ads_pipeline.raw.discovery import ChangedDay, DamagedRun, find_name_problem, is_outside
 from ads_pipeline.raw.reading import NOT_A_DIRECTORY_PROBLEM
 from ads_pipeline.raw.seal import METADATA, PAYLOAD
 from ads_pipeline.storage.store import FileInfo
@@ -36,12 +36,34 @@ def find_in_listing(
     """
     window = f"logical_date={since.isoformat()}", f"logical_date={until.isoformat()}"
     reported: set[str] = set()
+    for day, in_day in _group_by_day(files):
+        yield from _find_in_day(day, in_day, window, reported, known)
+
+
+def find_changed_days(
+    files: Iterable[FileInfo], *, since: date, until: date, seen: Mapping[str, int]
+) -> Iterator[ChangedDay | DamagedRun]:
+    """The days of a listing in the range whose files are not those that were seen before."""
+    window = f"logical_date={since.isoformat()}", f"logical_date={until.isoformat()}"
+    reported: set[str] = set()
+    for day, in_day in _group_by_day(files):
+        listed = list(in_day)
+        path, fingerprint = day.rstrip("/"), hash(tuple(info.name for info in listed))
+        if seen.get(path) == fingerprint:
+            continue
+        found = list(_find_in_day(day, listed, window, reported, known=()))
+        yield from (each for each in found if isinstance(each, DamagedRun) and each.run is None)
+        if any(each.run is not None for each in found):
+            yield ChangedDay(path=path, fingerprint=fingerprint)
+
+
+def _group_by_day(files: Iterable[FileInfo]) -> Iterator[tuple[str, Iterator[FileInfo]]]:
     latest = ""
     for day, in_day in groupby(files, key=_cut_to_day):
         if day < latest and day.split("/") < latest.split("/"):  # the files of a day would come in pieces
             raise RawUnavailable(printable(day), "the bucket's service lists objects in no order")
         latest = day
-        yield from _find_in_day(day, in_day, window, reported, known)
+        yield day, in_day
 
 
 def _cut_to_day(info: FileInfo) -> str:

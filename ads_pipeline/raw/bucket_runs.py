@@ -1,7 +1,7 @@
 """`BucketRuns`: the sealed runs below a location in a bucket. `bucket_listing` finds them in a listing."""
 
 import tempfile
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from datetime import date, datetime
@@ -10,8 +10,8 @@ from typing import BinaryIO, Final
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.sequences import split_batches
 from ads_pipeline.errors import RawUnavailable, RunDamaged, RunNotSealed
-from ads_pipeline.raw.bucket_listing import ListedRun, find_in_listing
-from ads_pipeline.raw.discovery import DamagedRun
+from ads_pipeline.raw.bucket_listing import ListedRun, find_changed_days, find_in_listing
+from ads_pipeline.raw.discovery import ChangedDay, DamagedRun, Found, RunWithoutSeal
 from ads_pipeline.raw.reading import NO_PAYLOAD, check_payload, check_payload_size, translate_os_errors
 from ads_pipeline.raw.seal import MAX_SEAL_BYTES, METADATA, PAYLOAD, Seal, parse_seal
 from ads_pipeline.raw.unsealed_files import UnsealedObjects
@@ -55,21 +55,29 @@ class BucketRuns:
                 raise
             return seal, copy
 
-    def list_runs(self, key: PartitionKey, known: Container[Run]) -> tuple[Seal | DamagedRun, ...]:
+    def list_runs(self, key: PartitionKey, known: Container[Run]) -> tuple[Found, ...]:
         with self._translate(key.path):
             files = tuple(self._store.list(key.path))
             if not files:
                 self._require_files(key.path)
             listed = find_in_listing(files, since=key.logical_date, until=key.logical_date, known=known)
-            return tuple(found for each in listed if (found := self._read(each)) is not None)
+            return tuple(map(self._read, listed))
 
-    def find_runs(self, source: str, since: date, until: date, known: Container[Run]) -> Iterator[Seal | DamagedRun]:
+    def find_runs(self, source: str, since: date, until: date, known: Container[Run]) -> Iterator[Found]:
         with self._translate(source), ThreadPoolExecutor(SEALS_AT_ONCE) as pool:
             if not self._store.has_files(source):
                 self._require_files(source)
             listed = find_in_listing(self._store.list(source), since=since, until=until, known=known)
             for batch in split_batches(listed, _SEALS_PER_BATCH):
-                yield from (found for found in pool.map(self._read, batch) if found is not None)
+                yield from pool.map(self._read, batch)
+
+    def find_changed_days(
+        self, source: str, since: date, until: date, seen: Mapping[str, int]
+    ) -> Iterator[ChangedDay | DamagedRun]:
+        with self._translate(source):
+            if not self._store.has_files(source):
+                self._require_files(source)
+            yield from find_changed_days(self._store.list(source), since=since, until=until, seen=seen)
 
     def find_unsealed(self, before: datetime) -> Iterator[tuple[str, datetime]]:
         with self._translate(""):
@@ -78,17 +86,19 @@ class BucketRuns:
                 if isinstance(each, ListedRun) and not each.has_seal and each.modified_at < before.timestamp():
                     yield each.run.path, datetime.fromtimestamp(each.modified_at, tz=before.tzinfo)
 
-    def _read(self, listed: ListedRun | DamagedRun) -> Seal | DamagedRun | None:
-        """What a listed run is; None when it has no seal."""
-        if isinstance(listed, DamagedRun) or not listed.has_seal:
-            return listed if isinstance(listed, DamagedRun) else None
+    def _read(self, listed: ListedRun | DamagedRun) -> Found:
+        """What a listed run is."""
+        if isinstance(listed, DamagedRun):
+            return listed
+        if not listed.has_seal:
+            return RunWithoutSeal(run=listed.run)
         try:
             with self._translate(listed.run.path):
                 seal = self._parse_seal(listed.run)
                 check_payload_size(seal, listed.payload_size)
                 return seal
         except RunNotSealed:
-            return None
+            return RunWithoutSeal(run=listed.run)
         except RunDamaged as error:
             return DamagedRun(path=listed.run.path, problem=error.problem, run=listed.run)
 

@@ -1,7 +1,9 @@
 """Finding sealed runs on a disk: all runs of a partition, or all runs of a source in a range of days."""
 
 import os
-from collections.abc import Container, Iterator
+import stat
+import time
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 
@@ -24,16 +26,45 @@ class DamagedRun:
     run: Run | None = None
 
 
-def find_in_source(
-    source: int, path: str, *, since: date, until: date, known: Container[Run]
-) -> Iterator[Seal | DamagedRun]:
-    """The sealed runs below a source's directory with a logical date in the range, in path order."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunWithoutSeal:
+    """A run's folder that has no seal: an extractor is writing it, or has died."""
+
+    run: Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedDay:
+    """A partition's folder, and a number that is another one after a run was added. None: look again."""
+
+    path: str
+    fingerprint: int | None
+
+
+Found = Seal | DamagedRun | RunWithoutSeal
+
+
+def find_changed_days(
+    source: int, path: str, *, since: date, until: date, seen: Mapping[str, int]
+) -> Iterator[ChangedDay | DamagedRun]:
+    """The folders of days in the range whose time of change is not the one that was seen before.
+
+    The time is that of the file system, which may not change twice in one tick of its clock. Within two seconds it
+    counts for nothing.
+    """
+    window = f"logical_date={since.isoformat()}", f"logical_date={until.isoformat()}"
+    recent = time.time_ns() - 2_000_000_000
+    yield from _find_changed(source, path, ("customer_id=", "query_name=", "logical_date="), window, seen, recent)
+
+
+def find_in_source(source: int, path: str, *, since: date, until: date, known: Container[Run]) -> Iterator[Found]:
+    """The runs below a source's directory with a logical date in the range, in path order."""
     window = f"logical_date={since.isoformat()}", f"logical_date={until.isoformat()}"
     yield from _walk(source, path, ("customer_id=", "query_name=", "logical_date="), window, known)
 
 
-def find_in_day(day: int, path: str, known: Container[Run] = frozenset()) -> Iterator[Seal | DamagedRun]:
-    """The sealed runs in a partition's directory, except the known ones, in order of their names."""
+def find_in_day(day: int, path: str, known: Container[Run] = frozenset()) -> Iterator[Found]:
+    """The runs in a partition's directory, except the known ones, in order of their names."""
     for name in sorted(os.listdir(day)):
         if name[0] in "._":
             continue
@@ -47,9 +78,9 @@ def find_in_day(day: int, path: str, known: Container[Run] = frozenset()) -> Ite
             continue
         try:
             with translate_os_errors(run_path), open_directory(name, day) as directory:
-                found: Seal | DamagedRun = read_seal(directory, run)
+                found: Found = read_seal(directory, run)
         except RunNotSealed:
-            continue
+            found = RunWithoutSeal(run=run)
         except (RunDamaged, UnsafePath) as error:
             found = DamagedRun(path=run_path, problem=error.problem, run=run)
         yield found
@@ -57,7 +88,7 @@ def find_in_day(day: int, path: str, known: Container[Run] = frozenset()) -> Ite
 
 def _walk(
     parent: int, path: str, prefixes: tuple[str, ...], window: tuple[str, str], known: Container[Run]
-) -> Iterator[Seal | DamagedRun]:
+) -> Iterator[Found]:
     """The runs below a directory whose children have names with the first prefix."""
     if not prefixes:
         yield from find_in_day(parent, path, known)
@@ -80,6 +111,29 @@ def _walk(
             if error.errno not in NOT_A_DIRECTORY:
                 raise
             yield DamagedRun(path=printable(child_path), problem=NOT_A_DIRECTORY_PROBLEM)
+
+
+def _find_changed(
+    parent: int, path: str, prefixes: tuple[str, ...], window: tuple[str, str], seen: Mapping[str, int], recent: int
+) -> Iterator[ChangedDay | DamagedRun]:
+    prefix, *deeper = prefixes
+    for name in os.listdir(parent):
+        child_path = f"{path}/{name}"
+        if name[0] in "._" or (not deeper and is_outside(name, prefix, window)):
+            continue
+        status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+        if not deeper and seen.get(child_path) == status.st_mtime_ns:
+            continue
+        if problem := find_name_problem(child_path):
+            yield DamagedRun(path=printable(child_path), problem=problem)
+        elif not stat.S_ISDIR(status.st_mode):
+            yield DamagedRun(path=printable(child_path), problem=NOT_A_DIRECTORY_PROBLEM)
+        elif deeper:
+            with open_directory(name, parent) as child:
+                yield from _find_changed(child, child_path, tuple(deeper), window, seen, recent)
+        else:
+            changed = status.st_mtime_ns
+            yield ChangedDay(path=child_path, fingerprint=changed if changed < recent else None)
 
 
 def is_outside(name: str, prefix: str, window: tuple[str, str]) -> bool:

@@ -1,7 +1,7 @@
 """`DiskRuns`: the sealed runs below a directory. The root may be a symbolic link; nothing below it may."""
 
 import os
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import ExitStack
 from datetime import date, datetime
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import BinaryIO, Final
 
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.errors import RawUnavailable, RunNotSealed
-from ads_pipeline.raw.discovery import DamagedRun, find_in_day, find_in_source
+from ads_pipeline.raw.discovery import ChangedDay, DamagedRun, Found, find_changed_days, find_in_day, find_in_source
 from ads_pipeline.raw.reading import open_below, open_verified_payload, read_seal, translate_os_errors
 from ads_pipeline.raw.seal import Seal
 from ads_pipeline.raw.unsealed_files import TEMPORARY, UnsealedDirectory
@@ -37,7 +37,7 @@ class DiskRuns:
             seal = read_seal(directory, run)
             return seal, open_verified_payload(directory, seal, payload_sha256)
 
-    def list_runs(self, key: PartitionKey, known: Container[Run]) -> tuple[Seal | DamagedRun, ...]:
+    def list_runs(self, key: PartitionKey, known: Container[Run]) -> tuple[Found, ...]:
         with translate_os_errors(key.path), ExitStack() as stack:
             try:
                 day = self._open(key.path, stack)
@@ -45,13 +45,23 @@ class DiskRuns:
                 return ()
             return tuple(find_in_day(day, key.path, known))
 
-    def find_runs(self, source: str, since: date, until: date, known: Container[Run]) -> Iterator[Seal | DamagedRun]:
+    def find_runs(self, source: str, since: date, until: date, known: Container[Run]) -> Iterator[Found]:
         with translate_os_errors(source), ExitStack() as stack:
             try:
                 top = self._open(source, stack)
             except FileNotFoundError:
                 return
             yield from find_in_source(top, source, since=since, until=until, known=known)
+
+    def find_changed_days(
+        self, source: str, since: date, until: date, seen: Mapping[str, int]
+    ) -> Iterator[ChangedDay | DamagedRun]:
+        with translate_os_errors(source), ExitStack() as stack:
+            try:
+                top = self._open(source, stack)
+            except FileNotFoundError:
+                return
+            yield from find_changed_days(top, source, since=since, until=until, seen=seen)
 
     def find_unsealed(self, before: datetime) -> Iterator[tuple[str, datetime]]:
         for path in sorted(self._root.glob(_UNSEALED)):

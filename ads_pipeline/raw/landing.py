@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from ads_pipeline.domain.partition import PartitionKey, Run, validate_name
 from ads_pipeline.raw.bucket_runs import BucketRuns
-from ads_pipeline.raw.discovery import DamagedRun
+from ads_pipeline.raw.discovery import ChangedDay, DamagedRun, Found, RunWithoutSeal
 from ads_pipeline.raw.disk_runs import DiskRuns
 from ads_pipeline.raw.seal import Seal, SealFacts
 from ads_pipeline.raw.unsealed_run import UnsealedRun
@@ -76,6 +76,11 @@ class RawRuns:
 
         Folders without a seal are skipped.
         """
+        found = self._runs.list_runs(key, known)
+        return tuple(each for each in found if not isinstance(each, RunWithoutSeal))
+
+    def list_folders(self, key: PartitionKey, known: Container[Run] = frozenset()) -> tuple[Found, ...]:
+        """The same with the folders that have no seal."""
         return self._runs.list_runs(key, known)
 
     def find_runs(
@@ -86,8 +91,23 @@ class RawRuns:
         Seals are checked against the payload's size only. Known runs are skipped without being read. A folder with
         an invalid name is reported as damage at every level, so that a misspelt account is noticed.
         """
+        for found in self.find_folders(source=source, since=since, until=until, known=known):
+            if not isinstance(found, RunWithoutSeal):
+                yield found
+
+    def find_folders(
+        self, *, source: str, since: date, until: date, known: Container[Run] = frozenset()
+    ) -> Iterator[Found]:
+        """The same with the folders that have no seal."""
         validate_name("source", source)
         yield from self._runs.find_runs(source, since, until, known)
+
+    def find_changed_days(
+        self, *, source: str, since: date, until: date, seen: Mapping[str, int]
+    ) -> Iterator[ChangedDay | DamagedRun]:
+        """The days of a range to which a run was added since their fingerprints were seen, and invalid names."""
+        validate_name("source", source)
+        yield from self._runs.find_changed_days(source, since, until, seen)
 
     def find_unsealed(self, before: datetime) -> Iterator[tuple[str, datetime]]:
         """What interrupted landings left behind and when they wrote last, if that was before this instant.

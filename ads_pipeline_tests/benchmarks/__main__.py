@@ -3,6 +3,7 @@
 import sys
 
 from ads_pipeline_tests.benchmarks import (
+    arrivals,
     dagster_runs,
     events,
     extraction,
@@ -20,6 +21,7 @@ SUITES = {
     "events": events.measure,
     "validator": validator.measure,
     "warehouse": warehouse.measure,
+    "arrivals": arrivals.measure,
     "extraction": extraction.measure,
     "quota": quota.measure,
     "orchestration": orchestration.measure,

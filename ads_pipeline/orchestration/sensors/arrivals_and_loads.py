@@ -21,6 +21,7 @@ from ads_pipeline.orchestration.sensors.readable_changes import build_readable_s
 from ads_pipeline.orchestration.sensors.retries_due import build_retry_sensor
 from ads_pipeline.orchestration.sensors.run_completion import build_run_completion_sensor
 from ads_pipeline.orchestration.sensors.run_requests import RequestedPartitions, build_sensor_result
+from ads_pipeline.pipeline.arrivals import SearchMemory
 
 LOOKBACK: Final = timedelta(days=92)  # the days that every tick searches
 OLDER_DAYS_PER_TICK: Final = 31  # bounds the work of `raw_arrivals`, which searches all days since the start date
@@ -32,6 +33,7 @@ def build_sensors(
     partitions: dg.MultiPartitionsDefinition, query_names: list[str], *, has_webhook: bool, now: Clock
 ) -> list[dg.SensorDefinition]:
     """Build the sensors. Each of them covers all queries."""
+    memory = SearchMemory(clock=now)  # lives as long as the process that evaluates the sensors
 
     @dg.sensor(
         target=dg.AssetSelection.assets(*asset_keys(query_names)),
@@ -47,7 +49,7 @@ def build_sensors(
         older = _find_older_days(context.cursor, sensor_resources.settings.google_apis.start_date, recent[0])
         source, sealed_runs = sensor_resources.source_name, sensor_resources.sealed_runs
         unjudged = [
-            sealed_runs.find_unjudged(source=source, since=since, until=until)
+            sealed_runs.find_unjudged(source=source, since=since, until=until, memory=memory)
             for since, until in filter(None, (older, recent))
         ]
         for path, problem in sorted(
