@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import sys
 import tempfile
 import uuid
@@ -24,6 +25,7 @@ from ads_pipeline_tests.storage.fixtures import (  # noqa: F401 - fixtures of al
     disk_location,
     s3_endpoint,
     s3_location,
+    s3_variables,
     store_location,
 )
 
@@ -78,8 +80,8 @@ def postgres_server() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """A real local Spark session."""
+def spark(s3_variables: socket.socket) -> Iterator[SparkSession]:
+    """A real local Spark session, whose workers can use the tests' bucket."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     session = (
         SparkSession.builder.master("local[2]")

@@ -28,6 +28,7 @@ from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import PAYLOAD, SealFacts
 from ads_pipeline.warehouse.publication import Warehouse
 from ads_pipeline_tests.validator.builders import row
+from ads_pipeline_tests.warehouse.builders import list_log_versions
 
 SOURCE, QUERY = "google_ads", "campaign_daily"
 FACTS = SealFacts(
@@ -47,20 +48,25 @@ class LocalPipeline(Pipeline):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalDeployment:
-    """Raw runs, a ledger and a warehouse in one home."""
+    """Raw runs, a ledger and a warehouse in one home. `lake` is a location in a bucket, if not the home."""
 
     home: Path
     spark: SparkSession
     ledger: Ledger
+    lake: str | None = None
     report_progress: ProgressReporter = no_progress
 
     @property
     def raw(self) -> RawRuns:
-        return RawRuns(self.home / "raw")
+        return RawRuns(f"{self.lake or self.home}/raw")
+
+    @property
+    def warehouse_location(self) -> str:
+        return f"{self.lake or self.home}/warehouse"
 
     @property
     def warehouse(self) -> Warehouse:
-        return Warehouse(str(self.home / "warehouse"))
+        return Warehouse(self.warehouse_location)
 
     @property
     def pipeline(self) -> LocalPipeline:
@@ -77,7 +83,7 @@ class LocalDeployment:
     def readers(self) -> Readers:
         return Readers(
             publications=self.ledger.publications,
-            warehouse_location=str(self.home / "warehouse"),
+            warehouse_location=self.warehouse_location,
             source=SOURCE,
         )
 
@@ -148,7 +154,7 @@ def corrupt_payload(deployment: LocalDeployment, run: Run) -> None:
 
 
 def table_version_count(deployment: LocalDeployment) -> int:
-    return len(list((deployment.home / "warehouse" / SOURCE / QUERY / "_delta_log").glob("*.json")))
+    return len(list_log_versions(deployment.warehouse_location))
 
 
 def visible_runs(deployment: LocalDeployment, view: str = QUERY) -> dict[PartitionKey, str]:

@@ -114,7 +114,7 @@ def assert_only_readable_rows(deployment: LocalDeployment) -> None:
     for partition, run_id in visible_runs(deployment).items():
         run = Run(key=partition, run_id=run_id)
         assert deployment.ledger.publications.readable_runs([run]) == {run}
-    states = deployment.ledger.states.get_many(read_with_duckdb(deployment.home / "warehouse"))
+    states = deployment.ledger.states.get_many(read_with_duckdb(deployment.warehouse_location))
     assert Status.FAILED not in {state.status for state in states.values()}
 
 
@@ -129,7 +129,7 @@ def read_outcome(deployment: LocalDeployment) -> tuple[Any, ...]:
         for partition, pointer in deployment.ledger.publications.pointers(keys).items()
     }
     records = {partition: [row.run_id for row in load_records(deployment.ledger, partition)] for partition in keys}
-    return states, pointers, records, visible_runs(deployment), read_with_duckdb(deployment.home / "warehouse")
+    return states, pointers, records, visible_runs(deployment), read_with_duckdb(deployment.warehouse_location)
 
 
 @pytest.fixture(scope="module")

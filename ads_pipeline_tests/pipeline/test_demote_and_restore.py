@@ -48,7 +48,7 @@ def test_demoted_run_is_hidden_from_every_reader(deployment_on_each_database: Lo
     assert demote(deployment.pipeline, [bad], override_request()) == [done(bad.key)]
     assert deployment.ledger.runs.attempts(bad.key)[-1].effect is Effect.DEMOTED
     assert visible_runs(deployment) == {good.key: "r1"}
-    assert set(read_with_duckdb(deployment.home / "warehouse")) == {good.key}
+    assert set(read_with_duckdb(deployment.warehouse_location)) == {good.key}
     state = deployment.ledger.states.get(bad.key)
     assert (state.status, state.attempt_count, state.current_run_id) == (Status.FAILED, 2, "r1")
     assert state.error_message == f"{bad.run_id}: demoted by ada: wrong account"
@@ -82,7 +82,7 @@ def test_reconcile_finishes_an_interrupted_demotion(
     assert deployment.ledger.states.get(bad.key).status is Status.SUCCESS
     deployment.reconciliation.repair(DayWindow(source=key().source, query_name=key().query_name))
     assert deployment.ledger.states.get(bad.key).status is Status.FAILED
-    assert read_with_duckdb(deployment.home / "warehouse") == {}
+    assert read_with_duckdb(deployment.warehouse_location) == {}
     assert deployment.differences() == []
 
 

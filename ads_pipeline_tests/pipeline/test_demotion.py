@@ -35,7 +35,7 @@ def test_rows_are_removed_before_failure_is_recorded(
     record = deployment.ledger.verdicts.record
 
     def read_then_record(verdicts: Sequence[Verdict], **options: Any) -> list[VerdictResult]:
-        in_table = {partition.customer_id for partition in read_with_duckdb(deployment.home / "warehouse")}
+        in_table = {partition.customer_id for partition in read_with_duckdb(deployment.warehouse_location)}
         seen.append((in_table, {partition.customer_id for partition in visible_runs(deployment)}))
         return record(verdicts, **options)
 
@@ -48,7 +48,7 @@ def test_rows_are_removed_before_failure_is_recorded(
     assert seen == [({"2"}, {"2"})]
     assert visible_runs(deployment) == {valid.key: "r1"}
     assert deployment.ledger.states.get(demoted.key).status is Status.FAILED
-    assert [set(each) for each in read_all_versions(deployment.home / "warehouse")][-2:] == [
+    assert [set(each) for each in read_all_versions(deployment.warehouse_location)][-2:] == [
         {demoted.key, valid.key},
         {valid.key},
     ]
@@ -69,7 +69,7 @@ def test_rejected_predecessor_leaves_the_table_before_its_successor_is_loaded(
     record = deployment.ledger.verdicts.record
 
     def read_then_record(verdicts: Sequence[Verdict], **options: Any) -> list[VerdictResult]:
-        in_table.append({partition.customer_id for partition in read_with_duckdb(deployment.home / "warehouse")})
+        in_table.append({partition.customer_id for partition in read_with_duckdb(deployment.warehouse_location)})
         assert visible_runs(deployment) == visible_runs_in_spark(deployment) == {other.key: "r1"}
         return record(verdicts, **options)
 
@@ -92,7 +92,7 @@ def test_rejecting_a_replaced_run_keeps_its_successor(deployment: LocalDeploymen
     corrupt_payload(deployment, first)
     deployment.pipeline.validation.judge([first], validation_id="again")
     assert visible_runs(deployment) == {key(): "r2"}
-    assert read_with_duckdb(deployment.home / "warehouse") == {key(): ({"r2"}, 2)}
+    assert read_with_duckdb(deployment.warehouse_location) == {key(): ({"r2"}, 2)}
     assert deployment.differences() == []
 
 
@@ -133,16 +133,16 @@ def test_demoting_unloaded_run_hides_its_predecessor(deployment: LocalDeployment
     corrupt_payload(deployment, second)
     deployment.pipeline.validation.judge([second], validation_id="again")
     assert visible_runs(deployment) == {}
-    assert read_with_duckdb(deployment.home / "warehouse") == {}
+    assert read_with_duckdb(deployment.warehouse_location) == {}
 
 
 def test_rejected_rerun_keeps_previous_data(deployment: LocalDeployment) -> None:
     """A rejected run that readers never saw removes nothing and makes no commit."""
     deployment.pipeline.judge_and_load([seal_run(deployment, key(), "r1")])
-    before = len(read_all_versions(deployment.home / "warehouse"))
+    before = len(read_all_versions(deployment.warehouse_location))
     deployment.pipeline.validation.judge([seal_invalid_run(deployment, key(), "r2")])
     assert visible_runs(deployment) == {key(): "r1"}
-    assert len(read_all_versions(deployment.home / "warehouse")) == before
+    assert len(read_all_versions(deployment.warehouse_location)) == before
 
 
 @pytest.mark.invariant("W3")
@@ -162,7 +162,7 @@ def test_demotion_during_a_load_hides_the_run(deployment: LocalDeployment, monke
     loading = deployment.pipeline.loader.load([run.key])
     assert (loading.published, loading.superseded) == ((), (run,))
     assert visible_runs(deployment) == {}
-    assert read_with_duckdb(deployment.home / "warehouse") == {}
+    assert read_with_duckdb(deployment.warehouse_location) == {}
     assert deployment.differences() == []
 
 
@@ -181,4 +181,4 @@ def test_withdrawal_during_a_load_removes_the_rows(
 
     monkeypatch.setattr(deployment.ledger.loads, "publish", withdraw_then_publish)
     assert deployment.pipeline.loader.load([run.key]).superseded == (run,)
-    assert read_with_duckdb(deployment.home / "warehouse") == {}
+    assert read_with_duckdb(deployment.warehouse_location) == {}

@@ -114,13 +114,13 @@ class PipelineOperations(RuleBasedStateMachine):
     @invariant()
     def only_readable_rows_are_visible(self) -> None:
         """W1, W3: every version has one run per partition, visible runs are readable, no failed row is stored."""
-        for version in read_all_versions(self.deployment.home / "warehouse"):
+        for version in read_all_versions(self.deployment.warehouse_location):
             assert all(len(runs) == 1 for runs, _rows in version.values())
         seen = {Run(key=partition, run_id=run_id) for partition, run_id in visible_runs(self.deployment).items()}
         assert self.deployment.ledger.publications.readable_runs(seen) == seen
         held = (
-            read_with_duckdb(self.deployment.home / "warehouse")
-            if read_all_versions(self.deployment.home / "warehouse")
+            read_with_duckdb(self.deployment.warehouse_location)
+            if read_all_versions(self.deployment.warehouse_location)
             else {}
         )
         states = self.deployment.ledger.states.get_many(held)

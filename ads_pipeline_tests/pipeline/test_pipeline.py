@@ -85,7 +85,7 @@ def test_rejected_rerun_keeps_previous_data(deployment: LocalDeployment) -> None
     assert visible_runs(deployment) == {key(): "r2"}
     state = deployment.ledger.states.get(key())
     assert (state.status, state.current_run_id, state.attempt_count) == (Status.SUCCESS, "r2", 3)
-    assert read_with_duckdb(deployment.home / "warehouse") == {key(): ({"r2"}, 3)}
+    assert read_with_duckdb(deployment.warehouse_location) == {key(): ({"r2"}, 3)}
 
 
 @pytest.mark.invariant("W11")
@@ -100,7 +100,7 @@ def test_two_schema_versions_share_a_table_and_a_commit(deployment: LocalDeploym
             f"SELECT customer_id, schema_version, max(all_conversions) FROM {QUERY} GROUP BY ALL ORDER BY ALL"
         ).fetchall()
     assert found == [("1", "1", None), ("2", "2", 2.0)]
-    assert [set(each) for each in read_all_versions(deployment.home / "warehouse")][-1] == {old.key, new.key}
+    assert [set(each) for each in read_all_versions(deployment.warehouse_location)][-1] == {old.key, new.key}
 
 
 @pytest.mark.invariant("W15")

@@ -140,7 +140,7 @@ def test_every_relation_of_a_session_has_only_visible_rows(deployment: LocalDepl
     """Hidden and visible rows stand in one file; no table or view that a session lists has the hidden ones."""
     deployment.pipeline.judge_and_load([seal_run(deployment, key(1)), seal_run(deployment, key(2))])
     deployment.ledger.actions.execute(Action.WITHDRAW, [key(2)], action_request())
-    assert set(read_with_duckdb(deployment.home / "warehouse")) == {key(1), key(2)}
+    assert set(read_with_duckdb(deployment.warehouse_location)) == {key(1), key(2)}
     with deployment.readers.connect([QUERY]) as connection:
         relations = connection.execute(
             "SELECT database_name, schema_name, table_name FROM duckdb_tables() UNION ALL "

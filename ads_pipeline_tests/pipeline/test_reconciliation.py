@@ -135,14 +135,14 @@ def test_every_kind_of_difference_is_repaired(deployment: LocalDeployment) -> No
     deployment.pipeline.judge_and_load([withdrawn, demoting])
     deployment.pipeline.validation.judge([unloaded, unpointed])
     loads = [make_load("r1", unpointed.key, 2), make_load("x", key(5), 2)]
-    publish_loads(deployment.spark, deployment.home / "warehouse", loads)
+    publish_loads(deployment.spark, deployment.warehouse_location, loads)
     deployment.ledger.actions.execute(Action.WITHDRAW, [withdrawn.key], action_request())
     corrupt_payload(deployment, demoting)
     deployment.ledger.verdicts.begin_demotions([rejection(demoting, validation_id="v2")])
     assert reconcile(deployment) == ["DEMOTE 3", "REMOVE 2", "REMOVE 5", "LOAD 4", "POINT 1"]
     assert reconcile(deployment) == []
     assert visible_runs(deployment) == {unpointed.key: "r1", unloaded.key: "r1"}
-    assert set(read_with_duckdb(deployment.home / "warehouse")) == {unpointed.key, unloaded.key}
+    assert set(read_with_duckdb(deployment.warehouse_location)) == {unpointed.key, unloaded.key}
     assert deployment.ledger.states.get(demoting.key).status is Status.FAILED
 
 
@@ -163,7 +163,7 @@ def test_wrong_schema_version_is_repaired(deployment: LocalDeployment) -> None:
     run = seal_run(deployment, key())
     deployment.pipeline.validation.judge([run])
     other = replace(make_load("r1", key(), 2), schema_version="0")
-    publish_loads(deployment.spark, deployment.home / "warehouse", [other])
+    publish_loads(deployment.spark, deployment.warehouse_location, [other])
     assert reconcile(deployment) == ["LOAD 1"]
     assert reconcile(deployment) == []
 

@@ -33,7 +33,7 @@ def remote_results(
     start = cluster if request.param == "cluster" else connect_server
     with start(servers_home) as (address, servers), pipeline_runner(address, home) as run_scenario:
         by_name = {name: run_scenario(name) for name in ("run_pipeline", *FAILING, "judge_ten_thousand_runs")}
-        partitions = read_with_duckdb(home / "warehouse")
+        partitions = read_with_duckdb(str(home / "warehouse"))
         if request.param == "connect":
             servers[0].kill()
             by_name["use_stopped_server"] = run_scenario("use_stopped_server")
@@ -45,7 +45,7 @@ def local_results(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory)
     """The result of `run_pipeline` on the tests' local Spark."""
     home: Path = tmp_path_factory.mktemp("local")
     by_name = {"run_pipeline": json.loads(json.dumps(run_pipeline(spark, home), default=str))}
-    return ScenarioResults(by_name=by_name, partitions=read_with_duckdb(home / "warehouse"))
+    return ScenarioResults(by_name=by_name, partitions=read_with_duckdb(str(home / "warehouse")))
 
 
 @pytest.mark.invariant("V4", "V6", "W1", "W16")

@@ -1,5 +1,6 @@
 """Locations of stores of every kind, each empty. `conftest` makes them fixtures of all tests."""
 
+import socket
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +13,18 @@ BUCKETS = ["s3", *(["azure"] if azurite_server.COMMAND else [])]
 
 
 @pytest.fixture(scope="session")
-def s3_endpoint() -> Iterator[str]:
-    """A server that stands in for S3, and the environment of its clients."""
-    with s3_server.start_s3() as endpoint, pytest.MonkeyPatch.context() as patch:
-        for name, value in s3_server.variables(endpoint).items():
+def s3_variables() -> Iterator[socket.socket]:
+    """The environment of clients of a server that stands in for S3, also of processes that start before it."""
+    with s3_server.reserve_endpoint() as reserved, pytest.MonkeyPatch.context() as patch:
+        for name, value in s3_server.variables(s3_server.endpoint_of(reserved)).items():
             patch.setenv(name, value)
+        yield reserved
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint(s3_variables: socket.socket) -> Iterator[str]:
+    """A server that stands in for S3, and the environment of its clients."""
+    with s3_server.start_s3(s3_variables) as endpoint:
         yield endpoint
 
 

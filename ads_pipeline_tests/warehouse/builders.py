@@ -1,26 +1,35 @@
 """Builders of small loads, loaders that are killed, and independent readers of a table."""
 
+import io
 import json
 import os
+import re
 import subprocess
 import sys
+import time
 from collections.abc import Collection, Mapping, Sequence
 from datetime import date, timedelta
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+from urllib.parse import urlsplit
 
 import duckdb
 import duckdb_extension_delta
+import duckdb_extension_httpfs
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.storage.open_store import is_bucket, open_store
+from ads_pipeline.storage.store import FileInfo
 from ads_pipeline.warehouse import maintenance
 from ads_pipeline.warehouse.file_writer import RowsOfRun, StagedRows
 from ads_pipeline.warehouse.publication import DEFAULT_RETENTION, RunFilter, Warehouse
 from ads_pipeline.warehouse.values import Load, StagedFile, TableLoadResult, WarehouseTable
+from ads_pipeline_tests.storage import s3_server
 
 COLUMNS = {"campaign_id": "long", "cost": "double"}
 
@@ -39,9 +48,9 @@ def make_loads(run_id: str, customers: Sequence[int], days: Sequence[int] = (1,)
     return [make_load(run_id, key(customer, day), rows) for customer in customers for day in days]
 
 
-def stage(root: Path, loads: Sequence[Load], **extra: Any) -> list[StagedFile]:
+def stage(root: str, loads: Sequence[Load], **extra: Any) -> list[StagedFile]:
     """Write the rows of each load as a task does, as many as its record_count. The cost depends on the run."""
-    table = Warehouse(str(root)).table("google_ads", "campaign_daily")
+    table = Warehouse(root).table("google_ads", "campaign_daily")
     staged = StagedRows(table.location, table.folder)
     ordered = sorted(loads, key=lambda load: (load.run.key.logical_date, load.run.key.customer_id))
     for load in ordered:
@@ -56,16 +65,14 @@ def stage(root: Path, loads: Sequence[Load], **extra: Any) -> list[StagedFile]:
 _SCHEMA = pa.schema([("campaign_id", pa.int64()), ("cost", pa.float64())])
 
 
-def publish(
-    spark: SparkSession, root: Path, run_id: str, customers: Sequence[int], days: Sequence[int] = (1,)
-) -> int:
+def publish(spark: SparkSession, root: str, run_id: str, customers: Sequence[int], days: Sequence[int] = (1,)) -> int:
     """Load a run of each partition and return the table version."""
     return publish_loads(spark, root, make_loads(run_id, customers, days))
 
 
 def publish_loads(
     spark: SparkSession,
-    root: Path,
+    root: str,
     loads: Sequence[Load],
     *,
     staged: Sequence[StagedFile] | None = None,
@@ -77,7 +84,7 @@ def publish_loads(
 
 def replace_partitions(
     spark: SparkSession,
-    root: Path,
+    root: str,
     loads: Sequence[Load],
     *,
     staged: Sequence[StagedFile] | None = None,
@@ -85,7 +92,7 @@ def replace_partitions(
     is_publishable: RunFilter | None = None,
 ) -> TableLoadResult:
     files = stage(root, loads) if staged is None else staged
-    return Warehouse(str(root)).replace(
+    return Warehouse(root).replace(
         spark,
         loads,
         files,
@@ -102,7 +109,6 @@ def keep_all_runs(runs: Sequence[Run]) -> Collection[Run]:
 
 KILLED_PROCESS = """
 import os, signal, sys
-from pathlib import Path
 from pyspark.sql import SparkSession
 from ads_pipeline.warehouse import publication, staging
 from ads_pipeline.warehouse.publication import Warehouse
@@ -121,30 +127,64 @@ setattr(patched, name, kill_process(getattr(patched, name), after=after == "afte
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 spark.sparkContext.setLogLevel("OFF")
 loads = make_loads("r2", (1,))
-root = Path(sys.argv[1])
+root = sys.argv[1]
 CALL
 """
 
 
-def run_and_kill(moment: str, call: str, root: Path) -> None:
+def run_and_kill(moment: str, call: str, root: str) -> None:
     """Call the warehouse in another process, which is killed before or after the function that `moment` names."""
-    script = [sys.executable, "-W", "ignore", "-c", KILLED_PROCESS.replace("CALL", call), str(root), moment]
+    script = [sys.executable, "-W", "ignore", "-c", KILLED_PROCESS.replace("CALL", call), root, moment]
     done = subprocess.run(script, capture_output=True, check=False, timeout=600)
     assert done.returncode == -9, done.stderr.decode()[-2000:]
 
 
-def table_path(root: Path) -> Path:
-    return root / "google_ads" / "campaign_daily"
+TABLE = "google_ads/campaign_daily"
 
 
-def read_with_duckdb(root: Path) -> dict[PartitionKey, tuple[set[str], int]]:
+def table_uri(root: str) -> str:
+    return f"{root}/{TABLE}"
+
+
+def table_path(root: str) -> Path:
+    """The table's folder on a disk."""
+    return Path(root) / TABLE
+
+
+def list_table(root: str) -> dict[str, FileInfo]:
+    """All files below the table, by their names in it."""
+    return {file.name.removeprefix(f"{TABLE}/"): file for file in open_store(root).list(TABLE)}
+
+
+def read_file(root: str, path: str) -> bytes:
+    return open_store(root).read(f"{TABLE}/{path}")
+
+
+def write_file(root: str, path: str, content: bytes) -> None:
+    """Write a file of the table, or replace it."""
+    open_store(root).replace(f"{TABLE}/{path}", content)
+
+
+def read_rows(root: str, path: str, columns: list[str] | None = None) -> pa.Table:
+    return pq.read_table(io.BytesIO(read_file(root, path)), columns=columns)
+
+
+def write_rows(root: str, path: str, rows: pa.Table) -> None:
+    content = io.BytesIO()
+    pq.write_table(rows, content)
+    write_file(root, path, content.getvalue())
+
+
+def read_with_duckdb(root: str) -> dict[PartitionKey, tuple[set[str], int]]:
     """The runs and the row count of each partition, read by DuckDB's own implementation of Delta."""
     with duckdb.connect() as connection:
-        extension = next(Path(duckdb_extension_delta.__file__).parent.rglob("*.duckdb_extension"))
-        connection.execute(f"LOAD '{extension}'")
+        _load_extension(connection, duckdb_extension_delta)
+        if is_bucket(root):
+            _load_extension(connection, duckdb_extension_httpfs)
+            connection.execute(_s3_secret())
         rows = connection.execute(
             "SELECT customer_id, logical_date, list(DISTINCT run_id), count(*) FROM delta_scan(?) GROUP BY ALL",
-            [str(table_path(root))],
+            [table_uri(root)],
         ).fetchall()
     return {
         PartitionKey(source="google_ads", customer_id=customer, query_name="campaign_daily", logical_date=day): (
@@ -155,25 +195,48 @@ def read_with_duckdb(root: Path) -> dict[PartitionKey, tuple[set[str], int]]:
     }
 
 
-def read_all_versions(root: Path) -> list[dict[PartitionKey, tuple[set[str], int]]]:
+def _load_extension(connection: duckdb.DuckDBPyConnection, package: ModuleType) -> None:
+    extension = next(Path(str(package.__file__)).parent.rglob("*.duckdb_extension"))
+    connection.execute(f"LOAD '{extension}'")
+
+
+def _s3_secret() -> str:
+    """DuckDB's own access to the S3 server of the tests."""
+    host = urlsplit(os.environ["AWS_ENDPOINT_URL"]).netloc
+    return (
+        f"CREATE SECRET (TYPE s3, KEY_ID '{s3_server.KEY_ID}', SECRET '{s3_server.SECRET}', ENDPOINT '{host}', "
+        "USE_SSL false, URL_STYLE 'path', REGION 'eu-west-1')"
+    )
+
+
+def read_all_versions(root: str) -> list[dict[PartitionKey, tuple[set[str], int]]]:
     """The same for every version of the table, read from the JSON of the log and the files it names."""
     files: dict[str, dict[str, Any]] = {}
     versions = []
-    for entry in sorted((table_path(root) / "_delta_log").glob("*.json")):
-        for action in map(json.loads, entry.read_text().splitlines()):
+    for number in list_log_versions(root):
+        for action in map(json.loads, read_file(root, entry_path(number)).splitlines()):
             if "remove" in action:
                 del files[action["remove"]["path"]]
             if "add" in action:
                 files[action["add"]["path"]] = action["add"]
-        versions.append(_read_partitions(table_path(root), files))
+        versions.append(_read_partitions(root, files))
     return versions
 
 
-def _read_partitions(table: Path, files: dict[str, dict[str, Any]]) -> dict[PartitionKey, tuple[set[str], int]]:
+def entry_path(version: int) -> str:
+    return f"_delta_log/{version:020}.json"
+
+
+def list_log_versions(root: str) -> list[int]:
+    return [int(Path(name).stem) for name in list_table(root) if re.fullmatch(r"_delta_log/[0-9]{20}\.json", name)]
+
+
+def _read_partitions(root: str, files: dict[str, dict[str, Any]]) -> dict[PartitionKey, tuple[set[str], int]]:
     partitions: dict[PartitionKey, tuple[set[str], int]] = {}
+    existing = list_table(root)
     for path, add in files.items():
-        rows = pq.read_table(table / path, columns=["customer_id", "run_id"], partitioning=None).to_pylist()
-        assert (table / path).stat().st_size == add["size"]
+        rows = read_rows(root, path, ["customer_id", "run_id"]).to_pylist()
+        assert existing[path].size == add["size"]
         assert json.loads(add["stats"])["numRecords"] == len(rows)
         day = date.fromisoformat(add["partitionValues"]["logical_date"])
         assert path.startswith(f"logical_date={day}/")
@@ -186,22 +249,22 @@ def _read_partitions(table: Path, files: dict[str, dict[str, Any]]) -> dict[Part
     return partitions
 
 
-def optimize(spark: SparkSession, root: Path) -> int | None:
-    return Warehouse(str(root)).optimize(lambda: spark, source="google_ads", query_name="campaign_daily")
+def optimize(spark: SparkSession, root: str) -> int | None:
+    return Warehouse(root).optimize(lambda: spark, source="google_ads", query_name="campaign_daily")
 
 
-def vacuum(root: Path, retention: timedelta = DEFAULT_RETENTION) -> tuple[str, ...]:
+def vacuum(root: str, retention: timedelta = DEFAULT_RETENTION) -> tuple[str, ...]:
     """The removed paths, after checking that they existed before and are gone now."""
-    table = WarehouseTable(location=str(root), source="google_ads", query_name="campaign_daily")
+    table = WarehouseTable(location=root, source="google_ads", query_name="campaign_daily")
     planned = maintenance.find_removable_paths(table, retention)
-    assert all((table_path(root) / path).exists() for path in planned)
-    removed = Warehouse(str(root)).vacuum(source="google_ads", query_name="campaign_daily", retention=retention)
-    assert not any((table_path(root) / path).exists() for path in planned)
+    assert set(planned) <= set(list_table(root))
+    removed = Warehouse(root).vacuum(source="google_ads", query_name="campaign_daily", retention=retention)
+    assert set(planned).isdisjoint(list_table(root))
     assert removed == planned
     return removed
 
 
-def publish_small_files(spark: SparkSession, root: Path) -> None:
+def publish_small_files(spark: SparkSession, root: str) -> None:
     """Publish two days, each in three files."""
     for customers in ((5, 6), (1, 2), (3,)):
         publish(spark, root, f"r{customers[0]}", customers, days=(1, 2))
@@ -214,24 +277,37 @@ SMALL_FILE_PARTITIONS = {
 }
 
 
-def list_data_files(root: Path) -> list[str]:
+def list_data_files(root: str) -> list[str]:
     """Every data file below the table, whether or not a version refers to it."""
-    return sorted(str(path.relative_to(table_path(root))) for path in table_path(root).glob("*=*/*.parquet"))
+    return [name for name in list_table(root) if re.fullmatch(r"logical_date=[^/]*/[^/]*\.parquet", name)]
 
 
-def list_version_files(root: Path, version: int | None = None) -> set[str]:
+def list_version_files(root: str, version: int | None = None) -> set[str]:
     """The data files of one version."""
-    table = DeltaTable(str(table_path(root)), version=version)
+    table = DeltaTable(table_uri(root), version=version)
     return set(pa.table(table.get_add_actions(flatten=True))["path"].to_pylist())
 
 
-def read_sorted_rows(root: Path, version: int | None = None) -> list[tuple[Any, ...]]:
-    table = DeltaTable(str(table_path(root)), version=version).to_pyarrow_table()
+def read_sorted_rows(root: str, version: int | None = None) -> list[tuple[Any, ...]]:
+    table = DeltaTable(table_uri(root), version=version).to_pyarrow_table()
     return sorted(tuple(row.values()) for row in table.to_pylist())
 
 
-def make_older(root: Path, days: float) -> None:
-    """Move the modification time of every file in the table back by this many days."""
+def make_older(root: str, days: float) -> None:
+    """Move the time at which every file in the table was written back by this many days."""
+    if is_bucket(root):
+        s3_server.make_older(table_uri(root), days)
+        return
     for path in table_path(root).rglob("*"):
         written = path.lstat().st_mtime - days * 86400
         os.utime(path, (written, written), follow_symlinks=False)
+
+
+def create_old_file(root: str, path: str, days: float) -> str:
+    """Create an empty file in the table that was last written this many days ago."""
+    assert open_store(root).create(f"{TABLE}/{path}", b"")
+    if is_bucket(root):
+        s3_server.make_older(f"{table_uri(root)}/{path}", days)
+    else:
+        os.utime(table_path(root) / path, (time.time() - days * 86400,) * 2)
+    return path

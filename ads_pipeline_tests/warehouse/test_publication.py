@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
@@ -22,75 +21,80 @@ from ads_pipeline_tests.warehouse.builders import (
     COLUMNS,
     key,
     list_data_files,
+    list_table,
     list_version_files,
     make_load,
     make_loads,
     publish,
     publish_loads,
     read_all_versions,
+    read_file,
+    read_rows,
     read_with_duckdb,
     replace_partitions,
     run_and_kill,
     stage,
-    table_path,
+    table_uri,
+    write_file,
+    write_rows,
 )
 
 
-def read_held(root: Path) -> dict[Any, HeldPartition]:
-    return Warehouse(str(root)).read_held_partitions(source="google_ads", query_name="campaign_daily")
+def read_held(root: str) -> dict[Any, HeldPartition]:
+    return Warehouse(root).read_held_partitions(source="google_ads", query_name="campaign_daily")
 
 
 @pytest.mark.invariant("W1", "W13", "W16")
-def test_replacing_partitions_keeps_the_others_unchanged(spark: SparkSession, root: Path) -> None:
+def test_replacing_partitions_keeps_the_others_unchanged(spark: SparkSession, core_root: str) -> None:
     """Partitions that share a file with a replaced one are carried over. Readers see one run in each partition."""
-    publish(spark, root, "r1", range(1, 6), days=(1, 2))
-    publish(spark, root, "r2", (2, 4))
+    publish(spark, core_root, "r1", range(1, 6), days=(1, 2))
+    publish(spark, core_root, "r2", (2, 4))
     expected = {
         key(customer, day): ({"r2" if day == 1 and customer in (2, 4) else "r1"}, 3)
         for customer in range(1, 6)
         for day in (1, 2)
     }
-    assert read_with_duckdb(root) == expected
-    assert read_all_versions(root)[-1] == expected
-    assert {partition: (held.run_id, held.rows) for partition, held in read_held(root).items()} == {
+    assert read_with_duckdb(core_root) == expected
+    assert read_all_versions(core_root)[-1] == expected
+    assert {partition: (held.run_id, held.rows) for partition, held in read_held(core_root).items()} == {
         partition: (next(iter(runs)), rows) for partition, (runs, rows) in expected.items()
     }
-    assert all(len(runs) == 1 for version in read_all_versions(root) for runs, _rows in version.values())
+    assert all(len(runs) == 1 for version in read_all_versions(core_root) for runs, _rows in version.values())
 
 
 @pytest.mark.invariant("W6")
-def test_loading_the_same_run_again_commits_nothing(spark: SparkSession, root: Path) -> None:
+def test_loading_the_same_run_again_commits_nothing(spark: SparkSession, core_root: str) -> None:
     """The table's version and all of its files stay unchanged."""
-    version = publish(spark, root, "r1", (1, 2))
-    before = {path: path.stat().st_mtime_ns for path in table_path(root).rglob("*") if path.is_file()}
-    assert publish(spark, root, "r1", (1, 2)) == version
-    assert {path: path.stat().st_mtime_ns for path in table_path(root).rglob("*") if path.is_file()} == before
+    version = publish(spark, core_root, "r1", (1, 2))
+    before = list_table(core_root)
+    assert publish(spark, core_root, "r1", (1, 2)) == version
+    assert list_table(core_root) == before
 
 
 @pytest.mark.invariant("W15")
-def test_empty_run_replaces_the_old_rows(spark: SparkSession, root: Path) -> None:
+def test_empty_run_replaces_the_old_rows(spark: SparkSession, core_root: str) -> None:
     """Publishing a run without rows empties its partition only. Publishing it again commits nothing."""
-    publish(spark, root, "r1", (1, 2))
+    publish(spark, core_root, "r1", (1, 2))
     empty = [make_load("r2", key(1), rows=0)]
-    version = publish_loads(spark, root, empty)
-    assert read_with_duckdb(root) == {key(2): ({"r1"}, 3)}
-    assert publish_loads(spark, root, empty) == version
+    version = publish_loads(spark, core_root, empty)
+    assert read_with_duckdb(core_root) == {key(2): ({"r1"}, 3)}
+    assert publish_loads(spark, core_root, empty) == version
 
 
-def test_removal_is_one_commit(spark: SparkSession, root: Path) -> None:
+def test_removal_is_one_commit(spark: SparkSession, root: str) -> None:
     """Removal deletes only the given partitions, and of these only those whose run `is_removable` returns."""
     version = publish(spark, root, "r1", (1, 2, 3, 4))
     kept = Run(key=key(4), run_id="r1")
     keys = [key(1), key(3), key(4)]
-    removed = Warehouse(str(root)).remove(spark, keys, is_removable=lambda runs: [run for run in runs if run != kept])
+    removed = Warehouse(root).remove(spark, keys, is_removable=lambda runs: [run for run in runs if run != kept])
     assert removed == version + 1
     assert read_with_duckdb(root) == {key(2): ({"r1"}, 3), key(4): ({"r1"}, 3)}
 
 
 @pytest.mark.invariant("W4")
-def test_load_staged_before_a_removal_checks_its_runs_again(spark: SparkSession, root: Path) -> None:
+def test_load_staged_before_a_removal_checks_its_runs_again(spark: SparkSession, core_root: str) -> None:
     """A removal commits even without rows to remove, so that a load staged before it must check its runs again."""
-    publish(spark, root, "r1", (2,))
+    publish(spark, core_root, "r1", (2,))
     loads = make_loads("r1", (1,))
     answers = iter([[loads[0].run], []])
 
@@ -98,22 +102,22 @@ def test_load_staged_before_a_removal_checks_its_runs_again(spark: SparkSession,
         """Return the run and remove its partition, which has no rows. Return no run in the second call."""
         answer = next(answers)
         if answer:
-            Warehouse(str(root)).remove(spark, [key(1)], is_removable=lambda runs: runs)
+            Warehouse(core_root).remove(spark, [key(1)], is_removable=lambda runs: runs)
         return answer
 
-    result = replace_partitions(spark, root, loads, is_publishable=demote_after_first_check)
+    result = replace_partitions(spark, core_root, loads, is_publishable=demote_after_first_check)
     assert result.superseded == (loads[0].run,)
-    assert read_with_duckdb(root) == {key(2): ({"r1"}, 3)}
+    assert read_with_duckdb(core_root) == {key(2): ({"r1"}, 3)}
 
 
-def test_removal_creates_no_table(spark: SparkSession, root: Path) -> None:
+def test_removal_creates_no_table(spark: SparkSession, root: str) -> None:
     """Removing partitions of a missing table returns None and creates nothing."""
-    assert Warehouse(str(root)).remove(spark, [key(1)], is_removable=lambda runs: runs) is None
-    assert not root.exists()
+    assert Warehouse(root).remove(spark, [key(1)], is_removable=lambda runs: runs) is None
+    assert list_table(root) == {}
 
 
 @pytest.mark.invariant("W10")
-def test_other_schema_version_of_a_held_run_is_loaded(spark: SparkSession, root: Path) -> None:
+def test_other_schema_version_of_a_held_run_is_loaded(spark: SparkSession, root: str) -> None:
     """A partition is rewritten when the schema version differs, even if the run is the same."""
     version = publish(spark, root, "r1", (1,))
     other = replace(make_load("r1", key(1)), schema_version="2")
@@ -122,23 +126,24 @@ def test_other_schema_version_of_a_held_run_is_loaded(spark: SparkSession, root:
 
 
 @pytest.mark.invariant("W11")
-def test_new_column_is_added_and_changed_type_is_refused(spark: SparkSession, root: Path) -> None:
+def test_new_column_is_added_and_changed_type_is_refused(spark: SparkSession, core_root: str) -> None:
     """Older partitions have null in a new column. A changed column type is refused by name and nothing is written."""
-    publish(spark, root, "r1", (1, 2))
+    publish(spark, core_root, "r1", (1, 2))
     loads = make_loads("r2", (1,))
     with_share = COLUMNS | {"share": "double"}
-    publish_loads(spark, root, loads, staged=stage(root, loads, share=0.5), columns=with_share)
-    shares = DeltaTable(str(table_path(root))).to_pyarrow_table().to_pylist()
+    publish_loads(spark, core_root, loads, staged=stage(core_root, loads, share=0.5), columns=with_share)
+    shares = DeltaTable(table_uri(core_root)).to_pyarrow_table().to_pylist()
     assert {(row["customer_id"], row["share"]) for row in shares} == {("1", 0.5), ("2", None)}
-    before = read_all_versions(root)
+    before = read_all_versions(core_root)
     loads = make_loads("r3", (1,))
+    columns = COLUMNS | {"cost": "string"}
     with pytest.raises(SchemaConflict, match="column cost is double, new rows have string"):
-        publish_loads(spark, root, loads, staged=stage(root, loads, cost="x"), columns=COLUMNS | {"cost": "string"})
-    assert read_all_versions(root) == before
+        publish_loads(spark, core_root, loads, staged=stage(core_root, loads, cost="x"), columns=columns)
+    assert read_all_versions(core_root) == before
 
 
 @pytest.mark.invariant("W7")
-def test_rows_that_differ_from_the_seal_are_not_published(spark: SparkSession, root: Path) -> None:
+def test_rows_that_differ_from_the_seal_are_not_published(spark: SparkSession, root: str) -> None:
     """A load with too few rows, or with rows of another run, fails. The earlier run stays unchanged."""
     publish(spark, root, "r1", (1, 2))
     before = read_all_versions(root)
@@ -153,20 +158,20 @@ def test_rows_that_differ_from_the_seal_are_not_published(spark: SparkSession, r
 
 
 @pytest.mark.invariant("W7")
-def test_changed_file_of_a_whole_day_is_not_published(spark: SparkSession, root: Path) -> None:
+def test_changed_file_of_a_whole_day_is_not_published(spark: SparkSession, core_root: str) -> None:
     """A staged file that a table could adopt as it is, is read back before the commit."""
-    staged = stage(root, make_loads("r1", (1, 2)))
-    (other,) = stage(root, make_loads("r2", (1, 2)))
-    (table_path(root) / other.path).replace(table_path(root) / staged[0].path)
+    staged = stage(core_root, make_loads("r1", (1, 2)))
+    (other,) = stage(core_root, make_loads("r2", (1, 2)))
+    write_file(core_root, staged[0].path, read_file(core_root, other.path))
     with pytest.raises(StagingDamaged, match="came with rows of another run"):
-        publish_loads(spark, root, make_loads("r1", (1, 2)), staged=staged)
+        publish_loads(spark, core_root, make_loads("r1", (1, 2)), staged=staged)
 
 
-def test_run_that_cannot_be_read_again_is_left_out(spark: SparkSession, root: Path) -> None:
+def test_run_that_cannot_be_read_again_is_left_out(spark: SparkSession, root: str) -> None:
     """Runs that are not staged are staged before the commit. One that cannot be read leaves the others alone."""
     publish(spark, root, "r1", (1, 2))
     loads = make_loads("r2", (1, 2))
-    result = Warehouse(str(root)).replace(
+    result = Warehouse(root).replace(
         spark,
         loads,
         [],
@@ -179,7 +184,7 @@ def test_run_that_cannot_be_read_again_is_left_out(spark: SparkSession, root: Pa
 
 
 @pytest.mark.invariant("W17")
-def test_old_staged_file_is_written_anew(spark: SparkSession, root: Path) -> None:
+def test_old_staged_file_is_written_anew(spark: SparkSession, root: str) -> None:
     """A file that was staged long before the commit might be removed by vacuum at the same time."""
     (old,) = stage(root, make_loads("r1", (1, 2)))
     old = replace(old, written_at=old.written_at - 31 * 60 * 1000)
@@ -189,7 +194,7 @@ def test_old_staged_file_is_written_anew(spark: SparkSession, root: Path) -> Non
     assert set(list_data_files(root)) == list_version_files(root)
 
 
-def test_staged_files_that_are_not_published_are_deleted(spark: SparkSession, root: Path) -> None:
+def test_staged_files_that_are_not_published_are_deleted(spark: SparkSession, root: str) -> None:
     """Of a file that also holds rows of other runs, the wanted rows are merged into a new file."""
     loads = make_loads("r1", (1, 2, 3))
     publish_loads(spark, root, loads[:2], staged=stage(root, loads))
@@ -199,27 +204,25 @@ def test_staged_files_that_are_not_published_are_deleted(spark: SparkSession, ro
 
 @pytest.mark.invariant("W13")
 def test_lost_row_of_a_carried_over_partition_is_not_published(
-    spark: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, core_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows carried over to a new file must match those of the replaced file."""
-    publish(spark, root, "r1", (1, 2))
+    publish(spark, core_root, "r1", (1, 2))
     merge = staging.run_merges
 
     def merge_and_drop_row(*args: Any) -> list[StagedFile]:
         (merged,) = merge(*args)
-        file = table_path(root) / merged.path
-        table = pq.read_table(file, partitioning=None)
-        file.unlink()
-        pq.write_table(table.slice(0, table.num_rows - 1), file)
+        table = read_rows(core_root, merged.path)
+        write_rows(core_root, merged.path, table.slice(0, table.num_rows - 1))
         return [merged]
 
     monkeypatch.setattr(staging, "run_merges", merge_and_drop_row)
     with pytest.raises(StagingDamaged, match="differs from the rows it had"):
-        publish(spark, root, "r2", (1,))
-    assert read_with_duckdb(root) == {key(1): ({"r1"}, 3), key(2): ({"r1"}, 3)}
+        publish(spark, core_root, "r2", (1,))
+    assert read_with_duckdb(core_root) == {key(1): ({"r1"}, 3), key(2): ({"r1"}, 3)}
 
 
-def test_run_that_lost_its_authority_is_not_published(spark: SparkSession, root: Path) -> None:
+def test_run_that_lost_its_authority_is_not_published(spark: SparkSession, root: str) -> None:
     """`is_publishable` is called right before the commit, and runs that it does not return are skipped."""
     publish(spark, root, "r1", (1, 2))
     loads = make_loads("r2", (1, 2))
@@ -236,10 +239,10 @@ def test_run_that_lost_its_authority_is_not_published(spark: SparkSession, root:
 @pytest.mark.invariant("W18")
 @pytest.mark.parametrize("committed", [True, False])
 def test_outcome_of_a_failed_commit_is_read_from_the_log(
-    spark: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch, committed: bool
+    spark: SparkSession, core_root: str, monkeypatch: pytest.MonkeyPatch, committed: bool
 ) -> None:
     """An error after the commit is ignored, and one before it is retried. No row is published twice."""
-    version = publish(spark, root, "r1", (1, 2))
+    version = publish(spark, core_root, "r1", (1, 2))
     commit, failures = DeltaTable.create_write_transaction, iter([True])
 
     def commit_and_fail(self: DeltaTable, *args: Any, **kwargs: Any) -> None:
@@ -250,12 +253,12 @@ def test_outcome_of_a_failed_commit_is_read_from_the_log(
             raise OSError("connection lost")
 
     monkeypatch.setattr(DeltaTable, "create_write_transaction", commit_and_fail)
-    assert publish(spark, root, "r2", (1,)) == version + 1
-    assert read_with_duckdb(root) == {key(1): ({"r2"}, 3), key(2): ({"r1"}, 3)}
+    assert publish(spark, core_root, "r2", (1,)) == version + 1
+    assert read_with_duckdb(core_root) == {key(1): ({"r2"}, 3), key(2): ({"r1"}, 3)}
 
 
 def test_data_files_are_synced_before_the_commit_and_the_log_entry_after_it(
-    spark: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, disk_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Data files are synced before the log entry that names them; the entry and its directory are synced after it."""
     synced: list[str] = []
@@ -266,7 +269,7 @@ def test_data_files_are_synced_before_the_commit_and_the_log_entry_after_it(
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", record_and_sync)
-    version = publish(spark, root, "r1", (1,))
+    version = publish(spark, disk_root, "r1", (1,))
     entry = f"{version:020}.json"
     assert entry in synced
     data = [position for position, name in enumerate(synced) if ".parquet" in name]
@@ -278,7 +281,7 @@ def test_data_files_are_synced_before_the_commit_and_the_log_entry_after_it(
 ROUNDS, LOADERS = 4, 3
 
 
-def load_repeatedly(root: Path, loader: int) -> None:
+def load_repeatedly(root: str, loader: int) -> None:
     """Replace overlapping partitions several times, as one of several loaders."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
@@ -289,16 +292,16 @@ def load_repeatedly(root: Path, loader: int) -> None:
 
 
 @pytest.mark.invariant("W1", "W2")
-def test_racing_loaders_never_mix_runs(root: Path) -> None:
+def test_racing_loaders_never_mix_runs(core_root: str) -> None:
     """When several processes replace the same partitions, each partition has one whole run in every version."""
     context = multiprocessing.get_context("spawn")
-    loaders = [context.Process(target=load_repeatedly, args=(root, loader)) for loader in range(LOADERS)]
+    loaders = [context.Process(target=load_repeatedly, args=(core_root, loader)) for loader in range(LOADERS)]
     for process in loaders:
         process.start()
     for process in loaders:
         process.join()
     assert [process.exitcode for process in loaders] == [0] * LOADERS
-    versions = read_all_versions(root)
+    versions = read_all_versions(core_root)
     assert len(versions) == LOADERS * ROUNDS + 1
     for version in versions:
         assert all(len(runs) == 1 and rows == 3 for runs, rows in version.values())
@@ -319,22 +322,22 @@ def test_racing_loaders_never_mix_runs(root: Path) -> None:
     ],
 )
 def test_killed_loader_leaves_the_old_or_the_new_run(
-    spark: SparkSession, root: Path, moment: str, published: bool
+    spark: SparkSession, core_root: str, moment: str, published: bool
 ) -> None:
     """Whenever a loader is killed, readers see one whole run, and the next load succeeds."""
-    publish(spark, root, "r1", (1, 2))
-    run_and_kill(moment, "replace_partitions(spark, root, loads)", root)
-    assert read_with_duckdb(root) == {key(1): ({"r2" if published else "r1"}, 3), key(2): ({"r1"}, 3)}
-    publish(spark, root, "r2", (1,))
-    assert read_with_duckdb(root)[key(1)] == ({"r2"}, 3)
+    publish(spark, core_root, "r1", (1, 2))
+    run_and_kill(moment, "replace_partitions(spark, core_root, loads)", core_root)
+    assert read_with_duckdb(core_root) == {key(1): ({"r2" if published else "r1"}, 3), key(2): ({"r1"}, 3)}
+    publish(spark, core_root, "r2", (1,))
+    assert read_with_duckdb(core_root)[key(1)] == ({"r2"}, 3)
 
 
-def test_every_commit_has_the_next_application_transaction(spark: SparkSession, root: Path) -> None:
+def test_every_commit_has_the_next_application_transaction(spark: SparkSession, core_root: str) -> None:
     """Each commit has the next transaction number of one application, so that no two can follow one snapshot."""
-    publish(spark, root, "r1", (1,))
-    publish(spark, root, "r2", (1,))
+    publish(spark, core_root, "r1", (1,))
+    publish(spark, core_root, "r2", (1,))
     snapshot = delta_commits.open_table(
-        WarehouseTable(location=str(root), source="google_ads", query_name="campaign_daily")
+        WarehouseTable(location=core_root, source="google_ads", query_name="campaign_daily")
     )
     assert snapshot is not None
     transactions = [
