@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import sys
 import tempfile
 import uuid
@@ -80,8 +79,9 @@ def postgres_server() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def spark(s3_variables: socket.socket) -> Iterator[SparkSession]:
+def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     """A real local Spark session, whose workers can use the tests' bucket."""
+    request.getfixturevalue("s3_variables")
     os.environ["PYSPARK_PYTHON"] = sys.executable
     session = (
         SparkSession.builder.master("local[2]")

@@ -95,7 +95,9 @@ def _serve() -> None:
         return []
 
     # One request after the other: moto looks for an object and then writes it, without a lock.
-    server = make_server("127.0.0.1", 0, serve, threaded=False, request_handler=Quiet, fd=int(sys.argv[1]))
+    reserved = socket.socket(fileno=int(sys.argv[1]))
+    reserved.listen(128)
+    server = make_server("127.0.0.1", 0, serve, threaded=False, request_handler=Quiet, fd=reserved.fileno())
     print("started", flush=True)
     server.serve_forever()
 

@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 
 import duckdb
 import duckdb_extension_delta
-import duckdb_extension_httpfs
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
@@ -180,6 +179,8 @@ def read_with_duckdb(root: str) -> dict[PartitionKey, tuple[set[str], int]]:
     with duckdb.connect() as connection:
         _load_extension(connection, duckdb_extension_delta)
         if is_bucket(root):
+            import duckdb_extension_httpfs  # noqa: PLC0415 - only a bucket needs it
+
             _load_extension(connection, duckdb_extension_httpfs)
             connection.execute(_s3_secret())
         rows = connection.execute(

@@ -174,7 +174,7 @@ def test_killed_compaction_keeps_all_rows_and_vacuum_removes_its_files(
     """Whenever compaction is killed, no row changes. Vacuum removes its files once they exceed the retention."""
     publish_small_files(spark, core_root)
     before = list_version_files(core_root)
-    call = 'Warehouse(core_root).optimize(lambda: spark, source="google_ads", query_name="campaign_daily")'
+    call = 'Warehouse(root).optimize(lambda: spark, source="google_ads", query_name="campaign_daily")'
     run_and_kill(moment, call, core_root)
     assert read_with_duckdb(core_root) == SMALL_FILE_PARTITIONS
     assert (list_version_files(core_root) != before) == compacted

@@ -326,7 +326,7 @@ def test_killed_loader_leaves_the_old_or_the_new_run(
 ) -> None:
     """Whenever a loader is killed, readers see one whole run, and the next load succeeds."""
     publish(spark, core_root, "r1", (1, 2))
-    run_and_kill(moment, "replace_partitions(spark, core_root, loads)", core_root)
+    run_and_kill(moment, "replace_partitions(spark, root, loads)", core_root)
     assert read_with_duckdb(core_root) == {key(1): ({"r2" if published else "r1"}, 3), key(2): ({"r1"}, 3)}
     publish(spark, core_root, "r2", (1,))
     assert read_with_duckdb(core_root)[key(1)] == ({"r2"}, 3)
