@@ -1,4 +1,4 @@
-"""Merges data files of one day inside a Spark task: keeps some of their rows, in the order of the customers."""
+"""Reads data files inside a Spark task, and merges those of one day: keeps some rows, in the order of customers."""
 
 import heapq
 import json
@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from ads_pipeline.storage.open_store import open_store
 from ads_pipeline.storage.store import Store
 from ads_pipeline.warehouse.file_writer import FileWriter, encode_files
-from ads_pipeline.warehouse.values import HeldRun
+from ads_pipeline.warehouse.values import DATE_COLUMN, HeldRun
 
 ROWS_PER_BATCH: Final = 1 << 16
 # One Spark task and one reader thread process a file. 128 MiB is one HDFS block and Spark's default read size, and
@@ -62,6 +62,18 @@ def merge_in_task(location: str, folder: str, schema: pa.Schema, batches: Batche
             for text in batch["merge"].to_pylist()
         ]
         yield pa.RecordBatch.from_arrays([pa.array(results, pa.string())], ["files"])
+
+
+def read_files_in_task(location: str, folder: str, schema: pa.Schema, batches: Batches) -> Batches:
+    """All rows of the files whose paths and days these batches hold, with the table's columns."""
+    store = open_store(location)
+    for batch in batches:
+        for path, day in zip(batch["path"].to_pylist(), batch["day"].to_pylist(), strict=True):
+            with store.open(f"{folder}/{path}") as file:
+                for rows in pq.ParquetFile(file).iter_batches(ROWS_PER_BATCH):
+                    days = pa.repeat(pa.scalar(day, pa.date32()), rows.num_rows)
+                    table = pa.table(rows).append_column(DATE_COLUMN, days)
+                    yield from conform(table, schema).to_batches()
 
 
 def _decode_merge(text: str) -> Merge:

@@ -13,6 +13,7 @@ import pyarrow.fs as pafs
 
 from ads_pipeline.errors import WarehouseError, WarehouseUnavailable
 from ads_pipeline.quoting import printable
+from ads_pipeline.warehouse.duckdb_files import connect_to_files
 from ads_pipeline.warehouse.error_translation import translate_errors
 from ads_pipeline.warehouse.values import DATE_COLUMN, DataFile
 from ads_pipeline.warehouse.visible_rows import TableView, to_arrow
@@ -27,16 +28,18 @@ _SESSION_CONFIG: dict[str, str | bool | int | float | list[str]] = {
 
 
 def connect_duckdb(views: Iterable[TableView]) -> duckdb.DuckDBPyConnection:
-    """A DuckDB session with two views per table: `<query>`, and `<query>_current` with current runs only.
+    """A DuckDB session with two views per table of a warehouse: `<query>`, and `<query>_current` with current runs.
 
     The session cannot open files, because hidden rows may stand in the same files as visible ones. A second
     connection, which the session's statements cannot name, reads the files and filters the rows.
     """
     session = duckdb.connect(config=_SESSION_CONFIG)
     try:
-        filtering = duckdb.connect(config={"preserve_insertion_order": False})  # keeping the order takes memory
+        filtering: duckdb.DuckDBPyConnection | None = None
         for view in views:
             table = view.snapshot.table
+            if filtering is None:
+                filtering = connect_to_files(table.location, preserve_insertion_order=False)  # the order takes memory
             with translate_errors(table):
                 session.register(table.query_name, _VisibleRows(filtering, view))
             session.execute(

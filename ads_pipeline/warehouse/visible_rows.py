@@ -6,15 +6,18 @@ The ledger is not known here. The caller passes the visible runs.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from ads_pipeline.warehouse.columns import to_spark_schema
+from ads_pipeline.storage.open_store import is_bucket
+from ads_pipeline.warehouse.columns import to_arrow_schema, to_spark_schema
 from ads_pipeline.warehouse.delta_commits import TableSnapshot, open_table
 from ads_pipeline.warehouse.error_translation import translate_errors
+from ads_pipeline.warehouse.merging import read_files_in_task
 from ads_pipeline.warehouse.values import DATE_COLUMN, WarehouseTable
 
 _VISIBLE_RUNS_SCHEMA = pa.schema(
@@ -41,13 +44,29 @@ def read_with_spark(spark: SparkSession, view: TableView) -> DataFrame:
     snapshot = view.snapshot
     with translate_errors(snapshot.table):
         schema = to_spark_schema(snapshot.columns)
-        files = [snapshot.table.uri_of(file) for file in snapshot.files]
-        if not files:
+        if not snapshot.files:
             return spark.createDataFrame([], schema).withColumn("is_current", sf.lit(None).cast("boolean"))
-        reader = spark.read.schema(schema).option("basePath", snapshot.table.uri).option("__globPaths__", "false")
-        rows = reader.parquet(*files)  # characters of the paths, such as *, have no special meaning
+        rows = _read_in_tasks(spark, snapshot) if is_bucket(snapshot.table.location) else _read_disk(spark, snapshot)
         runs = sf.broadcast(spark.createDataFrame(to_arrow(view)))
         return rows.join(runs, ["customer_id", DATE_COLUMN, "run_id"]).select(*schema.names, "is_current")
+
+
+def _read_disk(spark: SparkSession, snapshot: TableSnapshot) -> DataFrame:
+    table = snapshot.table
+    reader = spark.read.schema(to_spark_schema(snapshot.columns))
+    reader = reader.option("basePath", table.uri).option(
+        "__globPaths__", "false"
+    )  # * has no special meaning in paths
+    return reader.parquet(*(table.uri_of(file) for file in snapshot.files))
+
+
+def _read_in_tasks(spark: SparkSession, snapshot: TableSnapshot) -> DataFrame:
+    """The rows of a table in a bucket, which Spark alone could open only with Hadoop's libraries."""
+    read = partial(
+        read_files_in_task, snapshot.table.location, snapshot.table.folder, to_arrow_schema(snapshot.columns)
+    )
+    files = spark.createDataFrame([(file.path, file.day) for file in snapshot.files], "path string, day date")
+    return files.mapInArrow(read, to_spark_schema(snapshot.columns))
 
 
 def to_arrow(view: TableView) -> pa.Table:

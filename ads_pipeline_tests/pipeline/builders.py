@@ -98,9 +98,11 @@ class LocalDeployment:
 
 
 @contextmanager
-def open_deployment(home: Path, spark: SparkSession, url: str) -> Iterator[LocalDeployment]:
+def open_deployment(
+    home: Path, spark: SparkSession, url: str, *, lake: str | None = None
+) -> Iterator[LocalDeployment]:
     with Ledger.opened(url) as ledger:
-        yield LocalDeployment(home=home, spark=spark, ledger=ledger)
+        yield LocalDeployment(home=home, spark=spark, ledger=ledger, lake=lake)
 
 
 def find_gaps(

@@ -19,3 +19,13 @@ def deployment_on_each_database(tmp_path: Path, spark: SparkSession, ledger: Led
 def deployment(tmp_path: Path, spark: SparkSession, sqlite_url: str) -> Iterator[LocalDeployment]:
     with open_deployment(tmp_path / "home", spark, sqlite_url) as opened:
         yield opened
+
+
+@pytest.fixture(params=["disk", "s3"])
+def deployment_on_each_store(
+    request: pytest.FixtureRequest, tmp_path: Path, spark: SparkSession, sqlite_url: str
+) -> Iterator[LocalDeployment]:
+    """A deployment whose lake is on a disk, and one whose lake is in a bucket."""
+    lake = None if request.param == "disk" else request.getfixturevalue("s3_location")
+    with open_deployment(tmp_path / "home", spark, sqlite_url, lake=lake) as opened:
+        yield opened

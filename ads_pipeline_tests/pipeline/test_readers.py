@@ -31,8 +31,9 @@ from ads_pipeline_tests.warehouse.builders import read_with_duckdb
 CURRENT = f"{QUERY}_current"
 
 
-def test_current_view_shows_only_current_runs(deployment: LocalDeployment) -> None:
+def test_current_view_shows_only_current_runs(deployment_on_each_store: LocalDeployment) -> None:
     """Until a newer accepted run is loaded, its predecessor is visible but not in the `_current` view."""
+    deployment = deployment_on_each_store
     deployment.pipeline.judge_and_load([seal_run(deployment, key(1)), seal_run(deployment, key(2))])
     deployment.pipeline.validation.judge([seal_run(deployment, key(1), "r2")])
     assert visible_runs(deployment) == visible_runs_in_spark(deployment) == {key(1): "r1", key(2): "r1"}
@@ -61,8 +62,9 @@ def test_load_between_two_reads_hides_no_partition(
 
 
 @pytest.mark.invariant("W16")
-def test_session_reads_one_version(deployment: LocalDeployment) -> None:
+def test_session_reads_one_version(deployment_on_each_store: LocalDeployment) -> None:
     """All queries of a DuckDB session, and a Spark frame, read the version at their start."""
+    deployment = deployment_on_each_store
     deployment.pipeline.judge_and_load([seal_run(deployment, key(1))])
     frame = deployment.readers.read_rows(deployment.spark, QUERY)
     assert frame is not None
@@ -136,8 +138,9 @@ def test_session_has_no_access_to_files(deployment: LocalDeployment) -> None:
 
 
 @pytest.mark.invariant("W3")
-def test_every_relation_of_a_session_has_only_visible_rows(deployment: LocalDeployment) -> None:
+def test_every_relation_of_a_session_has_only_visible_rows(deployment_on_each_store: LocalDeployment) -> None:
     """Hidden and visible rows stand in one file; no table or view that a session lists has the hidden ones."""
+    deployment = deployment_on_each_store
     deployment.pipeline.judge_and_load([seal_run(deployment, key(1)), seal_run(deployment, key(2))])
     deployment.ledger.actions.execute(Action.WITHDRAW, [key(2)], action_request())
     assert set(read_with_duckdb(deployment.warehouse_location)) == {key(1), key(2)}
@@ -155,8 +158,9 @@ def test_every_relation_of_a_session_has_only_visible_rows(deployment: LocalDepl
         assert catalogues == [("memory",)]
 
 
-def test_filters_and_columns_select_the_same_rows_as_a_full_read(deployment: LocalDeployment) -> None:
+def test_filters_and_columns_select_the_same_rows_as_a_full_read(deployment_on_each_store: LocalDeployment) -> None:
     """A session reads only the files and columns that a statement needs, and the result does not change."""
+    deployment = deployment_on_each_store
     deployment.pipeline.judge_and_load(
         [seal_run(deployment, key(1, 1)), seal_run(deployment, key(2, 1)), seal_run(deployment, key(1, 2), count=3)]
     )
@@ -183,8 +187,9 @@ def test_filters_and_columns_select_the_same_rows_as_a_full_read(deployment: Loc
         assert connection.execute(joined).fetchall() == [(7,)]
 
 
-def test_query_without_a_table_has_no_view(deployment: LocalDeployment) -> None:
+def test_query_without_a_table_has_no_view(deployment_on_each_store: LocalDeployment) -> None:
     """Before the first load there is no frame and no view, but a session."""
+    deployment = deployment_on_each_store
     assert deployment.readers.read_rows(deployment.spark, QUERY) is None
     with deployment.readers.connect([QUERY, "ad_group_daily"]) as connection:
         assert connection.execute("SHOW TABLES").fetchall() == []
