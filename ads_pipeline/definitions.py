@@ -31,7 +31,7 @@ from ads_pipeline.orchestration.sensors.arrivals_and_loads import build_sensors
 from ads_pipeline.orchestration.sensors.run_completion import build_event_origin
 from ads_pipeline.orchestration.sensors.schedules import build_schedules
 from ads_pipeline.settings import Settings, read_settings
-from ads_pipeline.spark_session import start_spark
+from ads_pipeline.spark_session import release_session, start_spark
 from ads_pipeline.storage.durable_files import leave_access_to_umask
 
 
@@ -106,14 +106,20 @@ def _read_client_configuration(settings: Settings, setting: str) -> ClientConfig
 
 # They are not configurable resources, because Dagster would show the database's password and Spark's token.
 def _build_pyspark(settings: Settings) -> dg.ResourceDefinition:
-    class SessionFromSettings(LazyPySparkResource):
-        @property
-        def spark_session(self) -> Any:
-            return start_spark(settings)
-
     @dg.resource(description="The Spark session of the run. It starts when a step first needs it.")
-    def pyspark(_context: dg.InitResourceContext) -> LazyPySparkResource:
-        return SessionFromSettings(spark_config={})
+    def pyspark(_context: dg.InitResourceContext) -> Iterator[LazyPySparkResource]:
+        started = list[Any]()
+
+        class SessionFromSettings(LazyPySparkResource):
+            @property
+            def spark_session(self) -> Any:
+                if not started:
+                    started.append(start_spark(settings))
+                return started[0]
+
+        yield SessionFromSettings(spark_config={})
+        for spark in started:
+            release_session(spark, settings)
 
     return pyspark
 

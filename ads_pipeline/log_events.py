@@ -34,6 +34,7 @@ class LogEvent(StrEnum):
     ACTION_EXECUTED = "action.executed"
     FETCHES_FAILED = "fetches.failed"
     SPARK_STARTED = "spark.started"
+    ENGINE_UNAVAILABLE = "engine.unavailable"
     NOTIFICATION_DELIVERED = "notification.delivered"
     NOTIFICATION_FAILED = "notification.failed"
 
@@ -56,6 +57,7 @@ LOG_EVENTS: Final[Mapping[LogEvent, tuple[int, str]]] = {
     LogEvent.ACTION_EXECUTED: (logging.INFO, "a control action changed partitions"),
     LogEvent.FETCHES_FAILED: (logging.WARNING, "an extractor reported fetches without a run"),
     LogEvent.SPARK_STARTED: (logging.INFO, "a Spark session has started"),
+    LogEvent.ENGINE_UNAVAILABLE: (logging.WARNING, "the engine cannot be used; Spark starts in this process"),
     LogEvent.NOTIFICATION_DELIVERED: (logging.INFO, "the webhook took a message"),
     LogEvent.NOTIFICATION_FAILED: (logging.WARNING, "the webhook did not take a message; it is sent again"),
 }

@@ -5,21 +5,24 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
+import pyspark
 from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
 
+from ads_pipeline.engine.address import needs_engine, request_server
 from ads_pipeline.errors import BadSettings, Mistake
 from ads_pipeline.log_events import LogEvent, log_event
 from ads_pipeline.settings import Settings
 
 _LOG: Final = logging.getLogger(__name__)
 
-SPARK_SETTINGS: Final = {
+SESSION_SETTINGS: Final = {"spark.sql.session.timeZone": "UTC"}
+SPARK_SETTINGS: Final = SESSION_SETTINGS | {
     "spark.app.name": "ads_pipeline",
-    "spark.sql.session.timeZone": "UTC",
     "spark.ui.showConsoleProgress": "false",
 }
 _OWN_BUILDER: Final = re.compile(r"(?P<module>[\w.]+):(?P<function>\w+)", re.ASCII)
@@ -32,15 +35,47 @@ def start_spark(settings: Settings) -> SparkSession:
     """
     if own := _OWN_BUILDER.fullmatch(settings.spark):
         return _find_builder(own["module"], own["function"])()
+    return SparkSession.getActiveSession() or _connect_to_engine(settings) or _start_own(settings)
+
+
+def release_session(spark: SparkSession, settings: Settings) -> None:
+    """Stop a session on the engine, which keeps its state otherwise for an hour. Other sessions go on."""
+    if needs_engine(settings.spark) and is_remote():
+        spark.stop()
+
+
+def _connect_to_engine(settings: Settings) -> SparkSession | None:
+    """A session on the engine of this deployment. None where there is no engine; a log record says why it fails."""
+    if not needs_engine(settings.spark):
+        return None
+    answer = request_server(settings.home)
+    if answer is None:
+        return None
+    problem = answer.problem
+    if problem is None and (answer.spark, answer.version) != (settings.spark, pyspark.__version__):
+        problem = "the engine was started with another Spark"
+    if problem is not None:
+        log_event(_LOG, LogEvent.ENGINE_UNAVAILABLE, problem=problem)
+        return None
+    spark = _open(SESSION_SETTINGS | {"spark.remote": answer.address})
+    log_event(_LOG, LogEvent.SPARK_STARTED, version=spark.version, engine="shared")
+    return spark
+
+
+def _start_own(settings: Settings) -> SparkSession:
     if settings.spark.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # on a cluster, its machines know their Python
     option = "spark.remote" if settings.spark.startswith("sc://") else "spark.master"
-    builder = SparkSession.builder
-    for name, value in (SPARK_SETTINGS | {option: settings.spark}).items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    spark = _open(SPARK_SETTINGS | {option: settings.spark})
     log_event(_LOG, LogEvent.SPARK_STARTED, version=spark.version)  # its address may contain a token
     return spark
+
+
+def _open(options: Mapping[str, str]) -> SparkSession:
+    builder = SparkSession.builder
+    for name, value in options.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
 
 
 def _find_builder(module: str, function: str) -> Callable[[], SparkSession]:

@@ -23,7 +23,11 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "settings": (frozenset({"sqlalchemy"}), PURE | {"query_file", "storage"}),
     "progress": (frozenset({"rich"}), frozenset()),
     # A session of the user's own comes from a module with a computed name.
-    "spark_session": (frozenset({"pyspark", "a computed name"}), frozenset({"settings", "errors", "log_events"})),
+    "spark_session": (
+        frozenset({"pyspark", "a computed name"}),
+        frozenset({"settings", "errors", "log_events", "engine"}),
+    ),
+    "engine": (frozenset({"pyspark", "py4j"}), FOLDERS | {"settings", "spark_session"}),
     "metrics": (frozenset({"prometheus_client"}), FOLDERS | {"settings", "ledger", "pipeline"}),
     "raw": (frozenset(), FOLDERS),
     "ledger": (frozenset({"sqlalchemy", "alembic", "tenacity", "pyarrow"}), FOLDERS),
@@ -58,6 +62,7 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
             "settings",
             "progress",
             "spark_session",
+            "engine",
             "raw",
             "ledger",
             "warehouse",

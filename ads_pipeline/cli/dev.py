@@ -4,24 +4,29 @@ Dagster runs in a process of its own, because the command line does not import i
 """
 
 import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import typer
 
+from ads_pipeline.engine.address import HAS_UNIX_SOCKETS, UNTIL_STDIN_CLOSES, needs_engine
 from ads_pipeline.report.writing import report_path
 from ads_pipeline.settings import DAGSTER_SETTINGS, Settings
 from ads_pipeline.storage.durable_files import atomic_write, make_durable_directories
 
 LOCATION: Final = "ads_pipeline.definitions"
+ENGINE: Final = "ads_pipeline.engine.supervisor"
+_HELD: Final[list[object]] = []  # keeps the pipe open until the process is replaced
 
 
 def serve(settings: Settings, environ: Mapping[str, str], *, host: str, port: int) -> None:
     """Replace this process by `dagster dev`."""
     environment = prepare_dagster(settings, environ)
+    start_engine(settings, environment)
     typer.echo(f"Dagster's UI: http://{host}:{port}")
     typer.echo(f"Its configuration: {Path(environment['DAGSTER_HOME']) / DAGSTER_SETTINGS.name}")
     report = report_path(settings).absolute().as_uri()
@@ -31,6 +36,25 @@ def serve(settings: Settings, environ: Mapping[str, str], *, host: str, port: in
     quiet = ["-W", "ignore:Function `dev_command`"]
     command = [sys.executable, *quiet, "-m", "dagster", "dev", "-m", LOCATION, "--host", host, "--port", str(port)]
     os.execve(sys.executable, command, environment)  # noqa: S606 - no shell, and constant but for host and port
+
+
+def start_engine(settings: Settings, environment: Mapping[str, str]) -> None:
+    """Start the engine, which ends with this process, and with the program that replaces it.
+
+    The engine reads a pipe whose other end only this process has. The pipe closes even when the process is killed.
+    """
+    if not (HAS_UNIX_SOCKETS and needs_engine(settings.spark)):
+        return
+    engine = subprocess.Popen(  # noqa: S603 - no shell, and constant
+        [sys.executable, "-m", ENGINE, UNTIL_STDIN_CLOSES],
+        env=dict(environment),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C lets Dagster end its runs first
+    )
+    stdin: Any = engine.stdin
+    os.set_inheritable(stdin.fileno(), True)
+    _HELD.append(stdin)
 
 
 def prepare_dagster(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:

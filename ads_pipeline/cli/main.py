@@ -32,6 +32,7 @@ from ads_pipeline.cli.warehouse.gaps import list_gaps
 from ads_pipeline.cli.warehouse.restatements import list_restatements
 from ads_pipeline.cli.warehouse.rows import warehouse
 from ads_pipeline.domain.readability import CONDITIONS
+from ads_pipeline.engine.address import engine_directory
 from ads_pipeline.errors import BadCommand
 from ads_pipeline.log_events import configure_logging
 from ads_pipeline.settings import Settings, find_log_format, has_access_by_umask
@@ -141,6 +142,20 @@ def dev(
     from ads_pipeline.cli.dev import serve  # noqa: PLC0415 - only this command needs it
 
     serve(settings, os.environ, host=host, port=port)
+
+
+@command(app, "engine")
+def engine(settings: Settings) -> None:
+    """Keep one Spark server for all runs of this deployment, until Ctrl-C or SIGTERM. "dev" does so by itself.
+
+    It saves each run the start of a JVM and of Python workers. Spark starts when a run first needs it, and again when
+    it has died. It listens on the loopback address only, for runs of the same user on the same machine. Runs that
+    cannot use it start a Spark of their own. ADS_PIPELINE_SPARK must name a master.
+    """
+    from ads_pipeline.engine.supervisor import run_engine  # noqa: PLC0415 - only this command needs it
+
+    typer.echo(f"the engine of {settings.home} answers runs; its log: {engine_directory(settings.home) / 'log'}")
+    run_engine(settings)
 
 
 @command(app, "report")

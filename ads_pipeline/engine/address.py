@@ -1,0 +1,96 @@
+"""Where the engine of a deployment listens, and how a run asks it for a Spark server.
+
+The engine has a Unix socket in a directory that only its owner may enter. A link below the home points at it, because
+the path of a socket must be short. Whoever may use the socket gets the port and the token of the server.
+"""
+
+import json
+import os
+import re
+import socket
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+HAS_UNIX_SOCKETS: Final = hasattr(socket, "AF_UNIX")
+SECONDS_TO_START: Final = 120
+MAX_ANSWER: Final = 4_096
+_MASTER: Final = re.compile(r"local.*|yarn|(?:spark|k8s)://.*")
+UNTIL_STDIN_CLOSES: Final = "--until-stdin-closes"  # an argument of the supervisor
+START, PING = b"start\n", b"ping\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the engine answers: a server on the loopback address, or why there is none."""
+
+    problem: str | None = None
+    port: int = 0
+    token: str = ""
+    spark: str = ""  # the setting that the server was started with
+    version: str = ""  # of pyspark
+
+    def encode(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @property
+    def address(self) -> str:
+        """The address for Spark Connect. Only with the host `localhost` does the client send a token without TLS."""
+        return f"sc://localhost:{self.port}/;token={self.token}"
+
+
+def needs_engine(spark: str) -> bool:
+    """Whether this setting names a master. Connect has a server of its own, and a user's function its own session."""
+    return _MASTER.fullmatch(spark) is not None
+
+
+def engine_directory(home: Path) -> Path:
+    return home / "engine"
+
+
+def engine_link(home: Path) -> Path:
+    return engine_directory(home) / "socket"
+
+
+def request_server(home: Path) -> Answer | None:
+    """Ask the engine of this home for its server, which may have to start first. None where no engine was started."""
+    return _ask(home, START, SECONDS_TO_START)
+
+
+def is_running(home: Path) -> bool:
+    """Whether an engine of this home answers."""
+    answer = _ask(home, PING, 5)
+    return answer is not None and answer.problem is None
+
+
+def _ask(home: Path, question: bytes, seconds: float) -> Answer | None:
+    if not HAS_UNIX_SOCKETS:
+        return None
+    try:
+        path = engine_link(home).readlink()
+    except OSError:
+        return None
+    try:
+        if path.lstat().st_uid != os.geteuid():  # another user's server could return any verdict
+            return Answer(problem="the engine belongs to another user")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(seconds)
+            connection.connect(str(path))
+            connection.sendall(question)
+            return _parse(_receive(connection))
+    except OSError as error:
+        return Answer(problem=f"the engine does not answer: {error.strerror or type(error).__name__}")
+
+
+def _receive(connection: socket.socket) -> bytes:
+    received = b""
+    while len(received) < MAX_ANSWER and (part := connection.recv(MAX_ANSWER)):
+        received += part
+    return received
+
+
+def _parse(answer: bytes) -> Answer:
+    with suppress(ValueError, TypeError):
+        return Answer(**json.loads(answer))
+    return Answer(problem="the engine ended before it answered")

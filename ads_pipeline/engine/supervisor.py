@@ -1,0 +1,188 @@
+"""Answers runs on a Unix socket, and starts the Spark server when a run first needs it or when it has died.
+
+`ads-pipeline engine` and `ads-pipeline dev` run it. It has no session itself, so that it costs little while nothing
+runs.
+"""
+
+import os
+import select
+import shutil
+import signal
+import socket
+import socketserver
+import subprocess
+import sys
+import tempfile
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from ads_pipeline.engine.address import (
+    HAS_UNIX_SOCKETS,
+    MAX_ANSWER,
+    PING,
+    SECONDS_TO_START,
+    UNTIL_STDIN_CLOSES,
+    Answer,
+    engine_directory,
+    engine_link,
+    is_running,
+    needs_engine,
+)
+from ads_pipeline.errors import BadCommand
+from ads_pipeline.log_events import configure_logging
+from ads_pipeline.settings import Settings, read_settings
+from ads_pipeline.storage.durable_files import make_durable_directories
+
+SERVER: Final = "ads_pipeline.engine.server"
+TOKEN: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - the name of Spark's variable
+LOG: Final = "log"
+
+
+@dataclass(slots=True)
+class SparkServer:
+    """The server's process. A token of its own protects each server from other users of the machine."""
+
+    spark: str
+    log: Path
+    process: "subprocess.Popen[str] | None" = None
+    answer: Answer = field(default_factory=Answer)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def start_if_needed(self) -> Answer:
+        """The running server, or a new one."""
+        with self.lock:
+            if self.process is None or self.process.poll() is not None or not _accepts(self.answer.port):
+                self.stop()
+                self.answer = self._start()
+            return self.answer
+
+    def _start(self) -> Answer:
+        token = str(uuid.uuid4())
+        with open(self.log, "wb", opener=_open_for_owner) as log:
+            self.process = subprocess.Popen(  # noqa: S603 - no shell; the setting is checked
+                [sys.executable, "-m", SERVER, self.spark],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=os.environ | {TOKEN: token},  # not an argument, which other users could read
+            )
+        port = _read_port(self.process)
+        if port is None:
+            self.stop()
+            return Answer(problem=f"the engine's Spark did not start; see {self.log}")
+        return Answer(port=port, token=token, spark=self.spark, version=version("pyspark"))
+
+    def stop(self) -> None:
+        """Stop the server and its JVM."""
+        if self.process is not None:
+            if self.process.stdin is not None:
+                self.process.stdin.close()
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(10)
+            self.process.kill()
+            self.process.wait()
+            if self.process.stdout is not None:
+                self.process.stdout.close()
+            self.process = None
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    def handle(self) -> None:
+        server: Any = self.server
+        question = self.rfile.readline(MAX_ANSWER)
+        answer = Answer() if question == PING else server.spark_server.start_if_needed()
+        with suppress(OSError):  # the run has gone
+            self.wfile.write(answer.encode())
+
+
+class _Listener(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    daemon_threads = True
+
+    def __init__(self, path: str, spark_server: SparkServer) -> None:
+        self.spark_server = spark_server
+        super().__init__(path, _Handler)
+
+
+@contextmanager
+def engine(settings: Settings) -> Iterator[None]:
+    """Answer runs of this deployment until the end of the block. Raises BadCommand when that cannot be."""
+    if not (HAS_UNIX_SOCKETS and needs_engine(settings.spark)):
+        raise BadCommand("an engine needs Unix sockets, and ADS_PIPELINE_SPARK must name a master")
+    if is_running(settings.home):
+        raise BadCommand(f"an engine already serves {settings.home}")
+    make_durable_directories(engine_directory(settings.home))
+    directory = Path(tempfile.mkdtemp(prefix="ads-pipeline-"))  # only its owner may enter it
+    spark_server = SparkServer(spark=settings.spark, log=engine_directory(settings.home) / LOG)
+    link = engine_link(settings.home)
+    try:
+        with _Listener(str(directory / "socket"), spark_server) as listener:
+            thread = threading.Thread(target=listener.serve_forever, daemon=True)
+            thread.start()
+            _point(link, directory / "socket")
+            try:
+                yield
+            finally:
+                listener.shutdown()
+                spark_server.stop()
+                if link.is_symlink() and link.readlink() == directory / "socket":
+                    link.unlink()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def run_engine(settings: Settings, *, until_stdin_closes: bool = False) -> None:
+    """Run the engine until SIGTERM or SIGINT, or until standard input closes."""
+    ended = threading.Event()
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        ended.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    with engine(settings):
+        while not ended.is_set():
+            if until_stdin_closes and select.select([sys.stdin], [], [], 1.0)[0]:
+                return
+            if not until_stdin_closes:
+                ended.wait(1.0)
+
+
+def _point(link: Path, target: Path) -> None:
+    temporary = link.with_name(f"{link.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(target)
+    temporary.replace(link)
+
+
+def _read_port(process: "subprocess.Popen[str]") -> int | None:
+    """The port that the server prints when it is ready, or None when it ends before or takes too long."""
+    stdout: Any = process.stdout
+    with suppress(ValueError):
+        if select.select([stdout], [], [], SECONDS_TO_START)[0]:
+            return int(stdout.readline())
+    return None
+
+
+def _accepts(port: int) -> bool:
+    with socket.socket() as connection:
+        connection.settimeout(1.0)
+        return connection.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _open_for_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+if __name__ == "__main__":
+    own = read_settings(os.environ)
+    configure_logging(own.log_format)
+    with suppress(BadCommand):  # another engine serves this deployment's runs as well
+        run_engine(own, until_stdin_closes=UNTIL_STDIN_CLOSES in sys.argv)

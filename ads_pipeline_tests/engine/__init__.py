@@ -1,0 +1,1 @@
+"""The engine: one Spark server for the runs of a deployment."""
