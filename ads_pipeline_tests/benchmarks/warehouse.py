@@ -56,16 +56,16 @@ def _compare_with_dlt(spark: SparkSession, runs: Runs, home: Path) -> Iterator[R
     """dlt reads files in three ways into a new dataset. Arrow tables are also merged into a full one, as new runs."""
     for source, read, required in (
         ("a list per file", _read_lists, 1.0),
-        ("an Arrow table per file", _read_tables, 1.0),
+        ("an Arrow table per file", read_tables, 1.0),
         ("one Arrow table of all files", _read_one_table, None),
     ):
         directory = home / read.__name__
         yield _compare_merge(
             spark, runs, directory, "1,000 partitions", f"dlt merging {source} into DuckDB", read, required
         )
-    later, directory = with_new_run_ids(runs, "later"), home / _read_tables.__name__
+    later, directory = with_new_run_ids(runs, "later"), home / read_tables.__name__
     yield _compare_merge(
-        spark, later, directory, "1,000 partitions again", "dlt merging an Arrow table per file again", _read_tables
+        spark, later, directory, "1,000 partitions again", "dlt merging an Arrow table per file again", read_tables
     )
 
 
@@ -81,7 +81,7 @@ def _compare_merge(
     return compare(
         f"judging and publishing {shape}",
         lambda number: publish(spark, runs, str(home / f"ours-{number}")),
-        lambda number: _merge(read(runs), home / f"dlt-{number}"),
+        lambda number: merge_with_dlt(read(runs), home / f"dlt-{number}"),
         baseline_name=baseline_name,
         rounds=ROUNDS,
         required=required,
@@ -93,16 +93,16 @@ def _read_lists(runs: Runs) -> Iterator[Any]:
         yield [json.loads(line) for line in Path(run.payload_path).read_bytes().splitlines()]
 
 
-def _read_tables(runs: Runs) -> Iterator[Any]:
+def read_tables(runs: Runs) -> Iterator[Any]:
     for run in runs:
         yield arrow_json.read_json(run.payload_path)
 
 
 def _read_one_table(runs: Runs) -> Iterator[Any]:
-    yield pa.concat_tables(list(_read_tables(runs)))
+    yield pa.concat_tables(list(read_tables(runs)))
 
 
-def _merge(rows: Iterator[Any], home: Path) -> None:
+def merge_with_dlt(rows: Iterator[Any], home: Path) -> None:
     pipeline = dlt.pipeline(
         "benchmark",
         pipelines_dir=str(home),

@@ -26,6 +26,7 @@ from ads_pipeline.pipeline.reconciliation import Reconciliation, Repair
 from ads_pipeline.progress import ProgressReporter, no_progress
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import PAYLOAD, SealFacts
+from ads_pipeline.storage.open_store import open_store
 from ads_pipeline.warehouse.publication import Warehouse
 from ads_pipeline_tests.validator.builders import row
 from ads_pipeline_tests.warehouse.builders import list_log_versions
@@ -149,10 +150,8 @@ def seal_invalid_run(deployment: LocalDeployment, partition: PartitionKey, run_i
 
 def corrupt_payload(deployment: LocalDeployment, run: Run) -> None:
     """Change a sealed payload without changing its size."""
-    payload = deployment.home / "raw" / run.path / PAYLOAD
-    content = payload.read_bytes()
-    payload.chmod(0o644)
-    payload.write_bytes(content.replace(b"Spring", b"Autumn"))
+    store, name = open_store(deployment.raw.location), f"{run.path}/{PAYLOAD}"
+    store.replace(name, store.read(name).replace(b"Spring", b"Autumn"))
 
 
 def table_version_count(deployment: LocalDeployment) -> int:

@@ -1,7 +1,7 @@
 """A process that runs pipeline scenarios in one Spark session. Classic and Connect sessions cannot share a process.
 
-`python -m ads_pipeline_tests.spark.pipeline_process <address> <home>` reads scenario names, one per line, and answers
-each with one line of JSON.
+`python -m ads_pipeline_tests.spark.pipeline_process <address> <home> [<lake>]` reads scenario names, one per line,
+and answers each with one line of JSON. Without a lake, raw and warehouse lie in the home.
 """
 
 import json
@@ -18,8 +18,10 @@ from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Outcome
 from ads_pipeline.errors import AdsPipelineError
 from ads_pipeline.ledger.values import DayWindow
+from ads_pipeline.raw.seal import METADATA, PAYLOAD
+from ads_pipeline.storage.open_store import open_store
 from ads_pipeline.validator.judging import judge_runs
-from ads_pipeline_tests.builders import acceptance, write_sealed_run
+from ads_pipeline_tests.builders import acceptance, seal_document
 from ads_pipeline_tests.pipeline.builders import (
     LocalDeployment,
     corrupt_payload,
@@ -35,11 +37,13 @@ from ads_pipeline_tests.validator.builders import RULES, KillOnUnpickle, create_
 FAST_JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
-def run_pipeline(spark: SparkSession, home: Path) -> Any:
+def run_pipeline(spark: SparkSession, home: Path, lake: str | None = None) -> Any:
     """The whole pipeline, with a restated, a demoted and an unloaded run, then reconciliation and compaction."""
-    with open_deployment(home, spark, f"sqlite:///{home / 'ledger.db'}") as deployment:
-        damaged = Run(key=key(9), run_id="damaged")
-        write_sealed_run(deployment.home / "raw", damaged, b"{}\n", payload_sha256="0" * 64)
+    with open_deployment(home, spark, f"sqlite:///{home / 'ledger.db'}", lake=lake) as deployment:
+        damaged, raw = Run(key=key(9), run_id="damaged"), open_store(deployment.raw.location)
+        raw.create(f"{damaged.path}/{PAYLOAD}", b"{}\n")
+        seal = seal_document(damaged, b"{}\n", payload_sha256="0" * 64)
+        raw.create(f"{damaged.path}/{METADATA}", json.dumps(seal).encode())
         valid = [seal_run(deployment, key(customer), count=3) for customer in (1, 2, 3)]
         judged, loaded = deployment.pipeline.judge_and_load([*valid, seal_invalid_run(deployment, key(8)), damaged])
         restated = seal_run(deployment, key(3), "r2", all_conversions=2.0, search_impression_share=0.5)
@@ -100,7 +104,7 @@ def use_stopped_server(spark: SparkSession, home: Path) -> Any:
         }
 
 
-SCENARIOS: Mapping[str, Callable[[SparkSession, Path], Any]] = {
+SCENARIOS: Mapping[str, Callable[..., Any]] = {
     scenario.__name__: scenario
     for scenario in (
         run_pipeline,
@@ -146,8 +150,9 @@ def open_session(address: str) -> SparkSession:
 
 
 if __name__ == "__main__":
-    address, home = sys.argv[1:]
+    address, home, *lake = sys.argv[1:]
     spark = open_session(address)
-    for name in sys.stdin:
-        print(json.dumps(SCENARIOS[name.strip()](spark, Path(home)), default=str), flush=True)
+    for name in map(str.strip, sys.stdin):
+        places = [Path(home), *(lake if name == run_pipeline.__name__ else [])]
+        print(json.dumps(SCENARIOS[name](spark, *places), default=str), flush=True)
     spark.stop()

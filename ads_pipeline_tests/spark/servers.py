@@ -40,9 +40,18 @@ def build_environment() -> dict[str, str]:
     }
 
 
+def hide(path: Path) -> tuple[str, ...]:
+    """What starts a command in a mount namespace of its own, in which this directory is empty. Needs no root."""
+    mount = 'mount -t tmpfs none "$0" && exec "$@"'
+    return "unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, str(path)
+
+
 @contextmanager
-def cluster(home: Path) -> Iterator[tuple[str, "list[Server]"]]:
-    """A master and two workers with one core each. Gives the master's address and the servers, master first."""
+def cluster(home: Path, prefix: Sequence[str] = ()) -> Iterator[tuple[str, "list[Server]"]]:
+    """A master and two workers with one core each. Gives the master's address and the servers, master first.
+
+    The prefix starts the workers.
+    """
     ports = ["--host", LOOPBACK, "--port", "0", "--webui-port", "0"]
     limits = ["--cores", "1", "--memory", "600m"]
     with ExitStack() as servers:
@@ -51,15 +60,15 @@ def cluster(home: Path) -> Iterator[tuple[str, "list[Server]"]]:
         workers = []
         for directory in (home / "worker-1", home / "worker-2"):
             command = ["spark-class", _WORKER, *ports, *limits, "--work-dir", str(directory), address]
-            workers.append(servers.enter_context(_running(directory, *command)))
+            workers.append(servers.enter_context(_running(directory, *command, prefix=prefix)))
         for worker in workers:
             worker.wait_for_output(r"(Successfully registered with master)")
         yield address, [master, *workers]
 
 
 @contextmanager
-def connect_server(home: Path) -> Iterator[tuple[str, "list[Server]"]]:
-    """A Spark Connect server on local Spark. Gives its address and the server."""
+def connect_server(home: Path, prefix: Sequence[str] = ()) -> Iterator[tuple[str, "list[Server]"]]:
+    """A Spark Connect server on local Spark. Gives its address and the server. The prefix starts it."""
     settings = {
         "spark.connect.grpc.binding.address": LOOPBACK,
         "spark.connect.grpc.binding.port": "0",
@@ -71,17 +80,17 @@ def connect_server(home: Path) -> Iterator[tuple[str, "list[Server]"]]:
     }
     options = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     command = ["spark-submit", "--class", _CONNECT, "--master", "local[2]", *options, "spark-internal"]
-    with _running(home, *command) as server:
+    with _running(home, *command, prefix=prefix) as server:
         port = server.wait_for_output(r"Spark Connect server started at: \S+:(\d+)")
         yield f"sc://{LOOPBACK}:{port}", [server]
 
 
 @contextmanager
-def pipeline_runner(address: str, home: Path) -> Iterator[Callable[[str], Any]]:
+def pipeline_runner(address: str, home: Path, *lake: str) -> Iterator[Callable[[str], Any]]:
     """A function that runs a scenario in a process with a session at this address and returns its JSON result."""
     with (home / "log").open("wb") as log:
         child = subprocess.Popen(
-            [sys.executable, "-m", pipeline_process.__name__, address, str(home)],
+            [sys.executable, "-m", pipeline_process.__name__, address, str(home), *lake],
             cwd=home,
             env=build_environment(),
             stdin=subprocess.PIPE,
@@ -108,8 +117,8 @@ def pipeline_runner(address: str, home: Path) -> Iterator[Callable[[str], Any]]:
 
 
 @contextmanager
-def _running(home: Path, *command: str) -> "Iterator[Server]":
-    server = Server(home, command)
+def _running(home: Path, *command: str, prefix: Sequence[str] = ()) -> "Iterator[Server]":
+    server = Server(home, command, prefix)
     try:
         yield server
     finally:
@@ -119,12 +128,12 @@ def _running(home: Path, *command: str) -> "Iterator[Server]":
 class Server:
     """A server process and its log."""
 
-    def __init__(self, home: Path, command: Sequence[str]) -> None:
+    def __init__(self, home: Path, command: Sequence[str], prefix: Sequence[str]) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self._log = home / "log"
         with self._log.open("wb") as log:
             self._running = subprocess.Popen(
-                [SPARK / "bin" / command[0], *command[1:]],
+                [*prefix, SPARK / "bin" / command[0], *command[1:]],
                 cwd=home,
                 env=build_environment(),
                 stdin=subprocess.DEVNULL,

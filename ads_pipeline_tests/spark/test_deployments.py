@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from ads_pipeline_tests.example_counts import TIMES
 from ads_pipeline_tests.spark.pipeline_process import run_pipeline
-from ads_pipeline_tests.spark.servers import cluster, connect_server, pipeline_runner
+from ads_pipeline_tests.spark.servers import cluster, connect_server, hide, pipeline_runner
 from ads_pipeline_tests.warehouse.builders import read_with_duckdb
 
 FAILING = ("judge_on_missing_disk", "judge_with_killed_workers")
@@ -82,3 +83,23 @@ def assert_unavailable(result: dict[str, Any]) -> None:
         assert failure["message"].isprintable()
         assert "failed to connect to all addresses" in failure["message"]
         assert failure["is_transient"]
+
+
+@pytest.mark.invariant("V4", "V6", "W1", "W16")
+@pytest.mark.parametrize("start", [cluster, *([connect_server] if TIMES > 1 else [])])
+def test_spark_that_sees_no_disk_of_the_driver_uses_the_bucket(
+    start: Any, local_results: ScenarioResults, s3_location: str, tmp_path: Path
+) -> None:
+    """Workers in a namespace without the driver's home judge and load as local Spark does, from and to a bucket."""
+    home, servers_home = tmp_path / "home", tmp_path / "servers"
+    home.mkdir()
+    with (
+        start(servers_home, hide(home)) as (address, _servers),
+        pipeline_runner(address, home, s3_location) as run_scenario,
+    ):
+        assert run_scenario("run_pipeline") == local_results.by_name["run_pipeline"]
+        unseen = run_scenario("judge_on_missing_disk")
+    assert read_with_duckdb(f"{s3_location}/warehouse") == local_results.partitions
+    assert not (home / "raw").exists()
+    assert not (home / "warehouse").exists()
+    assert "raw-mounted" in unseen["message"], "the workers do see the driver's disk"
