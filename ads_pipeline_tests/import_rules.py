@@ -40,7 +40,7 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "contracts": (frozenset({"pandera", "pyspark", "a computed name"}), PURE | {"query_file"}),
     "validator": (frozenset({"pyspark", "py4j", "pyarrow", "numpy"}), FOLDERS | {"contracts"} | SEAL),
     "warehouse": (
-        frozenset({"pyspark", "deltalake", "pyarrow", "numpy", "duckdb", "obstore"}),
+        frozenset({"pyspark", "deltalake", "pyarrow", "numpy", "duckdb", "fsspec"}),
         FOLDERS,
     ),
     "pipeline": (

@@ -1,6 +1,6 @@
 """Measures judging and publishing in CPU seconds of all processes, and the memory of the Python workers.
 
-The baselines are dlt, and an older checkout of this project in the folder that ADS_PIPELINE_OLD_CHECKOUT names.
+The baselines are dlt, and an older checkout of this project in the folder that OLD_CHECKOUT names.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Final
 
 from ads_pipeline_tests.benchmarks.ratios import Figure, Ratio
 
-OLD_CHECKOUT: Final = "ADS_PIPELINE_OLD_CHECKOUT"
+OLD_CHECKOUT: Final = "OLD_CHECKOUT"
 MANY_SMALL, FEW_LARGE = (100, 10, 100), (20, 1, 50_000)  # customers, days, rows
 DLT_SHAPE, LARGEST = (1_000, 10, 100), (1, 1, 1_000_000)
 # The old checkout has the same functions, but took a Path.
