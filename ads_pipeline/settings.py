@@ -13,8 +13,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-import sqlalchemy as sa
-
 from ads_pipeline.domain.freshness import FreshnessPolicy, Tenancy
 from ads_pipeline.domain.partition import NAME_RULES, validate_name
 from ads_pipeline.domain.retry import RetryPolicy
@@ -177,6 +175,8 @@ class Settings:
 
 def sqlite_url(path: Path) -> str:
     """The URL of a SQLite file, whose path may contain any character."""
+    import sqlalchemy as sa  # noqa: PLC0415 - takes longer to load than all settings; a command's help needs none
+
     return sa.URL.create("sqlite", database=str(path)).render_as_string()
 
 

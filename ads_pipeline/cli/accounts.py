@@ -27,7 +27,7 @@ COLUMNS: Final = (
     Column("because", "because", wrap=True, below=True),
 )
 NO_ACCOUNT: Final = 'no account is known; "ads-pipeline accounts discover" finds those that the credentials reach'
-accounts: Final = typer.Typer(no_args_is_help=True, help="List and discover the accounts that are fetched.")
+accounts: Final = typer.Typer()
 
 
 @command(accounts, "list")

@@ -47,7 +47,7 @@ PARKED_COLUMNS: Final = (
 ActionId = Annotated[
     str | None, typer.Option("--action", metavar="ACTION_ID", help="List the partitions that this action changed.")
 ]
-audit: Final = typer.Typer(no_args_is_help=True, help="List control actions, verdicts and their results.")
+audit: Final = typer.Typer()
 
 
 @command(audit, "actions")

@@ -28,7 +28,7 @@ ROLE_PREFIX: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")
 Prefix = Annotated[str, typer.Option(metavar="NAME", help="Start of the names of the roles.")]
 Apply = Annotated[bool, typer.Option("--apply", help="Execute the statements instead of printing them.")]
 
-ledger: Final = typer.Typer(no_args_is_help=True, help="Copy the ledger, print its digest, set rights of roles.")
+ledger: Final = typer.Typer()
 
 
 @command(ledger, "copy")

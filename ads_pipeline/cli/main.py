@@ -6,7 +6,6 @@
 import os
 import sys
 from datetime import UTC, datetime
-from importlib.metadata import version
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -14,23 +13,11 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from ads_pipeline.cli.accounts import accounts
-from ads_pipeline.cli.audit import audit
-from ads_pipeline.cli.events.commands import run_events
 from ads_pipeline.cli.exit_codes import CommandGroup
-from ads_pipeline.cli.ledger import ledger
+from ads_pipeline.cli.groups import GROUPS, load_group
 from ads_pipeline.cli.options import AsJson, Filters, Queries, command
 from ads_pipeline.cli.output import count_of
 from ads_pipeline.cli.parsing import open_ledger, parse_queries
-from ads_pipeline.cli.queries.commands import queries
-from ads_pipeline.cli.raw.report_failure import report_failure
-from ads_pipeline.cli.raw.runs import raw_runs
-from ads_pipeline.cli.state import actions
-from ads_pipeline.cli.state.listing import state
-from ads_pipeline.cli.state.why import print_report
-from ads_pipeline.cli.warehouse.gaps import list_gaps
-from ads_pipeline.cli.warehouse.restatements import list_restatements
-from ads_pipeline.cli.warehouse.rows import warehouse
 from ads_pipeline.domain.readability import CONDITIONS
 from ads_pipeline.engine.address import engine_directory
 from ads_pipeline.errors import BadCommand
@@ -45,14 +32,26 @@ class HelpGroup(TyperGroup):
     """Commands whose help shows the first sentence of each command in full."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        found = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
-        rows = [(name, command.get_short_help_str(limit=MAX_SENTENCE)) for name, command in found if command]
+        rows = [(name, self._describe(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
+    def _describe(self, ctx: Any, name: str) -> str:
+        found: Any = self.get_command(ctx, name)
+        return str(found.get_short_help_str(limit=MAX_SENTENCE))
+
 
 class Program(HelpGroup, CommandGroup):
-    """The program: full help, and failures as exit codes."""
+    """The program: full help, failures as exit codes, and groups that are loaded when they are used."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*super().list_commands(ctx), *GROUPS]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return load_group(cmd_name, HelpGroup) if cmd_name in GROUPS else super().get_command(ctx, cmd_name)
+
+    def _describe(self, ctx: Any, name: str) -> str:
+        return GROUPS.get(name) or super()._describe(ctx, name)
 
 
 WithGoogleAds = Annotated[
@@ -70,20 +69,12 @@ app: Final = typer.Typer(
     rich_markup_mode=None,
     context_settings={"max_content_width": 120},
 )
-groups: Final = {
-    "state": state,
-    "raw": raw_runs,
-    "warehouse": warehouse,
-    "events": run_events,
-    "ledger": ledger,
-    "audit": audit,
-    "accounts": accounts,
-    "queries": queries,
-}
 
 
 def _print_version(requested: bool) -> None:
     if requested:
+        from importlib.metadata import version  # noqa: PLC0415 - it loads the package email
+
         typer.echo(f"ads-pipeline {version('ads-pipeline')}")
         raise typer.Exit
 
@@ -277,13 +268,21 @@ def reconcile(
     return work(settings, parse_queries(query, settings), as_json=as_json)
 
 
-command(state, "why")(print_report)
-command(app, "restatements")(list_restatements)
-command(warehouse, "gaps")(list_gaps)
-actions.add_action_commands(state)
-command(raw_runs, "report-failure")(report_failure)
-for _name, _group in groups.items():
-    app.add_typer(_group, name=_name, cls=HelpGroup)
+@command(app, "restatements")
+def restatements(
+    settings: Settings,
+    filters: Filters,
+    *,
+    changed: Annotated[bool, typer.Option("--changed", help="Only restatements that changed a figure.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the accepted runs that replaced an accepted run, with rows, cost and conversions before and after.
+
+    Costs are in units of the account's currency. Figures that the contract does not have are left empty.
+    """
+    from ads_pipeline.cli.warehouse.restatements import list_restatements  # noqa: PLC0415 - only this command needs it
+
+    list_restatements(settings, filters, changed=changed, as_json=as_json)
 
 
 def main() -> None:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from ads_pipeline.domain.partition import PartitionKey, parse_date, parse_key, validate_name
 from ads_pipeline.errors import BadCommand, BadName, BadSettings, EventsNotFound, Mistake
-from ads_pipeline.ledger.events.event_reader import EventReader, RunHead
-from ads_pipeline.ledger.ledger import Ledger, LedgerReader
 from ads_pipeline.ledger.values import StateFilter
 from ads_pipeline.quoting import printable
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.settings import Settings
 
 if TYPE_CHECKING:
+    from ads_pipeline.ledger.events.event_reader import EventReader, RunHead
+    from ads_pipeline.ledger.ledger import Ledger, LedgerReader
     from ads_pipeline.pipeline.readers import Readers
 
 OTHER_DATE: Final = re.compile(r"([0-9]{4})[-/.]?([0-9]{1,2})[-/.]?([0-9]{1,2})")  # spelt otherwise, year first
@@ -102,8 +102,10 @@ def is_selected(key: PartitionKey, selection: StateFilter) -> bool:
     )
 
 
-def open_ledger(settings: Settings) -> AbstractContextManager[LedgerReader]:
+def open_ledger(settings: Settings) -> AbstractContextManager["LedgerReader"]:
     """Open the ledger read-only. Raises BadSettings when there is none."""
+    from ads_pipeline.ledger.ledger import LedgerReader  # noqa: PLC0415 - it loads SQLAlchemy, which a help needs not
+
     require_ledger(settings)
     return LedgerReader.opened(settings.database_url, tenancy=settings.tenancy)
 
@@ -118,13 +120,15 @@ def open_raw(settings: Settings) -> RawRuns:
     return RawRuns(settings.raw_location, is_in_use=is_in_use)
 
 
-def open_ledger_for_writing(settings: Settings) -> AbstractContextManager[Ledger]:
+def open_ledger_for_writing(settings: Settings) -> AbstractContextManager["Ledger"]:
     """Open an existing ledger for writing; its events get a run of their own."""
+    from ads_pipeline.ledger.ledger import Ledger  # noqa: PLC0415 - see above
+
     require_ledger(settings)
     return Ledger.opened(settings.database_url, tenancy=settings.tenancy, create=False)
 
 
-def make_readers(settings: Settings, ledger: LedgerReader) -> "Readers":
+def make_readers(settings: Settings, ledger: "LedgerReader") -> "Readers":
     """The readers of the warehouse. Their module loads DuckDB and Spark's client."""
     from ads_pipeline.pipeline.readers import Readers  # noqa: PLC0415 - see above
 
@@ -135,7 +139,7 @@ def make_readers(settings: Settings, ledger: LedgerReader) -> "Readers":
     )
 
 
-def find_run(reader: EventReader, word: str) -> RunHead:
+def find_run(reader: "EventReader", word: str) -> "RunHead":
     """The run with this id or unique id prefix. Raises EventsNotFound, or BadCommand for an ambiguous prefix."""
     matches = reader.find_runs(word) if word.isascii() and word.isprintable() else []
     is_exact = matches[:1] == [word]

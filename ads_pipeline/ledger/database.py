@@ -12,11 +12,6 @@ from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 import tenacity
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from alembic.util import CommandError
 
 from ads_pipeline.errors import LedgerOutdated, LedgerRefused, LedgerUnavailable
 from ads_pipeline.ledger.control import tables
@@ -33,6 +28,7 @@ BUSY_SECONDS: Final = 30
 Engine = sa.Engine  # for callers that only pass it on
 MIGRATION_LOCK: Final = 0x616473  # any constant that no other advisory lock uses
 REVISION_TABLE: Final = "ledger_revision"
+REVISION: Final = "0001"  # of this release: the newest one of `migrations`
 METADATA: Final = tables.leases.metadata  # with every table of the ledger
 _EXTRACTION: Final = extraction_tables.accounts  # defined, so that METADATA has it
 SCHEMA: Final = "ads_pipeline"  # in Postgres, where Dagster and other projects may use the same database
@@ -243,18 +239,18 @@ def migrate(engine: sa.Engine) -> None:
     Raises LedgerOutdated when the revision is unknown to this release. There are no downgrades.
     """
 
-    def run_revisions(connection: sa.Connection) -> None:
+    from ads_pipeline.ledger import revisions  # noqa: PLC0415 - it loads Alembic, which only a migration needs
+
+    def create_and_upgrade(connection: sa.Connection) -> None:
         if connection.dialect.name == "postgresql":
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
             if not sa.inspect(connection).has_schema(SCHEMA):  # creating it needs a right that its owner may lack
                 connection.execute(sa.schema.CreateSchema(SCHEMA))
-        config = _alembic()
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+        revisions.run_revisions(connection)
 
     try:
-        transact(engine, run_revisions)
-    except CommandError as error:
+        transact(engine, create_and_upgrade)
+    except revisions.UnknownRevision as error:
         raise LedgerOutdated(*read_revisions(engine)) from error
 
 
@@ -273,20 +269,11 @@ def read_revisions(engine: sa.Engine) -> tuple[str | None, str]:
     """The revision of the database, and the revision of this release."""
 
     def read(connection: sa.Connection) -> str | None:
-        return MigrationContext.configure(connection, opts={"version_table": REVISION_TABLE}).get_current_revision()
+        if not sa.inspect(connection).has_table(REVISION_TABLE):
+            return None
+        return connection.execute(sa.text(f"SELECT version_num FROM {REVISION_TABLE}")).scalar()
 
-    return transact(engine, read), newest_revision()
-
-
-def newest_revision() -> str:
-    """The revision of this release."""
-    return str(ScriptDirectory.from_config(_alembic()).get_current_head())
-
-
-def _alembic() -> Config:
-    config = Config()
-    config.set_main_option("script_location", "ads_pipeline.ledger:migrations")
-    return config
+    return transact(engine, read), REVISION
 
 
 @contextmanager

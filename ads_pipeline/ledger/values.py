@@ -3,11 +3,13 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ads_pipeline.domain.partition import PartitionKey, Run, validate_name
 from ads_pipeline.domain.transitions import Effect, PartitionState, Status, Verdict
 from ads_pipeline.errors import PartitionRefused
+
+MAX_PAGE_SIZE: Final = 10_000  # entries of a list
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from ads_pipeline_tests.benchmarks import (
     quota,
     report,
     scale,
+    starts,
     validator,
     warehouse,
 )
@@ -28,6 +29,7 @@ SUITES = {
     "quota": quota.measure,
     "orchestration": orchestration.measure,
     "dagster_runs": dagster_runs.measure,
+    "starts": starts.measure,
     "report": report.measure,
     "scale": scale.measure,
 }

@@ -1,8 +1,6 @@
-"""Measures loading the code location, and the queries of the UI's asset pages. Runs are in `dagster_runs`."""
+"""Measures the queries of the UI's asset pages. Runs are in `dagster_runs`, loading the definitions in `starts`."""
 
 import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,13 +27,8 @@ query($asset: AssetKeyInput!) {
 
 
 def measure() -> Iterator[Ratio | Figure]:
-    yield measure_time("loading the definitions in a new process", _load_definitions, rounds=ROUNDS, limit=2.0)
     with tempfile.TemporaryDirectory() as directory:
         yield from _measure_asset_pages(Path(directory))
-
-
-def _load_definitions(_number: int) -> None:
-    subprocess.run([sys.executable, "-c", "import ads_pipeline.definitions"], check=True, capture_output=True)
 
 
 def _measure_asset_pages(directory: Path) -> Iterator[Figure]:

@@ -28,7 +28,8 @@ def option_names(group: Any = None, path: tuple[str, ...] = ()) -> dict[tuple[st
     """The options of each command, with their aliases."""
     names: dict[tuple[str, ...], set[str]] = {}
     top: Any = group or typer.main.get_command(app)
-    for name, found in top.commands.items():
+    for name in top.list_commands(None):
+        found = top.get_command(None, name)
         if hasattr(found, "commands"):
             names |= option_names(found, (*path, name))
         else:

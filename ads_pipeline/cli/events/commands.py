@@ -34,7 +34,7 @@ from ads_pipeline.errors import BadCommand, EventsNotFound, RunOpen
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader, RunHead
 from ads_pipeline.ledger.events.snapshots import Follower
-from ads_pipeline.ledger.state.states import MAX_PAGE_SIZE
+from ads_pipeline.ledger.values import MAX_PAGE_SIZE
 from ads_pipeline.settings import Settings
 
 MIN_WIDTH_FOR_FULL_IDS: Final = 120  # columns; narrower terminals get shortened run ids
@@ -50,7 +50,7 @@ ALARM_MESSAGES: Final = {
 RUN_HELP: Final = "The run id, or at least its first four characters."
 RunName = Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP)]
 OptionalRunName = Annotated[str | None, typer.Argument(metavar="RUN", help=RUN_HELP)]
-run_events: Final = typer.Typer(no_args_is_help=True, help="Show the events of runs.")
+run_events: Final = typer.Typer()
 
 
 @command(run_events, "runs")

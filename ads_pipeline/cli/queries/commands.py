@@ -38,7 +38,7 @@ Online = Annotated[
 ]
 Version = Annotated[str, typer.Option(metavar="VERSION", help="The schema version of its rows.")]
 
-queries: Final = typer.Typer(no_args_is_help=True, help="List, check and add the queries of the query file.")
+queries: Final = typer.Typer()
 
 
 @command(queries, "list")

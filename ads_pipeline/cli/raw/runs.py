@@ -52,7 +52,7 @@ FirstDay = Annotated[
 LastDay = Annotated[str | None, typer.Option(metavar=DATE_FORMAT, help="Last logical date. Default: today.")]
 Unjudged = Annotated[bool, typer.Option("--unjudged", help="Only runs that have no verdict yet.")]
 Verdicts = Mapping[Run, tuple[Outcome | None, bool]]
-raw_runs: Final = typer.Typer(no_args_is_help=True, help="List raw runs, and verify them against their seals.")
+raw_runs: Final = typer.Typer()
 
 
 class RunLedgerState(StrEnum):

@@ -76,9 +76,7 @@ STATUS_FIELDS: Final = (
     "last_attempt_at",
     "last_attempt_outcome",
 )
-state: Final = typer.Typer(
-    no_args_is_help=True, help="Show which partitions are safe to read, and change their state."
-)
+state: Final = typer.Typer()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

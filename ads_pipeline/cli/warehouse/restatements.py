@@ -2,11 +2,9 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-import typer
-
-from ads_pipeline.cli.options import AsJson, Filters
+from ads_pipeline.cli.options import Filters
 from ads_pipeline.cli.output import Column, fields_of, format_minute, write_list
 from ads_pipeline.cli.parsing import open_ledger, parse_customers, parse_queries
 from ads_pipeline.domain.measures import PartitionRestatement
@@ -24,16 +22,10 @@ COLUMNS: Final = (
     Column("conversions", lambda row: _change(row, "conversions")),
     Column("value", lambda row: _change(row, "conversions_value"), from_width=120),
 )
-OnlyChanged = Annotated[bool, typer.Option("--changed", help="Only restatements that changed a figure.")]
 
 
-def list_restatements(
-    settings: Settings, filters: Filters, *, changed: OnlyChanged = False, as_json: AsJson = False
-) -> None:
-    """List the accepted runs that replaced an accepted run, with rows, cost and conversions before and after.
-
-    Costs are in units of the account's currency. Figures that the contract does not have are left empty.
-    """
+def list_restatements(settings: Settings, filters: Filters, *, changed: bool = False, as_json: bool = False) -> None:
+    """Write the restatements of the selected days, or only those that changed a figure."""
     start, days = settings.google_apis.start_date, filters.days
     customers = parse_customers(filters.customer)
     found: list[PartitionRestatement] = []

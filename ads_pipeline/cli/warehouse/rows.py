@@ -51,7 +51,7 @@ LOAD_FIELDS: Final = (
     *("run_id", "schema_version", "record_count", "table_version", "loaded_at", "is_shown"),
 )
 AsCsv = Annotated[bool, typer.Option("--csv", help="Write CSV with a header line.")]
-warehouse: Final = typer.Typer(no_args_is_help=True, help="Query the warehouse, and list loads and missing days.")
+warehouse: Final = typer.Typer()
 
 
 @command(warehouse, "query")

@@ -16,9 +16,8 @@ from ads_pipeline.ledger import database
 from ads_pipeline.ledger.row_mapping import KEY_TYPES, decode_state, encode_key, key_of_table
 from ads_pipeline.ledger.statements import select_given
 from ads_pipeline.ledger.tables import KEY, partition_state
-from ads_pipeline.ledger.values import StateFilter
+from ads_pipeline.ledger.values import MAX_PAGE_SIZE, StateFilter
 
-MAX_PAGE_SIZE: Final = 10_000
 _READ_STATES: Final = select_given(partition_state)
 # Literals, because SQLite uses a partial index only when the statement's text implies the index condition.
 _HAS_STATUS: Final = {status: partition_state.c.status == sa.literal_column(f"'{status}'") for status in Status}

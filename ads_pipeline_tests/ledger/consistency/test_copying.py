@@ -152,7 +152,7 @@ def test_copy_needs_equal_revisions(url: str, target_url: str) -> None:
         execute(address, f"UPDATE {database.REVISION_TABLE} SET version_num = '9999'")
         with pytest.raises(LedgerOutdated, match="9999"):
             copy_ledger(url, target_url, progress=no_progress)
-        execute(address, f"UPDATE {database.REVISION_TABLE} SET version_num = '{database.newest_revision()}'")
+        execute(address, f"UPDATE {database.REVISION_TABLE} SET version_num = '{database.REVISION}'")
     assert is_empty(target_url)
 
 
