@@ -70,7 +70,13 @@ def build_definitions(
             for name in apis.queries
             for build in (build_valid_check, build_readable_check)
         ]
-        sensors = build_sensors(partitions, list(apis.queries), has_webhook=resolved.webhook is not None, now=now)
+        sensors = build_sensors(
+            partitions,
+            list(apis.queries),
+            arrival_interval=resolved.arrival_interval,
+            has_webhook=resolved.webhook is not None,
+            now=now,
+        )
         schedules = build_schedules(list(apis.queries))
     if resolved.google_ads is not None:
         configuration = _read_client_configuration(resolved, resolved.google_ads)

@@ -31,6 +31,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "ADS_PIPELINE_SPARK": "a master (local[2], spark://…, yarn), sc://… (Connect), or module:function (local[*])",
     "ADS_PIPELINE_FILE_ACCESS": "who may open new files below home: owner, or umask to let the umask decide (owner)",
     "ADS_PIPELINE_LEASE_SECONDS": "seconds after which a silent run loses its partitions, at least 5 (120)",
+    "ADS_PIPELINE_ARRIVAL_SECONDS": "seconds between searches for sealed runs, at least 5 (5; with a bucket 60)",
     "ADS_PIPELINE_SAMPLE_TEXT": "yes: reasons of rejections quote texts of payloads, not only their length (no)",
     "ADS_PIPELINE_WEBHOOK": "https://… that the sensor notifications sends messages to; a secret (none)",
     "ADS_PIPELINE_LOG": "text or json: log records on standard error (none; the log of a Dagster run has them)",
@@ -54,6 +55,8 @@ LAKE_FORM: Final = (
 )
 MIN_LEASE_SECONDS: Final = 5  # a shorter lease could expire while a busy database delays its renewal
 MAX_LEASE_SECONDS: Final = 86_400
+MIN_ARRIVAL_SECONDS: Final = 5  # Dagster evaluates no sensor more often
+ARRIVAL_SECONDS_OF_A_BUCKET: Final = 60  # each search lists objects, which the provider bills
 
 # Reserved characters must be encoded. Otherwise libraries disagree where a password ends, and show a part of it.
 _TEXT = r"(?:[^\s@/:?#%\[\]]|%(?!00)[0-9A-Fa-f]{2})"
@@ -110,6 +113,10 @@ _FORMS: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
         f"whole seconds, from {MIN_LEASE_SECONDS} to {MAX_LEASE_SECONDS}",
         lambda text: re.fullmatch(r"[0-9]{1,6}", text) and MIN_LEASE_SECONDS <= int(text) <= MAX_LEASE_SECONDS,
     ),
+    "ADS_PIPELINE_ARRIVAL_SECONDS": (
+        f"whole seconds, from {MIN_ARRIVAL_SECONDS} to {MAX_LEASE_SECONDS}",
+        lambda text: re.fullmatch(r"[0-9]{1,6}", text) and MIN_ARRIVAL_SECONDS <= int(text) <= MAX_LEASE_SECONDS,
+    ),
     "ADS_PIPELINE_SAMPLE_TEXT": ("yes or no", lambda text: text in {"yes", "no"}),
     "ADS_PIPELINE_WEBHOOK": (WEBHOOK_FORM, _WEBHOOK.fullmatch),
     "ADS_PIPELINE_LOG": ("text or json", {"text", "json"}.__contains__),
@@ -132,6 +139,7 @@ class Settings:
     log_format: str | None = None
     tenancy: Tenancy = field(default_factory=Tenancy)
     lease: timedelta = timedelta(seconds=120)
+    arrival_interval: timedelta = timedelta(seconds=MIN_ARRIVAL_SECONDS)
     google_ads: str | None = field(default=None, repr=False)  # env or a path; None: extractors run elsewhere
     sample_text: bool = False  # whether reasons quote texts of payloads, which may be personal data
     access_by_umask: bool = False
@@ -190,6 +198,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
     ]
     home = _expand_user(values.get("ADS_PIPELINE_HOME", "~/.ads_pipeline"))
     lake = _find_lake(values.get("ADS_PIPELINE_LAKE"), home)
+    searches = ARRIVAL_SECONDS_OF_A_BUCKET if is_bucket(lake) else MIN_ARRIVAL_SECONDS
     if is_bucket(lake) and "ADS_PIPELINE_DATABASE_URL" not in values:
         problem = f"a lake in a bucket needs a ledger in Postgres: set it to {POSTGRES_FORM}"
         mistakes.append(Mistake(location="ADS_PIPELINE_DATABASE_URL", problem=problem))
@@ -211,6 +220,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
             workspace_id=values.get("ADS_PIPELINE_WORKSPACE"),
         ),
         lease=timedelta(seconds=int(values.get("ADS_PIPELINE_LEASE_SECONDS", "120"))),
+        arrival_interval=timedelta(seconds=int(values.get("ADS_PIPELINE_ARRIVAL_SECONDS", searches))),
         google_ads=_find_extraction(values.get("ADS_PIPELINE_GOOGLE_ADS", "off")),
         sample_text=values.get("ADS_PIPELINE_SAMPLE_TEXT") == "yes",
         access_by_umask=has_access_by_umask(environ),

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from ads_pipeline import settings as settings_module
 from ads_pipeline.cli.main import app
+from ads_pipeline.definitions import build_definitions
 from ads_pipeline.domain.freshness import FreshnessPolicy, Tenancy
 from ads_pipeline.domain.quota import QuotaLimits
 from ads_pipeline.errors import BadName, BadSettings
@@ -30,6 +31,7 @@ HOME, URL, QUERIES = "ADS_PIPELINE_HOME", "ADS_PIPELINE_DATABASE_URL", "ADS_PIPE
 LAKE = "ADS_PIPELINE_LAKE"
 TENANT, WORKSPACE = "ADS_PIPELINE_TENANT", "ADS_PIPELINE_WORKSPACE"
 GOOGLE_ADS = "ADS_PIPELINE_GOOGLE_ADS"
+ARRIVAL = "ADS_PIPELINE_ARRIVAL_SECONDS"
 LEASE, SPARK = "ADS_PIPELINE_LEASE_SECONDS", "ADS_PIPELINE_SPARK"
 SECRET = "hunter2-correct-horse"
 GAQL = "SELECT segments.date, customer.id FROM campaign"
@@ -697,3 +699,22 @@ def test_mistakes_of_the_extraction_section_have_lines(query_file: Path, old: st
     assert SECTION.count(old) == 1
     query_file.write_text(DOCUMENT + SECTION.replace(old, new))
     assert read_mistakes(query_file) == [mistake]
+
+
+@pytest.mark.parametrize(
+    ("values", "seconds"),
+    [({}, 5), ({ARRIVAL: "30"}, 30), ({LAKE: "s3://bucket/x", URL: "postgresql+psycopg2://h/d"}, 60)],
+)
+def test_interval_of_searches_for_sealed_runs(values: dict[str, str], seconds: int) -> None:
+    """In a bucket each search is billed."""
+    read = read_settings({QUERIES: str(DEFAULT_QUERIES_FILE), **values})
+    assert read.arrival_interval == timedelta(seconds=seconds)
+    sensors = build_definitions(read).sensors or []
+    assert [each.minimum_interval_seconds for each in sensors if each.name == "raw_arrivals"] == [seconds]
+
+
+@pytest.mark.parametrize("text", ["4", "0", "-5", "5.5", "100000", "five"])
+def test_invalid_interval_is_refused(query_file: Path, text: str) -> None:
+    """Dagster evaluates no sensor more often than every five seconds."""
+    (mistake,) = read_mistakes(query_file, **{ARRIVAL: text})
+    assert mistake == f"{ARRIVAL}: must be whole seconds, from 5 to 86400"

@@ -20,6 +20,14 @@ from ads_pipeline.storage.durable_files import atomic_write, make_durable_direct
 
 LOCATION: Final = "ads_pipeline.definitions"
 ENGINE: Final = "ads_pipeline.engine.supervisor"
+SHORT_QUEUE: Final = b"""
+# Start queued runs within a second. Without it, the queue is read every five seconds.
+run_coordinator:
+  module: dagster.core.run_coordinator
+  class: QueuedRunCoordinator
+  config:
+    dequeue_interval_seconds: 1
+"""
 _HELD: Final[list[object]] = []  # keeps the pipe open until the process is replaced
 
 
@@ -64,5 +72,5 @@ def prepare_dagster(settings: Settings, environ: Mapping[str, str]) -> dict[str,
     directory = settings.home / "dagster"
     make_durable_directories(directory)
     with suppress(FileExistsError), atomic_write(directory / DAGSTER_SETTINGS.name, replace=False) as file:
-        file.write(DAGSTER_SETTINGS.read_bytes())
+        file.write(DAGSTER_SETTINGS.read_bytes() + SHORT_QUEUE)
     return {**environ, "DAGSTER_HOME": str(directory)}

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 import yaml
 from dagster._core.storage.runs.schema import RunsTable, RunStorageSqlMetadata
 
+from ads_pipeline.cli.dev import SHORT_QUEUE
 from ads_pipeline.doctor import dagster_records
 from ads_pipeline.doctor.checks import CHECKS
 from ads_pipeline.doctor.examination import CheckStatus, Deployment, DeploymentCheck, run_check
@@ -598,7 +599,7 @@ def test_shipped_dagster_settings_have_no_finding(healthy_cli: CommandLine) -> N
     """The file that `ads-pipeline dev` writes. More settings, and another order, are no difference."""
     shipped = yaml.safe_load(DAGSTER_SETTINGS.read_text())
     for text in (
-        DAGSTER_SETTINGS.read_text(),
+        DAGSTER_SETTINGS.read_text() + SHORT_QUEUE.decode(),
         yaml.safe_dump(shipped | {"sensors": {"use_threads": True}}, sort_keys=True),
     ):
         write_dagster_settings(healthy_cli, text)

@@ -26,18 +26,23 @@ from ads_pipeline.pipeline.arrivals import SearchMemory
 LOOKBACK: Final = timedelta(days=92)  # the days that every tick searches
 OLDER_DAYS_PER_TICK: Final = 31  # bounds the work of `raw_arrivals`, which searches all days since the start date
 LOAD_GRACE_PERIOD: Final = timedelta(minutes=10)  # a run that has just judged a partition loads it next
-INTERVAL_SECONDS: Final = 60
+LOAD_INTERVAL_SECONDS: Final = 300
 
 
 def build_sensors(
-    partitions: dg.MultiPartitionsDefinition, query_names: list[str], *, has_webhook: bool, now: Clock
+    partitions: dg.MultiPartitionsDefinition,
+    query_names: list[str],
+    *,
+    arrival_interval: timedelta,
+    has_webhook: bool,
+    now: Clock,
 ) -> list[dg.SensorDefinition]:
     """Build the sensors. Each of them covers all queries."""
     memory = SearchMemory(clock=now)  # lives as long as the process that evaluates the sensors
 
     @dg.sensor(
         target=dg.AssetSelection.assets(*asset_keys(query_names)),
-        minimum_interval_seconds=INTERVAL_SECONDS,
+        minimum_interval_seconds=int(arrival_interval.total_seconds()),
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Requests runs for partitions with sealed runs that have no verdict. Adds new customers first. "
         "Each tick searches the last 92 days and one month of older days, from new to old and then again.",
@@ -72,7 +77,7 @@ def build_sensors(
 
     @dg.sensor(
         target=dg.AssetSelection.assets(*asset_keys(query_names)),
-        minimum_interval_seconds=5 * INTERVAL_SECONDS,
+        minimum_interval_seconds=LOAD_INTERVAL_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Requests loads of successful partitions whose current run is not yet published.",
     )
