@@ -1,8 +1,10 @@
 """Runs all benchmark suites or the named ones and prints the results. Exits with 1 if a requirement is missed."""
 
 import sys
+from collections.abc import Callable, Iterable, Mapping
 
 from ads_pipeline_tests.benchmarks import (
+    arrival,
     arrivals,
     dagster_runs,
     events,
@@ -17,8 +19,10 @@ from ads_pipeline_tests.benchmarks import (
     validator,
     warehouse,
 )
+from ads_pipeline_tests.benchmarks.ratios import Figure, Ratio
 
-SUITES = {
+SUITES: Mapping[str, Callable[[], Iterable[Ratio | Figure]]] = {
+    "arrival": arrival.measure,
     "ledger": ledger.measure,
     "events": events.measure,
     "validator": validator.measure,
