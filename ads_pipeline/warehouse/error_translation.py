@@ -3,6 +3,7 @@
 Errors of callbacks that the caller passes in, such as `is_publishable`, are raised unchanged.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
@@ -12,6 +13,9 @@ from pyspark.errors import AnalysisException
 from ads_pipeline.errors import AdsPipelineError, WarehouseUnavailable
 from ads_pipeline.quoting import printable, root_cause
 
+# What a bucket's service answered, as delta-rs quotes it. It may repeat what the client signed.
+_ANSWER = re.compile(r"<(?:\?xml|Error\b|html|!DOCTYPE).*", re.DOTALL | re.IGNORECASE)
+_CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _LIBRARIES = frozenset({"pyspark", "py4j", "deltalake", "_internal", "duckdb", "_duckdb", "pyarrow"})
@@ -36,10 +40,14 @@ def translate_errors(table: object) -> Iterator[None]:
     except Exception as error:
         if not _is_external(error):
             raise
-        problem = error.strerror if isinstance(error, OSError) and error.strerror else root_cause(error)
-        raise WarehouseUnavailable(
-            str(table), f"storage or cluster failed: {type(error).__name__}: {printable(problem, limit=400)}"
-        ) from error
+        quotes_answer = _ANSWER.search(str(error)) is not None
+        cause = Exception(_ANSWER.sub(_keep_code, str(error))) if quotes_answer else error
+        problem = error.strerror if isinstance(error, OSError) and error.strerror else root_cause(cause)
+        problem = f"{type(error).__name__}: {printable(problem, limit=400)}"
+        failure = WarehouseUnavailable(str(table), f"storage or cluster failed: {problem}")
+        if quotes_answer:
+            raise failure from None  # a log would show the causes with their text
+        raise failure from error
 
 
 def without_translation(function: Callable[_P, _T]) -> Callable[_P, _T]:
@@ -52,6 +60,11 @@ def without_translation(function: Callable[_P, _T]) -> Callable[_P, _T]:
             raise _CallbackError(error) from error
 
     return call
+
+
+def _keep_code(answer: re.Match[str]) -> str:
+    code = _CODE.search(answer[0])
+    return code[1] if code else "…"
 
 
 def _is_external(error: Exception) -> bool:

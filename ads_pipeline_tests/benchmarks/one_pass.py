@@ -30,15 +30,19 @@ from ads_pipeline_tests.benchmarks.validator import local_spark
 def cpu_seconds():
     process, seconds = psutil.Process(), 0.0
     for each in (process, *process.children(recursive=True)):
-        times = each.cpu_times()
+        try:
+            times = each.cpu_times()
+        except psutil.NoSuchProcess:  # also of a zombie, whose time its parent has
+            continue
         seconds += times.user + times.system + times.children_user + times.children_system
     return seconds
 
 def worker_mib():
     peaks = [0]
     for each in psutil.Process().children(recursive=True):
-        if "pyspark.daemon" in " ".join(each.cmdline()):
-            lines = Path(f"/proc/{each.pid}/status").read_text().splitlines()
+        process = Path(f"/proc/{each.pid}")
+        if b"pyspark.daemon" in (process / "cmdline").read_bytes():
+            lines = (process / "status").read_text().splitlines()
             peaks += [int(line.split()[1]) >> 10 for line in lines if line.startswith("VmHWM:")]
     return max(peaks)
 

@@ -1,16 +1,25 @@
 """A bucket's service that fails while a table is written: no row is lost, none is doubled, and a retry succeeds."""
 
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 
+import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from ads_pipeline.errors import AdsPipelineError
+from ads_pipeline.pipeline.staged_runs import sink_into
 from ads_pipeline.warehouse import delta_commits
+from ads_pipeline.warehouse.delta_commits import open_table
+from ads_pipeline.warehouse.merging import merge_in_task, read_files_in_task
+from ads_pipeline.warehouse.publication import Warehouse
 from ads_pipeline_tests.example_counts import TIMES
 from ads_pipeline_tests.storage.fault_proxy import LOST_ANSWERS, TRANSIENT, Fault, FaultProxy, start_fault_proxy
+from ads_pipeline_tests.storage.s3_server import KEY_ID, SECRET
 from ads_pipeline_tests.warehouse.builders import (
     create_old_file,
     key,
@@ -129,3 +138,34 @@ def test_fault_of_vacuum_removes_only_what_was_planned(
     vacuum(s3_location)
     assert set(list_data_files(s3_location)) == list_version_files(s3_location)
     assert read_with_duckdb(s3_location) == BEFORE
+
+
+def test_refused_access_tells_no_secret(spark: SparkSession, s3_location: str, proxy: FaultProxy) -> None:
+    """An answer of the service may repeat what the client signed. No error, nor its causes, says it."""
+    publish(spark, s3_location, "r1", (1, 2))
+    for target in (DATA, LOG, "list-type"):
+        proxy.choose = lambda _method, path, target=target: Fault.FORBIDDEN if target in path else None  # type: ignore[misc]
+        with pytest.raises((AdsPipelineError, OSError)) as caught:
+            publish(spark, s3_location, "r2", (1,))
+        text = "".join(traceback.format_exception(caught.value))
+        assert SECRET not in text
+        assert KEY_ID not in text
+    proxy.choose = lambda _method, _path: None
+    assert read_with_duckdb(s3_location) == BEFORE
+
+
+def test_no_closure_holds_credentials(spark: SparkSession, s3_location: str) -> None:
+    """What Spark sends to its tasks names the bucket, and nothing that opens it."""
+    publish(spark, s3_location, "r1", (1, 2))
+    table = Warehouse(s3_location).table("google_ads", "campaign_daily")
+    open_table(table)
+    sent = [
+        sink_into(table, "1"),
+        partial(merge_in_task, table.location, table.folder, pa.schema([])),
+        partial(read_files_in_task, table.location, table.folder, pa.schema([])),
+    ]
+    for each in sent:
+        content = cloudpickle.dumps(each)  # type: ignore[no-untyped-call]
+        assert s3_location.encode() in content
+        assert SECRET.encode() not in content
+        assert KEY_ID.encode() not in content
