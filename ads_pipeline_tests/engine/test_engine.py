@@ -160,6 +160,7 @@ def test_engine_ends_when_standard_input_closes(tmp_path: Path) -> None:
 
 
 def test_second_engine_of_a_home_is_refused(tmp_path: Path) -> None:
+    """Runs would not know which of two servers to use; the message says that one serves already."""
     with (
         engine(settings_for(tmp_path)),
         pytest.raises(BadCommand, match="already serves"),
