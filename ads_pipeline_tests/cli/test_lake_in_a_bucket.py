@@ -27,7 +27,7 @@ def test_operators_day_in_a_bucket(tmp_path: Path, postgres_url: str, s3_locatio
         return output[-1]
 
     demo = run("demo")
-    assert f"Landing a week of 4 queries below {s3_location}/raw" in demo.out
+    assert f" queries below {s3_location}/raw" in demo.out
     before = run("warehouse", "query", SHOWN, "--json").objects
     assert before
     visible = run("state", "inspect", "--status", "success", "--query", "campaign_daily", "--json").objects[0]
@@ -41,8 +41,9 @@ def test_operators_day_in_a_bucket(tmp_path: Path, postgres_url: str, s3_locatio
     run("reconcile")
     assert run("warehouse", "query", SHOWN, "--json").objects == before
     run("state", "publish")
-    run("raw", "verify", "--all")
-    run("doctor")
+    assert "sealed runs" in run("raw", "verify", code=1).lines[-1]  # the demo has a damaged run
+    lake_check = next(line for line in run("doctor").lines if line.split()[1:2] == ["lake"])
+    assert lake_check.startswith("ok")
     lake = {file.name.partition("/")[0] for file in open_store(s3_location).list("")}
     assert lake == {"raw", "warehouse", "partition_status.parquet"}
     assert not {"raw", "warehouse", "partition_status.parquet"} & {path.name for path in cli.home.iterdir()}
