@@ -426,7 +426,7 @@ def test_invalid_customer_does_not_stop_the_sensor(location: Location) -> None:
 def test_outage_fails_the_tick(location: Location, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tick without the ledger fails and does not skip."""
     seal_run(location.deployment, key(1))
-    monkeypatch.setattr("ads_pipeline.ledger.state.run_history.RunHistory.judged_by_run_between", _fail)
+    monkeypatch.setattr("ads_pipeline.ledger.state.run_history.RunHistory.judged_by_run", _fail)
     with pytest.raises(LedgerUnavailable):
         tick(location)
 
