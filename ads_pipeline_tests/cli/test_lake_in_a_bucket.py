@@ -1,6 +1,8 @@
 """The demo and an operator's day with the lake in a bucket and the ledger in Postgres."""
 
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,17 +10,32 @@ import sqlalchemy as sa
 
 from ads_pipeline.storage.open_store import open_store
 from ads_pipeline_tests.cli.running import CommandLine, CommandResult
+from ads_pipeline_tests.example_counts import TIMES
+from ads_pipeline_tests.spark.servers import cluster, hide
 from ads_pipeline_tests.storage.s3_server import KEY_ID, SECRET
 
 SHOWN = "SELECT customer_id, count(DISTINCT logical_date) AS days FROM campaign_daily GROUP BY ALL ORDER BY ALL"
 
 
+@pytest.fixture(params=["local", *(["cluster"] if TIMES > 1 else [])])
+def spark_address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Spark on this machine; with SOAK also a cluster whose workers cannot see the home."""
+    if request.param == "local":
+        yield "local[2]"
+        return
+    home = tmp_path / "home"
+    home.mkdir()
+    with cluster(tmp_path / "servers", hide(home)) as (address, _servers):
+        yield address
+
+
 @pytest.mark.timeout(1200)
-def test_operators_day_in_a_bucket(tmp_path: Path, postgres_url: str, s3_location: str) -> None:
+def test_operators_day_in_a_bucket(tmp_path: Path, postgres_url: str, s3_location: str, spark_address: str) -> None:
     """The demo, a demotion, a restoration and a repair: the home holds nothing of the lake, and nothing a secret."""
     variables = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+    variables |= {"PYSPARK_PYTHON": sys.executable, "SPARK_EXECUTOR_MEMORY": "512m", "SPARK_LOCAL_IP": "127.0.0.1"}
     own = {"ADS_PIPELINE_DATABASE_URL": postgres_url, "ADS_PIPELINE_LAKE": s3_location, "COLUMNS": "200"}
-    cli = CommandLine(home=tmp_path / "home", more=variables | own | {"ADS_PIPELINE_SPARK": "local[2]"})
+    cli = CommandLine(home=tmp_path / "home", more=variables | own | {"ADS_PIPELINE_SPARK": spark_address})
     output = list[CommandResult]()
 
     def run(*arguments: str, code: int = 0) -> CommandResult:
