@@ -4,6 +4,8 @@
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -81,7 +83,8 @@ class InstanceStorage(_NoOptions, DagsterSqliteStorage):
         if settings.postgres_url is None:
             return cls.from_local(_directory(), inst_data=inst_data)
         url = _prepare_database(settings.postgres_url)
-        return PostgresStorage(url, inst_data)
+        with _creation_lock(url):
+            return PostgresStorage(url, inst_data)
 
 
 class ArtifactStorage(_NoOptions, LocalArtifactStorage):
@@ -107,6 +110,18 @@ def _directory() -> str:
     directory = settings.home / "dagster"
     make_durable_directories(directory)
     return str(directory)
+
+
+@contextmanager
+def _creation_lock(url: str) -> Iterator[None]:
+    """One process after the other: Dagster takes its tables for complete when it sees the first of them."""
+    engine = create_pg_engine(url)
+    try:
+        with engine.begin() as connection:
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock(hashtext('{SCHEMA}'))")
+            yield
+    finally:
+        engine.dispose()
 
 
 def _prepare_database(url: str) -> str:
