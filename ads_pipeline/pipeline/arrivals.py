@@ -63,7 +63,7 @@ class SealedRuns:
     def land(self, partitions: Sequence[PartitionKey]) -> Landed:
         """Return registered runs in ledger order, then unregistered runs in the order of their extraction."""
         known = self._runs.judged_by_run(partitions)
-        judged = {run for run, is_judged in known.items() if is_judged}
+        judged = _select_judged(known)
         sealed = (each for key in partitions for each in self._raw.list_runs(key, known=judged))
         unjudged = {each.run: each for each in sorted(sealed, key=_extraction_order) if each.run is not None}
         registered = [unjudged.pop(run) for run in known if run in unjudged]

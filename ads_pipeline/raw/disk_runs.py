@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Container, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from datetime import date, datetime
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -38,36 +38,36 @@ class DiskRuns:
             return seal, open_verified_payload(directory, seal, payload_sha256)
 
     def list_runs(self, key: PartitionKey, known: Container[Run]) -> tuple[Found, ...]:
-        with translate_os_errors(key.path), ExitStack() as stack:
-            try:
-                day = self._open(key.path, stack)
-            except FileNotFoundError:
-                return ()
-            return tuple(find_in_day(day, key.path, known))
+        with self._open_existing(key.path) as day:
+            return () if day is None else tuple(find_in_day(day, key.path, known))
 
     def find_runs(self, source: str, since: date, until: date, known: Container[Run]) -> Iterator[Found]:
-        with translate_os_errors(source), ExitStack() as stack:
-            try:
-                top = self._open(source, stack)
-            except FileNotFoundError:
-                return
-            yield from find_in_source(top, source, since=since, until=until, known=known)
+        with self._open_existing(source) as top:
+            if top is not None:
+                yield from find_in_source(top, source, since=since, until=until, known=known)
 
     def find_changed_days(
         self, source: str, since: date, until: date, seen: Mapping[str, int]
     ) -> Iterator[ChangedDay | DamagedRun]:
-        with translate_os_errors(source), ExitStack() as stack:
-            try:
-                top = self._open(source, stack)
-            except FileNotFoundError:
-                return
-            yield from find_changed_days(top, source, since=since, until=until, seen=seen)
+        with self._open_existing(source) as top:
+            if top is not None:
+                yield from find_changed_days(top, source, since=since, until=until, seen=seen)
 
     def find_unsealed(self, before: datetime) -> Iterator[tuple[str, datetime]]:
         for path in sorted(self._root.glob(_UNSEALED)):
             modified_at = datetime.fromtimestamp(path.lstat().st_mtime, tz=before.tzinfo)
             if modified_at < before:
                 yield path.relative_to(self._root).as_posix(), modified_at
+
+    @contextmanager
+    def _open_existing(self, path: str) -> Iterator[int | None]:
+        """A descriptor of a directory below the root; None when it does not exist."""
+        with translate_os_errors(path), ExitStack() as stack:
+            try:
+                directory = self._open(path, stack)
+            except FileNotFoundError:
+                directory = None
+            yield directory
 
     def _open(self, path: str, stack: ExitStack) -> int:
         """A descriptor of a directory below the root. FileNotFoundError, or RawUnavailable when the root is gone."""

@@ -181,7 +181,8 @@ def _replace(spark: SparkSession, plan: _Replacement, staged: list[StagedFile]) 
             _pause(attempt)
             continue
         loads = _without(plan.loads, {*superseded, *unreadable})
-        missing = tuple(_find_missing(snapshot, loads))
+        held = _read_partitions(snapshot, {load.partition for load in loads})
+        missing = tuple(load for load in loads if not _is_held(load, held.get(load.partition, [])))
         if unstaged := _find_unstaged(missing, staged):
             staged += plan.stage([load.run for load in unstaged])
             unreadable |= {load.run for load in _find_unstaged(missing, staged)}
@@ -190,7 +191,7 @@ def _replace(spark: SparkSession, plan: _Replacement, staged: list[StagedFile]) 
             delete_files(plan.table, staged)
             return TableLoadResult(table_version=snapshot.version, loads=loads, superseded=tuple(superseded))
         partitions = {load.partition for load in missing}
-        files = prepare_replacement(spark, snapshot, partitions=partitions, loads=missing, staged=staged)
+        files = prepare_replacement(spark, snapshot, held=held, partitions=partitions, loads=missing, staged=staged)
         publishable = set(plan.is_publishable([load.run for load in missing]))
         refused = [load.run for load in missing if load.run not in publishable]
         if refused:
@@ -208,14 +209,15 @@ def _replace(spark: SparkSession, plan: _Replacement, staged: list[StagedFile]) 
 def _prepare_removal(
     spark: SparkSession, snapshot: TableSnapshot, partitions: set[tuple[str, date]], is_removable: RunFilter
 ) -> NextFiles:
+    held = _read_partitions(snapshot, partitions)
     runs = [
         Run(key=snapshot.table.partition_key(*partition), run_id=part.run_id)
-        for partition, slices in _read_partitions(snapshot, partitions).items()
+        for partition, slices in held.items()
         for part in slices
         if partition in partitions
     ]
     removed = {(run.key.customer_id, run.key.logical_date) for run in is_removable(runs)}
-    return prepare_replacement(spark, snapshot, partitions=removed)
+    return prepare_replacement(spark, snapshot, held=held, partitions=removed)
 
 
 def _prepare_compaction(start_spark: Callable[[], SparkSession], snapshot: TableSnapshot) -> NextFiles | None:
@@ -266,12 +268,6 @@ def _commit(snapshot: TableSnapshot, files: NextFiles) -> bool:
     raise TableContended(str(snapshot.table), "cannot write to the log; its storage may be read-only or full")
 
 
-def _find_missing(snapshot: TableSnapshot, loads: Sequence[Load]) -> list[Load]:
-    """The loads that the table does not hold yet. A load without rows is held if its partition has no rows."""
-    slices_by_partition = _read_partitions(snapshot, {load.partition for load in loads})
-    return [load for load in loads if not _is_held(load, slices_by_partition.get(load.partition, []))]
-
-
 def _find_unstaged(loads: Sequence[Load], staged: Sequence[StagedFile]) -> list[Load]:
     """The loads whose rows are in no staged file. A load without rows needs none."""
     held = {(run.customer_id, file.day, run.run_id) for file in staged for run in file.runs}
@@ -283,6 +279,7 @@ def _without(loads: Sequence[Load], runs: Collection[Run]) -> tuple[Load, ...]:
 
 
 def _is_held(load: Load, slices: Sequence[Slice]) -> bool:
+    """A load without rows is held if its partition has no rows."""
     expected = [(load.run.run_id, load.schema_version, load.record_count)] if load.record_count else []
     return [(part.run_id, part.schema_version, part.rows) for part in slices] == expected
 

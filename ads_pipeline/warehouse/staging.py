@@ -59,18 +59,19 @@ def prepare_replacement(
     spark: SparkSession,
     snapshot: TableSnapshot,
     *,
+    held: SlicesByPartition,
     partitions: Partitions,
     loads: Sequence[Load] = (),
     staged: Sequence[StagedFile] = (),
 ) -> NextFiles:
     """The files that replace these partitions by the staged rows of the loads, verified.
 
-    Raises StagingDamaged when a row would be lost or changed. Then no merged file remains.
+    `held` is what the files that may hold these partitions have, of other partitions too. Raises StagingDamaged when
+    a row would be lost or changed. Then no merged file remains.
     """
     replaced = find_affected_files(snapshot, partitions)
     wanted = {(load.run.key.customer_id, load.run.key.logical_date, load.run.run_id) for load in loads}
-    held = read_slices(snapshot.table, replaced, ())
-    days_to_carry = {part.day for part in held if (part.customer_id, part.day) not in partitions}
+    days_to_carry = {day for customer_id, day in held if (customer_id, day) not in partitions}
     new = [file for file in staged if any((run.customer_id, file.day, run.run_id) in wanted for run in file.runs)]
     adopted = [
         file
