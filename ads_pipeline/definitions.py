@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
-from dagster_pyspark import LazyPySparkResource
 
 from ads_pipeline.contracts.registry import read_contracts
 from ads_pipeline.google_ads.configuration import ClientConfiguration, check_installation, read_configuration
@@ -26,12 +25,12 @@ from ads_pipeline.orchestration.due_partitions import DUE_SCHEMA, read_due
 from ads_pipeline.orchestration.extraction import build_discovery, build_due_sensor, build_fetching_source
 from ads_pipeline.orchestration.io_manager import PartitionStateIOManager
 from ads_pipeline.orchestration.partitions import define_partitions
-from ads_pipeline.orchestration.resources import RunResources, SensorResources, SourceFactory
+from ads_pipeline.orchestration.resources import RunResources, SensorResources, SourceFactory, SparkResource
+from ads_pipeline.orchestration.run_processes.code_servers import load_runs_ahead
 from ads_pipeline.orchestration.sensors.arrivals_and_loads import build_sensors
 from ads_pipeline.orchestration.sensors.run_completion import build_event_origin
 from ads_pipeline.orchestration.sensors.schedules import build_schedules
 from ads_pipeline.settings import Settings, read_settings
-from ads_pipeline.spark_session import release_session, start_spark
 from ads_pipeline.storage.durable_files import leave_access_to_umask
 
 
@@ -52,6 +51,7 @@ def build_definitions(
     resolved = settings or read_settings(os.environ)
     leave_access_to_umask(leave=resolved.access_by_umask)
     configure_logging(resolved.log_format)
+    load_runs_ahead([resolved.queries_file])
     apis = resolved.google_apis
     contracts = read_contracts(resolved.queries_file, apis)
     partitions = define_partitions(apis.start_date)
@@ -113,7 +113,11 @@ def _read_client_configuration(settings: Settings, setting: str) -> ClientConfig
 # They are not configurable resources, because Dagster would show the database's password and Spark's token.
 def _build_pyspark(settings: Settings) -> dg.ResourceDefinition:
     @dg.resource(description="The Spark session of the run. It starts when a step first needs it.")
-    def pyspark(_context: dg.InitResourceContext) -> Iterator[LazyPySparkResource]:
+    def pyspark(_context: dg.InitResourceContext) -> Iterator[SparkResource]:
+        from dagster_pyspark import LazyPySparkResource  # noqa: PLC0415 - it takes longer than Dagster itself
+
+        from ads_pipeline.spark_session import release_session, start_spark  # noqa: PLC0415 - loads Spark's client
+
         started = list[Any]()
 
         class SessionFromSettings(LazyPySparkResource):

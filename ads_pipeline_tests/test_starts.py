@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ads_pipeline.ledger import database, revisions
+from ads_pipeline.query_file import DEFAULT_QUERIES_FILE
 
 CLI = "from ads_pipeline.cli.main import main; main()"
 REPORT = """
@@ -54,10 +55,20 @@ def test_list_of_states_loads_only_the_database(tmp_path: Path) -> None:
     assert loaded & (ENGINES | CLIENTS | {"alembic"}) == set()
 
 
-def test_definitions_load_no_optional_client(tmp_path: Path) -> None:
-    """Dagster's definitions load no client of Google Ads, of buckets or of metrics, and not the command line."""
+def test_definitions_load_no_engine(tmp_path: Path) -> None:
+    """Dagster's definitions load no engine, no client and no command line; steps load what they use."""
     loaded = find_loaded(tmp_path, "import ads_pipeline.definitions")
-    assert loaded & {"google.ads", "obstore", "prometheus_client", "typer", "ads_pipeline.cli", "hypothesis"} == set()
+    assert "dagster" in loaded
+    others = {"alembic", "dagster_pyspark", "hypothesis", "psycopg2", "py4j", "rich", "typer", "ads_pipeline.cli"}
+    assert loaded & (ENGINES - {"dagster"} | CLIENTS | others) == set()
+
+
+def test_own_contracts_load_pandera(tmp_path: Path) -> None:
+    """Only a deployment with contracts of its own pays for pandera, because its models are checked at the start."""
+    text = DEFAULT_QUERIES_FILE.read_text(encoding="utf-8")
+    (tmp_path / "google_apis.yaml").write_text(f"contracts: own.py\n{text}")
+    (tmp_path / "own.py").write_text("from ads_pipeline.contracts.models import Row\nCONTRACTS = {}\n")
+    assert "pandera" in find_loaded(tmp_path, "import ads_pipeline.definitions")
 
 
 def test_stated_revision_is_the_newest_script() -> None:

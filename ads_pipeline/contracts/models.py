@@ -6,7 +6,12 @@ that were judged by the old model keep it. `validator` evaluates these models fo
 A column is a GAQL field without `segments.` and `metrics.`, with dots replaced by underscores. Numbers marked
 `coerce` may also arrive as text, because Google's JSON writes 64-bit integers as text. Enumerations are checked by
 their spelling only, so that a value that Google adds later does not reject a day.
+
+After a change, `python -m ads_pipeline.contracts.rule_reading` writes `shipped_rules.json` again.
 """
+
+from collections.abc import Mapping
+from typing import Final
 
 import pyspark.sql.functions as sf
 import pyspark.sql.types as st
@@ -99,3 +104,12 @@ class SearchTermDailyV1(Traffic):
 
     class Config:
         unique = ["ad_group_id", "search_term_view_search_term", "search_term_match_type"]
+
+
+CONTRACTS: Final[Mapping[tuple[str, str], type[Row]]] = {
+    ("campaign_daily", "1"): CampaignDailyV1,
+    ("campaign_daily", "2"): CampaignDailyV2,
+    ("ad_group_daily", "1"): AdGroupDailyV1,
+    ("keyword_daily", "1"): KeywordDailyV1,
+    ("search_term_daily", "1"): SearchTermDailyV1,
+}

@@ -1,7 +1,8 @@
-"""Which model judges which query and schema version: the shipped contracts, and those of the user's own module.
+"""Which contract judges which query and schema version: the shipped ones, and those of the user's own module.
 
 The query file names the module with `contracts:`, a Python file beside it or an installed module. It declares a
-mapping `CONTRACTS` like the one below.
+mapping `CONTRACTS` like that of `contracts.models`. Only such a module needs pandera, whose import takes longer than
+Dagster's: `shipped_rules.json` holds what the shipped models declare.
 """
 
 import importlib
@@ -15,45 +16,31 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from ads_pipeline.contracts import models
-from ads_pipeline.contracts.models import Row
-from ads_pipeline.contracts.rule_reading import read_rules
-from ads_pipeline.contracts.rules import Rules
+from ads_pipeline.contracts.rules import Rules, decode_rules
 from ads_pipeline.errors import BadSettings, ContractMissing, Mistake
 from ads_pipeline.query_file import GoogleApis, line_of
 from ads_pipeline.quoting import printable
 
+SHIPPED_RULES: Final = Path(__file__).parent / "shipped_rules.json"  # written by `contracts.rule_reading`
 MODULE_NAME: Final = "ads_pipeline_own_contracts"  # of a Python file beside the query file
 
 
 @dataclass(frozen=True, slots=True)
 class Contracts:
-    """The contracts of a deployment, by query name and schema version."""
+    """The contracts of a deployment as plain data, by query name and schema version."""
 
-    models: Mapping[tuple[str, str], type[Row]]
-
-    def model(self, query_name: str, schema_version: str) -> type[Row]:
-        """The pandera model for these rows. Raises ContractMissing, which lists the declared versions."""
-        model = self.models.get((query_name, schema_version))
-        if model is None:
-            declared = tuple(version for name, version in self.models if name == query_name)
-            raise ContractMissing(query_name, schema_version, declared)
-        return model
+    declared: Mapping[tuple[str, str], Rules]
 
     def rules(self, query_name: str, schema_version: str) -> Rules:
-        """The same contract as plain data, which Spark can send to its workers. Raises ContractMissing."""
-        return read_rules(self.model(query_name, schema_version), schema_version=schema_version)
+        """The contract of these rows. Raises ContractMissing, which lists the declared versions."""
+        rules = self.declared.get((query_name, schema_version))
+        if rules is None:
+            versions = tuple(version for name, version in self.declared if name == query_name)
+            raise ContractMissing(query_name, schema_version, versions)
+        return rules
 
 
-SHIPPED: Final = Contracts(
-    {
-        ("campaign_daily", "1"): models.CampaignDailyV1,
-        ("campaign_daily", "2"): models.CampaignDailyV2,
-        ("ad_group_daily", "1"): models.AdGroupDailyV1,
-        ("keyword_daily", "1"): models.KeywordDailyV1,
-        ("search_term_daily", "1"): models.SearchTermDailyV1,
-    }
-)
+SHIPPED: Final = Contracts(decode_rules(SHIPPED_RULES.read_text(encoding="utf-8")))
 
 
 def read_contracts(queries_file: Path, apis: GoogleApis) -> Contracts:
@@ -65,7 +52,7 @@ def read_contracts(queries_file: Path, apis: GoogleApis) -> Contracts:
     contracts = SHIPPED
     if apis.contracts is not None:
         own = _read_own(queries_file, apis.contracts)
-        contracts = Contracts({**SHIPPED.models, **own})
+        contracts = Contracts({**SHIPPED.declared, **own})
     mistakes = [
         Mistake(location=_locate(queries_file, "queries", name), problem=problem)
         for name, query in apis.queries.items()
@@ -94,18 +81,18 @@ def _find_problems(contracts: Contracts, name: str, version: str, columns: Colle
         )
 
 
-def _read_own(queries_file: Path, name: str) -> Mapping[tuple[str, str], type[Row]]:
+def _read_own(queries_file: Path, name: str) -> dict[tuple[str, str], Rules]:
     location = _locate(queries_file, "contracts")
     try:
         module = _import_file(queries_file.parent / name) if name.endswith(".py") else importlib.import_module(name)
         own = module.CONTRACTS
     except Exception as error:
         raise BadSettings((Mistake(location=location, problem=_describe(error, name)),)) from error
-    problems = list(_find_module_problems(own))
+    rules, problems = _read_models(own)
     if problems:
         mistakes = tuple(Mistake(location=location, problem=f"{printable(name)}: {each}") for each in problems)
         raise BadSettings(mistakes)
-    return dict(own)
+    return rules
 
 
 @cache
@@ -119,22 +106,34 @@ def _import_file(path: Path) -> ModuleType:
     return module
 
 
-def _find_module_problems(own: object) -> Iterator[str]:
+def _read_models(own: object) -> tuple[dict[tuple[str, str], Rules], list[str]]:
+    """The rules of the user's models, and the problems of those that cannot be used."""
+    from ads_pipeline.contracts.models import Row  # noqa: PLC0415 - loads pandera
+    from ads_pipeline.contracts.rule_reading import read_rules  # noqa: PLC0415 - the same
+
     if not isinstance(own, Mapping):
-        yield "CONTRACTS must be a mapping of (query name, schema version) to a model"
-        return
+        return {}, ["CONTRACTS must be a mapping of (query name, schema version) to a model"]
+    rules, problems = dict[tuple[str, str], Rules](), list[str]()
     for key, model in own.items():
-        if not (isinstance(key, tuple) and [type(part) for part in key] == [str, str]):
-            yield f"the key {printable(repr(key))} of CONTRACTS must be (query name, schema version), both as text"
-        elif key in SHIPPED.models:
-            yield f"CONTRACTS declares {key[0]} {key[1]}, which has a shipped contract; use another schema version"
+        if problem := _find_key_problem(key):
+            problems.append(problem)
         elif not (isinstance(model, type) and issubclass(model, Row)):
-            yield f"the contract of {key[0]} {key[1]} must be a class derived from ads_pipeline.contracts.models.Row"
+            class_name = "ads_pipeline.contracts.models.Row"
+            problems.append(f"the contract of {key[0]} {key[1]} must be a class derived from {class_name}")
         else:
             try:
-                read_rules(model, schema_version=key[1])
+                rules[key] = read_rules(model, schema_version=key[1])
             except TypeError as error:
-                yield str(error)
+                problems.append(str(error))
+    return rules, problems
+
+
+def _find_key_problem(key: object) -> str | None:
+    if not (isinstance(key, tuple) and [type(part) for part in key] == [str, str]):
+        return f"the key {printable(repr(key))} of CONTRACTS must be (query name, schema version), both as text"
+    if key in SHIPPED.declared:
+        return f"CONTRACTS declares {key[0]} {key[1]}, which has a shipped contract; use another schema version"
+    return None
 
 
 def _describe(error: Exception, name: str) -> str:

@@ -1,16 +1,24 @@
-"""Reads a pandera model into plain data.
+"""Reads a pandera model into plain data. As a program, it writes those of the shipped models to `shipped_rules.json`.
 
 Pandera runs one Spark job per check, so a thousand partitions would need tens of thousands of jobs. The validator
 evaluates the same declarations itself. `read_rules` refuses a declaration that the validator cannot evaluate.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import pyspark.sql.types as st
 
-from ads_pipeline.contracts.models import Row
-from ads_pipeline.contracts.rules import PARTITION_CUSTOMER, PARTITION_DAY, CheckRule, ColumnRule, Rules
+from ads_pipeline.contracts.models import CONTRACTS, Row
+from ads_pipeline.contracts.rules import (
+    PARTITION_CUSTOMER,
+    PARTITION_DAY,
+    CheckRule,
+    ColumnRule,
+    Rules,
+    encode_rules,
+)
 
 COLUMN_KINDS: Final[Mapping[type[st.DataType], str]] = {
     st.LongType: "long",
@@ -50,6 +58,11 @@ def read_rules(model: type[Row], *, schema_version: str) -> Rules:
     )
 
 
+def read_shipped() -> dict[tuple[str, str], Rules]:
+    """The rules of the shipped models."""
+    return {key: read_rules(model, schema_version=key[1]) for key, model in CONTRACTS.items()}
+
+
 def _column(model: type[Row], column: Any) -> ColumnRule:
     kind = COLUMN_KINDS.get(type(column.dtype.type))
     if kind is None or column.unique or column.regex or not column.required:
@@ -66,3 +79,7 @@ def _check(model: type[Row], column: str, check: Any) -> CheckRule:
     if comparison == "matches" and not bound.startswith("^"):  # as pandera does
         bound = f"^{bound}"
     return CheckRule(column=column, comparison=comparison, bound=bound, description=description.format(bound=bound))
+
+
+if __name__ == "__main__":
+    (Path(__file__).parent / "shipped_rules.json").write_text(encode_rules(read_shipped()), encoding="utf-8")

@@ -3,7 +3,9 @@
 `rule_reading` makes it from a pandera model. Nothing here imports a library, so that a worker starts quickly.
 """
 
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 ENUM = r"^[A-Z][A-Z0-9_]*(?![\s\S])"  # $ would allow a trailing line break
@@ -52,3 +54,24 @@ class Rules:
         """The same columns, for rows that were accepted before."""
         columns = tuple(replace(column, nullable=True) for column in self.columns)
         return replace(self, columns=columns, checks=(), partition_columns=(), natural_key=())
+
+
+def encode_rules(contracts: Mapping[tuple[str, str], Rules]) -> str:
+    """Contracts by query name and schema version, as JSON."""
+    documents = [{"query_name": name, **asdict(rules)} for (name, _version), rules in contracts.items()]
+    return json.dumps(documents, indent=1) + "\n"
+
+
+def decode_rules(text: str) -> dict[tuple[str, str], Rules]:
+    """What `encode_rules` was given. A bound that is a list is one of allowed values."""
+    return {(each.pop("query_name"), each["schema_version"]): _decode(each) for each in json.loads(text)}
+
+
+def _decode(document: dict[str, Any]) -> Rules:
+    return Rules(
+        schema_version=document["schema_version"],
+        columns=tuple(ColumnRule(**column) for column in document["columns"]),
+        checks=tuple(CheckRule(**check) for check in document["checks"]),
+        partition_columns=tuple((column, value) for column, value in document["partition_columns"]),
+        natural_key=tuple(document["natural_key"]),
+    )

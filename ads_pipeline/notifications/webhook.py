@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Final
-
-import requests
 
 CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 15.0  # together shorter than the time that Dagster gives a tick
 # The loggers of the HTTP library whose records may contain the URL.
@@ -41,6 +40,8 @@ class Webhook:
         The message is taken only when the server answers with 2xx. A redirect is not followed, because the message
         would go to an address that nobody configured.
         """
+        import requests  # noqa: PLC0415 - few processes send
+
         encoded = body.encode()
         headers = {
             "Content-Type": "application/json; charset=utf-8",
@@ -63,6 +64,8 @@ class Webhook:
 
     def _describe(self, error: Exception) -> str:
         """The kind of failure. The message of the error may contain the URL."""
+        import requests  # noqa: PLC0415 - the same
+
         match error:
             case requests.ConnectTimeout():
                 return f"could not be reached within {self.connect_seconds:g} s"
@@ -76,9 +79,9 @@ class Webhook:
 
 
 def _find_problem(status: int) -> str:
-    if requests.codes.ok <= status < requests.codes.multiple_choices:
+    if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
         return ""
-    if requests.codes.multiple_choices <= status < requests.codes.bad_request:
+    if HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
         return f"answered {status}, a redirect, which is not followed: set the final address"
     return f"answered {status}"
 

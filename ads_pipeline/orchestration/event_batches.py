@@ -1,7 +1,7 @@
 """Stores events of a run together, where Dagster's storages would store each in transactions of its own.
 
 `instance_storage` adds `EventBatches` to Dagster's storages. Assets and checks collect their events with
-`batched_events`.
+`batching.batched_events`.
 """
 
 import threading
@@ -13,10 +13,10 @@ from typing import Final
 import dagster as dg
 import sqlalchemy as sa
 
-from ads_pipeline.orchestration.dagster_private import (
+from ads_pipeline.orchestration.dagster_private import PlannedCheck
+from ads_pipeline.orchestration.dagster_private_storages import (
     AssetCheckExecutionRecordStatus,
     CheckExecutions,
-    PlannedCheck,
     SqlEventLogStorage,
 )
 
@@ -168,9 +168,3 @@ class _ThreadState(threading.local):
 
 def _is_batchable(event: dg.EventLogEntry) -> bool:
     return event.is_dagster_event and event.dagster_event_type in ASSET_EVENTS | CHECK_EVENTS
-
-
-def batched_events(instance: dg.DagsterInstance) -> AbstractContextManager[None]:
-    """Collect the events of this thread in the block, if the storage of the instance can do so."""
-    storage = instance.event_log_storage
-    return storage.batch() if isinstance(storage, EventBatches) else nullcontext()

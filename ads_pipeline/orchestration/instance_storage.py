@@ -12,7 +12,7 @@ from typing import Any, Final
 from dagster_postgres import DagsterPostgresStorage, PostgresEventLogStorage
 from dagster_postgres.utils import create_pg_connection, create_pg_engine, retry_pg_creation_fn
 
-from ads_pipeline.orchestration.dagster_private import (
+from ads_pipeline.orchestration.dagster_private_storages import (
     SQLITE_MODULES,
     DagsterSqliteStorage,
     LocalArtifactStorage,

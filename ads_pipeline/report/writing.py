@@ -4,18 +4,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.pipeline.day_conditions import DayRules
-from ads_pipeline.pipeline.readers import Readers
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import Seal
 from ads_pipeline.report.content import ReportContent, ReportReader
 from ads_pipeline.report.document import render
 from ads_pipeline.settings import Settings
 from ads_pipeline.storage.durable_files import atomic_write
+
+if TYPE_CHECKING:
+    from ads_pipeline.pipeline.readers import Readers
 
 MAX_DAYS: Final = 400
 
@@ -31,11 +33,13 @@ class ReportWriter:
 
     settings: Settings
     ledger: LedgerReader
-    readers: Readers
+    readers: "Readers"
     raw: RawRuns
 
     @classmethod
     def of_deployment(cls, settings: Settings, ledger: LedgerReader) -> Self:
+        from ads_pipeline.pipeline.readers import Readers  # noqa: PLC0415 - loads Spark's client and Delta
+
         readers = Readers(
             publications=ledger.publications,
             warehouse_location=settings.warehouse_location,

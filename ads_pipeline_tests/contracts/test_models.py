@@ -6,7 +6,8 @@ from pandera.pyspark import Field
 
 from ads_pipeline.contracts.models import Row
 from ads_pipeline.contracts.registry import SHIPPED
-from ads_pipeline.contracts.rule_reading import read_rules
+from ads_pipeline.contracts.rule_reading import read_rules, read_shipped
+from ads_pipeline.contracts.rules import CheckRule, ColumnRule, Rules, decode_rules, encode_rules
 from ads_pipeline.errors import ContractMissing
 from ads_pipeline.query_file import DEFAULT_QUERIES_FILE
 from ads_pipeline.settings import read_settings
@@ -22,7 +23,28 @@ def test_shipped_query_selects_the_columns_of_its_contract(query_name: str) -> N
     assert set(query.columns) == columns
 
 
-@pytest.mark.parametrize(("query_name", "version"), SHIPPED.models)
+def test_stored_rules_are_those_of_the_models() -> None:
+    """`shipped_rules.json` says what the models declare. Else run `python -m ads_pipeline.contracts.rule_reading`."""
+    assert SHIPPED.declared == read_shipped()
+
+
+def test_rules_survive_their_json() -> None:
+    """Every kind of bound is read back as it was written."""
+    bounds = {"ge": -1, "le": 0.5, "isin": ["A", "B"], "matches": r"^[A-Z]\d\Z"}
+    rules = Rules(
+        schema_version="7",
+        columns=(ColumnRule(name="a", kind="long", nullable=True, coerce=False),),
+        checks=tuple(
+            CheckRule(column="a", comparison=comparison, bound=bound, description=f"must be {bound}")
+            for comparison, bound in bounds.items()
+        ),
+        partition_columns=(("date", "partition_logical_date"),),
+        natural_key=("a", "b"),
+    )
+    assert decode_rules(encode_rules({("made_up", "7"): rules})) == {("made_up", "7"): rules}
+
+
+@pytest.mark.parametrize(("query_name", "version"), SHIPPED.declared)
 def test_every_contract_has_a_natural_key_and_checks_the_partition(query_name: str, version: str) -> None:
     """Each contract checks date and customer against the partition, and its natural key has no nullable column."""
     rules = SHIPPED.rules(query_name, version)
@@ -46,9 +68,9 @@ def test_undeclared_schema_version_is_refused() -> None:
     with pytest.raises(
         ContractMissing, match="campaign_daily: no contract for schema_version '3'; declared are 1, 2"
     ):
-        SHIPPED.model("campaign_daily", "3")
+        SHIPPED.rules("campaign_daily", "3")
     with pytest.raises(ContractMissing, match="declared are none"):
-        SHIPPED.model("made_up", "1")
+        SHIPPED.rules("made_up", "1")
 
 
 def test_unsupported_check_or_column_type_is_refused() -> None:

@@ -158,8 +158,8 @@ def run_action(settings: Settings, action: OperatorAction, selected: SelectedPar
         targets = selected.find(settings, ledger)
         preview = Preview(ledger=ledger, policy=settings.retry_policy, action=action, **targets.preview_options)
         plan = preview.plan(targets.selection)
-    asked = {"dry_run": given.dry_run, "yes": given.yes, "as_json": given.as_json}
-    if not confirmation.confirm(plan, selected, warnings=targets.warnings, **asked):
+    options = {"dry_run": given.dry_run, "yes": given.yes, "as_json": given.as_json}
+    if not confirmation.confirm(plan, selected, warnings=targets.warnings, **options):
         return 0 if plan.changes else confirmation.NOTHING_EXIT_CODE
     with _open_performer(settings, action, request) as perform:
         report = execute(plan, request, perform, report_progress=terminal_progress())

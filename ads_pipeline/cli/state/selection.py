@@ -4,9 +4,10 @@ Every mistake is reported before anything changes.
 """
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from typing import Any, Final
 
 from ads_pipeline.cli import options
@@ -111,30 +112,25 @@ class PartitionsToEnqueue(SelectedPartitions):
         if self.partitions:
             if str(self) or self.all_partitions:
                 raise BadCommand(PARTITIONS_AND_OPTIONS)
-            keys = [parse_own(word, settings) for word in dict.fromkeys(self.partitions)]
+            found: Iterable[PartitionKey] = [parse_own(word, settings) for word in dict.fromkeys(self.partitions)]
         else:
-            keys = self._list_days(settings, parse_customers(self.filters.customer) or known)
-        for key in keys:
-            require_possible(key, settings)
+            found = self._list_days(settings, parse_customers(self.filters.customer) or known)
+        keys = [require_possible(key, settings) for key in found]
         new = sorted({key.customer_id for key in keys} - set(known))
         problem = "the ledger records no partition of it"
         warnings = [f"customer {customer} is new: {problem}; {suggest(customer, known)}" for customer in new]
         return Targets(selection=keys, warnings=warnings)
 
-    def _list_days(self, settings: Settings, customers: Sequence[str]) -> list[PartitionKey]:
-        """Each day of each selected query and of these customers."""
+    def _list_days(self, settings: Settings, customers: Sequence[str]) -> Iterator[PartitionKey]:
+        """Each day of each selected query and of these customers. Stop at the first impossible one."""
         days, source = self.filters.days, settings.google_apis.source
         if days.since is None or days.until is None:
             raise BadCommand("the days are missing: give --since and --until")
         if not customers:
             raise BadCommand("the ledger has no customer yet: give --customer")
-        dates = list(days_between(days.since, days.until))
-        return [
-            PartitionKey(source=source, customer_id=customer, query_name=name, logical_date=day)
-            for customer in customers
-            for name in parse_queries(self.filters.query, settings)
-            for day in dates
-        ]
+        for customer, name in product(customers, parse_queries(self.filters.query, settings)):
+            for day in days_between(days.since, days.until):
+                yield PartitionKey(source=source, customer_id=customer, query_name=name, logical_date=day)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
