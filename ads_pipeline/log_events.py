@@ -33,6 +33,7 @@ class LogEvent(StrEnum):
     REPAIRED = "reconcile.repaired"
     ACTION_EXECUTED = "action.executed"
     FETCHES_FAILED = "fetches.failed"
+    FETCH_AWAITED = "fetch.awaited"
     SPARK_STARTED = "spark.started"
     ENGINE_UNAVAILABLE = "engine.unavailable"
     NOTIFICATION_DELIVERED = "notification.delivered"
@@ -56,6 +57,7 @@ LOG_EVENTS: Final[Mapping[LogEvent, tuple[int, str]]] = {
     LogEvent.REPAIRED: (logging.WARNING, "reconcile repaired differences between ledger, pointers and table"),
     LogEvent.ACTION_EXECUTED: (logging.INFO, "a control action changed partitions"),
     LogEvent.FETCHES_FAILED: (logging.WARNING, "an extractor reported fetches without a run"),
+    LogEvent.FETCH_AWAITED: (logging.INFO, "a run waits for a fetch of another run of its backfill"),
     LogEvent.SPARK_STARTED: (logging.INFO, "a Spark session has started"),
     LogEvent.ENGINE_UNAVAILABLE: (logging.WARNING, "the engine cannot be used; Spark starts in this process"),
     LogEvent.NOTIFICATION_DELIVERED: (logging.INFO, "the webhook took a message"),

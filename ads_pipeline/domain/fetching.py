@@ -1,4 +1,4 @@
-"""What a fetch leaves behind when it seals no run: a failure to record, or a partition to skip.
+"""What is requested together, and what a fetch leaves behind when it seals no run: a failure, or a skipped partition.
 
 The sealed runs themselves are in `raw`. `raw.source.Landed` joins the three.
 """
@@ -31,6 +31,14 @@ class FailedFetch:
         validate_name("failure_id", self.failure_id)
         if not self.error_message:
             raise ValueError(f"{self.key}: a failed fetch needs an error_message")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backfill:
+    """The partitions of a query that were requested together. Dagster may divide them among several runs."""
+
+    requested_at: datetime
+    keys: frozenset[PartitionKey]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The figures that are kept with each attempt, so that a restatement can be told in numbers."""
+"""The figures that are kept with each attempt, so that a restatement can be stated in numbers."""
 
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime

@@ -81,6 +81,28 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SharedSince:
+    """Runs share their calls since `at`: an operation is not granted while another run calls for some of its days.
+
+    Nor is it after another run's call had one of the `final` outcomes, which a second call would only repeat. That
+    holds while the other run lasts and for outcomes after `final_at`; older ones are known from the ledger.
+    """
+
+    at: datetime
+    final: frozenset[str]
+    final_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherCall:
+    """The call of another run that stands in the way. Without an outcome it has not ended."""
+
+    run_id: str
+    outcome: str | None = None
+    request_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OperationOutcome:
     """How a granted call ended: "ok" or the class of its error. `consumption` is the source's own measure of cost."""
 

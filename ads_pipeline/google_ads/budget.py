@@ -1,25 +1,40 @@
-"""Asks for an operation before each call, and tells all runs when Google asked to wait."""
+"""Reserves an operation before each call, and stops the calls of all runs when Google requires a wait."""
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
-from ads_pipeline.domain.quota import OK, Granted, Hold, Operation, OperationOutcome, QuotaLimits, Refused
+from ads_pipeline.domain.quota import (
+    OK,
+    Granted,
+    Hold,
+    Operation,
+    OperationOutcome,
+    OtherCall,
+    QuotaLimits,
+    Refused,
+    SharedSince,
+)
 from ads_pipeline.google_ads.fault_table import QUOTA_EXHAUSTED
 from ads_pipeline.google_ads.faults import DEFAULT_WAIT, Fault
 
 LONGEST_SLEEP: Final = timedelta(seconds=60)  # a longer wait ends the call; its partitions are fetched later
 INTERRUPTED: Final = "interrupted"  # the disk or this process failed during the call
 _SLEEPS: Final = 3  # of one call
+_Answer = TypeVar("_Answer", Granted | Refused, Granted | Refused | OtherCall)
 
 
 class OperationLedger(Protocol):
     """Counts the operations of all runs. `ledger.quota` is one."""
 
     def reserve(self, operation: Operation, limits: QuotaLimits) -> Granted | Refused: ...
+
+    def reserve_shared(
+        self, operation: Operation, limits: QuotaLimits, shared: SharedSince
+    ) -> Granted | Refused | OtherCall: ...
 
     def finish(self, granted: Granted, outcome: OperationOutcome) -> None: ...
 
@@ -49,12 +64,19 @@ class Budget:
 
     def reserve(self, operation: Operation) -> Granted | Refused:
         """One operation, after a short wait if that is all it takes. Each granted one is counted, used or not."""
+        return self._reserve_patiently(lambda: self.ledger.reserve(operation, self.limits))
+
+    def reserve_shared(self, operation: Operation, shared: SharedSince) -> Granted | Refused | OtherCall:
+        """The same, unless another run calls for these days or has had a final answer."""
+        return self._reserve_patiently(lambda: self.ledger.reserve_shared(operation, self.limits, shared))
+
+    def _reserve_patiently(self, reserve: Callable[[], _Answer]) -> _Answer:
         for _ in range(_SLEEPS):
-            answer = self.ledger.reserve(operation, self.limits)
-            if isinstance(answer, Granted) or answer.until - self.clock() > self.longest_sleep:
+            answer = reserve()
+            if not isinstance(answer, Refused) or answer.until - self.clock() > self.longest_sleep:
                 return answer
             self.sleep(max((answer.until - self.clock()).total_seconds(), 0.0))
-        return self.ledger.reserve(operation, self.limits)
+        return reserve()
 
     @contextmanager
     def spend(self, granted: Granted) -> Iterator[CallResult]:

@@ -30,7 +30,7 @@ class Field:
     """A GAQL field: the attributes that lead to it in a row, and what its value is.
 
     The client appends an underscore to names that Python reserves: GAQL's `ad_group.type` is `type_` there.
-    `enum_names` is None unless the kind is enum. Without presence, an unset value cannot be told from a zero.
+    `enum_names` is None unless the kind is enum. Without presence, an unset value looks like a zero.
     """
 
     path: str

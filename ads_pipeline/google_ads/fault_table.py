@@ -112,7 +112,7 @@ NEXT_MOVES: Final[Mapping[str, str]] = {
     QUERY_REFUSED: "run ads-pipeline queries check --online and correct the query file",
     OUT_OF_REACH: "Google no longer serves this day",
     QUOTA_EXHAUSTED: "fetched again after the wait",
-    RANGE_TOO_WIDE: "asked again for fewer days",
+    RANGE_TOO_WIDE: "requested again for fewer days",
     TRANSIENT: "fetched again by the retry policy",
     GOOGLE_ADS_ERROR: "fetched again by the retry policy",
     ROWS_REFUSED: "fetched again by the retry policy; if it repeats, report the request id to Google",

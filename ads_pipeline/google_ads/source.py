@@ -1,17 +1,29 @@
 """`GoogleAdsSource`: the source of the raw assets that fetches from Google Ads.
 
 It returns sealed runs, failed fetches and skipped partitions, and writes no state of a partition.
+
+Dagster divides a backfill of a few days of many accounts into a run for each day. One request can fetch all these
+days. So the first run that comes to an account fetches the other days of the backfill too, and seals their runs. The
+runs of those days take them. While one run fetches, the others go on with other accounts.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
 from ads_pipeline.domain.accounts import Account
-from ads_pipeline.domain.fetching import FailedFetch, SkippedFetch
+from ads_pipeline.domain.fetching import Backfill, FailedFetch, SkippedFetch
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.domain.quota import Operation, Refused
+from ads_pipeline.domain.quota import (
+    Granted,
+    Operation,
+    OperationOutcome,
+    OtherCall,
+    Refused,
+    SharedSince,
+)
 from ads_pipeline.domain.retry import ERROR_POLICIES, ErrorPolicy, lane_for
 from ads_pipeline.google_ads.budget import Budget
 from ads_pipeline.google_ads.fault_table import QUERY_REFUSED, QUOTA_EXHAUSTED, RANGE_TOO_WIDE, TRANSIENT
@@ -25,10 +37,13 @@ from ads_pipeline.google_ads.windows import (
     first_day_in_reach,
     is_known_zone,
 )
+from ads_pipeline.log_events import LogEvent, log_event
 from ads_pipeline.query_file import Query
 from ads_pipeline.raw.discovery import DamagedRun
 from ads_pipeline.raw.seal import Seal
 from ads_pipeline.raw.source import Landed, Source
+
+_LOG: Final = logging.getLogger(__name__)
 
 # Policies after which another request of the same account, query or source cannot succeed either.
 _PARKED_FIELD: Final = {
@@ -36,20 +51,27 @@ _PARKED_FIELD: Final = {
     ErrorPolicy.PARK_QUERY: "query_name",
     ErrorPolicy.PARK_SOURCE: "source",
 }
+_REFUSALS: Final = frozenset(name for name, policy in ERROR_POLICIES.items() if policy in _PARKED_FIELD)
+SECONDS_BETWEEN_LOOKS: Final = 1.0  # at the fetches of other runs
+NOT_NEEDED: Final = "not_needed"  # the outcome of an operation for days that another run has just fetched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRules:
     """What decides whether and how a partition is fetched: accounts, parkings, queries and limits of days.
 
-    `find_parking` returns why a partition's account, query or source is parked, or None. `lookback_days` returns
-    after how many days a report of this account and query is final.
+    `find_parking` returns why a partition's account, query or source is parked, or None. `find_refusal` returns the
+    fault for which it was parked at a time or later. `lookback_days` returns after how many days a report of this
+    account and query is final. `find_extracted` returns the partitions whose newest registered run was extracted at
+    a time or later.
     """
 
     queries: Mapping[str, Query]
     accounts: Mapping[str, Account]
     find_parking: Callable[[PartitionKey], str | None]
+    find_refusal: Callable[[PartitionKey, datetime], Fault | None]
     lookback_days: Callable[[str, str], int]
+    find_extracted: Callable[[Collection[PartitionKey], datetime], Collection[PartitionKey]]
     default_login: str | None
     logins: Mapping[str, str] = field(default_factory=dict)
     limits: DayLimits = field(default_factory=DayLimits)
@@ -86,22 +108,32 @@ class FetchRules:
 
 @dataclass(slots=True)
 class _Progress:
-    """What one call of `land` has done so far."""
+    """What one call of `land` has done so far. `waiting` are the ranges that another run is fetching."""
 
+    wanted: frozenset[PartitionKey]
+    shared: SharedSince | None
     runs: list[Seal | DamagedRun] = field(default_factory=list)
     notes: dict[Run, Mapping[str, Any]] = field(default_factory=dict)
     failed: list[FailedFetch] = field(default_factory=list)
     skipped: list[SkippedFetch] = field(default_factory=list)
     stopped: dict[tuple[str, str], str] = field(default_factory=dict)  # what was refused in this call -> why
+    waiting: list[FetchRange] = field(default_factory=list)
+
+    def wants(self, keys: Iterable[PartitionKey]) -> bool:
+        return not self.wanted.isdisjoint(keys)
 
     def find_stop(self, key: PartitionKey) -> str | None:
         names = ((field_name, getattr(key, field_name)) for field_name in _PARKED_FIELD.values())
         return next((self.stopped[name] for name in names if name in self.stopped), None)
 
-    def skip(self, keys: Iterable[PartitionKey], why: str) -> None:
-        self.skipped += [SkippedFetch(key=key, reason=why) for key in keys]
+    def add(self, seals: Iterable[Seal | DamagedRun]) -> None:
+        self.runs += [each for each in seals if each.run is not None and each.run.key in self.wanted]
 
-    def fail(self, keys: Iterable[PartitionKey], fault: Fault, wait_until: datetime | None) -> None:
+    def skip(self, keys: Iterable[PartitionKey], why: str) -> None:
+        self.skipped += [SkippedFetch(key=key, reason=why) for key in keys if key in self.wanted]
+
+    def fail(self, keys: Sequence[PartitionKey], fault: Fault, wait_until: datetime | None = None) -> None:
+        """Record the fault for the wanted partitions, and stop what would meet it again."""
         self.failed += [
             FailedFetch(
                 key=key,
@@ -111,7 +143,11 @@ class _Progress:
                 request_id=fault.request_id,
             )
             for key in keys
+            if key in self.wanted
         ]
+        parked = _PARKED_FIELD.get(ERROR_POLICIES.get(fault.error_class, ErrorPolicy.RETRY))
+        if parked is not None:
+            self.stopped[parked, getattr(keys[0], parked)] = fault.message
 
 
 class GoogleAdsSource:
@@ -131,26 +167,55 @@ class GoogleAdsSource:
         self._sealed, self._rules, self._streams = sealed, rules, streams
         self._budget, self._clock = budget, clock
 
-    def land(self, partitions: Sequence[PartitionKey]) -> Landed:
-        """Fetch these partitions, in as few requests as their days allow."""
-        progress = _Progress(runs=list(self._sealed.land(partitions).runs))
+    def land(self, partitions: Sequence[PartitionKey], backfill: Backfill | None = None) -> Landed:
+        """Fetch these partitions, in as few requests as their days allow.
+
+        In a backfill, those that were extracted after it was requested are not fetched again.
+        """
+        now, due, shared = self._clock(), list[PartitionKey](), None
+        if backfill is not None:
+            shared = SharedSince(at=backfill.requested_at, final=_REFUSALS, final_at=now)
+        progress = _Progress(wanted=frozenset(partitions), shared=shared)
+        progress.add(self._sealed.land(partitions).runs)
         present = {each.run.key for each in progress.runs if each.run is not None}
-        now, due = self._clock(), list[PartitionKey]()
+        if backfill is not None:
+            present |= set(self._rules.find_extracted(partitions, backfill.requested_at))
         for key in partitions:
             if key in present:
                 continue
-            if skip := self._rules.find_skip(key, now):
+            if backfill is not None and (fault := self._rules.find_refusal(key, backfill.requested_at)):
+                progress.fail([key], fault)  # as if one run had fetched all days; a release then retries them
+            elif skip := self._rules.find_skip(key, now):
                 progress.skipped.append(skip)
             else:
                 due.append(key)
-        for fetch_range in cut_ranges(due):
-            self._fetch(fetch_range, progress)
+        ranges = self._cut_ranges(due, backfill, progress, now)
+        while ranges:
+            for fetch_range in ranges:
+                self._fetch(fetch_range, progress)
+            ranges, progress.waiting = progress.waiting, []
+            if ranges:
+                self._budget.sleep(SECONDS_BETWEEN_LOOKS)
         return Landed(
             runs=tuple(progress.runs),
             failed=tuple(progress.failed),
             skipped=tuple(progress.skipped),
             notes=progress.notes,
         )
+
+    def _cut_ranges(
+        self, due: list[PartitionKey], backfill: Backfill | None, progress: _Progress, now: datetime
+    ) -> list[FetchRange]:
+        """The ranges that hold the due partitions. All runs of a backfill cut its days in the same way."""
+        if backfill is None:
+            return cut_ranges(due)
+        reports = {(key.customer_id, key.query_name) for key in due}
+        others = [
+            key
+            for key in backfill.keys - progress.wanted
+            if (key.customer_id, key.query_name) in reports and self._rules.find_skip(key, now) is None
+        ]
+        return [each for each in cut_ranges([*due, *others]) if progress.wants(each.keys)]
 
     def _fetch(
         self, fetch_range: FetchRange, progress: _Progress, *, tries: int = 2, earlier: Fault | None = None
@@ -162,30 +227,68 @@ class GoogleAdsSource:
         if why := progress.find_stop(fetch_range.keys[0]):
             progress.skip(fetch_range.keys, why)
             return
-        granted = self._budget.reserve(self._operation(fetch_range))
+        if progress.shared is not None:
+            left = self._take_sealed(fetch_range, progress)
+            if left is None:
+                return
+            fetch_range = left
+        granted = self._reserve(fetch_range, progress)
+        if isinstance(granted, OtherCall):
+            self._follow(granted, fetch_range, progress)
+            return
         if isinstance(granted, Refused):
             message = f"{granted.why}; on hold until {granted.until:%Y-%m-%d %H:%M:%S} UTC"
             refusal = Fault(error_class=QUOTA_EXHAUSTED, message=message)
             if earlier is None or earlier.error_class == QUOTA_EXHAUSTED:
                 progress.fail(fetch_range.keys, refusal, granted.until)
             else:
-                progress.fail(fetch_range.keys, earlier, None)
+                progress.fail(fetch_range.keys, earlier)
+            return
+        if progress.shared is not None and (left := self._take_sealed(fetch_range, progress)) != fetch_range:
+            # Another run has sealed them since we looked. It may not have fetched the rest.
+            self._budget.ledger.finish(granted, OperationOutcome(outcome=NOT_NEEDED))
+            progress.waiting += [] if left is None else [left]
             return
         with self._budget.spend(granted) as spent:
             result = self._streams.fetch(self._request(fetch_range))
             spent.fault, spent.request_id = result.fault, result.facts.request_id
             spent.rows, spent.seconds = result.facts.rows, result.facts.seconds
             spent.consumption = result.facts.consumption
-        progress.runs += result.seals
+        progress.add(result.seals)
         progress.notes |= result.notes
         if result.fault is not None:
             self._handle(fetch_range, result.fault, progress, tries=tries - 1)
+
+    def _take_sealed(self, fetch_range: FetchRange, progress: _Progress) -> FetchRange | None:
+        """Take the runs that another run has sealed. Return the rest of the range; None when nothing is wanted."""
+        found = self._sealed.land(fetch_range.keys).runs
+        progress.add(found)
+        sealed = {each.run.key for each in found if each.run is not None}
+        left = tuple(key for key in fetch_range.keys if key not in sealed)
+        return FetchRange(keys=left) if progress.wants(left) else None
+
+    def _reserve(self, fetch_range: FetchRange, progress: _Progress) -> Granted | Refused | OtherCall:
+        operation = self._operation(fetch_range)
+        if progress.shared is None:
+            return self._budget.reserve(operation)
+        return self._budget.reserve_shared(operation, progress.shared)
+
+    def _follow(self, other: OtherCall, fetch_range: FetchRange, progress: _Progress) -> None:
+        """Wait for the other run's answer, or take its refusal, which a call of our own would only repeat."""
+        if other.outcome is None:
+            log_event(_LOG, LogEvent.FETCH_AWAITED, run=other.run_id, range=str(fetch_range))
+            progress.waiting.append(fetch_range)
+            return
+        message = f"{other.outcome}: run {other.run_id} got this answer for {fetch_range}; its event has the details"
+        fault = Fault(error_class=other.outcome, message=message, request_id=other.request_id)
+        progress.fail(fetch_range.keys, fault)
 
     def _handle(self, fetch_range: FetchRange, fault: Fault, progress: _Progress, *, tries: int) -> None:
         error_class = fault.error_class
         if error_class == RANGE_TOO_WIDE and len(fetch_range.keys) > 1:
             for half in halve(fetch_range):
-                self._fetch(half, progress)
+                if progress.wants(half.keys):
+                    self._fetch(half, progress)
             return
         if error_class == TRANSIENT and tries:
             self._fetch(fetch_range, progress, tries=tries, earlier=fault)
@@ -198,9 +301,6 @@ class GoogleAdsSource:
         if error_class == RANGE_TOO_WIDE:  # a single day cannot be narrower
             fault = Fault(error_class=QUERY_REFUSED, message=fault.message, request_id=fault.request_id)
         progress.fail(fetch_range.keys, fault, None if wait is None else self._clock() + wait)
-        parked = _PARKED_FIELD.get(ERROR_POLICIES.get(fault.error_class, ErrorPolicy.RETRY))
-        if parked is not None:
-            progress.stopped[parked, getattr(fetch_range.keys[0], parked)] = fault.message
 
     def _operation(self, fetch_range: FetchRange) -> Operation:
         key = fetch_range.keys[-1]  # its newest day decides the lane

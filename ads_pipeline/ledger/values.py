@@ -35,6 +35,17 @@ class DayWindow:
     customers: Collection[str] | None = None
 
 
+class DayChanges(NamedTuple):
+    """When a partition of a day last changed, the sum of attempts, and the number of recorded partitions.
+
+    The numbers show a change whose writer's clock was behind.
+    """
+
+    newest_at: datetime
+    attempts: int
+    partitions: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRegistration:
     """A run to register, with the facts of its seal, or without them when the seal is damaged."""

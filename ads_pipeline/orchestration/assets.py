@@ -5,10 +5,9 @@ The check `valid` between them is in `orchestration.asset_checks`.
 
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
-from dagster_pyspark import LazyPySparkResource
 
 from ads_pipeline.contracts.registry import Contracts
 from ads_pipeline.domain.measures import PartitionRestatement
@@ -16,15 +15,18 @@ from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.errors import RawError
 from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.orchestration import catalog
+from ads_pipeline.orchestration.extraction import find_backfill
 from ads_pipeline.orchestration.io_manager import LoadedPartitions, SealedPartitions, suppress_materialization
 from ads_pipeline.orchestration.metadata import describe_load, describe_restatement, describe_status
 from ads_pipeline.orchestration.partitions import raw_asset_key, warehouse_asset_key
-from ads_pipeline.orchestration.resources import RunResources, claim_partitions
+from ads_pipeline.orchestration.resources import RunResources, SparkResource, claim_partitions
 from ads_pipeline.orchestration.sensors.rectangles import MAX_PARTITIONS
 from ads_pipeline.orchestration.sensors.run_tags import QUERY_TAG
-from ads_pipeline.pipeline.loading import Loader
 from ads_pipeline.query_file import Query
 from ads_pipeline.settings import Settings
+
+if TYPE_CHECKING:
+    from ads_pipeline.pipeline.loading import Loader
 
 OWNERS: Final = ["team:ads-data"]
 
@@ -66,7 +68,11 @@ def build_assets(
         context: dg.AssetExecutionContext, run_resources: dg.ResourceParam[RunResources]
     ) -> dg.Output[SealedPartitions]:
         claim = claim_partitions(context, run_resources, name)
-        landed = run_resources.source.land(list(claim.granted))
+        source = run_resources.source
+        backfill = (
+            find_backfill(context, source=run_resources.source_name, query_name=name) if source.fetches else None
+        )
+        landed = source.land(list(claim.granted), backfill)
         sealed = SealedPartitions(landed=landed, held=claim.held, code_version=query.schema_version)
         return suppress_materialization(sealed)
 
@@ -88,7 +94,7 @@ def build_assets(
         context: dg.AssetExecutionContext,
         loadable: list[PartitionKey],
         run_resources: dg.ResourceParam[RunResources],
-        pyspark: LazyPySparkResource,
+        pyspark: dg.ResourceParam[SparkResource],
     ) -> dg.Output[LoadedPartitions]:
         claim = claim_partitions(context, run_resources, name)
         granted = [key for key in loadable if key in claim.granted]
@@ -99,12 +105,21 @@ def build_assets(
     return raw, warehouse
 
 
-def _load(resources: RunResources, loader: Loader, keys: list[PartitionKey]) -> dict[PartitionKey, dict[str, Any]]:
-    """Load partitions and return the metadata of each published one."""
+def _load(resources: RunResources, loader: "Loader", keys: list[PartitionKey]) -> dict[PartitionKey, dict[str, Any]]:
+    """Load partitions and return the metadata of each published one.
+
+    One that could not be fetched is left out while its table is unchanged: Dagster would show it as materialized.
+    """
     ledger = resources.ledger
     before, cost_before = ledger.publications.pointers(keys), _sum_cost(resources, keys)
     result = loader.load(keys)
-    after, cost_after = ledger.publications.pointers(run.key for run in result.published), _sum_cost(resources, keys)
+    published = ledger.publications.pointers(run.key for run in result.published)
+    after = {
+        key: pointer
+        for key, pointer in published.items()
+        if key not in resources.not_fetched or pointer != before.get(key)
+    }
+    cost_after = _sum_cost(resources, keys)
     staleness = resources.staleness.calculate(ledger.statuses, after, now=datetime.now(UTC))
     restated = _find_restatements(resources, [key for key in after if key in before])
     return {

@@ -4,14 +4,22 @@ The client of Google Ads is imported by the steps that use it, not when the code
 """
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 import dagster as dg
 
+from ads_pipeline.domain.fetching import Backfill
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.google_ads.configuration import ClientConfiguration
 from ads_pipeline.ledger.transactions import Clock
-from ads_pipeline.orchestration.partitions import CUSTOMERS, asset_keys, raw_asset_key, warehouse_asset_key
+from ads_pipeline.orchestration.partitions import (
+    CUSTOMERS,
+    asset_keys,
+    parse_partition_names,
+    raw_asset_key,
+    warehouse_asset_key,
+)
 from ads_pipeline.orchestration.resources import RunResources, SensorResources, SourceFactory
 from ads_pipeline.orchestration.sensors.run_requests import RequestedPartitions, build_sensor_result
 from ads_pipeline.pipeline.extraction.account_days import AccountDays
@@ -19,6 +27,7 @@ from ads_pipeline.pipeline.extraction.due_days import DueDays
 from ads_pipeline.raw.source import Landed, Source
 
 SECONDS_BETWEEN_SEARCHES: Final = 1_800  # zones differ by half hours, and each search reads a month of every account
+BACKFILL_TAG: Final = "dagster/backfill"
 MAX_PARTITIONS_IN_PROGRESS: Final = 2_000
 
 
@@ -30,7 +39,7 @@ class FetchingSource:
     def __init__(self, resources: SensorResources, configuration: ClientConfiguration) -> None:
         self._resources, self._configuration = resources, configuration
 
-    def land(self, partitions: Sequence[PartitionKey]) -> Landed:
+    def land(self, partitions: Sequence[PartitionKey], backfill: Backfill | None = None) -> Landed:
         """Fetch the partitions of a run. Raises TypeError in a sensor, which has no write access."""
         from ads_pipeline.pipeline.extraction.extraction import Extraction  # noqa: PLC0415 - takes seconds
 
@@ -40,7 +49,7 @@ class FetchingSource:
         extraction = Extraction(
             apis=resources.settings.google_apis, configuration=self._configuration, ledger=resources.ledger
         )
-        return extraction.source(resources.raw, resources.sealed_runs).land(partitions)
+        return extraction.source(resources.raw, resources.sealed_runs).land(partitions, backfill)
 
 
 def build_fetching_source(configuration: ClientConfiguration) -> SourceFactory:
@@ -50,6 +59,25 @@ def build_fetching_source(configuration: ClientConfiguration) -> SourceFactory:
         return FetchingSource(resources, configuration)
 
     return build
+
+
+def find_backfill(context: dg.AssetExecutionContext, *, source: str, query_name: str) -> Backfill | None:
+    """The backfill of which the run is a part. None for other runs, and when the definitions changed since."""
+    backfill = context.instance.get_backfill(context.run.tags.get(BACKFILL_TAG, ""))
+    if backfill is None or not backfill.is_asset_backfill:
+        return None
+    try:
+        target = backfill.get_asset_backfill_data(context.repository_def.asset_graph)
+        names = target.get_target_partitions_subset(raw_asset_key(query_name)).get_partition_keys()
+    except (dg.DagsterError, KeyError) as error:
+        context.log.warning(
+            "days are fetched one by one, because the backfill cannot be read: %s", type(error).__name__
+        )
+        return None
+    return Backfill(
+        requested_at=datetime.fromtimestamp(backfill.backfill_timestamp, UTC),
+        keys=frozenset(parse_partition_names(names, source=source, query_name=query_name)),
+    )
 
 
 def build_due_sensor(
@@ -107,7 +135,7 @@ def build_discovery(configuration: ClientConfiguration) -> dg.ScheduleDefinition
             report.lookbacks_read,
         )
         for account, fault in report.failed.items():
-            context.log.warning("account %s could not be asked: %s: %s", account, fault.error_class, fault.message)
+            context.log.warning("account %s could not be read: %s: %s", account, fault.error_class, fault.message)
 
     @dg.job(description="Discovers the accounts below the configured managers of Google Ads.")
     def discover_accounts() -> None:

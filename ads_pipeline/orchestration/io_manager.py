@@ -13,8 +13,8 @@ import dagster as dg
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.values import LeaseHolder
+from ads_pipeline.orchestration.batching import batched_events
 from ads_pipeline.orchestration.dagster_private import SUPPRESS_MATERIALIZATION
-from ads_pipeline.orchestration.event_batches import batched_events
 from ads_pipeline.orchestration.metadata import describe_run, find_materializations
 from ads_pipeline.orchestration.partitions import dimension_tags, parse_partition_names, raw_asset_key
 from ads_pipeline.orchestration.resources import RunResources
@@ -113,6 +113,7 @@ class PartitionStateIOManager(dg.IOManager):
                 skipped[0].reason,
             )
         not_fetched = {each.key for each in landed.failed} | {each.key for each in landed.skipped}
+        resources.not_fetched.update(not_fetched)
         newest = resources.ledger.runs.newest([key for key in keys if key not in not_fetched])
         return {
             key: describe_run(registered, landed.notes.get(registered.run, {}))

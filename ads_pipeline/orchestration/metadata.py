@@ -16,7 +16,7 @@ from ads_pipeline.ledger.values import Pointer
 from ads_pipeline.orchestration.dagster_private import TargetMaterialization
 from ads_pipeline.orchestration.partitions import raw_asset_key
 from ads_pipeline.pipeline.staleness import AssetStatus
-from ads_pipeline.validator.judging import Judgement
+from ads_pipeline.validator.judgement import Judgement
 
 EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 SHOWN_NOTES: Final = ("request_id", "range", "query_resource_consumption", "provisional")

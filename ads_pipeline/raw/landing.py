@@ -6,7 +6,7 @@ every moment a run is either complete or absent. The validator judges sealed run
 authority.
 """
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from ads_pipeline.domain.partition import PartitionKey, Run, validate_name
 from ads_pipeline.raw.bucket_runs import BucketRuns
-from ads_pipeline.raw.discovery import ChangedDay, DamagedRun, Found, RunWithoutSeal
+from ads_pipeline.raw.discovery import ChangedDay, ChangedDays, DamagedRun, Found, RunWithoutSeal
 from ads_pipeline.raw.disk_runs import DiskRuns
 from ads_pipeline.raw.seal import Seal, SealFacts
 from ads_pipeline.raw.unsealed_run import UnsealedRun
@@ -79,9 +79,17 @@ class RawRuns:
         found = self._runs.list_runs(key, known)
         return tuple(each for each in found if not isinstance(each, RunWithoutSeal))
 
-    def list_folders(self, key: PartitionKey, known: Container[Run] = frozenset()) -> tuple[Found, ...]:
-        """The same with the folders that have no seal."""
-        return self._runs.list_runs(key, known)
+    def list_many(
+        self, keys: Sequence[PartitionKey], known: Container[Run] = frozenset()
+    ) -> Iterator[Seal | DamagedRun]:
+        """The same of several partitions, one after the other. A bucket answers several requests at a time."""
+        for found in self._runs.list_many(keys, known):
+            yield from (each for each in found if not isinstance(each, RunWithoutSeal))
+
+    @property
+    def is_listed_in_parts(self) -> bool:
+        """Whether `find_changed_days` lists a part of the source in each call."""
+        return isinstance(self._runs, BucketRuns)
 
     def find_runs(
         self, *, source: str, since: date, until: date, known: Container[Run] = frozenset()
@@ -103,11 +111,18 @@ class RawRuns:
         yield from self._runs.find_runs(source, since, until, known)
 
     def find_changed_days(
-        self, *, source: str, since: date, until: date, seen: Mapping[str, int]
-    ) -> Iterator[ChangedDay | DamagedRun]:
-        """The days of a range to which a run was added since their fingerprints were seen, and invalid names."""
+        self, *, source: str, since: date, until: date, seen: Mapping[str, int], after: str | None = None
+    ) -> ChangedDays:
+        """The days of a range to which a run was added since their fingerprints were seen, and invalid names.
+
+        In a bucket one call lists a part of the source, from its start or after the end of the call before.
+        """
         validate_name("source", source)
-        yield from self._runs.find_changed_days(source, since, until, seen)
+        return self._runs.find_changed_days(source, since, until, seen, after)
+
+    def read_days(self, days: Iterable[ChangedDay], known: Container[Run]) -> Iterator[Found]:
+        """The runs of changed days, also those without a seal, except the known ones."""
+        return self._runs.read_days(days, known)
 
     def find_unsealed(self, before: datetime) -> Iterator[tuple[str, datetime]]:
         """What interrupted landings left behind and when they wrote last, if that was before this instant.

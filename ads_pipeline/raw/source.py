@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ads_pipeline.domain.fetching import FailedFetch, SkippedFetch
+from ads_pipeline.domain.fetching import Backfill, FailedFetch, SkippedFetch
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.raw.discovery import DamagedRun
 from ads_pipeline.raw.seal import Seal
@@ -32,6 +32,9 @@ class Source(Protocol):
         """Whether the source extracts runs itself, so that a repeated request can produce a new run."""
         ...
 
-    def land(self, partitions: Sequence[PartitionKey]) -> Landed:
-        """Seal or find the runs of these partitions. One partition's failure is in the result and never raised."""
+    def land(self, partitions: Sequence[PartitionKey], backfill: Backfill | None = None) -> Landed:
+        """Seal or find the runs of these partitions. One partition's failure is in the result and never raised.
+
+        A source that fetches may seal other days of the backfill too. The runs of those days then find them.
+        """
         ...

@@ -59,6 +59,8 @@ def make_source(clients: Clients, timed_ledger: Ledger, clock: FakeClock, tmp_pa
             accounts={each.customer_id: each for each in accounts},
             find_parking=lambda each: next((str(p) for p in parkings if p.includes(each)), None),
             lookback_days=lambda _customer, _query: 30,
+            find_refusal=lambda _key, _since: None,
+            find_extracted=lambda _keys, _since: (),
             default_login=LOGIN,
             limits=DayLimits(),
         )

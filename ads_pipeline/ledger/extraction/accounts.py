@@ -80,7 +80,7 @@ class Accounts(AccountReader):
         """Store the found accounts, park those that cannot be fetched, and release those that can be again.
 
         An account that was found in several ways keeps the best one. One that is no longer found is gone, unless it
-        was last found below one of `failed_logins`, which could not be asked. When nothing at all was found, nothing
+        was last found below one of `failed_logins`, which could not be read. When nothing at all was found, nothing
         is gone: an account that answers lists itself.
         """
         best: dict[str, Account] = {}

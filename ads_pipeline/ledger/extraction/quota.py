@@ -17,9 +17,11 @@ from ads_pipeline.domain.quota import (
     Hold,
     Operation,
     OperationOutcome,
+    OtherCall,
     QuotaLimits,
     QuotaUsage,
     Refused,
+    SharedSince,
 )
 from ads_pipeline.domain.retry import Lane
 from ads_pipeline.domain.run_events import idempotency_key
@@ -103,6 +105,28 @@ _GRANT: Final = Statement(
     RETURNING operation_no
     """,
 )
+# The newest call of another run for some of the same days, if it lasts or has an outcome. A call lasts until its
+# outcome is recorded or the lease of its run has expired.
+_CALL: Final = columns_of(api_operations, "source", "engine_run_id", "customer_id", "query_name", "since", "until")
+_FIND_OTHER_CALL: Final = Statement(
+    "find_other_call",
+    {**_CALL, "shared_at": "instant", "final_at": "instant", "now": "instant"},
+    """
+    SELECT reserved.engine_run_id, finished.outcome, finished.request_id,
+        coalesce(leases.ended_at IS NULL AND leases.expires_at > given.now, false) AS is_live,
+        coalesce(finished.at >= final_at, false) AS is_new
+    FROM {given}
+    JOIN api_operations AS reserved ON reserved.source = given.source AND reserved.entry = 'reserved'
+        AND reserved.customer_id = given.customer_id AND reserved.query_name = given.query_name
+        AND reserved.since <= given.until AND reserved.until >= given.since
+        AND reserved.at >= shared_at AND reserved.engine_run_id <> given.engine_run_id
+    LEFT JOIN api_operations AS finished ON finished.source = reserved.source
+        AND finished.operation_no = reserved.operation_no AND finished.entry = 'finished'
+    LEFT JOIN leases ON leases.run_id = reserved.engine_run_id
+    WHERE finished.outcome IS NOT NULL OR (leases.ended_at IS NULL AND leases.expires_at > given.now)
+    ORDER BY reserved.operation_no DESC LIMIT 1
+    """,
+)
 _FIND_EVENT: Final = query(
     "SELECT count(*) FROM run_events WHERE run_id = :run_id AND idempotency_key = :idempotency_key"
 )
@@ -167,6 +191,17 @@ class Quota(QuotaReader):
         """
         return self._writer.transact(lambda transaction: _reserve(transaction, operation, limits))
 
+    def reserve_shared(
+        self, operation: Operation, limits: QuotaLimits, shared: SharedSince
+    ) -> Granted | Refused | OtherCall:
+        """The same for a call that runs share. Nothing is counted when the call of another run stands in the way."""
+
+        def reserve(transaction: LedgerTransaction) -> Granted | Refused | OtherCall:
+            now = _lock(transaction, operation.source)
+            return _find_other_call(transaction, operation, shared, now) or _reserve(transaction, operation, limits)
+
+        return self._writer.transact(reserve)
+
     def finish(self, granted: Granted, outcome: OperationOutcome) -> None:
         """Record how the call ended, and emit OperationSpent. A repeated record changes nothing."""
         self._writer.transact(lambda transaction: _finish(transaction, granted, outcome))
@@ -194,6 +229,22 @@ def _reserve(transaction: LedgerTransaction, operation: Operation, limits: Quota
     if number == 1:
         _INSERT_HEAD.execute(connection, [{"source": source, "opened_at": instant_text(now)}])
     return Granted(operation=operation, number=number)
+
+
+def _find_other_call(
+    transaction: LedgerTransaction, operation: Operation, shared: SharedSince, now: datetime
+) -> OtherCall | None:
+    """The newest call of another run for these days, if it has not ended or has ended with a final outcome."""
+    described = _describe(transaction, operation)
+    given = {name: described[name] for name in _CALL} | {
+        "shared_at": instant_text(shared.at),
+        "final_at": instant_text(shared.final_at),
+        "now": instant_text(now),
+    }
+    row = _FIND_OTHER_CALL.execute(transaction.connection, [given]).one_or_none()
+    if row is None or (row.outcome is not None and not (row.outcome in shared.final and (row.is_live or row.is_new))):
+        return None
+    return OtherCall(run_id=row.engine_run_id, outcome=row.outcome, request_id=row.request_id)
 
 
 def _hold(transaction: LedgerTransaction, hold: Hold) -> None:

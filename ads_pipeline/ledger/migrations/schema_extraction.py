@@ -62,7 +62,10 @@ CREATE TABLE api_holds (
     PRIMARY KEY (source, customer_id)
 ) {options_50};
 
-CREATE INDEX api_operations_by_time ON api_operations (source, at, operation_no) WHERE entry = 'reserved'
+CREATE INDEX api_operations_by_time ON api_operations (source, at, operation_no) WHERE entry = 'reserved';
+
+CREATE INDEX api_operations_by_query ON api_operations (source, customer_id, query_name, operation_no)
+WHERE entry = 'reserved'
 """
 
 

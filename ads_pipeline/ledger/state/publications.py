@@ -1,7 +1,7 @@
 """Reads what readers may see: warehouse pointers, publication statuses, and demotions that are not finished."""
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import date, datetime
 from typing import Final
 
 import sqlalchemy as sa
@@ -40,6 +40,7 @@ from ads_pipeline.ledger.statements import (
 )
 from ads_pipeline.ledger.tables import Instant, load_records, partition_state, warehouse_pointer
 from ads_pipeline.ledger.values import (
+    DayChanges,
     DayWindow,
     ExpectedContent,
     LoadRecord,
@@ -95,6 +96,13 @@ _EXPECTED_CONTENTS: Final = f"""
         partition_state.record_count, status, {IS_PUBLISHABLE} AS is_publishable,
         {POINTS_AT_CURRENT} AS points_at_current
     FROM partition_state {_WITH_POINTERS} WHERE {_IN_WINDOW}
+    """
+# One row a day, because there may be millions of partitions.
+_DAY_CHANGES: Final = f"""
+    SELECT
+        partition_state.logical_date, max(updated_at) AS updated_at, max(changed_at) AS changed_at,
+        sum(attempt_count) AS attempts, count(*) AS partitions
+    FROM partition_state {_WITH_POINTERS} WHERE {_IN_WINDOW} GROUP BY partition_state.logical_date
     """
 # Readers see the run of a load record now, because the published pointer of a success names it.
 _IS_SHOWN: Final = """COALESCE(
@@ -186,6 +194,18 @@ class Publications:
         """Return what the table should hold of each recorded partition of a query's days, in no order."""
         statement = query_days(_EXPECTED_CONTENTS, window)
         return database.transact(self._engine, lambda c: [ExpectedContent._make(row) for row in c.execute(statement)])
+
+    def day_changes(self, window: DayWindow) -> dict[date, DayChanges]:
+        """Return, of each recorded day of a query, what is another value after a state or a pointer has changed."""
+        rows = database.fetch(self._engine, query_days(_DAY_CHANGES, window))
+        return {
+            row.logical_date: DayChanges(
+                newest_at=max(filter(None, (row.updated_at, row.changed_at))),
+                attempts=int(row.attempts),
+                partitions=row.partitions,
+            )
+            for row in rows
+        }
 
     def last_loads(self, source: str) -> dict[str, datetime]:
         """Return when a run of each query was last loaded for the first time."""

@@ -1,9 +1,9 @@
 """Finds the days that a source which fetches should ask for now: closed days without a run, and days to read again.
 
-Older days without a run are asked for when the customer was fetched before them: they are missing, such as after a
+Older days without a run are requested when the customer was fetched before them: they are missing, such as after a
 parking that was lifted. A customer that was never fetched needs a backfill for them.
 
-Failed fetches are left to the retry queue. A day is asked for in the account's own time.
+Failed fetches are left to the retry queue. A day is requested in the account's own time.
 """
 
 from collections import defaultdict
@@ -26,7 +26,7 @@ from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.pipeline.extraction.account_days import AccountDays
 from ads_pipeline.pipeline.staleness import PartitionStaleness, StalenessCalculator
 
-GRACE_DAYS: Final = 7  # how long after its deadline a day is still asked for, such as after an outage
+GRACE_DAYS: Final = 7  # how long after its deadline a day is still requested, such as after an outage
 CATCH_UP_DAYS: Final = 92  # how far back the missing days of a customer are fetched, such as those of a parking
 KEYS_PER_BATCH: Final = 10_000
 

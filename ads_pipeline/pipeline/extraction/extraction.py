@@ -4,7 +4,7 @@ Importing this module imports the client, which takes seconds. Import it in the 
 """
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
@@ -38,7 +38,7 @@ def _now() -> datetime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveryReport:
-    """What a discovery found: the customers to fetch, the changes in the ledger, and what could not be asked."""
+    """What a discovery found: the customers to fetch, the changes in the ledger, and what could not be read."""
 
     customers: tuple[str, ...]
     changes: DiscoveryResult
@@ -74,10 +74,12 @@ class Extraction:
         """Find all accounts, store them, park and release them by their status, and read conversion windows."""
         discovery = AccountDiscovery(self._clients, self._budget, source=self.apis.source)
         found = discovery.discover(self._login_ids)
-        unheard = set(found.failed)
-        if not found.found:  # a login lists itself at least, so nothing was heard of any account
-            unheard |= {each.login_customer_id or "" for each in self.ledger.accounts.list_all(self.apis.source)}
-        changes = self.ledger.accounts.record(self.apis.source, found.found, failed_logins=unheard)
+        failed_logins = set(found.failed)
+        if not found.found:  # a login lists itself at least, so no login was read
+            failed_logins |= {
+                each.login_customer_id or "" for each in self.ledger.accounts.list_all(self.apis.source)
+            }
+        changes = self.ledger.accounts.record(self.apis.source, found.found, failed_logins=failed_logins)
         accounts = self.ledger.accounts.list_all(self.apis.source)
         days, failed = discovery.read_lookbacks(each for each in accounts if self._needs_lookback(each))
         self.ledger.accounts.record_lookbacks(self.apis.source, days)
@@ -132,6 +134,10 @@ class Extraction:
         def find_parking(key: PartitionKey) -> str | None:
             return next((str(parking) for parking in parkings if parking.includes(key)), None)
 
+        def find_refusal(key: PartitionKey, since: datetime) -> Fault | None:
+            new = (each for each in parkings if each.parked_at and each.parked_at >= since and each.includes(key))
+            return next((Fault(error_class=each.error_class, message=each.why) for each in new), None)
+
         def find_lookback(customer_id: str, query_name: str) -> int:
             account = accounts.get(customer_id)
             return extraction.find_lookback(
@@ -141,11 +147,17 @@ class Extraction:
                 of_account=account.lookback_days if account else None,
             )
 
+        def find_extracted(keys: Collection[PartitionKey], since: datetime) -> set[PartitionKey]:
+            newest = self.ledger.runs.newest(keys)
+            return {key for key, (run, _outcome) in newest.items() if run.extracted_at and run.extracted_at >= since}
+
         return FetchRules(
             queries=apis.queries,
             accounts=accounts,
             find_parking=find_parking,
+            find_refusal=find_refusal,
             lookback_days=find_lookback,
+            find_extracted=find_extracted,
             default_login=next(iter(self._login_ids), None),
             logins={
                 customer: settings.login_customer_id

@@ -1,6 +1,8 @@
 """The budget of API operations: limits, lanes, the rolling window, holds, and reservations of several processes."""
 
 import multiprocessing
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date, datetime, timedelta
 
@@ -17,17 +19,22 @@ from ads_pipeline.domain.quota import (
     Operation,
     OperationKind,
     OperationOutcome,
+    OtherCall,
     QuotaLimits,
     Refused,
+    SharedSince,
 )
 from ads_pipeline.domain.retry import Lane
+from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.errors import LedgerRefused
 from ads_pipeline.ledger import database
+from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.extraction.tables import api_operations
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
 from ads_pipeline.ledger.tables import instant_text
 from ads_pipeline_tests.example_counts import examples
 from ads_pipeline_tests.ledger.builders import FakeClock
+from ads_pipeline_tests.processes import fork_server
 
 SOURCE = "google_ads"
 FRESH, BACKFILL = Operation(source=SOURCE), Operation(source=SOURCE, lane=Lane.BACKFILL)
@@ -52,7 +59,7 @@ def reserve_many(url: str, tries: int, granted: "multiprocessing.Queue[list[int]
 
 def test_processes_never_spend_an_operation_twice(url: str) -> None:
     """Eight processes try 480 times to share 100 operations. Exactly 100 are granted, each once."""
-    context = multiprocessing.get_context("spawn")
+    context = fork_server()
     granted = context.Queue()
     with Ledger.opened(url) as ledger:
         processes = [context.Process(target=reserve_many, args=(url, TRIES, granted)) for _ in range(PROCESSES)]
@@ -78,6 +85,65 @@ def test_window_frees_an_operation_after_24_hours(timed_ledger: Ledger, clock: F
         assert isinstance(timed_ledger.quota.reserve(FRESH, limits), Refused)
         clock.now = expected
         assert isinstance(timed_ledger.quota.reserve(FRESH, limits), Granted)
+
+
+@contextmanager
+def ledger_of_run(url: str, run_id: str, clock: FakeClock) -> Iterator[Ledger]:
+    """The ledger of a run that holds a lease of a minute, which it does not renew."""
+    with database.open_checked_engine(url) as engine:
+        lease = Lease(engine, run_id, duration=timedelta(minutes=1), clock=clock)
+        lease.open()
+        yield Ledger(engine, clock=clock, origin=EventOrigin(run_id=run_id, plan_version="p1"), lease=lease)
+        lease.end()
+
+
+def test_call_of_another_run_is_shared_until_it_ends(url: str, clock: FakeClock) -> None:
+    """While a run calls for some of the days, no other run may, and nothing is counted."""
+    shared, limits = SharedSince(at=clock.now, final=frozenset({"denied"}), final_at=clock.now), QuotaLimits()
+    overlapping = replace(REPORT, since=REPORT.until, until=date(2026, 3, 9))
+    others = (
+        replace(REPORT, since=date(2026, 3, 1), until=date(2026, 3, 9)),
+        replace(REPORT, customer_id="2"),
+        replace(REPORT, query_name="ad_group_daily"),
+    )
+    with ledger_of_run(url, "first", clock) as first, ledger_of_run(url, "second", clock) as second:
+        granted = first.quota.reserve_shared(REPORT, limits, shared)
+        assert isinstance(granted, Granted)
+        assert second.quota.reserve_shared(overlapping, limits, shared) == OtherCall(run_id="first")
+        assert second.quota.usage(SOURCE, limits).used == 1
+        assert all(isinstance(second.quota.reserve_shared(each, limits, shared), Granted) for each in others)
+        assert isinstance(second.quota.reserve(overlapping, limits), Granted), "a call that is not shared"
+        first.quota.finish(granted, OperationOutcome(outcome=OK))
+        assert isinstance(second.quota.reserve_shared(REPORT, limits, shared), Granted)
+
+
+def test_final_answer_of_another_run_is_not_asked_for_again(url: str, clock: FakeClock) -> None:
+    """A refusal counts for the runs that began before it, or while its run lasts. Later ones know of the parking."""
+    limits, began = QuotaLimits(), clock.now
+    shared = SharedSince(at=began, final=frozenset({"denied"}), final_at=began)
+    clock.tick()
+    later = replace(shared, final_at=clock.now + timedelta(hours=1))
+    with ledger_of_run(url, "second", clock) as second:
+        with ledger_of_run(url, "first", clock) as first:
+            granted = first.quota.reserve_shared(REPORT, limits, shared)
+            assert isinstance(granted, Granted)
+            first.quota.finish(granted, OperationOutcome(outcome="denied", request_id="r-1"))
+            refused = OtherCall(run_id="first", outcome="denied", request_id="r-1")
+            assert second.quota.reserve_shared(REPORT, limits, later) == refused
+        assert second.quota.reserve_shared(REPORT, limits, shared) == refused
+        next_backfill = replace(shared, at=clock.now + timedelta(seconds=1))
+        assert isinstance(second.quota.reserve_shared(REPORT, limits, next_backfill), Granted)
+        assert isinstance(second.quota.reserve_shared(REPORT, limits, later), Granted)
+
+
+def test_call_of_a_run_that_died_stands_in_the_way_until_its_lease_expires(url: str, clock: FakeClock) -> None:
+    """A run that died in its call never records an outcome. Its lease bounds how long others wait."""
+    shared, limits = SharedSince(at=clock.now, final=frozenset(), final_at=clock.now), QuotaLimits()
+    with ledger_of_run(url, "dead", clock) as dead, Ledger.opened(url, clock=clock) as other:
+        assert isinstance(dead.quota.reserve_shared(REPORT, limits, shared), Granted)
+        assert isinstance(other.quota.reserve_shared(REPORT, limits, shared), OtherCall)
+        clock.tick(timedelta(minutes=1))
+        assert isinstance(other.quota.reserve_shared(REPORT, limits, shared), Granted)
 
 
 def test_share_of_fresh_days_is_never_used_by_backfills(timed_ledger: Ledger) -> None:
