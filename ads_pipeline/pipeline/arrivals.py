@@ -1,24 +1,24 @@
 """Finds sealed runs that have no verdict, in given partitions or in a range of days.
 
 The search compares sealed runs with the ledger and uses no watermark, because a run that started earlier may be
-sealed later. A search that remembers the one before looks only into the folders of days that have changed since.
+sealed later. A search that remembers the one before looks only into the folders of days that have changed since. A
+bucket has no folders whose change could be seen, so a search lists a part of it, and the next search the next part.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
-from ads_pipeline.domain.partition import PartitionKey, Run, parse_run_path
-from ads_pipeline.errors import BadName
+from ads_pipeline.domain.fetching import Backfill
+from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.ledger.state.run_history import RunHistory
-from ads_pipeline.raw.discovery import ChangedDay, DamagedRun, Found, RunWithoutSeal
+from ads_pipeline.raw.discovery import DamagedRun, Found, RunWithoutSeal
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import Seal
 from ads_pipeline.raw.source import Landed
 
-DAYS_READ_ONE_BY_ONE: Final = 1_000  # of more changed days, one walk and one query of the ledger are cheaper
+DAYS_READ_ONE_BY_ONE: Final = 1_000  # of more, if most days have changed, one walk over a disk is cheaper
 FORGET_AFTER: Final = timedelta(minutes=30)
 
 
@@ -32,16 +32,16 @@ class UnjudgedRuns:
 
 @dataclass(slots=True)
 class SearchMemory:
-    """What earlier searches of this process have seen of the days, for searches one after the other.
+    """What earlier searches of this process have seen, for searches one after the other.
 
-    Every half hour it is emptied, because some file systems show an old time of change for a while, and because a
-    ledger may be restored from a backup. `waiting` are the partitions to look at again: those that have runs without
-    a verdict or without a seal, or an invalid name.
+    `fingerprints` are those of the days that have only judged runs; all other days are looked at again. Every half
+    hour they are forgotten, because some file systems show an old time of change for a while, and because a ledger
+    may be restored from a backup. `position` is where the last search of a bucket stopped.
     """
 
     clock: Callable[[], datetime] = field(default=lambda: datetime.now(UTC))
     fingerprints: dict[str, int] = field(default_factory=dict)
-    waiting: set[PartitionKey] = field(default_factory=set)
+    position: str | None = None
     _since: datetime | None = None
 
     def forget_if_old(self) -> None:
@@ -49,7 +49,6 @@ class SearchMemory:
         if self._since is None or now - self._since >= FORGET_AFTER:
             self._since = now
             self.fingerprints.clear()
-            self.waiting.clear()
 
 
 class SealedRuns:
@@ -60,66 +59,77 @@ class SealedRuns:
     def __init__(self, *, raw: RawRuns, runs: RunHistory) -> None:
         self._raw, self._runs = raw, runs
 
-    def land(self, partitions: Sequence[PartitionKey]) -> Landed:
+    def land(
+        self,
+        partitions: Sequence[PartitionKey],
+        backfill: Backfill | None = None,  # noqa: ARG002 - nothing is fetched
+    ) -> Landed:
         """Return registered runs in ledger order, then unregistered runs in the order of their extraction."""
         known = self._runs.judged_by_run(partitions)
         judged = _select_judged(known)
-        sealed = (each for key in partitions for each in self._raw.list_runs(key, known=judged))
+        sealed = self._raw.list_many(partitions, known=judged)
         unjudged = {each.run: each for each in sorted(sealed, key=_extraction_order) if each.run is not None}
         registered = [unjudged.pop(run) for run in known if run in unjudged]
         return Landed(runs=(*registered, *unjudged.values()))
 
+    @property
+    def is_searched_in_parts(self) -> bool:
+        """Whether a search with a memory looks at a part of the runs, whatever their days."""
+        return self._raw.is_listed_in_parts
+
     def find_unjudged(
         self, *, source: str, since: date, until: date, memory: SearchMemory | None = None
     ) -> UnjudgedRuns:
-        """Find the sealed runs of these days that have no verdict."""
-        memory = memory or SearchMemory()
-        memory.forget_if_old()
+        """Find the sealed runs of these days that have no verdict.
+
+        With a memory, a search of a bucket lists the next part of it, and begins again after the last one.
+        """
+        if memory is None:
+            memory = SearchMemory()
+            found = self._search(source, since, until, memory)
+            while memory.position is not None:
+                found += self._search(source, since, until, memory)
+        else:
+            memory.forget_if_old()
+            found = self._search(source, since, until, memory)
+        sealed = sorted((each for each in found if not isinstance(each, RunWithoutSeal)), key=_extraction_order)
+        misnamed = (each for each in sealed if isinstance(each, DamagedRun) and each.run is None)
+        return UnjudgedRuns(
+            runs=tuple(each.run for each in sealed if each.run is not None), misnamed=tuple(dict.fromkeys(misnamed))
+        )
+
+    def _search(self, source: str, since: date, until: date, memory: SearchMemory) -> list[Found]:
         # The fingerprints are read before the folders, so that a run that is sealed in between is found next time.
-        listed = list(self._raw.find_changed_days(source=source, since=since, until=until, seen=memory.fingerprints))
-        changed = {_parse_key(each): each.fingerprint for each in listed if isinstance(each, ChangedDay)}
-        misnamed = [each for each in listed if isinstance(each, DamagedRun)]
-        again = {key for key in memory.waiting if since <= key.logical_date <= until}
-        if len(changed) > DAYS_READ_ONE_BY_ONE:
+        changed = self._raw.find_changed_days(
+            source=source, since=since, until=until, seen=memory.fingerprints, after=memory.position
+        )
+        is_most = len(changed.days) > max(DAYS_READ_ONE_BY_ONE, len(memory.fingerprints))
+        if is_most and not self.is_searched_in_parts:
             found = self._search_window(source, since, until)
         else:
-            found = self._search_days({*changed, *again})
-        unsettled = {_find_key(each) for each in found}
-        memory.waiting -= again
-        memory.waiting |= {key for key in unsettled if key is not None}
-        memory.fingerprints |= {key.path: seen for key, seen in changed.items() if seen is not None}
-        sealed = [each for each in found if not isinstance(each, RunWithoutSeal)]
-        misnamed += [each for each in sealed if isinstance(each, DamagedRun) and each.run is None]
-        in_order = sorted(sealed, key=_extraction_order)
-        return UnjudgedRuns(
-            runs=tuple(each.run for each in in_order if each.run is not None), misnamed=tuple(misnamed)
-        )
+            known = self._runs.judged_by_run(sorted(day.key for day in changed.days))
+            found = list(self._raw.read_days(changed.days, _select_judged(known)))
+        unsettled = {_find_day(each) for each in found}
+        memory.fingerprints |= {
+            day.path: day.fingerprint
+            for day in changed.days
+            if day.fingerprint is not None and day.path not in unsettled
+        }
+        memory.position = changed.end
+        return [*found, *changed.misnamed]
 
     def _search_window(self, source: str, since: date, until: date) -> list[Found]:
         judged = _select_judged(self._runs.judged_by_run_between(source=source, since=since, until=until))
         return list(self._raw.find_folders(source=source, since=since, until=until, known=judged))
-
-    def _search_days(self, keys: Iterable[PartitionKey]) -> list[Found]:
-        ordered = sorted(keys)
-        judged = _select_judged(self._runs.judged_by_run(ordered))
-        return [each for key in ordered for each in self._raw.list_folders(key, known=judged)]
 
 
 def _select_judged(known: Mapping[Run, bool]) -> set[Run]:
     return {run for run, is_judged in known.items() if is_judged}
 
 
-def _parse_key(day: ChangedDay) -> PartitionKey:
-    return parse_run_path(f"{day.path}/run_id=r").key
-
-
-def _find_key(found: Found) -> PartitionKey | None:
-    """The partition that a run is in. None for an invalid name of a folder above it."""
-    if found.run is not None:
-        return found.run.key
-    with suppress(BadName):
-        return parse_run_path(f"{found.path.rpartition('/')[0]}/run_id=r").key
-    return None
+def _find_day(found: Found) -> str:
+    """The path of the folder that a run, or an invalid name, is in."""
+    return found.run.key.path if found.run is not None else found.path.rpartition("/")[0]
 
 
 def _extraction_order(found: Seal | DamagedRun) -> tuple[str, str]:

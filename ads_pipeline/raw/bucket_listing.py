@@ -1,15 +1,13 @@
 """Finds runs in the listing of a bucket, which has files but no directories."""
 
 from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import date
-from itertools import groupby
 from typing import Final
 
 from ads_pipeline.domain.partition import Run, parse_run_path
 from ads_pipeline.errors import BadName, RawUnavailable
 from ads_pipeline.quoting import printable
-from ads_pipeline.raw.discovery import ChangedDay, DamagedRun, find_name_problem, is_outside
+from ads_pipeline.raw.discovery import ChangedDay, DamagedRun, ListedRun, find_name_problem, is_outside
 from ads_pipeline.raw.reading import NOT_A_DIRECTORY_PROBLEM
 from ads_pipeline.raw.seal import METADATA, PAYLOAD
 from ads_pipeline.storage.store import FileInfo
@@ -17,14 +15,26 @@ from ads_pipeline.storage.store import FileInfo
 DAY_DEPTH: Final = 4  # source, customer, query, day
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedRun:
-    """The files of a run in a listing. `modified_at` is the age of the newest, in seconds since 1970."""
+class ListingPart:
+    """The first files of a listing, up to the end of the day in which the limit is reached.
 
-    run: Run
-    has_seal: bool
-    payload_size: int | None
-    modified_at: float
+    Afterwards `end` is the name after which the next part begins, or None when the listing has ended.
+    """
+
+    def __init__(self, files: Iterable[FileInfo], limit: int) -> None:
+        self._files, self._limit = files, limit
+        self.is_empty = True
+        self.end: str | None = None
+
+    def __iter__(self) -> Iterator[FileInfo]:
+        last = ""
+        for number, info in enumerate(self._files):
+            if number >= self._limit and _cut_to_day(info.name) != (day := _cut_to_day(last)):
+                # The next name after all files in the folder, because "0" follows "/".
+                self.end = f"{day[:-1]}0" if day.endswith("/") else day
+                return
+            self.is_empty, last = False, info.name
+            yield info
 
 
 def find_in_listing(
@@ -46,29 +56,34 @@ def find_changed_days(
     """The days of a listing in the range whose files are not those that were seen before."""
     window = f"logical_date={since.isoformat()}", f"logical_date={until.isoformat()}"
     reported: set[str] = set()
-    for day, in_day in _group_by_day(files):
-        listed = list(in_day)
-        path, fingerprint = day.rstrip("/"), hash(tuple(info.name for info in listed))
+    for day, listed in _group_by_day(files):
+        path, fingerprint = day.rstrip("/"), hash(tuple([info.name for info in listed]))
         if seen.get(path) == fingerprint:
             continue
         found = list(_find_in_day(day, listed, window, reported, known=()))
         yield from (each for each in found if isinstance(each, DamagedRun) and each.run is None)
-        if any(each.run is not None for each in found):
-            yield ChangedDay(path=path, fingerprint=fingerprint)
+        if runs := tuple(each for each in found if isinstance(each, ListedRun)):
+            yield ChangedDay(path=path, fingerprint=fingerprint, runs=runs)
 
 
-def _group_by_day(files: Iterable[FileInfo]) -> Iterator[tuple[str, Iterator[FileInfo]]]:
-    latest = ""
-    for day, in_day in groupby(files, key=_cut_to_day):
+def _group_by_day(files: Iterable[FileInfo]) -> Iterator[tuple[str, list[FileInfo]]]:
+    day, in_day = "", list[FileInfo]()
+    for info in files:
+        if in_day and day.endswith("/") and info.name.startswith(day):  # most files: no other work for them
+            in_day.append(info)
+            continue
+        if in_day:
+            yield day, in_day
+        latest, day, in_day = day, _cut_to_day(info.name), [info]
         if day < latest and day.split("/") < latest.split("/"):  # the files of a day would come in pieces
             raise RawUnavailable(printable(day), "the bucket's service lists objects in no order")
-        latest = day
+    if in_day:
         yield day, in_day
 
 
-def _cut_to_day(info: FileInfo) -> str:
+def _cut_to_day(name: str) -> str:
     """The folder of the day, with a slash at its end, or the name of a file that is in none."""
-    *folders, _name = parts = info.name.split("/")
+    *folders, _name = parts = name.split("/")
     return "/".join([*folders[:DAY_DEPTH], ""]) if len(folders) >= DAY_DEPTH else "/".join(parts)
 
 

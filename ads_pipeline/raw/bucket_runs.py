@@ -1,7 +1,7 @@
 """`BucketRuns`: the sealed runs below a location in a bucket. `bucket_listing` finds them in a listing."""
 
 import tempfile
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from datetime import date, datetime
@@ -10,15 +10,16 @@ from typing import BinaryIO, Final
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.sequences import split_batches
 from ads_pipeline.errors import RawUnavailable, RunDamaged, RunNotSealed
-from ads_pipeline.raw.bucket_listing import ListedRun, find_changed_days, find_in_listing
-from ads_pipeline.raw.discovery import ChangedDay, DamagedRun, Found, RunWithoutSeal
+from ads_pipeline.raw.bucket_listing import ListingPart, find_changed_days, find_in_listing
+from ads_pipeline.raw.discovery import ChangedDay, ChangedDays, DamagedRun, Found, ListedRun, RunWithoutSeal
 from ads_pipeline.raw.reading import NO_PAYLOAD, check_payload, check_payload_size, translate_os_errors
 from ads_pipeline.raw.seal import MAX_SEAL_BYTES, METADATA, PAYLOAD, Seal, parse_seal
 from ads_pipeline.raw.unsealed_files import UnsealedObjects
 from ads_pipeline.storage.store import Store
 
-SEALS_AT_ONCE: Final = 16  # requests that wait for the service at the same time
-_SEALS_PER_BATCH: Final = 64
+REQUESTS_AT_ONCE: Final = 16  # that wait for the service at the same time
+OBJECTS_PER_SEARCH: Final = 60_000  # of 30,000 runs: 60 requests and 0.3 s of CPU time
+_REQUESTS_PER_BATCH: Final = 64
 
 
 class BucketRuns:
@@ -64,20 +65,38 @@ class BucketRuns:
             return tuple(map(self._read, listed))
 
     def find_runs(self, source: str, since: date, until: date, known: Container[Run]) -> Iterator[Found]:
-        with self._translate(source), ThreadPoolExecutor(SEALS_AT_ONCE) as pool:
-            if not self._store.has_files(source):
-                self._require_files(source)
-            listed = find_in_listing(self._store.list(source), since=since, until=until, known=known)
-            for batch in split_batches(listed, _SEALS_PER_BATCH):
-                yield from pool.map(self._read, batch)
-
-    def find_changed_days(
-        self, source: str, since: date, until: date, seen: Mapping[str, int]
-    ) -> Iterator[ChangedDay | DamagedRun]:
         with self._translate(source):
             if not self._store.has_files(source):
                 self._require_files(source)
-            yield from find_changed_days(self._store.list(source), since=since, until=until, seen=seen)
+            listed = find_in_listing(self._store.list(source), since=since, until=until, known=known)
+            yield from self._read_all(listed)
+
+    def list_many(self, keys: Sequence[PartitionKey], known: Container[Run]) -> Iterator[tuple[Found, ...]]:
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
+            for batch in split_batches(keys, _REQUESTS_PER_BATCH):
+                yield from pool.map(lambda key: self.list_runs(key, known), batch)
+
+    def find_changed_days(
+        self, source: str, since: date, until: date, seen: Mapping[str, int], after: str | None
+    ) -> ChangedDays:
+        with self._translate(source):
+            part = ListingPart(self._store.list(source, after=after or ""), OBJECTS_PER_SEARCH)
+            listed = tuple(find_changed_days(part, since=since, until=until, seen=seen))
+            if part.is_empty:
+                self._require_files(source)
+        return ChangedDays(
+            days=tuple(each for each in listed if isinstance(each, ChangedDay)),
+            misnamed=tuple(each for each in listed if isinstance(each, DamagedRun)),
+            end=part.end,
+        )
+
+    def read_days(self, days: Iterable[ChangedDay], known: Container[Run]) -> Iterator[Found]:
+        return self._read_all(run for day in days for run in day.runs if run.run not in known)
+
+    def _read_all(self, listed: Iterable[ListedRun | DamagedRun]) -> Iterator[Found]:
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
+            for batch in split_batches(listed, _REQUESTS_PER_BATCH):
+                yield from pool.map(self._read, batch)
 
     def find_unsealed(self, before: datetime) -> Iterator[tuple[str, datetime]]:
         with self._translate(""):

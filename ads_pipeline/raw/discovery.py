@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 
-from ads_pipeline.domain.partition import Run, parse_date, parse_run_path
+from ads_pipeline.domain.partition import PartitionKey, Run, parse_date, parse_run_path
 from ads_pipeline.errors import BadName, RunDamaged, RunNotSealed, UnsafePath
 from ads_pipeline.quoting import printable
 from ads_pipeline.raw.reading import NOT_A_DIRECTORY, NOT_A_DIRECTORY_PROBLEM, read_seal, translate_os_errors
@@ -34,11 +34,38 @@ class RunWithoutSeal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ListedRun:
+    """The files of a run in a listing. `modified_at` is the age of the newest, in seconds since 1970."""
+
+    run: Run
+    has_seal: bool
+    payload_size: int | None
+    modified_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedDay:
-    """A partition's folder, and a number that is another one after a run was added. None: look again."""
+    """A partition's folder, and a number that is another one after a run was added. None: look again.
+
+    A listing of a bucket shows its runs as well.
+    """
 
     path: str
     fingerprint: int | None
+    runs: tuple[ListedRun, ...] = ()
+
+    @property
+    def key(self) -> PartitionKey:
+        return parse_run_path(f"{self.path}/run_id=r").key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedDays:
+    """What a search for changed days found. With `end`, it stopped there, and the next one goes on after it."""
+
+    days: tuple[ChangedDay, ...]
+    misnamed: tuple[DamagedRun, ...]
+    end: str | None = None
 
 
 Found = Seal | DamagedRun | RunWithoutSeal

@@ -1,7 +1,7 @@
 """`DiskRuns`: the sealed runs below a directory. The root may be a symbolic link; nothing below it may."""
 
 import os
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import date, datetime
 from pathlib import Path
@@ -9,7 +9,15 @@ from typing import BinaryIO, Final
 
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.errors import RawUnavailable, RunNotSealed
-from ads_pipeline.raw.discovery import ChangedDay, DamagedRun, Found, find_changed_days, find_in_day, find_in_source
+from ads_pipeline.raw.discovery import (
+    ChangedDay,
+    ChangedDays,
+    DamagedRun,
+    Found,
+    find_changed_days,
+    find_in_day,
+    find_in_source,
+)
 from ads_pipeline.raw.reading import open_below, open_verified_payload, read_seal, translate_os_errors
 from ads_pipeline.raw.seal import Seal
 from ads_pipeline.raw.unsealed_files import TEMPORARY, UnsealedDirectory
@@ -46,12 +54,27 @@ class DiskRuns:
             if top is not None:
                 yield from find_in_source(top, source, since=since, until=until, known=known)
 
+    def list_many(self, keys: Sequence[PartitionKey], known: Container[Run]) -> Iterator[tuple[Found, ...]]:
+        return (self.list_runs(key, known) for key in keys)
+
     def find_changed_days(
-        self, source: str, since: date, until: date, seen: Mapping[str, int]
-    ) -> Iterator[ChangedDay | DamagedRun]:
+        self,
+        source: str,
+        since: date,
+        until: date,
+        seen: Mapping[str, int],
+        after: str | None,  # noqa: ARG002 - a disk is searched as a whole
+    ) -> ChangedDays:
         with self._open_existing(source) as top:
-            if top is not None:
-                yield from find_changed_days(top, source, since=since, until=until, seen=seen)
+            listed = () if top is None else tuple(find_changed_days(top, source, since=since, until=until, seen=seen))
+        return ChangedDays(
+            days=tuple(each for each in listed if isinstance(each, ChangedDay)),
+            misnamed=tuple(each for each in listed if isinstance(each, DamagedRun)),
+        )
+
+    def read_days(self, days: Iterable[ChangedDay], known: Container[Run]) -> Iterator[Found]:
+        for day in days:
+            yield from self.list_runs(day.key, known)
 
     def find_unsealed(self, before: datetime) -> Iterator[tuple[str, datetime]]:
         for path in sorted(self._root.glob(_UNSEALED)):

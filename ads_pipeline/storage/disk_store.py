@@ -52,9 +52,9 @@ class DiskStore:
             return None
         return _describe(name, status) if stat.S_ISREG(status.st_mode) else None
 
-    def list(self, prefix: str) -> Iterator[FileInfo]:
+    def list(self, prefix: str, after: str = "") -> Iterator[FileInfo]:
         for name in sorted(self._find_names(prefix)):
-            info = self.head(name)
+            info = self.head(name) if name > after else None
             if info is not None:
                 yield info
 

@@ -117,8 +117,9 @@ class ObjectStore:
         except FileNotFoundError:
             return None
 
-    def list(self, prefix: str) -> Iterator[FileInfo]:
-        pages = iter(obstore.list(self._store, prefix or None, chunk_size=1000))  # obstore repeats each request
+    def list(self, prefix: str, after: str = "") -> Iterator[FileInfo]:
+        # obstore repeats each request.
+        pages = iter(obstore.list(self._store, prefix or None, offset=after or None, chunk_size=1000))
         while page := self._once(prefix, lambda: next(pages, ())):
             yield from (_describe(each) for each in page if each["path"] != PROBE)
 

@@ -49,8 +49,10 @@ class Store(Protocol):
         """Size and age of a file; None when there is none."""
         ...
 
-    def list(self, prefix: str) -> Iterator[FileInfo]:
+    def list(self, prefix: str, after: str = "") -> Iterator[FileInfo]:
         """The files below a folder, at any depth, in order of their names. A missing folder has no files.
+
+        With `after`, only files whose names follow it are listed; S3 and Google Cloud Storage begin there.
 
         A bucket is listed while the caller iterates, in the order of its service, which is that of the names in S3,
         Google Cloud Storage and Azure. (Azure with hierarchical namespaces orders by the names of folders first.)

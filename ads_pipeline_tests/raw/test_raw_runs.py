@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ads_pipeline.errors import BadRow, RawUnavailable, RunDamaged, RunExists, RunNotSealed
-from ads_pipeline.raw.bucket_runs import SEALS_AT_ONCE
+from ads_pipeline.raw.bucket_runs import REQUESTS_AT_ONCE
 from ads_pipeline.raw.discovery import DamagedRun
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.reading import stream_payload
@@ -355,7 +355,7 @@ class TestSeveralAtOnce:
             with raw.open(seal.run) as (_seal, payload):
                 days = [json.loads(line)["day"] for line in payload]
                 assert days == [seal.run.key.logical_date.isoformat()] * 3
-        assert count_descriptors() <= before + (SEALS_AT_ONCE if is_bucket(raw.location) else 0)  # connections
+        assert count_descriptors() <= before + (REQUESTS_AT_ONCE if is_bucket(raw.location) else 0)  # connections
         assert list(raw.find_unsealed(TOMORROW)) == []
 
     @pytest.mark.invariant("R3")

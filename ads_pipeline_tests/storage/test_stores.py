@@ -38,6 +38,17 @@ class TestWriting:
         assert before <= info.modified_at <= time.time() + 2
         assert list(store.list("")) == [info]
 
+    def test_listing_begins_after_a_name(self, store: Store) -> None:
+        """Only names that follow are listed, whether the given name exists or not."""
+        for name in NAMES:
+            store.create(name, b"x")
+        ordered = list_names(store)
+        for number, name in enumerate(ordered):
+            assert [info.name for info in store.list("", after=name)] == ordered[number + 1 :]
+        assert [info.name for info in store.list("a", after="a/b0")] == [
+            n for n in list_names(store, "a") if n > "a/b0"
+        ]
+
     def test_name_is_given_once(self, store: Store) -> None:
         """A second creation returns False and changes nothing, even with the same content."""
         assert store.create("a/b", b"first")

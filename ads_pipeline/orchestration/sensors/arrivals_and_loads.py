@@ -42,20 +42,26 @@ def build_sensors(
 
     @dg.sensor(
         target=dg.AssetSelection.assets(*asset_keys(query_names)),
-        minimum_interval_seconds=int(arrival_interval.total_seconds()),
+        # The daemon looks every five seconds. It would often find a whole interval not quite over, and wait again.
+        minimum_interval_seconds=int(arrival_interval.total_seconds()) - 1,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Requests runs for partitions with sealed runs that have no verdict. Adds new customers first. "
-        "Each tick searches the last 92 days and one month of older days, from new to old and then again.",
+        "Each tick searches the last 92 days and one month of older days, from new to old and then again. In a "
+        "bucket, each tick lists 30,000 runs and the next tick goes on.",
     )
     def raw_arrivals(
         context: dg.SensorEvaluationContext, sensor_resources: dg.ResourceParam[SensorResources]
     ) -> dg.SensorResult:
-        recent = _window(now())
-        older = _find_older_days(context.cursor, sensor_resources.settings.google_apis.start_date, recent[0])
+        recent, start = _window(now()), sensor_resources.settings.google_apis.start_date
         source, sealed_runs = sensor_resources.source_name, sensor_resources.sealed_runs
+        if sealed_runs.is_searched_in_parts:
+            older, windows = None, [(min(start, recent[0]), recent[1])]
+        else:
+            older = _find_older_days(context.cursor, start, recent[0])
+            windows = [recent] if older is None else [older, recent]
         unjudged = [
             sealed_runs.find_unjudged(source=source, since=since, until=until, memory=memory)
-            for since, until in filter(None, (older, recent))
+            for since, until in windows
         ]
         for path, problem in sorted(
             {(damaged.path, damaged.problem) for each in unjudged for damaged in each.misnamed}
