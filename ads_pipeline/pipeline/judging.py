@@ -23,7 +23,8 @@ from ads_pipeline.progress import ProgressReporter, no_progress
 from ads_pipeline.raw.discovery import DamagedRun
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import Seal
-from ads_pipeline.validator.judging import Judgement, SealedPayload, judge_and_write
+from ads_pipeline.validator.judgement import Judgement
+from ads_pipeline.validator.judging import SealedPayload, judge_and_write
 from ads_pipeline.validator.run_judging import NoSink
 from ads_pipeline.warehouse.publication import Warehouse
 

@@ -5,16 +5,17 @@ Nothing here writes. Repair is in `pipeline.reconciliation`; missing days are li
 
 from collections.abc import Iterable
 from datetime import date
-from typing import Final
-
-import duckdb
-from pyspark.sql import DataFrame, SparkSession
+from typing import TYPE_CHECKING, Final
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger.state.publications import Publications
 from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.warehouse.values import WarehouseTable
 from ads_pipeline.warehouse.visible_rows import TableView, open_newest_version, read_with_spark
+
+if TYPE_CHECKING:
+    import duckdb
+    from pyspark.sql import DataFrame, SparkSession
 
 MAX_VERSION_READS: Final = 5
 
@@ -26,7 +27,7 @@ class Readers:
         self._publications = publications
         self._location, self._source = warehouse_location, source
 
-    def read_rows(self, spark: SparkSession, query_name: str) -> DataFrame | None:
+    def read_rows(self, spark: "SparkSession", query_name: str) -> "DataFrame | None":
         """Return the visible rows, or None when the query has no table yet.
 
         `is_current` is false for the rows of a run while a newer accepted run waits to be loaded.
@@ -34,7 +35,7 @@ class Readers:
         view = self._open_view(query_name)
         return None if view is None else read_with_spark(spark, view)
 
-    def connect(self, query_names: Iterable[str]) -> duckdb.DuckDBPyConnection:
+    def connect(self, query_names: Iterable[str]) -> "duckdb.DuckDBPyConnection":
         """Open a DuckDB session with the views `<query>` and `<query>_current` for each query that has a table.
 
         `<query>_current` shows only the rows where `is_current` is true.
@@ -75,7 +76,7 @@ class Readers:
         return view  # a table restored from a backup may stay older; `reconcile` reports what it lacks
 
 
-def _connect(views: Iterable[TableView]) -> duckdb.DuckDBPyConnection:
+def _connect(views: Iterable[TableView]) -> "duckdb.DuckDBPyConnection":
     from ads_pipeline.warehouse.sql_session import connect_duckdb  # noqa: PLC0415 - it loads pandas
 
     return connect_duckdb(views)

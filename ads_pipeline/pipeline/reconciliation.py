@@ -141,23 +141,23 @@ class ReconcilePlanner:
     """Plans repairs of one query at a time, without Spark and without write access."""
 
     def __init__(self, *, publications: Publications, warehouse: Warehouse) -> None:
-        self._publications, self._warehouse = publications, warehouse
+        self.publications, self.warehouse = publications, warehouse
 
     def plan(self, window: DayWindow) -> list[Repair]:
         """List the differences of a query's days, in the order of their repair.
 
         The table is read before the ledger, so that a load that ends in between is not reported as a difference.
         """
-        held = self._warehouse.read_held_partitions(
+        held = self.warehouse.read_held_partitions(
             source=window.source, query_name=window.query_name, since=window.since, until=window.until
         )
-        expected = self._publications.expected_contents(window)
+        expected = self.publications.expected_contents(window)
         differences = find_differences(window.source, window.query_name, expected, held)
         others = [difference.other_run for difference in differences if difference.other_run]
         return plan_repairs(
             differences,
-            demotions=self._publications.open_demotions(window),
-            readable=self._publications.readable_runs(others),
+            demotions=self.publications.open_demotions(window),
+            readable=self.publications.readable_runs(others),
         )
 
 
@@ -180,7 +180,10 @@ class Reconciliation(ReconcilePlanner):
 
     def repair(self, window: DayWindow) -> ReconcileResult:
         """Carry out the plan. Loads and other reconciliations may run at the same time."""
-        repairs = self.plan(window)
+        return self.carry_out(self.plan(window), window)
+
+    def carry_out(self, repairs: list[Repair], window: DayWindow) -> ReconcileResult:
+        """Carry out the repairs that were planned for a window."""
         if self._claim is not None:
             granted = self._claim({repair.key for repair in repairs})
             repairs = [repair for repair in repairs if repair.key in granted]
@@ -189,7 +192,7 @@ class Reconciliation(ReconcilePlanner):
         pipeline = self._open_pipeline()
         keys = {kind: [repair.key for repair in repairs if repair.kind is kind] for kind in RepairKind}
         if keys[RepairKind.DEMOTE]:
-            demotions, own = self._publications.open_demotions(window), set(keys[RepairKind.DEMOTE])
+            demotions, own = self.publications.open_demotions(window), set(keys[RepairKind.DEMOTE])
             pipeline.validation.record([verdict for verdict in demotions if verdict.run.key in own])
         pipeline.loader.remove_hidden_rows(keys[RepairKind.REMOVE])
         loading = pipeline.loader.load([*keys[RepairKind.LOAD], *keys[RepairKind.POINT]])

@@ -19,15 +19,16 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
+from ads_pipeline.contracts.models import CONTRACTS
 from ads_pipeline.contracts.registry import SHIPPED
 from ads_pipeline.contracts.rules import PARTITION_CUSTOMER, PARTITION_DAY, Rules
 from ads_pipeline.domain.measures import Measures
 from ads_pipeline.domain.transitions import Outcome
 from ads_pipeline.errors import JudgingFailed
 from ads_pipeline.validator.contract_checks import check_rows
+from ads_pipeline.validator.judgement import Judgement
 from ads_pipeline.validator.judging import (
     MAX_UNIT_BYTES,
-    Judgement,
     SealedPayload,
     judge_and_write,
     judge_runs,
@@ -302,7 +303,7 @@ def _run_pandera(spark: SparkSession, rows: list[dict[str, Any]], rules: Rules) 
     values = [tuple(_typed(row.get(column.name), column.kind) for column in rules.columns) for row in rows]
     frame = spark.createDataFrame(values, schema)
     frame = frame.withColumn(PARTITION_DAY, sf.lit(DAY)).withColumn(PARTITION_CUSTOMER, sf.lit(CUSTOMER)).cache()
-    contract: Any = SHIPPED.model("campaign_daily", "2")
+    contract: Any = CONTRACTS["campaign_daily", "2"]
     errors = contract.validate(frame).pandera.errors
     frame.unpersist()
     groups = [group for kind in json.loads(json.dumps(errors)).values() for group in kind.values()]

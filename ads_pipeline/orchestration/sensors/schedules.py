@@ -5,14 +5,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import dagster as dg
-from dagster_pyspark import LazyPySparkResource
 
 from ads_pipeline.domain.sequences import split_batches
-from ads_pipeline.ledger.status.status_file import write_status_file
-from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.orchestration.catalog import REPORT_KEY
 from ads_pipeline.orchestration.partitions import CUSTOMERS, asset_keys, drop_invalid_customers
-from ads_pipeline.orchestration.resources import RunResources
+from ads_pipeline.orchestration.resources import RunResources, SparkResource
 from ads_pipeline.orchestration.sensors.rectangles import MAX_PARTITIONS
 from ads_pipeline.orchestration.sensors.run_tags import range_tags
 
@@ -55,20 +52,27 @@ def build_schedules(query_names: Sequence[str]) -> list[dg.ScheduleDefinition]:
 
 
 def _reconcile(query_names: Sequence[str]) -> dg.JobDefinition:
-    @dg.op(description="Compares the ledger, the pointers and the Delta tables, and repairs the differences.")
+    @dg.op(
+        description="Compares the ledger, the pointers and the Delta tables, and repairs the differences. "
+        "It looks at the days that have changed since the pass before, and once a day at all days."
+    )
     def repair_differences(
-        context: dg.OpExecutionContext, run_resources: dg.ResourceParam[RunResources], pyspark: LazyPySparkResource
+        context: dg.OpExecutionContext,
+        run_resources: dg.ResourceParam[RunResources],
+        pyspark: dg.ResourceParam[SparkResource],
     ) -> None:
         reconciliation = run_resources.reconciliation(lambda: pyspark.spark_session)
         for name in query_names:
-            result = reconciliation.repair(DayWindow(source=run_resources.source_name, query_name=name))
-            for repair in result.repairs:
-                context.log.info("%s", repair)
-            for run, error in result.loading.unreadable.items():
-                context.log.error("accepted run %s cannot be loaded: %s", run, error)
+            for result in reconciliation.repair(run_resources.source_name, name, now=datetime.now(UTC)):
+                for repair in result.repairs:
+                    context.log.info("%s", repair)
+                for run, error in result.loading.unreadable.items():
+                    context.log.error("accepted run %s cannot be loaded: %s", run, error)
 
     @dg.op(description="Updates the stored staleness of all partitions and writes partition_status.parquet.")
     def publish_status(context: dg.OpExecutionContext, run_resources: dg.ResourceParam[RunResources]) -> None:
+        from ads_pipeline.ledger.status.status_file import write_status_file  # noqa: PLC0415 - loads pyarrow
+
         changed = run_resources.staleness.store_changes(run_resources.ledger.statuses, now=datetime.now(UTC))
         total = write_status_file(run_resources.ledger.statuses.read_all(), run_resources.settings.status_file)
         context.log.info("staleness changed in %d of %d rows", changed, total)
@@ -84,7 +88,9 @@ def _reconcile(query_names: Sequence[str]) -> dg.JobDefinition:
 def _maintenance(query_names: Sequence[str]) -> dg.JobDefinition:
     @dg.op(description="Compacts small files, deletes files that no reader can need, and retires old events.")
     def compact_and_vacuum(
-        context: dg.OpExecutionContext, run_resources: dg.ResourceParam[RunResources], pyspark: LazyPySparkResource
+        context: dg.OpExecutionContext,
+        run_resources: dg.ResourceParam[RunResources],
+        pyspark: dg.ResourceParam[SparkResource],
     ) -> None:
         warehouse, source = run_resources.warehouse, run_resources.source_name
         for name in query_names:
