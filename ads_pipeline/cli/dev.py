@@ -4,6 +4,7 @@ Dagster runs in a process of its own, because the command line does not import i
 """
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -43,7 +44,13 @@ def serve(settings: Settings, environ: Mapping[str, str], *, host: str, port: in
     # Dagster recommends another program, which this package does not install.
     quiet = ["-W", "ignore:Function `dev_command`"]
     command = [sys.executable, *quiet, "-m", "dagster", "dev", "-m", LOCATION, "--host", host, "--port", str(port)]
+    stop_ignoring_interrupts()
     os.execve(sys.executable, command, environment)  # noqa: S606 - no shell, and constant but for host and port
+
+
+def stop_ignoring_interrupts() -> None:
+    """Let SIGTERM end Dagster. A shell starts a background job with SIGINT ignored, and Dagster treats both alike."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def start_engine(settings: Settings, environment: Mapping[str, str]) -> None:

@@ -15,6 +15,7 @@ from typing import Final
 
 HAS_UNIX_SOCKETS: Final = hasattr(socket, "AF_UNIX")
 SECONDS_TO_START: Final = 120
+TOKEN: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - the name of Spark's variable
 MAX_ANSWER: Final = 4_096
 _MASTER: Final = re.compile(r"local.*|yarn|(?:spark|k8s)://.*")
 UNTIL_STDIN_CLOSES: Final = "--until-stdin-closes"  # an argument of the supervisor

@@ -7,15 +7,18 @@ then the standard input of its JVM closes, and the JVM ends, too.
 import os
 import select
 import socket
+import subprocess
 import sys
 from typing import Any, Final
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
+from ads_pipeline.engine.address import TOKEN
 from ads_pipeline.spark_session import SPARK_SETTINGS
 
 LOOPBACK: Final = "127.0.0.1"
+WARM_UP: Final = "ads_pipeline.engine.warm_up"
 SECONDS_BETWEEN_CHECKS: Final = 1.0
 SERVER_SETTINGS: Final = SPARK_SETTINGS | {
     "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
@@ -38,6 +41,10 @@ def serve(master: str) -> None:
     spark = builder.getOrCreate()
     sys.stdout.write(f"{port}\n")
     sys.stdout.flush()
+    if master.startswith("local"):
+        address = f"sc://localhost:{port}/;token={os.environ[TOKEN]}"
+        environment = os.environ | {"SPARK_REMOTE": address}
+        _warm_up = subprocess.Popen([sys.executable, "-m", WARM_UP], env=environment, stdin=subprocess.PIPE)  # noqa: S603
     while not select.select([sys.stdin], [], [], SECONDS_BETWEEN_CHECKS)[0]:
         try:
             _ = spark.version  # a call to the JVM

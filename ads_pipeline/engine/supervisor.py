@@ -1,7 +1,6 @@
-"""Answers runs on a Unix socket, and starts the Spark server when a run first needs it or when it has died.
+"""Answers runs on a Unix socket, and starts the Spark server: soon after its own start, and again when it has died.
 
-`ads-pipeline engine` and `ads-pipeline dev` run it. It has no session itself, so that it costs little while nothing
-runs.
+`ads-pipeline engine` and `ads-pipeline dev` run it. A server that has died starts again when a run needs it.
 """
 
 import os
@@ -28,6 +27,7 @@ from ads_pipeline.engine.address import (
     MAX_ANSWER,
     PING,
     SECONDS_TO_START,
+    TOKEN,
     UNTIL_STDIN_CLOSES,
     Answer,
     engine_directory,
@@ -41,8 +41,8 @@ from ads_pipeline.settings import Settings, read_settings
 from ads_pipeline.storage.durable_files import make_durable_directories
 
 SERVER: Final = "ads_pipeline.engine.server"
-TOKEN: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - the name of Spark's variable
 LOG: Final = "log"
+SECONDS_TO_WARM_UP: Final = 5.0  # `ads-pipeline dev` starts Dagster's processes at the same time
 
 
 @dataclass(slots=True)
@@ -82,16 +82,16 @@ class SparkServer:
 
     def stop(self) -> None:
         """Stop the server and its JVM."""
-        if self.process is not None:
-            if self.process.stdin is not None:
-                self.process.stdin.close()
+        process, self.process = self.process, None
+        if process is not None:
+            if process.stdin is not None:
+                process.stdin.close()
             with suppress(subprocess.TimeoutExpired):
-                self.process.wait(10)
-            self.process.kill()
-            self.process.wait()
-            if self.process.stdout is not None:
-                self.process.stdout.close()
-            self.process = None
+                process.wait(10)
+            process.kill()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
 
 
 class _Handler(socketserver.StreamRequestHandler):
@@ -112,7 +112,7 @@ class _Listener(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
 
 @contextmanager
-def engine(settings: Settings) -> Iterator[None]:
+def engine(settings: Settings) -> Iterator[SparkServer]:
     """Answer runs of this deployment until the end of the block. Raises BadCommand when that cannot be."""
     if not (HAS_UNIX_SOCKETS and needs_engine(settings.spark)):
         raise BadCommand("an engine needs Unix sockets, and ADS_PIPELINE_SPARK must name a master")
@@ -128,7 +128,7 @@ def engine(settings: Settings) -> Iterator[None]:
             thread.start()
             _point(link, directory / "socket")
             try:
-                yield
+                yield spark_server
             finally:
                 listener.shutdown()
                 spark_server.stop()
@@ -147,7 +147,10 @@ def run_engine(settings: Settings, *, until_stdin_closes: bool = False) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-    with engine(settings):
+    with engine(settings) as spark_server:
+        warm_up = threading.Timer(SECONDS_TO_WARM_UP, spark_server.start_if_needed)
+        warm_up.daemon = True
+        warm_up.start()
         while not ended.is_set():
             if until_stdin_closes and select.select([sys.stdin], [], [], 1.0)[0]:
                 return

@@ -5,22 +5,23 @@
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
-from dagster_pyspark import LazyPySparkResource
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.readability import Condition, DayCondition
 from ads_pipeline.domain.transitions import Outcome
-from ads_pipeline.orchestration.event_batches import batched_events
+from ads_pipeline.orchestration.batching import batched_events
 from ads_pipeline.orchestration.metadata import describe_status, describe_verdict, find_targets
 from ads_pipeline.orchestration.partitions import parse_partition_names, raw_asset_key, warehouse_asset_key
-from ads_pipeline.orchestration.resources import RunResources, claim_partitions
+from ads_pipeline.orchestration.resources import RunResources, SparkResource, claim_partitions
 from ads_pipeline.pipeline.day_conditions import DayRules, describe_days
-from ads_pipeline.pipeline.judging import JudgingResult
 from ads_pipeline.pipeline.next_steps import find_next_commands
-from ads_pipeline.validator.judging import Judgement
+from ads_pipeline.validator.judgement import Judgement
+
+if TYPE_CHECKING:
+    from ads_pipeline.pipeline.judging import JudgingResult
 
 VALID, READABLE = "valid", "readable"
 PASSED: Final = frozenset({Condition.READABLE, Condition.RESTATED})
@@ -38,7 +39,7 @@ def build_valid_check(name: str, *, partitions: dg.MultiPartitionsDefinition) ->
     def valid(
         context: dg.AssetCheckExecutionContext,
         run_resources: dg.ResourceParam[RunResources],
-        pyspark: LazyPySparkResource,
+        pyspark: dg.ResourceParam[SparkResource],
     ) -> Iterator[Any]:
         granted = list(claim_partitions(context, run_resources, name).granted)
         judged = _judge(run_resources, pyspark, granted)
@@ -50,11 +51,11 @@ def build_valid_check(name: str, *, partitions: dg.MultiPartitionsDefinition) ->
     return valid
 
 
-def _judge(resources: RunResources, pyspark: LazyPySparkResource, keys: list[PartitionKey]) -> JudgingResult:
+def _judge(resources: RunResources, pyspark: SparkResource, keys: list[PartitionKey]) -> "JudgingResult | None":
     """Judge the runs of these partitions that have no verdict. Without any, Spark is not started."""
     runs = resources.ledger.runs.unjudged(keys)
     if not runs:
-        return JudgingResult(judgements=(), unjudged={})
+        return None
     return resources.pipeline(pyspark.spark_session).validation.judge(runs)
 
 
@@ -88,12 +89,13 @@ def _evaluate_verdicts(
     resources: RunResources,
     asset: dg.AssetKey,
     keys: list[PartitionKey],
-    judged: JudgingResult,
+    judged: "JudgingResult | None",
 ) -> Iterator[dg.AssetCheckEvaluation]:
     """Yield one evaluation per partition that has a run: the recorded verdict on its newest run."""
     targets = find_targets(context, asset, keys)
     staleness = resources.staleness.calculate(resources.ledger.statuses, keys, now=datetime.now(UTC))
-    judgements = {judgement.verdict.run: judgement for judgement in judged.judgements}
+    judgements = {judgement.verdict.run: judgement for judgement in judged.judgements} if judged else {}
+    unjudged = judged.unjudged if judged else {}
     for key, (registered, outcome) in resources.ledger.runs.newest(keys).items():
         run = registered.run
         yield dg.AssetCheckEvaluation(
@@ -103,7 +105,7 @@ def _evaluate_verdicts(
             passed=outcome is Outcome.ACCEPTED,
             blocking=False,  # otherwise one rejected partition would stop the whole run
             severity=dg.AssetCheckSeverity.ERROR,
-            metadata=describe_verdict(run.run_id, outcome, judgements.get(run), judged.unjudged.get(run))
+            metadata=describe_verdict(run.run_id, outcome, judgements.get(run), unjudged.get(run))
             | describe_status(staleness[key].raw),
             target_materialization_data=targets.get(key),
         )

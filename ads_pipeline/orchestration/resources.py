@@ -1,4 +1,7 @@
-"""Opens the resources of runs and of sensors from the settings. Spark comes from `dagster-pyspark`."""
+"""Opens the resources of runs and of sensors from the settings. Spark comes from `dagster-pyspark`.
+
+Runs import the parts that work on data when they first use them. Definitions and sensors start without.
+"""
 
 import logging
 import sys
@@ -6,10 +9,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import dagster as dg
-from pyspark.sql import SparkSession
 
 from ads_pipeline.contracts.registry import read_contracts
 from ads_pipeline.domain.fetching import SkippedFetch
@@ -25,18 +27,22 @@ from ads_pipeline.ledger.values import ClaimResult, LeaseHolder
 from ads_pipeline.log_events import LogEvent, log_event
 from ads_pipeline.orchestration.partitions import parse_partition_names
 from ads_pipeline.pipeline.arrivals import SealedRuns
-from ads_pipeline.pipeline.pipeline import Pipeline
-from ads_pipeline.pipeline.readers import Readers
-from ads_pipeline.pipeline.reconciliation import Reconciliation
 from ads_pipeline.pipeline.registration import SealRegister
-from ads_pipeline.pipeline.staged_runs import StagedRuns
 from ads_pipeline.pipeline.staleness import StalenessCalculator, asset_code_versions
 from ads_pipeline.progress import progress_on
 from ads_pipeline.quoting import printable
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.source import Source
 from ads_pipeline.settings import Settings
-from ads_pipeline.warehouse.publication import Warehouse
+
+if TYPE_CHECKING:  # they load Spark, Arrow and Delta, which neither the definitions nor the sensors need
+    from pyspark.sql import SparkSession
+
+    from ads_pipeline.pipeline.pipeline import Pipeline
+    from ads_pipeline.pipeline.readers import Readers
+    from ads_pipeline.pipeline.repeated_reconciliation import RepeatedReconciliation
+    from ads_pipeline.pipeline.staged_runs import StagedRuns
+    from ads_pipeline.warehouse.publication import Warehouse
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -47,6 +53,19 @@ def build_external_source(resources: "SensorResources") -> Source:
 
 
 SourceFactory = Callable[["SensorResources"], Source]
+
+
+class SparkResource(Protocol):
+    """The Spark session of a run, which starts when it is first read: `LazyPySparkResource` of `dagster-pyspark`."""
+
+    @property
+    def spark_session(self) -> "SparkSession": ...
+
+
+def _stage_nothing() -> "StagedRuns":
+    from ads_pipeline.pipeline.staged_runs import StagedRuns  # noqa: PLC0415
+
+    return StagedRuns()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,16 +102,21 @@ class RunResources(SensorResources):
     ledger: Ledger
     lease: Lease
     seals: SealRegister
-    staged: StagedRuns = field(default_factory=StagedRuns)
+    staged: "StagedRuns" = field(default_factory=_stage_nothing)
     due: Collection[PartitionKey] | None = None  # the partitions that the run is for; None: its whole range
     claimed: dict[PartitionKey, int] = field(default_factory=dict)
+    not_fetched: set[PartitionKey] = field(default_factory=set)  # failed or skipped by the source in this run
 
     @property
-    def warehouse(self) -> Warehouse:
+    def warehouse(self) -> "Warehouse":
+        from ads_pipeline.warehouse.publication import Warehouse  # noqa: PLC0415
+
         return Warehouse(self.settings.warehouse_location)
 
     @property
-    def readers(self) -> Readers:
+    def readers(self) -> "Readers":
+        from ads_pipeline.pipeline.readers import Readers  # noqa: PLC0415
+
         return Readers(
             publications=self.ledger.publications,
             warehouse_location=self.settings.warehouse_location,
@@ -135,7 +159,9 @@ class RunResources(SensorResources):
             [make_event("StepSkipped", at=now, step_id=str(each.key), event_data=_describe(each)) for each in skipped]
         )
 
-    def pipeline(self, spark: SparkSession) -> Pipeline:
+    def pipeline(self, spark: "SparkSession") -> "Pipeline":
+        from ads_pipeline.pipeline.pipeline import Pipeline  # noqa: PLC0415
+
         return Pipeline(
             spark=spark,
             raw=self.raw,
@@ -148,13 +174,17 @@ class RunResources(SensorResources):
             report_progress=progress_on(sys.stderr),
         )
 
-    def reconciliation(self, start_spark: Callable[[], SparkSession]) -> Reconciliation:
-        return Reconciliation(
+    def reconciliation(self, start_spark: Callable[[], "SparkSession"]) -> "RepeatedReconciliation":
+        from ads_pipeline.pipeline.reconciliation import Reconciliation  # noqa: PLC0415
+        from ads_pipeline.pipeline.repeated_reconciliation import LastPasses, RepeatedReconciliation  # noqa: PLC0415
+
+        reconciliation = Reconciliation(
             publications=self.ledger.publications,
             warehouse=self.warehouse,
             open_pipeline=lambda: self.pipeline(start_spark()),
             claim=lambda keys: self.lease.claim(keys).granted,
         )
+        return RepeatedReconciliation(reconciliation, LastPasses(self.settings.home / "reconciled"))
 
 
 def _describe(skipped: SkippedFetch) -> dict[str, str]:

@@ -153,6 +153,13 @@ class Warehouse:
             slices_by_partition = group_by_partition(read_slices(table, files, (), days=(since, until)))
         return {table.partition_key(*key): _summarize(slices) for key, slices in slices_by_partition.items()}
 
+    def list_files(self, *, source: str, query_name: str) -> dict[str, date]:
+        """The data files of the newest version, each with its day. A file never changes."""
+        table = self.table(source, query_name)
+        with translate_errors(table):
+            snapshot = open_table(table)
+        return {} if snapshot is None else {file.path: file.day for file in snapshot.files}
+
     def _find_table(self, keys: Sequence[PartitionKey]) -> WarehouseTable:
         names = {(key.source, key.query_name) for key in keys}
         if len(names) != 1:

@@ -119,7 +119,7 @@ def run_merges(spark: SparkSession, snapshot: TableSnapshot, merges: Sequence[Me
         return []
     table = snapshot.table
     schema = pa.schema([field for field in to_arrow_schema(snapshot.columns) if field.name != DATE_COLUMN])
-    frame = spark.createDataFrame([(encode_merge(merge),) for merge in merges], "merge string")
+    frame = spark.createDataFrame(pa.table({"merge": [encode_merge(merge) for merge in merges]}))
     results = frame.mapInArrow(partial(merge_in_task, table.location, table.folder, schema), "files string")
     return [file for row in results.collect() for file in decode_files(json.loads(row["files"]))]
 

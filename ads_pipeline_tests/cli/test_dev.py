@@ -55,3 +55,21 @@ def test_engine_outlives_the_command_and_ends_with_the_program_that_replaced_it(
     socket = Path(done.stdout.strip())
     assert socket.name == "socket"
     wait_for(lambda: not (tmp_path / "engine" / "socket").is_symlink() and not socket.exists(), 120)
+
+
+def test_background_job_can_be_ended(tmp_path: Path) -> None:
+    """A job that a shell starts in the background ignores SIGINT. The program that replaces the command does not."""
+    program = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    code = f"""
+import os, sys
+from ads_pipeline.cli.dev import stop_ignoring_interrupts
+stop_ignoring_interrupts()
+os.execv(sys.executable, [sys.executable, "-c", {program!r}])
+"""
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    job = f"trap '' INT; exec {sys.executable} {script}"
+    done = subprocess.run(
+        ["bash", "-c", job], env=build_environment(), capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "True"

@@ -24,10 +24,7 @@ from ads_pipeline_tests.engine import engine_client
 from ads_pipeline_tests.polling import wait_for
 from ads_pipeline_tests.spark.servers import build_environment
 
-pytestmark = [
-    pytest.mark.xdist_group("engine"),
-    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found in /proc"),
-]
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found in /proc")
 SECONDS = 120.0
 HEAVY = {"dagster", "google", "pandera", "sqlalchemy"}
 
@@ -90,6 +87,15 @@ def find_java(pid: int) -> int:
     return next(child for child, command in descendants(pid).items() if re.match(r"\S*java ", command))
 
 
+def find_warm_workers(pid: int) -> set[int]:
+    """The Python workers of Spark after the warm-up. They are children of a process with the same command."""
+    commands = descendants(pid)
+    if any(command.split()[-1:] == ["ads_pipeline.engine.warm_up"] for command in commands.values()):
+        return set()
+    daemons = {child for child, command in commands.items() if "pyspark.daemon" in command}
+    return {worker for daemon in daemons for worker in descendants(daemon)}
+
+
 def exists(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -102,14 +108,16 @@ def wait_until_gone(pids: list[int]) -> None:
 
 
 def test_runs_share_a_server_that_ends_with_its_parent(tmp_path: Path) -> None:
-    """It starts when first needed, and again when it died. Two runs have the same workers, which import little.
+    """It starts by itself, and again when it died. Two runs have the same workers, which import little.
 
-    The token is in no argument and in no log. The server listens on the loopback address. When the supervisor is
-    killed, no process is left, and a run starts its own Spark and says so once.
+    The first run has workers that were there before. The token is in no argument and in no log. The server listens on
+    the loopback address. When the supervisor is killed, no process is left, and a run starts its own Spark and says
+    so once.
     """
     with supervisor(tmp_path) as process:
-        assert descendants(process.pid) == {}
+        warm = wait_for(lambda: find_warm_workers(process.pid), SECONDS)
         first, log = run_client(tmp_path)
+        assert set(first["pids"]) & warm
         assert first["session"].startswith("pyspark.sql.connect.")
         assert "engine.unavailable" not in log
         second, log = run_client(tmp_path)
