@@ -1,56 +1,82 @@
-"""Runs all benchmark suites or the named ones and prints the results. Exits with 1 if a requirement is missed."""
+"""Runs all suites and writes RESULTS.md, or runs the named suites and only prints their results.
+
+With `--write`, the named suites write RESULTS.md, which says what ran. Exits with 1 if a requirement is missed.
+"""
 
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from ads_pipeline_tests.benchmarks import (
     arrival,
     arrivals,
+    breakdown,
+    comparisons,
     dagster_runs,
     events,
     extraction,
+    growth,
     ledger,
-    one_pass,
     orchestration,
     quota,
     report,
     scale,
     starts,
+    table_growth,
     validator,
     warehouse,
 )
-from ads_pipeline_tests.benchmarks.ratios import Figure, Ratio
+from ads_pipeline_tests.benchmarks.results import PATH, Conditions, Result, SuiteRun, write_results
 
-SUITES: Mapping[str, Callable[[], Iterable[Ratio | Figure]]] = {
+# Those of single goals first, because results are written after each suite.
+SUITES: Mapping[str, Callable[[], Iterable[Result]]] = {
     "arrival": arrival.measure,
-    "ledger": ledger.measure,
-    "events": events.measure,
-    "validator": validator.measure,
-    "warehouse": warehouse.measure,
-    "one_pass": one_pass.measure,
-    "arrivals": arrivals.measure,
-    "extraction": extraction.measure,
-    "quota": quota.measure,
-    "orchestration": orchestration.measure,
+    "comparisons": comparisons.measure,
+    "breakdown": breakdown.measure,
+    "table_growth": table_growth.measure,
     "dagster_runs": dagster_runs.measure,
     "starts": starts.measure,
+    "arrivals": arrivals.measure,
+    "growth": growth.measure,
+    "quota": quota.measure,
+    "extraction": extraction.measure,
+    "warehouse": warehouse.measure,
+    "validator": validator.measure,
+    "ledger": ledger.measure,
+    "events": events.measure,
+    "orchestration": orchestration.measure,
     "report": report.measure,
     "scale": scale.measure,
 }
 
+WRITE: Final = "--write"
 
-def main(names: list[str]) -> int:
+
+def main(arguments: list[str]) -> int:
+    names = [each for each in arguments if each != WRITE]
     unknown = [name for name in names if name not in SUITES]
     if unknown:
         print(f"unknown suites: {', '.join(unknown)}; available: {', '.join(SUITES)}", file=sys.stderr)
         return 2
-    missed = 0
+    began, runs = Conditions.now(), list[SuiteRun]()
     for name in names or SUITES:
-        for result in SUITES[name]():
-            print(result, flush=True)
-            missed += not result.is_met
+        runs.append(_run(name))
+        if not names or WRITE in arguments:
+            write_results(began, runs)
+            print(f"written: {PATH}")
+    missed = sum(not result.is_met for run in runs for result in run.results)
     print(f"{missed} requirements missed")
     return 1 if missed else 0
+
+
+def _run(name: str) -> SuiteRun:
+    print(f"suite {name} …", flush=True)
+    started, results = time.perf_counter(), list[Result]()
+    for result in SUITES[name]():
+        print(result, flush=True)
+        results.append(result)
+    return SuiteRun(name=name, seconds=time.perf_counter() - started, results=tuple(results))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Measures one arrival in `ads-pipeline dev`, from its seal until readers see it: cold, and with a warm engine."""
+"""Measures one arrival in `ads-pipeline dev`, from its seal until readers see it: the first, and later ones."""
 
 import json
 import os
@@ -68,8 +68,8 @@ def measure() -> Iterator[Figure]:
                 found = _measure_one(settings, ledger, replace(key(1), logical_date=day + timedelta(days=number)))
                 print(f"arrival {number + 1}: {found.from_tick:.1f} s from the tick; {found}", flush=True)
                 arrivals.append(found)
-        cold, *warm = arrivals
-        yield Figure(name="first arrival, cold, from its tick", value=cold.from_tick, unit="s", limit=60.0)
+        first, *warm = arrivals
+        yield Figure(name="first arrival, from its tick", value=first.from_tick, unit="s", limit=60.0)
         from_tick = median(each.from_tick for each in warm)
         from_seal = median(each.from_tick + each.tick_wait for each in warm)
         yield Figure(name="arrival, warm, from its tick", value=from_tick, unit="s", limit=WARM_GOAL)

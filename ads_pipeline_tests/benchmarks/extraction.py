@@ -53,6 +53,7 @@ def _compare_with_iteration(server: LoopbackServer, root: Path) -> Ratio:
         baseline_ms=min(bare) * 1000,
         rounds=3,
         required=LEAST_SHARE,
+        clock="CPU",
     )
 
 

@@ -3,11 +3,14 @@
 Run as a program, it does so once in its own Spark session and prints its peak memory.
 """
 
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 
+import psutil
 from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.transitions import Outcome
@@ -17,7 +20,7 @@ from ads_pipeline.raw.seal import Seal
 from ads_pipeline.validator.judging import SealedPayload, judge_and_write
 from ads_pipeline.warehouse.file_writer import decode_files
 from ads_pipeline.warehouse.publication import Warehouse
-from ads_pipeline.warehouse.values import Load, TableLoadResult
+from ads_pipeline.warehouse.values import Load, StagedFile, TableLoadResult
 from ads_pipeline_tests.benchmarks.validator import RULES, local_spark
 
 HEAP_SIZE = "1g"
@@ -26,18 +29,28 @@ SOURCE, QUERY = "google_ads", "campaign_daily"
 
 def publish(spark: SparkSession, runs: Sequence[SealedPayload], location: str) -> TableLoadResult:
     """Judge the runs and publish them in the table of the warehouse at this location."""
-    warehouse = Warehouse(location)
-    table = warehouse.table(SOURCE, QUERY)
+    return replace_partitions(spark, runs, judge_and_stage(spark, runs, location), location)
+
+
+def judge_and_stage(spark: SparkSession, runs: Sequence[SealedPayload], location: str) -> list[StagedFile]:
+    """Judge the runs, which must all be accepted, and write their rows out of sight."""
+    table = Warehouse(location).table(SOURCE, QUERY)
     judgements, written = judge_and_write(spark, runs, RULES, open_sink=sink_into(table, RULES.schema_version))
     assert all(judgement.verdict.outcome is Outcome.ACCEPTED for judgement in judgements)
+    return decode_files(written)
+
+
+def replace_partitions(
+    spark: SparkSession, runs: Sequence[SealedPayload], staged: Sequence[StagedFile], location: str
+) -> TableLoadResult:
     loads = [
         Load(run=run.seal.run, schema_version=RULES.schema_version, record_count=run.seal.record_count)
         for run in runs
     ]
-    return warehouse.replace(
+    return Warehouse(location).replace(
         spark,
         loads,
-        decode_files(written),
+        staged,
         stage=lambda _missing: [],
         columns=RULES.column_types,
         is_publishable=lambda runs: runs,
@@ -45,21 +58,34 @@ def publish(spark: SparkSession, runs: Sequence[SealedPayload], location: str) -
 
 
 def main(raw: Path, location: str) -> None:
-    seals = RawRuns(raw).find_runs(source="google_ads", since=date.min, until=date.max)
+    seals = RawRuns(raw).find_runs(source=SOURCE, since=date.min, until=date.max)
     runs = [SealedPayload(seal=s, location=str(raw)) for s in seals if isinstance(s, Seal)]
     spark = local_spark(heap=HEAP_SIZE)
     loaded = publish(spark, runs, location)
     jvm = spark.sparkContext._jvm
     assert jvm is not None
-    print(len(loaded.loads), _read_peak_kib("self"), _read_peak_kib(jvm.java.lang.ProcessHandle.current().pid()))
+    peaks = {
+        "partitions": len(loaded.loads),
+        "python_mib": _read_peak_mib("self"),
+        "jvm_mib": _read_peak_mib(jvm.java.lang.ProcessHandle.current().pid()),
+        "worker_mib": max(map(_read_peak_mib, _find_workers())),
+    }
     spark.stop()
+    print(json.dumps(peaks))
 
 
-def _read_peak_kib(process: object) -> int:
+def _find_workers() -> Iterator[int]:
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if "pyspark.daemon" in process.cmdline():
+                yield process.pid
+
+
+def _read_peak_mib(process: object) -> int:
     """The peak resident memory of a process. Unlike getrusage's, it excludes the parent process."""
     status = Path(f"/proc/{process}/status").read_text()
     (line,) = (line for line in status.splitlines() if line.startswith("VmHWM:"))
-    return int(line.split()[1])
+    return int(line.split()[1]) >> 10
 
 
 if __name__ == "__main__":

@@ -35,12 +35,19 @@ class Ratio:
     def is_met(self) -> bool:
         return self.required is None or self.value >= self.required
 
-    def __str__(self) -> str:
-        required = "no requirement" if self.required is None else f"at least {self.required:.2f}x required"
-        mark = "" if self.is_met else "MISSED, "
-        times = f"ours {self.ours_ms:.3f} ms, {self.baseline} {self.baseline_ms:.3f} ms"
+    @property
+    def measured(self) -> str:
+        times = f"ours {self.ours_ms:,.1f} ms, {self.baseline} {self.baseline_ms:,.1f} ms"
         times += f" of {self.clock} time, median of {self.rounds}"
-        return f"{self.name}: {self.value:.2f}x as fast as {self.baseline} ({mark}{required}); {times}"
+        return f"{self.value:.2f} times as fast as {self.baseline}; {times}"
+
+    @property
+    def requirement(self) -> str:
+        return "none" if self.required is None else f"at least {self.required:.2f} times"
+
+    def __str__(self) -> str:
+        mark = "" if self.is_met else "MISSED, "
+        return f"{self.name}: {self.measured} ({mark}required: {self.requirement})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +63,17 @@ class Figure:
     def is_met(self) -> bool:
         return self.value <= self.limit
 
+    @property
+    def measured(self) -> str:
+        return f"{self.value:,.2f} {self.unit}"
+
+    @property
+    def requirement(self) -> str:
+        return f"at most {self.limit:,.2f} {self.unit}"
+
     def __str__(self) -> str:
         mark = "" if self.is_met else "MISSED, "
-        return f"{self.name}: {self.value:.2f} {self.unit} ({mark}at most {self.limit:.2f} {self.unit} allowed)"
+        return f"{self.name}: {self.measured} ({mark}required: {self.requirement})"
 
 
 def compare(

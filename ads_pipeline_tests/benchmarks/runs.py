@@ -45,6 +45,14 @@ def with_new_run_ids(runs: list[SealedPayload], prefix: str) -> list[SealedPaylo
     ]
 
 
+def write_later_run(root: Path, run: SealedPayload, number: int) -> SealedPayload:
+    """A later run of a partition with as many rows and other numbers. Its name is later too."""
+    key, generator = run.seal.run.key, random.Random(number)
+    later = Run(key=key, run_id=f"later-{number:08x}")
+    rows = (_create_row(key, number, generator) for number in range(1, run.seal.record_count + 1))
+    return SealedPayload(seal=_write_run(root, later, rows), location=str(root))
+
+
 def _create_runs(
     root: Path, seal: Callable[[Run, Rows], Seal], *, customers: int, days: int, rows: int
 ) -> list[SealedPayload]:

@@ -10,11 +10,12 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
+from ads_pipeline.contracts.models import CONTRACTS
 from ads_pipeline.contracts.registry import SHIPPED
 from ads_pipeline.contracts.rules import PARTITION_CUSTOMER, PARTITION_DAY
 from ads_pipeline.validator.judging import SealedPayload, judge_runs
 from ads_pipeline_tests.benchmarks.ratios import Ratio, compare
-from ads_pipeline_tests.benchmarks.runs import land_runs
+from ads_pipeline_tests.benchmarks.runs import write_runs
 
 RULES = SHIPPED.rules("campaign_daily", "1")
 TYPES = {"long": "bigint", "double": "double", "string": "string", "date": "date"}
@@ -24,11 +25,11 @@ SCHEMA = ", ".join(f"{column.name} {TYPES[column.kind]}" for column in RULES.col
 def measure() -> Iterator[Ratio]:
     spark = local_spark()
     with tempfile.TemporaryDirectory() as home:
-        small = land_runs(Path(home) / "small", customers=100, days=10, rows=100)
+        small = write_runs(Path(home) / "small", customers=100, days=10, rows=100)
         yield _compare_with_pandera(spark, small)
-        yield _compare_with_spark(spark, small, "1,000 partitions of 100 rows", most_time=0.7, rounds=6)
-        large = land_runs(Path(home) / "large", customers=20, days=1, rows=50_000)
-        yield _compare_with_spark(spark, large, "20 partitions of 50,000 rows", most_time=3.0, rounds=6)
+        yield _compare_with_spark(spark, small, "1,000 partitions of 100 rows", most_time=0.7, rounds=4)
+        large = write_runs(Path(home) / "large", customers=20, days=1, rows=50_000)
+        yield _compare_with_spark(spark, large, "20 partitions of 50,000 rows", most_time=1.5, rounds=4)
     spark.stop()
 
 
@@ -50,7 +51,7 @@ def local_spark(*, heap: str = "2g") -> SparkSession:
 def _compare_with_pandera(spark: SparkSession, runs: list[SealedPayload]) -> Ratio:
     """Judging all partitions. A round of pandera validates one partition and counts a thousand times."""
     judge_runs(spark, runs, RULES)
-    contract: Any = SHIPPED.model("campaign_daily", "1")
+    contract: Any = CONTRACTS["campaign_daily", "1"]
     ratio = compare(
         "judging 1,000 partitions",
         lambda _number: judge_runs(spark, runs, RULES),
@@ -88,4 +89,5 @@ def _compare_with_spark(
         baseline_name="Spark alone",
         rounds=rounds,
         required=1 / most_time,
+        cpu=True,
     )

@@ -1,0 +1,105 @@
+"""This project: judges, stages and publishes, without a ledger or with one in SQLite."""
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from deltalake import DeltaTable
+from pyarrow import compute as pc
+
+from ads_pipeline.contracts.registry import SHIPPED
+from ads_pipeline.domain.partition import Run, parse_run_path
+from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.pipeline.pipeline import Pipeline
+from ads_pipeline.pipeline.registration import SealRegister
+from ads_pipeline.raw.landing import RawRuns
+from ads_pipeline.validator.judging import SealedPayload
+from ads_pipeline.warehouse.publication import Warehouse
+from ads_pipeline_tests.benchmarks.competitors.serving import Batch, serve
+from ads_pipeline_tests.benchmarks.publishing import QUERY, SOURCE, judge_and_stage, replace_partitions
+from ads_pipeline_tests.benchmarks.validator import local_spark
+
+
+class Steps:
+    """The seconds of each step of one load."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self.seconds[name] = time.perf_counter() - started
+
+
+class WithoutLedger:
+    def __init__(self) -> None:
+        self._spark = local_spark()
+
+    def load(self, batch: Batch) -> Mapping[str, float]:
+        steps, location = Steps(), _warehouse_location(batch.home)
+        with steps.step("read the seals"):
+            raw = RawRuns(batch.root)
+            runs = [SealedPayload(seal=raw.read_seal(run), location=batch.root) for run in _find_runs(batch)]
+        with steps.step("judge and stage"):
+            staged = judge_and_stage(self._spark, runs, location)
+        with steps.step("publish"):
+            replace_partitions(self._spark, runs, staged, location)
+        return steps.seconds
+
+    def read_totals(self, home: Path) -> tuple[int, int]:
+        return _read_totals(home)
+
+
+class WithLedger:
+    def __init__(self) -> None:
+        self._spark, self._open, self._ledgers = local_spark(), ExitStack(), dict[Path, Ledger]()
+
+    def load(self, batch: Batch) -> Mapping[str, float]:
+        """What the steps of a Dagster run do: register, judge what has no verdict, load."""
+        steps, runs, ledger = Steps(), _find_runs(batch), self._find_ledger(batch.home)
+        raw, warehouse = RawRuns(batch.root), Warehouse(_warehouse_location(batch.home))
+        seals = SealRegister(raw=raw, registrations=ledger.registrations)
+        pipeline = Pipeline(
+            spark=self._spark, raw=raw, ledger=ledger, warehouse=warehouse, contracts=SHIPPED, seals=seals
+        )
+        keys = [run.key for run in runs]
+        with steps.step("register"):
+            seals.register(raw.read_seal(run) for run in runs)
+        with steps.step("judge and stage"):
+            unjudged = ledger.runs.unjudged(keys)
+            if unjudged:
+                pipeline.validation.judge(unjudged)
+        with steps.step("publish"):
+            pipeline.loader.load(keys)
+        return steps.seconds
+
+    def read_totals(self, home: Path) -> tuple[int, int]:
+        return _read_totals(home)
+
+    def _find_ledger(self, home: Path) -> Ledger:
+        if home not in self._ledgers:
+            home.mkdir(parents=True, exist_ok=True)
+            self._ledgers[home] = self._open.enter_context(Ledger.opened(f"sqlite:///{home / 'ledger.db'}"))
+        return self._ledgers[home]
+
+
+def _find_runs(batch: Batch) -> list[Run]:
+    return [parse_run_path(str(Path(path).parent.relative_to(batch.root))) for path in batch.payloads]
+
+
+def _warehouse_location(home: Path) -> str:
+    return str(home / "warehouse")
+
+
+def _read_totals(home: Path) -> tuple[int, int]:
+    uri = Warehouse(_warehouse_location(home)).table(SOURCE, QUERY).uri
+    clicks = DeltaTable(uri).to_pyarrow_table(columns=["clicks"])["clicks"]
+    return len(clicks), pc.sum(clicks).as_py()
+
+
+if __name__ == "__main__":
+    serve(WithLedger() if sys.argv[1] == "with-ledger" else WithoutLedger())
