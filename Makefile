@@ -5,8 +5,11 @@ BIN := .venv/bin
 CORES := $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2)
 # Two more than the cores: the longest tests mostly wait for Dagster's daemon, which ticks twice a minute.
 PYTEST_WORKERS ?= $(shell expr $(CORES) + 2)
-# conftest.py says which tests share a worker, and in which order they start.
-PYTEST := $(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadgroup --no-loadscope-reorder
+# A file runs in one worker. conftest.py says in which order the files start.
+PYTEST := $(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
+
+# Images often set it. Each of the many processes of the tests would then compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-google-ads dev check test test-wheel test-browser soak bench lock clean
@@ -54,7 +57,8 @@ test-browser: .venv/ready ## Follow an operator's day in the UI with Chromium; r
 soak: .venv/ready ## Run the same tests with 25 times the examples of every property; takes hours
 	SOAK=25 $(PYTEST) --timeout 0
 
-bench: .venv/ready ## Measure speed as ratios
+# The other tools are installed into environments of their own in ~/.cache/ads_pipeline_benchmarks, once.
+bench: .venv/ready ## Measure speed beside other tools; writes ads_pipeline_tests/benchmarks/RESULTS.md
 	$(BIN)/python -m ads_pipeline_tests.benchmarks
 
 lock: .venv/ready ## Resolve the dependencies again into the two lock files

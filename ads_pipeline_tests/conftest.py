@@ -30,31 +30,35 @@ from ads_pipeline_tests.storage.fixtures import (  # noqa: F401 - fixtures of al
 
 # The tests start many short JVMs, for which optimizing compilers and a parallel collector do not pay off.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+MEMORY, MEMORY_NEEDED = Path("/dev/shm"), 4 << 30  # a file system in memory; the tests fill a quarter of that
 LONG = 1_000  # seconds; a test with this limit mostly waits for Dagster's daemon, and starts first
 
 settings.register_profile("ads_pipeline", deadline=None)  # a shared machine may be slow at any moment
 settings.load_profile("ads_pipeline")
 
 
-@pytest.hookimpl(tryfirst=True)
+def _keep_files_in_memory() -> None:
+    """Thousands of small transactions would wait for the disk. TMPDIR decides where it is set."""
+    if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > MEMORY_NEEDED:
+        os.environ["TMPDIR"] = str(MEMORY)
+        tempfile.tempdir = None
+
+
+_keep_files_in_memory()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run a file in one worker, so that its fixtures are made once, unless a test names another group.
+    """Start files with tests of minutes first, then those that use Spark: no worker runs one alone at the end.
 
-    Groups with tests of minutes start first, so that no worker runs one alone at the end.
+    `--dist loadfile` runs a file in one worker, so that its fixtures are made once.
     """
-    long = set()
+    long, spark = set[Path](), set[Path]()
     for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
         if (limit := item.get_closest_marker("timeout")) and limit.args[0] >= LONG:
-            long.add(_group(item))
-    items.sort(key=lambda item: _group(item) not in long)
-
-
-def _group(item: pytest.Item) -> str:
-    mark = item.get_closest_marker("xdist_group")
-    assert mark is not None
-    return str(mark.args[0])
+            long.add(item.path)
+        if "spark" in getattr(item, "fixturenames", ()):
+            spark.add(item.path)
+    items.sort(key=lambda item: (item.path not in long, item.path not in spark))
 
 
 @pytest.fixture(scope="session")

@@ -27,7 +27,8 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
         frozenset({"pyspark", "a computed name"}),
         frozenset({"settings", "errors", "log_events", "engine"}),
     ),
-    "engine": (frozenset({"pyspark", "py4j"}), FOLDERS | {"settings", "spark_session"}),
+    # Its Python workers load what judging needs before the first run.
+    "engine": (frozenset({"pyspark", "py4j"}), FOLDERS | {"settings", "spark_session", "pipeline"}),
     "metrics": (frozenset({"prometheus_client"}), FOLDERS | {"settings", "ledger", "pipeline"}),
     "raw": (frozenset(), FOLDERS),
     "ledger": (frozenset({"sqlalchemy", "alembic", "tenacity", "pyarrow"}), FOLDERS),

@@ -5,17 +5,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from unittest.mock import patch
 
 import dagster as dg
+from alembic.script import ScriptDirectory
 from dagster._core.storage.partition_status_cache import get_and_update_asset_status_cache_value
+from dagster._utils.env import environ
 from pyspark.sql import SparkSession
 
 from ads_pipeline.definitions import build_definitions
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.orchestration.instance_storage import BATCH_SIZE, InstanceStorage
 from ads_pipeline.orchestration.partitions import CUSTOMERS, define_partitions, raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.resources import (
     RunResources,
@@ -128,11 +133,28 @@ def open_location(
     if start_date is not None:
         settings = replace(settings, google_apis=settings.google_apis.model_copy(update={"start_date": start_date}))
     home.mkdir(parents=True, exist_ok=True)
-    with Ledger.opened(settings.database_url) as ledger, dg.instance_for_test(temp_dir=str(home)) as instance:
+    with Ledger.opened(settings.database_url) as ledger, open_instance(home) as instance:
         deployment = LocalDeployment(home=home, spark=spark, ledger=ledger)
         options: dict[str, Any] = {"now": clock} if clock else {}
         defs = build_definitions(settings, source_factory=source_factory, **options)
         yield Location(deployment=deployment, settings=settings, defs=defs, instance=instance)
+
+
+@contextmanager
+def open_instance(home: Path) -> Iterator[dg.DagsterInstance]:
+    """A Dagster instance with the storage of the product, in SQLite."""
+    variables = {"ADS_PIPELINE_HOME": str(home), "ADS_PIPELINE_DATABASE_URL": None, BATCH_SIZE[0]: BATCH_SIZE[1]}
+    storage = {"custom": {"module": InstanceStorage.__module__, "class": InstanceStorage.__name__}}
+    with (
+        environ(cast("Mapping[str, str]", variables)),
+        patch.object(ScriptDirectory, "from_config", _read_revisions_once),
+        dg.instance_for_test({"storage": storage}, temp_dir=str(home)) as instance,
+    ):
+        yield instance
+
+
+# Dagster reads its 90 migration scripts for the file of each run.
+_read_revisions_once = lru_cache(maxsize=8)(ScriptDirectory.from_config)
 
 
 @contextmanager

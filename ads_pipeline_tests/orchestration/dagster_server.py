@@ -9,12 +9,14 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ads_pipeline.cli.dev import ENGINE
 from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.engine.address import UNTIL_STDIN_CLOSES
 from ads_pipeline_tests import polling
 
 ROOT = Path(__file__).parents[2]
@@ -53,7 +55,7 @@ RUN = """
 query($id: ID!) { runOrError(runId: $id) { ... on Run { status } } }"""
 CHECKS = """
 query($asset: AssetKeyInput!, $check: String!, $partition: String) {
-  assetCheckExecutions(assetKey: $asset, checkName: $check, limit: 1, partition: $partition) {
+  assetCheckExecutions(assetKey: $asset, checkName: $check, limit: 5, partition: $partition) {
     evaluation { success severity description }
   }
 }"""
@@ -163,10 +165,13 @@ class DagsterServer:
         return _status_in(found["partitionStatuses"]["ranges"], key) or "none"
 
     def check_result(self, asset: Sequence[str], key: Partition, check: str) -> dict[str, Any] | None:
-        """The last evaluation of a partition: success, severity and description; None when there was none."""
+        """The last evaluation of a partition: success, severity and description; None when there was none.
+
+        A sensor may have begun another evaluation, which has no result yet.
+        """
         answer = self.query(CHECKS, asset={"path": list(asset)}, check=check, partition=_name(key))
-        executions = answer["assetCheckExecutions"]
-        return executions[0]["evaluation"] if executions else None
+        evaluations = [each["evaluation"] for each in answer["assetCheckExecutions"]]
+        return next((each for each in evaluations if each is not None), None)
 
     def run_tags(self) -> dict[str, dict[str, str]]:
         """The tags of every run."""
@@ -179,8 +184,12 @@ class DagsterServer:
 
     def find_message(self, run_id: str, start: str) -> str:
         """The first message in the log of a run that starts like this."""
+        return self.find_messages(run_id, start)[0]
+
+    def find_messages(self, run_id: str, start: str) -> list[str]:
+        """The messages in the log of a run that start like this."""
         events = self.query(LOG, id=run_id)["logsForRun"]["events"]
-        return next(str(each["message"]) for each in events if each["message"].startswith(start))
+        return [str(each["message"]) for each in events if each["message"].startswith(start)]
 
     def stale_status(self, asset: Sequence[str], key: Partition) -> str:
         """Whether Dagster marks the partition as unsynced: FRESH, STALE or MISSING."""
@@ -204,11 +213,16 @@ class DagsterServer:
 
 @contextmanager
 def dagster_server(
-    home: Path, environment: Mapping[str, str], *, program: Path | None = None, directory: Path = ROOT
+    home: Path,
+    environment: Mapping[str, str],
+    *,
+    program: Path | None = None,
+    directory: Path = ROOT,
+    engine: bool = False,
 ) -> Iterator[DagsterServer]:
     """Run `dagster dev` of this checkout, or `dev` of an installed `ads-pipeline`, and kill it at the end.
 
-    It gets none of the caller's settings.
+    It gets none of the caller's settings. With `engine`, its runs share a Spark server, as in `ads-pipeline dev`.
     """
     home.mkdir(parents=True, exist_ok=True)
     with socket.socket() as unused:
@@ -220,23 +234,32 @@ def dagster_server(
     own = {"ADS_PIPELINE_HOME": str(home), "ADS_PIPELINE_SPARK": "local[2]", "PYTHONPATH": path}
     own["ADS_PIPELINE_ARRIVAL_SECONDS"] = "60"  # a test seals runs, and then does what the sensor must not do first
     command = [program, "dev"] if program else [sys.executable, "-m", "dagster", "dev"]
-    with log.open("wb") as output:
+    complete = shell | own | dict(environment)
+    with log.open("wb") as output, _engine(complete) if engine else nullcontext():
         process = subprocess.Popen(
             [*command, "--host", "127.0.0.1", "--port", str(port)],
             cwd=directory,
-            env=shell | own | dict(environment),
+            env=complete,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             start_new_session=True,
         )
-    server = DagsterServer(url=f"http://127.0.0.1:{port}", log=log, process=process)
-    try:
-        server.wait_for(lambda: answers(server), SECONDS_TO_START)
-        yield server
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        server = DagsterServer(url=f"http://127.0.0.1:{port}", log=log, process=process)
+        try:
+            server.wait_for(lambda: answers(server), SECONDS_TO_START)
+            yield server
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@contextmanager
+def _engine(environment: Mapping[str, str]) -> Iterator[None]:
+    """Run the engine of the home, which ends when its standard input closes."""
+    command = [sys.executable, "-m", ENGINE, UNTIL_STDIN_CLOSES]
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.PIPE):
+        yield
 
 
 def _status_in(ranges: Sequence[Mapping[str, Any]], key: Partition) -> str | None:

@@ -54,6 +54,7 @@ def play_story(home: Path, spark: SparkSession) -> Iterator[Story]:
     """Run the story, and keep its server until the block ends."""
     home.mkdir()
     (home / DEFAULT_QUERIES_FILE.name).write_text(narrow_query_file(DAYS[0].logical_date, [QUERY]))
+    # Without an engine: its runs take long enough to be cancelled and killed.
     with Ledger.opened(f"sqlite:///{home / 'ledger.db'}") as ledger, dagster_server(home, {}) as server:
         deployment = LocalDeployment(home=home, spark=spark, ledger=ledger)
         _load_days(server, deployment)

@@ -31,7 +31,6 @@ OTHER_QUERY = recent(3, 1, "ad_group_daily")
 
 @pytest.mark.invariant("O1", "S8")
 @pytest.mark.timeout(1200)
-@pytest.mark.xdist_group("arrivals_together")
 def test_arrivals_of_two_queries_are_one_run(tmp_path: Path) -> None:
     """Partitions of the run's range that are not due keep their colours, verdicts and attempts."""
     home = tmp_path / "home"

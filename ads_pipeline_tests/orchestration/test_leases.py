@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.control.tables import leases
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.row_mapping import database_clock
-from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.orchestration.partitions import define_partitions
 from ads_pipeline.orchestration.sensors.run_completion import LEASE_EXPIRED, build_event_origin
 from ads_pipeline.orchestration.sensors.run_requests import build_run_requests
@@ -114,9 +113,8 @@ def test_reconciliation_skips_partitions_held_by_a_run(location: Location, other
     location.deployment.pipeline.validation.judge(runs)
     other.claim([key(2)])
     with open_resources(location, build_event_origin(create_run(location, key(1)))) as resources:
-        result = resources.reconciliation(lambda: location.deployment.spark).repair(
-            DayWindow(source=resources.source_name, query_name=QUERY)
-        )
+        reconciliation, now = resources.reconciliation(lambda: location.deployment.spark), datetime.now(UTC)
+        (result,) = reconciliation.repair(resources.source_name, QUERY, now=now)
         assert [repair.key for repair in result.repairs] == [key(1)]
         holders = resources.ledger.leases.holders([key(1), key(2)])
         assert (holders[key(1)].run_id, holders[key(2)].run_id) == (resources.lease.run_id, "elsewhere")
@@ -257,6 +255,7 @@ def stop_at_first_call(kind, method):
 warnings.simplefilter("ignore")
 for line in sys.stdin:
     home, method, query, partition = line.split()
+    os.environ["ADS_PIPELINE_HOME"] = home
     stop_at_first_call(Verdicts if method == "record" else Loads, method)
     settings = read_settings({"ADS_PIPELINE_HOME": home, "ADS_PIPELINE_SPARK": "local[2]"})
     with dg.DagsterInstance.from_config(home) as instance:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from pyspark.sql import SparkSession
@@ -13,6 +13,7 @@ from ads_pipeline.domain.transitions import Action
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.orchestration.sensors.run_tags import START
+from ads_pipeline_tests.example_counts import TIMES
 from ads_pipeline_tests.ledger.builders import action_request
 from ads_pipeline_tests.orchestration.dagster_server import DagsterServer, dagster_server
 from ads_pipeline_tests.pipeline.builders import LocalDeployment, key, seal_invalid_run, seal_run, visible_runs
@@ -29,12 +30,9 @@ class ServedDeployment:
     deployment: LocalDeployment
 
 
-def _in_own_worker(database: str) -> Any:
-    return pytest.param(database, marks=pytest.mark.xdist_group(f"an_operators_day_{database}"))
-
-
-@pytest.fixture(params=[_in_own_worker("sqlite"), _in_own_worker("postgres")])
+@pytest.fixture(params=["postgres", *(["sqlite"] if TIMES > 1 else [])])
 def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServedDeployment]:
+    """With Postgres, and with SOAK also with SQLite, which the daemon of `test_misleading_cases` uses."""
     home = tmp_path / "home"
     home.mkdir()
     # The sensor searches an older month at each tick. It must not come to the days of this test, however slow it is.
@@ -42,7 +40,7 @@ def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServedDep
     if request.param == "postgres":
         environment["ADS_PIPELINE_DATABASE_URL"] = request.getfixturevalue("unmigrated_postgres_url")
     url = environment.get("ADS_PIPELINE_DATABASE_URL") or f"sqlite:///{home / 'ledger.db'}"
-    with Ledger.opened(url) as ledger, dagster_server(home, environment) as server:
+    with Ledger.opened(url) as ledger, dagster_server(home, environment, engine=True) as server:
         yield ServedDeployment(server=server, deployment=LocalDeployment(home=home, spark=NO_SPARK, ledger=ledger))
 
 

@@ -124,7 +124,7 @@ def test_installed_module_declares_contracts(directory: Path, monkeypatch: pytes
     monkeypatch.syspath_prepend(directory)
     settings = settings_for(directory, f"contracts: agency_contracts\n{query_text(GAQL)}")
     contracts = read_contracts(settings.queries_file, settings.google_apis)
-    assert contracts.models.keys() == SHIPPED.models.keys() | {(NAME, "1")}
+    assert contracts.declared.keys() == SHIPPED.declared.keys() | {(NAME, "1")}
 
 
 @pytest.mark.parametrize("name", ["../own.py", "/etc/own.py", "own py", "a b", ""])

@@ -48,9 +48,9 @@ def print_fired_faults() -> Iterator[None]:
 def proxy(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
     """A proxy through which this process, but no Spark task, uses the bucket. It fails nothing yet."""
     with start_fault_proxy(s3_endpoint) as started:
-        started.hold = 1.5
+        started.hold = 4
         monkeypatch.setenv("AWS_ENDPOINT_URL", started.endpoint)
-        monkeypatch.setenv("AWS_TIMEOUT", "0.7s")
+        monkeypatch.setenv("AWS_TIMEOUT", "3s")  # a request without a fault must not reach it on a busy machine
         yield started
 
 

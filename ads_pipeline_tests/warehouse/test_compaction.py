@@ -169,19 +169,19 @@ def test_compaction_gives_up_after_repeated_lost_races(
     ],
 )
 def test_killed_compaction_keeps_all_rows_and_vacuum_removes_its_files(
-    spark: SparkSession, core_root: str, moment: str, compacted: bool
+    spark: SparkSession, root: str, moment: str, compacted: bool
 ) -> None:
     """Whenever compaction is killed, no row changes. Vacuum removes its files once they exceed the retention."""
-    publish_small_files(spark, core_root)
-    before = list_version_files(core_root)
+    publish_small_files(spark, root)
+    before = list_version_files(root)
     call = 'Warehouse(root).optimize(lambda: spark, source="google_ads", query_name="campaign_daily")'
-    run_and_kill(moment, call, core_root)
-    assert read_with_duckdb(core_root) == SMALL_FILE_PARTITIONS
-    assert (list_version_files(core_root) != before) == compacted
-    assert vacuum(core_root) == ()
-    left = set(list_data_files(core_root)) - list_version_files(core_root)
-    make_older(core_root, 8)
-    removed = vacuum(core_root)
+    run_and_kill(moment, call, root)
+    assert read_with_duckdb(root) == SMALL_FILE_PARTITIONS
+    assert (list_version_files(root) != before) == compacted
+    assert vacuum(root) == ()
+    left = set(list_data_files(root)) - list_version_files(root)
+    make_older(root, 8)
+    removed = vacuum(root)
     assert set(removed) == left
-    assert read_with_duckdb(core_root) == SMALL_FILE_PARTITIONS
-    assert (optimize(spark, core_root) is None) == compacted
+    assert read_with_duckdb(root) == SMALL_FILE_PARTITIONS
+    assert (optimize(spark, root) is None) == compacted

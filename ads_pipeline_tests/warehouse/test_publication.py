@@ -322,14 +322,14 @@ def test_racing_loaders_never_mix_runs(core_root: str) -> None:
     ],
 )
 def test_killed_loader_leaves_the_old_or_the_new_run(
-    spark: SparkSession, core_root: str, moment: str, published: bool
+    spark: SparkSession, root: str, moment: str, published: bool
 ) -> None:
     """Whenever a loader is killed, readers see one whole run, and the next load succeeds."""
-    publish(spark, core_root, "r1", (1, 2))
-    run_and_kill(moment, "replace_partitions(spark, root, loads)", core_root)
-    assert read_with_duckdb(core_root) == {key(1): ({"r2" if published else "r1"}, 3), key(2): ({"r1"}, 3)}
-    publish(spark, core_root, "r2", (1,))
-    assert read_with_duckdb(core_root)[key(1)] == ({"r2"}, 3)
+    publish(spark, root, "r1", (1, 2))
+    run_and_kill(moment, "replace_partitions(spark, root, loads)", root)
+    assert read_with_duckdb(root) == {key(1): ({"r2" if published else "r1"}, 3), key(2): ({"r1"}, 3)}
+    publish(spark, root, "r2", (1,))
+    assert read_with_duckdb(root)[key(1)] == ({"r2"}, 3)
 
 
 def test_every_commit_has_the_next_application_transaction(spark: SparkSession, core_root: str) -> None:

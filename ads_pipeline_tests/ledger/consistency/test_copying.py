@@ -1,7 +1,5 @@
 """Copying a ledger into an empty database, from SQLite to Postgres and back."""
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
@@ -25,6 +23,7 @@ from ads_pipeline.progress import no_progress
 from ads_pipeline_tests.ledger.builders import FakeClock, accepted_runs, keys, open_part, publish_runs, run
 from ads_pipeline_tests.ledger.histories import Step, apply_history
 from ads_pipeline_tests.ledger.large_ledgers import LedgerShape, fill_ledger
+from ads_pipeline_tests.processes import run_script
 
 SHAPE = LedgerShape(queries=2, customers=25, days=40)
 ROWS_PER_BATCH = 700  # less than most tables hold
@@ -248,13 +247,7 @@ def _digest_after_kill(url: str, target_url: str, moment: int) -> Iterator[Ledge
     """What the target holds after a copy that was killed; nothing when it was not."""
     if not is_empty(target_url):
         return
-    child = subprocess.run(
-        [sys.executable, "-c", KILLED_COPY, url, target_url, str(moment)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
+    child = run_script(KILLED_COPY, url, target_url, str(moment))
     assert child.returncode in (0, -9), child.stderr
     if child.returncode == -9:
         yield digest_ledger(target_url)

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import multiprocessing
 import random
 import signal
 import subprocess
@@ -29,6 +28,7 @@ from ads_pipeline_tests.ledger.builders import acceptance, key, keys, publish_ru
 from ads_pipeline_tests.ledger.control.test_leases import WRITES
 from ads_pipeline_tests.ledger.test_database_constraints import read_all_tables
 from ads_pipeline_tests.polling import wait_for
+from ads_pipeline_tests.processes import fork_server
 
 T = TypeVar("T")
 CONTESTED: Final = keys(6)
@@ -180,7 +180,7 @@ def _hold_partitions(engine: sa.Engine, run_id: str, chance: random.Random) -> s
 def test_no_two_runs_hold_a_partition_at_once(url: str, backdoor: sa.Engine, tmp_path: Path) -> None:
     """Threads of several processes race for the same partitions, and some stop without ending their lease. Each fence
     belongs to one run, fences have no gaps, and no grant precedes the end or expiry of the previous one."""
-    context = multiprocessing.get_context("spawn")
+    context = fork_server()
     racers = [context.Process(target=run_racer, args=(url, n, tmp_path / f"{n}.jsonl")) for n in range(PROCESSES)]
     for racer in racers:
         racer.start()

@@ -1,7 +1,5 @@
 """Tests that a change of the ledger and its events are stored together: after refusals, lost commits and crashes."""
 
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -33,6 +31,7 @@ from ads_pipeline_tests.ledger.builders import (
 from ads_pipeline_tests.ledger.events.test_ledger_events import ORIGIN, R1, K, read_events
 from ads_pipeline_tests.ledger.state.test_crashes import lose_one_commit
 from ads_pipeline_tests.ledger.test_database_constraints import read_all_tables
+from ads_pipeline_tests.processes import run_script
 
 PARTITIONS: Final = keys(3)
 RUNS: Final = tuple(run(partition, "r1") for partition in PARTITIONS)
@@ -152,13 +151,7 @@ def test_crash_leaves_change_and_events_or_neither(url: str, backdoor: sa.Engine
 
 
 def _crash_at(url: str, name: str, point: int) -> tuple[bool, bool]:
-    child = subprocess.run(
-        [sys.executable, "-c", CRASHING_CHANGE, url, name, str(point)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
+    child = run_script(CRASHING_CHANGE, url, name, str(point))
     assert child.returncode in (0, -9), child.stderr
     return child.returncode == -9, "acknowledged" in child.stdout
 

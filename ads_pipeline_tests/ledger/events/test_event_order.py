@@ -1,17 +1,15 @@
 """Tests that a polling reader gets every acknowledged event once and in order, despite rollbacks and crashes."""
 
 import json
-import multiprocessing
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Final
 
@@ -23,12 +21,15 @@ from ads_pipeline.ledger import database
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.testing.run_events import make_event
+from ads_pipeline_tests.example_counts import TIMES
 from ads_pipeline_tests.ledger.builders import open_part
+from ads_pipeline_tests.polling import wait_for
+from ads_pipeline_tests.processes import fork_server
 
 RUNS: Final = tuple(f"run-{number}" for number in range(4))
 WRITERS: Final = 8
-EVENTS_PER_WRITER: Final = 2_500
-SINGLE_APPENDS: Final = 250  # per writer; the other events are appended in batches
+EVENTS_PER_WRITER: Final = 500 * min(TIMES, 5)
+SINGLE_APPENDS: Final = EVENTS_PER_WRITER // 10  # per writer; the other events are appended in batches
 Position = tuple[str, int, str]  # run_id, run_seq, step_id
 
 
@@ -116,10 +117,10 @@ def positions(received: dict[str, list[LoggedEvent]]) -> list[Position]:
 
 @pytest.mark.invariant("E1", "E2", "E3", "E4")
 def test_polling_reader_gets_every_event_once_in_order(url: str, tmp_path: Path) -> None:
-    """Eight processes append 20,000 events, roll back a tenth and repeat a tenth. The reader misses none."""
+    """Eight processes append thousands of events, roll back a tenth and repeat a tenth. The reader misses none."""
     done = threading.Event()
     files = [tmp_path / f"acknowledged-{writer}" for writer in range(WRITERS)]
-    context = multiprocessing.get_context("spawn")
+    context = fork_server()
     writers = [context.Process(target=write_events, args=(url, number, file)) for number, file in enumerate(files)]
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(poll_all_runs, url, done)
@@ -141,27 +142,22 @@ def test_polling_reader_gets_every_event_once_in_order(url: str, tmp_path: Path)
     assert len(expected) == WRITERS * EVENTS_PER_WRITER
 
 
-# Appends and prints acknowledged positions until it is killed.
-ENDLESS_WRITER = """
-import os, random, sys
-from ads_pipeline.ledger.events.event_log import EventLog
-from ads_pipeline_tests.ledger.builders import open_part
-from ads_pipeline_tests.ledger.events.test_event_order import RUNS, append, step_completed
-
-url, name, number = sys.argv[1], sys.argv[2], 0
-with open_part(EventLog, url) as log:
-    os.write(1, bytes([10]))
-    while True:
-        size, chance = random.choice([1, 1, 20]), random.Random(number)
-        append(log, [step_completed(chance.choice(RUNS), f"{name}-{number + n}") for n in range(size)], to=1)
-        number += size
-"""
+def write_endlessly(url: str, name: str, acknowledged: Path) -> None:
+    """Append and acknowledge until the process is killed. The first line is empty."""
+    number = 0
+    with open_part(EventLog, url) as log, acknowledged.open("wb", buffering=0) as file:
+        file.write(b"\n")
+        while True:
+            size, chance = random.choice([1, 1, 20]), random.Random(number)
+            events = [step_completed(chance.choice(RUNS), f"{name}-{number + n}") for n in range(size)]
+            append(log, events, to=file.fileno())
+            number += size
 
 
 @pytest.mark.invariant("E2", "E3")
 def test_events_of_killed_writers_are_not_lost(url: str, tmp_path: Path) -> None:
     """The reader gets every event that a killed writer had acknowledged, once and in order."""
-    chance, done, running = random.Random(7), threading.Event(), list[subprocess.Popen[bytes]]()
+    chance, done, running = random.Random(7), threading.Event(), list[BaseProcess]()
     files = [tmp_path / f"acknowledged-{number}" for number in range(12)]
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(poll_all_runs, url, done)
@@ -186,17 +182,14 @@ def test_events_of_killed_writers_are_not_lost(url: str, tmp_path: Path) -> None
     assert len(set(positions(received)) - set(acknowledged)) <= 20 * len(files)
 
 
-def _start(url: str, name: str, file: Path) -> subprocess.Popen[bytes]:
-    with file.open("wb") as written:
-        writer = subprocess.Popen([sys.executable, "-c", ENDLESS_WRITER, url, name], stdout=written)
-    deadline = time.monotonic() + 600
-    while not file.stat().st_size:
-        assert writer.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+def _start(url: str, name: str, file: Path) -> BaseProcess:
+    writer = fork_server().Process(target=write_endlessly, args=(url, name, file))
+    writer.start()
+    wait_for(lambda: file.exists() and file.stat().st_size, every=0.01, is_alive=writer.is_alive)
     return writer
 
 
-def _kill(writer: subprocess.Popen[bytes]) -> None:
-    writer.send_signal(signal.SIGKILL)
-    assert writer.wait(300) == -signal.SIGKILL
+def _kill(writer: BaseProcess) -> None:
+    writer.kill()
+    writer.join(300)
+    assert writer.exitcode == -signal.SIGKILL

@@ -2,8 +2,6 @@
 
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -24,6 +22,7 @@ from ads_pipeline.ledger.tables import run_events, run_head, run_snapshots
 from ads_pipeline.testing.run_events import STEP_EVENT_TYPES, make_completions, make_event
 from ads_pipeline_tests.ledger.builders import FakeClock, open_part
 from ads_pipeline_tests.ledger.events.builders import stored_steps
+from ads_pipeline_tests.processes import run_script
 
 RUNS = tuple(f"run-{number}" for number in range(3))
 
@@ -290,9 +289,7 @@ def test_crashed_follower_leaves_consistent_snapshots(url: str, log: EventLog) -
     while True:
         log.append_many(events[crashes * 3 : crashes * 3 + 3])
         before = log.get_snapshot("r")
-        child = subprocess.run(
-            [sys.executable, "-c", CRASHING_FOLLOWER, url, str(crashes + 1)], check=False, timeout=600
-        )
+        child = run_script(CRASHING_FOLLOWER, url, str(crashes + 1))
         after = log.get_snapshot("r")
         if after is not None:
             head = log.get_head("r")

@@ -1,7 +1,6 @@
 """Concurrent writers on the same partitions: no lost updates, no double counts, no deadlocks."""
 
 import itertools
-import multiprocessing
 import random
 import threading
 import time
@@ -24,6 +23,7 @@ from ads_pipeline_tests.ledger.builders import (
     run,
     sealed_runs,
 )
+from ads_pipeline_tests.processes import fork_server
 
 WRITERS = 8
 PARTITIONS = keys(6)
@@ -63,7 +63,7 @@ def test_concurrent_attempts_are_not_lost(url: str) -> None:
         ledger.registrations.register(
             sealed_runs(*(verdict.run for verdicts in verdicts_by_writer() for verdict in verdicts))
         )
-        context = multiprocessing.get_context("spawn")
+        context = fork_server()
         writers = [context.Process(target=write_verdicts, args=(url, writer)) for writer in range(WRITERS)]
         for writer in writers:
             writer.start()

@@ -1,8 +1,6 @@
 """Recording verdicts is atomic: killed processes, lost acknowledgements, and unavailable databases."""
 
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +22,7 @@ from ads_pipeline_tests.ledger.builders import (
     run,
     sealed_runs,
 )
+from ads_pipeline_tests.processes import run_script
 
 PARTITIONS = keys(4)
 
@@ -96,13 +95,7 @@ def test_crash_leaves_all_of_a_call_or_nothing(url: str) -> None:
 
 
 def _record_and_kill(url: str, point: int) -> tuple[bool, bool]:
-    child = subprocess.run(
-        [sys.executable, "-c", KILLED_PROCESS, url, str(point)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
+    child = run_script(KILLED_PROCESS, url, str(point))
     assert child.returncode in (0, -9), child.stderr
     return child.returncode == -9, "acknowledged" in child.stdout
 

@@ -1,7 +1,5 @@
 """Tests the rebuild of status rows from the logs: after damage, after a crash, and during other writes."""
 
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +27,7 @@ from ads_pipeline_tests.ledger.builders import (
 )
 from ads_pipeline_tests.ledger.status.builders import create_all_conditions
 from ads_pipeline_tests.ledger.status.finished_attempts import read_statuses
+from ads_pipeline_tests.processes import run_script
 
 STALE = Staleness(since=datetime(2026, 3, 1, tzinfo=UTC), reason=StaleReason.CODE_CHANGED, reasons=())
 
@@ -114,13 +113,7 @@ def test_crash_during_rebuild_leaves_old_or_new_rows(timed_ledger: Ledger, clock
 
 
 def _crash_at(url: str, moment: int) -> bool:
-    child = subprocess.run(
-        [sys.executable, "-c", CRASHING_REBUILD, url, str(moment)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
+    child = run_script(CRASHING_REBUILD, url, str(moment))
     assert child.returncode in (0, -9), child.stderr
     return child.returncode == -9
 

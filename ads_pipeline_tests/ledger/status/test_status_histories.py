@@ -1,7 +1,6 @@
 """Tests that status rows equal the fold of the attempt logs, for random histories and concurrent writers."""
 
 import itertools
-import multiprocessing
 import random
 import time
 from dataclasses import replace
@@ -52,6 +51,7 @@ from ads_pipeline_tests.ledger.status.finished_attempts import (
     read_status,
     read_statuses,
 )
+from ads_pipeline_tests.processes import fork_server
 
 SUCCEEDED, FAILED, CANCELLED = AttemptOutcome
 HOUR = timedelta(hours=1)
@@ -233,7 +233,7 @@ def write_randomly(url: str, writer: int) -> None:
 def test_row_versions_grow_across_processes(url: str) -> None:
     """Four processes with clocks hours apart write the same rows. A reader sees their versions only grow."""
     runs = [run(partition, f"w{w}-{n}") for w in range(WRITERS) for n in range(RUNS_EACH) for partition in CONTESTED]
-    context = multiprocessing.get_context("spawn")
+    context = fork_server()
     with Ledger.opened(url) as ledger:
         ledger.registrations.register(sealed_runs(*runs))
         writers = [context.Process(target=write_randomly, args=(url, writer)) for writer in range(WRITERS)]

@@ -208,7 +208,7 @@ def fail_request(location: Location, request: dg.RunRequest, now: datetime) -> N
         job, tags=tags, run_config=request.run_config, asset_selection=frozenset([RAW, WAREHOUSE])
     )
     location.instance.report_run_failed(run)
-    engine = sa.create_engine(f"sqlite:///{location.deployment.home}/history/runs.db")
+    engine = sa.create_engine(f"sqlite:///{location.deployment.home}/dagster/history/runs.db")
     with engine.begin() as connection:  # the clock of Dagster cannot be set
         update = "UPDATE runs SET end_time = :ended WHERE run_id = :run_id"
         connection.execute(sa.text(update), {"ended": now.timestamp(), "run_id": run.run_id})

@@ -205,10 +205,10 @@ def test_nothing_is_lost_while_the_server_fails(
     server.answer = answer_with(200)
     deployment.clock.tick(LONGEST_DELAY)
     deployment.tick(3)
-    told = list(dict.fromkeys(server.bodies))
-    assert len(told) == 2
-    assert [json.loads(body)["facts"][0]["customer_ids"] for body in told] == [["1"], ["2"]]
-    assert server.bodies.count(told[1]) == 1
+    delivered = list(dict.fromkeys(server.bodies))
+    assert len(delivered) == 2
+    assert [json.loads(body)["facts"][0]["customer_ids"] for body in delivered] == [["1"], ["2"]]
+    assert server.bodies.count(delivered[1]) == 1
 
 
 @pytest.mark.invariant("O7")

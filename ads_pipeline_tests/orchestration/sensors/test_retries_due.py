@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 from pyspark.sql import SparkSession
 
-from ads_pipeline.domain.fetching import FailedFetch, SkippedFetch
+from ads_pipeline.domain.fetching import Backfill, FailedFetch, SkippedFetch
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Action, Status
 from ads_pipeline.ledger import database
@@ -34,7 +34,7 @@ class FetchingSource:
     def __init__(self, resources: SensorResources, fetched: Counter[PartitionKey]) -> None:
         self._raw, self._sealed, self._fetched = resources.raw, resources.sealed_runs, fetched
 
-    def land(self, partitions: Sequence[PartitionKey]) -> Landed:
+    def land(self, partitions: Sequence[PartitionKey], backfill: Backfill | None = None) -> Landed:  # noqa: ARG002
         for partition in partitions:
             self._fetched[partition] += 1
             run = Run(key=partition, run_id=f"f{self._fetched[partition]}")
@@ -154,7 +154,7 @@ class PartlyFailingSource:
     def __init__(self, resources: SensorResources) -> None:
         self._resources = resources
 
-    def land(self, partitions: Sequence[PartitionKey]) -> Landed:
+    def land(self, partitions: Sequence[PartitionKey], backfill: Backfill | None = None) -> Landed:  # noqa: ARG002
         fetched, waiting, skipped = partitions
         self._resources.raw.land(Run(key=fetched, run_id="f1"), rows_for(fetched, 2), FACTS)
         return Landed(
