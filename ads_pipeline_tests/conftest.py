@@ -17,6 +17,7 @@ from ads_pipeline.ledger import database
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline_tests.ledger.builders import FakeClock
 from ads_pipeline_tests.postgres_server import start_postgres
+from ads_pipeline_tests.spark.jvm_options import prepare_jvm_options
 from ads_pipeline_tests.storage.fixtures import (  # noqa: F401 - fixtures of all tests
     azure_location,
     azurite_endpoint,
@@ -28,8 +29,6 @@ from ads_pipeline_tests.storage.fixtures import (  # noqa: F401 - fixtures of al
     store_location,
 )
 
-# The tests start many short JVMs, for which optimizing compilers and a parallel collector do not pay off.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 MEMORY, MEMORY_NEEDED = Path("/dev/shm"), 4 << 30  # a file system in memory; the tests fill a quarter of that
 LONG = 1_000  # seconds; a test with this limit mostly waits for Dagster's daemon, and starts first
 
@@ -45,6 +44,12 @@ def _keep_files_in_memory() -> None:
 
 
 _keep_files_in_memory()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let Spark's JVMs start fast. Workers of pytest-xdist inherit the variable."""
+    if "SPARK_SUBMIT_OPTS" not in os.environ and not config.option.collectonly:
+        os.environ["SPARK_SUBMIT_OPTS"] = prepare_jvm_options(config.rootpath / ".pytest_cache" / "jvm")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -68,7 +68,7 @@ class CommandLine:
         return CommandResult(code=done.returncode, out=done.stdout.decode(), err=done.stderr.decode())
 
     def environ(self, **more: str) -> dict[str, str]:
-        kept = ("PATH", "PYTHONPATH", "JAVA_HOME", "VIRTUAL_ENV")
+        kept = ("PATH", "PYTHONPATH", "JAVA_HOME", "VIRTUAL_ENV", "SPARK_SUBMIT_OPTS")
         own = {name: os.environ[name] for name in kept if name in os.environ}
         return own | {"ADS_PIPELINE_HOME": str(self.home), "LC_ALL": "C.UTF-8"} | dict(self.more) | more
 

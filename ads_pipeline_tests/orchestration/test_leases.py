@@ -232,26 +232,36 @@ def test_later_step_of_a_run_with_expired_lease_is_refused(location: Location) -
 
 # A process that executes one run per line of input. The run suspends the process at its first call of a ledger
 # method. Then the process prints how the steps failed, and "end". Spark starts once, because that takes long.
+# While the process is suspended, no thread of it is inside a transaction: SQLite's only write lock would be held.
 WORKER = """
-import os, signal, sys, warnings
+import os, signal, sys, threading, warnings
 import dagster as dg
 from ads_pipeline.definitions import build_definitions
+from ads_pipeline.ledger import database
 from ads_pipeline.ledger.state.loads import Loads
 from ads_pipeline.ledger.state.verdicts import Verdicts
 from ads_pipeline.orchestration.sensors.run_tags import range_tags
 from ads_pipeline.orchestration.partitions import asset_keys
 from ads_pipeline.settings import read_settings
 
+transact, transacting = database.transact, threading.RLock()
+
+def transact_alone(*args, **kwargs):
+    with transacting:
+        return transact(*args, **kwargs)
+
 def stop_at_first_call(kind, method):
     original = getattr(kind, method)
 
     def stop_first(ledger, *args, **kwargs):
         setattr(kind, method, original)
-        os.kill(os.getpid(), signal.SIGSTOP)
+        with transacting:
+            os.kill(os.getpid(), signal.SIGSTOP)
         return original(ledger, *args, **kwargs)
 
     setattr(kind, method, stop_first)
 
+database.transact = transact_alone
 warnings.simplefilter("ignore")
 for line in sys.stdin:
     home, method, query, partition = line.split()

@@ -5,6 +5,7 @@ and answers each with one line of JSON. Without a lake, raw and warehouse lie in
 """
 
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
@@ -33,8 +34,6 @@ from ads_pipeline_tests.pipeline.builders import (
     visible_runs_in_spark,
 )
 from ads_pipeline_tests.validator.builders import RULES, KillOnUnpickle, create_run, row
-
-FAST_JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def run_pipeline(spark: SparkSession, home: Path, lake: str | None = None) -> Any:
@@ -135,8 +134,7 @@ def open_session(address: str) -> SparkSession:
     settings = {
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
-        "spark.driver.extraJavaOptions": FAST_JVM_OPTIONS,
-        "spark.executor.extraJavaOptions": FAST_JVM_OPTIONS,
+        "spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"],
         "spark.executor.memory": "512m",
         "spark.sql.shuffle.partitions": "2",
         "spark.task.maxFailures": "1",

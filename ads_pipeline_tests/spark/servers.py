@@ -18,7 +18,6 @@ import pyspark
 
 from ads_pipeline_tests.polling import wait_for
 from ads_pipeline_tests.spark import pipeline_process
-from ads_pipeline_tests.spark.pipeline_process import FAST_JVM_OPTIONS
 
 ROOT = Path(__file__).parents[2]
 SPARK = Path(pyspark.__file__).parent
@@ -36,7 +35,7 @@ def build_environment() -> dict[str, str]:
         "SPARK_HOME": str(SPARK),
         "SPARK_LOCAL_IP": LOOPBACK,
         "SPARK_DAEMON_MEMORY": "700m",
-        "SPARK_DAEMON_JAVA_OPTS": f"{FAST_JVM_OPTIONS} -Dspark.master.rest.enabled=false",
+        "SPARK_DAEMON_JAVA_OPTS": f"{os.environ['SPARK_SUBMIT_OPTS']} -Dspark.master.rest.enabled=false",
     }
 
 
@@ -72,7 +71,6 @@ def connect_server(home: Path, prefix: Sequence[str] = ()) -> Iterator[tuple[str
     settings = {
         "spark.connect.grpc.binding.address": LOOPBACK,
         "spark.connect.grpc.binding.port": "0",
-        "spark.driver.extraJavaOptions": FAST_JVM_OPTIONS,
         "spark.local.dir": str(home),
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(home / "spark-warehouse"),
