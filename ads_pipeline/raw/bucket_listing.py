@@ -13,6 +13,7 @@ from ads_pipeline.raw.seal import METADATA, PAYLOAD
 from ads_pipeline.storage.store import FileInfo
 
 DAY_DEPTH: Final = 4  # source, customer, query, day
+LAST_CHARACTER: Final = "\U0010ffff"  # a folder's name with it comes after all files in the folder, also in UTF-8
 
 
 class ListingPart:
@@ -30,8 +31,7 @@ class ListingPart:
         last = ""
         for number, info in enumerate(self._files):
             if number >= self._limit and _cut_to_day(info.name) != (day := _cut_to_day(last)):
-                # The next name after all files in the folder, because "0" follows "/".
-                self.end = f"{day[:-1]}0" if day.endswith("/") else day
+                self.end = f"{day}{LAST_CHARACTER}" if day.endswith("/") else day
                 return
             self.is_empty, last = False, info.name
             yield info

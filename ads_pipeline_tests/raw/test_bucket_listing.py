@@ -2,7 +2,7 @@
 
 from datetime import date
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ads_pipeline.raw.bucket_listing import ListingPart, find_changed_days
@@ -18,6 +18,7 @@ PARTS = [
     ["run_id=r1", "run_id=r.2", "run=1"],
     ["metadata.json", "payload.jsonl"],
 ]
+QUERY = "google_ads/customer_id=1/query_name=a"
 names = st.integers(2, 6).flatmap(lambda depth: st.tuples(*map(st.sampled_from, PARTS[:depth]))).map("/".join)
 
 
@@ -28,6 +29,9 @@ def search(listed: list[str], limit: int, after: str) -> tuple[list[ChangedDay |
 
 
 @given(st.sets(names, max_size=30), st.integers(1, 10))
+@example(
+    {f"{'/'.join(part[0] for part in PARTS[:3])}/{end}" for end in (f"{PARTS[3][0]}/{PARTS[4][0]}", PARTS[3][3])}, 1
+)
 def test_parts_show_what_the_whole_shows(drawn: set[str], limit: int) -> None:
     """Every changed day is in exactly one part with all its files, and every invalid name is in at least one."""
     listed = sorted(drawn)
