@@ -80,10 +80,12 @@ REFUSED_BY_TYPER = {
 }
 
 
-@pytest.fixture
-def cli(empty_cli: CommandLine) -> CommandLine:
-    fill_ledger(empty_cli)
-    return CommandLine(home=empty_cli.home, more=UNREACHABLE_SPARK)
+@pytest.fixture(scope="module")
+def cli(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
+    """One ledger for all tests, because none may change it."""
+    home = tmp_path_factory.mktemp("filled") / "home"
+    fill_ledger(CommandLine(home=home))
+    return CommandLine(home=home, more=UNREACHABLE_SPARK)
 
 
 def assert_refused(cli: CommandLine, arguments: tuple[str, ...], message: str) -> None:

@@ -285,7 +285,7 @@ tables = st.lists(
 
 
 @pytest.mark.invariant("V6")
-@settings(max_examples=examples(8), suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(4), suppress_health_check=list(HealthCheck))
 @given(tables)
 def test_failing_checks_equal_those_of_pandera(spark: SparkSession, rows: list[dict[str, Any]]) -> None:
     """The failing checks are exactly those that pandera on Spark reports for the same rows."""

@@ -80,7 +80,7 @@ def read_all_rows(cli: CommandLine) -> dict[str, list[str]]:
 
         def rows(connection: sa.Connection) -> dict[str, list[str]]:
             return {
-                table.name: sorted(map(repr, connection.execute(sa.select(table)).all()))
+                table.name: sorted(map(repr, connection.exec_driver_sql(f"SELECT * FROM {table.name}")))
                 for table in metadata.sorted_tables
             }
 

@@ -1,6 +1,7 @@
 """Tests that a change of the ledger and its events are stored together: after refusals, lost commits and crashes."""
 
 from collections.abc import Callable, Mapping
+from datetime import date
 from typing import Any, Final
 
 import pytest
@@ -186,6 +187,5 @@ def check_agreement(engine: sa.Engine) -> None:
 
 
 def _key_of(row: Any) -> PartitionKey:
-    return PartitionKey(
-        source=row.source, customer_id=row.customer_id, query_name=row.query_name, logical_date=row.logical_date
-    )
+    day = date.fromisoformat(str(row.logical_date))  # SQLite's driver returns text
+    return PartitionKey(source=row.source, customer_id=row.customer_id, query_name=row.query_name, logical_date=day)
