@@ -1,19 +1,16 @@
 """`UnsealedRun`: a run while its rows arrive. It ends sealed or discarded; readers never see it before its seal."""
 
 import hashlib
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from ads_pipeline.domain.partition import Run
 from ads_pipeline.errors import BadJson, BadRow
 from ads_pipeline.raw.reading import translate_os_errors
+from ads_pipeline.raw.row_encoding import StrictLine, encode_row
 from ads_pipeline.raw.seal import Seal, SealFacts, encode_seal
-from ads_pipeline.raw.strict_json import parse_object
 from ads_pipeline.raw.unsealed_files import UnsealedFiles
-
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode  # json.dumps makes one for each row
 
 
 class UnsealedRun:
@@ -36,12 +33,21 @@ class UnsealedRun:
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Add a row. BadRow when strict JSON cannot express it."""
-        line = _encode_row(self.run, row, self._count + 1)
+        try:
+            line = encode_row(row)
+        except BadJson as error:
+            problem = f"row {self._count + 1} cannot be written as strict JSON: {error}"
+            raise BadRow(self.run.path, problem) from error
+        self.write_lines([line])
+
+    def write_lines(self, lines: Sequence[StrictLine]) -> None:
+        """Add encoded rows."""
+        block = b"".join(lines)
         with translate_os_errors(self.run.path):
-            self._files.write(line)
-        self._digest.update(line)
-        self._size += len(line)
-        self._count += 1
+            self._files.write(block)
+        self._digest.update(block)
+        self._size += len(block)
+        self._count += len(lines)
 
     def seal(self, facts: SealFacts, *, extraction: Mapping[str, Any] | None = None) -> Seal:
         """Seal the run. Afterwards it survives a power cut; a row can no longer be added.
@@ -69,13 +75,3 @@ class UnsealedRun:
     def discard(self) -> None:
         """Remove the rows, best effort. Does nothing after the seal, or a second time."""
         self._files.discard()
-
-
-def _encode_row(run: Run, row: Mapping[str, Any], number: int) -> bytes:
-    try:
-        line = _encode(row if type(row) is dict else dict(row)).encode("utf-8")
-        parse_object(line)  # refuse what the strict reader would refuse later
-    except (TypeError, ValueError, RecursionError) as error:
-        problem = str(error) if isinstance(error, BadJson) else type(error).__name__
-        raise BadRow(run.path, f"row {number} cannot be written as strict JSON: {problem}") from error
-    return line + b"\n"

@@ -17,6 +17,7 @@ from ads_pipeline.raw.bucket_runs import REQUESTS_AT_ONCE
 from ads_pipeline.raw.discovery import DamagedRun
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.reading import stream_payload
+from ads_pipeline.raw.row_encoding import encode_columns
 from ads_pipeline.raw.seal import METADATA, PAYLOAD, Seal
 from ads_pipeline.storage.open_store import is_bucket, open_store
 from ads_pipeline.storage.store import Store
@@ -357,6 +358,23 @@ class TestSeveralAtOnce:
                 assert days == [seal.run.key.logical_date.isoformat()] * 3
         assert count_descriptors() <= before + (REQUESTS_AT_ONCE if is_bucket(raw.location) else 0)  # connections
         assert list(raw.find_unsealed(TOMORROW)) == []
+
+    @pytest.mark.invariant("R1", "R8")
+    def test_encoded_rows_are_sealed_like_rows(self, raw: RawRuns) -> None:
+        """Rows that were encoded before and rows keep their order, and count alike in the seal."""
+        with raw.landing(run()) as unsealed:
+            unsealed.write({"n": 0})
+            unsealed.write_lines(encode_columns({"n": [1, 2, 3]}))
+            unsealed.write_lines([])
+            unsealed.write({"n": 4})
+            sealed = unsealed.seal(seal_facts())
+        landed = raw.land(run("r2"), [{"n": n} for n in range(5)], seal_facts())
+        assert (sealed.record_count, sealed.payload_bytes, sealed.payload_sha256) == (
+            (landed.record_count, landed.payload_bytes, landed.payload_sha256)
+        )
+        assert raw.verify(run()) == sealed
+        with raw.open(run()) as (_seal, payload):
+            assert payload.read() == b"".join(b'{"n":%d}\n' % n for n in range(5))
 
     @pytest.mark.invariant("R3")
     def test_block_without_seal_leaves_nothing(self, raw: RawRuns, files: Store) -> None:
