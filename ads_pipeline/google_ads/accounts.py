@@ -128,5 +128,6 @@ def _read_rows(stream: Any, flattener: Flattener, result: CallResult) -> Iterato
     for batch in stream:
         result.request_id = batch.request_id or result.request_id
         result.consumption = batch.query_resource_consumption or result.consumption
-        for row in batch.results:
-            yield flattener.flatten(row)
+        columns = flattener.flatten(batch.results)
+        for values in zip(*columns.values(), strict=True):
+            yield dict(zip(columns, values, strict=True))

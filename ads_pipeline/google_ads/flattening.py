@@ -1,7 +1,8 @@
-"""Turns a row of Google Ads into a flat dictionary, by a table of columns that is read once from the descriptors."""
+"""Turns rows of Google Ads into flat columns, by a table of columns that is read once from the descriptors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final
 
 from ads_pipeline.errors import FieldRefused
@@ -22,7 +23,7 @@ class _Column:
 
 
 class Flattener:
-    """Flattens rows of one query. Columns have the order of the query.
+    """Flattens rows of one query. Columns have the order of the query, values the order of the rows.
 
     Unset values and unset enums are None. A value of an enum that the version does not name is UNKNOWN, and counts in
     `unknown_values`. `customer_id` is text; other integers stay exact. Raises FieldRefused for an unknown field and
@@ -32,34 +33,29 @@ class Flattener:
     def __init__(self, selected: Sequence[str], fields: VersionFields) -> None:
         self._parents: list[tuple[str, ...]] = []
         self._columns = [self._make_column(path, fields) for path in selected]
+        self._get_parents = [attrgetter(".".join(path)) for path in self._parents]
         self.unknown_values = 0
 
-    def flatten(self, row: Any) -> dict[str, Any]:
-        parents = []
-        for path in self._parents:
-            message = row
-            for name in path:
-                message = getattr(message, name)
-            parents.append(message)
-        values: dict[str, Any] = {}
-        for column in self._columns:
-            message = parents[column.parent]
-            if column.has_presence and not message.HasField(column.attribute):
-                value = None
-            else:
-                value = getattr(message, column.attribute)
-                if column.enum_names is not None:
-                    value = self._name_value(column.enum_names, value)
-            values[column.name] = value
-        if (customer := values.get("customer_id")) is not None:
-            values["customer_id"] = str(customer)
+    def flatten(self, rows: Sequence[Any]) -> dict[str, list[Any]]:
+        """The values of each column. Reading a column of many rows is several times as fast as row by row."""
+        parents = [list(map(get_parent, rows)) for get_parent in self._get_parents]
+        columns = {column.name: self._read(column, parents[column.parent]) for column in self._columns}
+        if "customer_id" in columns:
+            columns["customer_id"] = [None if each is None else str(each) for each in columns["customer_id"]]
+        return columns
+
+    def _read(self, column: _Column, messages: Sequence[Any]) -> list[Any]:
+        values = list(map(attrgetter(column.attribute), messages))
+        if column.enum_names is not None:
+            return self._name_values(column.enum_names, values)
+        if column.has_presence and not all(values):  # an unset value looks like a zero
+            name = column.attribute
+            return [v if v or message.HasField(name) else None for v, message in zip(values, messages, strict=True)]
         return values
 
-    def _name_value(self, names: dict[int, str | None], number: int) -> str | None:
-        if number in names:
-            return names[number]
-        self.unknown_values += 1
-        return UNKNOWN
+    def _name_values(self, names: dict[int, str | None], numbers: list[int]) -> list[str | None]:
+        self.unknown_values += sum(map(numbers.count, set(numbers) - names.keys()))
+        return [names.get(number, UNKNOWN) for number in numbers]
 
     def _make_column(self, path: str, fields: VersionFields) -> _Column:
         field = fields.find(path)

@@ -16,7 +16,7 @@ from ads_pipeline.google_ads.client import Clients
 from ads_pipeline.google_ads.configuration import read_configuration
 from ads_pipeline.google_ads.loopback.process import ROOTS, LoopbackServer, loopback_server
 from ads_pipeline.google_ads.loopback.scenarios import RequestFailure
-from ads_pipeline.google_ads.streaming import StreamResult
+from ads_pipeline.google_ads.streaming import ROWS_PER_BLOCK, StreamResult
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import METADATA, Seal
 from ads_pipeline_tests.builders import find_runs
@@ -134,6 +134,18 @@ def test_day_whose_rows_come_last_is_whole(server: LoopbackServer, clients: Clie
     server.answer(behaving(rows=2, batches_per_day=3))
     result = streams(clients, tmp_path).fetch(range_request())
     assert [seal.record_count for seal in result.seals] == [6] * 7
+
+
+@pytest.mark.invariant("R1", "R8")
+def test_batch_of_several_blocks_is_whole(server: LoopbackServer, clients: Clients, tmp_path: Path) -> None:
+    """A batch with more rows than are encoded at once gives all its rows, in the order received."""
+    rows = 2 * ROWS_PER_BLOCK + 1
+    server.answer(behaving(rows=rows, batches_per_day=2))
+    result = streams(clients, tmp_path).fetch(range_request(partitions(2)))
+    assert result.facts.rows == 2 * 2 * rows
+    for seal in result.seals:
+        assert RawRuns(tmp_path).verify(seal.run).record_count == 2 * rows
+        assert [row["impressions"] for row in rows_of(tmp_path, seal)] == [*range(1, rows + 1)] * 2
 
 
 def test_stream_that_breaks_in_the_last_rows_of_a_day_seals_nothing(
