@@ -1,4 +1,7 @@
-"""Runs competitors as processes and measures each request: wall time, CPU time and memory of the process tree."""
+"""Runs competitors as processes and measures each request: wall time, CPU time and memory of the process tree.
+
+`read_peak_mib` reads the peak memory of one process.
+"""
 
 import json
 import os
@@ -88,6 +91,13 @@ def start_competitor(python: Path, module: str, *arguments: str, log: Path) -> I
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def read_peak_mib(process: object = "self") -> int:
+    """The peak resident memory of a process. Unlike getrusage's, it excludes the parent process."""
+    status = Path(f"/proc/{process}/status").read_text()
+    (line,) = (line for line in status.splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) >> 10
 
 
 def _cpu_seconds(tree: psutil.Process) -> float:

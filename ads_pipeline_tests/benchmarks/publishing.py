@@ -21,6 +21,7 @@ from ads_pipeline.validator.judging import SealedPayload, judge_and_write
 from ads_pipeline.warehouse.file_writer import decode_files
 from ads_pipeline.warehouse.publication import Warehouse
 from ads_pipeline.warehouse.values import Load, StagedFile, TableLoadResult
+from ads_pipeline_tests.benchmarks.processes import read_peak_mib
 from ads_pipeline_tests.benchmarks.validator import RULES, local_spark
 
 HEAP_SIZE = "1g"
@@ -66,9 +67,9 @@ def main(raw: Path, location: str) -> None:
     assert jvm is not None
     peaks = {
         "partitions": len(loaded.loads),
-        "python_mib": _read_peak_mib("self"),
-        "jvm_mib": _read_peak_mib(jvm.java.lang.ProcessHandle.current().pid()),
-        "worker_mib": max(map(_read_peak_mib, _find_workers())),
+        "python_mib": read_peak_mib("self"),
+        "jvm_mib": read_peak_mib(jvm.java.lang.ProcessHandle.current().pid()),
+        "worker_mib": max(map(read_peak_mib, _find_workers())),
     }
     spark.stop()
     print(json.dumps(peaks))
@@ -79,13 +80,6 @@ def _find_workers() -> Iterator[int]:
         with suppress(psutil.NoSuchProcess):
             if "pyspark.daemon" in process.cmdline():
                 yield process.pid
-
-
-def _read_peak_mib(process: object) -> int:
-    """The peak resident memory of a process. Unlike getrusage's, it excludes the parent process."""
-    status = Path(f"/proc/{process}/status").read_text()
-    (line,) = (line for line in status.splitlines() if line.startswith("VmHWM:"))
-    return int(line.split()[1]) >> 10
 
 
 if __name__ == "__main__":
