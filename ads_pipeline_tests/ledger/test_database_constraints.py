@@ -56,7 +56,7 @@ def assert_refused(backdoor: sa.Engine, statement: str, message: str | None = No
 
 
 def read_all_tables(backdoor: sa.Engine) -> dict[str, list[sa.Row[Any]]]:
-    """Every row of every table, as the driver returns it: a new engine would have to compile a select of each table."""
+    """Every row of every table, as the driver returns it. A new engine need not compile a select of each table."""
 
     def read(connection: sa.Connection) -> dict[str, list[sa.Row[Any]]]:
         return {

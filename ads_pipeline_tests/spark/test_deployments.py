@@ -25,7 +25,7 @@ class ScenarioResults:
     partitions: Any
 
 
-@pytest.fixture(scope="module", params=["cluster", "connect"])
+@pytest.fixture(scope="module", params=["connect", *(["cluster"] if TIMES > 1 else [])])
 def remote_results(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ScenarioResults]:

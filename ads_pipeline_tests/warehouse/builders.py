@@ -123,17 +123,16 @@ def kill_process(function, *, after):
 module, name, after = sys.argv[2].split(".")
 patched = {"staging": staging, "publication": publication}[module]
 setattr(patched, name, kill_process(getattr(patched, name), after=after == "after"))
-spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-spark.sparkContext.setLogLevel("OFF")
+root, address = sys.argv[1], sys.argv[3]
+spark = SparkSession.builder.remote(address).getOrCreate()
 loads = make_loads("r2", (1,))
-root = sys.argv[1]
 CALL
 """
 
 
-def run_and_kill(moment: str, call: str, root: str) -> None:
+def run_and_kill(moment: str, call: str, root: str, spark_server: str) -> None:
     """Call the warehouse in another process, which is killed before or after the function that `moment` names."""
-    script = [sys.executable, "-W", "ignore", "-c", KILLED_PROCESS.replace("CALL", call), root, moment]
+    script = [sys.executable, "-W", "ignore", "-c", KILLED_PROCESS.replace("CALL", call), root, moment, spark_server]
     done = subprocess.run(script, capture_output=True, check=False, timeout=600)
     assert done.returncode == -9, done.stderr.decode()[-2000:]
 

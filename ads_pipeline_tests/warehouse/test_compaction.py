@@ -169,13 +169,13 @@ def test_compaction_gives_up_after_repeated_lost_races(
     ],
 )
 def test_killed_compaction_keeps_all_rows_and_vacuum_removes_its_files(
-    spark: SparkSession, root: str, moment: str, compacted: bool
+    spark: SparkSession, spark_server: str, root: str, moment: str, compacted: bool
 ) -> None:
     """Whenever compaction is killed, no row changes. Vacuum removes its files once they exceed the retention."""
     publish_small_files(spark, root)
     before = list_version_files(root)
     call = 'Warehouse(root).optimize(lambda: spark, source="google_ads", query_name="campaign_daily")'
-    run_and_kill(moment, call, root)
+    run_and_kill(moment, call, root, spark_server)
     assert read_with_duckdb(root) == SMALL_FILE_PARTITIONS
     assert (list_version_files(root) != before) == compacted
     assert vacuum(root) == ()

@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import sys
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -281,21 +280,21 @@ def test_data_files_are_synced_before_the_commit_and_the_log_entry_after_it(
 ROUNDS, LOADERS = 4, 3
 
 
-def load_repeatedly(root: str, loader: int) -> None:
+def load_repeatedly(root: str, loader: int, spark_server: str) -> None:
     """Replace overlapping partitions several times, as one of several loaders."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-    session.sparkContext.setLogLevel("OFF")
+    session = SparkSession.builder.remote(spark_server).getOrCreate()
     for number in range(ROUNDS):
         publish(session, root, f"l{loader}-{number}", [1 + loader, 2 + loader, 9])
     session.stop()
 
 
 @pytest.mark.invariant("W1", "W2")
-def test_racing_loaders_never_mix_runs(core_root: str) -> None:
+def test_racing_loaders_never_mix_runs(core_root: str, spark_server: str) -> None:
     """When several processes replace the same partitions, each partition has one whole run in every version."""
     context = multiprocessing.get_context("spawn")
-    loaders = [context.Process(target=load_repeatedly, args=(core_root, loader)) for loader in range(LOADERS)]
+    loaders = [
+        context.Process(target=load_repeatedly, args=(core_root, loader, spark_server)) for loader in range(LOADERS)
+    ]
     for process in loaders:
         process.start()
     for process in loaders:
@@ -322,11 +321,11 @@ def test_racing_loaders_never_mix_runs(core_root: str) -> None:
     ],
 )
 def test_killed_loader_leaves_the_old_or_the_new_run(
-    spark: SparkSession, root: str, moment: str, published: bool
+    spark: SparkSession, spark_server: str, root: str, moment: str, published: bool
 ) -> None:
     """Whenever a loader is killed, readers see one whole run, and the next load succeeds."""
     publish(spark, root, "r1", (1, 2))
-    run_and_kill(moment, "replace_partitions(spark, root, loads)", root)
+    run_and_kill(moment, "replace_partitions(spark, root, loads)", root, spark_server)
     assert read_with_duckdb(root) == {key(1): ({"r2" if published else "r1"}, 3), key(2): ({"r1"}, 3)}
     publish(spark, root, "r2", (1,))
     assert read_with_duckdb(root)[key(1)] == ({"r2"}, 3)
