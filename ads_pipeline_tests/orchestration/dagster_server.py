@@ -63,6 +63,14 @@ STALE = """
 query($asset: AssetKeyInput!, $partition: String) {
   assetNodeOrError(assetKey: $asset) { ... on AssetNode { staleStatus(partition: $partition) } }
 }"""
+SENSOR = """
+query($selector: SensorSelector!) {
+  sensorOrError(sensorSelector: $selector) { ... on Sensor { sensorState { id } } }
+}"""
+START_SENSOR = """
+mutation($selector: SensorSelector!) { startSensor(sensorSelector: $selector) { __typename } }"""
+STOP_SENSOR = """
+mutation($id: String!) { stopSensor(id: $id) { __typename } }"""
 PARTITIONS = """
 query($asset: AssetKeyInput!) {
   assetNodeOrError(assetKey: $asset) { ... on AssetNode {
@@ -145,6 +153,17 @@ class DagsterServer:
             for run in self.query(RUNS)["runsOrError"]["results"]
             if {"key": "dagster/backfill", "value": backfill} in run["tags"]
         }
+
+    def start_sensor(self, name: str) -> None:
+        """Let the daemon evaluate the sensor."""
+        started = self.query(START_SENSOR, selector={**SELECTOR, "sensorName": name})["startSensor"]
+        assert started["__typename"] == "Sensor", started
+
+    def stop_sensor(self, name: str) -> None:
+        """Let the daemon evaluate the sensor no more."""
+        sensor = self.query(SENSOR, selector={**SELECTOR, "sensorName": name})["sensorOrError"]
+        stopped = self.query(STOP_SENSOR, id=sensor["sensorState"]["id"])["stopSensor"]
+        assert stopped["__typename"] == "StopSensorMutationResult", stopped
 
     def partition_counts(self, asset: Sequence[str]) -> dict[str, int]:
         """The numbers on the Partitions tab of the asset."""

@@ -55,12 +55,15 @@ def play_story(home: Path, spark: SparkSession) -> Iterator[Story]:
     home.mkdir()
     (home / DEFAULT_QUERIES_FILE.name).write_text(narrow_query_file(DAYS[0].logical_date, [QUERY]))
     # Without an engine: its runs take long enough to be cancelled and killed.
-    with Ledger.opened(f"sqlite:///{home / 'ledger.db'}") as ledger, dagster_server(home, {}) as server:
+    environment = {"ADS_PIPELINE_ARRIVAL_SECONDS": "5"}
+    with Ledger.opened(f"sqlite:///{home / 'ledger.db'}") as ledger, dagster_server(home, environment) as server:
+        server.stop_sensor("raw_arrivals")  # the story requests its runs by backfills
         deployment = LocalDeployment(home=home, spark=spark, ledger=ledger)
         _load_days(server, deployment)
         _hide_and_rerun_days(server, deployment)
         cancelled_runs = _cancel_backfill(server)
         killed_run = _kill_run(server, deployment)
+        server.start_sensor("raw_arrivals")  # it requests the day of the killed run
         yield Story(server=server, deployment=deployment, killed_run=killed_run, cancelled_runs=cancelled_runs)
 
 
@@ -109,14 +112,18 @@ def _kill_run(server: DagsterServer, deployment: LocalDeployment) -> str:
     """Kill the process of a run once it has registered a second sealed run."""
     seal_run(deployment, KILLED, "r2", count=5_000)
     backfill = server.launch_backfill([RAW, WAREHOUSE], [KILLED])
+    run_id, process = server.wait_for(lambda: _find_process(server, backfill), every=0.05)
     server.wait_for(lambda: len(deployment.ledger.runs.registered(KILLED)) == 2, every=0.05)
-    (run_id,) = server.backfill_runs(backfill)
-    os.kill(_find_process(server, run_id), signal.SIGKILL)
+    os.kill(process, signal.SIGKILL)
+    assert deployment.ledger.states.get(KILLED).attempt_count == 1, "the run was judged before it was killed"
     return run_id
 
 
-def _find_process(server: DagsterServer, run_id: str) -> int:
-    """The process that executes the Dagster run, as its log names it."""
-    found = re.search(r"pid: ([0-9]+)", server.find_message(run_id, "Executing steps in process"))
-    assert found
-    return int(found[1])
+def _find_process(server: DagsterServer, backfill: str) -> tuple[str, int] | None:
+    """The only run of the backfill and the process that executes it, as its log names that."""
+    for run_id in server.backfill_runs(backfill):
+        for message in server.find_messages(run_id, "Executing steps in process"):
+            found = re.search(r"pid: ([0-9]+)", message)
+            assert found
+            return run_id, int(found[1])
+    return None

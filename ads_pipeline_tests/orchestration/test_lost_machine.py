@@ -53,7 +53,7 @@ def test_partition_of_a_lost_machine_is_run_again(deployment: LocalDeployment) -
     assert ledger.states.get(partition).attempt_count == 0, "the run had finished before it was killed"
     assert dagster_records.read_statuses(deployment.home, None, [lost_run]) == {lost_run: "STARTED"}
 
-    with dagster_server(deployment.home, ENVIRONMENT) as server:
+    with dagster_server(deployment.home, ENVIRONMENT | {"ADS_PIPELINE_ARRIVAL_SECONDS": "5"}) as server:
         server.wait_for(lambda: server.run_status(lost_run) == "FAILURE")
         server.wait_for(lambda: visible_runs(deployment))
         assert visible_runs(deployment) == {partition: "r1"}

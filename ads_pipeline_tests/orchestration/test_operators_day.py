@@ -35,12 +35,12 @@ def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServedDep
     """With Postgres, and with SOAK also with SQLite, which the daemon of `test_misleading_cases` uses."""
     home = tmp_path / "home"
     home.mkdir()
-    # The sensor searches an older month at each tick. It must not come to the days of this test, however slow it is.
-    environment = {"ADS_PIPELINE_ARRIVAL_SECONDS": "120"}
+    environment = {"ADS_PIPELINE_ARRIVAL_SECONDS": "5"}
     if request.param == "postgres":
         environment["ADS_PIPELINE_DATABASE_URL"] = request.getfixturevalue("unmigrated_postgres_url")
     url = environment.get("ADS_PIPELINE_DATABASE_URL") or f"sqlite:///{home / 'ledger.db'}"
     with Ledger.opened(url) as ledger, dagster_server(home, environment, engine=True) as server:
+        server.stop_sensor("raw_arrivals")  # it would come to the days that are backfilled
         yield ServedDeployment(server=server, deployment=LocalDeployment(home=home, spark=NO_SPARK, ledger=ledger))
 
 
@@ -79,11 +79,14 @@ def test_an_operators_day(served: ServedDeployment) -> None:
     assert server.wait_for_backfill(repaired) == "COMPLETED_SUCCESS"
     assert server.check_passed(RAW, bad) is True
 
+    server.start_sensor("raw_arrivals")
+    requested = server.wait_for(lambda: _find_requested(server))
+    server.stop_sensor("raw_arrivals")
+    assert [tags[START] for tags in requested] == [fresh.dagster_key]
     server.wait_for(lambda: fresh in visible_runs(deployment))
     assert visible_runs(deployment) == {good: "r1", bad: "r2", other: "r1", fresh: "r1"}
     assert deployment.ledger.states.get(fresh).attempt_count == 1
-    requested = [tags for tags in server.run_tags().values() if tags.get("dagster/sensor_name") == "raw_arrivals"]
-    assert [tags[START] for tags in requested] == [fresh.dagster_key]
+    assert _find_requested(server) == requested
 
     statuses = server.wait_for(lambda: _final_run_statuses(deployment))
     # The first backfill is one run per customer, one of them with the bad partition; then the three other runs.
@@ -95,6 +98,11 @@ def test_an_operators_day(served: ServedDeployment) -> None:
     deployment.ledger.actions.execute(Action.WITHDRAW, [good], action_request())
     server.wait_for(lambda: server.check_passed(WAREHOUSE, good, "readable") is False)
     assert server.check_passed(WAREHOUSE, other, "readable") is True
+
+
+def _find_requested(server: DagsterServer) -> list[dict[str, str]]:
+    """The tags of the runs that the sensor `raw_arrivals` requested."""
+    return [tags for tags in server.run_tags().values() if tags.get("dagster/sensor_name") == "raw_arrivals"]
 
 
 def _is_background(tags: Mapping[str, str]) -> bool:
