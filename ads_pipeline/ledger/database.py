@@ -33,6 +33,8 @@ METADATA: Final = tables.leases.metadata  # with every table of the ledger
 _EXTRACTION: Final = extraction_tables.accounts  # defined, so that METADATA has it
 SCHEMA: Final = "ads_pipeline"  # in Postgres, where Dagster and other projects may use the same database
 READ_ONLY: Final = "read_only"  # an execution option of `read_only`
+# Of a connection. With SQLite's 2 MiB, a transaction over thousands of partitions reads and writes pages repeatedly.
+SQLITE_CACHE_KIB: Final = 65_536
 OLDEST_SQLITE: Final = (3, 39, 0)  # STRICT tables, JSON functions and IS DISTINCT FROM
 
 # SQLSTATEs after which the same transaction is retried. Every write of the ledger is idempotent, so a retry is also
@@ -95,6 +97,7 @@ def _open_sqlite(url: str, *, read_only: bool) -> sa.Engine:
             *(() if read_only else ("journal_mode = WAL",)),
             "synchronous = FULL",  # NORMAL may lose the last commits in a power cut
             "foreign_keys = ON",
+            f"cache_size = -{SQLITE_CACHE_KIB}",
         ):
             connection.execute(f"PRAGMA {pragma}")
 
