@@ -107,6 +107,30 @@ def require(dialect: str, table: str, event: str, name: str, *, when: str, evide
     ]
 
 
+def require_after_update(dialect: str, table: str, name: str, *, when: str, evidence: str, message: str) -> list[str]:
+    """`require` for updates, which Postgres checks for all rows of a statement at once: a call per row costs 13 µs.
+
+    Each new row is compared with the old one of its key. A row for which this yields null is refused.
+    """
+    if dialect == "sqlite":
+        return require(dialect, table, "UPDATE", name, when=when, evidence=evidence, message=message)
+    condition = f"({render(dialect, when)}) IS NOT FALSE AND ({render(dialect, evidence)}) IS NOT TRUE"
+    condition = condition.replace("NEW.", "new_row.").replace("OLD.", "old_row.")
+    # The plan is kept. Of a plan made for one row, a nested loop would compare each pair of a thousand rows.
+    return [
+        f"""CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql SET enable_nestloop = off AS $$BEGIN
+        IF EXISTS (
+            SELECT 1 FROM new_rows AS new_row LEFT JOIN old_rows AS old_row USING ({KEY}) WHERE {condition}
+        ) THEN
+            RAISE EXCEPTION '{table}: {message}' USING ERRCODE = 'check_violation';
+        END IF;
+        RETURN NULL; END$$""",
+        f"""CREATE TRIGGER {name} AFTER UPDATE ON {table}
+        REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
+        FOR EACH STATEMENT EXECUTE FUNCTION {name}()""",
+    ]
+
+
 def functions(dialect: str) -> list[str]:
     """The function that the triggers of Postgres call."""
     if dialect == "sqlite":

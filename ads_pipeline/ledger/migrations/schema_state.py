@@ -3,7 +3,14 @@
 from functools import partial
 from typing import Final
 
-from ads_pipeline.ledger.migrations.dialects import append_only, refuse, refuse_replace, refuse_update, require
+from ads_pipeline.ledger.migrations.dialects import (
+    append_only,
+    refuse,
+    refuse_replace,
+    refuse_update,
+    require,
+    require_after_update,
+)
 
 TABLES: Final = """
 CREATE TABLE runs (
@@ -193,7 +200,8 @@ def triggers(dialect: str) -> list[str]:
 
 
 def _state_evidence(dialect: str) -> list[str]:
-    rule = partial(require, dialect, "partition_state", message="no attempt or control action led to this state")
+    message = "no attempt or control action led to this state"
+    rule = partial(require, dialect, "partition_state", message=message)
     judged, pending = (
         "NEW.attempt_count > 0 AND NEW.status <> 'pending'",
         "NEW.attempt_count > 0 AND NEW.status = 'pending'",
@@ -202,8 +210,13 @@ def _state_evidence(dialect: str) -> list[str]:
     copied = _JUDGED.replace("{led_to_status}", "TRUE").replace("{before}", "0") + f" AND {_WITHDRAWN}"
     return [
         *rule("INSERT", "inserted_judged_state", when=judged, evidence=counted.replace("{before}", "0")),
-        *rule(
-            "UPDATE", "updated_judged_state", when=judged, evidence=counted.replace("{before}", "OLD.attempt_count")
+        *require_after_update(
+            dialect,
+            "partition_state",
+            "updated_judged_state",
+            when=judged,
+            evidence=counted.replace("{before}", "OLD.attempt_count"),
+            message=message,
         ),
         *rule("INSERT", "inserted_pending_state", when=pending, evidence=copied),
         *rule("UPDATE", "updated_pending_state", when=pending, evidence=_WITHDRAWN),
