@@ -6,7 +6,7 @@ read is decided in `transitions`, independently of this module.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
 from itertools import pairwise
@@ -203,35 +203,38 @@ def fold_attempt(
     Each group is compared by its own columns, time first. The other columns only break ties, which makes the order
     total.
     """
-    row = before or _new_row(asset_partition, values, attempt.version)
-    if row.asset_partition != asset_partition:
-        raise ValueError(f"an attempt at {asset_partition} cannot change the row of {row.asset_partition}")
-    changes: dict[str, Any] = {"row_version": max(row.row_version, attempt.version)}
-    last_attempt = (row.last_attempt_at, row.last_attempt_run_id, row.last_attempt_outcome)
-    if last_attempt[0] is None or (attempt.at, attempt.run_id, attempt.outcome) > last_attempt:
-        changes |= {
-            "last_attempt_at": attempt.at,
-            "last_attempt_run_id": attempt.run_id,
-            "last_attempt_outcome": attempt.outcome,
-        }
-    if attempt.code_version is not None:
-        last_materialization = (
-            row.last_materialization_at,
-            row.last_materialization_run_id,
-            row.last_materialization_code_version,
-        )
-        if (
-            last_materialization[0] is None
-            or (attempt.at, attempt.run_id, attempt.code_version) > last_materialization
-        ):
-            changes |= {
-                "last_materialization_at": attempt.at,
-                "last_materialization_run_id": attempt.run_id,
-                "last_materialization_code_version": attempt.code_version,
-                "stale_since": None,  # the sweep looked at the older data
-                "stale_reason_code": None,
-            }
-    return replace(row, **changes)
+    attempted: tuple[Any, ...] = (None, None, None)
+    materialized: tuple[Any, ...] = (None, None, None)
+    stale: tuple[Any, ...] = (None, None)
+    if before is not None:
+        if before.asset_partition != asset_partition:
+            raise ValueError(f"an attempt at {asset_partition} cannot change the row of {before.asset_partition}")
+        attempted = before.last_attempt_at, before.last_attempt_run_id, before.last_attempt_outcome
+        run_id, version = before.last_materialization_run_id, before.last_materialization_code_version
+        materialized = before.last_materialization_at, run_id, version
+        stale = before.stale_since, before.stale_reason_code
+    this_attempt = attempt.at, attempt.run_id, attempt.outcome
+    if attempted[0] is None or this_attempt > attempted:
+        attempted = this_attempt
+    this_materialization = attempt.at, attempt.run_id, attempt.code_version
+    if attempt.code_version is not None and (materialized[0] is None or this_materialization > materialized):
+        materialized, stale = this_materialization, (None, None)  # the sweep looked at the older data
+    return PartitionStatus(
+        tenant_id=asset_partition.tenant_id,
+        workspace_id=asset_partition.workspace_id,
+        asset_key=asset_partition.asset_key,
+        partition_key=asset_partition.partition_key,
+        last_materialization_run_id=materialized[1],
+        last_materialization_at=materialized[0],
+        last_materialization_code_version=materialized[2],
+        last_attempt_run_id=attempted[1],
+        last_attempt_at=attempted[0],
+        last_attempt_outcome=attempted[2],
+        stale_since=stale[0],
+        stale_reason_code=stale[1],
+        partition_values=before.partition_values if before else values,
+        row_version=max(before.row_version, attempt.version) if before else attempt.version,
+    )
 
 
 def find_staleness(
@@ -278,7 +281,7 @@ def display_status(status: PartitionStatus | None, stale: Staleness | None) -> D
 # A row version is a ULID: 48 bits of milliseconds and 80 random bits, as 26 characters that sort in numeric order.
 _DIGITS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = tuple(one + other for one in _DIGITS for other in _DIGITS)  # for speed: thousands per transaction
-_SHIFTS = tuple(range(120, -1, -10))
+_LENGTH = 26
 _TO_PYTHON_DIGITS = str.maketrans(_DIGITS, "0123456789ABCDEFGHIJKLMNOPQRSTUV")
 _VERSION = re.compile(rf"[0-7][{_DIGITS}]{{25}}")
 _VERSION_RULE = f"a ULID: 26 of {_DIGITS}, the first at most 7"
@@ -299,7 +302,12 @@ def new_row_version(now: datetime, *, after: str | None, randomness: int) -> str
         number = max(number, row_version_to_int(after) + 1)
     if number >> _ALL_BITS:
         raise OverflowError(f"row_version: no ULID is greater than {after}")
-    return "".join([_PAIRS[number >> shift & 1023] for shift in _SHIFTS])
+    return encode_digits(number, _LENGTH)
+
+
+def encode_digits(number: int, length: int) -> str:
+    """The number as an even number of digits of a row version."""
+    return "".join([_PAIRS[number >> shift & 1023] for shift in range(5 * length - 10, -1, -10)])
 
 
 def row_version_to_int(text: str) -> int:
@@ -307,14 +315,3 @@ def row_version_to_int(text: str) -> int:
     if _VERSION.fullmatch(text) is None:
         raise BadName("row_version", text, _VERSION_RULE)
     return int(text.translate(_TO_PYTHON_DIGITS), 32)
-
-
-def _new_row(asset_partition: AssetPartition, values: Mapping[str, str], version: str) -> PartitionStatus:
-    return PartitionStatus(
-        tenant_id=asset_partition.tenant_id,
-        workspace_id=asset_partition.workspace_id,
-        asset_key=asset_partition.asset_key,
-        partition_key=asset_partition.partition_key,
-        partition_values=values,
-        row_version=version,
-    )
