@@ -1,7 +1,7 @@
 """Decodes rows of the ledger to values, encodes values as rows, and builds SQL expressions that statements share."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import fields
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, Final
@@ -14,6 +14,7 @@ from ads_pipeline.domain.measures import MEASURED_COLUMNS, Figures, Measures
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.reason import Reason
 from ads_pipeline.domain.transitions import Outcome, PartitionState, RegisteredRun, Status, Verdict
+from ads_pipeline.ledger.statements import Values
 from ads_pipeline.ledger.tables import KEY, Day, Instant, instant_text
 from ads_pipeline.ledger.values import Pointer, Publication, PublicationStatus
 
@@ -70,79 +71,68 @@ def key_literals(key: PartitionKey) -> list[sa.ColumnElement[Any]]:
     return [sa.literal(getattr(key, name), KEY_TYPES[name]) for name in KEY]
 
 
-def encode_key(key: PartitionKey) -> dict[str, Any]:
-    return {
-        "source": key.source,
-        "customer_id": key.customer_id,
-        "query_name": key.query_name,
-        "logical_date": key.logical_date.isoformat(),
-    }
+def encode_key(key: PartitionKey) -> Values:
+    return key.source, key.customer_id, key.query_name, key.logical_date.isoformat()
 
 
-def encode_state(state: PartitionState) -> dict[str, Any]:
+def encode_key_by_name(key: PartitionKey) -> dict[str, Any]:
+    return dict(zip(KEY, encode_key(key), strict=True))
+
+
+def encode_state(state: PartitionState) -> Values:
+    """The row of `partition_state`."""
     if state.updated_at is None:
         raise ValueError(f"{state.key}: an absent state has no row")
-    return encode_key(state.key) | {
-        "status": state.status,
-        "current_run_id": state.current_run_id,
-        "schema_version": state.schema_version,
-        "record_count": state.record_count,
-        "updated_at": instant_text(state.updated_at),
-        "error_message": state.error_message,
-        "attempt_count": state.attempt_count,
-    }
-
-
-def encode_run(run: Run) -> dict[str, Any]:
-    return encode_key(run.key) | {"run_id": run.run_id}
-
-
-def encode_verdict_id(verdict: Verdict) -> dict[str, Any]:
-    return encode_run(verdict.run) | {"validation_id": verdict.validation_id}
-
-
-def encode_demotion(verdict: Verdict) -> dict[str, Any]:
-    return encode_verdict_id(verdict) | _encode_judgement(verdict)
-
-
-def encode_attempt(verdict: Verdict) -> dict[str, Any]:
-    """The columns of an attempt that come from its verdict."""
     return (
-        encode_verdict_id(verdict)
-        | _encode_judgement(verdict)
-        | {"outcome": verdict.outcome, "error_class": verdict.error_class, "rows_failed": verdict.rows_failed}
-        | asdict(verdict.measures)
+        *encode_key(state.key),
+        state.status,
+        state.current_run_id,
+        state.schema_version,
+        state.record_count,
+        instant_text(state.updated_at),
+        state.error_message,
+        state.attempt_count,
     )
 
 
-def _encode_judgement(verdict: Verdict) -> dict[str, Any]:
-    return {
-        "reason": verdict.reason and verdict.reason.json,
-        "rows_read": verdict.rows_read,
-        "payload_bytes": verdict.payload_bytes,
-        "payload_sha256": verdict.payload_sha256,
-    }
+def encode_run(run: Run) -> Values:
+    return *encode_key(run.key), run.run_id
 
 
-def encode_registration(registered: RegisteredRun, registered_at: str) -> dict[str, Any]:
-    return encode_run(registered.run) | {
-        "ordinal": registered.ordinal,
-        "schema_version": registered.schema_version,
-        "record_count": registered.record_count,
-        "payload_sha256": registered.payload_sha256,
-        "extracted_at": registered.extracted_at and instant_text(registered.extracted_at),
-        "registered_at": registered_at,
-    }
+def encode_verdict_id(verdict: Verdict) -> Values:
+    return *encode_run(verdict.run), verdict.validation_id
 
 
-def encode_pointer(publication: Publication, state: PartitionState) -> dict[str, Any]:
-    return encode_key(state.key) | {
-        "run_id": publication.run.run_id,
-        "schema_version": state.schema_version,
-        "record_count": state.record_count,
-        "table_version": publication.table_version,
-        "availability": "published",
-    }
+def encode_demotion(verdict: Verdict, started_at: str) -> Values:
+    """The row of `demotions`."""
+    reason = verdict.reason and verdict.reason.json
+    return (
+        *encode_verdict_id(verdict),
+        reason,
+        verdict.rows_read,
+        verdict.payload_bytes,
+        verdict.payload_sha256,
+        started_at,
+    )
+
+
+def encode_registration(registered: RegisteredRun, registered_at: str) -> Values:
+    """The row of `runs`."""
+    return (
+        *encode_run(registered.run),
+        registered.ordinal,
+        registered.schema_version,
+        registered.record_count,
+        registered.payload_sha256,
+        registered.extracted_at and instant_text(registered.extracted_at),
+        registered_at,
+    )
+
+
+def encode_load(publication: Publication, state: PartitionState) -> Values:
+    """The columns that a load record and the pointer to the run share."""
+    run = encode_run(publication.run)
+    return *run, state.schema_version, state.record_count, publication.table_version
 
 
 def decode_key(row: sa.Row[Any]) -> PartitionKey:
@@ -205,9 +195,9 @@ def decode_publication_status(row: sa.Row[Any]) -> PublicationStatus:
     )
 
 
-def decode_registered_run(row: sa.Row[Any]) -> RegisteredRun:
+def decode_registered_run(row: sa.Row[Any], run: Run | None = None) -> RegisteredRun:
     return RegisteredRun(
-        run=decode_run(row),
+        run=run or decode_run(row),
         ordinal=row.ordinal,
         schema_version=row.schema_version,
         record_count=row.record_count,

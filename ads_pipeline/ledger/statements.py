@@ -1,9 +1,12 @@
-"""Named SQL statements over any number of rows, which travel as one JSON parameter.
+"""Named SQL statements over any number of rows.
 
 The text of a statement is the same for one row and for thousands, so the cost of building, sending and planning it
 does not grow with the rows. It is the same for both databases, except for these placeholders:
 
 * `{given}`: the rows, as an item of FROM with the alias `given`
+* `{from_given}`, `{in_order}`: in a `RowWrite`, FROM with the rows, and ORDER BY with the columns that order them
+* `{given.run_id}`: a column of the rows
+* `{shared}`, `{from_shared}`, `{shared.run_id}`: the same for values that all rows share
 * `{now}`, `{greatest}`: the database's clock, and the greatest of several values
 * `{for_update}`, `{for_share}`, `{skip_locked}`: row locks; on SQLite a write transaction locks the whole database
 * `{key}`: the four columns of a partition key; `{runs.key}`: those columns of the table or alias `runs`
@@ -12,19 +15,25 @@ does not grow with the rows. It is the same for both databases, except for these
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from operator import itemgetter
+from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 import sqlalchemy as sa
 from sqlalchemy.types import TypeEngine
 
+from ads_pipeline.errors import LedgerRefused
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.tables import KEY, STATUS_KEY, Day, Instant, metadata
 from ads_pipeline.ledger.values import DayWindow
 
 Columns = Mapping[str, str]  # the type of each column: text, integer, bigint, boolean, instant or day
-Rows = Iterable[Mapping[str, Any]]
+Values = tuple[Any, ...]
+# A row holds its values in the order of the columns, or by their names; names that are left out are null.
+Rows = Iterable[Values] | Iterable[Mapping[str, Any]]
+NO_COLUMNS: Final[Columns] = MappingProxyType({})
 KEY_COLUMNS: Final[Columns] = {name: "day" if name == "logical_date" else "text" for name in KEY}
 RUN_COLUMNS: Final[Columns] = {**KEY_COLUMNS, "run_id": "text"}
 FLAGS: Final = (
@@ -62,15 +71,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=
 
 def columns_of(table: sa.Table, *names: str) -> Columns:
     """The types of a table's columns, by default of all."""
-    kinds = {
-        sa.Text: "text",
-        sa.Integer: "integer",
-        sa.BigInteger: "bigint",
-        sa.Double: "double",
-        Instant: "instant",
-        Day: "day",
-    }
-    return {name: kinds[type(table.c[name].type)] for name in names or table.c.keys()}
+    return {name: _KINDS[type(table.c[name].type)] for name in names or table.c.keys()}
 
 
 def names(columns: Iterable[str], prefix: str = "") -> str:
@@ -84,54 +85,103 @@ class Statement:
     For one row, Postgres takes longer to plan a join of four tables than to run it, so each connection prepares the
     one-row statement once (psycopg2 has no prepared statements). For many rows the statement is planned every time:
     that is cheap by comparison, and the plan must fit the present size of the tables.
+
+    Only Postgres has `shared` values here.
     """
 
     _texts: ClassVar[dict[str, str]] = {}
 
-    def __init__(self, name: str, given: Columns, text: str) -> None:
-        self._name, self._given, self._text = name, given, text.strip()
+    def __init__(self, name: str, given: Columns, text: str, *, shared: Columns = NO_COLUMNS) -> None:
+        self._name, self._given, self._shared, self._text = name, given, shared, text.strip()
         if self._texts.setdefault(name, self._text) != self._text:
             raise ValueError(f"two statements are named {name}, and a connection prepares only one of them")
 
-    def execute(self, connection: sa.Connection, rows: Rows) -> sa.CursorResult[Any]:
-        row_list = list(rows)
+    def execute(self, connection: sa.Connection, rows: Rows, shared: Values = ()) -> sa.CursorResult[Any]:
+        values = _list_values(rows, self._given)
         if connection.dialect.name == "sqlite":
             options = {"preserve_rowcount": True}
-            return connection.execute(self._for_sqlite, {"given": _encode(row_list)}, execution_options=options)
-        if len(row_list) != 1:
-            return connection.exec_driver_sql(self._for_rows, {"given": _encode(row_list)})
+            return connection.execute(self._for_sqlite, {"given": _encode(values)}, execution_options=options)
+        shared_json = _encode(dict(zip(self._shared, shared, strict=True))) if shared else "{}"
+        if len(values) != 1:
+            return connection.exec_driver_sql(self._for_rows, self._encode_lists(values) | {"shared": shared_json})
         prepared = connection.info.setdefault("prepared", set())
         if self._name not in prepared:
-            connection.exec_driver_sql(f"PREPARE {self._name} (text) AS {self._for_one_row}")
+            connection.exec_driver_sql(f"PREPARE {self._name} (text, text) AS {self._for_one_row}")
             prepared.add(self._name)
-        return connection.exec_driver_sql(f"EXECUTE {self._name} (%s)", (_encode(row_list[0]),))
+        row_json = _encode(dict(zip(self._given, values[0], strict=True)))
+        return connection.exec_driver_sql(f"EXECUTE {self._name} (%s, %s)", (row_json, shared_json))
 
     def fetch(self, engine: sa.Engine, rows: Rows) -> Sequence[sa.Row[Any]]:
         """Execute the statement in a transaction of its own, and return its rows."""
-        row_list = list(rows)
-        return database.transact(engine, lambda connection: self.execute(connection, row_list).all())
+        values = _list_values(rows, self._given)
+        return database.transact(engine, lambda connection: self.execute(connection, values).all())
+
+    def _encode_lists(self, values: Sequence[Values]) -> dict[str, str]:
+        """The values of each column as JSON. Postgres reads such lists in half the time of one object per row."""
+        lists = zip(*values, strict=True) if values else ((),) * len(self._given)
+        return dict(zip(self._given, map(_encode, lists), strict=True))
 
     @cached_property
     def _for_sqlite(self) -> sa.TextualSelect:
-        values = ", ".join(f"json_extract(value, '$.{name}') AS {name}" for name in self._given)
+        values = ", ".join(f"json_extract(value, '$[{index}]') AS {name}" for index, name in enumerate(self._given))
         text = self._format("sqlite", f"(SELECT {values} FROM json_each(:given)) AS given")
         return sa.text(text).columns(**_decoded_columns(text))
 
     @cached_property
     def _for_rows(self) -> str:
-        return self._format("postgresql", f"json_to_recordset(%(given)s::json) AS given({self._types})")
+        values = ", ".join(f"CAST({name} AS {_postgres_type(kind)}) AS {name}" for name, kind in self._given.items())
+        lists = ", ".join(f"json_array_elements_text(%({name})s)" for name in self._given)
+        given = f"(SELECT {values} FROM ROWS FROM ({lists}) AS listed ({names(self._given)})) AS given"
+        return self._format("postgresql", given, f"json_to_record(%(shared)s) AS shared({_types(self._shared)})")
 
     @cached_property
     def _for_one_row(self) -> str:
         """With json_to_record, the planner knows that there is one row."""
-        return self._format("postgresql", f"json_to_record($1::json) AS given({self._types})")
+        given = f"json_to_record($1::json) AS given({_types(self._given)})"
+        return self._format("postgresql", given, f"json_to_record($2::json) AS shared({_types(self._shared)})")
 
-    @property
-    def _types(self) -> str:
-        return ", ".join(f"{name} {_POSTGRES_TYPES.get(kind, kind)}" for name, kind in self._given.items())
+    def _format(self, dialect: str, given: str, shared: str = "") -> str:
+        words = {**_WORDS[dialect], "from_given": f"FROM {given}", "from_shared": f"FROM {shared}"}
+        return self._text.format_map(_Words(words, _Alias("given", given), _Alias("shared", shared)))
 
-    def _format(self, dialect: str, given: str) -> str:
-        return self._text.format_map(_Words(_WORDS[dialect], given))
+
+class RowWrite:
+    """A named statement that writes each given row by itself. Its text begins with INSERT or UPDATE.
+
+    SQLite executes it once per row with parameters, which takes half the time of reading the rows from JSON.
+    """
+
+    def __init__(
+        self, name: str, given: Columns, text: str, *, shared: Columns = NO_COLUMNS, order: Iterable[str] = ()
+    ) -> None:
+        ordered = names(order, prefix="given.")
+        for_rows = text.replace("{in_order}", f"ORDER BY {ordered}" if ordered else "")
+        self._statement = Statement(name, given, for_rows, shared=shared)
+        self._given, self._shared, self._text = given, shared, text.strip()
+
+    def write(self, connection: sa.Connection, rows: Rows, shared: Values = ()) -> int:
+        """Write the rows, and return the number of rows that were written."""
+        values = _list_values(rows, self._given)
+        if not values:
+            return 0
+        if connection.dialect.name != "sqlite":
+            return self._statement.execute(connection, values, shared).rowcount
+        text, pick = self._for_sqlite
+        options = {"preserve_rowcount": True}
+        parameters = [pick(row + shared) for row in values]
+        try:
+            return connection.exec_driver_sql(text, parameters, execution_options=options).rowcount
+        except OverflowError as error:
+            raise LedgerRefused("the ledger's database refused a statement: a number does not fit 64 bits") from error
+
+    @cached_property
+    def _for_sqlite(self) -> tuple[str, Callable[[Values], Values]]:
+        """The text with a parameter for each use of a column, and what picks the values of these parameters."""
+        used = list[int]()
+        given, shared = _Parameters(self._given, used), _Parameters(self._shared, used, first=len(self._given))
+        words = {**_WORDS["sqlite"], "from_given": "", "from_shared": "", "in_order": ""}
+        text = self._text.format_map(_Words(words, given, shared))
+        return text, itemgetter(*used)
 
 
 def query(text: str, **types: TypeEngine[Any]) -> sa.TextualSelect:
@@ -160,26 +210,56 @@ def expression(text: str, kind: TypeEngine[Any] | None = None) -> sa.ColumnEleme
 
 
 def _format_keys(text: str) -> str:
-    return text.strip().format_map(_Words({}, ""))
+    return text.strip().format_map(_Words({}))
 
 
 class _Words(dict[str, Any]):
     """The values of the placeholders. An unknown name is a table or an alias."""
 
-    def __init__(self, words: Mapping[str, str], given: str) -> None:
-        super().__init__(words, key=names(KEY), status_key=names(STATUS_KEY), given=_Alias("given", given))
+    def __init__(self, words: Mapping[str, str], given: object = "", shared: object = "") -> None:
+        super().__init__(words, key=names(KEY), status_key=names(STATUS_KEY), given=given, shared=shared)
 
     def __missing__(self, name: str) -> "_Alias":
         return _Alias(name, name)
 
 
 class _Alias:
+    """A table or alias: as an item of FROM, and its columns, one by one or those of a key."""
+
     def __init__(self, name: str, item: str) -> None:
+        self._name, self._item = name, item
         self.key, self.status_key = names(KEY, prefix=f"{name}."), names(STATUS_KEY, prefix=f"{name}.")
-        self._item = item
 
     def __str__(self) -> str:
         return self._item
+
+    def __getattr__(self, column: str) -> str:
+        return f"{self._name}.{column}"
+
+
+class _Parameters:
+    """Columns as parameters. Each use of a column adds the index of its value to `used`."""
+
+    def __init__(self, columns: Iterable[str], used: list[int], *, first: int = 0) -> None:
+        self._indexes, self._used = {name: index for index, name in enumerate(columns, start=first)}, used
+
+    def __getattr__(self, name: str) -> str:
+        column_lists = {"key": KEY, "status_key": STATUS_KEY}
+        columns = column_lists.get(name, (name,))
+        self._used += [self._indexes[column] for column in columns]
+        return ", ".join("?" * len(columns))
+
+
+def _list_values(rows: Rows, columns: Columns) -> list[Values]:
+    return [row if isinstance(row, tuple) else tuple(map(row.get, columns)) for row in rows]
+
+
+def _types(columns: Columns) -> str:
+    return ", ".join(f"{name} {_postgres_type(kind)}" for name, kind in columns.items())
+
+
+def _postgres_type(kind: str) -> str:
+    return _POSTGRES_TYPES.get(kind, kind)
 
 
 def _decoded_columns(text: str) -> dict[str, Any]:
@@ -197,23 +277,23 @@ def _all_decoded_columns() -> dict[str, Any]:
     return decoded | {"now": Instant(), "pointer_changed_at": Instant()} | dict.fromkeys(FLAGS, sa.Boolean())
 
 
-def insert(table: sa.Table, *columns: str, skip_present: bool = False) -> Statement:
+def insert(table: sa.Table, *columns: str, skip_present: bool = False) -> RowWrite:
     """Insert the given rows in the order of their keys, by default all columns. Rows that exist raise or are kept."""
     given, key = columns_of(table, *columns), table.primary_key.columns.keys()
-    text = _insert_given(table, given)
+    condition, conflict = "TRUE", ""
     if skip_present:  # ON CONFLICT covers rows of concurrent writers; on SQLite a trigger refuses existing keys
-        same_key = f"({names(key, prefix=f'{table.name}.')}) = ({names(key, prefix='given.')})"
-        absent = f"NOT EXISTS (SELECT 1 FROM {table.name} WHERE {same_key})"
-        text = f"{text.replace('WHERE true', f'WHERE {absent}')} ON CONFLICT DO NOTHING"
-    return Statement(f"insert_{table.name}", given, text)
+        same_key = f"({names(key, prefix=f'{table.name}.')}) = ({_placeholders(key)})"
+        condition = f"NOT EXISTS (SELECT 1 FROM {table.name} WHERE {same_key})"
+        conflict = "ON CONFLICT DO NOTHING"
+    return _insert_given(f"insert_{table.name}", table, given, condition, conflict)
 
 
-def upsert(table: sa.Table, *, newer: str = "true") -> Statement:
+def upsert(table: sa.Table, *, newer: str = "true") -> RowWrite:
     """Insert the given rows, or replace existing ones for which the condition `newer` is true."""
     given, key = columns_of(table), names(table.primary_key.columns.keys())
     changes = ", ".join(f"{name} = excluded.{name}" for name in given if name not in table.primary_key.columns)
     conflict = f"ON CONFLICT ({key}) DO UPDATE SET {changes} WHERE {newer}"
-    return Statement(f"upsert_{table.name}", given, f"{_insert_given(table, given)} {conflict}")
+    return _insert_given(f"upsert_{table.name}", table, given, "TRUE", conflict)
 
 
 def select_given(table: sa.Table) -> Statement:
@@ -222,8 +302,12 @@ def select_given(table: sa.Table) -> Statement:
     return Statement(f"{table.name}_by_key", KEY_COLUMNS, text)
 
 
-def _insert_given(table: sa.Table, given: Columns) -> str:
+def _insert_given(name: str, table: sa.Table, given: Columns, condition: str, conflict: str) -> RowWrite:
     """Without WHERE, SQLite would parse the ON of ON CONFLICT as the condition of a join."""
-    order = names(name for name in given if table.c[name].primary_key)
-    select = f"SELECT {names(given)} FROM {{given}} WHERE true ORDER BY {order}"
-    return f"INSERT INTO {table.name} ({names(given)}) {select}"
+    select = f"SELECT {_placeholders(given)} {{from_given}} WHERE {condition} {{in_order}}"
+    text = f"INSERT INTO {table.name} ({names(given)}) {select} {conflict}"
+    return RowWrite(name, given, text, order=[name for name in given if table.c[name].primary_key])
+
+
+def _placeholders(columns: Iterable[str]) -> str:
+    return ", ".join(f"{{given.{name}}}" for name in columns)

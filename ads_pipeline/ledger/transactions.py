@@ -17,9 +17,9 @@ from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.leases import Lease
-from ads_pipeline.ledger.events.event_rows import EventEncoder, append_rows
+from ads_pipeline.ledger.events.event_rows import EventEncoder, append_own_rows
 from ads_pipeline.ledger.row_mapping import decode_state, encode_key, read_clock
-from ads_pipeline.ledger.statements import KEY_COLUMNS, Statement, insert
+from ads_pipeline.ledger.statements import KEY_COLUMNS, Statement, Values, insert
 from ads_pipeline.ledger.status.partition_status import AttemptResult, PartitionStatuses
 from ads_pipeline.ledger.tables import KEY, instant_text, partition_state
 
@@ -78,7 +78,7 @@ class LedgerTransaction:
 
     def __init__(self, writer: LedgerWriter, connection: sa.Connection) -> None:
         self.connection, self.writer = connection, writer
-        self._events: list[dict[str, Any]] = []
+        self._events: list[Values] = []
 
     @cached_property
     def now(self) -> datetime:
@@ -101,6 +101,12 @@ class LedgerTransaction:
         self.check_lease(keys)
         return states
 
+    def lock_claimed(self, keys: Collection[PartitionKey]) -> None:
+        """Do the same without reading the states. On SQLite the transaction has locked the whole database."""
+        if self.connection.dialect.name != "sqlite":
+            LOCK_STATES.execute(self.connection, map(encode_key, keys)).close()
+        self.check_lease(keys)
+
     def check_lease(self, keys: Collection[PartitionKey]) -> None:
         """Raise LeaseLost when a run with a lease has lost one of these partitions. The caller holds their locks."""
         if self.writer.lease is not None and keys:
@@ -108,12 +114,12 @@ class LedgerTransaction:
 
     def insert_pending(self, keys: Iterable[PartitionKey]) -> int:
         """Insert a pending row for each partition that has no row. Return the number of inserted rows."""
-        values = {"status": Status.PENDING, "updated_at": self.at}
-        return _INSERT_PENDING.execute(self.connection, (encode_key(key) | values for key in keys)).rowcount
+        pending = str(Status.PENDING), self.at
+        return _INSERT_PENDING.write(self.connection, (encode_key(key) + pending for key in keys))
 
     def withdraw_pointers(self, keys: Iterable[PartitionKey]) -> None:
         """Hide the partitions from readers. The caller holds their locks."""
-        _WITHDRAW_POINTERS.execute(self.connection, (encode_key(key) | {"changed_at": self.at} for key in keys))
+        _WITHDRAW_POINTERS.execute(self.connection, ((*encode_key(key), self.at) for key in keys))
 
     def record_attempts(self, asset: str, results: Sequence[AttemptResult]) -> dict[PartitionKey, int]:
         """Record attempts without a verdict in their status rows. Return the number of each in its partition."""
@@ -134,5 +140,6 @@ class LedgerTransaction:
 
     def append_events(self) -> None:
         if self._events:
-            origin = self.writer.event_encoder.origin_columns
-            append_rows(self.connection, (origin | event for event in self._events), self.now)
+            encode_origin = self.writer.event_encoder.encode_origin
+            origin = encode_origin(appended_at=self.at, event_count=len(self._events))
+            append_own_rows(self.connection, self._events, origin)

@@ -9,7 +9,14 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.errors import ActionIdReused
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.row_mapping import decode_key, encode_key, has_key, key_literals, key_of_table, pick_fields
+from ads_pipeline.ledger.row_mapping import (
+    decode_key,
+    encode_key_by_name,
+    has_key,
+    key_literals,
+    key_of_table,
+    pick_fields,
+)
 from ads_pipeline.ledger.statements import insert
 from ads_pipeline.ledger.tables import Instant, control_action_partitions, control_actions
 from ads_pipeline.ledger.transactions import LedgerTransaction
@@ -96,12 +103,12 @@ def log_action(
     }
     transaction.connection.execute(sa.insert(control_actions), row)
     rows = (
-        encode_key(state.key)
+        encode_key_by_name(state.key)
         | {"action_id": request.action_id, "attempt_no": state.attempt_count}
         | {"status_before": before[state.key].status if state.key in before else None}
         for state in changed
     )
-    _INSERT_PARTITIONS.execute(transaction.connection, rows)
+    _INSERT_PARTITIONS.write(transaction.connection, rows)
 
 
 def is_logged(transaction: LedgerTransaction, action: str, request: ActionRequest) -> bool:

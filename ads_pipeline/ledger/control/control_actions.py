@@ -20,8 +20,14 @@ from ads_pipeline.ledger.control.audit_log import is_logged, log_action
 from ads_pipeline.ledger.control.retries import Parking
 from ads_pipeline.ledger.control.retry_queue import RetryQueue
 from ads_pipeline.ledger.control.tables import parkings, requests, terminal_marks
-from ads_pipeline.ledger.row_mapping import decode_key, encode_key, encode_state, key_of_table
-from ads_pipeline.ledger.statements import KEY_COLUMNS, Statement, columns_of, insert, select_given, upsert
+from ads_pipeline.ledger.row_mapping import (
+    decode_key,
+    encode_key,
+    encode_key_by_name,
+    encode_state,
+    key_of_table,
+)
+from ads_pipeline.ledger.statements import KEY_COLUMNS, RowWrite, Statement, columns_of, insert, select_given, upsert
 from ads_pipeline.ledger.tables import control_action_partitions, partition_state
 from ads_pipeline.ledger.transactions import LedgerTransaction, LedgerWriter
 from ads_pipeline.ledger.values import ActionRequest, ActionResult
@@ -48,15 +54,15 @@ REQUEST_KINDS: Final[Mapping[Action, str]] = {
 _ACTIONS_PER_PARTITION: Final = Statement(
     "actions_per_partition", KEY_COLUMNS, "SELECT {key} FROM {given} JOIN control_action_partitions USING ({key})"
 )
-_UPDATE_STATES: Final = Statement(
+_UPDATE_STATES: Final = RowWrite(
     "update_states",
     columns_of(partition_state),
     """
     UPDATE partition_state
-    SET status = given.status, current_run_id = given.current_run_id, schema_version = given.schema_version,
-        record_count = given.record_count, updated_at = given.updated_at, error_message = given.error_message,
-        attempt_count = given.attempt_count
-    FROM {given} WHERE ({partition_state.key}) = ({given.key})
+    SET status = {given.status}, current_run_id = {given.current_run_id}, schema_version = {given.schema_version},
+        record_count = {given.record_count}, updated_at = {given.updated_at}, error_message = {given.error_message},
+        attempt_count = {given.attempt_count}
+    {from_given} WHERE ({partition_state.key}) = ({given.key})
     """,
 )
 _UPSERT_REQUESTS: Final = upsert(requests)
@@ -120,7 +126,7 @@ class ControlActions:
                 return True
             log_action(transaction, "park", request, (), {})
             row = asdict(parking) | {"parked_at": transaction.at}
-            return bool(INSERT_PARKINGS.execute(transaction.connection, [row]).rowcount)
+            return bool(INSERT_PARKINGS.write(transaction.connection, [row]))
 
         return self._writer.transact(work)
 
@@ -168,7 +174,7 @@ def _write_changes(
 ) -> None:
     connection, keys = transaction.connection, [state.key for state in changed]
     updated = [state for state in changed if state.key in before and state != before[state.key]]
-    _UPDATE_STATES.execute(connection, map(encode_state, updated))
+    _UPDATE_STATES.write(connection, map(encode_state, updated))
     transaction.insert_pending([key for key in keys if key not in before])
     if action is Action.WITHDRAW:
         transaction.withdraw_pointers(keys)
@@ -178,11 +184,11 @@ def _write_changes(
             "action_id": request.action_id,
             "requested_at": transaction.at,
         }
-        rows = (encode_key(state.key) | {"attempt_no": state.attempt_count} | opened for state in changed)
-        _UPSERT_REQUESTS.execute(connection, rows)
+        rows = (encode_key_by_name(state.key) | {"attempt_no": state.attempt_count} | opened for state in changed)
+        _UPSERT_REQUESTS.write(connection, rows)
     if action is Action.MARK_TERMINAL:
-        mark = {"action_id": request.action_id, "marked_at": transaction.at}
-        _INSERT_MARKS.execute(connection, (encode_key(key) | mark for key in keys))
+        mark = request.action_id, transaction.at
+        _INSERT_MARKS.write(connection, (encode_key(key) + mark for key in keys))
     if action is Action.CLEAR_TERMINAL:
         _DELETE_MARKS.execute(connection, map(encode_key, keys))
 

@@ -18,7 +18,7 @@ from ads_pipeline.ledger.control.control_actions import INSERT_PARKINGS
 from ads_pipeline.ledger.control.retries import Parking, ScheduledRetry, parking_name
 from ads_pipeline.ledger.control.retry_queue import RetryQueue
 from ads_pipeline.ledger.control.tables import failed_fetches
-from ads_pipeline.ledger.row_mapping import decode_key, encode_key
+from ads_pipeline.ledger.row_mapping import decode_key, encode_key, encode_key_by_name
 from ads_pipeline.ledger.statements import insert, select_given
 from ads_pipeline.ledger.status.partition_status import AttemptResult
 from ads_pipeline.ledger.tables import instant_text
@@ -65,10 +65,10 @@ class FailedFetches:
         )
         if not new:
             return {}
-        _INSERT_FAILED_FETCHES.execute(connection, (_encode(failure, transaction) for failure in new))
+        _INSERT_FAILED_FETCHES.write(connection, (_encode(failure, transaction) for failure in new))
         parkings = {(each.source, each.target): each for each in reversed(list(_parkings(new)))}
         parked_at = {"parked_at": transaction.at}
-        INSERT_PARKINGS.execute(connection, (asdict(each) | parked_at for each in parkings.values()))
+        INSERT_PARKINGS.write(connection, (asdict(each) | parked_at for each in parkings.values()))
         _record_attempts(transaction, new)
         earlier = Counter(map(decode_key, rows))
         for failure in new:
@@ -82,7 +82,7 @@ def _encode(failure: FailedFetch, transaction: LedgerTransaction) -> dict[str, A
     """The row of a failure. The clock of an extractor may be ahead, and no failure is in the future."""
     wait_until = failure.wait_until
     return (
-        encode_key(failure.key)
+        encode_key_by_name(failure.key)
         | _error_fields(failure)
         | {
             "failure_id": failure.failure_id,

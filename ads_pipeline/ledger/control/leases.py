@@ -25,7 +25,7 @@ from ads_pipeline.ledger.row_mapping import (
     encode_key,
     insert_into,
 )
-from ads_pipeline.ledger.statements import KEY_COLUMNS, Columns, Statement
+from ads_pipeline.ledger.statements import KEY_COLUMNS, Columns, Statement, Values
 from ads_pipeline.ledger.tables import Instant, instant_text
 from ads_pipeline.ledger.values import ClaimResult, LeaseHolder
 from ads_pipeline.log_events import LogEvent, log_event
@@ -196,9 +196,9 @@ class Lease:
             return sa.literal(now, Instant()), sa.literal(now + self.duration, Instant())
         return database_clock(self._dialect), database_clock_plus(self._dialect, self.duration)
 
-    def _claim_rows(self, keys: Iterable[PartitionKey]) -> Iterator[dict[str, Any]]:
+    def _claim_rows(self, keys: Iterable[PartitionKey]) -> Iterator[Values]:
         now = instant_text(self._clock()) if self._clock else None
-        return (encode_key(key) | {"run_id": self.run_id, "now": now} for key in keys)
+        return ((*encode_key(key), self.run_id, now) for key in keys)
 
 
 class Leases:
@@ -209,7 +209,8 @@ class Leases:
 
     def holders(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, LeaseHolder]:
         """Return the run that holds each claimed partition. Unclaimed partitions are left out."""
-        rows = _READ_CLAIMS.fetch(self._engine, map(encode_key, dict.fromkeys(keys)))
+        requested = ((*encode_key(key), None, None) for key in dict.fromkeys(keys))
+        rows = _READ_CLAIMS.fetch(self._engine, requested)
         return {decode_key(row): read_lease_holder(row) for row in rows if row.is_live}
 
 

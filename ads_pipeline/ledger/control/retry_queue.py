@@ -43,6 +43,7 @@ from ads_pipeline.ledger.control.tables import failed_fetches, parkings, request
 from ads_pipeline.ledger.row_mapping import (
     decode_key,
     encode_key,
+    encode_key_by_name,
     pick_fields,
     read_clock,
 )
@@ -184,7 +185,7 @@ class RetryQueue:
             _schedule(failure, attempt_no, policy, today)
             for failure, attempt_no in self._read_failures(connection, keys)
         ]
-        _UPSERT_SCHEDULE.execute(connection, (_schedule_fields(retry) | {"planned_at": at} for retry in scheduled))
+        _UPSERT_SCHEDULE.write(connection, (_schedule_fields(retry) | {"planned_at": at} for retry in scheduled))
         return scheduled
 
     def _compute_due(self, policy: RetryPolicy, lane: Lane, source: str, today: date) -> Iterator[ScheduledRetry]:
@@ -277,7 +278,7 @@ def _read_request(row: sa.Row[Any]) -> OpenRequest:
 
 
 def _schedule_fields(retry: ScheduledRetry) -> dict[str, Any]:
-    row = encode_key(retry.key)
+    row = encode_key_by_name(retry.key)
     for field in fields(ScheduledRetry):
         value = getattr(retry, field.name)
         if field.name != "key":

@@ -122,7 +122,7 @@ class Follower:
         row = connection.execute(locked).one_or_none()
         if row is None:
             empty = encode_snapshot(RunSnapshot(run_id=run_id)) | {"missing_events": 0}
-            _INSERT_SNAPSHOT.execute(connection, [empty])
+            _INSERT_SNAPSHOT.write(connection, [empty])
             row = connection.execute(locked).one()
         return row
 
@@ -132,9 +132,8 @@ class Follower:
         values = encode_snapshot(snapshot) | {"missing_events": missing_events}
         connection.execute(sa.update(run_snapshots).where(run_snapshots.c.run_id == snapshot.run_id).values(values))
         if changed:
-            run = {"run_id": snapshot.run_id}
-            steps = (run | {"step_id": step, "status": status} for step, status in changed.items())
-            _UPSERT_STEPS.execute(connection, steps)
+            steps = ((snapshot.run_id, step, str(status)) for step, status in changed.items())
+            _UPSERT_STEPS.write(connection, steps)
         advanced = sa.update(run_head).where(
             run_head.c.run_id == snapshot.run_id, run_head.c.projected_seq < snapshot.last_event_seq
         )

@@ -119,7 +119,7 @@ def _record(
         if found and customer not in found and account.gone_at is None
         if account.login_customer_id not in failed_logins
     ]
-    _UPSERT_ACCOUNTS.execute(connection, [_encode(account) for account in (*seen, *gone)])
+    _UPSERT_ACCOUNTS.write(connection, [_encode(account) for account in (*seen, *gone)])
     parked, released = _park_and_release(transaction, source, [*seen, *gone])
     result = DiscoveryResult(
         new=tuple(each.customer_id for each in seen if each.customer_id not in known),
@@ -152,7 +152,7 @@ def _park_and_release(
         for account in customers
         if account.parking_class is not None
     ]
-    INSERT_PARKINGS.execute(connection, rows)
+    INSERT_PARKINGS.write(connection, rows)
     after = _read_parked(connection, source)
     return tuple(sorted(after.keys() - before.keys())), tuple(sorted(before.keys() - after.keys()))
 

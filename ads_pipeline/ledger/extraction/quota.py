@@ -227,7 +227,7 @@ def _reserve(transaction: LedgerTransaction, operation: Operation, limits: Quota
         _emit_waiting(transaction, operation, refused.until, refused.why)
         return refused
     if number == 1:
-        _INSERT_HEAD.execute(connection, [{"source": source, "opened_at": instant_text(now)}])
+        _INSERT_HEAD.write(connection, [(source, instant_text(now))])
     return Granted(operation=operation, number=number)
 
 
@@ -258,7 +258,7 @@ def _hold(transaction: LedgerTransaction, hold: Hold) -> None:
         "request_id": hold.request_id,
         "held_at": transaction.at,
     }
-    _UPSERT_HOLD.execute(transaction.connection, [row])
+    _UPSERT_HOLD.write(transaction.connection, [row])
     operation = Operation(source=hold.source, customer_id=hold.customer_id)
     _emit_waiting(transaction, operation, hold.until, why, request_id=hold.request_id)
 
@@ -294,7 +294,7 @@ def _lock(transaction: LedgerTransaction, source: str) -> datetime:
         return clock() if clock else datetime.now(UTC)
     locked = _LOCK_HEAD.execute(connection, given).one_or_none()
     if locked is None:
-        _INSERT_HEAD.execute(connection, [{"source": source, "opened_at": transaction.at}])
+        _INSERT_HEAD.write(connection, [(source, transaction.at)])
         locked = _LOCK_HEAD.execute(connection, given).one()
     now: datetime = clock() if clock else locked.now
     return now
@@ -310,7 +310,7 @@ def _finish(transaction: LedgerTransaction, granted: Granted, outcome: Operation
     }
     row = _describe(transaction, granted.operation) | {"operation_no": granted.number}
     row |= {"entry": "finished", "at": transaction.at, "backfill_no": 0} | result
-    if _INSERT_OPERATION.execute(transaction.connection, [row]).rowcount:
+    if _INSERT_OPERATION.write(transaction.connection, [row]):
         data = {name: row[name] for name in ("kind", "customer_id", "query_name", "since", "until", *result)}
         transaction.emit("OperationSpent", None, granted.number, data)
 

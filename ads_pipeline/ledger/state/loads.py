@@ -6,13 +6,13 @@ from typing import Any, Final
 from ads_pipeline.domain.freshness import WAREHOUSE, AttemptOutcome
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import PartitionState, Status
-from ads_pipeline.ledger.row_mapping import decode_key, decode_run, encode_key, encode_pointer, encode_run
+from ads_pipeline.ledger.row_mapping import decode_key, decode_run, encode_key, encode_load, encode_run
 from ads_pipeline.ledger.state.publications import READ_POINTERS
 from ads_pipeline.ledger.state.verdicts import READ_OPEN_DEMOTIONS
 from ads_pipeline.ledger.state.visibility import IS_PUBLISHABLE
-from ads_pipeline.ledger.statements import RUN_COLUMNS, Statement, insert, upsert
+from ads_pipeline.ledger.statements import RUN_COLUMNS, Statement, Values, insert, upsert
 from ads_pipeline.ledger.status.partition_status import AttemptResult
-from ads_pipeline.ledger.tables import load_records, warehouse_pointer
+from ads_pipeline.ledger.tables import KEY, load_records, warehouse_pointer
 from ads_pipeline.ledger.transactions import LedgerTransaction, LedgerWriter
 from ads_pipeline.ledger.values import Publication, PublishResult
 from ads_pipeline.quoting import printable
@@ -23,9 +23,9 @@ _LOAD_EVENT_FIELDS = ("run_id", "schema_version", "record_count", "table_version
 # The given runs that are the current run of a success without an open demotion.
 _PUBLISHABLE_RUNS: Final = Statement(
     "publishable_runs",
-    RUN_COLUMNS,
+    {**RUN_COLUMNS, "position": "integer"},
     f"""
-    SELECT {{given.key}}, given.run_id FROM {{given}} JOIN partition_state USING ({{key}})
+    SELECT position FROM {{given}} JOIN partition_state USING ({{key}})
     WHERE current_run_id = given.run_id AND {IS_PUBLISHABLE}
     """,
 )
@@ -48,7 +48,9 @@ class Loads:
 
         def find(transaction: LedgerTransaction) -> set[Run]:
             transaction.check_lease({run.key for run in runs})
-            return set(map(decode_run, _PUBLISHABLE_RUNS.execute(transaction.connection, map(encode_run, runs))))
+            requested = ((*encode_run(run), position) for position, run in enumerate(runs))
+            rows = _PUBLISHABLE_RUNS.execute(transaction.connection, requested)
+            return {runs[row.position] for row in rows}
 
         return self._writer.transact(find)
 
@@ -65,7 +67,7 @@ class Loads:
 
 
 def _publish(transaction: LedgerTransaction, publications: Sequence[Publication]) -> PublishResult:
-    keys = sorted({publication.run.key for publication in publications})
+    keys = sorted(dict.fromkeys(publication.run.key for publication in publications), key=encode_key)
     states = transaction.lock_claimed_states(keys)
     pointers = {
         decode_key(row): (row.run_id, row.schema_version, row.record_count)
@@ -76,22 +78,22 @@ def _publish(transaction: LedgerTransaction, publications: Sequence[Publication]
     demoted = set(map(decode_run, READ_OPEN_DEMOTIONS.execute(transaction.connection, runs)))
     published: list[Run] = []
     superseded: list[Run] = []
-    changes: dict[PartitionKey, dict[str, Any]] = {}
+    changes: dict[PartitionKey, Values] = {}
     for publication in publications:
         run, state = publication.run, states.get(publication.run.key)
         has_authority = state and state.status is Status.SUCCESS and state.current_run_id == run.run_id
-        if state is None or run in demoted or not has_authority:
+        if state is None or not has_authority or (demoted and run in demoted):
             superseded.append(run)
             continue
         published.append(run)
         if pointers.get(run.key) != (run.run_id, state.schema_version, state.record_count):
-            changes[run.key] = encode_pointer(publication, state)
+            changes[run.key] = encode_load(publication, state)
     _move_pointers(transaction, changes, states)
     return PublishResult(published=tuple(published), superseded=tuple(superseded))
 
 
 def _record_failed(transaction: LedgerTransaction, errors: Mapping[Run, str]) -> None:
-    transaction.lock_claimed_states({run.key for run in errors})
+    transaction.lock_claimed({run.key for run in errors})
     failed = [AttemptResult(key=run.key, run_id=run.run_id, outcome=AttemptOutcome.FAILED) for run in sorted(errors)]
     event_data = {run.key: {"run_id": run.run_id, "error_message": printable(errors[run])} for run in errors}
     _record_loads(transaction, "LoadFailed", failed, event_data)
@@ -99,23 +101,24 @@ def _record_failed(transaction: LedgerTransaction, errors: Mapping[Run, str]) ->
 
 def _move_pointers(
     transaction: LedgerTransaction,
-    changes: Mapping[PartitionKey, dict[str, Any]],
+    changes: Mapping[PartitionKey, Values],
     states: Mapping[PartitionKey, PartitionState],
 ) -> None:
     connection, at = transaction.connection, transaction.at
-    _INSERT_LOAD_RECORDS.execute(connection, (row | {"loaded_at": at} for row in changes.values()))
-    _UPSERT_POINTERS.execute(connection, (row | {"changed_at": at} for row in changes.values()))
-    loads = [
-        AttemptResult(
-            key=key,
-            run_id=row["run_id"],
-            outcome=AttemptOutcome.SUCCEEDED,
-            code_version=row["schema_version"],
-            not_before=states[key].updated_at,
+    _INSERT_LOAD_RECORDS.write(connection, ((*load, at) for load in changes.values()))
+    _UPSERT_POINTERS.write(connection, ((*load, "published", at) for load in changes.values()))
+    loads, event_data = list[AttemptResult](), dict[PartitionKey, Mapping[str, Any]]()
+    for key, load in changes.items():
+        data = event_data[key] = dict(zip(_LOAD_EVENT_FIELDS, load[len(KEY) :], strict=True))
+        loads.append(
+            AttemptResult(
+                key=key,
+                run_id=data["run_id"],
+                outcome=AttemptOutcome.SUCCEEDED,
+                code_version=data["schema_version"],
+                not_before=states[key].updated_at,
+            )
         )
-        for key, row in changes.items()
-    ]
-    event_data = {key: {name: row[name] for name in _LOAD_EVENT_FIELDS} for key, row in changes.items()}
     _record_loads(transaction, "PartitionLoaded", loads, event_data)
 
 

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import RegisteredRun
 from ads_pipeline.errors import RunChanged
-from ads_pipeline.ledger.row_mapping import decode_registered_run, encode_registration, encode_run
+from ads_pipeline.ledger.row_mapping import decode_registered_run, encode_key, encode_registration, encode_run
 from ads_pipeline.ledger.statements import RUN_COLUMNS, Statement, insert
 from ads_pipeline.ledger.tables import runs
 from ads_pipeline.ledger.transactions import LedgerTransaction, LedgerWriter
@@ -48,42 +48,39 @@ class Registrations:
 
 
 def _register(transaction: LedgerTransaction, registrations: Sequence[RunRegistration]) -> list[RegisteredRun]:
-    keys = sorted({registration.run.key for registration in registrations})
+    keys = sorted(dict.fromkeys(registration.run.key for registration in registrations), key=encode_key)
     transaction.insert_pending(keys)
-    transaction.lock_claimed_states(keys)
-    requested = [
-        encode_run(registration.run) | {"position": position} for position, registration in enumerate(registrations)
-    ]
+    transaction.lock_claimed(keys)
+    requested = [(*encode_run(registration.run), position) for position, registration in enumerate(registrations)]
     rows = _READ_REGISTERED.execute(transaction.connection, requested).all()
     registered, new = _assign_ordinals(registrations, rows)
-    _INSERT_RUNS.execute(transaction.connection, (encode_registration(run, transaction.at) for run in new))
+    _INSERT_RUNS.write(transaction.connection, (encode_registration(run, transaction.at) for run in new))
     for run in new:
         data = {"run_id": run.run.run_id, "schema_version": run.schema_version, "record_count": run.record_count}
         transaction.emit("RawSealed", run.run.key, run.ordinal, data)
-    return [registered[registration.run] for registration in registrations]
+    return registered
 
 
 def _assign_ordinals(
     registrations: Sequence[RunRegistration], rows: Sequence[sa.Row[Any]]
-) -> tuple[dict[Run, RegisteredRun], list[RegisteredRun]]:
-    """Return all runs with their ordinals, and those among them that are new."""
-    registered: dict[Run, RegisteredRun] = {}
+) -> tuple[list[RegisteredRun], list[RegisteredRun]]:
+    """Return each run with its ordinal, and those that are new."""
+    registered: list[RegisteredRun] = []
     newest_ordinals: dict[PartitionKey, int] = {}
-    new: list[RegisteredRun] = []
+    new: dict[Run, RegisteredRun] = {}
     changed: dict[str, None] = {}
     for registration, row in zip(registrations, rows, strict=True):
-        run, key = registration.run, registration.run.key
-        if row.run_id is not None:
-            registered[run] = decode_registered_run(row)
-        elif run not in registered:
-            newest_ordinals[key] = newest_ordinals.get(key, row.newest_ordinal or 0) + 1
-            registered[run] = _with_ordinal(registration, newest_ordinals[key])
-            new.append(registered[run])
-        if registered[run] != _with_ordinal(registration, registered[run].ordinal):
+        run = registration.run
+        known = new.get(run) if row.run_id is None else decode_registered_run(row, run)
+        if known is None:
+            ordinal = newest_ordinals[run.key] = newest_ordinals.get(run.key, row.newest_ordinal or 0) + 1
+            known = new[run] = _with_ordinal(registration, ordinal)
+        elif known != _with_ordinal(registration, known.ordinal):
             changed[str(run)] = None
+        registered.append(known)
     if changed:
         raise RunChanged(tuple(changed))
-    return registered, new
+    return registered, list(new.values())
 
 
 def _with_ordinal(registration: RunRegistration, ordinal: int) -> RegisteredRun:

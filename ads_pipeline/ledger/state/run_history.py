@@ -63,13 +63,13 @@ _NEWEST_VERDICTS: Final = Statement(
 # The given runs, each with the digest of the payload that its last verdict is about.
 _JUDGED_DIGESTS: Final = Statement(
     "judged_digests",
-    RUN_COLUMNS,
+    {**RUN_COLUMNS, "position": "integer"},
     """
-    SELECT {given.key}, given.run_id, (
+    SELECT (
         SELECT payload_sha256 FROM attempts WHERE ({attempts.key}, attempts.run_id) = ({given.key}, given.run_id)
         ORDER BY attempt_no DESC LIMIT 1
     ) AS payload_sha256
-    FROM {given}
+    FROM {given} ORDER BY position
     """,
 )
 
@@ -105,8 +105,10 @@ class RunHistory:
 
     def judged_digests(self, candidates: Iterable[Run]) -> dict[Run, str | None]:
         """Return the SHA-256 of the payload that the last verdict on each run is about, or None without a verdict."""
-        rows = _JUDGED_DIGESTS.fetch(self._engine, map(encode_run, candidates))
-        return {decode_run(row): row.payload_sha256 for row in rows}
+        judged = list(candidates)
+        requested = ((*encode_run(run), position) for position, run in enumerate(judged))
+        digests = _JUDGED_DIGESTS.fetch(self._engine, requested)
+        return {run: row.payload_sha256 for run, row in zip(judged, digests, strict=True)}
 
     def judged_by_run(self, keys: Iterable[PartitionKey]) -> dict[Run, bool]:
         """Return the registered runs of these partitions, oldest first in each, and whether each has a verdict."""

@@ -14,11 +14,15 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.row_mapping import KEY_TYPES, decode_state, encode_key, key_of_table
-from ads_pipeline.ledger.statements import select_given
+from ads_pipeline.ledger.statements import KEY_COLUMNS, Statement
 from ads_pipeline.ledger.tables import KEY, partition_state
 from ads_pipeline.ledger.values import MAX_PAGE_SIZE, StateFilter
 
-_READ_STATES: Final = select_given(partition_state)
+_READ_STATES: Final = Statement(
+    "read_states",
+    {**KEY_COLUMNS, "position": "integer"},
+    "SELECT position, partition_state.* FROM {given} JOIN partition_state USING ({key})",
+)
 # Literals, because SQLite uses a partial index only when the statement's text implies the index condition.
 _HAS_STATUS: Final = {status: partition_state.c.status == sa.literal_column(f"'{status}'") for status in Status}
 _NOT_SUCCESS: Final = partition_state.c.status != sa.literal_column("'success'")
@@ -38,9 +42,12 @@ class States:
     def get_many(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, PartitionState]:
         """Return the state of each partition, in the order of the keys."""
         unique_keys = list(dict.fromkeys(keys))
-        rows = _READ_STATES.fetch(self._engine, map(encode_key, unique_keys))
-        recorded = {state.key: state for state in map(decode_state, rows)}
-        return {key: recorded.get(key) or PartitionState.absent(key) for key in unique_keys}
+        requested = ((*encode_key(key), position) for position, key in enumerate(unique_keys))
+        rows = {row.position: row for row in _READ_STATES.fetch(self._engine, requested)}
+        return {
+            key: decode_state(rows[position], key) if position in rows else PartitionState.absent(key)
+            for position, key in enumerate(unique_keys)
+        }
 
     def page(
         self, state_filter: StateFilter, *, after: PartitionKey | None = None, limit: int = 1000

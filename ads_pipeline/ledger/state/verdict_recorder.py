@@ -25,14 +25,14 @@ from ads_pipeline.domain.transitions import (
 from ads_pipeline.errors import PartitionRefused, UnknownRun, UnsoundAcceptance, VerdictConflict
 from ads_pipeline.ledger.control.audit_log import is_logged, log_action
 from ads_pipeline.ledger.database import ConcurrentWrite
-from ads_pipeline.ledger.row_mapping import decode_figures, decode_state, encode_attempt, encode_verdict_id
-from ads_pipeline.ledger.state.verdict_statements import READ_VERDICT_ROWS, RECORD_ON_POSTGRES, RECORD_ON_SQLITE
+from ads_pipeline.ledger.row_mapping import decode_figures, decode_state, encode_key, encode_verdict_id
+from ads_pipeline.ledger.state.verdict_statements import READ_VERDICT_ROWS, write_verdicts
+from ads_pipeline.ledger.statements import Values
 from ads_pipeline.ledger.status.partition_status import (
     ATTEMPT_OUTCOMES,
     MATERIALIZING_EFFECTS,
-    encode_asset_partition,
     encode_partition_values,
-    make_row_version,
+    encode_row_version,
     next_write_instant,
 )
 from ads_pipeline.ledger.tables import instant_text
@@ -43,21 +43,22 @@ EVENT_TYPES: Final[Mapping[Outcome, str]] = {
     Outcome.ACCEPTED: "VerdictAccepted",
     Outcome.REJECTED: "VerdictRejected",
 }
+_NO_MATERIALIZATION: Final = None, None, None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LockedPartition:
     """What the next verdict on a locked partition depends on.
 
-    `materialization` holds the columns of the last materialization in this transaction, or nothing. `figures` are
-    those of the run that last got authority.
+    `materialization` holds the columns of the last materialization in this transaction, or nulls. `figures` are those
+    of the run that last got authority.
     """
 
     state: PartitionState
     current_ordinal: int | None
     message_ordinal: int | None
     row_version: str | None
-    materialization: dict[str, str | None]
+    materialization: Values
     figures: Figures | None
 
 
@@ -68,9 +69,9 @@ class VerdictRecorder:
         self._transaction, self._writer = transaction, transaction.writer
         self._partitions: dict[PartitionKey, _LockedPartition] = {}
         self._results: dict[tuple[Run, str], VerdictResult] = {}
-        self._last_rows: dict[PartitionKey, dict[str, Any]] = {}
-        self._rows: list[dict[str, Any]] = []
-        self._now: datetime | None = None
+        self._last_rows: dict[PartitionKey, int] = {}  # index of each partition's last row
+        self._rows: list[Values] = []
+        self._appended_at = ""  # when the first verdict was decided
 
     def record(
         self, verdicts: Sequence[Verdict], cause: VerdictCause | None
@@ -91,15 +92,10 @@ class VerdictRecorder:
     def _record(self, verdict: Verdict, locked_row: sa.Row[Any]) -> VerdictResult:
         if locked_row.ordinal is None:
             raise UnknownRun(str(verdict.run))
-        partition = self._partitions.get(verdict.run.key) or _LockedPartition(
-            state=decode_state(locked_row, verdict.run.key),
-            current_ordinal=locked_row.current_ordinal,
-            message_ordinal=locked_row.message_ordinal,
-            row_version=locked_row.row_version,
-            materialization={},
-            figures=_read_figures(locked_row),
-        )
-        earlier = self._earlier_result(verdict, locked_row, partition.state)
+        judged = self._partitions.get(verdict.run.key)  # by an earlier verdict of this transaction
+        partition = judged or _decode_partition(locked_row, verdict.run.key)
+        repeated = None if judged is None else self._results.get((verdict.run, verdict.validation_id))
+        earlier = self._earlier_result(verdict, locked_row, repeated, partition.state)
         if earlier is not None:
             return earlier
         registered = RegisteredRun(
@@ -109,25 +105,25 @@ class VerdictRecorder:
             record_count=locked_row.run_record_count,
         )
         require_sound_seal(verdict, registered)
-        self._now = self._writer.clock() if self._writer.clock else locked_row.now
+        now = self._writer.clock() if self._writer.clock else locked_row.now
+        self._appended_at = self._appended_at or instant_text(now)
         effect = apply_verdict(
             partition.state,
             verdict,
             registered=registered,
             current_ordinal=partition.current_ordinal,
             message_ordinal=partition.message_ordinal,
-            now=next_write_instant(partition.row_version, self._now),
+            now=next_write_instant(partition.row_version, now),
         )
         return self._collect(verdict, registered, effect, partition)
 
     def _earlier_result(
-        self, verdict: Verdict, locked_row: sa.Row[Any], state: PartitionState
+        self, verdict: Verdict, locked_row: sa.Row[Any], earlier: VerdictResult | None, state: PartitionState
     ) -> VerdictResult | None:
-        """Return the result of an earlier delivery of this verdict, or None.
+        """Return the result of an earlier delivery of this verdict, in this transaction or before it, or None.
 
         Raises VerdictConflict when the earlier verdict had the other outcome.
         """
-        earlier = self._results.get((verdict.run, verdict.validation_id))
         if earlier is not None:
             outcome, effect, attempt_no = earlier.verdict.outcome, earlier.effect, earlier.attempt_no
         elif locked_row.prior_outcome is not None:
@@ -147,60 +143,46 @@ class VerdictRecorder:
         result = VerdictResult(
             verdict=verdict, attempt_no=state.attempt_count, effect=effect.effect, redelivered=False, state=state
         )
-        asset_partition = self._writer.statuses.asset_partition(RAW, state.key)
+        asset_partition = self._writer.statuses.encode_asset_partition(RAW, state.key)
         materializes, promotes = effect.effect in MATERIALIZING_EFFECTS, effect.effect is Effect.PROMOTED
+        at, event_type = instant_text(judged_at), EVENT_TYPES[verdict.outcome]
+        materialization = registered.run.run_id, at, registered.schema_version
         figures = _verdict_figures(verdict) if promotes else before.figures
         after = _LockedPartition(
             state=state,
             current_ordinal=registered.ordinal if promotes else before.current_ordinal,
             message_ordinal=effect.message_ordinal,
-            row_version=make_row_version(judged_at, asset_partition),
-            materialization=_materialization(registered, judged_at) if materializes else before.materialization,
+            row_version=encode_row_version(judged_at, *asset_partition[1:]),
+            materialization=materialization if materializes else before.materialization,
             figures=figures,
         )
         self._partitions[state.key] = after
         self._results[verdict.run, verdict.validation_id] = result
-        at, event_type = instant_text(judged_at), EVENT_TYPES[verdict.outcome]
-        row = _attempt_columns(result, registered.ordinal, after, at)
-        row |= after.materialization | encode_asset_partition(asset_partition)
-        row |= self._writer.event_encoder.encode(
+        event = self._writer.event_encoder.encode(
             event_type, str(state.key), result.attempt_no, _event_data(result), emitted_at=at
         )
-        self._add_row(row, state.key)
+        attempt = _encode_attempt(result, registered.ordinal, after, at)
+        self._last_rows[state.key] = len(self._rows)
+        self._rows.append(attempt + _encode_status(result, asset_partition, after) + event)
         if before.figures is not None and figures is not None and before.figures.is_restated_by(figures):
             data = {"before": before.figures.fields, "after": figures.fields}
             self._transaction.emit("PartitionRestated", state.key, result.attempt_no, data)
         return result
 
-    def _add_row(self, row: dict[str, Any], key: PartitionKey) -> None:
-        """Add a row. State and status are written from the last row of each partition only."""
-        earlier = self._last_rows.get(key)
-        if earlier is not None:
-            earlier["is_last"] = False
-        if self._now is not None and not self._rows:  # only the first row carries what all rows share
-            origin = self._writer.event_encoder.origin_columns
-            row |= {f"origin_{name}": value for name, value in origin.items()}
-            row["appended_at"] = instant_text(self._now)
-        row["position"] = len(self._rows) + 1
-        self._last_rows[key] = row
-        self._rows.append(row)
-        self._rows[0]["event_count"] = len(self._rows)
-
     def _write_rows(self) -> None:
-        connection = self._transaction.connection
-        statements = RECORD_ON_SQLITE if connection.dialect.name == "sqlite" else RECORD_ON_POSTGRES
-        written = [statement.execute(connection, self._rows).rowcount for statement in statements]
-        if written[-1] < len(self._last_rows):
+        """Write all rows. State and status are written from the last row of each partition only."""
+        last = set(self._last_rows.values())
+        rows = [(*row, index in last, index + 1) for index, row in enumerate(self._rows)]
+        origin = self._writer.event_encoder.encode_origin(appended_at=self._appended_at, event_count=len(rows))
+        if write_verdicts(self._transaction.connection, rows, origin) < len(last):
             raise ConcurrentWrite("a status was written without the lock of its partition's state")
 
 
 def read_verdict_rows(transaction: LedgerTransaction, verdicts: Sequence[Verdict]) -> Sequence[sa.Row[Any]]:
     """Lock the state of each verdict's partition, and return one row per verdict with all that decides its effect."""
-    connection, make_asset_partition = transaction.connection, transaction.writer.statuses.asset_partition
+    connection, encode_asset_partition = transaction.connection, transaction.writer.statuses.encode_asset_partition
     requested = [
-        encode_verdict_id(verdict)
-        | encode_asset_partition(make_asset_partition(RAW, verdict.run.key))
-        | {"position": position}
+        (*encode_verdict_id(verdict), *encode_asset_partition(RAW, verdict.run.key), position)
         for position, verdict in enumerate(verdicts)
     ]
     rows = READ_VERDICT_ROWS.execute(connection, requested).all()
@@ -238,6 +220,17 @@ def require_sound_seal(verdict: Verdict, registered: RegisteredRun) -> None:
         raise UnsoundAcceptance(str(verdict.run), problem)
 
 
+def _decode_partition(row: sa.Row[Any], key: PartitionKey) -> _LockedPartition:
+    return _LockedPartition(
+        state=decode_state(row, key),
+        current_ordinal=row.current_ordinal,
+        message_ordinal=row.message_ordinal,
+        row_version=row.row_version,
+        materialization=_NO_MATERIALIZATION,
+        figures=_read_figures(row),
+    )
+
+
 def _judged_at(state: PartitionState) -> datetime:
     if state.updated_at is None:
         raise ValueError(f"{state.key}: an absent state has no verdict")
@@ -253,33 +246,40 @@ def _verdict_figures(verdict: Verdict) -> Figures:
     return Figures(run_id=verdict.run.run_id, rows=verdict.rows_read or 0, measures=verdict.measures)
 
 
-def _materialization(registered: RegisteredRun, at: datetime) -> dict[str, str | None]:
-    return {
-        "materialization_run_id": registered.run.run_id,
-        "materialization_code_version": registered.schema_version,
-        "materialization_at": instant_text(at),
-    }
+def _encode_attempt(result: VerdictResult, ordinal: int, after: _LockedPartition, judged_at: str) -> Values:
+    """The columns of the attempt, and those of the state after it."""
+    verdict, state, measures = result.verdict, after.state, result.verdict.measures
+    return (
+        *encode_key(state.key),
+        result.attempt_no,
+        verdict.run.run_id,
+        verdict.validation_id,
+        ordinal,
+        str(verdict.outcome),
+        str(result.effect),
+        verdict.error_class,
+        verdict.reason and verdict.reason.json,
+        verdict.rows_read,
+        verdict.rows_failed,
+        verdict.payload_bytes,
+        verdict.payload_sha256,
+        judged_at,
+        after.current_ordinal,
+        after.message_ordinal,
+        measures.cost_micros,
+        measures.conversions,
+        measures.conversions_value,
+        str(state.status),
+        state.current_run_id,
+        state.schema_version,
+        state.record_count,
+        state.error_message,
+    )
 
 
-def _attempt_columns(result: VerdictResult, ordinal: int, after: _LockedPartition, judged_at: str) -> dict[str, Any]:
-    state = after.state
-    return encode_attempt(result.verdict) | {
-        "attempt_no": result.attempt_no,
-        "ordinal": ordinal,
-        "effect": result.effect,
-        "judged_at": judged_at,
-        "attempt_outcome": ATTEMPT_OUTCOMES[result.verdict.outcome],
-        "current_ordinal": after.current_ordinal,
-        "message_ordinal": after.message_ordinal,
-        "state_status": state.status,
-        "state_current_run_id": state.current_run_id,
-        "state_schema_version": state.schema_version,
-        "state_record_count": state.record_count,
-        "state_error_message": state.error_message,
-        "is_last": True,
-        "partition_values": encode_partition_values(state.key),
-        "row_version": after.row_version,
-    }
+def _encode_status(result: VerdictResult, asset_partition: Values, after: _LockedPartition) -> Values:
+    values, outcome = encode_partition_values(after.state.key), str(ATTEMPT_OUTCOMES[result.verdict.outcome])
+    return *asset_partition, values, after.row_version, outcome, *after.materialization
 
 
 def _event_data(result: VerdictResult) -> dict[str, Any]:

@@ -4,10 +4,21 @@ One given row holds everything that a verdict writes: attempt, state, status and
 one statement, SQLite in five.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
-from ads_pipeline.ledger.events.event_rows import OWN_COLUMNS
-from ads_pipeline.ledger.statements import RUN_COLUMNS, Columns, Statement, columns_of, names
+import sqlalchemy as sa
+
+from ads_pipeline.ledger.events.event_rows import (
+    ADVANCE_HEAD_ON_SQLITE,
+    ADVANCE_HEAD_TEXT,
+    FROM_HEADS_ON_POSTGRES,
+    FROM_HEADS_ON_SQLITE,
+    ORIGIN,
+    OWN_COLUMNS,
+    insert_own_events,
+)
+from ads_pipeline.ledger.statements import RUN_COLUMNS, Columns, RowWrite, Statement, Values, columns_of, names
 from ads_pipeline.ledger.tables import STATUS_KEY, attempts, partition_status, run_events
 
 # One row per verdict: its locked state, status and run, its earlier delivery, the last attempt, and the figures of
@@ -44,18 +55,9 @@ READ_VERDICT_ROWS: Final = Statement(
     """,
 )
 
-# Everything that a verdict writes: the attempt, the state after it, the status and the event. Only the first row
-# carries the values that all rows share, which are those of the event's origin.
-_SHARED_COLUMNS: Final[Columns] = {
-    "origin_run_id": "text",
-    "origin_plan_version": "text",
-    "origin_engine_attempt_id": "bigint",
-    "origin_engine_run_ref": "text",
-    "origin_adapter_version": "text",
-    "appended_at": "instant",
-    "event_count": "integer",
-}
-_VERDICT: Final[Columns] = {
+# Everything that a verdict writes: the attempt, the state after it, the status and the event. State and status are
+# written from the last row of each partition.
+VERDICT: Final[Columns] = {
     **columns_of(attempts),
     "state_status": "text",
     "state_current_run_id": "text",
@@ -65,42 +67,25 @@ _VERDICT: Final[Columns] = {
     **columns_of(partition_status, *STATUS_KEY, "partition_values", "row_version"),
     "attempt_outcome": "text",
     "materialization_run_id": "text",
-    "materialization_code_version": "text",
     "materialization_at": "instant",
+    "materialization_code_version": "text",
     **columns_of(run_events, *OWN_COLUMNS),
     "is_last": "boolean",
     "position": "integer",
-    **_SHARED_COLUMNS,
 }
-_SHARED: Final = f"shared AS MATERIALIZED (SELECT {names(_SHARED_COLUMNS)} FROM given WHERE position = 1)"
 _INSERT_ATTEMPTS: Final = f"""
-    INSERT INTO attempts ({names(columns_of(attempts))}) SELECT {names(columns_of(attempts))} FROM given
+    INSERT INTO attempts ({names(columns_of(attempts))})
+    SELECT {", ".join(f"{{given.{name}}}" for name in columns_of(attempts))} {{from_given}}
     """
 _UPDATE_STATES: Final = """
     UPDATE partition_state
-    SET status = state_status, current_run_id = state_current_run_id, schema_version = state_schema_version,
-        record_count = state_record_count, error_message = state_error_message, updated_at = judged_at,
-        attempt_count = attempt_no
-    FROM given
-    WHERE ({partition_state.key}) = ({given.key}) AND is_last
+    SET status = {given.state_status}, current_run_id = {given.state_current_run_id},
+        schema_version = {given.state_schema_version}, record_count = {given.state_record_count},
+        error_message = {given.state_error_message}, updated_at = {given.judged_at},
+        attempt_count = {given.attempt_no}
+    {from_given} WHERE ({partition_state.key}) = ({given.key}) AND {given.is_last}
     """
-_ADVANCE_HEAD: Final = """
-    INSERT INTO run_head (run_id, plan_version, last_seq, last_at, opened_at)
-    SELECT origin_run_id, origin_plan_version, event_count, appended_at, appended_at FROM shared WHERE true
-    ON CONFLICT (run_id) DO UPDATE
-    SET plan_version = excluded.plan_version,  -- a trigger refuses a different one
-        last_seq = run_head.last_seq + excluded.last_seq,
-        last_at = {greatest}(run_head.last_at, excluded.last_at)
-    """
-_INSERT_EVENTS: Final = f"""
-    INSERT INTO run_events (
-        run_id, run_seq, engine_attempt_id, engine_run_ref, adapter_version, persisted_at, {names(OWN_COLUMNS)}
-    )
-    SELECT
-        heads.run_id, heads.last_seq - shared.event_count + position, shared.origin_engine_attempt_id,
-        shared.origin_engine_run_ref, shared.origin_adapter_version, heads.last_at, {names(OWN_COLUMNS)}
-    FROM given CROSS JOIN shared JOIN heads ON heads.run_id = shared.origin_run_id
-    """
+_INSERT_EVENTS: Final = insert_own_events({name: name for name in OWN_COLUMNS})
 # A materialization replaces the last one and its staleness. Any other attempt keeps them.
 _UPSERT_STATUSES: Final = """
     INSERT INTO partition_status (
@@ -108,9 +93,10 @@ _UPSERT_STATUSES: Final = """
         last_attempt_run_id, last_attempt_at, last_attempt_outcome, partition_values, row_version
     )
     SELECT
-        {status_key}, materialization_run_id, materialization_at, materialization_code_version,
-        run_id, judged_at, attempt_outcome, partition_values, row_version
-    FROM given WHERE is_last
+        {given.status_key}, {given.materialization_run_id}, {given.materialization_at},
+        {given.materialization_code_version}, {given.run_id}, {given.judged_at}, {given.attempt_outcome},
+        {given.partition_values}, {given.row_version}
+    {from_given} WHERE {given.is_last}
     ON CONFLICT ({status_key}) DO UPDATE
     SET last_materialization_run_id = CASE WHEN excluded.last_materialization_at IS NULL
             THEN partition_status.last_materialization_run_id ELSE excluded.last_materialization_run_id END,
@@ -129,29 +115,40 @@ _UPSERT_STATUSES: Final = """
         row_version = excluded.row_version
     WHERE partition_status.row_version < excluded.row_version
     """
-# The last statement returns the number of statuses written. It is too small when a status has a newer version.
-RECORD_ON_POSTGRES: Final = (
-    Statement(
-        "record_verdicts",
-        _VERDICT,
-        f"""
-    WITH given AS (SELECT * FROM {{given}}),
-    {_SHARED},
+_ADVANCE_HEAD, _NEW_ATTEMPTS, _NEW_STATES, _NEW_STATUSES = (
+    text.replace("{from_shared}", "FROM shared").replace("{from_given}", "FROM given")
+    for text in (ADVANCE_HEAD_TEXT, _INSERT_ATTEMPTS, _UPDATE_STATES, _UPSERT_STATUSES)
+)
+_RECORD_ON_POSTGRES: Final = Statement(
+    "record_verdicts",
+    VERDICT,
+    f"""
+    WITH given AS (SELECT * FROM {{given}}), shared AS MATERIALIZED (SELECT * FROM {{shared}}),
     heads AS ({_ADVANCE_HEAD} RETURNING run_id, last_seq, last_at),
-    new_events AS ({_INSERT_EVENTS}),
-    new_attempts AS ({_INSERT_ATTEMPTS}),
-    new_states AS ({_UPDATE_STATES})
-    {_UPSERT_STATUSES}
+    new_events AS ({_INSERT_EVENTS} {FROM_HEADS_ON_POSTGRES}),
+    new_attempts AS ({_NEW_ATTEMPTS}),
+    new_states AS ({_NEW_STATES})
+    {_NEW_STATUSES}
     """,
-    ),
+    shared=ORIGIN,
 )
-RECORD_ON_SQLITE: Final = tuple(
-    Statement(name, _VERDICT, text.replace("FROM given", "FROM {given}"))
-    for name, text in {
-        "insert_attempts": _INSERT_ATTEMPTS,
-        "update_judged_states": _UPDATE_STATES,
-        "advance_head": f"WITH {_SHARED} {_ADVANCE_HEAD}",
-        "insert_verdict_events": f"WITH {_SHARED}, heads AS (SELECT * FROM run_head) {_INSERT_EVENTS}",
-        "upsert_statuses": _UPSERT_STATUSES,
-    }.items()
+_ATTEMPTS_ON_SQLITE: Final = RowWrite("insert_attempts", VERDICT, _INSERT_ATTEMPTS)
+_STATES_ON_SQLITE: Final = RowWrite("update_judged_states", VERDICT, _UPDATE_STATES)
+_EVENTS_ON_SQLITE: Final = RowWrite(
+    "insert_verdict_events", VERDICT, f"{_INSERT_EVENTS} {FROM_HEADS_ON_SQLITE}", shared=ORIGIN
 )
+_STATUSES_ON_SQLITE: Final = RowWrite("upsert_statuses", VERDICT, _UPSERT_STATUSES)
+
+
+def write_verdicts(connection: sa.Connection, rows: Sequence[Values], origin: Values) -> int:
+    """Write attempts, states, statuses and events of verdicts. Return the number of statuses written.
+
+    It is too small when a status has a newer version.
+    """
+    if connection.dialect.name != "sqlite":
+        return _RECORD_ON_POSTGRES.execute(connection, rows, origin).rowcount
+    _ATTEMPTS_ON_SQLITE.write(connection, rows)
+    _STATES_ON_SQLITE.write(connection, rows)
+    ADVANCE_HEAD_ON_SQLITE.write(connection, [()], origin)
+    _EVENTS_ON_SQLITE.write(connection, rows, origin)
+    return _STATUSES_ON_SQLITE.write(connection, rows)

@@ -89,8 +89,7 @@ def _begin(transaction: LedgerTransaction, verdicts: Sequence[Verdict], cause: V
     demoting = [verdict for verdict in rejecting if verdict.run in current | readable | already_open]
     if not demoting:
         return []
-    started = {"started_at": transaction.at}
-    _INSERT_DEMOTIONS.execute(connection, (encode_demotion(verdict) | started for verdict in demoting))
+    _INSERT_DEMOTIONS.write(connection, (encode_demotion(verdict, transaction.at) for verdict in demoting))
     keys = {verdict.run.key for verdict in demoting}
     hidden = current | set(map(decode_run, READ_POINTERS.execute(connection, map(encode_key, keys))))
     transaction.withdraw_pointers({verdict.run.key for verdict in demoting if verdict.run in hidden})

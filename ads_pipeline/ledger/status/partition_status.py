@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -22,6 +23,7 @@ from ads_pipeline.domain.freshness import (
     PartitionStatus,
     StaleReason,
     Tenancy,
+    encode_digits,
     fold_attempt,
     make_asset_partition,
     new_row_version,
@@ -32,7 +34,7 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Effect, Outcome, next_timestamp
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.row_mapping import encode_key
-from ads_pipeline.ledger.statements import KEY_COLUMNS, Statement, insert, upsert
+from ads_pipeline.ledger.statements import KEY_COLUMNS, Statement, Values, insert, upsert
 from ads_pipeline.ledger.tables import (
     STATUS_KEY,
     code_versions,
@@ -48,11 +50,11 @@ ATTEMPT_OUTCOMES: Final[Mapping[Outcome, AttemptOutcome]] = {
     Outcome.ACCEPTED: AttemptOutcome.SUCCEEDED,
     Outcome.REJECTED: AttemptOutcome.FAILED,
 }
-_INSTANTS: Final = ("last_materialization_at", "last_attempt_at", "stale_since")
+_encode_json: Final = json.JSONEncoder(separators=(",", ":")).encode
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 # A row version is a ULID. Of its 80 random bits, the first 10 hold the microseconds, the other 70 a hash of the key.
-_RANDOM_BITS, _ROW_BITS = 80, 70
+_RANDOM_BITS, _ROW_BITS, _ROW_DIGITS = 80, 70, 14
 
 
 # The status row of each given partition in one asset, or nulls, and the number of its attempts without a verdict.
@@ -96,14 +98,17 @@ class PartitionStatuses:
     def asset_partition(self, asset: str, key: PartitionKey) -> AssetPartition:
         return make_asset_partition(asset, key, self._tenancy)
 
+    def encode_asset_partition(self, asset: str, key: PartitionKey) -> Values:
+        """Return the status key of a partition in one asset of its query."""
+        tenancy = self._tenancy
+        return tenancy.tenant_id, tenancy.workspace_for(key.source), f"{asset}/{key.query_name}", key.dagster_key
+
     def read(
         self, connection: sa.Connection, asset: str, keys: Sequence[PartitionKey]
     ) -> dict[PartitionKey, tuple[PartitionStatus | None, int]]:
         """Return each partition's status row, or None, and the number of its attempts without a verdict."""
         requested = [
-            encode_key(key)
-            | encode_asset_partition(self.asset_partition(asset, key))
-            | {"position": position, "asset": asset}
+            (*encode_key(key), *self.encode_asset_partition(asset, key), asset, position)
             for position, key in enumerate(keys)
         ]
         rows = _READ.execute(connection, requested)
@@ -119,29 +124,21 @@ class PartitionStatuses:
         if not results:
             return {}
         before = self.read(connection, asset, [result.key for result in results])
-        logged, statuses = list[dict[str, Any]](), list[PartitionStatus]()
+        logged, statuses = list[Values](), list[PartitionStatus]()
         for result in results:
             status, _count = before[result.key]
             at = next_write_instant(status.row_version if status else None, next_timestamp(result.not_before, now))
             statuses.append(self._fold(status, asset, result, at))
-            logged.append(
-                encode_key(result.key)
-                | {
-                    "asset": asset,
-                    "finished_at": instant_text(at),
-                    "run_id": result.run_id,
-                    "outcome": result.outcome,
-                    "code_version": result.code_version,
-                }
-            )
-        _INSERT_ATTEMPTS.execute(connection, logged)
+            ended = instant_text(at), result.run_id, str(result.outcome), result.code_version
+            logged.append((asset, *encode_key(result.key), *ended))
+        _INSERT_ATTEMPTS.write(connection, logged)
         if self.upsert(connection, statuses) < len(statuses):  # a staleness sweep holds no partition lock
             raise database.ConcurrentWrite("a status was written while an attempt was being folded into it")
         return {result.key: before[result.key][1] + 1 for result in results}
 
     def upsert(self, connection: sa.Connection, statuses: Iterable[PartitionStatus]) -> int:
         """Write the rows that are newer than the stored ones, and return how many were written."""
-        return _UPSERT.execute(connection, map(encode_status, statuses)).rowcount
+        return _UPSERT.write(connection, map(encode_status, statuses))
 
     def _fold(
         self, status: PartitionStatus | None, asset: str, result: AttemptResult, at: datetime
@@ -173,10 +170,21 @@ def next_write_instant(row_version: str | None, now: datetime) -> datetime:
 
 def make_row_version(at: datetime, partition: AssetPartition) -> str:
     """Return the version of a row that was last written at this instant."""
-    micros = (at - _EPOCH) // _MICROSECOND % 1000
-    name = f"{partition.workspace_id}|{partition.asset_key}|{partition.partition_key}"
-    row = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=9).digest()) >> 2
-    return new_row_version(at, after=None, randomness=micros << _ROW_BITS | row)
+    return encode_row_version(at, partition.workspace_id, partition.asset_key, partition.partition_key)
+
+
+def encode_row_version(at: datetime, *names: str) -> str:
+    """Return the version of the row of this workspace, asset and partition."""
+    row = int.from_bytes(hashlib.blake2b("|".join(names).encode(), digest_size=9).digest()) >> 2
+    return _encode_write_instant((at - _EPOCH) // _MICROSECOND) + encode_digits(row, _ROW_DIGITS)
+
+
+@lru_cache(maxsize=16)  # most rows of a transaction have the same time
+def _encode_write_instant(micros: int) -> str:
+    """Return the first digits of a row version, which hold the time."""
+    at = _EPOCH + micros * _MICROSECOND
+    version = new_row_version(at, after=None, randomness=micros % 1000 << _ROW_BITS)
+    return version[:-_ROW_DIGITS]
 
 
 def get_last_write_instant(version: str) -> datetime:
@@ -191,14 +199,28 @@ def encode_partition_values(key: PartitionKey) -> str:
     return f'{{"customer":"{key.customer_id}","date":"{key.logical_date.isoformat()}"}}'
 
 
-def encode_asset_partition(partition: AssetPartition) -> dict[str, Any]:
-    return {name: getattr(partition, name) for name in STATUS_KEY}
-
-
-def encode_status(status: PartitionStatus) -> dict[str, Any]:
-    row: dict[str, Any] = {name: getattr(status, name) for name in STATUS_COLUMNS}
-    row |= {name: instant_text(row[name]) for name in _INSTANTS if row[name] is not None}
-    return row | {"partition_values": json.dumps(dict(status.partition_values), separators=(",", ":"))}
+def encode_status(status: PartitionStatus) -> Values:
+    """The row of `partition_status`."""
+    materialized_at, attempted_at, stale_since = (
+        each and instant_text(each)
+        for each in (status.last_materialization_at, status.last_attempt_at, status.stale_since)
+    )
+    return (
+        status.tenant_id,
+        status.workspace_id,
+        status.asset_key,
+        status.partition_key,
+        status.last_materialization_run_id,
+        materialized_at,
+        status.last_materialization_code_version,
+        status.last_attempt_run_id,
+        attempted_at,
+        status.last_attempt_outcome and str(status.last_attempt_outcome),
+        stale_since,
+        status.stale_reason_code and str(status.stale_reason_code),
+        _encode_json(dict(status.partition_values)),
+        status.row_version,
+    )
 
 
 def decode_status(row: sa.Row[Any]) -> PartitionStatus | None:

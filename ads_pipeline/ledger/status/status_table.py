@@ -27,13 +27,12 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.sequences import split_batches
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.row_mapping import decode_key, read_clock
-from ads_pipeline.ledger.statements import Statement, columns_of, query, upsert
+from ads_pipeline.ledger.statements import Statement, Values, columns_of, query, upsert
 from ads_pipeline.ledger.status.partition_status import (
     ATTEMPT_OUTCOMES,
     MATERIALIZING_EFFECTS,
     PartitionStatuses,
     decode_status,
-    encode_asset_partition,
     make_row_version,
     next_write_instant,
     read_code_versions,
@@ -109,7 +108,7 @@ class StatusTable:
         def work(connection: sa.Connection) -> None:
             seen = workspace | {"seen_since": instant_text(read_clock(connection))}
             rows = (seen | {"asset_key": asset_key, "code_version": code} for asset_key, code in versions.items())
-            _UPSERT_CODE_VERSIONS.execute(connection, rows)
+            _UPSERT_CODE_VERSIONS.write(connection, rows)
 
         known = {asset_key: code.version for asset_key, code in self.get_code_versions(source).items()}
         if any(known.get(asset_key) != version for asset_key, version in versions.items()):
@@ -173,10 +172,8 @@ class StatusTable:
         )
 
 
-def _encode_staleness(status: PartitionStatus, stale: Staleness | None, now: datetime) -> dict[str, Any]:
-    return encode_asset_partition(status.asset_partition) | {
-        "seen": status.row_version,
-        "stale_since": stale and instant_text(stale.since),
-        "stale_reason_code": stale and stale.reason,
-        "row_version": make_row_version(next_write_instant(status.row_version, now), status.asset_partition),
-    }
+def _encode_staleness(status: PartitionStatus, stale: Staleness | None, now: datetime) -> Values:
+    key = status.tenant_id, status.workspace_id, status.asset_key, status.partition_key
+    found = (instant_text(stale.since), str(stale.reason)) if stale else (None, None)
+    row_version = make_row_version(next_write_instant(status.row_version, now), status.asset_partition)
+    return *key, *found, row_version, status.row_version
