@@ -71,6 +71,7 @@ class VerdictRecorder:
         self._results: dict[tuple[Run, str], VerdictResult] = {}
         self._last_rows: dict[PartitionKey, int] = {}  # index of each partition's last row
         self._rows: list[Values] = []
+        self._read_at: datetime | None = None  # the database's time under the locks
         self._appended_at = ""  # when the first verdict was decided
 
     def record(
@@ -78,6 +79,7 @@ class VerdictRecorder:
     ) -> list[VerdictResult | PartitionRefused]:
         """Record verdicts in the given order. For a refused verdict, the result is its error."""
         locked_rows = read_verdict_rows(self._transaction, verdicts)
+        self._read_at = max((row.now for row in locked_rows), default=None)
         results: list[VerdictResult | PartitionRefused] = []
         for verdict, locked_row in zip(verdicts, locked_rows, strict=True):
             try:
@@ -105,7 +107,7 @@ class VerdictRecorder:
             record_count=locked_row.run_record_count,
         )
         require_sound_seal(verdict, registered)
-        now = self._writer.clock() if self._writer.clock else locked_row.now
+        now = self._writer.clock() if self._writer.clock else self._read_at or locked_row.now
         self._appended_at = self._appended_at or instant_text(now)
         effect = apply_verdict(
             partition.state,

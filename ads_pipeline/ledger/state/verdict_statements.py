@@ -28,8 +28,8 @@ READ_VERDICT_ROWS: Final = Statement(
     "read_verdict_rows",
     {**RUN_COLUMNS, "validation_id": "text", **dict.fromkeys(STATUS_KEY, "text"), "position": "integer"},
     """
-    WITH locked AS (
-        SELECT * FROM partition_state WHERE ({key}) IN (SELECT {key} FROM {given}) ORDER BY {key} {for_update}
+    WITH given AS MATERIALIZED (SELECT * FROM {given}), locked AS (
+        SELECT * FROM partition_state WHERE ({key}) IN (SELECT {key} FROM given) ORDER BY {key} {for_update}
     )
     SELECT
         locked.status, locked.current_run_id, locked.schema_version, locked.record_count, locked.updated_at,
@@ -40,16 +40,17 @@ READ_VERDICT_ROWS: Final = Statement(
         promoted.run_id AS promoted_run_id, promoted.rows_read, promoted.cost_micros, promoted.conversions,
         promoted.conversions_value,
         partition_status.row_version, {now} AS now
-    FROM {given}
+    FROM given
     LEFT JOIN locked USING ({key})
     LEFT JOIN runs USING ({key}, run_id)
     LEFT JOIN attempts AS prior USING ({key}, run_id, validation_id)
     LEFT JOIN attempts AS last ON ({last.key}) = ({given.key}) AND last.attempt_no = locked.attempt_count
-    LEFT JOIN attempts AS promoted ON ({promoted.key}) = ({given.key}) AND promoted.attempt_no = (
-        SELECT earlier.attempt_no FROM attempts AS earlier
-        WHERE ({earlier.key}) = ({given.key}) AND earlier.effect = 'promoted'
-        ORDER BY earlier.attempt_no DESC LIMIT 1
-    )
+    LEFT JOIN attempts AS promoted ON ({promoted.key}) = ({given.key}) AND promoted.attempt_no =
+        CASE WHEN last.effect = 'promoted' THEN last.attempt_no ELSE (
+            SELECT earlier.attempt_no FROM attempts AS earlier
+            WHERE ({earlier.key}) = ({given.key}) AND earlier.effect = 'promoted'
+            ORDER BY earlier.attempt_no DESC LIMIT 1
+        ) END
     LEFT JOIN partition_status USING ({status_key})
     ORDER BY given.position
     """,
