@@ -251,7 +251,10 @@ class _Parameters:
 
 
 def _list_values(rows: Rows, columns: Columns) -> list[Values]:
-    return [row if isinstance(row, tuple) else tuple(map(row.get, columns)) for row in rows]
+    listed = list[Any](rows)
+    if listed and isinstance(listed[0], Mapping):
+        return [tuple(map(row.get, columns)) for row in listed]
+    return listed
 
 
 def _types(columns: Columns) -> str:

@@ -92,8 +92,10 @@ class LedgerTransaction:
 
     def lock_states(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, PartitionState]:
         """Lock the states of these partitions, and return those that are recorded."""
-        rows = LOCK_STATES.execute(self.connection, map(encode_key, keys))
-        return {state.key: state for state in map(decode_state, rows)}
+        requested = {(key.source, key.customer_id, key.query_name, key.logical_date): key for key in keys}
+        rows = LOCK_STATES.execute(self.connection, map(encode_key, requested.values()))
+        states = (decode_state(row, requested[tuple(row[: len(KEY)])]) for row in rows)
+        return {state.key: state for state in states}
 
     def lock_claimed_states(self, keys: Collection[PartitionKey]) -> dict[PartitionKey, PartitionState]:
         """Lock the states of partitions that a run with a lease must have claimed. Raises LeaseLost if it has not."""
@@ -121,7 +123,7 @@ class LedgerTransaction:
         """Hide the partitions from readers. The caller holds their locks."""
         _WITHDRAW_POINTERS.execute(self.connection, ((*encode_key(key), self.at) for key in keys))
 
-    def record_attempts(self, asset: str, results: Sequence[AttemptResult]) -> dict[PartitionKey, int]:
+    def record_attempts(self, asset: str, results: Sequence[AttemptResult]) -> list[int]:
         """Record attempts without a verdict in their status rows. Return the number of each in its partition."""
         return self.writer.statuses.record_attempts(self.connection, asset, results, self.now)
 

@@ -91,38 +91,31 @@ ADVANCE_HEAD_TEXT: Final = """
         last_seq = run_head.last_seq + excluded.last_seq,
         last_at = {greatest}(run_head.last_at, excluded.last_at)
     """
-
-
-def insert_own_events(columns: Mapping[str, str]) -> str:
-    """The text that inserts events of one origin. `columns` maps their own columns to those of the given rows."""
-    given = ", ".join(f"{{given.{name}}}" for name in columns.values())
-    return f"""
+INSERT_OWN_EVENTS_TEXT: Final = f"""
     INSERT INTO run_events (
-        run_id, run_seq, engine_attempt_id, engine_run_ref, adapter_version, persisted_at, {names(columns)}
+        run_id, run_seq, engine_attempt_id, engine_run_ref, adapter_version, persisted_at, {names(OWN_COLUMNS)}
     )
     SELECT
         heads.run_id, heads.last_seq - {{shared.event_count}} + {{given.position}}, {{shared.engine_attempt_id}},
-        {{shared.engine_run_ref}}, {{shared.adapter_version}}, heads.last_at, {given}
+        {{shared.engine_run_ref}}, {{shared.adapter_version}}, heads.last_at,
+        {", ".join(f"{{given.{name}}}" for name in OWN_COLUMNS)}
     """
-
-
 FROM_HEADS_ON_POSTGRES: Final = "FROM given CROSS JOIN shared CROSS JOIN heads"
 FROM_HEADS_ON_SQLITE: Final = "FROM run_head AS heads WHERE heads.run_id = {shared.run_id}"
 _OWN_EVENT: Final[Columns] = {**columns_of(run_events, *OWN_COLUMNS), "position": "integer"}
-_INSERT_OWN_EVENTS: Final = insert_own_events({name: name for name in OWN_COLUMNS})
 _APPEND_OWN_ON_POSTGRES: Final = Statement(
     "append_own_events",
     _OWN_EVENT,
     f"""
     WITH given AS (SELECT * FROM {{given}}), shared AS MATERIALIZED (SELECT * FROM {{shared}}),
     heads AS ({ADVANCE_HEAD_TEXT.replace("{from_shared}", "FROM shared")} RETURNING run_id, last_seq, last_at)
-    {_INSERT_OWN_EVENTS} {FROM_HEADS_ON_POSTGRES}
+    {INSERT_OWN_EVENTS_TEXT} {FROM_HEADS_ON_POSTGRES}
     """,
     shared=ORIGIN,
 )
 ADVANCE_HEAD_ON_SQLITE: Final = RowWrite("advance_own_head", NO_COLUMNS, ADVANCE_HEAD_TEXT, shared=ORIGIN)
 _INSERT_OWN_ON_SQLITE: Final = RowWrite(
-    "insert_own_events", _OWN_EVENT, f"{_INSERT_OWN_EVENTS} {FROM_HEADS_ON_SQLITE}", shared=ORIGIN
+    "insert_own_events", _OWN_EVENT, f"{INSERT_OWN_EVENTS_TEXT} {FROM_HEADS_ON_SQLITE}", shared=ORIGIN
 )
 # For each event its run's locked head, and the existing event with the same key. The statement sees events as of its
 # start, but the head as of the moment when it got the lock. `seen_seq` is the head as of the start. If it differs

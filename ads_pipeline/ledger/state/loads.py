@@ -86,7 +86,7 @@ def _publish(transaction: LedgerTransaction, publications: Sequence[Publication]
             superseded.append(run)
             continue
         published.append(run)
-        if pointers.get(run.key) != (run.run_id, state.schema_version, state.record_count):
+        if not pointers or pointers.get(run.key) != (run.run_id, state.schema_version, state.record_count):
             changes[run.key] = encode_load(publication, state)
     _move_pointers(transaction, changes, states)
     return PublishResult(published=tuple(published), superseded=tuple(superseded))
@@ -95,7 +95,7 @@ def _publish(transaction: LedgerTransaction, publications: Sequence[Publication]
 def _record_failed(transaction: LedgerTransaction, errors: Mapping[Run, str]) -> None:
     transaction.lock_claimed({run.key for run in errors})
     failed = [AttemptResult(key=run.key, run_id=run.run_id, outcome=AttemptOutcome.FAILED) for run in sorted(errors)]
-    event_data = {run.key: {"run_id": run.run_id, "error_message": printable(errors[run])} for run in errors}
+    event_data = [{"run_id": run.run_id, "error_message": printable(errors[run])} for run in sorted(errors)]
     _record_loads(transaction, "LoadFailed", failed, event_data)
 
 
@@ -107,9 +107,9 @@ def _move_pointers(
     connection, at = transaction.connection, transaction.at
     _INSERT_LOAD_RECORDS.write(connection, ((*load, at) for load in changes.values()))
     _UPSERT_POINTERS.write(connection, ((*load, "published", at) for load in changes.values()))
-    loads, event_data = list[AttemptResult](), dict[PartitionKey, Mapping[str, Any]]()
-    for key, load in changes.items():
-        data = event_data[key] = dict(zip(_LOAD_EVENT_FIELDS, load[len(KEY) :], strict=True))
+    loads = list[AttemptResult]()
+    event_data = [dict(zip(_LOAD_EVENT_FIELDS, load[len(KEY) :], strict=True)) for load in changes.values()]
+    for key, data in zip(changes, event_data, strict=True):
         loads.append(
             AttemptResult(
                 key=key,
@@ -126,8 +126,9 @@ def _record_loads(
     transaction: LedgerTransaction,
     event_type: str,
     loads: Sequence[AttemptResult],
-    event_data: Mapping[PartitionKey, Mapping[str, Any]],
+    event_data: Sequence[Mapping[str, Any]],
 ) -> None:
     """Record each load as a finished attempt of the warehouse asset, and emit an event with its number."""
-    for key, number in transaction.record_attempts(WAREHOUSE, loads).items():
-        transaction.emit(event_type, key, number, event_data[key])
+    numbers = transaction.record_attempts(WAREHOUSE, loads)
+    for load, number, data in zip(loads, numbers, event_data, strict=True):
+        transaction.emit(event_type, load.key, number, data)

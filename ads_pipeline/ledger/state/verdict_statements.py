@@ -14,9 +14,9 @@ from ads_pipeline.ledger.events.event_rows import (
     ADVANCE_HEAD_TEXT,
     FROM_HEADS_ON_POSTGRES,
     FROM_HEADS_ON_SQLITE,
+    INSERT_OWN_EVENTS_TEXT,
     ORIGIN,
     OWN_COLUMNS,
-    insert_own_events,
 )
 from ads_pipeline.ledger.statements import RUN_COLUMNS, Columns, RowWrite, Statement, Values, columns_of, names
 from ads_pipeline.ledger.tables import STATUS_KEY, attempts, partition_status, run_events
@@ -58,7 +58,7 @@ READ_VERDICT_ROWS: Final = Statement(
 
 # Everything that a verdict writes: the attempt, the state after it, the status and the event. State and status are
 # written from the last row of each partition.
-VERDICT: Final[Columns] = {
+_VERDICT: Final[Columns] = {
     **columns_of(attempts),
     "state_status": "text",
     "state_current_run_id": "text",
@@ -86,7 +86,6 @@ _UPDATE_STATES: Final = """
         attempt_count = {given.attempt_no}
     {from_given} WHERE ({partition_state.key}) = ({given.key}) AND {given.is_last}
     """
-_INSERT_EVENTS: Final = insert_own_events({name: name for name in OWN_COLUMNS})
 # A materialization replaces the last one and its staleness. Any other attempt keeps them.
 _UPSERT_STATUSES: Final = """
     INSERT INTO partition_status (
@@ -122,23 +121,23 @@ _ADVANCE_HEAD, _NEW_ATTEMPTS, _NEW_STATES, _NEW_STATUSES = (
 )
 _RECORD_ON_POSTGRES: Final = Statement(
     "record_verdicts",
-    VERDICT,
+    _VERDICT,
     f"""
     WITH given AS (SELECT * FROM {{given}}), shared AS MATERIALIZED (SELECT * FROM {{shared}}),
     heads AS ({_ADVANCE_HEAD} RETURNING run_id, last_seq, last_at),
-    new_events AS ({_INSERT_EVENTS} {FROM_HEADS_ON_POSTGRES}),
+    new_events AS ({INSERT_OWN_EVENTS_TEXT} {FROM_HEADS_ON_POSTGRES}),
     new_attempts AS ({_NEW_ATTEMPTS}),
     new_states AS ({_NEW_STATES})
     {_NEW_STATUSES}
     """,
     shared=ORIGIN,
 )
-_ATTEMPTS_ON_SQLITE: Final = RowWrite("insert_attempts", VERDICT, _INSERT_ATTEMPTS)
-_STATES_ON_SQLITE: Final = RowWrite("update_judged_states", VERDICT, _UPDATE_STATES)
+_ATTEMPTS_ON_SQLITE: Final = RowWrite("insert_attempts", _VERDICT, _INSERT_ATTEMPTS)
+_STATES_ON_SQLITE: Final = RowWrite("update_judged_states", _VERDICT, _UPDATE_STATES)
 _EVENTS_ON_SQLITE: Final = RowWrite(
-    "insert_verdict_events", VERDICT, f"{_INSERT_EVENTS} {FROM_HEADS_ON_SQLITE}", shared=ORIGIN
+    "insert_verdict_events", _VERDICT, f"{INSERT_OWN_EVENTS_TEXT} {FROM_HEADS_ON_SQLITE}", shared=ORIGIN
 )
-_STATUSES_ON_SQLITE: Final = RowWrite("upsert_statuses", VERDICT, _UPSERT_STATUSES)
+_STATUSES_ON_SQLITE: Final = RowWrite("upsert_statuses", _VERDICT, _UPSERT_STATUSES)
 
 
 def write_verdicts(connection: sa.Connection, rows: Sequence[Values], origin: Values) -> int:

@@ -107,26 +107,29 @@ class PartitionStatuses:
         self, connection: sa.Connection, asset: str, keys: Sequence[PartitionKey]
     ) -> dict[PartitionKey, tuple[PartitionStatus | None, int]]:
         """Return each partition's status row, or None, and the number of its attempts without a verdict."""
+        return dict(zip(keys, self._read(connection, asset, keys), strict=True))
+
+    def _read(
+        self, connection: sa.Connection, asset: str, keys: Iterable[PartitionKey]
+    ) -> list[tuple[PartitionStatus | None, int]]:
         requested = [
             (*encode_key(key), *self.encode_asset_partition(asset, key), asset, position)
             for position, key in enumerate(keys)
         ]
-        rows = _READ.execute(connection, requested)
-        return {key: (decode_status(row), row.attempt_count) for key, row in zip(keys, rows, strict=True)}
+        return [(decode_status(row), row.attempt_count) for row in _READ.execute(connection, requested)]
 
     def record_attempts(
         self, connection: sa.Connection, asset: str, results: Sequence[AttemptResult], now: datetime
-    ) -> dict[PartitionKey, int]:
+    ) -> list[int]:
         """Record attempts that ended without a verdict, one per partition, and fold them into the status rows.
 
         Returns the number of each attempt within its asset partition.
         """
         if not results:
-            return {}
-        before = self.read(connection, asset, [result.key for result in results])
+            return []
+        before = self._read(connection, asset, (result.key for result in results))
         logged, statuses = list[Values](), list[PartitionStatus]()
-        for result in results:
-            status, _count = before[result.key]
+        for result, (status, _count) in zip(results, before, strict=True):
             at = next_write_instant(status.row_version if status else None, next_timestamp(result.not_before, now))
             statuses.append(self._fold(status, asset, result, at))
             ended = instant_text(at), result.run_id, str(result.outcome), result.code_version
@@ -134,7 +137,7 @@ class PartitionStatuses:
         _INSERT_ATTEMPTS.write(connection, logged)
         if self.upsert(connection, statuses) < len(statuses):  # a staleness sweep holds no partition lock
             raise database.ConcurrentWrite("a status was written while an attempt was being folded into it")
-        return {result.key: before[result.key][1] + 1 for result in results}
+        return [count + 1 for _status, count in before]
 
     def upsert(self, connection: sa.Connection, statuses: Iterable[PartitionStatus]) -> int:
         """Write the rows that are newer than the stored ones, and return how many were written."""
@@ -204,10 +207,10 @@ def encode_partition_values(key: PartitionKey) -> str:
 
 def encode_status(status: PartitionStatus) -> Values:
     """The row of `partition_status`."""
-    materialized_at, attempted_at, stale_since = (
-        each and instant_text(each)
-        for each in (status.last_materialization_at, status.last_attempt_at, status.stale_since)
-    )
+    attempted_at = status.last_attempt_at and instant_text(status.last_attempt_at)
+    materialized_at = attempted_at
+    if status.last_materialization_at is not status.last_attempt_at:
+        materialized_at = status.last_materialization_at and instant_text(status.last_materialization_at)
     return (
         status.tenant_id,
         status.workspace_id,
@@ -219,7 +222,7 @@ def encode_status(status: PartitionStatus) -> Values:
         status.last_attempt_run_id,
         attempted_at,
         status.last_attempt_outcome and str(status.last_attempt_outcome),
-        stale_since,
+        status.stale_since and instant_text(status.stale_since),
         status.stale_reason_code and str(status.stale_reason_code),
         _encode_json(dict(status.partition_values)),
         status.row_version,
