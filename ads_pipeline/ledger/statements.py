@@ -67,6 +67,7 @@ _WORDS: Final[Mapping[str, Mapping[str, str]]] = {
 }
 _WORD: Final = re.compile(r"\w+")
 _encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
+_encode_ascii = json.JSONEncoder(check_circular=False, separators=(",", ":")).encode  # takes half the time
 
 
 def columns_of(table: sa.Table, *names: str) -> Columns:
@@ -119,7 +120,7 @@ class Statement:
     def _encode_lists(self, values: Sequence[Values]) -> dict[str, str]:
         """The values of each column as JSON. Postgres reads such lists in half the time of one object per row."""
         lists = zip(*values, strict=True) if values else ((),) * len(self._given)
-        return dict(zip(self._given, map(_encode, lists), strict=True))
+        return dict(zip(self._given, map(_encode_ascii, lists), strict=True))
 
     @cached_property
     def _for_sqlite(self) -> sa.TextualSelect:
