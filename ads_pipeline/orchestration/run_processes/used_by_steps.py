@@ -4,8 +4,6 @@
 import dagster_pyspark
 import pyspark.sql.connect.session
 
-import ads_pipeline.contracts.models
-import ads_pipeline.contracts.rule_reading
 import ads_pipeline.orchestration.instance_storage
 import ads_pipeline.pipeline.pipeline
 import ads_pipeline.pipeline.readers
