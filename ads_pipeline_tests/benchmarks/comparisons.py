@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -26,6 +27,26 @@ MAX_STEPS_SECONDS: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """How many payloads there are, and how long they are."""
+
+    customers: int
+    days: int
+    rows: int
+
+    def __str__(self) -> str:
+        return f"{self.customers * self.days:,} partitions of {self.rows:,} rows"
+
+
+SMALL, LARGE, MANY = (
+    Shape(customers=100, days=10, rows=100),
+    Shape(customers=20, days=1, rows=50_000),
+    Shape(customers=1_000, days=10, rows=100),
+)
+SHAPES: Final = (SMALL, LARGE, MANY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Competitor:
     """A way to load payloads, and what it does with them."""
 
@@ -35,7 +56,8 @@ class Competitor:
     environment: str | None = None  # None: this project's own
     warm_up: int = 1  # loads of the first shape that are not measured; a JVM compiles for longer
     replaces: bool = True
-    few_rounds: bool = False  # so slow that large shapes are left out, and many partitions are loaded once
+    loads_once: tuple[Shape, ...] = ()  # shapes that take it half a minute and more, also without a warm-up
+    leaves_out: tuple[Shape, ...] = ()  # shapes that take it minutes
     remark: str
 
 
@@ -58,7 +80,8 @@ DLT_TO_DELTA: Final = Competitor(
     module="dlt_loader",
     arguments=("delta", "jsonl"),
     environment="dlt",
-    few_rounds=True,
+    loads_once=(MANY,),
+    leaves_out=(LARGE,),
     remark="Its own reader of JSON lines. Upserts rows by key; a row that is gone stays. Checks types only.",
 )
 DLT_TO_DUCKDB: Final = Competitor(
@@ -66,7 +89,8 @@ DLT_TO_DUCKDB: Final = Competitor(
     module="dlt_loader",
     arguments=("duckdb", "jsonl"),
     environment="dlt",
-    few_rounds=True,
+    loads_once=(MANY,),
+    leaves_out=(LARGE,),
     remark="Its own reader of JSON lines. Deletes and inserts partitions in one transaction. Checks types only.",
 )
 DLT_TO_DELTA_FROM_ARROW: Final = Competitor(
@@ -94,6 +118,7 @@ SPARK: Final = Competitor(
     module="spark_overwrite",
     environment="spark",
     warm_up=3,
+    loads_once=(MANY,),
     remark="One Parquet directory per partition, replaced one after the other: readers may see half of a load. "
     "Text of the wrong type becomes null.",
 )
@@ -122,26 +147,6 @@ COMPETITORS: Final = (
     DELTA_RS,
     BARE_LIMIT,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """How many payloads there are, and how long they are."""
-
-    customers: int
-    days: int
-    rows: int
-
-    def __str__(self) -> str:
-        return f"{self.customers * self.days:,} partitions of {self.rows:,} rows"
-
-
-SMALL, LARGE, MANY = (
-    Shape(customers=100, days=10, rows=100),
-    Shape(customers=20, days=1, rows=50_000),
-    Shape(customers=1_000, days=10, rows=100),
-)
-SHAPES: Final = (SMALL, LARGE, MANY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +209,7 @@ def name_repetition(shape: Shape) -> str:
 
 
 def _compare(found: Mapping[tuple[str, str], Measured]) -> Iterator[Ratio | Figure]:
-    for shape, baseline, most in (
+    compared = (
         (SMALL, DLT_TO_DELTA, 1.0),
         (SMALL, DLT_TO_DUCKDB, 1.0),
         (SMALL, DLT_TO_DELTA_FROM_ARROW, None),
@@ -212,10 +217,12 @@ def _compare(found: Mapping[tuple[str, str], Measured]) -> Iterator[Ratio | Figu
         (MANY, DLT_TO_DUCKDB, 1.0),
         (MANY, DLT_TO_DUCKDB_FROM_ARROW, None),
         (MANY, BARE_LIMIT, 5.0),
-    ):
-        ours, theirs = (found[name_load(shape), each.name] for each in (OURS, baseline))
+    )
+    for (shape, baseline, most), way in product(compared, (OURS, OURS_WITH_LEDGER)):
+        ours, theirs = (found[name_load(shape), each.name] for each in (way, baseline))
+        recorded = ", recorded" if way is OURS_WITH_LEDGER else ""
         yield Ratio(
-            name=f"{shape} judged, staged and published, warm",
+            name=f"{shape} judged{recorded}, staged and published, warm",
             baseline=baseline.name,
             value=theirs.cpu / ours.cpu,
             ours_ms=ours.cpu * 1_000,
@@ -257,9 +264,9 @@ def _measure_competitor(
             yield Measured(work="start", competitor=competitor.name, usages=(process.start,))
             for number, (shape, (root, runs)) in enumerate(payloads.items()):
                 work = _Work(competitor, process, shape, root, runs, Path(folder), totals)
-                if competitor.few_rounds and shape != SMALL:
-                    yield from work.measure(warm_up=0, rounds=1) if shape == MANY else ()
-                else:
+                if shape in competitor.loads_once:
+                    yield from work.measure(warm_up=0, rounds=1)
+                elif shape not in competitor.leaves_out:
                     yield from work.measure(warm_up=competitor.warm_up if number == 0 else 1, rounds=ROUNDS)
 
 
