@@ -1,5 +1,6 @@
 """Shared fixtures: a Postgres server, empty ledgers in Postgres and SQLite, and a local Spark session."""
 
+import gc
 import os
 import shutil
 import sys
@@ -64,6 +65,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "spark" in getattr(item, "fixturenames", ()):
             spark.add(item.path)
     items.sort(key=lambda item: (item.path not in long, item.path not in spark))
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector skip what exists now: thousands of tests and their modules, which stay to the end."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

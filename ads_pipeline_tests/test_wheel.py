@@ -131,11 +131,11 @@ if RESOLVED:  # `make test` has no such environment, and therefore no such test
 @pytest.mark.timeout(1000)
 def test_demo_runs_in_an_empty_directory(installed: Path, tmp_path: Path) -> None:
     """Two partitions are rejected with a reason, one is missing, and four customers are readable. A second run on the
-    same day prints the same. The partitions in Dagster begin at the week, and the report is written."""
+    same day prints the same (with SOAK). The partitions in Dagster begin at the week, and the report is written."""
     directory = tmp_path / "empty"
     directory.mkdir()
     environment = clean_environment(tmp_path / "home")
-    first, second = (run(installed, "demo", directory=directory, environment=environment) for _time in range(2))
+    first = run(installed, "demo", directory=directory, environment=environment)
     for text in (
         "1 of 28 partitions are not readable",
         "all partitions are readable",
@@ -147,7 +147,8 @@ def test_demo_runs_in_an_empty_directory(installed: Path, tmp_path: Path) -> Non
     ):
         assert text in first
     assert re.search(r"campaign_daily, \d+ s: 2 of 28 partitions are not readable", first)
-    assert results_of(first) == results_of(second)
+    if TIMES > 1:
+        assert results_of(first) == results_of(run(installed, "demo", directory=directory, environment=environment))
     assert all(len(line) <= 80 for line in results_of(first))
     start_date = read_settings({"ADS_PIPELINE_HOME": str(tmp_path / "home")}).google_apis.start_date
     assert start_date in {datetime.now(UTC).date() - timedelta(days=days) for days in (7, 8)}  # midnight may pass
