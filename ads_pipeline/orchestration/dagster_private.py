@@ -1,4 +1,4 @@
-"""Names that Dagster 1.13 does not export, each with its use here. Those of its storages: `dagster_private_storages`.
+"""Names that Dagster 1.13 does not export, each with its use here. Those of its storages are in `event_storage`.
 
 No other module imports a private module of Dagster. `test_dagster_private` fails when one of them changes meaning.
 """

@@ -12,14 +12,14 @@ from typing import Any, Final
 from dagster_postgres import DagsterPostgresStorage, PostgresEventLogStorage
 from dagster_postgres.utils import create_pg_connection, create_pg_engine, retry_pg_creation_fn
 
-from ads_pipeline.orchestration.dagster_private_storages import (
+from ads_pipeline.orchestration.event_storage.dagster_private_storages import (
     SQLITE_MODULES,
     DagsterSqliteStorage,
     LocalArtifactStorage,
     LocalComputeLogManager,
 )
-from ads_pipeline.orchestration.event_batches import MAX_BATCH, EventBatches
-from ads_pipeline.orchestration.sqlite_events import SqliteEvents
+from ads_pipeline.orchestration.event_storage.event_batches import MAX_BATCH, EventBatches
+from ads_pipeline.orchestration.event_storage.sqlite_events import SqliteEvents
 from ads_pipeline.settings import read_settings, sqlite_url
 from ads_pipeline.storage.durable_files import leave_access_to_umask, make_durable_directories
 

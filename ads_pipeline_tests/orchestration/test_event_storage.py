@@ -16,8 +16,11 @@ import sqlalchemy as sa
 from dagster_postgres import PostgresEventLogStorage
 
 from ads_pipeline.orchestration.batching import batched_events
-from ads_pipeline.orchestration.dagster_private_storages import SqlEventLogStorage, SqliteEventLogStorage
-from ads_pipeline.orchestration.event_batches import MAX_BATCH, EventBatches
+from ads_pipeline.orchestration.event_storage.dagster_private_storages import (
+    SqlEventLogStorage,
+    SqliteEventLogStorage,
+)
+from ads_pipeline.orchestration.event_storage.event_batches import MAX_BATCH, EventBatches
 from ads_pipeline.orchestration.instance_storage import BATCH_SIZE, BatchedPostgresEvents, BatchedSqliteEvents
 
 # Partitioned checks and backfill policies are beta features.

@@ -14,7 +14,7 @@ import dagster as dg
 import sqlalchemy as sa
 
 from ads_pipeline.orchestration.dagster_private import PlannedCheck
-from ads_pipeline.orchestration.dagster_private_storages import (
+from ads_pipeline.orchestration.event_storage.dagster_private_storages import (
     AssetCheckExecutionRecordStatus,
     CheckExecutions,
     SqlEventLogStorage,
