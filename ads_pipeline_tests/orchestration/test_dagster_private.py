@@ -10,8 +10,8 @@ import pytest
 
 import ads_pipeline
 from ads_pipeline.orchestration import dagster_private
-from ads_pipeline.orchestration.event_storage import dagster_private_storages
 from ads_pipeline.orchestration.dagster_private import SUPPRESS_MATERIALIZATION, TargetMaterialization
+from ads_pipeline.orchestration.event_storage import dagster_private_storages
 from ads_pipeline.orchestration.event_storage.dagster_private_storages import (
     DagsterSqliteStorage,
     LocalArtifactStorage,
