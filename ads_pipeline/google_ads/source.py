@@ -110,7 +110,7 @@ class FetchRules:
 class _Progress:
     """What one call of `land` has done so far. `waiting` are the ranges that another run is fetching."""
 
-    wanted: frozenset[PartitionKey]
+    requested: frozenset[PartitionKey]
     shared: SharedSince | None
     runs: list[Seal | DamagedRun] = field(default_factory=list)
     notes: dict[Run, Mapping[str, Any]] = field(default_factory=dict)
@@ -120,20 +120,20 @@ class _Progress:
     waiting: list[FetchRange] = field(default_factory=list)
 
     def wants(self, keys: Iterable[PartitionKey]) -> bool:
-        return not self.wanted.isdisjoint(keys)
+        return not self.requested.isdisjoint(keys)
 
     def find_stop(self, key: PartitionKey) -> str | None:
         names = ((field_name, getattr(key, field_name)) for field_name in _PARKED_FIELD.values())
         return next((self.stopped[name] for name in names if name in self.stopped), None)
 
     def add(self, seals: Iterable[Seal | DamagedRun]) -> None:
-        self.runs += [each for each in seals if each.run is not None and each.run.key in self.wanted]
+        self.runs += [each for each in seals if each.run is not None and each.run.key in self.requested]
 
     def skip(self, keys: Iterable[PartitionKey], why: str) -> None:
-        self.skipped += [SkippedFetch(key=key, reason=why) for key in keys if key in self.wanted]
+        self.skipped += [SkippedFetch(key=key, reason=why) for key in keys if key in self.requested]
 
     def fail(self, keys: Sequence[PartitionKey], fault: Fault, wait_until: datetime | None = None) -> None:
-        """Record the fault for the wanted partitions, and stop what would meet it again."""
+        """Record the fault for the requested partitions, and stop what would meet it again."""
         self.failed += [
             FailedFetch(
                 key=key,
@@ -143,7 +143,7 @@ class _Progress:
                 request_id=fault.request_id,
             )
             for key in keys
-            if key in self.wanted
+            if key in self.requested
         ]
         parked = _PARKED_FIELD.get(ERROR_POLICIES.get(fault.error_class, ErrorPolicy.RETRY))
         if parked is not None:
@@ -175,7 +175,7 @@ class GoogleAdsSource:
         now, due, shared = self._clock(), list[PartitionKey](), None
         if backfill is not None:
             shared = SharedSince(at=backfill.requested_at, final=_REFUSALS, final_at=now)
-        progress = _Progress(wanted=frozenset(partitions), shared=shared)
+        progress = _Progress(requested=frozenset(partitions), shared=shared)
         progress.add(self._sealed.land(partitions).runs)
         present = {each.run.key for each in progress.runs if each.run is not None}
         if backfill is not None:
@@ -212,7 +212,7 @@ class GoogleAdsSource:
         reports = {(key.customer_id, key.query_name) for key in due}
         others = [
             key
-            for key in backfill.keys - progress.wanted
+            for key in backfill.keys - progress.requested
             if (key.customer_id, key.query_name) in reports and self._rules.find_skip(key, now) is None
         ]
         return [each for each in cut_ranges([*due, *others]) if progress.wants(each.keys)]
@@ -260,7 +260,7 @@ class GoogleAdsSource:
             self._handle(fetch_range, result.fault, progress, tries=tries - 1)
 
     def _take_sealed(self, fetch_range: FetchRange, progress: _Progress) -> FetchRange | None:
-        """Take the runs that another run has sealed. Return the rest of the range; None when nothing is wanted."""
+        """Take the runs that another run has sealed. Return the rest of the range; None when nothing is requested."""
         found = self._sealed.land(fetch_range.keys).runs
         progress.add(found)
         sealed = {each.run.key for each in found if each.run is not None}

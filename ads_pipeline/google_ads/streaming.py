@@ -122,13 +122,13 @@ class RangeStreams:
     def _fetch(
         self, request: RangeRequest, facts: StreamFacts, stalled: threading.Event
     ) -> list[tuple[Seal, Mapping[str, Any]]]:
-        wanted = request.fetch_range
+        requested = request.fetch_range
         flattener = Flattener(request.query.fields, self._fields)
         with ExitStack() as stack:
             call = self._clients.search_stream(
-                customer_id=wanted.customer_id,
+                customer_id=requested.customer_id,
                 login_customer_id=request.login_customer_id,
-                query=complete_query(request.query.gaql, wanted.since, wanted.until),
+                query=complete_query(request.query.gaql, requested.since, requested.until),
             )
             stack.callback(call.cancel)  # a stream that is left halfway; no effect on one that has ended
             days: dict[str, UnsealedRun] = {}
@@ -136,7 +136,7 @@ class RangeStreams:
                 for batch in call:
                     note_progress()
                     days = days or self._open_days(request, facts, stack)
-                    _write_batch(batch, flattener, wanted, days)
+                    _write_batch(batch, flattener, requested, days)
                     _note_batch(batch, facts)
             days = days or self._open_days(request, facts, stack)  # an answer without a batch
             return [self._seal(request, run, facts, flattener) for _day, run in sorted(days.items())]
@@ -202,27 +202,27 @@ def cancel_when_stalled(call: Any, limit: timedelta, stalled: threading.Event) -
         watcher.join()
 
 
-def _write_batch(batch: Any, flattener: Flattener, wanted: FetchRange, days: dict[str, UnsealedRun]) -> None:
+def _write_batch(batch: Any, flattener: Flattener, requested: FetchRange, days: dict[str, UnsealedRun]) -> None:
     for rows in split_batches(batch.results, ROWS_PER_BLOCK):
         columns = flattener.flatten(rows)
-        _check_origin(columns, wanted)
-        is_wanted = [day in days for day in columns["date"]]
-        if not all(is_wanted):  # days that the range bridges
-            columns = {name: list(compress(values, is_wanted)) for name, values in columns.items()}
+        _check_origin(columns, requested)
+        is_requested = [day in days for day in columns["date"]]
+        if not all(is_requested):  # days that the range bridges
+            columns = {name: list(compress(values, is_requested)) for name, values in columns.items()}
         try:
             lines = encode_columns(columns)
         except BadJson as error:
-            raise StreamRefused(f"{wanted}: a row cannot be written as strict JSON: {error}") from error
+            raise StreamRefused(f"{requested}: a row cannot be written as strict JSON: {error}") from error
         for day, its_lines in _group_lines(columns["date"], lines).items():
             days[day].write_lines(its_lines)
 
 
-def _check_origin(columns: Mapping[str, Sequence[Any]], wanted: FetchRange) -> None:
-    first, last = wanted.since.isoformat(), wanted.until.isoformat()
-    if set(columns["customer_id"]) != {wanted.customer_id}:
-        raise StreamRefused(f"{wanted}: the answer has a row of another customer")
+def _check_origin(columns: Mapping[str, Sequence[Any]], requested: FetchRange) -> None:
+    first, last = requested.since.isoformat(), requested.until.isoformat()
+    if set(columns["customer_id"]) != {requested.customer_id}:
+        raise StreamRefused(f"{requested}: the answer has a row of another customer")
     if any(day is None or not first <= day <= last for day in set(columns["date"])):
-        raise StreamRefused(f"{wanted}: the answer has a row of another day")
+        raise StreamRefused(f"{requested}: the answer has a row of another day")
 
 
 def _group_lines(days: Sequence[str], lines: Sequence[StrictLine]) -> Mapping[str, list[StrictLine]]:

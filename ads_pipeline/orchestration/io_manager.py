@@ -65,7 +65,7 @@ class PartitionStateIOManager(dg.IOManager):
     def handle_output(self, context: dg.OutputContext, obj: SealedPartitions | LoadedPartitions) -> None:
         """Emit a materialization per finished partition, and log a warning for those left out.
 
-        The step does not fail: a run tells about the engine, and the checks tell about the data.
+        The step does not fail: the status of a run is about the engine, and the checks are about the data.
         """
         keys = self._find_due(context.asset_partition_keys, context.asset_key)
         granted = [key for key in keys if key not in obj.held]

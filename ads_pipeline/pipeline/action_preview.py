@@ -80,11 +80,11 @@ class Preview:
             left_out = [state for state in found if not self._permits(state)]
             skipped = {state.key: self._describe_status(state.recorded_status) for state in left_out}
             return [state for state in found if state.key not in skipped], skipped, ()
-        wanted = selection.statuses or frozenset(Status)
-        permitted = replace(selection, statuses=wanted & self.action.statuses)
+        selected = selection.statuses or frozenset(Status)
+        permitted = replace(selection, statuses=selected & self.action.statuses)
         found = self._keep_error_class(self.ledger.states.iterate(permitted))
         # A class selects failures, so that other statuses are not left out: they are not meant.
-        others = () if self.error_class else self._count(replace(selection, statuses=wanted - self.action.statuses))
+        others = () if self.error_class else self._count(replace(selection, statuses=selected - self.action.statuses))
         return found, {}, tuple(others)
 
     def _permits(self, state: PartitionState) -> bool:

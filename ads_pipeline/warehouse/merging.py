@@ -98,15 +98,15 @@ def _merge(store: Store, location: str, folder: str, schema: pa.Schema, merge: M
 
 
 def _read_parts(
-    store: Store, folder: str, schema: pa.Schema, wanted: MergeInput
+    store: Store, folder: str, schema: pa.Schema, merge_input: MergeInput
 ) -> Iterator[tuple[tuple[str, str], pa.Table]]:
     """The rows to keep in the order of the file, a part for each customer and run, and for each batch."""
-    with store.open(f"{folder}/{wanted.path}") as file:
+    with store.open(f"{folder}/{merge_input.path}") as file:
         for batch in pq.ParquetFile(file).iter_batches(ROWS_PER_BATCH):
             table = conform(pa.table(batch), schema)
             for start, end in _find_parts(table):
                 run = table["customer_id"][start].as_py(), table["run_id"][start].as_py()
-                if wanted.keeps(*run):
+                if merge_input.keeps(*run):
                     yield run, table.slice(start, end - start)
 
 

@@ -70,17 +70,17 @@ def prepare_replacement(
     a row would be lost or changed. Then no merged file remains.
     """
     replaced = find_affected_files(snapshot, partitions)
-    wanted = {(load.run.key.customer_id, load.run.key.logical_date, load.run.run_id) for load in loads}
+    requested = {(load.run.key.customer_id, load.run.key.logical_date, load.run.run_id) for load in loads}
     days_to_carry = {day for customer_id, day in held if (customer_id, day) not in partitions}
-    new = [file for file in staged if any((run.customer_id, file.day, run.run_id) in wanted for run in file.runs)]
+    new = [file for file in staged if any((run.customer_id, file.day, run.run_id) in requested for run in file.runs)]
     adopted = [
         file
         for file in new
-        if file.day not in days_to_carry and _holds_only(file, wanted) and _age(file) < MAX_ADOPTED_AGE
+        if file.day not in days_to_carry and _holds_only(file, requested) and _age(file) < MAX_ADOPTED_AGE
     ]
     kept = {file.path for file in adopted}
     merges = _plan_merges(
-        partitions, wanted, replaced, [file for file in new if file.path not in kept], days_to_carry
+        partitions, requested, replaced, [file for file in new if file.path not in kept], days_to_carry
     )
     merged = run_merges(spark, snapshot, merges)
     try:
@@ -132,7 +132,7 @@ def delete_files(table: WarehouseTable, files: Iterable[StagedFile]) -> None:
 
 def _plan_merges(
     partitions: Partitions,
-    wanted: Collection[tuple[str, date, str]],
+    requested: Collection[tuple[str, date, str]],
     replaced: Sequence[DataFile],
     new: Sequence[StagedFile],
     days_to_carry: Collection[date],
@@ -146,14 +146,14 @@ def _plan_merges(
         only = frozenset(
             (run.customer_id, run.run_id)
             for run in staged.runs
-            if (run.customer_id, staged.day, run.run_id) in wanted
+            if (run.customer_id, staged.day, run.run_id) in requested
         )
         inputs.setdefault(staged.day, []).append(MergeInput(path=staged.path, only=only))
     return [Merge(day=day, inputs=tuple(files)) for day, files in sorted(inputs.items())]
 
 
-def _holds_only(file: StagedFile, wanted: Collection[tuple[str, date, str]]) -> bool:
-    return all((run.customer_id, file.day, run.run_id) in wanted for run in file.runs)
+def _holds_only(file: StagedFile, requested: Collection[tuple[str, date, str]]) -> bool:
+    return all((run.customer_id, file.day, run.run_id) in requested for run in file.runs)
 
 
 def _age(file: StagedFile) -> timedelta:

@@ -1,4 +1,4 @@
-"""Builds the sensor `notifications`: it tells a webhook what an operator must know.
+"""Builds the sensor `notifications`: it sends what an operator must know to a webhook.
 
 Each tick sends the stored message, if there is one. Only when the server has taken it does a later tick store the
 next one, so nothing is lost while the server is down.
@@ -31,7 +31,7 @@ def build_notification_sensor(*, has_webhook: bool, now: Clock) -> dg.SensorDefi
     @dg.sensor(
         minimum_interval_seconds=INTERVAL_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING if has_webhook else dg.DefaultSensorStatus.STOPPED,
-        description="Tells the webhook of ADS_PIPELINE_WEBHOOK what an operator must know: rejected, overdue, "
+        description="Sends to the webhook of ADS_PIPELINE_WEBHOOK what an operator must know: rejected, overdue, "
         "parked, withdrawn and demoted days, and dead runs.",
     )
     def notifications(

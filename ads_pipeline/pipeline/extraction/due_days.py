@@ -32,10 +32,10 @@ KEYS_PER_BATCH: Final = 10_000
 
 
 class _Candidate(NamedTuple):
-    """A day that may be due. `is_wanted`: it is fetched if it never was; else it is only read again."""
+    """A day that may be due. `is_required`: it is fetched if it never was; else it is only read again."""
 
     key: PartitionKey
-    is_wanted: bool
+    is_required: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +56,8 @@ class DueDays:
             scheduled = self.ledger.retry_queue.find_scheduled(batch)
             unjudged = {run.key for run in self.ledger.runs.unjudged(batch)}
             stale = calculator.calculate(self.ledger.statuses, batch, now=self.days.now)
-            for key, is_wanted in candidates:
-                reason = _find_reason(states[key], stale[key], is_wanted=is_wanted)
+            for key, is_required in candidates:
+                reason = _find_reason(states[key], stale[key], is_required=is_required)
                 if reason and key not in unjudged and not self._is_retried(scheduled.get(key), stale[key]):
                     found[key] = reason
         return found
@@ -75,16 +75,16 @@ class DueDays:
             missing = self._find_missing(name, {each.customer_id for each in fetched}, first_days)
             for account in fetched:
                 last, lookback = self._last_closed_day(account), self.days.find_lookback(account.customer_id, name)
-                wanted = {last - timedelta(days=number) for number in range(GRACE_DAYS)}
-                wanted |= missing[account.customer_id]
+                required = {last - timedelta(days=number) for number in range(GRACE_DAYS)}
+                required |= missing[account.customer_id]
                 reread = _days_to_reread(last, query.freshness_policy.settling_after(lookback))
-                for day in sorted(wanted | reread):
+                for day in sorted(required | reread):
                     if day >= apis.start_date:
                         key = PartitionKey(
                             source=apis.source, customer_id=account.customer_id, query_name=name, logical_date=day
                         )
                         if self.days.find_obstacle(key) is None:
-                            yield _Candidate(key, day in wanted)
+                            yield _Candidate(key, day in required)
 
     def _find_missing(self, query_name: str, customers: set[str], first_days: FirstDays) -> Mapping[str, set[date]]:
         """The days that nothing is recorded of, from the first fetched day of each customer on."""
@@ -120,14 +120,14 @@ class DueDays:
         return True
 
 
-def _find_reason(state: PartitionState, stale: PartitionStaleness, *, is_wanted: bool) -> str | None:
+def _find_reason(state: PartitionState, stale: PartitionStaleness, *, is_required: bool) -> str | None:
     if state.status is Status.SUCCESS:
         found = stale.raw.stale
         if found is None or StaleReason.FRESHNESS_POLICY not in found.reasons:
             return None
         return f"to be read again since {found.since:%Y-%m-%d %H:%M}Z"
     # A pending day with attempts was requeued, which the retry queue follows, or an operator has withdrawn it.
-    is_new = state.status is Status.PENDING and state.attempt_count == 0 and is_wanted
+    is_new = state.status is Status.PENDING and state.attempt_count == 0 and is_required
     return "closed and not fetched" if is_new else None
 
 
