@@ -13,6 +13,11 @@ from ads_pipeline_tests.orchestration.dagster_server import DagsterServer, dagst
 
 CUSTOMERS = [str(1_000_000_000 + number) for number in range(1_000)]
 ROUNDS = 3
+COPIES = [f"query_{number}" for number in range(1, 10)]  # of the first shipped query
+CONTRACTS = """
+from ads_pipeline.contracts.models import CONTRACTS as SHIPPED
+CONTRACTS = {{(copy, {version!r}): SHIPPED[{name!r}, {version!r}] for copy in {copies!r}}}
+"""
 STATUSES = """
 query($asset: AssetKeyInput!) {
   assetNodeOrError(assetKey: $asset) { ... on AssetNode {
@@ -35,8 +40,10 @@ def _measure_asset_pages(directory: Path) -> Iterator[Figure]:
     """The GraphQL queries of the asset pages, with ten report queries, 1,000 customers and one year."""
     document = yaml.safe_load(DEFAULT_QUERIES_FILE.read_text())
     (name, query), *_others = document["queries"].items()
-    document["queries"] = {name: query} | {f"query_{number}": query for number in range(1, 10)}
-    document["start_date"] = "2025-11-18"
+    document["queries"] = {name: query} | dict.fromkeys(COPIES, query)
+    document["start_date"], document["contracts"] = "2025-11-18", "contracts.py"
+    contracts = CONTRACTS.format(name=name, version=str(query["schema_version"]), copies=COPIES)
+    (directory / "contracts.py").write_text(contracts)
     (directory / "queries.yaml").write_text(json.dumps(document, default=str))
     with dagster_server(directory / "home", {"ADS_PIPELINE_QUERIES": str(directory / "queries.yaml")}) as server:
         for customer in CUSTOMERS:
@@ -52,4 +59,4 @@ def _measure_asset_pages(directory: Path) -> Iterator[Figure]:
 
 def _send(server: DagsterServer, query: str) -> None:
     answer = server.query(query, asset={"path": ["warehouse", "campaign_daily"]})
-    assert answer["assetNodeOrError"]
+    assert answer["assetNodeOrError"], "Dagster does not know the asset: did the definitions load?"
