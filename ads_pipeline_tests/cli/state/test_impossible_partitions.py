@@ -7,15 +7,20 @@ import pytest
 from ads_pipeline_tests.cli.running import CommandLine
 from ads_pipeline_tests.cli.state.builders import DAY, REASON, fill_ledger, read_all_rows
 
-TODAY = datetime.now(UTC).date()
 IMPOSSIBLE = {
     "unknown query": ("101/campaign_dayly/2026-03-01", "did you mean campaign_daily?"),
     "malformed customer": ("204-661-9385/campaign_daily/2026-03-01", "1 to 20 digits 0-9, without hyphens"),
     "before the start date": ("101/campaign_daily/1999-01-01", "starts at 2024-01-01; give a later day"),
     "future day": ("101/campaign_daily/2999-01-01", "the day has not ended (UTC); the last complete day is "),
-    "today": (f"101/campaign_daily/{TODAY}", f"the last complete day is {TODAY - timedelta(days=1)}"),
+    "today": ("101/campaign_daily/{today}", "the last complete day is {yesterday}"),
     "another source": ("bing/101/campaign_daily/2026-03-01", "defines the source google_ads"),
 }
+
+
+def with_dates(text: str) -> str:
+    """The text with dates of now: midnight may pass after the tests were collected."""
+    today = datetime.now(UTC).date()
+    return text.format(today=today, yesterday=today - timedelta(days=1))
 
 
 @pytest.fixture
@@ -28,7 +33,7 @@ def cli(empty_cli: CommandLine) -> CommandLine:
 @pytest.mark.parametrize("command", ["why", "enqueue"])
 def test_impossible_partition_is_refused(cli: CommandLine, command: str, case: str) -> None:
     """One line names the cause and what to give instead; the exit code is 64 and nothing is written."""
-    word, message = IMPOSSIBLE[case]
+    word, message = map(with_dates, IMPOSSIBLE[case])
     before = read_all_rows(cli)
     result = cli.run("state", command, word, *(() if command == "why" else (*REASON, "--yes")))
     assert (result.code, result.out) == (64, "")
@@ -41,14 +46,15 @@ def test_impossible_partition_is_refused(cli: CommandLine, command: str, case: s
     ("window", "message"),
     [
         (("2023-12-31", "2024-01-02"), "starts at 2024-01-01"),
-        (("2026-03-01", str(TODAY)), "the day has not ended"),
+        (("2026-03-01", "{today}"), "the day has not ended"),
     ],
 )
 def test_enqueue_refuses_windows_with_impossible_days(
     cli: CommandLine, window: tuple[str, str], message: str
 ) -> None:
     """A window is not cut silently to the days that can exist."""
-    result = cli.run("state", "enqueue", "--since", window[0], "--until", window[1], *REASON, "--yes")
+    since, until = map(with_dates, window)
+    result = cli.run("state", "enqueue", "--since", since, "--until", until, *REASON, "--yes")
     assert (result.code, result.out) == (64, "")
     assert message in result.err
 
