@@ -7,6 +7,7 @@ import logging
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -16,6 +17,7 @@ import tenacity
 from ads_pipeline.errors import LedgerOutdated, LedgerRefused, LedgerUnavailable
 from ads_pipeline.ledger.control import tables
 from ads_pipeline.ledger.extraction import tables as extraction_tables
+from ads_pipeline.ledger.tables import instant_text
 from ads_pipeline.log_events import LogEvent, log_event
 from ads_pipeline.quoting import printable
 from ads_pipeline.storage.durable_files import create_empty_file, make_durable_directories
@@ -100,6 +102,7 @@ def _open_sqlite(url: str, *, read_only: bool) -> sa.Engine:
             f"cache_size = -{SQLITE_CACHE_KIB}",
         ):
             connection.execute(f"PRAGMA {pragma}")
+        connection.create_function("clock_text", 1, _read_clock)
 
     # A deferred transaction that has read fails at its first write when another one has written meanwhile, without
     # waiting for the busy timeout. So a writer takes the write lock before it reads.
@@ -112,6 +115,11 @@ def _open_sqlite(url: str, *, read_only: bool) -> sa.Engine:
         connection.exec_driver_sql("BEGIN" if is_reading else "BEGIN IMMEDIATE")
 
     return engine
+
+
+def _read_clock(seconds_ahead: float) -> str:
+    """The clock of SQLite, with microseconds. Its own one has milliseconds, within which two actions can be executed."""
+    return instant_text(datetime.now(UTC) + timedelta(seconds=seconds_ahead))
 
 
 def read_only(engine: sa.Engine) -> sa.Engine:

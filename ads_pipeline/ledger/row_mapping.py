@@ -27,7 +27,7 @@ def database_clock(dialect: str) -> sa.ColumnElement[Any]:
     """The database's clock: one clock stamps every row, whichever machine writes it."""
     if dialect == "postgresql":
         return sa.func.clock_timestamp(type_=Instant()).label("now")
-    return sa.func.strftime("%Y-%m-%dT%H:%M:%f000Z", "now", type_=Instant()).label("now")
+    return sa.func.clock_text(0, type_=Instant()).label("now")
 
 
 def read_clock(connection: sa.Connection) -> datetime:
@@ -45,8 +45,7 @@ def database_clock_plus(dialect: str, by: timedelta) -> sa.ColumnElement[Any]:
     """The database's clock plus a duration."""
     if dialect == "postgresql":
         return sa.type_coerce(sa.func.clock_timestamp() + sa.literal(by, sa.Interval()), Instant())
-    ahead = f"{by.total_seconds():+.3f} seconds"
-    return sa.func.strftime("%Y-%m-%dT%H:%M:%f000Z", "now", ahead, type_=Instant())
+    return sa.func.clock_text(by.total_seconds(), type_=Instant())
 
 
 def insert_into(dialect: str, table: sa.Table) -> postgresql.Insert | sqlite.Insert:

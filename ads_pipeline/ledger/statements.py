@@ -58,7 +58,7 @@ _WORDS: Final[Mapping[str, Mapping[str, str]]] = {
         "skip_locked": "FOR UPDATE SKIP LOCKED",
     },
     "sqlite": {
-        "now": "strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')",
+        "now": "clock_text(0)",
         "greatest": "max",
         "for_update": "",
         "for_share": "",

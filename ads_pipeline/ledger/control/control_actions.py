@@ -154,7 +154,8 @@ def _execute(
 
     A partition that differs from its `expected` state is refused.
     """
-    now, before = transaction.now, transaction.lock_states(keys)
+    before = transaction.lock_states(keys)
+    now = transaction.now  # after the locks, so that the actions of a partition have the order of their times
     if is_logged(transaction, action.name, request):
         return _read_earlier_result(transaction, request, keys, before)
     states = [before.get(key) or PartitionState.absent(key) for key in keys]

@@ -10,11 +10,14 @@ import pytest
 import sqlalchemy as sa
 
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.transitions import Effect, Status, Verdict
+from ads_pipeline.domain.transitions import Action, Effect, Status, Verdict
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.ledger.row_mapping import read_clock
 from ads_pipeline_tests.ledger.builders import (
     acceptance,
+    accepted_runs,
+    action_request,
     key,
     keys,
     record_verdict,
@@ -144,6 +147,35 @@ def test_verdict_that_waited_for_the_lock_applies_to_the_new_state(postgres_url:
             assert slower.result().effect is Effect.PROMOTED
             assert (waiting.result().effect, waiting.result().attempt_no) == (Effect.SUPERSEDED, 3)
         assert ledger.states.get(partition).current_run_id == "r3"
+
+
+def test_actions_of_a_partition_have_the_order_of_their_times(postgres_url: str) -> None:
+    """An action that waited for another one is logged after it, although it was called before that one committed."""
+    with Ledger.opened(postgres_url) as ledger, Ledger.opened(postgres_url) as slow:
+        accepted_runs(ledger, [key()])
+        resume, paused = threading.Event(), threading.Event()
+
+        def pause(connection: sa.Connection) -> None:
+            paused.set()
+            resume.wait(300)
+
+        sa.event.listen(slow.engine, "commit", pause)
+        with ThreadPoolExecutor(2) as pool:
+            first = pool.submit(slow.actions.execute, Action.REPROCESS, [key()], action_request("z-first"))
+            assert paused.wait(300)
+            second = pool.submit(ledger.actions.execute, Action.WITHDRAW, [key()], action_request("a-second"))
+            wait_until_a_transaction_waits(postgres_url)
+            released = database.transact(ledger.engine, read_clock)
+            resume.set()
+            assert first.result().changed
+            assert second.result().changed
+        assert [act.action_id for act in ledger.audit.of_partition(key())] == ["z-first", "a-second"]
+        assert ledger.audit.page(limit=1)[0].performed_at >= released
+
+
+def test_clock_of_the_ledger_has_microseconds(ledger: Ledger) -> None:
+    """Two actions can be executed within a millisecond. Their times must tell which was first."""
+    assert any(database.transact(ledger.engine, read_clock).microsecond % 1_000 for _ in range(20))
 
 
 def wait_until_a_transaction_waits(url: str) -> None:
