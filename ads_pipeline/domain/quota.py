@@ -94,19 +94,14 @@ class SharedSince:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OtherCall:
-    """The call of another run that stands in the way. Without an outcome it has not ended."""
-
-    run_id: str
-    outcome: str | None = None
-    request_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OperationOutcome:
-    """How a granted call ended: "ok" or the class of its error. `consumption` is the source's own measure of cost."""
+    """How a granted call ended: "ok", or the class and the message of its error.
+
+    `consumption` is the source's own measure of cost.
+    """
 
     outcome: str
+    error_message: str | None = None
     request_id: str | None = None
     rows: int | None = None
     seconds: float | None = None
@@ -114,6 +109,14 @@ class OperationOutcome:
 
     def __post_init__(self) -> None:
         validate_name("error_class", self.outcome)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherCall:
+    """The call of another run that stands in the way: it has not ended, or it was refused."""
+
+    run_id: str
+    refusal: OperationOutcome | None = None
 
 
 OK: Final = "ok"

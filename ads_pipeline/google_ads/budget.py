@@ -90,6 +90,7 @@ class Budget:
             fault = result.fault
             outcome = OperationOutcome(
                 outcome=without_fault if fault is None else fault.error_class,
+                error_message=None if fault is None else fault.message,
                 request_id=result.request_id or (fault.request_id if fault else None),
                 rows=result.rows,
                 seconds=result.seconds if result.seconds is not None else time.monotonic() - began,

@@ -275,13 +275,15 @@ class GoogleAdsSource:
 
     def _follow(self, other: OtherCall, fetch_range: FetchRange, progress: _Progress) -> None:
         """Wait for the other run's answer, or take its refusal, which a call of our own would only repeat."""
-        if other.outcome is None:
+        refusal = other.refusal
+        if refusal is None:
             log_event(_LOG, LogEvent.FETCH_AWAITED, run=other.run_id, range=str(fetch_range))
             progress.waiting.append(fetch_range)
             return
-        message = f"{other.outcome}: run {other.run_id} got this answer for {fetch_range}; its event has the details"
-        fault = Fault(error_class=other.outcome, message=message, request_id=other.request_id)
-        progress.fail(fetch_range.keys, fault)
+        message = refusal.error_message or refusal.outcome
+        progress.fail(
+            fetch_range.keys, Fault(error_class=refusal.outcome, message=message, request_id=refusal.request_id)
+        )
 
     def _handle(self, fetch_range: FetchRange, fault: Fault, progress: _Progress, *, tries: int) -> None:
         error_class = fault.error_class

@@ -91,6 +91,9 @@ def test_concurrent_runs_of_each_day_share_their_requests(
         assert landed_keys(landed) == [each for each in keys_of(day) if each.customer_id != DENIED]
         assert [(each.key.customer_id, each.error_class) for each in landed.failed] == [(DENIED, "permission_denied")]
         assert landed.skipped == ()
+    reasons = {(each.error_message, each.request_id) for landed in days for each in landed.failed}
+    assert len(reasons) == 1, "the run whose call was refused and those that took its answer state the same reason"
+    assert reasons.pop()[0].startswith("authorization_error.USER_PERMISSION_DENIED: ")
     assert count_sealed(tmp_path / "raw") == DAYS * (CUSTOMERS - 1)
 
 

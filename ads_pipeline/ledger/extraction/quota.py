@@ -112,7 +112,7 @@ _FIND_OTHER_CALL: Final = Statement(
     "find_other_call",
     {**_CALL, "shared_at": "instant", "final_at": "instant", "now": "instant"},
     """
-    SELECT reserved.engine_run_id, finished.outcome, finished.request_id,
+    SELECT reserved.engine_run_id, finished.outcome, finished.error_message, finished.request_id,
         coalesce(leases.ended_at IS NULL AND leases.expires_at > given.now, false) AS is_live,
         coalesce(finished.at >= final_at, false) AS is_new
     FROM {given}
@@ -242,9 +242,14 @@ def _find_other_call(
         "now": instant_text(now),
     }
     row = _FIND_OTHER_CALL.execute(transaction.connection, [given]).one_or_none()
-    if row is None or (row.outcome is not None and not (row.outcome in shared.final and (row.is_live or row.is_new))):
+    if row is None:
         return None
-    return OtherCall(run_id=row.engine_run_id, outcome=row.outcome, request_id=row.request_id)
+    if row.outcome is None:
+        return OtherCall(run_id=row.engine_run_id)
+    if row.outcome not in shared.final or not (row.is_live or row.is_new):
+        return None
+    refusal = OperationOutcome(outcome=row.outcome, error_message=row.error_message, request_id=row.request_id)
+    return OtherCall(run_id=row.engine_run_id, refusal=refusal)
 
 
 def _hold(transaction: LedgerTransaction, hold: Hold) -> None:
@@ -310,6 +315,7 @@ def _finish(transaction: LedgerTransaction, granted: Granted, outcome: Operation
     }
     row = _describe(transaction, granted.operation) | {"operation_no": granted.number}
     row |= {"entry": "finished", "at": transaction.at, "backfill_no": 0} | result
+    row["error_message"] = None if outcome.error_message is None else printable(outcome.error_message)
     if _INSERT_OPERATION.write(transaction.connection, [row]):
         data = {name: row[name] for name in ("kind", "customer_id", "query_name", "since", "until", *result)}
         transaction.emit("OperationSpent", None, granted.number, data)

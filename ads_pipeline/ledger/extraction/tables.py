@@ -18,8 +18,8 @@ quota_head = define_table("quota_head", "source text key, opened_at instant")
 api_operations = define_table(
     "api_operations",
     "source text key, operation_no bigint key, entry text key, at instant, engine_run_id text, kind text, lane text, "
-    "backfill_no bigint, customer_id text, query_name text, since day, until day, outcome text, request_id text, "
-    "rows_received bigint, milliseconds bigint, consumption bigint",
+    "backfill_no bigint, customer_id text, query_name text, since day, until day, outcome text, error_message text, "
+    "request_id text, rows_received bigint, milliseconds bigint, consumption bigint",
 )
 
 # The last wait that the source asked for: for one customer, or for all with an empty customer_id.

@@ -44,6 +44,7 @@ CREATE TABLE api_operations (
     since {date},
     until {date},
     outcome {text} CHECK (length(outcome) BETWEEN 1 AND 64),
+    error_message {text} CHECK (length(error_message) BETWEEN 1 AND 2000),
     request_id {text} CHECK (length(request_id) BETWEEN 1 AND 200),
     rows_received {bigint} CHECK (rows_received >= 0),
     milliseconds {bigint} CHECK (milliseconds >= 0),

@@ -127,8 +127,9 @@ def test_final_answer_of_another_run_is_not_asked_for_again(url: str, clock: Fak
         with ledger_of_run(url, "first", clock) as first:
             granted = first.quota.reserve_shared(REPORT, limits, shared)
             assert isinstance(granted, Granted)
-            first.quota.finish(granted, OperationOutcome(outcome="denied", request_id="r-1"))
-            refused = OtherCall(run_id="first", outcome="denied", request_id="r-1")
+            refusal = OperationOutcome(outcome="denied", error_message="No permission\n", request_id="r-1")
+            first.quota.finish(granted, refusal)
+            refused = OtherCall(run_id="first", refusal=replace(refusal, error_message="No permission\\n"))
             assert second.quota.reserve_shared(REPORT, limits, later) == refused
         assert second.quota.reserve_shared(REPORT, limits, shared) == refused
         next_backfill = replace(shared, at=clock.now + timedelta(seconds=1))
