@@ -203,6 +203,7 @@ def test_nothing_is_lost_while_the_server_fails(
     assert 5 <= len(server.bodies) <= 12
     assert len(set(server.bodies)) == len(set(server.keys)) == 1
     server.answer = answer_with(200)
+    monkeypatch.undo()
     deployment.clock.tick(LONGEST_DELAY)
     deployment.tick(3)
     delivered = list(dict.fromkeys(server.bodies))
