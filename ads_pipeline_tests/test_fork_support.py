@@ -24,7 +24,6 @@ os._exit(0)
 def test_process_that_uses_grpc_can_fork() -> None:
     """gRPC's handlers of a fork log a line for each, and sometimes the child dies in them. They are switched off."""
     variables = {name: value for name, value in os.environ.items() if name != "GRPC_ENABLE_FORK_SUPPORT"}
-    done = subprocess.run(
-        [sys.executable, "-c", FORK_WITH_GRPC], env=variables, capture_output=True, text=True, timeout=300
-    )
+    command = [sys.executable, "-c", FORK_WITH_GRPC]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")

@@ -118,7 +118,7 @@ def _open_sqlite(url: str, *, read_only: bool) -> sa.Engine:
 
 
 def _read_clock(seconds_ahead: float) -> str:
-    """The clock of SQLite, with microseconds. Its own one has milliseconds, within which two actions can be executed."""
+    """The clock for SQLite, in microseconds. Its own has milliseconds, and two actions can take less than one."""
     return instant_text(datetime.now(UTC) + timedelta(seconds=seconds_ahead))
 
 
