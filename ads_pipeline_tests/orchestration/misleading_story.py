@@ -7,8 +7,9 @@ a cancelled backfill, a killed run and a customer with an invalid name.
 import os
 import re
 import signal
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,7 +62,7 @@ def play_story(home: Path, spark: SparkSession) -> Iterator[Story]:
         deployment = LocalDeployment(home=home, spark=spark, ledger=ledger)
         _load_days(server, deployment)
         _hide_and_rerun_days(server, deployment)
-        cancelled_runs = _cancel_backfill(server)
+        cancelled_runs = _cancel_backfill(server, home / "ledger.db")
         killed_run = _kill_run(server, deployment)
         server.start_sensor("raw_arrivals")  # it requests the day of the killed run
         yield Story(server=server, deployment=deployment, killed_run=killed_run, cancelled_runs=cancelled_runs)
@@ -94,13 +95,27 @@ def _hide_and_rerun_days(server: DagsterServer, deployment: LocalDeployment) -> 
     restore(deployment.pipeline, deployment.ledger.states, restored, action_request("a3"))
 
 
-def _cancel_backfill(server: DagsterServer) -> dict[str, str]:
-    """Cancel a backfill of two runs while one of them works and the other one waits in the queue."""
+def _cancel_backfill(server: DagsterServer, ledger: Path) -> dict[str, str]:
+    """Cancel a backfill of two runs while one of them works and the other one waits in the queue.
+
+    The one that works waits for the ledger until it is cancelled, so that it cannot end before.
+    """
     backfill = server.launch_backfill([RAW, WAREHOUSE], [CANCELLED, QUEUED])
-    runs = server.wait_for(lambda: _find_started(server, backfill))
-    server.cancel_backfill(backfill)
+    with _locked(ledger):
+        runs = server.wait_for(lambda: _find_started(server, backfill))
+        server.wait_for(lambda: _find_process(server, backfill))
+        server.cancel_backfill(backfill)
+        server.wait_for(lambda: "STARTED" not in server.backfill_runs(backfill).values())
     assert server.wait_for_backfill(backfill) == "CANCELED"
     return runs
+
+
+@contextmanager
+def _locked(ledger: Path) -> Iterator[None]:
+    """Let every other writer of the ledger's file wait."""
+    with closing(sqlite3.connect(ledger, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
 
 
 def _find_started(server: DagsterServer, backfill: str) -> dict[str, str] | None:
