@@ -18,6 +18,7 @@ from ads_pipeline.ledger import database
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline_tests.ledger.builders import FakeClock
 from ads_pipeline_tests.postgres_server import start_postgres
+from ads_pipeline_tests.processes import PROCESS_START
 from ads_pipeline_tests.spark.jvm_options import prepare_jvm_options
 from ads_pipeline_tests.storage.fixtures import (  # noqa: F401 - fixtures of all tests
     azure_location,
@@ -48,7 +49,10 @@ _keep_files_in_memory()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let Spark's JVMs start fast. Workers of pytest-xdist inherit the variable."""
+    """Let processes and Spark's JVMs start fast. Workers of pytest-xdist inherit the variables."""
+    if not hasattr(config, "workerinput"):
+        given = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = os.pathsep.join([given, str(PROCESS_START)] if given else [str(PROCESS_START)])
     if "SPARK_SUBMIT_OPTS" not in os.environ and not config.option.collectonly:
         os.environ["SPARK_SUBMIT_OPTS"] = prepare_jvm_options(config.rootpath / ".pytest_cache" / "jvm")
 
@@ -67,10 +71,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (item.path not in long, item.path not in spark))
 
 
+gc.disable()  # until all tests are collected
+
+
 def pytest_collection_finish() -> None:
     """Let the garbage collector skip what exists now: thousands of tests and their modules, which stay to the end."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

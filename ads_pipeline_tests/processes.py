@@ -13,6 +13,9 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Final
 
+ROOT: Final = Path(__file__).parents[1]
+PROCESS_START: Final = Path(__file__).with_name("process_start")  # its sitecustomize.py is for every process
+PYTHON_PATH: Final = f"{ROOT}{os.pathsep}{PROCESS_START}"  # for processes without the environment of the tests
 LIMIT_S: Final = 600  # for a process that hangs
 IMPORTED: Final = ["ads_pipeline_tests.ledger.builders"]
 

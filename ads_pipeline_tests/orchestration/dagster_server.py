@@ -18,9 +18,8 @@ from ads_pipeline.cli.dev import ENGINE
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.engine.address import UNTIL_STDIN_CLOSES
 from ads_pipeline_tests import polling
+from ads_pipeline_tests.processes import PROCESS_START, PYTHON_PATH, ROOT
 
-ROOT = Path(__file__).parents[2]
-DAEMON_SETTINGS = Path(__file__).with_name("daemon_settings")  # its sitecustomize.py shortens an interval
 # Limits for a process that hangs. A wait ends as soon as its result is there or the process is dead.
 SECONDS_TO_START = 300
 SECONDS_TO_FINISH = 900
@@ -249,7 +248,7 @@ def dagster_server(
         port = unused.getsockname()[1]
     log = home / "dagster.log"
     shell = {name: value for name, value in os.environ.items() if not name.startswith(("ADS_PIPELINE_", "DAGSTER_"))}
-    path = os.pathsep.join((*([] if program else [str(ROOT)]), str(DAEMON_SETTINGS)))
+    path = str(PROCESS_START) if program else PYTHON_PATH
     own = {"ADS_PIPELINE_HOME": str(home), "ADS_PIPELINE_SPARK": "local[2]", "PYTHONPATH": path}
     own["ADS_PIPELINE_ARRIVAL_SECONDS"] = "60"  # a test seals runs, and then does what the sensor must not do first
     command = [program, "dev"] if program else [sys.executable, "-m", "dagster", "dev"]

@@ -17,6 +17,7 @@ from ads_pipeline.ledger.database import SCHEMA as LEDGER_SCHEMA
 from ads_pipeline.orchestration.instance_storage import SCHEMA as DAGSTER_SCHEMA
 from ads_pipeline_tests.orchestration.dagster_server import DagsterServer, answers
 from ads_pipeline_tests.orchestration.test_instance_storage import tables_of
+from ads_pipeline_tests.processes import PYTHON_PATH
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())
@@ -56,7 +57,7 @@ def served(tmp_path: Path, unmigrated_postgres_url: str) -> Iterator[DagsterServ
         "ADS_PIPELINE_DATABASE_URL": unmigrated_postgres_url,
         "ADS_PIPELINE_HOME": str(home),
         "DAGSTER_HOME": str(tmp_path),
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": PYTHON_PATH,
     }
     changes = {"0.0.0.0": "127.0.0.1", WORKSPACE: str(tmp_path / "workspace.yaml")} | ports
     with ExitStack() as stack:

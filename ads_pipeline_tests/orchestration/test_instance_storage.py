@@ -27,6 +27,7 @@ from ads_pipeline.orchestration.instance_storage import SCHEMA
 from ads_pipeline.orchestration.partitions import CUSTOMERS, DELETE_CUSTOMER
 from ads_pipeline.settings import POSTGRES_FORM, VARIABLES, read_settings
 from ads_pipeline_tests.builders import key
+from ads_pipeline_tests.processes import PYTHON_PATH
 
 ROOT = Path(ads_pipeline.__file__).parent.parent
 SECRET = "hunter2-correct-horse"
@@ -65,7 +66,7 @@ def variables(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
 
 def clean(tmp_path: Path, **variables: str) -> dict[str, str]:
     """An environment with only these variables and what a process needs to find its code."""
-    return {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(ROOT), **variables}
+    return {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": PYTHON_PATH, **variables}
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from dagster._grpc.client import DagsterGrpcClient
 
 import ads_pipeline
 from ads_pipeline_tests.cli.running import CommandLine
+from ads_pipeline_tests.processes import PYTHON_PATH
 
 ROOT = Path(ads_pipeline.__file__).parent.parent
 TOKEN, PASSWORD, PATH = "canary-token-7f3a9c", "canary-password-b81e02", "canary-webhook-55d01c"
@@ -51,7 +52,7 @@ def code_server(folder: Path, **settings: str) -> Iterator[CodeServer]:
     """Serve this checkout's definitions with these settings."""
     server = CodeServer(socket=folder / "s", output=folder / "server.log")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("ADS_PIPELINE_", "DAGSTER_"))}
-    environment = kept | {"ADS_PIPELINE_HOME": str(folder / "home"), "PYTHONPATH": str(ROOT)} | settings
+    environment = kept | {"ADS_PIPELINE_HOME": str(folder / "home"), "PYTHONPATH": PYTHON_PATH} | settings
     command = ("api", "grpc", "--socket", str(server.socket), "--lazy-load-user-code", "--log-level", "debug")
     with server.output.open("wb") as output:
         process = subprocess.Popen(

@@ -17,9 +17,9 @@ from typing import Any
 import pyspark
 
 from ads_pipeline_tests.polling import wait_for
+from ads_pipeline_tests.processes import PYTHON_PATH
 from ads_pipeline_tests.spark import pipeline_process
 
-ROOT = Path(__file__).parents[2]
 SPARK = Path(pyspark.__file__).parent
 LOOPBACK = "127.0.0.1"
 START_TIMEOUT_S = 60
@@ -31,7 +31,7 @@ def build_environment() -> dict[str, str]:
     """Environment variables for this Python, this package and servers that listen on loopback only."""
     return os.environ | {
         "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": PYTHON_PATH,
         "SPARK_HOME": str(SPARK),
         "SPARK_LOCAL_IP": LOOPBACK,
         "SPARK_DAEMON_MEMORY": "700m",
