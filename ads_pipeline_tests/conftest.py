@@ -5,7 +5,6 @@ import os
 import shutil
 import sys
 import tempfile
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from pyspark.sql import SparkSession
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline_tests.ledger.builders import FakeClock
-from ads_pipeline_tests.postgres_server import start_postgres
+from ads_pipeline_tests.postgres_server import execute, new_database, start_postgres, url_of
 from ads_pipeline_tests.processes import PROCESS_START
 from ads_pipeline_tests.spark.jvm_options import prepare_jvm_options
 from ads_pipeline_tests.storage.fixtures import (  # noqa: F401 - fixtures of all tests
@@ -89,10 +88,10 @@ def postgres_server() -> Iterator[str]:
         url = server.get_uri(driver="psycopg2")
         # No test needs a database after a power failure. fsync takes most of the time that CREATE DATABASE takes.
         for setting in ("fsync", "full_page_writes"):
-            _execute(url, f"ALTER SYSTEM SET {setting} = off")
-        _execute(url, "SELECT pg_reload_conf()")
-        _execute(url, "CREATE DATABASE ledger_template")
-        engine = database.open_engine(_named(url, "ledger_template"))
+            execute(url, f"ALTER SYSTEM SET {setting} = off")
+        execute(url, "SELECT pg_reload_conf()")
+        execute(url, "CREATE DATABASE ledger_template")
+        engine = database.open_engine(url_of(url, "ledger_template"))
         database.migrate(engine)
         engine.dispose()
         yield url
@@ -141,19 +140,15 @@ def sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
 @pytest.fixture
 def postgres_url(postgres_server: str) -> Iterator[str]:
     """An empty, migrated ledger in a Postgres database."""
-    name = f"t_{uuid.uuid4().hex}"
-    _execute(postgres_server, f"CREATE DATABASE {name} TEMPLATE ledger_template STRATEGY FILE_COPY")
-    yield _named(postgres_server, name)
-    _execute(postgres_server, f"DROP DATABASE {name} WITH (FORCE)")
+    with new_database(postgres_server, "TEMPLATE ledger_template STRATEGY FILE_COPY") as url:
+        yield url
 
 
 @pytest.fixture
 def unmigrated_postgres_url(postgres_server: str) -> Iterator[str]:
     """An empty Postgres database without a schema."""
-    name = f"t_{uuid.uuid4().hex}"
-    _execute(postgres_server, f"CREATE DATABASE {name}")
-    yield _named(postgres_server, name)
-    _execute(postgres_server, f"DROP DATABASE {name} WITH (FORCE)")
+    with new_database(postgres_server) as url:
+        yield url
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -199,15 +194,4 @@ def backdoor(url: str) -> Iterator[sa.Engine]:
     """A direct connection to the ledger's database, without the product's rules."""
     engine = database.open_engine(url)
     yield engine
-    engine.dispose()
-
-
-def _named(url: str, name: str) -> str:
-    return sa.make_url(url).set(database=name).render_as_string(hide_password=False)
-
-
-def _execute(url: str, statement: str) -> None:
-    engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.exec_driver_sql(statement)
     engine.dispose()

@@ -1,22 +1,24 @@
-"""A day of an operator in the UI, with the real daemon and webserver."""
+"""A day of an operator in the UI, and arrivals that run together, with the real daemon and webserver."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import cast
 
 import pytest
 from pyspark.sql import SparkSession
 
-from ads_pipeline.domain.transitions import Action
+from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.transitions import Action, Status
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.orchestration.sensors.run_tags import START
+from ads_pipeline.orchestration.sensors.run_tags import CUSTOMERS_TAG, DAYS_TAG, QUERY_TAG, START
+from ads_pipeline_tests.builders import write_sealed_run
 from ads_pipeline_tests.example_counts import TIMES
 from ads_pipeline_tests.ledger.builders import action_request
 from ads_pipeline_tests.orchestration.dagster_server import DagsterServer, dagster_server
-from ads_pipeline_tests.pipeline.builders import LocalDeployment, key, seal_invalid_run, seal_run, visible_runs
+from ads_pipeline_tests.pipeline.builders import QUERY, LocalDeployment, key, seal_invalid_run, seal_run, visible_runs
+from ads_pipeline_tests.postgres_server import new_database
 
 NO_SPARK = cast("SparkSession", None)  # only Dagster's processes judge and load
 RAW, WAREHOUSE = ("raw", "campaign_daily"), ("warehouse", "campaign_daily")
@@ -30,14 +32,23 @@ class ServedDeployment:
     deployment: LocalDeployment
 
 
-@pytest.fixture(params=["postgres", *(["sqlite"] if TIMES > 1 else [])])
-def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServedDeployment]:
-    """With Postgres, and with SOAK also with SQLite, which the daemon of `test_misleading_cases` uses."""
-    home = tmp_path / "home"
+@pytest.fixture(scope="module")
+def postgres_database(postgres_server: str) -> Iterator[str]:
+    with new_database(postgres_server) as url:
+        yield url
+
+
+@pytest.fixture(scope="module", params=["postgres", *(["sqlite"] if TIMES > 1 else [])])
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedDeployment]:
+    """With Postgres, and with SOAK also with SQLite, which the daemon of `test_misleading_cases` uses.
+
+    Both tests use one server, with different customers.
+    """
+    home = tmp_path_factory.mktemp("served") / "home"
     home.mkdir()
     environment = {"ADS_PIPELINE_ARRIVAL_SECONDS": "5"}
     if request.param == "postgres":
-        environment["ADS_PIPELINE_DATABASE_URL"] = request.getfixturevalue("unmigrated_postgres_url")
+        environment["ADS_PIPELINE_DATABASE_URL"] = request.getfixturevalue("postgres_database")
     url = environment.get("ADS_PIPELINE_DATABASE_URL") or f"sqlite:///{home / 'ledger.db'}"
     with Ledger.opened(url) as ledger, dagster_server(home, environment, engine=True) as server:
         server.stop_sensor("raw_arrivals")  # it would come to the days that are backfilled
@@ -98,6 +109,56 @@ def test_an_operators_day(served: ServedDeployment) -> None:
     deployment.ledger.actions.execute(Action.WITHDRAW, [good], action_request())
     server.wait_for(lambda: server.check_passed(WAREHOUSE, good, "readable") is False)
     assert server.check_passed(WAREHOUSE, other, "readable") is True
+
+
+@pytest.mark.invariant("O1", "S8")
+@pytest.mark.timeout(1200)
+def test_arrivals_of_two_queries_are_one_run(served: ServedDeployment) -> None:
+    """Partitions of the run's range that are not due keep their colours, verdicts and attempts."""
+    deployment, server, ledger = served.deployment, served.server, served.deployment.ledger
+    earlier_runs = server.run_tags()
+    first, rejected, new, newer = _recent(11, 1), _recent(12, 1), _recent(13, 2), _recent(11, 2)
+    other_query = _recent(13, 1, "ad_group_daily")
+
+    def wait_until_judged(*partitions: PartitionKey) -> None:
+        server.wait_for(lambda: all(ledger.states.get(each).attempt_count for each in partitions))
+        runs = server.run_tags().keys() - earlier_runs.keys()
+        server.wait_for(lambda: set(map(server.run_status, runs)) == {"SUCCESS"})
+
+    seal_invalid_run(deployment, rejected)
+    seal_run(deployment, first)
+    server.start_sensor("raw_arrivals")
+    wait_until_judged(first, rejected)
+    first_runs = server.run_tags()
+    states = ledger.states.get_many([first, rejected])
+    colours = [server.partition_status(WAREHOUSE, each) for each in (first, rejected)]
+
+    server.stop_sensor("raw_arrivals")  # no tick may come between the seals
+    write_sealed_run(deployment.home / "raw", Run(key=other_query, run_id="r1"), b"{}\n")
+    seal_run(deployment, new)  # customer 13 is new, so its runs follow one tick later and together
+    seal_run(deployment, newer)
+    server.start_sensor("raw_arrivals")
+    wait_until_judged(new, other_query, newer)
+    later_runs = [tags for run_id, tags in server.run_tags().items() if run_id not in first_runs]
+    # Another sensor may have had checks evaluated again meanwhile.
+    (tags,) = (tags for tags in later_runs if tags.get("dagster/sensor_name") == "raw_arrivals")
+    assert tags[QUERY_TAG] == "ad_group_daily, campaign_daily"
+    assert (tags[CUSTOMERS_TAG], tags[DAYS_TAG]) == ("11 to 13", f"{first.logical_date} to {new.logical_date}")
+    visible = visible_runs(deployment)
+    assert {each: visible.get(each) for each in (first, new, newer)} == dict.fromkeys((first, new, newer), "r1")
+    assert not {rejected, other_query} & visible.keys()
+    assert ledger.states.get(other_query).status is Status.FAILED
+    assert ledger.states.get_many([first, rejected]) == states
+    assert [server.partition_status(WAREHOUSE, each) for each in (first, rejected)] == colours
+    assert [server.check_passed(RAW, each) for each in (first, rejected)] == [True, False]
+    assert [server.check_status(RAW, each, "valid") for each in (first, rejected)] == ["succeeded", "failed"]
+    assert server.partition_counts(WAREHOUSE)["numFailed"] == 0
+
+
+def _recent(customer: int, day: int, query_name: str = QUERY) -> PartitionKey:
+    """A day of the last month. A tick of the sensor finds older ones only later."""
+    before = datetime.now(UTC).date() - timedelta(days=30)
+    return replace(key(customer, query_name=query_name), logical_date=before + timedelta(days=day))
 
 
 def _find_requested(server: DagsterServer) -> list[dict[str, str]]:
