@@ -3,8 +3,8 @@ SHELL := bash -o pipefail
 PYTHON ?= python3
 BIN := .venv/bin
 CORES := $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2)
-# Two more than the cores: the longest tests mostly wait for Dagster's daemon, which ticks twice a minute.
-PYTEST_WORKERS ?= $(shell expr $(CORES) + 2)
+# One more than the cores, because some tests wait. Each worker collects all tests and starts its own Spark.
+PYTEST_WORKERS ?= $(shell expr $(CORES) + 1)
 # A file runs in one worker. conftest.py says in which order the files start.
 PYTEST := $(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
 

@@ -21,6 +21,7 @@ SHOWN = "SELECT customer_id, count(DISTINCT logical_date) AS days FROM campaign_
 def spark_address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """Spark on this machine; with SOAK also a cluster whose workers cannot see the home."""
     if request.param == "local":
+        request.getfixturevalue("spark")  # the commands of this process use it
         yield "local[2]"
         return
     home = tmp_path / "home"
@@ -40,7 +41,8 @@ def test_operators_day_in_a_bucket(tmp_path: Path, postgres_url: str, s3_locatio
 
     def run(*arguments: str, code: int = 0) -> CommandResult:
         starts_spark = {"demo", "demote", "restore", "reconcile"} & {*arguments[:2]}
-        output.append(cli.process(*arguments) if starts_spark else cli.run(*arguments))
+        is_process = "demo" in arguments or (starts_spark and spark_address != "local[2]")
+        output.append(cli.process(*arguments) if is_process else cli.run(*arguments))
         assert output[-1].code == code, (arguments, output[-1].out[-2000:], output[-1].err[-2000:])
         return output[-1]
 

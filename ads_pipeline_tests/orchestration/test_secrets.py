@@ -1,7 +1,6 @@
 """Secrets of the environment in everything that a code server and other processes show."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -65,8 +64,8 @@ def code_server(folder: Path, **settings: str) -> Iterator[CodeServer]:
         wait_until_it_answers(server, process)
         yield server
     finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
+        process.kill()  # a process that ignores SIGINT, as a job in the background does, would ignore SIGTERM too
+        process.wait()
 
 
 def wait_until_it_answers(server: CodeServer, process: "subprocess.Popen[bytes]") -> None:
