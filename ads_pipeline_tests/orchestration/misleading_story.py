@@ -86,13 +86,14 @@ def _load_days(server: DagsterServer, deployment: LocalDeployment) -> None:
 def _hide_and_rerun_days(server: DagsterServer, deployment: LocalDeployment) -> None:
     """Withdraw and demote outside Dagster, rerun a day with an invalid run, and restore one day that was red."""
     seal_invalid_run(deployment, RERUN, "r2")
-    server.launch_backfill([RAW, WAREHOUSE], [RERUN, INVALID_CUSTOMER])
+    rerun = server.launch_backfill([RAW, WAREHOUSE], [RERUN, INVALID_CUSTOMER])
     deployment.ledger.actions.execute(Action.WITHDRAW, [WITHDRAWN], action_request("a1"))
     demoted = [Run(key=DEMOTED, run_id="r1"), Run(key=RESTORED, run_id="r2")]
     demote(deployment.pipeline, demoted, action_request("a2"))
     server.wait_for(lambda: server.check_status(WAREHOUSE, RESTORED, "readable") == "failed")
     restored = [Run(key=RESTORED, run_id="r1")]
     restore(deployment.pipeline, deployment.ledger.states, restored, action_request("a3"))
+    server.wait_for_backfill(rerun)
 
 
 def _cancel_backfill(server: DagsterServer, ledger: Path) -> dict[str, str]:
@@ -101,9 +102,10 @@ def _cancel_backfill(server: DagsterServer, ledger: Path) -> dict[str, str]:
     The one that works waits for the ledger until it is cancelled, so that it cannot end before.
     """
     backfill = server.launch_backfill([RAW, WAREHOUSE], [CANCELLED, QUEUED])
+    server.wait_for(lambda: _find_process(server, backfill), every=0.05)
     with _locked(ledger):
-        runs = server.wait_for(lambda: _find_started(server, backfill))
-        server.wait_for(lambda: _find_process(server, backfill))
+        runs = server.backfill_runs(backfill)
+        assert sorted(runs.values()) == ["QUEUED", "STARTED"]
         server.cancel_backfill(backfill)
         server.wait_for(lambda: "STARTED" not in server.backfill_runs(backfill).values())
     assert server.wait_for_backfill(backfill) == "CANCELED"
@@ -116,11 +118,6 @@ def _locked(ledger: Path) -> Iterator[None]:
     with closing(sqlite3.connect(ledger, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         yield
-
-
-def _find_started(server: DagsterServer, backfill: str) -> dict[str, str] | None:
-    runs = server.backfill_runs(backfill)
-    return runs if len(runs) == 2 and "STARTED" in runs.values() else None
 
 
 def _kill_run(server: DagsterServer, deployment: LocalDeployment) -> str:
