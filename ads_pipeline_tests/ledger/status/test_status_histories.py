@@ -66,9 +66,7 @@ STEPS = st.one_of(
     st.tuples(st.just("end"), st.integers(0, 1), st.sampled_from([RunStatus.FAILED, RunStatus.CANCELLED])),
     st.tuples(st.just("withdraw"), st.integers(0, 1), st.none()),
 )
-_customers = itertools.count(
-    10**9
-)  # of one length, so that their texts have the order of their numbers in every example
+_customers = itertools.count(10**9)  # of one length: texts have the order of their numbers in every example
 
 
 class History:
