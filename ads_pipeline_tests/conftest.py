@@ -18,7 +18,7 @@ from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline_tests.ledger.builders import FakeClock
 from ads_pipeline_tests.postgres_server import execute, new_database, start_postgres, url_of
 from ads_pipeline_tests.processes import PROCESS_START
-from ads_pipeline_tests.spark.jvm_options import prepare_jvm_options
+from ads_pipeline_tests.spark.jvm_options import prepare_jvm_options, wait_for_archive
 from ads_pipeline_tests.storage.fixtures import (  # noqa: F401 - fixtures of all tests
     azure_location,
     azurite_endpoint,
@@ -53,7 +53,12 @@ def pytest_configure(config: pytest.Config) -> None:
         given = os.environ.get("PYTHONPATH")
         os.environ["PYTHONPATH"] = os.pathsep.join([given, str(PROCESS_START)] if given else [str(PROCESS_START)])
     if "SPARK_SUBMIT_OPTS" not in os.environ and not config.option.collectonly:
-        os.environ["SPARK_SUBMIT_OPTS"] = prepare_jvm_options(config.rootpath / ".pytest_cache" / "jvm")
+        os.environ["SPARK_SUBMIT_OPTS"] = prepare_jvm_options(jvm_directory(config))
+
+
+def jvm_directory(config: pytest.Config) -> Path:
+    """Where the archive of Spark's classes is. It is written while the tests are collected."""
+    return config.rootpath / ".pytest_cache" / "jvm"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -73,14 +78,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 gc.disable()  # until all tests are collected
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Let the garbage collector skip what exists now: thousands of tests and their modules, which stay to the end."""
     gc.freeze()
     gc.enable()
+    if not session.config.option.collectonly:
+        wait_for_archive(jvm_directory(session.config))
 
 
-def pytest_sessionfinish() -> None:
+def pytest_sessionfinish(session: pytest.Session) -> None:
     """Search for garbage once. pytest does it five times at the end, for resources that were not closed."""
+    wait_for_archive(jvm_directory(session.config))
     gc.collect()
     gc.freeze()
 

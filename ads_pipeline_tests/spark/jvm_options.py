@@ -4,13 +4,17 @@ The tests start many short JVMs, which would all load and verify the same classe
 earlier one takes half of the CPU time for its start and its first jobs. As a program, this module writes the archive.
 """
 
+import fcntl
 import hashlib
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from subprocess import DEVNULL, Popen
+from typing import IO, Any, Final
 
 import pyspark
 
@@ -20,20 +24,37 @@ SHORT_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"
 CONNECT: Final = "org.apache.spark.sql.connect.SparkConnectPlugin"  # its classes are those of an engine
 SECONDS_TO_WRITE: Final = 300
 ROOT: Final = Path(__file__).parents[2]
+_WRITERS: Final = list[Popen[bytes]]()
 
 
 def prepare_jvm_options(directory: Path) -> str:
-    """The options of Spark's JVMs. Write the archive first where this directory has none for this Java and Spark."""
+    """The options of Spark's JVMs. Start to write the archive where there is none for this Java and Spark."""
     java = subprocess.run(["java", "-version"], capture_output=True, check=True).stderr
     version = hashlib.sha256(java + f"{pyspark.__version__} {pyspark.__file__}".encode()).hexdigest()[:16]
     archive = directory / f"spark-{version}.jsa"
-    if not archive.exists():
-        directory.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", __name__, str(archive)]
-        subprocess.run(
-            command, cwd=Path(__file__).parents[2], capture_output=True, check=True, timeout=SECONDS_TO_WRITE
-        )
+    directory.mkdir(parents=True, exist_ok=True)
+    with _lock(directory) as lock:
+        if not archive.exists():
+            command = [sys.executable, "-m", __name__, str(archive)]
+            # The process inherits the lock and holds it to its end.
+            _WRITERS.append(Popen(command, cwd=ROOT, stdout=DEVNULL, stderr=DEVNULL, pass_fds=[lock.fileno()]))
     return f"{SHORT_JVM} -XX:SharedArchiveFile={archive}"
+
+
+def wait_for_archive(directory: Path) -> None:
+    """Wait until no process writes the archive. Without one, JVMs only start slower."""
+    if not directory.exists():
+        return
+    with _lock(directory):
+        for writer in _WRITERS:
+            assert writer.wait(SECONDS_TO_WRITE) == 0, "the archive of Spark's classes could not be written"
+
+
+@contextmanager
+def _lock(directory: Path) -> Iterator[IO[str]]:
+    with (directory / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield lock
 
 
 def write_archive(archive: Path) -> None:
