@@ -65,6 +65,7 @@ def open_engine(url: str, *, read_only: bool = False) -> sa.Engine:
     return sa.create_engine(
         url,
         hide_parameters=True,
+        use_native_hstore=False,  # a query for each connection, about a type that the ledger has not
         connect_args={
             "application_name": "ads_pipeline",
             "connect_timeout": 10,
