@@ -50,8 +50,8 @@ _keep_files_in_memory()
 def pytest_configure(config: pytest.Config) -> None:
     """Let processes and Spark's JVMs start fast. Workers of pytest-xdist inherit the variables."""
     if not hasattr(config, "workerinput"):
-        given = os.environ.get("PYTHONPATH")
-        os.environ["PYTHONPATH"] = os.pathsep.join([given, str(PROCESS_START)] if given else [str(PROCESS_START)])
+        paths = os.environ.get("PYTHONPATH"), str(PROCESS_START)
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     if "SPARK_SUBMIT_OPTS" not in os.environ and not config.option.collectonly:
         os.environ["SPARK_SUBMIT_OPTS"] = prepare_jvm_options(jvm_directory(config))
 

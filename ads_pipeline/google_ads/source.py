@@ -281,9 +281,8 @@ class GoogleAdsSource:
             progress.waiting.append(fetch_range)
             return
         message = refusal.error_message or refusal.outcome
-        progress.fail(
-            fetch_range.keys, Fault(error_class=refusal.outcome, message=message, request_id=refusal.request_id)
-        )
+        fault = Fault(error_class=refusal.outcome, message=message, request_id=refusal.request_id)
+        progress.fail(fetch_range.keys, fault)
 
     def _handle(self, fetch_range: FetchRange, fault: Fault, progress: _Progress, *, tries: int) -> None:
         error_class = fault.error_class

@@ -17,9 +17,8 @@ from ads_pipeline.ledger.database import SCHEMA as LEDGER_SCHEMA
 from ads_pipeline.orchestration.instance_storage import SCHEMA as DAGSTER_SCHEMA
 from ads_pipeline_tests.orchestration.dagster_server import DagsterServer, answers
 from ads_pipeline_tests.orchestration.test_instance_storage import tables_of
-from ads_pipeline_tests.processes import PYTHON_PATH
+from ads_pipeline_tests.processes import PYTHON_PATH, ROOT
 
-ROOT = Path(__file__).parents[2]
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())
 SERVICES: Mapping[str, Any] = COMPOSE["services"]
 WORKSPACE = "/opt/dagster/workspace.yaml"

@@ -27,9 +27,8 @@ from ads_pipeline.orchestration.instance_storage import SCHEMA
 from ads_pipeline.orchestration.partitions import CUSTOMERS, DELETE_CUSTOMER
 from ads_pipeline.settings import POSTGRES_FORM, VARIABLES, read_settings
 from ads_pipeline_tests.builders import key
-from ads_pipeline_tests.processes import PYTHON_PATH
+from ads_pipeline_tests.processes import PYTHON_PATH, ROOT
 
-ROOT = Path(ads_pipeline.__file__).parent.parent
 SECRET = "hunter2-correct-horse"
 READ = """
 import ads_pipeline, dagster as dg

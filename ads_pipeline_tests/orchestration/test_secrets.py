@@ -17,11 +17,9 @@ from dagster._core.remote_representation.code_location import GrpcServerCodeLoca
 from dagster._core.remote_representation.handle import RepositoryHandle
 from dagster._grpc.client import DagsterGrpcClient
 
-import ads_pipeline
 from ads_pipeline_tests.cli.running import CommandLine
 from ads_pipeline_tests.processes import PYTHON_PATH
 
-ROOT = Path(ads_pipeline.__file__).parent.parent
 TOKEN, PASSWORD, PATH = "canary-token-7f3a9c", "canary-password-b81e02", "canary-webhook-55d01c"
 SPARK = f"sc://127.0.0.1:1/;token={TOKEN}"
 DATABASE_URL = f"postgresql+psycopg2://ads:{PASSWORD}@127.0.0.1:1/ledger"

@@ -18,12 +18,13 @@ from typing import IO, Any, Final
 
 import pyspark
 
+from ads_pipeline_tests.processes import ROOT
+
 # In a short JVM, optimizing compilers and a parallel collector do not pay off. A JVM that cannot use the archive says
 # so on its standard output, and starts without it.
 SHORT_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"
 CONNECT: Final = "org.apache.spark.sql.connect.SparkConnectPlugin"  # its classes are those of an engine
 SECONDS_TO_WRITE: Final = 300
-ROOT: Final = Path(__file__).parents[2]
 _WRITERS: Final = list[Popen[bytes]]()
 
 

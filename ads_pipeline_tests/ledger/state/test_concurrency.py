@@ -131,13 +131,7 @@ def test_verdict_that_waited_for_the_lock_applies_to_the_new_state(postgres_url:
     with Ledger.opened(postgres_url) as ledger, Ledger.opened(postgres_url) as slow:
         first, second, third = registered_runs(ledger, partition, "r1", "r2", "r3")
         record_verdict(ledger, acceptance(first))
-        resume, paused = threading.Event(), threading.Event()
-
-        def pause(connection: sa.Connection) -> None:
-            paused.set()
-            resume.wait(300)
-
-        sa.event.listen(slow.engine, "commit", pause)
+        paused, resume = pause_commits(slow.engine)
         with ThreadPoolExecutor(2) as pool:
             slower = pool.submit(record_verdict, slow, acceptance(third))
             assert paused.wait(300)
@@ -153,13 +147,7 @@ def test_actions_of_a_partition_have_the_order_of_their_times(postgres_url: str)
     """An action that waited for another one is logged after it, although it was called before that one committed."""
     with Ledger.opened(postgres_url) as ledger, Ledger.opened(postgres_url) as slow:
         accepted_runs(ledger, [key()])
-        resume, paused = threading.Event(), threading.Event()
-
-        def pause(connection: sa.Connection) -> None:
-            paused.set()
-            resume.wait(300)
-
-        sa.event.listen(slow.engine, "commit", pause)
+        paused, resume = pause_commits(slow.engine)
         with ThreadPoolExecutor(2) as pool:
             first = pool.submit(slow.actions.execute, Action.REPROCESS, [key()], action_request("z-first"))
             assert paused.wait(300)
@@ -176,6 +164,18 @@ def test_actions_of_a_partition_have_the_order_of_their_times(postgres_url: str)
 def test_clock_of_the_ledger_has_microseconds(ledger: Ledger) -> None:
     """Two actions can be executed within a millisecond. Their times must tell which was first."""
     assert any(database.transact(ledger.engine, read_clock).microsecond % 1_000 for _ in range(20))
+
+
+def pause_commits(engine: sa.Engine) -> tuple[threading.Event, threading.Event]:
+    """Let the commits of the engine wait. The events tell that one waits, and let it go on."""
+    paused, resume = threading.Event(), threading.Event()
+
+    def pause(_connection: sa.Connection) -> None:
+        paused.set()
+        resume.wait(300)
+
+    sa.event.listen(engine, "commit", pause)
+    return paused, resume
 
 
 def wait_until_a_transaction_waits(url: str) -> None:
