@@ -1,13 +1,17 @@
 """One request to a webhook, against a real server: what counts as taken, and that the URL never shows."""
 
 import logging
+import socket
+import threading
+import time
 import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 
-from ads_pipeline.notifications.webhook import Webhook
+from ads_pipeline.notifications.webhook import START_SECONDS, Webhook
 from ads_pipeline_tests.webhook_server import (
     PATH,
     SECRET,
@@ -26,7 +30,7 @@ def server() -> Iterator[WebhookServer]:
 
 @pytest.fixture
 def webhook(server: WebhookServer) -> Webhook:
-    return Webhook(url=server.url, connect_seconds=60, answer_seconds=60)  # a busy machine answers late
+    return Webhook(url=server.url, seconds=60)  # a busy machine answers late
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204])
@@ -58,8 +62,49 @@ def test_redirect_is_not_followed(server: WebhookServer, webhook: Webhook, statu
 def test_hanging_server_is_a_failure(server: WebhookServer, webhook: Webhook) -> None:
     """The sender does not wait for it."""
     server.answer = server.hang
-    impatient = replace(webhook, answer_seconds=0.5)
+    impatient = replace(webhook, seconds=0.5)
     assert impatient.send("{}").problem == "did not answer within 0.5 s"
+
+
+@contextmanager
+def dripping_server(first: bytes) -> Iterator[str]:
+    """A server that sends these bytes and then a byte every 0.2 s, for ever: each wait for the next one is short."""
+    stopped = threading.Event()
+
+    def drip(listener: socket.socket) -> None:
+        connection, _address = listener.accept()
+        with connection:
+            connection.sendall(first)
+            while not stopped.wait(0.2):
+                try:
+                    connection.sendall(b"x")
+                except OSError:
+                    return
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=drip, args=(listener,), daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        stopped.set()
+    thread.join()
+
+
+@pytest.mark.invariant("L5")
+@pytest.mark.parametrize(
+    ("scheme", "first"),
+    [
+        ("http", b""),  # in the status line
+        ("http", b"HTTP/1.1 200 OK\r\nX-Drip: "),  # in the headers
+        ("https", b"\x16\x03\x03\x40\x00\x02"),  # in a record of the handshake of TLS
+    ],
+)
+def test_server_that_answers_a_byte_now_and_then_is_a_failure(scheme: str, first: bytes) -> None:
+    """One limit holds for the whole call. The process that makes the call ends with it."""
+    with dripping_server(first) as address:
+        started = time.monotonic()
+        problem = Webhook(url=f"{scheme}://{address}/", seconds=3).send("{}").problem
+        assert problem == "did not answer within 3 s"
+        assert time.monotonic() - started < 3 + START_SECONDS
 
 
 def test_endless_answer_is_not_read(server: WebhookServer, webhook: Webhook) -> None:
@@ -93,7 +138,7 @@ def test_url_is_never_shown(
         with running_server() as stopped:
             webhook = replace(webhook, url=stopped.url)
     if answer == "hang":
-        webhook = replace(webhook, answer_seconds=0.5)
+        webhook = replace(webhook, seconds=0.5)
     if answer == "bad port":
         webhook = replace(webhook, url=f"http://127.0.0.1:99999{PATH}")
     server.answer = {

@@ -14,7 +14,7 @@ from ads_pipeline.ledger.transactions import Clock
 from ads_pipeline.log_events import LogEvent, log_event
 from ads_pipeline.notifications.finding import FactFinder
 from ads_pipeline.notifications.outbox import Outbox
-from ads_pipeline.notifications.webhook import ANSWER_SECONDS, Webhook
+from ads_pipeline.notifications.webhook import CALL_SECONDS, Webhook
 from ads_pipeline.orchestration.resources import SensorResources
 
 _LOG: Final = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ def build_notification_sensor(*, has_webhook: bool, now: Clock) -> dg.SensorDefi
             if not pending.is_due(at):
                 wait = f"the webhook {LAST_FAILED}; next try at {pending.not_before:%H:%M:%S} UTC"
                 return dg.SensorResult(skip_reason=wait, cursor=outbox.cursor)
-            problem = Webhook(url=settings.webhook, answer_seconds=ANSWER_SECONDS).send(pending.body).problem
+            problem = Webhook(url=settings.webhook, seconds=CALL_SECONDS).send(pending.body).problem
             if problem:
                 context.log.warning("the webhook %s; the message stays and is sent again", problem)
                 postponed = pending.postpone(at)

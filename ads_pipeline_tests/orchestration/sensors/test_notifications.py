@@ -189,7 +189,7 @@ def test_nothing_is_lost_while_the_server_fails(
     deployment: Deployment, server: WebhookServer, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For an hour. The same message is repeated, with growing pauses. What happens meanwhile is in the next."""
-    monkeypatch.setattr("ads_pipeline.orchestration.sensors.notifications.ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr("ads_pipeline.orchestration.sensors.notifications.CALL_SECONDS", 1.0)
     server.answer = {
         "error": answer_with(500),
         "redirect": answer_with(302, Location=server.url),
