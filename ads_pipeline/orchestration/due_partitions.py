@@ -7,12 +7,12 @@ run without this configuration, such as a backfill of an operator, is for its wh
 import hashlib
 from collections import defaultdict
 from collections.abc import Mapping
-from datetime import date
 from typing import Any, Final
 
 import dagster as dg
 
-from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.partition import PartitionKey, parse_date
+from ads_pipeline.errors import BadName
 
 RESOURCE: Final = "run_resources"
 DUE: Final = "due"
@@ -43,20 +43,27 @@ def build_run_config(digests: Reasons) -> dict[str, Any]:
 
 
 def read_run_config(run_config: Mapping[str, Any], source: str) -> dict[PartitionKey, str] | None:
-    """The partitions that a run with this configuration is for, or None when it is for its whole range."""
-    resource = (run_config.get("resources") or {}).get(RESOURCE) or {}
-    return read_due(resource.get("config") or {}, source)
+    """The partitions that a run with this configuration is for, or None when it is for its whole range.
+
+    Raises BadName for a configuration of another form, which an operator may have written.
+    """
+    try:
+        resource = (run_config.get("resources") or {}).get(RESOURCE) or {}
+        return read_due(resource.get("config") or {}, source)
+    except (AttributeError, TypeError) as error:
+        raise BadName("run configuration", run_config, "its resources must be mappings") from error
 
 
 def read_due(config: Mapping[str, Any], source: str) -> dict[PartitionKey, str] | None:
     """The same from the configuration of the resource."""
     if DUE not in config:
         return None
-    return {
-        PartitionKey(
-            source=source, customer_id=customer, query_name=query, logical_date=date.fromisoformat(day)
-        ): digest
-        for query, customers in config[DUE].items()
-        for customer, days in customers.items()
-        for day, digest in days.items()
-    }
+    try:
+        return {
+            PartitionKey(source=source, customer_id=customer, query_name=query, logical_date=parse_date(day)): digest
+            for query, customers in config[DUE].items()
+            for customer, days in customers.items()
+            for day, digest in days.items()
+        }
+    except (AttributeError, TypeError) as error:
+        raise BadName(DUE, config[DUE], "it must map queries to customers and days") from error

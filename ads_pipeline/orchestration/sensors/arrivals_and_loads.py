@@ -114,7 +114,7 @@ def build_sensors(
         states_to_load,
         build_retry_sensor(partitions, query_names, now=now),
         build_readable_sensor(partitions, query_names, now=now),
-        build_run_completion_sensor(),
+        build_run_completion_sensor(query_names, now=now),
         build_notification_sensor(has_webhook=has_webhook, now=now),
     ]
 

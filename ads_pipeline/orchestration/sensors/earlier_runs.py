@@ -1,6 +1,8 @@
 """Finds what unfinished and failed runs mean for the next requests of a sensor."""
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -17,6 +19,8 @@ SENSOR_TAG: Final = "ads_pipeline/requested_by"
 MAX_DELAY: Final = timedelta(hours=1)
 MAX_DOUBLINGS: Final = 5  # of the delay, which starts at one minute
 FAILED: Final = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
+# Dagster queues a run within seconds of its creation. A run that still waits then failed to launch.
+MAX_TIME_TO_QUEUE: Final = timedelta(minutes=15)
 _FINISHED: Final = frozenset({"SUCCESS", "FAILURE", "CANCELED"})
 
 
@@ -34,7 +38,7 @@ class EarlierRequest:
 
     def may_follow(self, now: datetime) -> bool:
         """Whether the delay after the last run is over: 2 minutes after the first, later up to an hour."""
-        if self.last is None:
+        if self.last is None or was_never_queued(self.last, now):
             return True
         delay = MAX_DELAY if self.runs > MAX_DOUBLINGS else timedelta(minutes=2**self.runs)
         ended = datetime.fromtimestamp(self.last.end_time or 0.0, UTC)
@@ -51,6 +55,24 @@ class FailedRequest:
     shows_failed: bool  # whether Dagster shows partitions as failed for which the run was not
 
 
+def was_never_queued(record: dg.RunRecord, now: datetime) -> bool:
+    """Whether Dagster created the run 15 minutes ago and did not queue it. `run_completion` reports it as failed."""
+    created_at = record.create_timestamp.astimezone(UTC)
+    return record.dagster_run.status is dg.DagsterRunStatus.NOT_STARTED and now - created_at > MAX_TIME_TO_QUEUE
+
+
+@contextmanager
+def leaving_out(run: dg.DagsterRun, log: logging.Logger) -> Iterator[None]:
+    """Log a warning instead of an error when the tags or the configuration of a run cannot be read.
+
+    An operator can start a run with any tags. It fails when it starts, and must not stop a sensor before that.
+    """
+    try:
+        yield
+    except BadName as error:
+        log.warning("run %s was left out, because its partitions cannot be read. %s", run.run_id, error)
+
+
 def find_earlier_request(instance: dg.DagsterInstance, name: str) -> EarlierRequest:
     runs = dg.RunsFilter(tags={REQUEST_TAG: name})
     last = next(iter(instance.get_run_records(filters=runs, limit=1)), None)
@@ -65,6 +87,7 @@ def find_failed_requests(
     source: str,
     assets: Iterable[dg.AssetKey],
     now: datetime,
+    log: logging.Logger,
 ) -> Iterator[FailedRequest]:
     """Yield the requests of the sensor for some of these assets whose last run failed, if that is not long ago.
 
@@ -80,13 +103,14 @@ def find_failed_requests(
         run = earlier.last.dagster_run if earlier.last else None
         if run is None or run.status not in FAILED or not known.issuperset(run.asset_selection or ()):
             continue
-        due = read_run_config(run.run_config, source)
-        covered = len(partition_names(run.tags, partitions)) * len(
-            {key.path[-1] for key in run.asset_selection or ()}
-        )
-        if due is not None and covered:
-            has_failed = run.status is dg.DagsterRunStatus.FAILURE
-            yield FailedRequest(earlier=earlier, run=run, due=due, shows_failed=has_failed and covered > len(due))
+        with leaving_out(run, log):
+            due = read_run_config(run.run_config, source)
+            covered = len(partition_names(run.tags, partitions)) * len(
+                {key.path[-1] for key in run.asset_selection or ()}
+            )
+            if due is not None and covered:
+                shows_failed = run.status is dg.DagsterRunStatus.FAILURE and covered > len(due)
+                yield FailedRequest(earlier=earlier, run=run, due=due, shows_failed=shows_failed)
 
 
 def find_in_progress(
@@ -95,15 +119,19 @@ def find_in_progress(
     *,
     source: str,
     assets: Iterable[dg.AssetKey],
+    now: datetime,
+    log: logging.Logger,
 ) -> set[PartitionKey]:
     """Find the partitions that unfinished runs of these assets are for, including runs started by operators."""
     unfinished = [status for status in dg.DagsterRunStatus if status.value not in _FINISHED]
     found = set[PartitionKey]()
-    for run in instance.get_runs(filters=dg.RunsFilter(statuses=unfinished)):
+    for record in instance.get_run_records(filters=dg.RunsFilter(statuses=unfinished)):
+        run = record.dagster_run
         queries = _find_queries(run, frozenset(assets))
-        if queries:
-            due = read_run_config(run.run_config, source)
-            found.update(_parse_range(run, partitions, source, queries) if due is None else due)
+        if queries and not was_never_queued(record, now):
+            with leaving_out(run, log):
+                due = read_run_config(run.run_config, source)
+                found.update(_parse_range(run, partitions, source, queries) if due is None else due)
     return found
 
 

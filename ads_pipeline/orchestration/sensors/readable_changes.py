@@ -6,7 +6,7 @@ that died or was cancelled do not. Dagster clears the checks of every partition 
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
@@ -22,7 +22,7 @@ from ads_pipeline.orchestration.asset_checks import READABLE, VALID
 from ads_pipeline.orchestration.due_partitions import build_run_config, digest_of
 from ads_pipeline.orchestration.partitions import CUSTOMERS, DATE, asset_keys, raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.resources import SensorResources
-from ads_pipeline.orchestration.sensors.earlier_runs import parse_names
+from ads_pipeline.orchestration.sensors.earlier_runs import leaving_out, parse_names
 from ads_pipeline.orchestration.sensors.run_requests import cover_with_ranges
 from ads_pipeline.orchestration.sensors.run_tags import (
     QUERY_TAG,
@@ -119,10 +119,13 @@ def _find_changes(
         elif run.status is dg.DagsterRunStatus.SUCCESS and not _covers_warehouse(run):
             others.append(run_id)
     # Runs that were cancelled in the queue have no event in the ledger, and cleared their checks all the same.
-    ended = dg.RunsFilter(statuses=list(CLEARING_STATUSES), updated_after=since)
+    ended, assets = dg.RunsFilter(statuses=list(CLEARING_STATUSES), updated_after=since), asset_keys(query_names)
     for run in context.instance.get_runs(filters=ended):
-        names = partition_names(run.tags, partitions)
-        changes.cleared.update(dict.fromkeys(_parse_range(names, run, resources.source_name), run.run_id))
+        checked = _find_assets(run).intersection(assets)
+        with leaving_out(run, context.log):
+            names = partition_names(run.tags, partitions) if checked else ()
+            keys = _parse_range(names, checked, resources.source_name)
+            changes.cleared.update(dict.fromkeys(keys, run.run_id))
     changes.changed.update(resources.events.list_changed_partitions(others, since))
     changes.unjudged.update(run.key for run in resources.ledger.runs.unjudged(list(changes.cleared)))
     changes.due.update(_find_due(resources, query_names, since, now))
@@ -134,9 +137,13 @@ def _covers_warehouse(run: dg.DagsterRun) -> bool:
     return any(asset.path[0] == WAREHOUSE for asset in run.asset_selection or ())
 
 
-def _parse_range(names: Sequence[str], run: dg.DagsterRun, source: str) -> Iterator[PartitionKey]:
-    checked = {check.asset_key for check in run.asset_check_selection or ()}
-    for query_name in sorted({asset.path[-1] for asset in checked.union(run.asset_selection or ())}):
+def _find_assets(run: dg.DagsterRun) -> set[dg.AssetKey]:
+    """The assets that the run runs or checks."""
+    return {check.asset_key for check in run.asset_check_selection or ()}.union(run.asset_selection or ())
+
+
+def _parse_range(names: Sequence[str], assets: Iterable[dg.AssetKey], source: str) -> Iterator[PartitionKey]:
+    for query_name in sorted({asset.path[-1] for asset in assets}):
         yield from parse_names(names, source=source, query_name=query_name)
 
 

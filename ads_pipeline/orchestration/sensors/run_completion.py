@@ -1,12 +1,14 @@
 """Builds the sensor `run_completion`: it closes the events of runs that Dagster finished or whose lease expired.
 
+It also fails runs that were created in Dagster and never queued.
+
 A crashed process emits no last event, so each tick compares open runs with Dagster's.
 When daemon and worker are lost together, only the expired lease shows that the run is over.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 import dagster as dg
@@ -17,7 +19,10 @@ from ads_pipeline.domain.run_snapshots import LagLevel, RunStatus
 from ads_pipeline.ledger.events.event_log import PLAN_VERSION
 from ads_pipeline.ledger.events.run_completion import RunCompletionLog
 from ads_pipeline.ledger.events.snapshots import Follower
+from ads_pipeline.ledger.transactions import Clock
+from ads_pipeline.orchestration.partitions import asset_keys
 from ads_pipeline.orchestration.resources import SensorResources
+from ads_pipeline.orchestration.sensors.earlier_runs import MAX_TIME_TO_QUEUE, was_never_queued
 
 FINAL_STATUSES: Final = {
     dg.DagsterRunStatus.SUCCESS: RunStatus.COMPLETED,
@@ -25,6 +30,10 @@ FINAL_STATUSES: Final = {
     dg.DagsterRunStatus.CANCELED: RunStatus.CANCELLED,
 }
 LEASE_EXPIRED: Final = "the run did not renew its lease"
+NEVER_QUEUED: Final = (
+    f"the run was created and not queued within {MAX_TIME_TO_QUEUE // timedelta(minutes=1)} minutes: "
+    "its launch failed, or the process that launched it was killed"
+)
 COMPLETION_INTERVAL_SECONDS: Final = 20  # until then, a dead run holds its partitions
 _RETRY_TAG: Final = "dagster/retry_number"
 
@@ -79,7 +88,20 @@ def _report_lost_run(instance: dg.DagsterInstance, run: dg.DagsterRun) -> dg.Dag
     return instance.get_run_by_id(run.run_id)
 
 
-def build_run_completion_sensor() -> dg.SensorDefinition:
+def fail_unqueued_runs(instance: dg.DagsterInstance, assets: Collection[dg.AssetKey], now: datetime) -> list[str]:
+    """Report runs of these assets that were never queued as failed, and return their ids. Dagster never ends them."""
+    created = dg.RunsFilter(statuses=[dg.DagsterRunStatus.NOT_STARTED])
+    failed = []
+    for record in instance.get_run_records(filters=created):
+        run = record.dagster_run
+        checked = {check.asset_key for check in run.asset_check_selection or ()}
+        if was_never_queued(record, now) and not checked.union(run.asset_selection or ()).isdisjoint(assets):
+            instance.report_run_failed(run, message=NEVER_QUEUED)
+            failed.append(run.run_id)
+    return failed
+
+
+def build_run_completion_sensor(query_names: Sequence[str], *, now: Clock) -> dg.SensorDefinition:
     @dg.sensor(
         minimum_interval_seconds=COMPLETION_INTERVAL_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
@@ -93,6 +115,8 @@ def build_run_completion_sensor() -> dg.SensorDefinition:
 
         follower = Follower(sensor_resources.events)
         follower.catch_up(report_lag)
+        for run_id in fail_unqueued_runs(context.instance, asset_keys(query_names), now()):
+            context.log.warning("run %s was reported as failed: %s", run_id, NEVER_QUEUED)
         closed = list(close_finished_runs(context.instance, sensor_resources.events))
         follower.catch_up()
         for run in closed:

@@ -4,6 +4,7 @@ A partition that is in an unfinished run is not requested. A request that failed
 so that what makes a run fail does not hold back what arrives later.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
@@ -32,6 +33,7 @@ from ads_pipeline.orchestration.sensors.run_tags import (
     range_tags,
 )
 
+_LOG: Final = logging.getLogger(__name__)
 PRIORITY_TAG: Final = "dagster/priority"
 # Dagster starts queued runs of fresh days first; `retry.shares` reserves slots for backfills.
 PRIORITIES: Final = {Lane.FRESH: "1", Lane.BACKFILL: "0"}
@@ -92,7 +94,8 @@ def build_sensor_result(
         add = dg.DynamicPartitionsDefinition(name=CUSTOMERS).build_add_request(new)
         reason = f"added {len(new)} new customers; their runs follow on the next tick"
         return dg.SensorResult(dynamic_partitions_requests=[add], skip_reason=reason, cursor=context.cursor)
-    requests = build_run_requests(context.instance, partitions, replace(requested, reasons=due), now=now)
+    known = replace(requested, reasons=due)
+    requests = build_run_requests(context.instance, partitions, known, now=now, log=context.log)
     if requests:
         log_requests(context.log, requests)
         return dg.SensorResult(run_requests=requests, cursor=cursor)
@@ -106,13 +109,17 @@ def build_run_requests(
     requested: RequestedPartitions,
     *,
     now: datetime,
+    log: logging.Logger = _LOG,
 ) -> list[dg.RunRequest]:
-    """Build the requests for the due partitions. Dagster must have them. Each request is for one lane."""
+    """Build the requests for the due partitions. Dagster must have them. Each request is for one lane.
+
+    The log gets a warning for each earlier run whose partitions cannot be read.
+    """
     assets = requested.assets(requested.query_names)
     with dg.partition_loading_context(dynamic_partitions_store=instance):
-        in_progress = find_in_progress(instance, partitions, source=requested.source, assets=assets)
+        in_progress = find_in_progress(instance, partitions, source=requested.source, assets=assets, now=now, log=log)
         failed = find_failed_requests(
-            instance, partitions, sensor=requested.sensor, source=requested.source, assets=assets, now=now
+            instance, partitions, sensor=requested.sensor, source=requested.source, assets=assets, now=now, log=log
         )
         digests = {key: digest_of(reason) for key, reason in requested.reasons.items() if key not in in_progress}
         requests = [request for each in failed if (request := _repeat(each, digests, requested.why, now))]
