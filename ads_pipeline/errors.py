@@ -51,6 +51,29 @@ class BadSettings(AdsPipelineError, ValueError):
         super().__init__(f"the settings have {count}; correct and start again:{listed}")
 
 
+class LedgerMissing(AdsPipelineError):
+    """There is no ledger below the home: nothing has run there yet, or the ledger was lost. Nothing was written."""
+
+    def __init__(self, home: str, *, has_runs: bool) -> None:
+        self.home, self.has_runs = home, has_runs
+        super().__init__(
+            f"There is no ledger below {printable(home)}, although there are sealed runs. Restore it from a backup, "
+            "or start with an empty one: ads-pipeline dev"
+            if has_runs
+            else f"There is no data below {printable(home)} yet. Start with: ads-pipeline dev. "
+            "For another home, set ADS_PIPELINE_HOME"
+        )
+
+
+class EngineRunFailed(AdsPipelineError):
+    """A run of Dagster failed. `log` is the file with its output. The run can be repeated when the cause is gone."""
+
+    is_transient = True
+
+    def __init__(self, subject: str, cause: str, log: str) -> None:
+        super().__init__(f"{subject} failed: {printable(cause, limit=600)}. The log: {printable(log)}")
+
+
 class BadCommand(AdsPipelineError, ValueError):
     """A command is wrong. The message names the argument and what to write instead."""
 
@@ -315,8 +338,12 @@ class LedgerOutdated(LedgerError):
 
     def __init__(self, found: str | None, expected: str) -> None:
         self.found, self.expected = found, expected
-        revisions = f"the ledger is at revision {found or 'none'}, this release needs {expected}"
-        super().__init__(f"{revisions}: migrate it with ads-pipeline migrate, or run the release that wrote it")
+        super().__init__(
+            f"the ledger is at revision {found}, this release needs {expected}: "
+            "migrate it with ads-pipeline migrate, or run the release that wrote it"
+            if found
+            else "There is no ledger in the database yet. Start with: ads-pipeline dev"
+        )
 
 
 class LedgerUnavailable(LedgerError):

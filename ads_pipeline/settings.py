@@ -188,6 +188,18 @@ def sqlite_url(path: Path) -> str:
     return sa.URL.create("sqlite", database=str(path)).render_as_string()
 
 
+def has_ledger(settings: Settings) -> bool:
+    """Whether a ledger in SQLite exists. One in Postgres is taken to exist, because only a connection can tell."""
+    return settings.postgres_url is not None or (settings.home / "ledger.db").exists()
+
+
+def abbreviate_home(path: Path) -> str:
+    """The path as a person writes it: with ~ for the home directory of the user."""
+    with suppress(RuntimeError, ValueError):
+        return str("~" / path.relative_to(Path.home()))
+    return str(path)
+
+
 def read_settings(environ: Mapping[str, str]) -> Settings:
     """Read the settings; BadSettings lists every mistake in the environment and in the query file."""
     values = {name: environ[name] for name in VARIABLES if environ.get(name)}

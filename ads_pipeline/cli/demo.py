@@ -10,19 +10,19 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
+from ads_pipeline.cli.demo_home import choose_home, open_home, print_next_commands, require_spark
 from ads_pipeline.cli.dev import prepare_dagster
 from ads_pipeline.cli.options import Page
 from ads_pipeline.cli.output import OutputConsole
 from ads_pipeline.cli.state import listing
 from ads_pipeline.cli.warehouse.gaps import ExpectedDays, list_gaps
 from ads_pipeline.cli.warehouse.rows import query
-from ads_pipeline.demo.reports import DAYS, QUERIES, Demo, land_demo
+from ads_pipeline.demo.reports import ACCOUNTS, DAYS, QUERIES, Demo, land_demo
 from ads_pipeline.domain.transitions import Status
-from ads_pipeline.errors import BadCommand
-from ads_pipeline.query_file import DEFAULT_QUERIES_FILE, narrow_query_file
+from ads_pipeline.errors import EngineRunFailed
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.settings import Settings, read_settings
-from ads_pipeline.storage.durable_files import atomic_write, create_empty_file, make_durable_directories
+from ads_pipeline.storage.durable_files import create_empty_file
 
 DEMO_QUERY: Final = """
 SELECT customer_id, count(DISTINCT logical_date) AS days, sum(clicks)::BIGINT AS clicks,
@@ -31,11 +31,19 @@ FROM campaign_daily GROUP BY customer_id ORDER BY customer_id
 """
 
 
-def run_demo(settings: Settings, environ: Mapping[str, str]) -> None:
-    """Run the demo. A second run on the same day changes nothing."""
+def run_demo(environ: Mapping[str, str]) -> None:
+    """Run the demo. A second run on the same day changes nothing.
+
+    Raises BadCommand when the home has other runs, BadSettings when Spark cannot start, and EngineRunFailed when a
+    run of Dagster failed.
+    """
+    environ = choose_home(environ, ".ads_pipeline_demo")
+    settings = read_settings(environ)
+    require_spark(settings, environ)
     today = datetime.now(UTC).date()
     since, until = today - timedelta(days=DAYS), today - timedelta(days=1)
-    settings = open_home(settings, environ, QUERIES, since)
+    customers = [account.customer_id for account in ACCOUNTS]
+    settings = open_home(settings, environ, queries=QUERIES, first_day=since, customers=customers)
     console = OutputConsole()
     console.print(f"Landing a week of {len(QUERIES)} queries below {settings.raw_location}")
     demo = land_demo(RawRuns(settings.raw_location), settings.google_apis, until=today)
@@ -48,6 +56,20 @@ def run_demo(settings: Settings, environ: Mapping[str, str]) -> None:
     list_gaps(settings, ExpectedDays(query=sorted(QUERIES), since=str(since), until=str(until)))
     console.print("\nVisible rows, from `ads-pipeline warehouse query`:\n")
     query(settings, DEMO_QUERY.strip())
+    print_next_commands(console, settings, _list_next_commands(demo))
+
+
+def _list_next_commands(demo: Demo) -> list[str]:
+    rejected = demo.negative_cost.key
+    return [
+        "state inspect",
+        f"state why {rejected.customer_id}/{rejected.query_name}/{rejected.logical_date}",
+        "warehouse gaps",
+        'warehouse query "SELECT * FROM campaign_daily LIMIT 5"',
+        "report",
+        "doctor",
+        "dev",
+    ]
 
 
 def _print_special_cases(console: OutputConsole, demo: Demo) -> None:
@@ -62,27 +84,6 @@ def _print_special_cases(console: OutputConsole, demo: Demo) -> None:
     console.print(f"  {demo.late}\n    has no run", soft_wrap=True)
 
 
-def open_home(settings: Settings, environ: Mapping[str, str], names: Collection[str], first_day: date) -> Settings:
-    """Return the settings of a home whose query file has the demo's queries and begins at its first day.
-
-    The file is written unless there is one, in the home or named by ADS_PIPELINE_QUERIES. One that does not fit is
-    refused.
-    """
-    make_durable_directories(settings.home)
-    if settings.queries_file == DEFAULT_QUERIES_FILE:
-        text = narrow_query_file(first_day, names)
-        with atomic_write(settings.home / DEFAULT_QUERIES_FILE.name) as file:
-            file.write(f"# Written by `ads-pipeline demo`.\n{text}".encode())
-    found = read_settings(environ)
-    if found.google_apis.start_date > first_day or not set(names) <= found.google_apis.queries.keys():
-        needed = f"{', '.join(sorted(names))} from {first_day} on"
-        raise BadCommand(
-            f"{found.queries_file} does not fit the demo, which needs {needed}: "
-            "name an empty directory in ADS_PIPELINE_HOME"
-        )
-    return found
-
-
 def run_assets(
     settings: Settings, environment: Mapping[str, str], names: Collection[str], since: date, until: date
 ) -> None:
@@ -93,4 +94,10 @@ def run_assets(
     with log.open("wb") as errors:
         process = subprocess.run(command, env=environment, stderr=errors, check=False)  # noqa: S603 - constant arguments
     if process.returncode:
-        raise BadCommand(f"Dagster could not run the assets; see {log}")
+        raise EngineRunFailed("a run of the assets", _read_last_line(log), str(log))
+
+
+def _read_last_line(log: Path) -> str:
+    """The last line of the log: the error with which the process ended."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else "it ended without a message"

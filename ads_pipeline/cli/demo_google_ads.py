@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from ads_pipeline.cli.accounts import list_accounts
-from ads_pipeline.cli.demo import DEMO_QUERY, open_home, run_assets
+from ads_pipeline.cli.demo import DEMO_QUERY, run_assets
+from ads_pipeline.cli.demo_home import choose_home, open_home, print_next_commands, require_spark
 from ads_pipeline.cli.dev import prepare_dagster
 from ads_pipeline.cli.options import Filters
 from ads_pipeline.cli.output import OutputConsole
@@ -36,13 +37,20 @@ _CANCELED_STATUS: Final = 3
 _USER_PERMISSION_DENIED, _RESOURCE_EXHAUSTED, _ACCOUNT_SCOPE = 2, 2, 2
 
 
-def run_google_ads_demo(settings: Settings, environ: Mapping[str, str]) -> None:
-    """Run the demo. It stores no credentials: the server and its certificate end with the command."""
+def run_google_ads_demo(environ: Mapping[str, str]) -> None:
+    """Run the demo. It stores no credentials: the server and its certificate end with the command.
+
+    Raises as `demo.run_demo` does.
+    """
+    environ = choose_home(environ, ".ads_pipeline_demo_google_ads")
+    settings = read_settings(environ)
+    require_spark(settings, environ)
     check_installation(settings.google_apis.api_version, "demo --google-ads")
     until = datetime.now(UTC).date() - timedelta(days=2)  # closed in every zone
     since = until - timedelta(days=DAYS - 1)
     console = OutputConsole()
-    settings = open_home(settings, environ, [QUERY], since)
+    customers = [MANAGER_ID, SHOP, OUTLET, CANCELED, DENIED, BUSY]
+    settings = open_home(settings, environ, queries=[QUERY], first_day=since, customers=customers)
     with (
         tempfile.TemporaryDirectory() as folder,
         loopback_server(Path(folder), settings.google_apis.api_version) as server,
@@ -68,8 +76,15 @@ def run_google_ads_demo(settings: Settings, environ: Mapping[str, str]) -> None:
         last = str(until - timedelta(days=2))
         console.print(f"\nEach change, from `ads-pipeline restatements --customer {SHOP} --since {last}`:\n")
         list_restatements(settings, Filters(customer=[SHOP], since=last))
-        console.print("\nNext: `ads-pipeline dev` opens Dagster's UI on these data; docs/google-ads.md has the first")
-        console.print("steps with accounts of your own.")
+    commands = [
+        "accounts list",
+        "state inspect",
+        f"state why {BUSY}/{QUERY}/{until}",
+        "restatements --changed",
+        "dev",
+    ]
+    print_next_commands(console, settings, commands)
+    console.print("\ndocs/google-ads.md has the first steps with accounts of your own.")
 
 
 def _fetch(

@@ -12,6 +12,7 @@ from rich.text import Text
 from ads_pipeline.cli.output import CELL_PADDING, Fields, OutputConsole, cell, count_of, write_json
 from ads_pipeline.doctor.checks import CHECKS
 from ads_pipeline.doctor.examination import CheckReport, CheckStatus, run_checks
+from ads_pipeline.doctor.java_and_spark import MACHINE_CHECKS
 
 MAX_FINDINGS: Final = 10  # findings of one check; --json lists all
 
@@ -19,7 +20,7 @@ MAX_FINDINGS: Final = 10  # findings of one check; --json lists all
 def print_reports(environ: Mapping[str, str], *, quick: bool, as_json: bool) -> bool:
     """Print all reports. Return True when a check found something or could not run."""
     reports, console = list[CheckReport](), OutputConsole()
-    for report in run_checks(environ, CHECKS, quick=quick):
+    for report in run_checks(environ, CHECKS, machine_checks=MACHINE_CHECKS, quick=quick):
         reports.append(report)
         if as_json:
             write_json(_fields(report))

@@ -101,20 +101,21 @@ def ads_pipeline(
 
 
 @command(app, "demo")
-def demo(settings: Settings, *, google_ads: WithGoogleAds = False) -> None:
+def demo(*, google_ads: WithGoogleAds = False) -> None:
     """Write a made-up week of reports, run the real assets over it, and show the result.
 
-    Needs Java and takes about a minute. All data goes below ADS_PIPELINE_HOME. Some partitions are bad on purpose.
-    Then "ads-pipeline dev" shows the same in Dagster's UI.
+    Needs Java and takes about a minute. All data goes below ADS_PIPELINE_HOME, by default ~/.ads_pipeline_demo. A
+    home, lake or database with other runs is refused. Some partitions are bad on purpose. It ends with the commands
+    to go on with; "ads-pipeline dev" shows the same in Dagster's UI.
     """
     if google_ads:
         from ads_pipeline.cli.demo_google_ads import run_google_ads_demo  # noqa: PLC0415 - imports the client
 
-        run_google_ads_demo(settings, os.environ)
+        run_google_ads_demo(os.environ)
         return
     from ads_pipeline.cli.demo import run_demo  # noqa: PLC0415 - only this command needs it
 
-    run_demo(settings, os.environ)
+    run_demo(os.environ)
 
 
 @command(app, "dev")

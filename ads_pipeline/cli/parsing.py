@@ -5,14 +5,14 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from ads_pipeline.domain.partition import PartitionKey, parse_date, parse_key, validate_name
-from ads_pipeline.errors import BadCommand, BadName, BadSettings, EventsNotFound, Mistake
+from ads_pipeline.errors import BadCommand, BadName, EventsNotFound, LedgerMissing
 from ads_pipeline.ledger.values import StateFilter
-from ads_pipeline.quoting import printable
 from ads_pipeline.raw.landing import RawRuns
-from ads_pipeline.settings import Settings
+from ads_pipeline.settings import Settings, abbreviate_home, has_ledger
 
 if TYPE_CHECKING:
     from ads_pipeline.ledger.events.event_reader import EventReader, RunHead
@@ -103,7 +103,7 @@ def is_selected(key: PartitionKey, selection: StateFilter) -> bool:
 
 
 def open_ledger(settings: Settings) -> AbstractContextManager["LedgerReader"]:
-    """Open the ledger read-only. Raises BadSettings when there is none."""
+    """Open the ledger read-only. Raises LedgerMissing when there is none."""
     from ads_pipeline.ledger.ledger import LedgerReader  # noqa: PLC0415 - it loads SQLAlchemy, which a help needs not
 
     require_ledger(settings)
@@ -155,8 +155,6 @@ def find_run(reader: "EventReader", word: str) -> "RunHead":
 
 
 def require_ledger(settings: Settings) -> None:
-    """Raise BadSettings when there is no ledger."""
-    file = settings.home / "ledger.db"
-    if settings.postgres_url is None and not file.exists():
-        problem = f"there is no ledger at {printable(str(file))}; the first run of the pipeline creates it"
-        raise BadSettings((Mistake(location="ADS_PIPELINE_HOME", problem=problem),))
+    """Raise LedgerMissing when there is no ledger."""
+    if not has_ledger(settings):
+        raise LedgerMissing(abbreviate_home(settings.home), has_runs=Path(settings.raw_location).is_dir())

@@ -15,9 +15,11 @@ from ads_pipeline.errors import AdsPipelineError, BadSettings, LedgerOutdated, M
 from ads_pipeline.ledger.consistency.inspection import LedgerInspection
 from ads_pipeline.quoting import printable
 from ads_pipeline.raw.landing import RawRuns
-from ads_pipeline.settings import DAGSTER_SETTINGS, Settings, read_settings
+from ads_pipeline.settings import DAGSTER_SETTINGS, Settings, has_ledger, read_settings
 
 MIN_FREE_BYTES: Final = 1 << 30  # bytes
+NO_DATA: Final = "there is no data yet"
+FIRST_STEP: Final = "ads-pipeline dev, or ads-pipeline demo for made-up data"
 
 
 class Severity(StrEnum):
@@ -102,6 +104,15 @@ class DeploymentCheck:
     find_skip_reason: Callable[[Deployment], str | None] = lambda _deployment: None
 
 
+@dataclass(frozen=True, slots=True)
+class MachineCheck:
+    """One check that needs the settings only, so that it also runs in a home without a ledger."""
+
+    name: str
+    condition: str
+    find: Callable[[Settings, Mapping[str, str]], Iterable[Finding]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
     """The result of one check. `reason` is why it failed or was skipped."""
@@ -131,25 +142,35 @@ _LEDGER: Final = ("ledger", "the ledger exists and has the schema of this releas
 
 
 def run_checks(
-    environ: Mapping[str, str], checks: Sequence[DeploymentCheck], *, quick: bool = False
+    environ: Mapping[str, str],
+    checks: Sequence[DeploymentCheck],
+    *,
+    machine_checks: Sequence[MachineCheck] = (),
+    quick: bool = False,
 ) -> Iterator[CheckReport]:
-    """Yield the report of each check as it finishes. Without settings or ledger, the other checks are FAILED."""
+    """Yield the report of each check as it finishes. Without settings or ledger, the other checks are FAILED.
+
+    A home in which nothing has run yet has no other checks.
+    """
     try:
         settings = read_settings(environ)
     except BadSettings as error:
         yield _report(*_SETTINGS, [_describe_mistake(each) for each in error.mistakes])
         yield from _report_unchecked(
-            [_LEDGER, *((each.name, each.condition) for each in checks)], "the settings are invalid"
+            [*((each.name, each.condition) for each in machine_checks), _LEDGER, *_names(checks)],
+            "the settings are invalid",
         )
         return
     yield _report(*_SETTINGS, [])
+    for each in machine_checks:
+        yield _report(each.name, each.condition, each.find(settings, environ))
     with ExitStack() as stack:
         ledger_report, ledger = _open_ledger(settings, stack)
         yield ledger_report
+        if ledger is None and ledger_report.status is CheckStatus.OK:
+            return
         if ledger is None:
-            yield from _report_unchecked(
-                [(each.name, each.condition) for each in checks], "the ledger could not be opened"
-            )
+            yield from _report_unchecked(_names(checks), "the ledger could not be opened")
             return
         dagster_home = Path(environ["DAGSTER_HOME"]) if environ.get("DAGSTER_HOME") else None
         deployment = Deployment(settings=settings, ledger=ledger, now=ledger.read_clock(), dagster_home=dagster_home)
@@ -171,16 +192,19 @@ def run_check(check: DeploymentCheck, deployment: Deployment, *, quick: bool = F
 def _open_ledger(settings: Settings, stack: ExitStack) -> tuple[CheckReport, LedgerInspection | None]:
     """Open the ledger until the stack is closed, and report whether that was possible."""
     name, promise = _LEDGER
-    file = settings.home / "ledger.db"
-    if settings.postgres_url is None and not file.exists():
-        make_finding = make_error if Path(settings.raw_location).is_dir() else make_warning
-        step = "the first run of the pipeline creates one; restore a lost one from a backup or a copy"
-        return _report(name, promise, [make_finding(file, "there is no ledger", step)]), None
+    if not has_ledger(settings):
+        file = settings.home / "ledger.db"
+        if Path(settings.raw_location).is_dir():
+            step = "restore it from a backup, or start with an empty one: ads-pipeline dev"
+            return _report(name, promise, [make_error(file, "there is no ledger", step)]), None
+        return _report(name, promise, [make_note(settings.home, NO_DATA, FIRST_STEP)]), None
     try:
         ledger = stack.enter_context(LedgerInspection.opened(settings.database_url, tenancy=settings.tenancy))
         return _report(name, promise, []), ledger
     except LedgerOutdated as error:
-        problem = f"its schema is at revision {error.found or 'none'}; this release needs {error.expected}"
+        if error.found is None:
+            return _report(name, promise, [make_note("the database", NO_DATA, FIRST_STEP)]), None
+        problem = f"its schema is at revision {error.found}; this release needs {error.expected}"
         step = "run ads-pipeline migrate, or use the release that wrote it"
         return _report(name, promise, [make_error("the ledger", problem, step)]), None
     except AdsPipelineError as error:
@@ -189,6 +213,10 @@ def _open_ledger(settings: Settings, stack: ExitStack) -> tuple[CheckReport, Led
 
 def _report(name: str, promise: str, findings: Iterable[Finding]) -> CheckReport:
     return CheckReport(name=name, condition=promise, findings=tuple(findings))
+
+
+def _names(checks: Iterable[DeploymentCheck]) -> list[tuple[str, str]]:
+    return [(each.name, each.condition) for each in checks]
 
 
 def _report_unchecked(checks: Iterable[tuple[str, str]], why: str) -> Iterator[CheckReport]:

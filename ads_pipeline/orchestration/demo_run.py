@@ -6,6 +6,7 @@
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any, Final
 
 import dagster as dg
@@ -25,7 +26,10 @@ QUIET: Final[dict[str, Any]] = {"loggers": {"console": {"config": {"log_level": 
 
 
 def run_demo(defs: dg.Definitions, settings: Settings, arguments: Sequence[str]) -> None:
-    """Add the customers with sealed runs, then run every customer and day of each query."""
+    """Add the customers with sealed runs, then run every customer and day of each query.
+
+    Ends the process with exit code 1 and the error as its last line when a run fails.
+    """
     since, until, *queries = arguments
     with open_ledger_engine(settings) as engine:
         resources = build_sensor_resources(settings, engine)
@@ -47,12 +51,24 @@ def run_demo(defs: dg.Definitions, settings: Settings, arguments: Sequence[str])
                 resources = build_sensor_resources(settings, engine)
                 list(close_finished_runs(instance, resources.events))
                 Follower(resources.events).catch_up()
-            outcome = _describe_result(result, name)
-            sys.stdout.write(f"{name}, {time.monotonic() - started:.0f} s: {outcome}\n")
+            _stop_after_failure(result, name)
+            sys.stdout.write(f"{name}, {time.monotonic() - started:.0f} s: {_describe_result(result, name)}\n")
             sys.stdout.flush()
-        written = _execute(defs, instance, [REPORT_KEY], {}).success
-    page = report_path(settings)
-    sys.stdout.write(f"report of all days: {page if written else 'the run failed; see its log in the Dagster UI'}\n")
+        _stop_after_failure(_execute(defs, instance, [REPORT_KEY], {}), "report")
+    sys.stdout.write(f"report of all days: {report_path(settings)}\n")
+
+
+def _stop_after_failure(result: dg.ExecuteInProcessResult, subject: str) -> None:
+    """End the process when the run failed. The last line on standard error is the first error of the run."""
+    if result.success:
+        return
+    failed = next((event for event in result.all_events if event.is_step_failure), None)
+    error = getattr(failed and failed.event_specific_data, "error", None)
+    while error is not None and error.cause is not None:
+        error = error.cause
+    message = error.message if error is not None else "the run ended without a message"
+    without_frames = takewhile(lambda line: not line.lstrip().startswith("at "), message.splitlines())
+    sys.exit(f"{subject}: {' '.join(' '.join(without_frames).split())}")
 
 
 def _execute(
@@ -69,8 +85,6 @@ def _execute(
 
 def _describe_result(result: dg.ExecuteInProcessResult, query_name: str) -> str:
     """Count the partitions that the check `readable` failed."""
-    if not result.success:
-        return "the run failed; see its log in the Dagster UI"
     readable = check_keys(query_name)[1]
     shown = [each for each in result.get_asset_check_evaluations() if each.asset_check_key == readable]
     failed = [each for each in shown if not each.passed]

@@ -474,13 +474,15 @@ def test_invalid_settings_are_findings(tmp_path: Path) -> None:
 
 
 def test_missing_ledger_is_not_created(healthy_cli: CommandLine) -> None:
-    """A missing ledger is an error beside raw runs and a warning in an empty home."""
+    """A missing ledger is an error beside raw runs. In an empty home it is a note with the first command."""
     (healthy_cli.home / "ledger.db").unlink()
     finding = healthy_cli.run("doctor", "--json").objects[0]
     assert (finding["check"], finding["severity"], finding["problem"]) == ("ledger", "error", "there is no ledger")
-    assert "restore a lost one from a backup" in finding["next"]
+    assert "restore it from a backup" in finding["next"]
     shutil.rmtree(healthy_cli.home / "raw")
-    assert healthy_cli.run("doctor", "--json").objects[0]["severity"] == "warning"
+    (note,) = healthy_cli.run("doctor", "--json").objects
+    assert (note["check"], note["severity"], note["problem"]) == ("ledger", "note", "there is no data yet")
+    assert note["next"].startswith("ads-pipeline dev")
     assert not (healthy_cli.home / "ledger.db").exists()
 
 

@@ -193,7 +193,7 @@ def test_gaps_exit_with_1(demo_cli: DemoCommandLine) -> None:
     ("environ", "code", "message"),
     [
         ({"ADS_PIPELINE_HOME": "relative", "ADS_PIPELINE_HOM": "/x"}, 78, "did you mean ADS_PIPELINE_HOME?"),
-        ({"ADS_PIPELINE_HOME": "/nowhere"}, 78, "there is no ledger at /nowhere/ledger.db"),
+        ({"ADS_PIPELINE_HOME": "/nowhere"}, 78, "There is no data below /nowhere yet. Start with: ads-pipeline dev."),
         ({"ADS_PIPELINE_DATABASE_URL": "postgresql+psycopg2://u:secret@127.0.0.1:1/x"}, 69, "may succeed later"),
     ],
     ids=["settings", "no-ledger", "no-database"],

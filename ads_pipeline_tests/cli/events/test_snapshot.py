@@ -128,7 +128,7 @@ def test_no_command_creates_a_ledger(
     missing_home = tmp_path / "missing_home"
     result = CommandLine(home=missing_home).run("events", *arguments)
     assert (result.code, missing_home.exists()) == (78, False)
-    assert f"there is no ledger at {missing_home}" in result.err.replace("\n", "")
+    assert f"There is no data below {missing_home}" in result.err.replace("\n", "")
     unmigrated = CommandLine(home=missing_home, more={"ADS_PIPELINE_DATABASE_URL": unmigrated_postgres_url})
     assert unmigrated.run("events", *arguments).code == 78
     engine = sa.create_engine(unmigrated_postgres_url)
