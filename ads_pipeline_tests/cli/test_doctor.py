@@ -84,7 +84,7 @@ def find_only_problem(cli: CommandLine) -> dict[str, Any]:
     return finding
 
 
-@pytest.mark.invariant("L3")
+@pytest.mark.invariant("C3")
 def test_healthy_deployment_has_no_findings(healthy_cli: CommandLine) -> None:
     """Each check prints one line of at most 80 columns, and the exit code is 0."""
     result = healthy_cli.run("doctor")
@@ -97,7 +97,7 @@ def test_healthy_deployment_has_no_findings(healthy_cli: CommandLine) -> None:
     assert (as_json.code, as_json.out, as_json.err) == (0, "", "")
 
 
-@pytest.mark.invariant("L3")
+@pytest.mark.invariant("C3")
 def test_doctor_changes_nothing(healthy_cli: CommandLine) -> None:
     """No file and no row changes, whether or not there are findings."""
     (run_directory(healthy_cli, current_run(healthy_cli)) / PAYLOAD).unlink()
@@ -137,7 +137,7 @@ def remove_payload(cli: CommandLine) -> None:
     (run_directory(cli, current_run(cli)) / PAYLOAD).unlink()
 
 
-@pytest.mark.invariant("L3", "S4")
+@pytest.mark.invariant("C3", "S4")
 @pytest.mark.parametrize(
     ("damage", "problem"),
     [
@@ -183,7 +183,7 @@ def test_damage_of_rejected_run_is_not_reported(healthy_cli: CommandLine) -> Non
     assert (finding["severity"], finding["problem"]) == ("warning", "its raw data is gone")
 
 
-@pytest.mark.invariant("L3")
+@pytest.mark.invariant("C3")
 def test_unjudged_runs_are_warnings(healthy_cli: CommandLine) -> None:
     """Unregistered runs, lost runs without a verdict and invalid names are warnings."""
     raw = healthy_cli.home / "raw"
@@ -213,7 +213,7 @@ def publish_other_run(cli: CommandLine, verdict: str) -> None:
     )
 
 
-@pytest.mark.invariant("L3")
+@pytest.mark.invariant("C3")
 @pytest.mark.parametrize("verdict", ["rejected", "none"])
 def test_pointer_to_run_without_acceptance_is_an_error(healthy_cli: CommandLine, verdict: str) -> None:
     """The next step is to reconcile the query."""
@@ -241,7 +241,7 @@ def test_pointer_that_contradicts_registration_is_an_error(healthy_cli: CommandL
     assert tables["problem"].endswith("is loaded, but the pointer differs")
 
 
-@pytest.mark.invariant("L3")
+@pytest.mark.invariant("C3")
 def test_pointer_of_unsuccessful_partition_is_an_error(healthy_cli: CommandLine) -> None:
     """Readers may not see rows of a pending partition."""
     key = "customer_id = '1180250317' AND query_name = 'campaign_daily' AND logical_date = '2026-03-03'"
@@ -260,7 +260,7 @@ def test_pointer_of_unsuccessful_partition_is_an_error(healthy_cli: CommandLine)
     assert ", its log says success from " in findings["states"]["problem"]
 
 
-@pytest.mark.invariant("L3")
+@pytest.mark.invariant("C3")
 def test_forged_verdict_is_an_error(healthy_cli: CommandLine) -> None:
     """An attempt that contradicts the transition rules is found, even if the database accepts it."""
     execute_sql(
@@ -495,7 +495,7 @@ def test_ledger_of_another_release_is_an_error(healthy_cli: CommandLine) -> None
     assert finding["next"].startswith("run ads-pipeline migrate")
 
 
-@pytest.mark.invariant("L3")
+@pytest.mark.invariant("C3")
 def test_unreachable_database_fails_the_checks(healthy_cli: CommandLine) -> None:
     """Checks that could not run are reported and set the exit code. No secret is printed."""
     url = "postgresql+psycopg2://u:secret@127.0.0.1:1/x"
@@ -506,7 +506,7 @@ def test_unreachable_database_fails_the_checks(healthy_cli: CommandLine) -> None
     assert result.lines[-1] == "no findings; 15 checks could not run"
 
 
-@pytest.mark.invariant("L3")
+@pytest.mark.invariant("C3")
 def test_file_that_is_not_a_database_fails_the_check(healthy_cli: CommandLine) -> None:
     """The file is not changed."""
     (healthy_cli.home / "ledger.db").write_bytes(b"x" * 4096)
@@ -531,7 +531,7 @@ def test_postgres_gives_the_same_findings(postgres_url: str, tmp_path: Path) -> 
     assert findings == {("raw", "error"), ("tables", "warning"), ("demotions", "warning")}
 
 
-@pytest.mark.invariant("L3")
+@pytest.mark.invariant("C3")
 def test_failed_check_does_not_stop_others(healthy_cli: CommandLine) -> None:
     """An unreadable table fails one check; the other checks run."""
     log = healthy_cli.home / "warehouse" / "google_ads" / "campaign_daily" / "_delta_log"

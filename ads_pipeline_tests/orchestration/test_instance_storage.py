@@ -221,7 +221,7 @@ def test_webserver_reads_the_same_records(checkout: Path, variables: dict[str, s
         assert instance.get_latest_materialization_event(dg.AssetKey("rows")) is not None
 
 
-@pytest.mark.invariant("L3")
+@pytest.mark.invariant("C3")
 def test_doctor_names_invalid_customers(checkout: Path, variables: dict[str, str]) -> None:
     """It reads the customers from Dagster's records, and says which click deletes an invalid one."""
     names = ["1", "204-661-9385", "5abc"]

@@ -67,7 +67,7 @@ def is_empty(url: str) -> bool:
     return digest_ledger(url).rows == 0
 
 
-@pytest.mark.invariant("L1")
+@pytest.mark.invariant("C1")
 def test_copy_has_every_row_of_every_table(source_url: str, target_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The digests are equal, also of events, snapshots, leases and status; no batch exceeds its bound."""
     monkeypatch.setattr(digest_module, "ROWS_PER_BATCH", ROWS_PER_BATCH)
@@ -87,7 +87,7 @@ def test_copy_has_every_row_of_every_table(source_url: str, target_url: str, mon
     assert max(steps["copying runs"]) == ROWS_PER_BATCH
 
 
-@pytest.mark.invariant("L1")
+@pytest.mark.invariant("C1")
 def test_copy_creates_the_missing_schema(
     sqlite_url: str, unmigrated_postgres_url: str, postgres_url: str, tmp_path: Path
 ) -> None:
@@ -101,7 +101,7 @@ def test_copy_creates_the_missing_schema(
         assert copy_ledger(source, target, progress=no_progress) == digest_ledger(target)
 
 
-@pytest.mark.invariant("L1")
+@pytest.mark.invariant("C1")
 def test_a_copy_behaves_like_its_source(source_url: str, target_url: str) -> None:
     """Later registrations, verdicts and loads have the same effect in both, and states still match their logs."""
     copy_ledger(source_url, target_url, progress=no_progress)
@@ -120,7 +120,7 @@ def test_a_copy_behaves_like_its_source(source_url: str, target_url: str) -> Non
         assert list(after.find_contradictions()) == list(before.find_contradictions())
 
 
-@pytest.mark.invariant("L1", "S6")
+@pytest.mark.invariant("C1", "S6")
 def test_triggers_protect_the_copy(source_url: str, target_url: str) -> None:
     """The triggers of append-only tables are active on the target."""
     copy_ledger(source_url, target_url, progress=no_progress)
@@ -129,7 +129,7 @@ def test_triggers_protect_the_copy(source_url: str, target_url: str) -> None:
             execute(target_url, statement)
 
 
-@pytest.mark.invariant("L2")
+@pytest.mark.invariant("C2")
 def test_copy_needs_an_empty_target(source_url: str, target_url: str) -> None:
     """A target with a row in any table is refused and not changed; so is the source itself."""
     with Ledger.opened(target_url) as ledger:
@@ -142,7 +142,7 @@ def test_copy_needs_an_empty_target(source_url: str, target_url: str) -> None:
         copy_ledger(source_url, source_url, progress=no_progress)
 
 
-@pytest.mark.invariant("L2")
+@pytest.mark.invariant("C2")
 def test_copy_needs_equal_revisions(url: str, target_url: str) -> None:
     """A source or target of another release is refused, and nothing is written."""
     with Ledger.opened(url) as ledger:
@@ -155,7 +155,7 @@ def test_copy_needs_equal_revisions(url: str, target_url: str) -> None:
     assert is_empty(target_url)
 
 
-@pytest.mark.invariant("L2")
+@pytest.mark.invariant("C2")
 def test_missing_source_creates_no_target(tmp_path: Path) -> None:
     """The source is opened first."""
     source, target = f"sqlite:///{tmp_path / 'none.db'}", tmp_path / "new" / "ledger.db"
@@ -175,7 +175,7 @@ CREATE TRIGGER corrupt BEFORE INSERT ON warehouse_pointer FOR EACH ROW EXECUTE F
 """
 
 
-@pytest.mark.invariant("L2")
+@pytest.mark.invariant("C2")
 def test_differing_digests_roll_the_copy_back(url: str, target_url: str) -> None:
     """The error names the table whose rows were changed on their way into the target."""
     with Ledger.opened(url) as ledger:
@@ -187,7 +187,7 @@ def test_differing_digests_roll_the_copy_back(url: str, target_url: str) -> None
     assert is_empty(target_url)
 
 
-@pytest.mark.invariant("L1")
+@pytest.mark.invariant("C1")
 def test_copy_is_of_one_moment(url: str, target_url: str) -> None:
     """Verdicts recorded while the copy runs are not in it, in no table."""
     with Ledger.opened(url) as ledger:
@@ -225,7 +225,7 @@ count()
 """
 
 
-@pytest.mark.invariant("L2")
+@pytest.mark.invariant("C2")
 def test_a_crash_leaves_the_target_empty_or_whole(url: str, target_url: str) -> None:
     """Killed at any statement, the copy leaves no rows; the same command then copies everything."""
     with Ledger.opened(url) as ledger:

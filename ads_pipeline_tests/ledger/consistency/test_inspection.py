@@ -37,7 +37,7 @@ from ads_pipeline_tests.ledger.forging import forge
 from ads_pipeline_tests.ledger.histories import SCRIPTED_HISTORY, apply_history
 
 
-@pytest.mark.invariant("L3")
+@pytest.mark.invariant("C3")
 def test_state_that_does_not_follow_from_its_log_is_found(url: str) -> None:
     """States after a long history are all consistent. A row changed by plain SQL is reported with both states."""
     clock = FakeClock()
@@ -123,7 +123,7 @@ def test_open_runs_are_listed_with_their_lease(ledger: Ledger, url: str, backdoo
         assert leased.lease_expires_at is not None
 
 
-@pytest.mark.invariant("L1", "L3")
+@pytest.mark.invariant("C1", "C3")
 def test_concurrent_writes_cause_no_contradictions(url: str, tmp_path: Path) -> None:
     """While verdicts and actions are recorded, checks and copies of the ledger each see one moment."""
     contested, done = keys(5), threading.Event()

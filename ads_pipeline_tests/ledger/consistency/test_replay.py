@@ -61,7 +61,7 @@ def histories_of(url: str) -> list[PartitionHistory]:
         return list(read_histories(connection))
 
 
-@pytest.mark.invariant("L3", "S22")
+@pytest.mark.invariant("C3", "S22")
 def test_replay_gives_the_recorded_states(scripted_url: str) -> None:
     """Over a history with a verdict of each effect, every replayed state equals the recorded row."""
     histories = histories_of(scripted_url)
@@ -72,7 +72,7 @@ def test_replay_gives_the_recorded_states(scripted_url: str) -> None:
     assert effects == set(Effect)
 
 
-@pytest.mark.invariant("L3")
+@pytest.mark.invariant("C3")
 def test_replay_gives_the_recorded_states_of_any_history(sqlite_template: Path, tmp_path: Path) -> None:
     """Registrations, verdicts and actions in any order and with any clock lead to the recorded rows."""
     numbers = itertools.count()
@@ -137,7 +137,7 @@ CONTRADICTIONS: dict[str, tuple[Callable[[PartitionHistory], PartitionHistory], 
 }
 
 
-@pytest.mark.invariant("L3", "S5")
+@pytest.mark.invariant("C3", "S5")
 @pytest.mark.parametrize("change", CONTRADICTIONS)
 def test_replay_refuses_logs_that_break_the_rules(scripted_url: str, change: str) -> None:
     """A log that the transition rules cannot produce is named with its partition and its first contradiction."""
