@@ -87,7 +87,7 @@ clean: ## Remove the environment and all caches
 		echo "  Fedora:         dnf install java-17-openjdk-headless" >&2; \
 		echo "  macOS:          brew install openjdk@17" >&2; exit 1; }
 	@echo "Installing ads_pipeline's packages into .venv, once …"
-	@$(if $(UV),$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv,$(PYTHON) -m venv .venv)
+	@$(if $(UV),$(UV) venv --quiet --seed --allow-existing --python $(PYTHON) .venv,$(PYTHON) -m venv .venv)
 	@$(call install,product.lock)
 	@$(INSTALL) --quiet --no-build-isolation -e .
 	@touch $@

@@ -48,8 +48,12 @@ Partitions = Annotated[
         metavar="PARTITION", help="customer/query/YYYY-MM-DD, with or without source/ in front. Repeatable."
     ),
 ]
-OnePartition = Annotated[
-    str, typer.Argument(metavar="PARTITION", help="customer/query/YYYY-MM-DD, with or without source/ in front.")
+OneOrMostUrgent = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="PARTITION",
+        help="customer/query/YYYY-MM-DD, with or without source/ in front. Default: the most urgent day.",
+    ),
 ]
 Reason = Annotated[str, typer.Option(metavar="TEXT", help="The reason; it is logged with the action.")]
 Operator = Annotated[str | None, typer.Option(metavar="NAME", help="Who requests it. Default: the login name.")]

@@ -359,3 +359,12 @@ def _find_readable(facts: DayFacts) -> Condition:
 
 def _is_demoted(facts: DayFacts) -> bool:
     return facts.newest_reason is not None and facts.newest_reason.error_class == DEMOTED
+
+
+def count_unreadable(unreadable: int, expected: int) -> str:
+    """One sentence: how many of the expected days readers do not get."""
+    days = "day" if expected == 1 else "days"
+    if unreadable == 0:
+        return f"all {expected:,} expected {days} are readable" if expected != 1 else "the expected day is readable"
+    verb = "is" if unreadable == 1 else "are"
+    return f"{unreadable:,} of {expected:,} expected {days} {verb} not readable"

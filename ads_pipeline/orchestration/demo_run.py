@@ -12,6 +12,7 @@ from typing import Any, Final
 import dagster as dg
 
 from ads_pipeline.domain.partition import parse_date
+from ads_pipeline.domain.readability import count_unreadable
 from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.orchestration.catalog import REPORT_KEY
 from ads_pipeline.orchestration.partitions import CUSTOMERS, asset_keys, find_invalid_customers
@@ -88,7 +89,9 @@ def _describe_result(result: dg.ExecuteInProcessResult, query_name: str) -> str:
     readable = check_keys(query_name)[1]
     shown = [each for each in result.get_asset_check_evaluations() if each.asset_check_key == readable]
     failed = [each for each in shown if not each.passed]
+    counted = count_unreadable(len(failed), len(shown))
     if not failed:
-        return "all partitions are readable"
+        return counted
     first = min(failed, key=lambda each: str(each.partition))
-    return f"{len(failed)} of {len(shown)} partitions are not readable. First: {first.partition}, {first.description}"
+    customer, day = str(first.partition).split("|")
+    return f"{counted}: {customer}, {day[5:]}: {first.description}" + ("" if len(failed) == 1 else ", and others")

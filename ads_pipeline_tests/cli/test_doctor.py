@@ -89,8 +89,8 @@ def test_healthy_deployment_has_no_findings(healthy_cli: CommandLine) -> None:
     """Each check prints one line of at most 80 columns, and the exit code is 0."""
     result = healthy_cli.run("doctor")
     assert (result.code, result.err) == (0, "")
-    assert [line.split()[0] for line in result.lines[:-2]] == ["ok"] * 12 + ["skipped"] * 3 + ["ok"]
-    assert [line.split()[1] for line in result.lines[2:-2]] == [check.name for check in CHECKS]
+    assert [line.split()[0] for line in result.lines[:-2]] == ["ok"] * 13 + ["skipped"] * 3 + ["ok"]
+    assert [line.split()[1] for line in result.lines[3:-2]] == [check.name for check in CHECKS]
     assert result.lines[-1] == "no findings; 3 checks skipped"
     assert max(map(len, result.lines)) <= 80
     as_json = healthy_cli.run("doctor", "--json")
@@ -501,7 +501,7 @@ def test_unreachable_database_fails_the_checks(healthy_cli: CommandLine) -> None
     url = "postgresql+psycopg2://u:secret@127.0.0.1:1/x"
     result = CommandLine(home=healthy_cli.home, more={"ADS_PIPELINE_DATABASE_URL": url}).run("doctor")
     assert result.code == 1
-    assert result.lines[1].startswith("failed   ledger     could not run: the ledger's database is busy")
+    assert result.lines[2].startswith("failed   ledger     could not run: the ledger's database is busy")
     assert "secret" not in result.out
     assert result.lines[-1] == "no findings; 15 checks could not run"
 
@@ -512,7 +512,7 @@ def test_file_that_is_not_a_database_fails_the_check(healthy_cli: CommandLine) -
     (healthy_cli.home / "ledger.db").write_bytes(b"x" * 4096)
     result = healthy_cli.run("doctor")
     assert result.code == 1
-    assert result.lines[1].startswith("failed   ledger     could not run: ")
+    assert result.lines[2].startswith("failed   ledger     could not run: ")
     assert (healthy_cli.home / "ledger.db").read_bytes() == b"x" * 4096
 
 
@@ -541,7 +541,7 @@ def test_failed_check_does_not_stop_others(healthy_cli: CommandLine) -> None:
     assert result.code == 1
     (failed,) = [line for line in result.lines if line.startswith("failed")]
     assert failed.startswith("failed   tables     could not run: google_ads/campaign_daily: ")
-    assert sum(line.startswith("ok") for line in result.lines) == 12
+    assert sum(line.startswith("ok") for line in result.lines) == 13
     (finding,) = healthy_cli.run("doctor", "--json").objects
     assert (finding["check"], finding["severity"]) == ("tables", "failed")
 

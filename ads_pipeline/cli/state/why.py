@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ads_pipeline.cli.events.tables import event_to_json, format_event_data, shorten_names
-from ads_pipeline.cli.options import AsJson, OnePartition
+from ads_pipeline.cli.options import AsJson, Filters, OneOrMostUrgent
 from ads_pipeline.cli.output import (
     STATUS_STYLES,
     OutputConsole,
@@ -21,14 +21,17 @@ from ads_pipeline.cli.output import (
     format_instant,
     grid_of,
     write_json,
+    write_results,
 )
-from ads_pipeline.cli.parsing import parse_partition
+from ads_pipeline.cli.parsing import open_ledger, parse_partition
+from ads_pipeline.cli.state.attention import NEEDS_OPERATOR, find_listed_days, order_ranges
 from ads_pipeline.cli.state.day_ranges import day_fields
 from ads_pipeline.cli.state.forecast import describe_forecast, forecast_fields
 from ads_pipeline.cli.state.listing import DATA_LABELS, STALE_LABELS, state_fields
 from ads_pipeline.cli.state.partition_report import PartitionReport, gather_report
 from ads_pipeline.cli.state.selection import require_possible
 from ads_pipeline.domain.freshness import DisplayStatus
+from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.readability import DayCondition
 from ads_pipeline.domain.run_events import LoggedEvent
 from ads_pipeline.domain.transitions import RegisteredRun
@@ -40,14 +43,19 @@ from ads_pipeline.raw.discovery import DamagedRun
 from ads_pipeline.settings import Settings
 
 
-def print_report(settings: Settings, partition: OnePartition, *, as_json: AsJson = False) -> None:
+def print_report(settings: Settings, partition: OneOrMostUrgent = None, *, as_json: AsJson = False) -> None:
     """Explain one partition: its state, runs, verdicts and events, and the next step.
 
+    Without an argument, it explains the most urgent day that needs attention, the first that "state inspect" lists.
     It prints whether the partition is safe to read and from which run, what readers see, every run with its verdicts,
     operators' actions, the last events and how current the data are. For a partition without a row, it prints "not
     recorded" and lists any sealed runs on disk.
     """
-    key = parse_partition(partition, settings)
+    key = parse_partition(partition, settings) if partition is not None else _find_most_urgent(settings)
+    if key is None:
+        note = "no day needs attention; name a partition: customer/query/YYYY-MM-DD"
+        write_results((), (), [note], as_json=as_json)
+        return
     report = gather_report(settings, key)
     if not report.is_known:
         require_possible(key, settings)
@@ -55,6 +63,13 @@ def print_report(settings: Settings, partition: OnePartition, *, as_json: AsJson
         write_json([_json_fields(report)])
     else:
         _write(OutputConsole(), report, settings)
+
+
+def _find_most_urgent(settings: Settings) -> PartitionKey | None:
+    """The newest of the days on the first line of `state inspect`; None when no day needs attention."""
+    with open_ledger(settings) as ledger:
+        ranges = order_ranges(find_listed_days(settings, ledger, Filters().select(settings), NEEDS_OPERATOR))
+    return ranges[0].last if ranges else None
 
 
 def describe_verdict(attempt: Attempt) -> str:

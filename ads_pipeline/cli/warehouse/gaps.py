@@ -10,11 +10,11 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from ads_pipeline.cli.options import DATE_FORMAT, AsJson, Filters
-from ads_pipeline.cli.output import STATUS_STYLES, Column, count_of, format_minute, table_of, write_results
+from ads_pipeline.cli.output import STATUS_STYLES, Column, format_minute, table_of, write_results
 from ads_pipeline.cli.parsing import open_ledger, parse_customers, parse_queries
 from ads_pipeline.cli.state.day_ranges import DayRange, day_rows, find_ranges
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.readability import DayCondition
+from ads_pipeline.domain.readability import DayCondition, count_unreadable
 from ads_pipeline.errors import BadCommand
 from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.pipeline.day_conditions import DayRules, find_gaps
@@ -66,8 +66,7 @@ def list_gaps(settings: Settings, filters: ExpectedDays, *, as_json: AsJson = Fa
             found[name] = find_gaps(ledger, window, first_days=first_days, rules=rules)
         days = {key: day for gaps in found.values() for key, day in gaps.days.items()}
         commands = find_next_commands(ledger, days, settings.retry_policy) if as_json else {}
-    expected = count_of(sum(gaps.expected for gaps in found.values()), "expected partition")
-    notes = [f"{len(days):,} of {expected} missing" if days else f"none of {expected} missing"]
+    notes = [count_unreadable(len(days), sum(gaps.expected for gaps in found.values()))]
     if days:
         notes += ["next, for one of them:", f"  ads-pipeline state why {next(iter(days)).short_name}"]
     write_results(day_rows(days, commands) if as_json else (), _blocks(days), notes, as_json=as_json)

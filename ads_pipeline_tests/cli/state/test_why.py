@@ -280,3 +280,21 @@ def test_invalid_partition_is_refused(empty_cli: CommandLine, word: str) -> None
     result = empty_cli.run("state", "why", word)
     assert (result.code, result.out) == (64, "")
     assert "is refused" in result.err
+
+
+def test_most_urgent_day_is_explained_without_an_argument(demo_cli: DemoCommandLine) -> None:
+    """`state why` alone explains the newest day of the first line of `state inspect`."""
+    first = next(line.split() for line in demo_cli.run("state", "inspect").lines if line[:1].isdigit())
+    explained = demo_cli.run("state", "why")
+    assert explained.code == 0
+    assert first[0] in explained.lines[0]
+    assert demo_cli.run("state", "why", explained.lines[0]).out == explained.out
+    (fields,) = demo_cli.run("state", "why", "--json").objects
+    assert fields["customer_id"] == first[0]
+
+
+def test_nothing_needs_attention(empty_cli: CommandLine, ledger: Ledger) -> None:
+    """Where no day needs attention, `state why` says so and what it takes."""
+    result = empty_cli.run("state", "why")
+    assert result.code == 0
+    assert "no day needs attention" in result.out + result.err

@@ -247,7 +247,7 @@ def test_gaps_are_listed_with_exit_code_1(demo_cli: DemoCommandLine) -> None:
     assert "3391704826 2026-03-06 1 rejected the payload has 4 rows, the seal says 6" in output
     assert "4727351908 2026-03-08 1 missing no run arrived" in output
     assert output.count("1180250317 2026-03-02 to 2026-03-08 7 missing no run arrived") == 1
-    assert output[-3:-1] == ["31 of 112 expected partitions missing", "next, for one of them:"]
+    assert output[-3:-1] == ["31 of 112 expected days are not readable", "next, for one of them:"]
     assert max(map(len, result.lines)) <= 80
 
 
@@ -287,7 +287,7 @@ def _name(partition: PartitionKey) -> str:
 def test_no_gaps_exit_with_0(demo_cli: DemoCommandLine) -> None:
     """Without gaps, one line says so."""
     result = demo_cli.run("warehouse", "gaps", *WEEK, "--query", "search_term_daily")
-    assert (result.code, result.out) == (0, "none of 28 expected partitions missing\n")
+    assert (result.code, result.out) == (0, "all 28 expected days are readable\n")
     assert demo_cli.run("warehouse", "gaps", *WEEK, "--query", "search_term_daily", "--json").out == ""
 
 
@@ -310,21 +310,21 @@ def test_gaps_as_json(demo_cli: DemoCommandLine) -> None:
     assert (rejected["condition"], rejected["attempts"], rejected["operator"]) == ("rejected", 1, None)
     assert rejected["because"] == "its run was rejected"
     assert rejected["detail"].startswith("cost_micros must be at least 0 in 1 row")
-    assert result.err.splitlines()[0] == "2 of 28 expected partitions missing"
+    assert result.err.splitlines()[0] == "2 of 28 expected days are not readable"
 
 
 def test_named_customers_are_expected(demo_cli: DemoCommandLine) -> None:
     """A named customer is expected even without a row in the ledger; other customers are left out."""
     result = demo_cli.run("warehouse", "gaps", *WEEK, "--query", "campaign_daily", "--customer", "42")
     assert result.lines[2].split() == ["42", "2026-03-02", "to", "2026-03-08", "7", "missing", "no", "run", "arrived"]
-    assert result.lines[-3] == "7 of 7 expected partitions missing"
+    assert result.lines[-3] == "7 of 7 expected days are not readable"
 
 
 def test_days_before_start_date_are_not_expected(demo_cli: DemoCommandLine) -> None:
     """The query file's start_date cuts the window; a window entirely before it is an error."""
     arguments = ("--query", "campaign_daily", "--customer", "42")
     result = demo_cli.run("warehouse", "gaps", "--since", "2023-12-01", "--until", "2024-01-02", *arguments)
-    assert result.lines[-3] == "2 of 2 expected partitions missing"
+    assert result.lines[-3] == "2 of 2 expected days are not readable"
     before = demo_cli.run("warehouse", "gaps", "--since", "2023-12-01", "--until", "2023-12-31", *arguments)
     assert (before.code, before.out) == (64, "")
     assert "no day is expected before 2024-01-01" in before.err
