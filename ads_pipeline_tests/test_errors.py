@@ -60,7 +60,7 @@ def defined_errors() -> dict[str, Any]:
 
 
 def test_exactly_outages_and_races_are_transient() -> None:
-    """Only failures of a disk, a cluster, a run, a table or the database, and lost races, may be retried unchanged."""
+    """Only failures of a disk, a cluster, a run, a table or the database, and lost races, may be retried."""
     assert {name for name, kind in defined_errors().items() if kind.is_transient} == {
         *("RawUnavailable", "JudgingFailed", "TableContended", "WarehouseUnavailable"),
         *("StatusFileUnavailable", "LedgerUnavailable", "EngineRunFailed"),
@@ -154,7 +154,7 @@ def test_huge_number_can_be_quoted() -> None:
         (UnknownRun(RUN), RUN, "register sealed runs before judging them"),
         (UnsoundAcceptance(RUN, "3 rows were read"), RUN, "reject it and land a new run"),
         (LedgerOutdated("r0001", "r0002"), "the ledger is at revision r0001", "migrate it"),
-        (LedgerOutdated(None, "r0002"), "no ledger in the database yet", "ads-pipeline dev"),
+        (LedgerOutdated(None, "r0002"), "There is no ledger in the database yet", "ads-pipeline dev"),
         (RunDamaged("google_ads/x", "the payload is short"), "google_ads/x", "the payload is short"),
         (BadSettings((Mistake(location="HOME", problem="relative"),)), "the settings have 1 mistake", "start again"),
     ],
