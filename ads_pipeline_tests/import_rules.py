@@ -14,6 +14,7 @@ SEAL = frozenset({"raw.seal", "raw.strict_json", "raw.reading"})
 # package or module -> (allowed libraries, allowed packages and modules). A module without a rule is a violation.
 RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "__init__": (frozenset(), frozenset()),
+    "__main__": (frozenset(), frozenset({"cli"})),
     "quoting": (frozenset(), frozenset()),
     "errors": (frozenset(), frozenset({"quoting"})),
     "domain": (frozenset(), frozenset({"errors", "quoting"})),
