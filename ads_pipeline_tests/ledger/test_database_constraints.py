@@ -7,6 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from ads_pipeline.domain.fetching import FailedFetch
+from ads_pipeline.domain.quota import Operation, QuotaLimits
 from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.errors import LedgerRefused, LedgerUnavailable
@@ -32,7 +33,11 @@ K = key()
 KEY_CONDITION = "source = 'google_ads' AND customer_id = '1234567890'"
 KEY_VALUES = "'google_ads', '1234567890', 'campaign_daily', '2026-02-01'"
 LATER = "'2030-01-01T00:00:00.000000Z'"
-APPEND_ONLY = ("runs", "attempts", "load_records", "control_actions", "control_action_partitions")
+APPEND_ONLY = (
+    *("runs", "attempts", "load_records", "finished_attempts"),
+    *("control_actions", "control_action_partitions", "failed_fetches", "api_operations"),
+)
+UPSERTED = {"accounts", "run_head"}  # tables that refuse DELETE, whose rows statements of the product replace
 
 
 @pytest.fixture
@@ -163,8 +168,9 @@ def test_states_are_never_deleted(filled_ledger: Ledger, backdoor: sa.Engine) ->
 
 @pytest.mark.invariant("S6")
 @pytest.mark.parametrize("table", APPEND_ONLY)
-def test_logs_are_append_only(filled_ledger: Ledger, backdoor: sa.Engine, table: str) -> None:
+def test_logs_are_append_only(filled_ledger: Ledger, backdoor: sa.Engine, url: str, table: str) -> None:
     """UPDATE, DELETE and TRUNCATE of a log table are refused."""
+    _fill_other_logs(filled_ledger, url)
     assert read_all_tables(backdoor)[table]
     column = list(metadata.tables[table].c)[-1].name
     assert_refused(backdoor, f"UPDATE {table} SET {column} = {column}")
@@ -367,7 +373,7 @@ def test_pointer_moves_to_the_current_run_only(forgeable_ledger: Ledger, backdoo
     )
 
 
-LOGS = (*APPEND_ONLY, "failed_fetches", "finished_attempts", "run_events", "leases", "claims", "partition_state")
+LOGS = (*APPEND_ONLY, "run_events", "leases", "claims", "partition_state", "quota_head")
 
 
 @pytest.mark.invariant("S6", "E6")
@@ -388,6 +394,52 @@ def test_existing_rows_cannot_be_inserted_again(
         message = f"{table}: INSERT of an existing row is refused"
         assert_refused(backdoor, f"REPLACE INTO {table} {select}", message)
         assert_refused(backdoor, f"REPLACE INTO {table} (rowid, {names}) SELECT rowid, {names} FROM {table}", message)
+
+
+@pytest.mark.invariant("S6", "E6")
+@pytest.mark.parametrize("table", LOGS)
+def test_replace_by_any_unique_key_is_refused(
+    filled_ledger: Ledger, backdoor: sa.Engine, url: str, table: str
+) -> None:
+    """On SQLite, a row that shares one unique key with a logged row does not replace it, whatever else it holds."""
+    _fill_other_logs(filled_ledger, url)
+    if backdoor.dialect.name != "sqlite":
+        return
+    for unique in _unique_keys(backdoor, table):
+        columns = metadata.tables[table].c
+        values = ", ".join(each.name if each.name in unique else _other_value(each) for each in columns)
+        statement = f"REPLACE INTO {table} ({', '.join(columns.keys())}) SELECT {values} FROM {table}"
+        assert_refused(backdoor, statement, f"{table}: INSERT of an existing row is refused")
+
+
+def test_tables_that_refuse_delete_refuse_replace(sqlite_url: str) -> None:
+    """On SQLite, every table with a guard against DELETE has one against REPLACE, unless its rows are upserted."""
+    engine = database.open_engine(sqlite_url)
+    names = set(
+        database.transact(
+            engine,
+            lambda connection: (
+                connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'trigger'").scalars().all()
+            ),
+        )
+    )
+    engine.dispose()
+    kept = {table for table in metadata.tables if f"{table}_no_delete" in names}
+    assert kept == {*LOGS, *UPSERTED}
+    assert {table for table in kept if f"{table}_no_replace" not in names} == UPSERTED
+
+
+def _unique_keys(backdoor: sa.Engine, table: str) -> list[list[str]]:
+    inspector = sa.inspect(backdoor)
+    unique = [each["column_names"] for each in inspector.get_unique_constraints(table)]
+    return [inspector.get_pk_constraint(table)["constrained_columns"], *unique]  # type: ignore[list-item]
+
+
+def _other_value(column: sa.Column[Any]) -> str:
+    """SQL of a value that differs from the row's own."""
+    if isinstance(column.type, sa.Integer | sa.Float):
+        return f"{column.name} + 9"
+    return LATER if column.name.endswith(("_at", "until")) else f"{column.name} || 'x'"
 
 
 @pytest.mark.invariant("E6")
@@ -415,8 +467,9 @@ def test_replace_by_another_unique_key_is_refused(filled_ledger: Ledger, backdoo
 
 
 def _fill_other_logs(ledger: Ledger, url: str) -> None:
-    """Add a failed fetch, a lease and a claim. The publication in `filled_ledger` is a finished attempt."""
+    """Add a failed fetch, an API operation, a lease and a claim. The publication is a finished attempt."""
     failure = FailedFetch(key=key("5"), error_class="transport", error_message="reset")
     ledger.failed_fetches.record([failure], RetryPolicy())
+    ledger.quota.reserve(Operation(source="google_ads"), QuotaLimits())
     with open_lease(url, "engine-1", duration=timedelta(minutes=5)) as lease:
         lease.claim([key("5")])

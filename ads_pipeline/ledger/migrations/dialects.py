@@ -1,8 +1,10 @@
 """What the schema's SQL needs to differ between SQLite and Postgres: types, checks and triggers."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
+
+import sqlalchemy as sa
 
 KEY: Final = "source, customer_id, query_name, logical_date"
 FRAGMENTS: Final[Mapping[str, Mapping[str, str]]] = {
@@ -53,9 +55,9 @@ def render(dialect: str, template: str) -> str:
     return template.format_map({**fragments, **_SAME_KEY, "key": KEY, "key_columns": key_columns})
 
 
-def append_only(dialect: str, table: str, *keys: str) -> list[str]:
-    """Triggers that refuse every change of the table's rows. `keys` are its unique keys."""
-    return [*refuse(dialect, table, "UPDATE", "DELETE"), *refuse_replace(dialect, table, *keys)]
+def append_only(dialect: str, table: str) -> list[str]:
+    """Triggers that refuse every change of the table's rows. Name the table in `NEVER_REPLACED` too."""
+    return refuse(dialect, table, "UPDATE", "DELETE")
 
 
 def refuse(dialect: str, table: str, *verbs: str, when: str = "") -> list[str]:
@@ -70,13 +72,23 @@ def refuse(dialect: str, table: str, *verbs: str, when: str = "") -> list[str]:
     return [f"CREATE TRIGGER {name} BEFORE {events} ON {table} EXECUTE FUNCTION refuse_write()"]
 
 
-def refuse_replace(dialect: str, table: str, *keys: str) -> list[str]:
-    """A trigger that refuses the insert of an existing key. REPLACE on SQLite deletes without a DELETE trigger."""
-    if dialect != "sqlite":
+def refuse_replace(connection: sa.Connection, table: str) -> list[str]:
+    """A trigger that refuses the insert of an existing key. REPLACE on SQLite deletes without a DELETE trigger.
+
+    The keys are those of the created table, so the table must exist.
+    """
+    if connection.dialect.name != "sqlite":
         return []
-    conditions = [_exists(table, key.format(key=KEY)) for key in ("rowid", *keys)]
+    conditions = [_exists(table, key) for key in (["rowid"], *_unique_keys(connection, table))]
     message = "INSERT of an existing row is refused"
     return [_sqlite_trigger(f"{table}_no_replace", "BEFORE INSERT", table, message, " OR ".join(conditions))]
+
+
+def _unique_keys(connection: sa.Connection, table: str) -> list[list[str]]:
+    """The columns of the primary key and of each unique constraint."""
+    inspector = sa.inspect(connection)
+    unique = [list(each["column_names"]) for each in inspector.get_unique_constraints(table)]
+    return [list(inspector.get_pk_constraint(table)["constrained_columns"]), *unique]
 
 
 def refuse_update(dialect: str, table: str, condition: str) -> list[str]:
@@ -141,8 +153,8 @@ def functions(dialect: str) -> list[str]:
     ]
 
 
-def _exists(table: str, key: str) -> str:
-    same = " AND ".join(f"{column} = NEW.{column}" for column in key.split(", "))
+def _exists(table: str, key: Sequence[str]) -> str:
+    same = " AND ".join(f"{column} = NEW.{column}" for column in key)
     return f"EXISTS (SELECT 1 FROM {table} WHERE {same})"
 
 

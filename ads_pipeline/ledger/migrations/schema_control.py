@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from ads_pipeline.ledger.migrations.dialects import append_only, refuse, refuse_replace, refuse_update
+from ads_pipeline.ledger.migrations.dialects import append_only, refuse, refuse_update
 
 TABLES: Final = """
 CREATE TABLE control_actions (
@@ -105,6 +105,8 @@ CREATE INDEX requests_by_time ON requests (source, requested_at);
 CREATE INDEX retry_schedule_due ON retry_schedule (source, due_at) WHERE due_at IS NOT NULL
 """
 
+NEVER_REPLACED: Final = ("control_actions", "control_action_partitions", "failed_fetches", "leases", "claims")
+
 # An ended lease never changes. Another run gets a claim only with a greater fence.
 _INVALID_LEASE_UPDATE: Final = """
     NEW.run_id <> OLD.run_id OR NEW.opened_at <> OLD.opened_at OR NEW.expires_at < OLD.expires_at
@@ -115,13 +117,11 @@ _INVALID_CLAIM_UPDATE: Final = "NEW.fence < OLD.fence OR NEW.fence = OLD.fence A
 
 def triggers(dialect: str) -> list[str]:
     return [
-        *append_only(dialect, "control_actions", "action_id"),
-        *append_only(dialect, "control_action_partitions", "action_id, {key}"),
-        *append_only(dialect, "failed_fetches", "{key}, failed_at"),
+        *append_only(dialect, "control_actions"),
+        *append_only(dialect, "control_action_partitions"),
+        *append_only(dialect, "failed_fetches"),
         *refuse(dialect, "leases", "DELETE"),
-        *refuse_replace(dialect, "leases", "run_id"),
         *refuse_update(dialect, "leases", _INVALID_LEASE_UPDATE),
         *refuse(dialect, "claims", "DELETE"),
-        *refuse_replace(dialect, "claims", "{key}"),
         *refuse_update(dialect, "claims", _INVALID_CLAIM_UPDATE),
     ]

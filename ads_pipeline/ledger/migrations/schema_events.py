@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from ads_pipeline.ledger.migrations.dialects import refuse, refuse_replace, refuse_update, require
+from ads_pipeline.ledger.migrations.dialects import refuse, refuse_update, require
 
 TABLES: Final = """
 CREATE TABLE run_head (
@@ -62,6 +62,8 @@ CREATE INDEX run_head_by_time ON run_head (opened_at);
 CREATE INDEX run_snapshots_open ON run_snapshots (run_id) WHERE ended_at IS NULL
 """
 
+NEVER_REPLACED: Final = ("run_events",)
+
 # Sequence numbers only grow. A retired run takes no events and stays retired.
 _INVALID_HEAD_UPDATE: Final = """
     NEW.run_id <> OLD.run_id OR NEW.plan_version <> OLD.plan_version OR NEW.opened_at <> OLD.opened_at
@@ -90,7 +92,6 @@ def triggers(dialect: str) -> list[str]:
         *refuse_update(dialect, "run_head", _INVALID_HEAD_UPDATE),
         *refuse_update(dialect, "run_snapshots", _INVALID_SNAPSHOT_UPDATE),
         *refuse(dialect, "run_events", "UPDATE"),
-        *refuse_replace(dialect, "run_events", "run_id, run_seq", "run_id, idempotency_key"),
         *(_sqlite_retirement() if dialect == "sqlite" else _postgres_retirement()),
     ]
 

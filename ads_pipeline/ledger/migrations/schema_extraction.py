@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from ads_pipeline.ledger.migrations.dialects import append_only, refuse, refuse_replace
+from ads_pipeline.ledger.migrations.dialects import append_only, refuse
 
 TABLES: Final = """
 CREATE TABLE accounts (
@@ -69,11 +69,12 @@ CREATE INDEX api_operations_by_query ON api_operations (source, customer_id, que
 WHERE entry = 'reserved'
 """
 
+NEVER_REPLACED: Final = ("api_operations", "quota_head")
+
 
 def triggers(dialect: str) -> list[str]:
     return [
-        *append_only(dialect, "api_operations", "source, operation_no, entry"),
+        *append_only(dialect, "api_operations"),
         *refuse(dialect, "quota_head", "DELETE"),
-        *refuse_replace(dialect, "quota_head", "source"),
         *refuse(dialect, "accounts", "DELETE"),
     ]

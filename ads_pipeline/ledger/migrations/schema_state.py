@@ -6,7 +6,6 @@ from typing import Final
 from ads_pipeline.ledger.migrations.dialects import (
     append_only,
     refuse,
-    refuse_replace,
     refuse_update,
     require,
     require_after_update,
@@ -136,6 +135,8 @@ CREATE INDEX partition_state_failed ON partition_state ({key}) WHERE status = 'f
 CREATE INDEX attempts_rejected ON attempts ({key}, ordinal, attempt_no) WHERE outcome = 'rejected'
 """
 
+NEVER_REPLACED: Final = ("partition_state", "runs", "attempts", "load_records")
+
 # No verdict and no control action updates a row like this, so no connection may.
 _INVALID_UPDATE: Final = """
     NEW.source <> OLD.source OR NEW.customer_id <> OLD.customer_id
@@ -190,11 +191,10 @@ def triggers(dialect: str) -> list[str]:
     return [
         *refuse_update(dialect, "partition_state", _INVALID_UPDATE),
         *refuse(dialect, "partition_state", "DELETE"),
-        *refuse_replace(dialect, "partition_state", "{key}"),
         *_state_evidence(dialect),
-        *append_only(dialect, "runs", "{key}, run_id", "{key}, ordinal"),
-        *append_only(dialect, "attempts", "{key}, attempt_no", "{key}, run_id, validation_id"),
-        *append_only(dialect, "load_records", "{key}, run_id"),
+        *append_only(dialect, "runs"),
+        *append_only(dialect, "attempts"),
+        *append_only(dialect, "load_records"),
         *_publication_evidence(dialect),
     ]
 

@@ -54,6 +54,8 @@ CREATE TABLE code_versions (
 ) {options}
 """
 
+NEVER_REPLACED: Final = ("finished_attempts",)
+
 
 def triggers(dialect: str) -> list[str]:
-    return append_only(dialect, "finished_attempts", "asset, {key}, finished_at")
+    return append_only(dialect, "finished_attempts")

@@ -64,6 +64,17 @@ def test_repeated_report_changes_nothing(cli: CommandLine) -> None:
         assert ledger.retry_queue.find_scheduled([NEW])[NEW].failures == 3
 
 
+@pytest.mark.invariant("L4")
+def test_two_failures_of_one_moment_are_both_recorded(cli: CommandLine) -> None:
+    """The id names a failure. Two failures of a partition may have the same time."""
+    words = ("raw", "report-failure", str(NEW), *TIMEOUT, "--at", LATE)
+    for own in ("fetch-1", "fetch-2"):
+        result = cli.run(*words, "--id", own)
+        assert (result.code, result.lines[0].split(" of ")[0]) == (0, f"recorded failure {own}")
+    with open_ledger(cli) as ledger:
+        assert ledger.retry_queue.find_scheduled([NEW])[NEW].failures == 2
+
+
 def test_failed_fetch_is_an_attempt_of_the_raw_asset(cli: CommandLine) -> None:
     """The status of ADR-026 shows the failed attempt; the data and the success stay as they were."""
     cli.run("raw", "report-failure", str(SUCCESSFUL[0]), *TIMEOUT, "--id", "fetch-1")

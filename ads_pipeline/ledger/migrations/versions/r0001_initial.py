@@ -18,7 +18,8 @@ depends_on = None
 
 
 def upgrade() -> None:
-    dialect = op.get_bind().dialect.name
+    connection = op.get_bind()
+    dialect = connection.dialect.name
     for statement in dialects.functions(dialect):
         op.execute(statement)
     for schema in (schema_state, schema_control, schema_events, schema_status, schema_extraction):
@@ -26,3 +27,6 @@ def upgrade() -> None:
             op.execute(dialects.render(dialect, statement))
         for statement in schema.triggers(dialect):
             op.execute(statement)
+        for table in schema.NEVER_REPLACED:
+            for statement in dialects.refuse_replace(connection, table):
+                op.execute(statement)
