@@ -432,7 +432,7 @@ def test_tables_that_refuse_delete_refuse_replace(sqlite_url: str) -> None:
 def _unique_keys(backdoor: sa.Engine, table: str) -> list[list[str]]:
     inspector = sa.inspect(backdoor)
     unique = [each["column_names"] for each in inspector.get_unique_constraints(table)]
-    return [inspector.get_pk_constraint(table)["constrained_columns"], *unique]  # type: ignore[list-item]
+    return [inspector.get_pk_constraint(table)["constrained_columns"], *unique]
 
 
 def _other_value(column: sa.Column[Any]) -> str:
