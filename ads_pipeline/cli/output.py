@@ -1,9 +1,8 @@
-"""Writes results as tables, JSON lines or CSV.
+"""Writes results as tables or JSON lines. CSV is in `csv_output`.
 
 External text is made printable before it reaches a terminal, and is never interpreted as markup.
 """
 
-import csv
 import json
 import math
 import sys
@@ -11,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import StrEnum
-from itertools import chain
 from numbers import Number
 from typing import Any, Final
 
@@ -94,7 +92,7 @@ def table_of(rows: Iterable[Fields], columns: Sequence[Column], *, title: str | 
         return [*heading, *_rows_with_text_below(values, shown, width), Text("")]
     table = Table(box=None, pad_edge=False, padding=CELL_PADDING, header_style="bold")
     for column, of_column in zip(shown, zip(*values, strict=True), strict=False):
-        justify: Any = "right" if any(map(_is_number, of_column)) else "left"
+        justify: Any = "right" if any(map(is_number, of_column)) else "left"
         table.add_column(column.heading, justify=justify, overflow="fold", no_wrap=not column.wrap)
     for of_row in values:
         table.add_row(*map(cell, of_row))
@@ -153,14 +151,15 @@ def cell(value: object, *, style: str = "") -> Text:
             text = ""
         case datetime():
             text = format_instant(value)
-        case int() if _is_number(value):
+        case int() if is_number(value):
             text = f"{value:,}"
         case _:
             text = printable(str(value))
     return Text(text, style=style or (STATUS_STYLES.get(value, "") if isinstance(value, StrEnum) else ""))
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """Whether it is a number, which a boolean is not."""
     return isinstance(value, Number) and not isinstance(value, bool)
 
 
@@ -222,7 +221,7 @@ def write_rows(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     console = OutputConsole()
     table = Table(box=None, pad_edge=False, padding=CELL_PADDING, header_style="bold")
     for number, name in enumerate(names):
-        numeric = any(isinstance(row[number], Number) and not isinstance(row[number], bool) for row in rows)
+        numeric = any(is_number(row[number]) for row in rows)
         table.add_column(cell(name), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*map(_sql_cell, row))
@@ -240,20 +239,20 @@ def write_json(lines: Iterable[Mapping[str, object]]) -> None:
         sys.stdout.write(text + "\n")
 
 
-def write_csv(names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write CSV with a header line; None is empty. Control characters are removed only on a terminal."""
-    clean = printable if sys.stdout.isatty() else str
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    for row in chain([names], rows):
-        writer.writerow(["" if value is None else clean(_sql_text(value)) for value in row])
-
-
 def _sql_cell(value: object) -> Text:
-    return Text("NULL", style="dim") if value is None else cell(_sql_text(value))
+    return Text("NULL", style="dim") if value is None else cell(sql_text(value))
 
 
-def _sql_text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def sql_text(value: object) -> str:
+    """A value as text: lists and structs as JSON, bytes as hex, as `--json` has them."""
+    match value:
+        case bool():
+            return str(value).lower()
+        case bytes():
+            return value.hex()
+        case list() | tuple() | dict():
+            return json.dumps(_json_value(value), ensure_ascii=False, default=str)
+    return str(value)
 
 
 def _blocks(names: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[Table | Text]:

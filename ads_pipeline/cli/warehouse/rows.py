@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.text import Text
 
+from ads_pipeline.cli.csv_output import CsvFormat
 from ads_pipeline.cli.options import AsJson, Filters, Page, command
 from ads_pipeline.cli.output import (
     PARTITION_COLUMNS,
@@ -20,7 +21,6 @@ from ads_pipeline.cli.output import (
     cell,
     count_of,
     fields_of,
-    write_csv,
     write_json,
     write_list,
     write_results,
@@ -50,7 +50,6 @@ LOAD_FIELDS: Final = (
     *(each.name for each in fields(PartitionKey)),
     *("run_id", "schema_version", "record_count", "table_version", "loaded_at", "is_shown"),
 )
-AsCsv = Annotated[bool, typer.Option("--csv", help="Write CSV with a header line.")]
 warehouse: Final = typer.Typer()
 
 
@@ -63,14 +62,14 @@ def query(
         int | None, typer.Option(metavar="N", min=1, help="Show at most N rows. Default for a table: 100.")
     ] = None,
     as_json: AsJson = False,
-    as_csv: AsCsv = False,
+    csv_format: CsvFormat,
 ) -> None:
     """Run a SELECT over the rows that are safe to read.
 
     Each loaded query is a view with the query's name. The view "<query>_current" leaves out partitions that have a
     newer accepted run which is not loaded yet.
     """
-    _check_one_format(as_json, as_csv)
+    csv_format.check(as_json=as_json)
     with open_ledger(settings) as ledger:
         connection = make_readers(settings, ledger).connect(sorted(settings.google_apis.queries))
     with connection, _translated(connection):
@@ -79,21 +78,21 @@ def query(
         if as_json:
             _check_unique_names(names)
             write_json(dict(zip(names, map(_json_value, row), strict=True)) for row in _rows(connection, limit))
-        elif as_csv:
-            write_csv(names, _rows(connection, limit))
+        elif csv_format.csv:
+            csv_format.write(names, _rows(connection, limit))
         else:
             _write_limited(connection, names, DEFAULT_LIMIT if limit is None else limit)
 
 
 @command(warehouse, "loads")
 def loads(
-    settings: Settings, filters: Filters, page: Page, *, as_json: AsJson = False, as_csv: AsCsv = False
+    settings: Settings, filters: Filters, page: Page, *, as_json: AsJson = False, csv_format: CsvFormat
 ) -> None:
     """List when runs were first loaded, with their schema version, row count and table version.
 
     The column "shown" says whether readers see the run now. A later load of the same run adds no record.
     """
-    _check_one_format(as_json, as_csv)
+    csv_format.check(as_json=as_json)
     selection = filters.select(settings)
     start = None if page.after is None else _parse_run(page.after)
     with open_ledger(settings) as ledger:
@@ -101,8 +100,8 @@ def loads(
     shown, more = page.cut(found, lambda each: each.run)
     rows = [fields_of(each) for each in shown]
     notes = [filters.count(len(shown), "load"), *more]
-    if as_csv:
-        write_csv(LOAD_FIELDS, ([row[name] for name in LOAD_FIELDS] for row in rows))
+    if csv_format.csv:
+        csv_format.write(LOAD_FIELDS, ([row[name] for name in LOAD_FIELDS] for row in rows))
         write_results((), (), notes, as_json=True)  # the notes go to standard error
     else:
         write_list(rows, LOAD_COLUMNS, notes, as_json=as_json)
@@ -138,11 +137,6 @@ def _write_limited(connection: "duckdb.DuckDBPyConnection", names: Sequence[str]
 
 def _json_value(value: object) -> object:
     return str(value) if isinstance(value, datetime) else value  # as the CSV has it
-
-
-def _check_one_format(as_json: bool, as_csv: bool) -> None:
-    if as_json and as_csv:
-        raise BadCommand("--json and --csv cannot be combined: choose one")
 
 
 def _parse_run(text: str) -> Run:
