@@ -17,6 +17,7 @@ from ads_pipeline.domain.freshness import FreshnessPolicy
 from ads_pipeline.domain.partition import parse_date, validate_name
 from ads_pipeline.domain.readability import DEFAULT_DUE_AFTER
 from ads_pipeline.domain.retry import FRESH_DAYS, RetryPolicy
+from ads_pipeline.domain.warehouse_names import find_column_problem, find_view_problem
 from ads_pipeline.errors import BadName, Mistake
 from ads_pipeline.extraction_settings import ExtractionSettings, LookbackDays
 from ads_pipeline.quoting import printable, quoted, suggest
@@ -46,7 +47,23 @@ def _parse_gaql(text: str) -> str:
     for name in _REQUIRED_FIELDS:
         if name not in fields:
             raise ValueError(f"must select {name}, which the validator compares with the partition")
+    problems = [f"{name}: {problem}" for name in fields if (problem := find_column_problem(_column_of(name)))]
+    if problems:
+        raise ValueError(problems[0])
     return f"SELECT {', '.join(fields)} FROM {match['resource']}"  # noqa: S608 - every part matched a pattern
+
+
+def _column_of(field: str) -> str:
+    """The column of a field's values: without segments. and metrics., dots replaced."""
+    return field.removeprefix("segments.").removeprefix("metrics.").replace(".", "_")
+
+
+def _parse_query_name(name: str) -> str:
+    """The name of a query; ValueError for one that is malformed or that the warehouse uses itself."""
+    validate_name("query_name", name)
+    if problem := find_view_problem(name):
+        raise ValueError(problem)
+    return name
 
 
 def _parse_days(value: object) -> object:
@@ -107,10 +124,8 @@ class Query(_Document):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of its rows: the selected fields without segments. and metrics., dots replaced."""
-        return tuple(
-            name.removeprefix("segments.").removeprefix("metrics.").replace(".", "_") for name in self.fields
-        )
+        """The columns of its rows, in the order of the selected fields."""
+        return tuple(map(_column_of, self.fields))
 
     @property
     def freshness_policy(self) -> FreshnessPolicy:
@@ -143,7 +158,7 @@ class GoogleApis(_Document):
     google_ads: ExtractionSettings = Field(default_factory=ExtractionSettings)
     contracts: Annotated[str, AfterValidator(_parse_module)] | None = None  # a file beside this one, or a module
     queries: Annotated[
-        Mapping[Annotated[str, AfterValidator(_name_validator("query_name"))], Query],
+        Mapping[Annotated[str, AfterValidator(_parse_query_name)], Query],
         Field(min_length=1),
         AfterValidator(MappingProxyType),
     ]

@@ -571,6 +571,10 @@ def test_query_file_without_queries_is_refused(query_file: Path) -> None:
         ("SELECT segments.date, customer.id, 1.b FROM campaign", "'1.b' is not a field name"),
         ("SELECT segments.date, customer.id, a.b c.d FROM campaign", "'a.b c.d' is not a field name"),
         ("SELECT segments.date, customer.id, FROM campaign", "'' is not a field name"),
+        *(
+            (f"SELECT segments.date, customer.id, {field} FROM campaign", f"{field}: the column name")
+            for field in ("metrics.run_id", "segments.is_current", "logical.date", "schema.version", "currency.code")
+        ),
     ],
 )
 def test_unsupported_gaql_is_refused(query_file: Path, gaql: str, problem: str) -> None:
@@ -579,6 +583,22 @@ def test_unsupported_gaql_is_refused(query_file: Path, gaql: str, problem: str) 
     document["queries"]["campaign_daily"]["gaql"] = gaql
     (mistake,) = mistakes_in(query_file, yaml.safe_dump(document, sort_keys=False))
     assert re.match(r"file:7 queries\.campaign_daily\.gaql: ", mistake)
+    assert problem in mistake
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        *((name, "reserved for a view") for name in ("days", "accounts", "restatements", "loads")),
+        *((f"campaign{end}", f"end in {end}") for end in ("_current", "_latest", "_history", "_settled")),
+    ],
+)
+def test_query_name_of_a_view_is_refused(query_file: Path, name: str, problem: str) -> None:
+    """A query cannot have the name of a view of the warehouse, or one that a later release may add."""
+    document = yaml.safe_load(DOCUMENT)
+    document["queries"] = {name: document["queries"]["campaign_daily"]}
+    (mistake,) = mistakes_in(query_file, yaml.safe_dump(document, sort_keys=False))
+    assert mistake.startswith(f"file:5 queries.{name}: ")
     assert problem in mistake
 
 

@@ -18,7 +18,14 @@ import pyspark.sql.types as st
 from pandera.pyspark import DataFrameModel, Field, dataframe_check
 from pyspark.sql import DataFrame
 
-from ads_pipeline.contracts.rules import ENUM, PARTITION_CUSTOMER, PARTITION_DAY
+from ads_pipeline.contracts.rules import (
+    ENUM,
+    MAX_COUNT,
+    MAX_MICROS,
+    MAX_VALUE,
+    PARTITION_CUSTOMER,
+    PARTITION_DAY,
+)
 
 
 class Row(DataFrameModel):  # type: ignore[type-arg]
@@ -41,12 +48,15 @@ class Row(DataFrameModel):  # type: ignore[type-arg]
 
 
 class Traffic(Row):
-    """The metrics of every query. Google may restate the value of conversions below zero, but not their number."""
+    """The metrics of every query. Google may restate the value of conversions below zero, but not their number.
 
-    impressions: st.LongType = Field(nullable=False, ge=0, coerce=True)
-    clicks: st.LongType = Field(nullable=False, ge=0, coerce=True)
-    cost_micros: st.LongType = Field(nullable=False, ge=0, coerce=True)
-    conversions: st.DoubleType = Field(nullable=False, ge=0)
+    Bounds keep what is summed within what sums can hold, far above what an account spends on a day.
+    """
+
+    impressions: st.LongType = Field(nullable=False, ge=0, le=MAX_COUNT, coerce=True)
+    clicks: st.LongType = Field(nullable=False, ge=0, le=MAX_COUNT, coerce=True)
+    cost_micros: st.LongType = Field(nullable=False, ge=0, le=MAX_MICROS, coerce=True)
+    conversions: st.DoubleType = Field(nullable=False, ge=0, le=MAX_COUNT)
 
 
 class CampaignDailyV1(Traffic):
@@ -54,7 +64,7 @@ class CampaignDailyV1(Traffic):
     campaign_name: st.StringType = Field(nullable=False)
     campaign_status: st.StringType = Field(nullable=False, str_matches=ENUM)
     campaign_advertising_channel_type: st.StringType = Field(nullable=False, str_matches=ENUM)
-    conversions_value: st.DoubleType = Field(nullable=False)
+    conversions_value: st.DoubleType = Field(nullable=False, ge=-MAX_VALUE, le=MAX_VALUE)
 
     class Config:
         unique = ["campaign_id"]
@@ -63,7 +73,7 @@ class CampaignDailyV1(Traffic):
 class CampaignDailyV2(CampaignDailyV1):
     """Adds all_conversions and search_impression_share. Google omits the share when it has no estimate."""
 
-    all_conversions: st.DoubleType = Field(nullable=False, ge=0)
+    all_conversions: st.DoubleType = Field(nullable=False, ge=0, le=MAX_COUNT)
     search_impression_share: st.DoubleType = Field(nullable=True, ge=0, le=1)
 
     class Config:
@@ -76,7 +86,7 @@ class AdGroupDailyV1(Traffic):
     ad_group_name: st.StringType = Field(nullable=False)
     ad_group_status: st.StringType = Field(nullable=False, str_matches=ENUM)
     ad_group_type: st.StringType = Field(nullable=False, str_matches=ENUM)
-    conversions_value: st.DoubleType = Field(nullable=False)
+    conversions_value: st.DoubleType = Field(nullable=False, ge=-MAX_VALUE, le=MAX_VALUE)
 
     class Config:
         unique = ["ad_group_id"]
@@ -89,7 +99,7 @@ class KeywordDailyV1(Traffic):
     ad_group_criterion_keyword_text: st.StringType = Field(nullable=False)
     ad_group_criterion_keyword_match_type: st.StringType = Field(nullable=False, str_matches=ENUM)
     ad_group_criterion_status: st.StringType = Field(nullable=False, str_matches=ENUM)
-    conversions_value: st.DoubleType = Field(nullable=False)
+    conversions_value: st.DoubleType = Field(nullable=False, ge=-MAX_VALUE, le=MAX_VALUE)
 
     class Config:
         unique = ["ad_group_id", "ad_group_criterion_criterion_id"]

@@ -19,6 +19,7 @@ from ads_pipeline.contracts.rules import (
     Rules,
     encode_rules,
 )
+from ads_pipeline.domain.warehouse_names import find_column_problem
 
 COLUMN_KINDS: Final[Mapping[type[st.DataType], str]] = {
     st.LongType: "long",
@@ -26,6 +27,7 @@ COLUMN_KINDS: Final[Mapping[type[st.DataType], str]] = {
     st.StringType: "string",
     st.DateType: "date",
 }
+IDENTITY_KINDS: Final = {"date": "date", "customer_id": "string"}  # of the columns that `Row` declares
 # pandera's name of a check -> (comparison, the statistic that holds the bound, description)
 SUPPORTED_CHECKS: Final[Mapping[str, tuple[str, str, str]]] = {
     "greater_than_or_equal_to": ("ge", "min_value", "must be at least {bound}"),
@@ -65,9 +67,17 @@ def read_shipped() -> dict[tuple[str, str], Rules]:
 
 def _column(model: type[Row], column: Any) -> ColumnRule:
     kind = COLUMN_KINDS.get(type(column.dtype.type))
+    if problem := find_column_problem(column.name) or _find_identity_problem(column.name, kind):
+        raise TypeError(f"{model.__name__}.{column.name}: {problem}")
     if kind is None or column.unique or column.regex or not column.required:
         raise TypeError(f"{model.__name__}.{column.name}: the validator does not support this kind of column")
     return ColumnRule(name=column.name, kind=kind, nullable=column.nullable, coerce=column.coerce)
+
+
+def _find_identity_problem(column: str, kind: str | None) -> str | None:
+    """A declaration of the date or the customer that is not the one of `Row`."""
+    expected = IDENTITY_KINDS.get(column, kind)
+    return None if kind == expected else f"keep its type as Row declares it: {expected}"
 
 
 def _check(model: type[Row], column: str, check: Any) -> CheckRule:

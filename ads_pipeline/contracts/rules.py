@@ -10,6 +10,11 @@ from typing import Any
 
 ENUM = r"^[A-Z][A-Z0-9_]*(?![\s\S])"  # $ would allow a trailing line break
 
+# The largest value of a row. Sums of rows stay below 2^63, beyond which Spark and pandas add without an error.
+MAX_COUNT = 10**12  # impressions, clicks, conversions
+MAX_MICROS = 10**18  # a cost: 10^12 units of the currency. In Vietnamese dong, that is about 40 million US dollars.
+MAX_VALUE = 10.0**18  # of conversions, in units of the currency; advertisers set it themselves
+
 # Pandera sees the partition's date and customer as these extra columns of each row.
 PARTITION_DAY = "partition_logical_date"
 PARTITION_CUSTOMER = "partition_customer_id"

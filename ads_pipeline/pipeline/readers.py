@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger.state.publications import Publications
 from ads_pipeline.ledger.values import DayWindow
+from ads_pipeline.warehouse.columns import LONG_TYPE, TableColumn
 from ads_pipeline.warehouse.values import WarehouseTable
 from ads_pipeline.warehouse.visible_rows import TableView, open_newest_version, read_with_spark
 
@@ -44,16 +45,18 @@ class Readers:
         return _connect(view for view in views if view is not None)
 
     def sum_per_partition(self, query_name: str, column: str, *, since: date, until: date) -> dict[PartitionKey, int]:
-        """Sum a column per visible partition. Without the table or the column the result is empty."""
+        """Sum a column of integers per visible partition, without a limit on the sum.
+
+        Without the table, or where the column does not exist or has another type, the result is empty.
+        """
         view = self._open_view(query_name, since=since, until=until)
-        if view is None:
+        if view is None or TableColumn(name=column, type=LONG_TYPE) not in view.snapshot.columns:
             return {}
         with _connect([view]) as connection:
-            if column not in connection.table(query_name).columns:
-                return {}
             rows = connection.execute(
-                f"SELECT customer_id, logical_date, sum({column})::BIGINT FROM {query_name} "  # noqa: S608 - known names
-                "WHERE logical_date BETWEEN ? AND ? GROUP BY ALL",
+                # A sum of BIGINT is a HUGEINT, which no number of rows exceeds.
+                f'SELECT customer_id, logical_date, sum("{column}") FROM "{query_name}" '  # noqa: S608 - known names
+                f'WHERE logical_date BETWEEN ? AND ? GROUP BY ALL HAVING count("{column}") > 0',
                 [since, until],
             ).fetchall()
         return {view.snapshot.table.partition_key(customer, day): total for customer, day, total in rows}

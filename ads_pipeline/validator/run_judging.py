@@ -32,6 +32,7 @@ from ads_pipeline.validator.payload import (
 )
 
 BYTES_READ_TOGETHER: Final = 4 << 20
+_INT64: Final = range(-(1 << 63), 1 << 63)
 _SUMMABLE: Final = (pa.int64(), pa.float64())  # a contract of a user may give a column another type
 
 
@@ -271,12 +272,21 @@ def _sum_each(table: pa.Table, counts: list[int]) -> Iterator[dict[str, int | fl
 def _sum_slices(column: pa.ChunkedArray, ends: list[int]) -> list[int | float | None]:
     """The sums between neighbouring ends. Of fractions they are exact, because another order is no restatement.
 
-    A sum beyond all numbers is None.
+    A sum that its type cannot hold is None: the ledger stores integers of 64 bits.
     """
     if not pa.types.is_floating(column.type):
-        return [pc.sum(column.slice(a, b - a)).as_py() or 0 for a, b in pairwise(ends)]
+        return [_sum_integers(column.slice(a, b - a)) for a, b in pairwise(ends)]
     values = column.to_pylist() if column.null_count else column.to_numpy().tolist()
     return [_sum_exactly(values[a:b]) for a, b in pairwise(ends)]
+
+
+def _sum_integers(values: pa.ChunkedArray) -> int | None:
+    """The sum of integers. Arrow's sum overflows without an error, so it is used for small ones alone."""
+    bounds = pc.min_max(values)
+    if all(abs(bounds[name].as_py() or 0) * len(values) in _INT64 for name in ("min", "max")):
+        return pc.sum(values).as_py() or 0
+    total = sum(value for value in values.to_pylist() if value is not None)
+    return total if total in _INT64 else None
 
 
 def _sum_exactly(values: list[Any]) -> float | None:

@@ -16,6 +16,7 @@ from ads_pipeline.errors import SchemaConflict, WarehouseError
 from ads_pipeline.quoting import printable
 from ads_pipeline.warehouse.values import DATE_COLUMN, KEY_COLUMNS
 
+LONG_TYPE = '"long"'  # of integers, in Delta's JSON
 _FORBIDDEN_CHARACTERS = frozenset(" ,;{}()\n\t=")
 
 

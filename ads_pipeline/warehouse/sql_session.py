@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 
+from ads_pipeline.domain.warehouse_names import CURRENT_SUFFIX
 from ads_pipeline.errors import WarehouseError, WarehouseUnavailable
 from ads_pipeline.quoting import printable
 from ads_pipeline.warehouse.duckdb_files import connect_to_files
@@ -42,15 +43,20 @@ def connect_duckdb(views: Iterable[TableView]) -> duckdb.DuckDBPyConnection:
                 filtering = connect_to_files(table.location, preserve_insertion_order=False)  # the order takes memory
             with translate_errors(table):
                 session.register(table.query_name, _VisibleRows(filtering, view))
-            session.execute(
-                f"CREATE TEMP VIEW {table.query_name}_current AS FROM {table.query_name} WHERE is_current"
-            )
+            query, current = quote_name(table.query_name), quote_name(table.query_name + CURRENT_SUFFIX)
+            session.execute(f"CREATE TEMP VIEW {current} AS FROM {query} WHERE is_current")
+        session.execute("SET TimeZone = 'UTC'")  # else of the machine
         session.execute("SET enable_external_access = false")
         session.execute("SET lock_configuration = true")
     except BaseException:
         session.close()
         raise
     return session
+
+
+def quote_name(name: str) -> str:
+    """The name of a view or a column as SQL, also when it is a word of SQL."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 class _VisibleRows(pads.InMemoryDataset):  # type: ignore[misc] # pyarrow ships no types
@@ -99,7 +105,7 @@ class _VisibleRows(pads.InMemoryDataset):  # type: ignore[misc] # pyarrow ships 
         return _Scan(pa.RecordBatchReader.from_batches(schema, (batch.filter(filter) for batch in reader)))
 
     def _select(self, names: Sequence[str]) -> str:
-        columns = ", ".join('"' + name.replace('"', '""') + '"' for name in names)
+        columns = ", ".join(map(quote_name, names))
         return (
             f"SELECT {columns} FROM (FROM {self._name('columns')} UNION ALL BY NAME FROM read_parquet($paths, "  # noqa: S608
             f"union_by_name = true, hive_partitioning = true, hive_types = {{'{DATE_COLUMN}': DATE}})) "

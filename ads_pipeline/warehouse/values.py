@@ -5,11 +5,11 @@ from datetime import date
 from typing import NamedTuple
 
 from ads_pipeline.domain.partition import PartitionKey, Run, validate_name
+from ads_pipeline.domain.warehouse_names import DATE_COLUMN, KEY_COLUMNS
 from ads_pipeline.storage.open_store import open_store
 from ads_pipeline.storage.store import Store
 
-DATE_COLUMN = "logical_date"
-KEY_COLUMNS = ("customer_id", "run_id", "schema_version")
+__all__ = ["DATE_COLUMN", "KEY_COLUMNS"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

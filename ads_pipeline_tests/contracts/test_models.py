@@ -8,6 +8,7 @@ from ads_pipeline.contracts.models import Row
 from ads_pipeline.contracts.registry import SHIPPED
 from ads_pipeline.contracts.rule_reading import read_rules, read_shipped
 from ads_pipeline.contracts.rules import CheckRule, ColumnRule, Rules, decode_rules, encode_rules
+from ads_pipeline.domain.measures import MEASURED_COLUMNS
 from ads_pipeline.errors import ContractMissing
 from ads_pipeline.query_file import DEFAULT_QUERIES_FILE
 from ads_pipeline.settings import read_settings
@@ -87,3 +88,33 @@ def test_unsupported_check_or_column_type_is_refused() -> None:
 
     with pytest.raises(TypeError, match="does not support this kind of column"):
         read_rules(UnsupportedType, schema_version="1")
+
+
+@pytest.mark.parametrize("column", [column for column in MEASURED_COLUMNS if "value" not in column])
+def test_summed_columns_are_bounded(column: str) -> None:
+    """Every shipped contract bounds each column of which the pipeline keeps sums, from below and from above."""
+    for (name, version), rules in SHIPPED.declared.items():
+        bounds = {check.comparison for check in rules.checks if check.column == column}
+        assert bounds == {"ge", "le"}, (name, version)
+
+
+RESERVED = (
+    *("is_current", "run_id", "schema_version", "logical_date", "currency_code", "extracted_at", "Run_ID"),
+    *("Customer_Id", "ads_pipeline_run", "partition_logical_date", "partition_customer_id"),
+)
+
+
+@pytest.mark.parametrize("column", RESERVED)
+def test_column_of_the_warehouse_is_refused(column: str) -> None:
+    """A contract cannot declare a column that every table has or may get, in any case of its letters."""
+    model = type("Own", (Row,), {"__annotations__": {column: spark_types.StringType}, column: Field(nullable=True)})
+    with pytest.raises(TypeError, match=f"^Own.{column}: the column name {column} is reserved"):
+        read_rules(model, schema_version="1")
+
+
+@pytest.mark.parametrize("column", ["date", "customer_id"])
+def test_identity_of_a_row_keeps_its_type(column: str) -> None:
+    """A contract cannot declare the date or the customer with another type than `Row`."""
+    model = type("Own", (Row,), {"__annotations__": {column: spark_types.LongType}, column: Field(nullable=False)})
+    with pytest.raises(TypeError, match=f"^Own.{column}: keep its type as Row declares it"):
+        read_rules(model, schema_version="1")

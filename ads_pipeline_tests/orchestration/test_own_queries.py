@@ -106,6 +106,10 @@ def test_own_query_is_judged_and_loaded(directory: Path, spark: SparkSession) ->
             f"{MODEL}    spend: st.LongType = Field()\nCONTRACTS = {{('{NAME}', '1'): Own}}",
             "needs spend, which the GAQL does not select",
         ),
+        (
+            f"{MODEL}    run_id: st.StringType = Field()\nCONTRACTS = {{('{NAME}', '1'): Own}}",
+            "Own.run_id: the column name run_id is reserved",
+        ),
     ],
 )
 def test_definitions_refuse_a_query_without_a_fitting_contract(
@@ -139,6 +143,7 @@ def test_contracts_stand_beside_the_query_file(directory: Path, name: str) -> No
     [
         (("new", "a", "--gaql", "SELECT x"), 64, "--gaql must read SELECT"),
         (("new", "Bad Name", "--gaql", GAQL), 64, "query_name"),
+        (("new", "network_current", "--gaql", GAQL), 64, "end in _current are reserved for views"),
         (("new", NAME, "--gaql", GAQL), 64, "defines network_daily already"),
         (("new", "a", "--gaql", GAQL, "--schema-version", "no good"), 64, "--schema-version"),
         (("init",), 64, "exists already; nothing was changed"),

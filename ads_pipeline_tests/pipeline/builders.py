@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 from pyspark.sql import SparkSession
 
-from ads_pipeline.contracts.registry import SHIPPED
+from ads_pipeline.contracts.registry import SHIPPED, Contracts
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.readability import DayCondition
 from ads_pipeline.domain.transitions import Status
@@ -56,6 +56,7 @@ class LocalDeployment:
     ledger: Ledger
     lake: str | None = None
     report_progress: ProgressReporter = no_progress
+    contracts: Contracts = SHIPPED
 
     @property
     def raw(self) -> RawRuns:
@@ -76,7 +77,7 @@ class LocalDeployment:
             raw=self.raw,
             ledger=self.ledger,
             warehouse=self.warehouse,
-            contracts=SHIPPED,
+            contracts=self.contracts,
             report_progress=self.report_progress,
         )
 

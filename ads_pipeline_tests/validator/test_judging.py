@@ -60,7 +60,10 @@ def create_valid_and_invalid_runs(root: Path) -> dict[str, SealedPayload]:
         "empty": create_run(root, "empty"),
         "outside": create_outside_run(root, "outside", good, payload_bytes=None, payload_sha256=None),
         "unknown-column": create_run(root, "unknown-column", row(1, new_field=1)),
+        "large-cost": create_run(root, "large-cost", row(1, cost_micros=10**18)),
         "negative": create_run(root, "negative", row(1), row(2, clicks=-1)),
+        "huge-cost": create_run(root, "huge-cost", row(1), row(2, cost_micros=1 << 62)),
+        "huge-value": create_run(root, "huge-value", row(1, conversions_value=-1.7e308)),
         "missing": create_run(root, "missing", row(1), row_without("clicks")),
         "twice": create_run(root, "twice", row(1), row(2), row(1)),
         "other-day": create_run(root, "other-day", row(1, date="2026-02-04")),
@@ -86,6 +89,8 @@ def _change_seal(payload: SealedPayload, **changes: Any) -> SealedPayload:
 
 REASONS = {
     "negative": ("contract", "clicks must be at least 0 in 1 row (line 2: -1)"),
+    "huge-cost": ("contract", f"cost_micros must be at most {10**18} in 1 row (line 2: {1 << 62})"),
+    "huge-value": ("contract", "conversions_value must be at least -1e+18 in 1 row"),
     "missing": ("contract", "clicks is missing in 1 row (line 2: absent)"),
     "twice": ("contract", "campaign_id not unique in 2 rows (line 1: 1; line 3: 1)"),
     "other-day": ("contract", "date does not match the partition in 1 row (line 1: '2026-02-04')"),

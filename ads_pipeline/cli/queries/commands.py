@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from ads_pipeline.cli.options import AsJson, command
 from ads_pipeline.cli.output import Column, count_of, write_list
 from ads_pipeline.domain.partition import validate_name
+from ads_pipeline.domain.warehouse_names import find_view_problem
 from ads_pipeline.errors import BadCommand
 from ads_pipeline.query_file import DEFAULT_QUERIES_FILE, Query, line_of
 from ads_pipeline.quoting import quoted
@@ -116,7 +117,10 @@ def add_query(
     The contract goes to contracts.py beside the query file, which names it. Types and the natural key are guessed
     from the names of the fields: read and correct them before the first day is judged.
     """
-    query = _parse(name, gaql, schema_version)
+    validate_name("query_name", name)
+    if problem := find_view_problem(name):
+        raise BadCommand(f"{problem}; choose another name")
+    query = _parse(gaql, schema_version)
     path = settings.queries_file
     if path == DEFAULT_QUERIES_FILE:
         raise BadCommand(
@@ -139,8 +143,7 @@ def add_query(
     )
 
 
-def _parse(name: str, gaql: str, schema_version: str) -> Query:
-    validate_name("query_name", name)
+def _parse(gaql: str, schema_version: str) -> Query:
     try:
         return Query(schema_version=schema_version, gaql=gaql)
     except ValidationError as error:

@@ -59,6 +59,14 @@ def test_only_safe_rows_are_read(demo_cli: DemoCommandLine) -> None:
     assert len(seen) == 26
 
 
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Kolkata"])
+def test_statements_run_in_utc(empty_cli: CommandLine, zone: str) -> None:
+    """A statement gives the same result in every time zone of the machine."""
+    sql = "SELECT TIMESTAMPTZ '2026-03-01 23:30:00+00'::VARCHAR AS t, TIMESTAMPTZ '2026-03-01 23:30:00+00'::DATE AS d"
+    done = empty_cli.process("warehouse", "query", sql, "--csv", TZ=zone)
+    assert (done.code, done.lines[1:]) == (0, ["2026-03-01 23:30:00+00,2026-03-01"])
+
+
 def test_table_shows_100_rows_by_default(demo_cli: DemoCommandLine) -> None:
     """A cut table says so; --limit applies to every format; JSON and CSV have no default limit."""
     lines = query(demo_cli, "SELECT * FROM range(1500) t(n)")
