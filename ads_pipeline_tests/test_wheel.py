@@ -152,7 +152,7 @@ def test_demo_runs_in_an_empty_directory(installed: Path, tmp_path: Path) -> Non
     assert all(len(line) <= 80 for line in results_of(first))
     start_date = read_settings({"ADS_PIPELINE_HOME": str(tmp_path / "home")}).google_apis.start_date
     assert start_date in {datetime.now(UTC).date() - timedelta(days=days) for days in (7, 8)}  # midnight may pass
-    assert (tmp_path / "home" / "report.html").is_file()
+    assert all((tmp_path / "home" / name).is_file() for name in ("report.html", "partition_status.parquet"))
     follow_last_lines(first, directory)
     follow_readme(installed.parent, tmp_path / "home", directory)
     assert list(directory.iterdir()) == []

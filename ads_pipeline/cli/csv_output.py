@@ -71,3 +71,6 @@ class CsvFormat:
         if text == null or text != text.strip() or _SPECIAL.search(text):  # readers skip lines of blanks
             return '"' + text.replace('"', '""') + '"'
         return text
+
+
+NO_CSV: Final = CsvFormat()

@@ -14,7 +14,9 @@ from ads_pipeline.cli.demo_home import choose_home, open_home, print_next_comman
 from ads_pipeline.cli.dev import prepare_dagster
 from ads_pipeline.cli.options import Page
 from ads_pipeline.cli.output import OutputConsole
+from ads_pipeline.cli.parsing import open_ledger_for_writing
 from ads_pipeline.cli.state import listing
+from ads_pipeline.cli.status_publication import publish_statuses
 from ads_pipeline.cli.warehouse.gaps import ExpectedDays, list_gaps
 from ads_pipeline.cli.warehouse.rows import query
 from ads_pipeline.demo.reports import ACCOUNTS, DAYS, QUERIES, Demo, land_demo
@@ -95,6 +97,8 @@ def run_assets(
         process = subprocess.run(command, env=environment, stderr=errors, check=False)  # noqa: S603 - constant arguments
     if process.returncode:
         raise EngineRunFailed("a run of the assets", _read_last_line(log), str(log))
+    with open_ledger_for_writing(settings) as ledger:  # no schedule runs the job reconcile here
+        publish_statuses(settings, ledger)
 
 
 def _read_last_line(log: Path) -> str:

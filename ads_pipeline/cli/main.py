@@ -260,8 +260,9 @@ def reconcile(
     """Repair differences between the ledger, the pointers and the Delta tables.
 
     It finishes the work of runs that died: it first removes rows that must not be read, then loads accepted runs and
-    moves their pointers. It is safe beside running loads. The hourly job "reconcile" does the same. Spark starts only
-    when something needs repair. Exit code: 0 when no difference is left, else 1.
+    moves their pointers. It is safe beside running loads. It also writes partition_status.parquet. The hourly job
+    "reconcile" does the same. Spark starts only when something needs repair. Exit code: 0 when no difference is
+    left, else 1.
     """
     from ads_pipeline.cli.warehouse import reconcile  # noqa: PLC0415 - it loads DuckDB and Spark's client
 

@@ -66,6 +66,14 @@ class PartitionStaleness:
         return self.warehouse if self.raw.display is DisplayStatus.MATERIALIZED else self.raw
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedStatuses:
+    """The number of rows that were written, and how many of them had changed since the last time."""
+
+    rows: int
+    changed: int
+
+
 class StalenessCalculator:
     """Computes staleness by the policies and the code versions of one query file.
 
@@ -119,6 +127,16 @@ class StalenessCalculator:
         while batch := list(islice(changes, ROWS_PER_UPDATE)):
             updated += table.store_staleness(batch)
         return updated
+
+    def publish(self, table: StatusTable, location: str, *, now: datetime) -> PublishedStatuses:
+        """Update the stored staleness, and write all rows to the Parquet file at the location.
+
+        Raises StatusFileUnavailable when the file cannot be written; the previous one stays.
+        """
+        from ads_pipeline.ledger.status.status_file import write_status_file  # noqa: PLC0415 - it loads PyArrow
+
+        changed = self.store_changes(table, now=now)
+        return PublishedStatuses(rows=write_status_file(table.read_all(), location), changed=changed)
 
     def _describe(self, status: PartitionStatus | None, upstream_at: datetime | None, now: datetime) -> AssetStatus:
         return AssetStatus(status=status, stale=self._find(status, upstream_at, now))

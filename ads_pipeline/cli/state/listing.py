@@ -34,6 +34,7 @@ from ads_pipeline.cli.state.attention import (
 )
 from ads_pipeline.cli.state.day_ranges import day_fields
 from ads_pipeline.cli.state.forecast import describe_forecasts, forecast_fields
+from ads_pipeline.cli.status_publication import publish_statuses
 from ads_pipeline.domain.freshness import DisplayStatus, StaleReason
 from ads_pipeline.domain.partition import PartitionKey, parse_key
 from ads_pipeline.domain.readability import Condition, DayCondition, ReportState
@@ -252,16 +253,10 @@ def publish(settings: Settings) -> None:
     """Write partition_status.parquet for DuckDB, notebooks and dashboards.
 
     It has one row per asset partition: last materialization and its run, last attempt, and since when and why the
-    partition is stale. The file is replaced atomically. The hourly job "reconcile" also writes it.
+    partition is stale. The file is replaced atomically. The command and the hourly job "reconcile" also write it.
     """
-    from ads_pipeline.ledger.status.status_file import write_status_file  # noqa: PLC0415 - it loads PyArrow
-
     with open_ledger_for_writing(settings) as ledger:
-        now = datetime.now(UTC)
-        calculator = StalenessCalculator.of_ledger(ledger, settings.google_apis, now=now)
-        swept = calculator.store_changes(ledger.statuses, now=now)
-        written = write_status_file(ledger.statuses.read_all(), settings.status_file)
-    summary = f"{count_of(written, 'row')} in {settings.status_file}; {swept:,} changed since the last sweep"
+        summary = publish_statuses(settings, ledger)
     OutputConsole().print(cell(summary), soft_wrap=True)
 
 

@@ -12,6 +12,7 @@ from typing import Final
 from ads_pipeline.cli.output import Column, count_of, fields_of, table_of, write_results
 from ads_pipeline.cli.parsing import open_ledger, open_ledger_for_writing
 from ads_pipeline.cli.spark_pipeline import open_pipeline
+from ads_pipeline.cli.status_publication import publish_statuses
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
 from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.pipeline.reconciliation import ReconcilePlanner, Reconciliation, Repair, RepairKind
@@ -39,7 +40,10 @@ def plan(settings: Settings, names: Sequence[str], *, as_json: bool) -> bool:
 
 
 def repair(settings: Settings, names: Sequence[str], *, as_json: bool) -> bool:
-    """Repair differences query by query and write each repair; return whether any difference is left."""
+    """Repair differences query by query and write each repair; return whether any difference is left.
+
+    Then write partition_status.parquet, as the hourly job does.
+    """
     number, left = 0, 0
     with open_ledger_for_writing(settings) as ledger:
         differing = list(_plan(settings, ledger, names))
@@ -50,6 +54,7 @@ def repair(settings: Settings, names: Sequence[str], *, as_json: bool) -> bool:
             _write({name: repairs}, (), as_json=as_json)
             for difference, cause in remaining.items():
                 print(f"left: {printable(f'{difference}: {cause}')}", file=sys.stderr)  # noqa: T201
+        publish_statuses(settings, ledger)
     summary = f"{count_of(number, 'difference')} repaired" if differing else _none(names)
     _write({}, [summary + (f", {left:,} left" if left else "")], as_json=as_json)
     return left > 0

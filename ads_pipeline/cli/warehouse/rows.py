@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.text import Text
 
-from ads_pipeline.cli.csv_output import CsvFormat
+from ads_pipeline.cli.csv_output import NO_CSV, CsvFormat
 from ads_pipeline.cli.options import AsJson, Filters, Page, command
 from ads_pipeline.cli.output import (
     PARTITION_COLUMNS,
@@ -62,7 +62,7 @@ def query(
         int | None, typer.Option(metavar="N", min=1, help="Show at most N rows. Default for a table: 100.")
     ] = None,
     as_json: AsJson = False,
-    csv_format: CsvFormat,
+    csv_format: CsvFormat = NO_CSV,
 ) -> None:
     """Run a SELECT over the rows that are safe to read.
 
@@ -86,7 +86,7 @@ def query(
 
 @command(warehouse, "loads")
 def loads(
-    settings: Settings, filters: Filters, page: Page, *, as_json: AsJson = False, csv_format: CsvFormat
+    settings: Settings, filters: Filters, page: Page, *, as_json: AsJson = False, csv_format: CsvFormat = NO_CSV
 ) -> None:
     """List when runs were first loaded, with their schema version, row count and table version.
 

@@ -71,11 +71,9 @@ def _reconcile(query_names: Sequence[str]) -> dg.JobDefinition:
 
     @dg.op(description="Updates the stored staleness of all partitions and writes partition_status.parquet.")
     def publish_status(context: dg.OpExecutionContext, run_resources: dg.ResourceParam[RunResources]) -> None:
-        from ads_pipeline.ledger.status.status_file import write_status_file  # noqa: PLC0415 - loads pyarrow
-
-        changed = run_resources.staleness.store_changes(run_resources.ledger.statuses, now=datetime.now(UTC))
-        total = write_status_file(run_resources.ledger.statuses.read_all(), run_resources.settings.status_file)
-        context.log.info("staleness changed in %d of %d rows", changed, total)
+        statuses, location = run_resources.ledger.statuses, run_resources.settings.status_file
+        published = run_resources.staleness.publish(statuses, location, now=datetime.now(UTC))
+        context.log.info("staleness changed in %d of %d rows", published.changed, published.rows)
 
     @dg.job(description="Finishes what crashed runs left incomplete. Loads may run at the same time.")
     def reconcile() -> None:

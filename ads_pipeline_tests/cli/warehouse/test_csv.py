@@ -17,7 +17,7 @@ from ads_pipeline.cli.csv_output import CsvFormat
 from ads_pipeline_tests.cli.running import CommandLine
 from ads_pipeline_tests.example_counts import examples
 
-Rows = Sequence[Sequence[str | None]]
+Rows = Sequence[Sequence[str | int | None]]
 NULL = r"\N"
 # Text of a payload has neither NUL nor lone surrogates; the seal and the validator refuse them.
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")) | st.sampled_from(
@@ -55,7 +55,7 @@ def write(rows: Rows, csv_format: CsvFormat) -> str:
 
 def read_with_pandas(text: str, null: str | None = None) -> list[list[str | None]]:
     nulls = {} if null is None else {"na_values": [null]}
-    frame = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False, **nulls)  # type: ignore[call-overload]
+    frame = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False, **nulls)
     return [[None if pd.isna(value) else value for value in row] for row in frame.to_numpy().tolist()]
 
 
@@ -105,7 +105,7 @@ def test_quotes_distinguish_empty_text_from_null(rows: Rows, tmp_path: Path) -> 
 def test_spreadsheet_executes_no_text(start: str) -> None:
     """With --spreadsheet, a text that would be a formula begins with an apostrophe; numbers stay numbers."""
     formula = f"{start}cmd|' /C calc'!A0"
-    rows = [[formula, -5, None, "plain"]]
+    rows: Rows = [[formula, -5, None, "plain"]]
     (_names, read) = csv.reader(io.StringIO(write(rows, CsvFormat(csv=True, spreadsheet=True)), newline=""))
     assert read == [f"'{formula}", "-5", "", "plain"]
     (_names, read) = csv.reader(io.StringIO(write(rows, CsvFormat(csv=True)), newline=""))

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator
 
+import duckdb
 import pytest
 from pyspark.sql import SparkSession
 
@@ -29,6 +30,17 @@ def test_no_difference_starts_no_spark(demo_cli: DemoCommandLine) -> None:
     for arguments in (("reconcile", "--plan"), ("reconcile",)):
         result = cli.process(*arguments)
         assert (result.code, " ".join(result.out.split()), result.err) == (0, NOTHING_DIFFERS, "")
+
+
+def test_repair_writes_the_status_file(demo_cli: DemoCommandLine) -> None:
+    """The command does what the hourly job does: the file is there also where no schedule runs."""
+    file = demo_cli.home / "partition_status.parquet"
+    file.unlink(missing_ok=True)
+    assert demo_cli.run("reconcile", "--plan").code == 0
+    assert not file.exists()
+    assert demo_cli.run("reconcile").code == 0
+    (number,) = duckdb.sql(f"SELECT count(*) FROM '{file}'").fetchone() or (0,)
+    assert number > 0
 
 
 def test_plan_changes_nothing(empty_cli: CommandLine) -> None:
