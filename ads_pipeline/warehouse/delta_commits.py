@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import date, timedelta
 from enum import StrEnum
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, CommitProperties, PostCommitHookProperties, RemoveAction, Transaction
@@ -22,12 +23,13 @@ from deltalake.transaction import AddAction, CommitProperties, PostCommitHookPro
 from ads_pipeline.errors import WarehouseError
 from ads_pipeline.storage.store import FileInfo
 from ads_pipeline.warehouse.columns import TableColumn, read_delta_columns, to_delta_schema
-from ads_pipeline.warehouse.values import DATE_COLUMN, KEY_COLUMNS, DataFile, WarehouseTable
+from ads_pipeline.warehouse.values import DATE_COLUMN, KEY_COLUMNS, DataFile, WarehouseTable, read_bounds
 
 APP_ID = "ads_pipeline"
 TOKEN_FIELD = "adsPipelineToken"  # noqa: S105 - the name of a field in the log
 _LOG = "{}/_delta_log"
 _ENTRY = re.compile(r"[0-9]{20}\.json", re.ASCII)
+_COLUMN_STATISTICS = ("min.", "max.", "null_count.")  # prefixes of the columns of get_add_actions
 _COMMITS_PER_CHECKPOINT = 100
 _LOG_RETENTION = timedelta(days=30)  # Delta's default; our tables do not change it
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
@@ -112,6 +114,12 @@ def commit_files(
             post_commithook_properties=_NO_HOOKS,
         ),
     )
+
+
+def make_add_action(path: str, *, size: int, day: date, written_at: int, row_count: int | None) -> AddAction:
+    """The log entry of a data file. Its only statistic is the row count; `log_statistics` says why."""
+    stats = json.dumps({} if row_count is None else {"numRecords": row_count})
+    return AddAction(path, size, {DATE_COLUMN: day.isoformat()}, written_at, True, stats)
 
 
 def commit_columns(snapshot: TableSnapshot, *, new: Iterable[TableColumn], token: str) -> CommitOutcome:
@@ -218,12 +226,28 @@ def _write_due_checkpoint(table: WarehouseTable, version: int) -> None:
 
 def _read_files(handle: DeltaTable) -> tuple[DataFile, ...]:
     adds = pa.table(handle.get_add_actions(flatten=True))
-    names = ["path", "size_bytes", f"partition.{DATE_COLUMN}", "min.customer_id", "max.customer_id"]
+    names = ["path", "size_bytes", f"partition.{DATE_COLUMN}", "modification_time", "num_records"]
     nulls = [None] * adds.num_rows
     columns = [adds[name].to_pylist() if name in adds.column_names else nulls for name in names]
+    with_statistics = {
+        row
+        for name in adds.column_names
+        if name.startswith(_COLUMN_STATISTICS)
+        for row in pc.indices_nonzero(adds[name].is_valid()).to_pylist()
+    }
     return tuple(
-        DataFile(path=path, size=size, day=day, min_customer_id=lowest, max_customer_id=highest)
-        for path, size, day, lowest, highest in zip(*columns, strict=True)
+        DataFile(
+            path=path,
+            size=size,
+            day=day,
+            written_at=written_at,
+            row_count=rows,
+            has_column_statistics=row in with_statistics,
+            min_customer_id=bounds[0],
+            max_customer_id=bounds[1],
+        )
+        for row, (path, size, day, written_at, rows) in enumerate(zip(*columns, strict=True))
+        for bounds in [read_bounds(path)]
     )
 
 

@@ -2,7 +2,6 @@
 
 import io
 import time
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import date
@@ -14,7 +13,7 @@ import pyarrow.parquet as pq
 
 from ads_pipeline.errors import StagingDamaged
 from ads_pipeline.storage.open_store import open_store
-from ads_pipeline.warehouse.values import DATE_COLUMN, HeldRun, StagedFile
+from ads_pipeline.warehouse.values import DATE_COLUMN, HeldRun, StagedFile, name_data_file
 
 ROWS_PER_ROW_GROUP: Final = 100_000
 MAX_FILE_BYTES: Final = 32 << 20  # a file is in memory until it is complete
@@ -95,7 +94,7 @@ class FileWriter:
 
     def _store(self) -> None:
         content = b"" if self._open is None else self._open.close()
-        path = f"{DATE_COLUMN}={self._day.isoformat()}/{uuid.uuid4().hex}.parquet"
+        path = name_data_file(self._day, {run.customer_id for run in self._runs})
         if not open_store(self._location).create(f"{self._folder}/{path}", content):
             raise StagingDamaged(self._folder, f"{path} exists already")
         self._files.append(

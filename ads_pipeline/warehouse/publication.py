@@ -5,8 +5,6 @@ called again before each commit.
 """
 
 import logging
-import random
-import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.errors import TableContended
 from ads_pipeline.log_events import LogEvent, log_event
 from ads_pipeline.warehouse.columns import TableColumn, find_new_columns, make_columns
+from ads_pipeline.warehouse.commit_races import MAX_COMMIT_ATTEMPTS, pause
 from ads_pipeline.warehouse.delta_commits import (
     CommitOutcome,
     TableSnapshot,
@@ -30,6 +29,7 @@ from ads_pipeline.warehouse.delta_commits import (
 )
 from ads_pipeline.warehouse.error_translation import translate_errors, without_translation
 from ads_pipeline.warehouse.file_contents import group_by_partition, read_slices
+from ads_pipeline.warehouse.log_statistics import find_outdated_entries, open_for_writing, replace_entries
 from ads_pipeline.warehouse.maintenance import find_removable_paths, plan_compaction, remove_paths
 from ads_pipeline.warehouse.staging import (
     NextFiles,
@@ -50,7 +50,6 @@ from ads_pipeline.warehouse.values import (
 
 _LOG: Final = logging.getLogger(__name__)
 
-MAX_COMMIT_ATTEMPTS: Final = 20
 DEFAULT_RETENTION: Final = timedelta(days=7)
 RunFilter = Callable[[Sequence[Run]], Collection[Run]]  # returns those of the runs that meet the condition
 StageRows = Callable[[Sequence[Run]], Sequence[StagedFile]]  # stages the rows of runs; leaves out what is unreadable
@@ -160,6 +159,19 @@ class Warehouse:
             snapshot = open_table(table)
         return {} if snapshot is None else {file.path: file.day for file in snapshot.files}
 
+    def replace_outdated_entries(self, *, source: str, query_name: str) -> int:
+        """Replace log entries with which readers drop rows. Gives their number. Every write does so first."""
+        table = self.table(source, query_name)
+        with translate_errors(table):
+            return replace_entries(table)[1]
+
+    def count_outdated_entries(self, *, source: str, query_name: str) -> int:
+        """The number of log entries with which readers drop rows."""
+        table = self.table(source, query_name)
+        with translate_errors(table):
+            snapshot = open_table(table)
+        return 0 if snapshot is None else len(find_outdated_entries(snapshot))
+
     def _find_table(self, keys: Sequence[PartitionKey]) -> WarehouseTable:
         names = {(key.source, key.query_name) for key in keys}
         if len(names) != 1:
@@ -185,7 +197,7 @@ def _replace(spark: SparkSession, plan: _Replacement, staged: list[StagedFile]) 
     for attempt in range(MAX_COMMIT_ATTEMPTS):
         snapshot = _open_with_columns(plan.table, plan.columns)
         if snapshot is None:
-            _pause(attempt)
+            pause(attempt)
             continue
         loads = _without(plan.loads, {*superseded, *unreadable})
         held = _read_partitions(snapshot, {load.partition for load in loads})
@@ -209,7 +221,7 @@ def _replace(spark: SparkSession, plan: _Replacement, staged: list[StagedFile]) 
             return TableLoadResult(table_version=snapshot.version + 1, loads=loads, superseded=tuple(superseded))
         delete_files(plan.table, files.merged)
         log_event(_LOG, LogEvent.COMMIT_RETRIED, table=plan.table, attempt=attempt + 1)
-        _pause(attempt)
+        pause(attempt)
     raise TableContended(str(plan.table), f"others committed first {MAX_COMMIT_ATTEMPTS} times; load again")
 
 
@@ -235,20 +247,20 @@ def _prepare_compaction(start_spark: Callable[[], SparkSession], snapshot: Table
 def _rewrite(table: WarehouseTable, prepare: Callable[[TableSnapshot], NextFiles | None]) -> int | None:
     """Prepare the next version and commit, again after a lost race. None when there is nothing to change."""
     for attempt in range(MAX_COMMIT_ATTEMPTS):
-        snapshot = open_table(table)
+        snapshot = open_for_writing(table)
         files = None if snapshot is None else prepare(snapshot)
         if snapshot is None or files is None:
             return None
         if _commit(snapshot, files):
             return snapshot.version + 1
         delete_files(table, files.merged)
-        _pause(attempt)
+        pause(attempt)
     raise TableContended(str(table), f"others committed first {MAX_COMMIT_ATTEMPTS} times; try again")
 
 
 def _open_with_columns(table: WarehouseTable, columns: tuple[TableColumn, ...]) -> TableSnapshot | None:
     """The newest version with all these columns. None after the table or columns were created: then open it again."""
-    snapshot = open_table(table)
+    snapshot = open_for_writing(table)
     if snapshot is None:
         create_table(table, columns)
         return None
@@ -271,7 +283,7 @@ def _commit(snapshot: TableSnapshot, files: NextFiles) -> bool:
         )
         if outcome is not CommitOutcome.UNKNOWN:
             return outcome is CommitOutcome.COMMITTED
-        _pause(attempt)
+        pause(attempt)
     raise TableContended(str(snapshot.table), "cannot write to the log; its storage may be read-only or full")
 
 
@@ -303,7 +315,3 @@ def _summarize(slices: Sequence[Slice]) -> HeldPartition:
         schema_version=only.schema_version if only else None,
         rows=sum(part.rows for part in slices),
     )
-
-
-def _pause(attempt: int) -> None:
-    time.sleep(random.uniform(0, min(1.0, 0.01 * 2**attempt)))  # noqa: S311 - jitter between competing loaders

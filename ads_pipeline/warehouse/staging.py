@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from ads_pipeline.errors import StagingDamaged
 from ads_pipeline.warehouse.columns import to_arrow_schema
-from ads_pipeline.warehouse.delta_commits import TableSnapshot
+from ads_pipeline.warehouse.delta_commits import TableSnapshot, make_add_action
 from ads_pipeline.warehouse.file_contents import group_by_partition, read_slices
 from ads_pipeline.warehouse.file_writer import decode_files
 from ads_pipeline.warehouse.merging import Merge, MergeInput, encode_merge, merge_in_task
@@ -206,11 +206,6 @@ def _verify_load(table: WarehouseTable, load: Load, slices: Sequence[Slice]) -> 
 
 
 def _make_action(file: StagedFile) -> AddAction:
-    customers = [run.customer_id for run in file.runs]
-    stats = {
-        "numRecords": file.row_count,
-        "minValues": {"customer_id": min(customers)},
-        "maxValues": {"customer_id": max(customers)},
-    }
-    day = file.day.isoformat()
-    return AddAction(file.path, file.size, {DATE_COLUMN: day}, file.written_at, True, json.dumps(stats))
+    return make_add_action(
+        file.path, size=file.size, day=file.day, written_at=file.written_at, row_count=file.row_count
+    )

@@ -1,5 +1,8 @@
 """The values that the warehouse modules exchange: loads, partition contents, data files and tables."""
 
+import re
+import uuid
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import date
 from typing import NamedTuple
@@ -10,6 +13,7 @@ from ads_pipeline.storage.open_store import open_store
 from ads_pipeline.storage.store import Store
 
 __all__ = ["DATE_COLUMN", "KEY_COLUMNS"]
+_FILE_NAME = re.compile(r"([0-9]{1,20})-([0-9]{1,20})-[0-9a-f]{32}\.parquet", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +69,17 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
-    """A file of one table version; `path` is relative to the table. A bound is None if the log does not record it."""
+    """A file of one table version; `path` is relative to the table. A bound is None if its name does not say it.
+
+    `row_count` is None if the log does not record it.
+    """
 
     path: str
     size: int
     day: date
+    written_at: int  # milliseconds since 1970, as the log has it
+    row_count: int | None
+    has_column_statistics: bool  # in the log: `log_statistics` removes them
     min_customer_id: str | None
     max_customer_id: str | None
 
@@ -98,6 +108,20 @@ class StagedFile:
     @property
     def row_count(self) -> int:
         return sum(run.rows for run in self.runs)
+
+
+def name_data_file(day: date, customer_ids: Collection[str]) -> str:
+    """A new path in a table. The name says the first and the last customer, in the order of the texts.
+
+    Statistics in the log would say it too, but readers misread statistics of some columns only.
+    """
+    return f"{DATE_COLUMN}={day.isoformat()}/{min(customer_ids)}-{max(customer_ids)}-{uuid.uuid4().hex}.parquet"
+
+
+def read_bounds(path: str) -> tuple[str, str] | tuple[None, None]:
+    """The first and the last customer of a data file. None for the files of other writers and earlier releases."""
+    name = _FILE_NAME.fullmatch(path.rpartition("/")[2])
+    return (name[1], name[2]) if name else (None, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -175,13 +175,7 @@ def write_rows(root: str, path: str, rows: pa.Table) -> None:
 
 def read_with_duckdb(root: str) -> dict[PartitionKey, tuple[set[str], int]]:
     """The runs and the row count of each partition, read by DuckDB's own implementation of Delta."""
-    with duckdb.connect() as connection:
-        _load_extension(connection, duckdb_extension_delta)
-        if is_bucket(root):
-            import duckdb_extension_httpfs  # noqa: PLC0415 - only a bucket needs it
-
-            _load_extension(connection, duckdb_extension_httpfs)
-            connection.execute(_s3_secret())
+    with connect_with_delta(root) as connection:
         rows = connection.execute(
             "SELECT customer_id, logical_date, list(DISTINCT run_id), count(*) FROM delta_scan(?) GROUP BY ALL",
             [table_uri(root)],
@@ -193,6 +187,18 @@ def read_with_duckdb(root: str) -> dict[PartitionKey, tuple[set[str], int]]:
         )
         for customer, day, runs, count in rows
     }
+
+
+def connect_with_delta(root: str) -> duckdb.DuckDBPyConnection:
+    """A connection with DuckDB's function delta_scan."""
+    connection = duckdb.connect()
+    _load_extension(connection, duckdb_extension_delta)
+    if is_bucket(root):
+        import duckdb_extension_httpfs  # noqa: PLC0415 - only a bucket needs it
+
+        _load_extension(connection, duckdb_extension_httpfs)
+        connection.execute(_s3_secret())
+    return connection
 
 
 def _load_extension(connection: duckdb.DuckDBPyConnection, package: ModuleType) -> None:
@@ -275,6 +281,18 @@ SMALL_FILE_PARTITIONS = {
     for customer, run_id in {1: "r1", 2: "r1", 3: "r3", 5: "r5", 6: "r5"}.items()
     for day in (1, 2)
 }
+
+
+def give_customer_bounds(root: str) -> None:
+    """Give the log entries of the table the statistics that an earlier release wrote: of customer_id alone."""
+    for version in list_log_versions(root):
+        actions = [json.loads(line) for line in read_file(root, entry_path(version)).splitlines()]
+        for action in actions:
+            if "add" in action:
+                customers = read_rows(root, action["add"]["path"], ["customer_id"])["customer_id"].to_pylist()
+                bounds = {"minValues": {"customer_id": min(customers)}, "maxValues": {"customer_id": max(customers)}}
+                action["add"]["stats"] = json.dumps({"numRecords": len(customers), **bounds})
+        write_file(root, entry_path(version), "".join(json.dumps(each) + "\n" for each in actions).encode())
 
 
 def list_data_files(root: str) -> list[str]:
