@@ -30,7 +30,7 @@ class LogEvent(StrEnum):
     LOAD_PUBLISHED = "load.published"
     LOAD_UNREADABLE = "load.unreadable"
     COMMIT_RETRIED = "commit.retried"
-    ENTRIES_REPLACED = "table.entries_replaced"
+    STATISTICS_REMOVED = "table.statistics_removed"
     REPAIRED = "reconcile.repaired"
     ACTION_EXECUTED = "action.executed"
     FETCHES_FAILED = "fetches.failed"
@@ -55,9 +55,9 @@ LOG_EVENTS: Final[Mapping[LogEvent, tuple[int, str]]] = {
     LogEvent.LOAD_PUBLISHED: (logging.INFO, "partitions are loaded and readers see them"),
     LogEvent.LOAD_UNREADABLE: (logging.ERROR, "accepted runs no longer match their sealed files, and are not loaded"),
     LogEvent.COMMIT_RETRIED: (logging.INFO, "another commit to the Delta table came first; this one is staged again"),
-    LogEvent.ENTRIES_REPLACED: (
+    LogEvent.STATISTICS_REMOVED: (
         logging.WARNING,
-        "log entries of a Delta table, with whose statistics some readers dropped rows, are replaced",
+        "statistics of columns, with which some readers dropped rows, are removed from a Delta table's log",
     ),
     LogEvent.REPAIRED: (logging.WARNING, "reconcile repaired differences between ledger, pointers and table"),
     LogEvent.ACTION_EXECUTED: (logging.INFO, "a control action changed partitions"),

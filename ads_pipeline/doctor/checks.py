@@ -133,11 +133,13 @@ def check_tables(deployment: Deployment) -> Iterator[Finding]:
     from ads_pipeline.pipeline.reconciliation import ReconcilePlanner, RepairKind  # noqa: PLC0415
     from ads_pipeline.warehouse.publication import Warehouse  # noqa: PLC0415
 
-    planner = ReconcilePlanner(
-        publications=deployment.ledger.publications, warehouse=Warehouse(deployment.settings.warehouse_location)
-    )
+    source, warehouse = deployment.settings.google_apis.source, Warehouse(deployment.settings.warehouse_location)
+    planner = ReconcilePlanner(publications=deployment.ledger.publications, warehouse=warehouse)
     for name in sorted(deployment.settings.google_apis.queries):
-        for repair in planner.plan(DayWindow(source=deployment.settings.google_apis.source, query_name=name)):
+        if files := warehouse.count_column_statistics(source=source, query_name=name):
+            problem = f"statistics in its log make pandas and other readers drop rows; files: {files:,}"
+            yield make_error(warehouse.table(source, name), problem, _reconcile_command(name))
+        for repair in planner.plan(DayWindow(source=source, query_name=name)):
             if repair.kind is not RepairKind.DEMOTE:
                 make_finding = make_error if repair.kind is RepairKind.REMOVE else make_warning
                 yield make_finding(repair.key, repair.reason, _reconcile_command(name))

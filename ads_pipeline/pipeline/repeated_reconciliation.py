@@ -68,6 +68,7 @@ class RepeatedReconciliation:
         What is remembered was read before the plans, so that a change in between is looked at in the next pass.
         """
         whole = DayWindow(source=source, query_name=query_name)
+        self._reconciliation.warehouse.remove_column_statistics(source=source, query_name=query_name)
         files = self._reconciliation.warehouse.list_files(source=source, query_name=query_name)
         changes = self._reconciliation.publications.day_changes(whole)
         last = self._passes.read(source, query_name)

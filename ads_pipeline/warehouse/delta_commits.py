@@ -29,6 +29,8 @@ APP_ID = "ads_pipeline"
 TOKEN_FIELD = "adsPipelineToken"  # noqa: S105 - the name of a field in the log
 _LOG = "{}/_delta_log"
 _ENTRY = re.compile(r"[0-9]{20}\.json", re.ASCII)
+# Other writers add no statistics of columns either; `log_statistics` says why.
+_CONFIGURATION = {"delta.dataSkippingNumIndexedCols": "0"}
 _COLUMN_STATISTICS = ("min.", "max.", "null_count.")  # prefixes of the columns of get_add_actions
 _COMMITS_PER_CHECKPOINT = 100
 _LOG_RETENTION = timedelta(days=30)  # Delta's default; our tables do not change it
@@ -80,6 +82,7 @@ def create_table(table: WarehouseTable, columns: tuple[TableColumn, ...]) -> Non
             table.uri,
             schema=to_delta_schema(columns),
             partition_by=[DATE_COLUMN],
+            configuration=_CONFIGURATION,
             commit_properties=CommitProperties(app_transactions=[Transaction(APP_ID, 1)], max_commit_retries=0),
         )
     except DeltaError:

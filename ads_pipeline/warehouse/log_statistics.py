@@ -33,36 +33,36 @@ _LOG: Final = logging.getLogger(__name__)
 _PLAIN_PATH: Final = re.compile(r"[A-Za-z0-9=_.-]+(?:/[A-Za-z0-9=_.-]+)*", re.ASCII)
 
 
-def find_outdated_entries(snapshot: TableSnapshot) -> list[DataFile]:
-    """The files whose log entries have statistics of columns. Earlier releases and other writers leave them."""
+def find_column_statistics(snapshot: TableSnapshot) -> list[DataFile]:
+    """The files whose log entries have statistics of columns, as earlier releases and other writers leave them."""
     return [file for file in snapshot.files if file.has_column_statistics and _PLAIN_PATH.fullmatch(file.path)]
 
 
 def open_for_writing(table: WarehouseTable) -> TableSnapshot | None:
     """The newest version, without statistics of columns, or None when there is no table."""
-    return replace_entries(table)[0]
+    return remove_statistics(table)[0]
 
 
-def replace_entries(table: WarehouseTable) -> tuple[TableSnapshot | None, int]:
-    """The newest version, and the number of entries that this call has replaced in it, in one commit.
+def remove_statistics(table: WarehouseTable) -> tuple[TableSnapshot | None, int]:
+    """The newest version without statistics of columns, and the number of entries that this call has replaced.
 
-    A new entry has the same path, so readers of earlier versions keep their files. A commit is repeated after a lost
-    race. A crash leaves the old entries or the new ones. Raises TableContended after 20 lost races.
+    One commit replaces all of them. A new entry has the same path, so readers of earlier versions keep their files.
+    A crash leaves the old entries or the new ones. Raises TableContended after 20 lost races.
     """
     replaced = 0
     for attempt in range(MAX_COMMIT_ATTEMPTS):
         snapshot = open_table(table)
-        outdated = [] if snapshot is None else find_outdated_entries(snapshot)
-        if snapshot is None or not outdated:
+        described = [] if snapshot is None else find_column_statistics(snapshot)
+        if snapshot is None or not described:
             return snapshot, replaced
         outcome = commit_files(
-            snapshot, removed=(), added=list(map(_describe, outdated)), token=uuid.uuid4().hex, rewrite=True
+            snapshot, removed=(), added=list(map(_describe, described)), token=uuid.uuid4().hex, rewrite=True
         )
         if outcome is CommitOutcome.COMMITTED:
-            replaced += len(outdated)
+            replaced += len(described)
             with suppress(DeltaError, OSError):  # without it, readers read the old entries and then the new ones
                 write_checkpoint(table, snapshot.version + 1)
-            log_event(_LOG, LogEvent.ENTRIES_REPLACED, table=table, files=len(outdated))
+            log_event(_LOG, LogEvent.STATISTICS_REMOVED, table=table, files=len(described))
         else:
             pause(attempt)
     raise TableContended(str(table), f"others committed first {MAX_COMMIT_ATTEMPTS} times; try again")

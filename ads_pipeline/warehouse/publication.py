@@ -29,7 +29,7 @@ from ads_pipeline.warehouse.delta_commits import (
 )
 from ads_pipeline.warehouse.error_translation import translate_errors, without_translation
 from ads_pipeline.warehouse.file_contents import group_by_partition, read_slices
-from ads_pipeline.warehouse.log_statistics import find_outdated_entries, open_for_writing, replace_entries
+from ads_pipeline.warehouse.log_statistics import find_column_statistics, open_for_writing, remove_statistics
 from ads_pipeline.warehouse.maintenance import find_removable_paths, plan_compaction, remove_paths
 from ads_pipeline.warehouse.staging import (
     NextFiles,
@@ -159,18 +159,21 @@ class Warehouse:
             snapshot = open_table(table)
         return {} if snapshot is None else {file.path: file.day for file in snapshot.files}
 
-    def replace_outdated_entries(self, *, source: str, query_name: str) -> int:
-        """Replace log entries with which readers drop rows. Gives their number. Every write does so first."""
+    def remove_column_statistics(self, *, source: str, query_name: str) -> int:
+        """Remove the statistics of columns, with which readers drop rows, from the log. Every write does so first.
+
+        Gives the number of files whose log entries were replaced.
+        """
         table = self.table(source, query_name)
         with translate_errors(table):
-            return replace_entries(table)[1]
+            return remove_statistics(table)[1]
 
-    def count_outdated_entries(self, *, source: str, query_name: str) -> int:
-        """The number of log entries with which readers drop rows."""
+    def count_column_statistics(self, *, source: str, query_name: str) -> int:
+        """The number of files whose log entries have statistics of columns."""
         table = self.table(source, query_name)
         with translate_errors(table):
             snapshot = open_table(table)
-        return 0 if snapshot is None else len(find_outdated_entries(snapshot))
+        return 0 if snapshot is None else len(find_column_statistics(snapshot))
 
     def _find_table(self, keys: Sequence[PartitionKey]) -> WarehouseTable:
         names = {(key.source, key.query_name) for key in keys}

@@ -109,7 +109,7 @@ def keep_all_runs(runs: Sequence[Run]) -> Collection[Run]:
 KILLED_PROCESS = """
 import os, signal, sys
 from pyspark.sql import SparkSession
-from ads_pipeline.warehouse import publication, staging
+from ads_pipeline.warehouse import log_statistics, publication, staging
 from ads_pipeline.warehouse.publication import Warehouse
 from ads_pipeline_tests.warehouse.builders import make_loads, replace_partitions
 
@@ -121,7 +121,7 @@ def kill_process(function, *, after):
     return call
 
 module, name, after = sys.argv[2].split(".")
-patched = {"staging": staging, "publication": publication}[module]
+patched = {"staging": staging, "publication": publication, "log_statistics": log_statistics}[module]
 setattr(patched, name, kill_process(getattr(patched, name), after=after == "after"))
 root, address = sys.argv[1], sys.argv[3]
 spark = SparkSession.builder.remote(address).getOrCreate()
@@ -284,10 +284,11 @@ SMALL_FILE_PARTITIONS = {
 
 
 def give_customer_bounds(root: str) -> None:
-    """Give the log entries of the table the statistics that an earlier release wrote: of customer_id alone."""
+    """Make the log one of an earlier release, which wrote statistics of customer_id alone."""
     for version in list_log_versions(root):
         actions = [json.loads(line) for line in read_file(root, entry_path(version)).splitlines()]
         for action in actions:
+            action.get("metaData", {})["configuration"] = {}
             if "add" in action:
                 customers = read_rows(root, action["add"]["path"], ["customer_id"])["customer_id"].to_pylist()
                 bounds = {"minValues": {"customer_id": min(customers)}, "maxValues": {"customer_id": max(customers)}}

@@ -21,6 +21,8 @@ from ads_pipeline.settings import Settings
 from ads_pipeline.warehouse.publication import Warehouse
 
 LATER: Final = "run reconcile again"
+_STATISTICS_FOUND: Final = "the log has statistics of {}, with which pandas and other readers drop rows"
+_STATISTICS_REMOVED: Final = "statistics of {} are removed from the log; with them, pandas and others dropped rows"
 COLUMNS: Final = (
     Column("repair", "repair"),
     Column("customer", "customer_id"),
@@ -31,12 +33,16 @@ COLUMNS: Final = (
 
 def plan(settings: Settings, names: Sequence[str], *, as_json: bool) -> bool:
     """Write the differences and return whether there are any. Changes nothing and starts no Spark."""
+    warehouse, source = Warehouse(settings.warehouse_location), settings.google_apis.source
+    statistics = {name: warehouse.count_column_statistics(source=source, query_name=name) for name in names}
     with open_ledger(settings) as ledger:
         plans = _plan(settings, ledger, names)
     counts = Counter(repair.kind for repairs in plans.values() for repair in repairs)
     parts = ", ".join(f"{counts[kind]:,} to {kind.name.lower()}" for kind in RepairKind if counts[kind])
-    _write(plans, [f"{count_of(counts.total(), 'difference')}: {parts}" if plans else _none(names)], as_json=as_json)
-    return bool(plans)
+    notes = [f"{name}: {_STATISTICS_FOUND.format(count_of(n, 'file'))}" for name, n in statistics.items() if n]
+    summary = f"{count_of(counts.total(), 'difference')}: {parts}" if plans else _none(names)
+    _write(plans, [*notes, summary], as_json=as_json)
+    return bool(plans or notes)
 
 
 def repair(settings: Settings, names: Sequence[str], *, as_json: bool) -> bool:
@@ -45,6 +51,7 @@ def repair(settings: Settings, names: Sequence[str], *, as_json: bool) -> bool:
     Then write partition_status.parquet, as the hourly job does.
     """
     number, left = 0, 0
+    notes = _remove_statistics(settings, names)
     with open_ledger_for_writing(settings) as ledger:
         differing = list(_plan(settings, ledger, names))
         for name, done, remaining in _repair_queries(settings, ledger, differing):
@@ -56,8 +63,15 @@ def repair(settings: Settings, names: Sequence[str], *, as_json: bool) -> bool:
                 print(f"left: {printable(f'{difference}: {cause}')}", file=sys.stderr)  # noqa: T201
         publish_statuses(settings, ledger)
     summary = f"{count_of(number, 'difference')} repaired" if differing else _none(names)
-    _write({}, [summary + (f", {left:,} left" if left else "")], as_json=as_json)
+    _write({}, [*notes, summary + (f", {left:,} left" if left else "")], as_json=as_json)
     return left > 0
+
+
+def _remove_statistics(settings: Settings, names: Sequence[str]) -> list[str]:
+    """Remove what makes readers drop rows from the logs of the tables. Says it once for each table."""
+    warehouse, source = Warehouse(settings.warehouse_location), settings.google_apis.source
+    removed = {name: warehouse.remove_column_statistics(source=source, query_name=name) for name in names}
+    return [f"{name}: {_STATISTICS_REMOVED.format(count_of(n, 'file'))}" for name, n in removed.items() if n]
 
 
 def _repair_queries(

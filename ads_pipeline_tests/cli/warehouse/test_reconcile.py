@@ -12,6 +12,7 @@ from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline_tests.cli.running import CommandLine, DemoCommandLine
 from ads_pipeline_tests.ledger.builders import accepted_runs, keys, open_part
 from ads_pipeline_tests.pipeline.builders import LocalDeployment, key, open_deployment, seal_run, visible_runs
+from ads_pipeline_tests.warehouse.builders import give_customer_bounds
 
 NOTHING_DIFFERS = "nothing differs in ad_group_daily, campaign_daily, keyword_daily, search_term_daily"
 UNREACHABLE_SPARK = {"ADS_PIPELINE_SPARK": "spark://127.0.0.1:1"}
@@ -70,6 +71,30 @@ def test_plan_changes_nothing(empty_cli: CommandLine) -> None:
     assert (as_json.code, as_json.err) == (1, "2 differences: 2 to load\n")
     other = cli.run("reconcile", "--plan", "--query", "ad_group_daily")
     assert (other.code, other.lines) == (0, ["nothing differs in ad_group_daily"])
+
+
+@pytest.mark.invariant("L7")
+def test_statistics_of_earlier_releases_are_removed_and_said_once(
+    empty_cli: CommandLine, deployment: LocalDeployment
+) -> None:
+    """Statistics of columns make readers drop rows: doctor and the plan say so, and reconcile removes them."""
+    deployment.pipeline.judge_and_load([seal_run(deployment, key(1))])
+    give_customer_bounds(deployment.warehouse_location)
+    found = "the log has statistics of 1 file, with which pandas and other readers drop rows"
+    planned = empty_cli.run("reconcile", "--plan")
+    assert (planned.code, f"campaign_daily: {found}" in " ".join(planned.out.split())) == (1, True)
+    (finding,) = [each for each in empty_cli.run("doctor", "--json").objects if each["check"] == "tables"]
+    assert finding["severity"] == "error"
+    assert (
+        finding["problem"] == "statistics in its log make pandas and other readers drop rows; files: 1"
+    )
+    repaired = empty_cli.run(*finding["next"].split()[1:])
+    said = "campaign_daily: statistics of 1 file are removed from the log; with them, pandas and others dropped rows"
+    assert repaired.code == 0
+    assert " ".join(repaired.out.split()) == f"{said} nothing differs in campaign_daily"
+    for command in ("reconcile", "--plan"), ("reconcile",):
+        assert " ".join(empty_cli.run(*command).out.split()) == NOTHING_DIFFERS
+    assert [each for each in empty_cli.run("doctor", "--json").objects if each["check"] == "tables"] == []
 
 
 def test_misspelt_query_is_refused(empty_cli: CommandLine) -> None:
