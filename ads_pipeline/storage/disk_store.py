@@ -2,8 +2,10 @@
 
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import BinaryIO
 
@@ -80,13 +82,17 @@ class DiskStore:
         for folder in path.relative_to(self.root).parents:  # the library may have made some of them
             sync_directory(self.root / folder)
 
+    def read_clock(self) -> float:
+        with tempfile.TemporaryFile(dir=self.root, prefix=TEMPORARY) as file:
+            return os.fstat(file.fileno()).st_mtime
+
     def require_exclusive_create(self) -> None:
         """Nothing: POSIX links a file only under a free name."""
 
-    def delete_leftovers(self, prefix: str, before: float) -> None:
-        for name in self._find_names(prefix, temporary=True):
+    def delete_leftovers(self, prefix: str, age: timedelta) -> None:
+        for name in list(self._find_names(prefix, temporary=True)):
             info = self.head(name)
-            if info is not None and info.modified_at < before:
+            if info is not None and info.modified_at < self.read_clock() - age.total_seconds():
                 self.delete(name)
 
     def _find_names(self, prefix: str, *, temporary: bool = False) -> Iterator[str]:

@@ -142,8 +142,15 @@ class ObjectStore:
     def make_durable(self, name: str) -> None:
         """Nothing: an object whose put was answered is durable."""
 
-    def delete_leftovers(self, prefix: str, before: float) -> None:
+    def delete_leftovers(self, prefix: str, age: timedelta) -> None:
         """Nothing: an object is there as a whole or not at all."""
+
+    def read_clock(self) -> float:
+        self.replace(PROBE, b"")  # its age is no part of a rule
+        info = self.head(PROBE)
+        if info is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"{self.location}/{PROBE}")
+        return info.modified_at
 
     def require_exclusive_create(self) -> None:
         """OSError when the service overwrites an object that a conditional put should create.

@@ -6,6 +6,7 @@ come from the environment of the process that opens it.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from mmap import mmap
 from typing import BinaryIO, Protocol
 
@@ -79,10 +80,17 @@ class Store(Protocol):
         """Make a file that a library wrote survive a crash."""
         ...
 
+    def read_clock(self) -> float:
+        """The time by the store's clock, in seconds since 1970. OSError when the store cannot be written to.
+
+        Ages of files are computed with it, because the clock of this machine may differ by days.
+        """
+        ...
+
     def require_exclusive_create(self) -> None:
         """OSError when `create` could overwrite a file, as it could in a bucket without conditional put."""
         ...
 
-    def delete_leftovers(self, prefix: str, before: float) -> None:
-        """Delete what writers that died before that moment have left below a folder and `list` does not show."""
+    def delete_leftovers(self, prefix: str, age: timedelta) -> None:
+        """Delete what dead writers left below a folder longer ago than that, and `list` does not show."""
         ...

@@ -173,7 +173,8 @@ def delete_old_log_entries(snapshot: TableSnapshot, retention: timedelta) -> Non
     The version that was newest 30 days ago is kept, with all later ones. deltalake 1.6.6 would delete it if the next
     version has a checkpoint. It never deletes beyond its handle's version, so the clean-up opens that version.
     """
-    table, cutoff = snapshot.table, time.time() - _LOG_RETENTION.total_seconds()
+    table = snapshot.table
+    cutoff = table.store.read_clock() - _LOG_RETENTION.total_seconds()
     since = find_versions_since(snapshot, cutoff)
     oldest = 0 if since is None else since.start - 1
     configured = "delta.logRetentionDuration" in snapshot.handle.metadata().configuration

@@ -1,7 +1,6 @@
 """Writes data files of a table inside a Spark task, under their final names. Readers see them after a commit."""
 
 import io
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import date
@@ -95,11 +94,13 @@ class FileWriter:
     def _store(self) -> None:
         content = b"" if self._open is None else self._open.close()
         path = name_data_file(self._day, {run.customer_id for run in self._runs})
-        if not open_store(self._location).create(f"{self._folder}/{path}", content):
+        store, name = open_store(self._location), f"{self._folder}/{path}"
+        if not store.create(name, content):
             raise StagingDamaged(self._folder, f"{path} exists already")
-        self._files.append(
-            StagedFile(path=path, size=len(content), written_at=int(time.time() * 1000), runs=tuple(self._runs))
-        )
+        if (info := store.head(name)) is None:
+            raise StagingDamaged(self._folder, f"{path} was deleted as soon as it was written")
+        written_at = int(info.modified_at * 1000)
+        self._files.append(StagedFile(path=path, size=len(content), written_at=written_at, runs=tuple(self._runs)))
         self._open, self._runs = None, []
 
 

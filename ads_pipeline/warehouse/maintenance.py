@@ -1,10 +1,10 @@
 """Plans the compaction of small files, and finds and removes files that no reader or loader can still need.
 
+Ages are computed with the clock of the store, which dates the files: a clock of another machine may differ by days.
 Nothing here changes which rows a table holds. `staging` verifies compacted files, and `publication` commits them.
 """
 
 import re
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, timedelta
 from pathlib import PurePosixPath
@@ -44,7 +44,9 @@ def find_removable_paths(table: WarehouseTable, retention: timedelta) -> tuple[s
     """
     if retention < MIN_RETENTION:
         raise ValueError(f"{table}: the retention is {retention}; loads and readers need at least {MIN_RETENTION}")
-    cutoff = time.time() - retention.total_seconds()
+    if not table.store.has_files(table.folder):
+        return ()
+    cutoff = table.store.read_clock() - retention.total_seconds()
     # DeltaTable.vacuum (1.6.6) is unsafe. In full mode it follows links out of the table and deletes there, deletes
     # files of any kind, and after a checkpoint deletes files that versions within a retention of more than 7 days
     # refer to. Both modes skip _staging and write two commits without our transaction; lite mode misses orphans.
@@ -61,7 +63,7 @@ def remove_paths(table: WarehouseTable, paths: Iterable[str], retention: timedel
     """Remove these files, and what writers that died before the retention left behind."""
     for path in paths:
         table.store.delete(table.name_of(path))
-    table.store.delete_leftovers(table.folder, time.time() - retention.total_seconds())
+    table.store.delete_leftovers(table.folder, retention)
 
 
 def _group_by_size(files: Sequence[DataFile]) -> list[list[DataFile]]:

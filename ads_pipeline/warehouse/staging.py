@@ -6,7 +6,6 @@ match the old ones in count and digest.
 """
 
 import json
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -73,10 +72,11 @@ def prepare_replacement(
     requested = {(load.run.key.customer_id, load.run.key.logical_date, load.run.run_id) for load in loads}
     days_to_carry = {day for customer_id, day in held if (customer_id, day) not in partitions}
     new = [file for file in staged if any((run.customer_id, file.day, run.run_id) in requested for run in file.runs)]
+    oldest = _find_oldest_adopted(snapshot.table) if new else 0.0
     adopted = [
         file
         for file in new
-        if file.day not in days_to_carry and _holds_only(file, requested) and _age(file) < MAX_ADOPTED_AGE
+        if file.day not in days_to_carry and _holds_only(file, requested) and file.written_at > oldest
     ]
     kept = {file.path for file in adopted}
     merges = _plan_merges(
@@ -156,8 +156,9 @@ def _holds_only(file: StagedFile, requested: Collection[tuple[str, date, str]]) 
     return all((run.customer_id, file.day, run.run_id) in requested for run in file.runs)
 
 
-def _age(file: StagedFile) -> timedelta:
-    return timedelta(milliseconds=time.time() * 1000 - file.written_at)
+def _find_oldest_adopted(table: WarehouseTable) -> float:
+    """In milliseconds since 1970. A file that was not written later is not adopted."""
+    return (table.store.read_clock() - MAX_ADOPTED_AGE.total_seconds()) * 1000
 
 
 def _may_hold(file: DataFile, customer_id: str) -> bool:

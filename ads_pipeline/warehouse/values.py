@@ -98,7 +98,7 @@ class StagedFile:
 
     path: str
     size: int
-    written_at: int  # milliseconds since 1970
+    written_at: int  # milliseconds since 1970 by the store's clock
     runs: tuple[HeldRun, ...]
 
     @property

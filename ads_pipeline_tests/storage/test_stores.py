@@ -38,6 +38,17 @@ class TestWriting:
         assert before <= info.modified_at <= time.time() + 2
         assert list(store.list("")) == [info]
 
+    def test_clock_is_that_of_the_files(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The store's clock dates files, and does not follow the clock of this machine. Asking leaves no file."""
+        store.create("a", b"")
+        real = time.time()
+        monkeypatch.setattr(time, "time", lambda: real + 8 * 86400)
+        moments = [store.read_clock(), store.read_clock()]
+        info = store.head("a")
+        assert info is not None
+        assert info.modified_at <= moments[0] <= moments[1] <= real + 60
+        assert list_names(store) == ["a"]
+
     def test_listing_begins_after_a_name(self, store: Store) -> None:
         """Only names that follow are listed, whether the given name exists or not."""
         for name in NAMES:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Collection, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -31,6 +32,7 @@ from ads_pipeline_tests.warehouse.builders import (
     read_sorted_rows,
     read_with_duckdb,
     replace_partitions,
+    stage,
     table_path,
     table_uri,
     vacuum,
@@ -120,6 +122,25 @@ def test_vacuum_keeps_the_files_of_a_running_load(
     replace_partitions(spark, core_root, loads, is_publishable=vacuum_and_keep_all)
     assert len(removed) == 2
     assert read_with_duckdb(core_root) == {key(1): ({"r2"}, 3)}
+
+
+@pytest.mark.invariant("W17")
+@pytest.mark.parametrize("days", [8, -8])
+def test_ages_are_those_of_the_stores_clock(
+    spark: SparkSession, core_root: str, monkeypatch: pytest.MonkeyPatch, days: int
+) -> None:
+    """Vacuum on a machine whose clock is days ahead keeps the files of a running load. One days behind removes old
+    files all the same, and a load adopts its files in either case."""
+    publish(spark, core_root, "r1", (1,))
+    orphan = create_old_file(core_root, "logical_date=2026-01-01/orphan.parquet", 7.5)
+    read_clock = time.time
+    monkeypatch.setattr(time, "time", lambda: read_clock() + days * 86400)
+    loads = make_loads("r2", (2,), days=(2,))
+    staged = stage(core_root, loads)
+    assert vacuum(core_root) == (orphan,)
+    replace_partitions(spark, core_root, loads, staged=staged)
+    assert {file.path for file in staged} <= list_version_files(core_root)
+    assert read_with_duckdb(core_root) == {key(1): ({"r1"}, 3), key(2, 2): ({"r2"}, 3)}
 
 
 def test_vacuum_removes_no_foreign_files(spark: SparkSession, root: str) -> None:

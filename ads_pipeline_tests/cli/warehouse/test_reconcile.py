@@ -85,9 +85,7 @@ def test_statistics_of_earlier_releases_are_removed_and_said_once(
     assert (planned.code, f"campaign_daily: {found}" in " ".join(planned.out.split())) == (1, True)
     (finding,) = [each for each in empty_cli.run("doctor", "--json").objects if each["check"] == "tables"]
     assert finding["severity"] == "error"
-    assert (
-        finding["problem"] == "statistics in its log make pandas and other readers drop rows; files: 1"
-    )
+    assert finding["problem"] == "statistics in its log make pandas and other readers drop rows; files: 1"
     repaired = empty_cli.run(*finding["next"].split()[1:])
     said = "campaign_daily: statistics of 1 file are removed from the log; with them, pandas and others dropped rows"
     assert repaired.code == 0
