@@ -112,6 +112,18 @@ class OperationOutcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NarrowedRequest:
+    """A request that asked for too many days, by its outcome, and the days of a later, narrower one that worked."""
+
+    outcome: str
+    at: datetime
+    customer_id: str
+    query_name: str
+    days: int
+    worked_days: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OtherCall:
     """The call of another run that stands in the way: it has not ended, or it was refused."""
 

@@ -50,6 +50,7 @@ ERROR_POLICIES: Mapping[str, ErrorPolicy] = {
     "query_refused": ErrorPolicy.PARK_QUERY,
     OUT_OF_REACH: ErrorPolicy.HOLD,
     "transient": ErrorPolicy.RETRY,
+    "timed_out": ErrorPolicy.RETRY,
     "google_ads_error": ErrorPolicy.RETRY,
     "rows_refused": ErrorPolicy.RETRY,
     # From an operator.

@@ -13,10 +13,11 @@ from ads_pipeline.google_ads.budget import Budget, CallResult
 from ads_pipeline.google_ads.calls import spend
 from ads_pipeline.google_ads.client import Clients
 from ads_pipeline.google_ads.descriptors import VersionFields
-from ads_pipeline.google_ads.faults import Fault
+from ads_pipeline.google_ads.faults import Fault, clean_request_id
 from ads_pipeline.google_ads.flattening import Flattener
 
 MAX_LOOKBACK_DAYS: Final = 90
+DISCOVER: Final = "ads-pipeline accounts discover"
 _CLIENT: Final = "customer_client"
 # customer_client's field -> the field of Account
 _FIELDS: Final[Mapping[str, str]] = {
@@ -98,7 +99,7 @@ class AccountDiscovery:
             return listed
 
         operation = Operation(source=self._source, kind=OperationKind.ACCOUNTS)
-        return spend(self._clients, self._budget, operation, None, call)
+        return spend(self._clients, self._budget, operation, None, call, repeat=DISCOVER)
 
     def _ask(
         self, kind: OperationKind, customer: str, login: str | None, query: str, selected: Sequence[str]
@@ -112,7 +113,7 @@ class AccountDiscovery:
             return rows
 
         operation = Operation(source=self._source, kind=kind, customer_id=customer)
-        return spend(self._clients, self._budget, operation, login, call)
+        return spend(self._clients, self._budget, operation, login, call, repeat=DISCOVER)
 
     def _make_account(self, row: Mapping[str, Any], login: str) -> Account:
         values = {_FIELDS[name.removeprefix(f"{_CLIENT}_")]: value for name, value in row.items()}
@@ -126,7 +127,7 @@ class AccountDiscovery:
 
 def _read_rows(stream: Any, flattener: Flattener, result: CallResult) -> Iterator[dict[str, Any]]:
     for batch in stream:
-        result.request_id = batch.request_id or result.request_id
+        result.request_id = clean_request_id(batch.request_id) or result.request_id
         result.consumption = batch.query_resource_consumption or result.consumption
         columns = flattener.flatten(batch.results)
         for values in zip(*columns.values(), strict=True):

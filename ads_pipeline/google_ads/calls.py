@@ -7,7 +7,7 @@ from ads_pipeline.domain.quota import Operation, Refused
 from ads_pipeline.google_ads.budget import Budget, CallResult
 from ads_pipeline.google_ads.client import Clients
 from ads_pipeline.google_ads.fault_table import QUOTA_EXHAUSTED
-from ads_pipeline.google_ads.faults import CALL_ERRORS, Fault, read_fault
+from ads_pipeline.google_ads.faults import Fault, read_fault
 
 _T = TypeVar("_T")
 
@@ -18,8 +18,13 @@ def spend(
     operation: Operation,
     login_customer_id: str | None,
     call: Callable[[CallResult], _T],
+    *,
+    repeat: str,
 ) -> _T | Fault:
-    """What the call returns, or the fault that it ended with, or that there was no operation for it."""
+    """What the call returns, or the fault that it ended with, or that there was no operation for it.
+
+    `repeat` is the command that makes the call again. An answer that the client cannot read is a fault as well.
+    """
     granted = budget.reserve(operation)
     if isinstance(granted, Refused):
         message = f"{granted.why}; possible again at {granted.until:%Y-%m-%d %H:%M:%S} UTC"
@@ -27,7 +32,8 @@ def spend(
     with budget.spend(granted) as result:
         try:
             return call(result)
-        except CALL_ERRORS as error:
-            fault = read_fault(error, clients.request_context(login_customer_id), result.request_id)
+        except Exception as error:  # noqa: BLE001 - an odd answer must not stop the calls behind it
+            context = clients.request_context(login_customer_id, repeat=repeat)
+            fault = read_fault(error, context, result.request_id)
             result.fault = fault
     return fault

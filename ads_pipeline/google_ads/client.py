@@ -1,11 +1,11 @@
 """Builds the official client, one for each login id, and keeps its services as long as a step needs them."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from google.ads.googleads.client import GoogleAdsClient
-from google.auth.exceptions import GoogleAuthError, MalformedError
+from google.auth.exceptions import GoogleAuthError, MalformedError, TransportError
 
 from ads_pipeline.google_ads.configuration import ClientConfiguration, installed_versions
 from ads_pipeline.google_ads.faults import RequestContext
@@ -34,8 +34,15 @@ class Clients:
         """The configured login-customer-id."""
         return self._configuration.login_customer_id
 
-    def request_context(self, login_customer_id: str | None) -> RequestContext:
-        """What the message of a failed request needs."""
+    def request_context(
+        self,
+        login_customer_id: str | None,
+        *,
+        parked_names: Mapping[str, str] | None = None,
+        is_single_day: bool = False,
+        repeat: str = "",
+    ) -> RequestContext:
+        """What the message of a failed request needs: what a failure parks, or the command that asks again."""
         scrub = self._configuration.scrubber
         client = self._clients.get(login_customer_id)
         return RequestContext(
@@ -43,6 +50,9 @@ class Clients:
             login_customer_id=login_customer_id,
             versions=installed_versions(),
             scrub=scrub.including(getattr(getattr(client, "credentials", None), "token", None)),
+            is_single_day=is_single_day,
+            parked_names=parked_names or {},
+            repeat=repeat,
         )
 
     def search_stream(self, *, customer_id: str, login_customer_id: str | None, query: str) -> Any:
@@ -83,5 +93,7 @@ class Clients:
                 raise
             except ValueError as error:  # its text may quote a key
                 raise MalformedError(f"the credentials cannot be used: {type(error).__name__}") from None
+            except (TypeError, LookupError, AttributeError) as error:  # such as a page with the status 200
+                raise TransportError(f"the answer of the token server cannot be read: {error}") from None
             self._clients[login_customer_id] = client
         return self._clients[login_customer_id]

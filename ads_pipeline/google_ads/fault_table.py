@@ -17,10 +17,16 @@ UNRECOGNIZED_FIELD: Final = "unrecognized_field"
 QUERY_REFUSED: Final = "query_refused"
 OUT_OF_REACH: Final = "out_of_reach"
 QUOTA_EXHAUSTED: Final = "quota_exhausted"
-RANGE_TOO_WIDE: Final = "range_too_wide"  # never recorded: the extraction halves the range
+# Never failures of a partition: the extraction asks again for fewer days. A single day is QUERY_REFUSED.
+RANGE_TOO_WIDE: Final = "range_too_wide"
+SINGLE_DAYS_ONLY: Final = "single_days_only"
+TIMED_OUT: Final = "timed_out"  # the stream outlived its deadline, or stalled; the extraction halves the range
 TRANSIENT: Final = "transient"
 GOOGLE_ADS_ERROR: Final = "google_ads_error"
 ROWS_REFUSED: Final = "rows_refused"  # found by this package, not by Google
+
+RETRIED: Final = "fetched again by the retry policy"
+FEWER_DAYS: Final = "requested again for fewer days"
 
 # From the gravest to the least: what concerns the source, the account, the query, and one request. One answer may
 # have several errors.
@@ -34,7 +40,9 @@ GRAVITY: Final = (
     QUERY_REFUSED,
     OUT_OF_REACH,
     QUOTA_EXHAUSTED,
+    SINGLE_DAYS_ONLY,
     RANGE_TOO_WIDE,
+    TIMED_OUT,
     TRANSIENT,
     GOOGLE_ADS_ERROR,
 )
@@ -85,37 +93,44 @@ _FAULTS: Final[Mapping[str, Mapping[str, str]]] = {
         "*": QUERY_REFUSED,
     },
     "date_range_error": {"REQUESTED_DATE_GRANULARITY_NOT_SUPPORTED": OUT_OF_REACH},
+    "click_view_error": {"EXPECTED_FILTER_ON_A_SINGLE_DAY": SINGLE_DAYS_ONLY, "DATE_TOO_OLD": OUT_OF_REACH},
+    "change_event_error": {"START_DATE_TOO_OLD": OUT_OF_REACH},
+    "change_status_error": {"START_DATE_TOO_OLD": OUT_OF_REACH},
     "internal_error": {"*": TRANSIENT},
 }
 
-# gRPC's own status, where the answer has no failure of Google Ads.
+# gRPC's own status, where the answer has no failure of Google Ads. It then comes from Google's front end: a project
+# without the API, a missing scope, or a version that has ended.
 _STATUS: Final[Mapping[str, str]] = {
     "UNAUTHENTICATED": CREDENTIALS_REFUSED,
+    "PERMISSION_DENIED": CREDENTIALS_REFUSED,
+    "UNIMPLEMENTED": VERSION_ENDED,
     "RESOURCE_EXHAUSTED": QUOTA_EXHAUSTED,
     "UNAVAILABLE": TRANSIENT,
     "INTERNAL": TRANSIENT,
     "UNKNOWN": TRANSIENT,
     "ABORTED": TRANSIENT,
     "CANCELLED": TRANSIENT,
-    "DEADLINE_EXCEEDED": TRANSIENT,
+    "DEADLINE_EXCEEDED": TIMED_OUT,
 }
 
-# What to do next. The fields come from the request.
+# What to do next. `faults` appends the command that lifts the parking or makes the call again.
 NEXT_MOVES: Final[Mapping[str, str]] = {
-    CREDENTIALS_REFUSED: "correct the credentials or the Cloud project, then run ads-pipeline state release",
-    VERSION_ENDED: "set api_version to one of {versions} in the query file; check with ads-pipeline queries check",
-    CUSTOMER_NOT_ENABLED: "enable the account in Google Ads, then run ads-pipeline state release",
-    PERMISSION_DENIED: "sent login-customer-id {login}; grant access or run ads-pipeline accounts discover, then "
-    "ads-pipeline state release",
+    CREDENTIALS_REFUSED: "correct the credentials or the Cloud project, and enable the Google Ads API in it",
+    VERSION_ENDED: "{upgrade}; check it with ads-pipeline queries check",
+    CUSTOMER_NOT_ENABLED: "enable the account in Google Ads",
+    PERMISSION_DENIED: "sent login-customer-id {login}; grant access or run ads-pipeline accounts discover",
     MANAGER_ACCOUNT: "a manager account has no metrics; delete its customer partition",
     UNRECOGNIZED_FIELD: "run ads-pipeline queries check and correct the query file",
-    QUERY_REFUSED: "run ads-pipeline queries check --online and correct the query file",
+    QUERY_REFUSED: "run ads-pipeline queries check --online {customer} and correct the query file",
     OUT_OF_REACH: "Google no longer serves this day",
-    QUOTA_EXHAUSTED: "fetched again after the wait",
-    RANGE_TOO_WIDE: "requested again for fewer days",
-    TRANSIENT: "fetched again by the retry policy",
-    GOOGLE_ADS_ERROR: "fetched again by the retry policy",
-    ROWS_REFUSED: "fetched again by the retry policy; if it repeats, report the request id to Google",
+    QUOTA_EXHAUSTED: "possible again after the wait",
+    RANGE_TOO_WIDE: FEWER_DAYS,
+    SINGLE_DAYS_ONLY: FEWER_DAYS,
+    TIMED_OUT: RETRIED,
+    TRANSIENT: RETRIED,
+    GOOGLE_ADS_ERROR: RETRIED,
+    ROWS_REFUSED: f"{RETRIED}; if it repeats, report the request id to Google",
 }
 
 
@@ -125,9 +140,13 @@ def classify(category: str, name: str) -> str:
     return next((each for pattern, each in patterns.items() if fnmatchcase(name, pattern)), GOOGLE_ADS_ERROR)
 
 
-def classify_status(status: str) -> str:
-    """The error class of a gRPC status without a failure of Google Ads."""
-    return _STATUS.get(status, GOOGLE_ADS_ERROR)
+def classify_status(status: str, *, has_failure: bool = False) -> str:
+    """The error class of a gRPC status. `has_failure`: a failure came with it that says nothing readable.
+
+    Such an answer concerns its own account only, so it never refuses the credentials or the version.
+    """
+    error_class = _STATUS.get(status, GOOGLE_ADS_ERROR)
+    return GOOGLE_ADS_ERROR if has_failure and error_class in (CREDENTIALS_REFUSED, VERSION_ENDED) else error_class
 
 
 def listed_faults() -> list[tuple[str, str]]:

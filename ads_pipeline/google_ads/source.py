@@ -26,9 +26,10 @@ from ads_pipeline.domain.quota import (
 )
 from ads_pipeline.domain.retry import ERROR_POLICIES, ErrorPolicy, lane_for
 from ads_pipeline.google_ads.budget import Budget
-from ads_pipeline.google_ads.fault_table import QUERY_REFUSED, QUOTA_EXHAUSTED, RANGE_TOO_WIDE, TRANSIENT
+from ads_pipeline.google_ads.fault_table import OUT_OF_REACH, QUOTA_EXHAUSTED, TIMED_OUT, TRANSIENT
 from ads_pipeline.google_ads.faults import Fault
-from ads_pipeline.google_ads.ranges import FetchRange, cut_ranges, halve
+from ads_pipeline.google_ads.narrowing import TOO_WIDE, Narrowing
+from ads_pipeline.google_ads.ranges import WIDEST, FetchRange, KnownWidths, cut_ranges, halve
 from ads_pipeline.google_ads.streaming import RangeRequest, RangeStreams
 from ads_pipeline.google_ads.windows import (
     DayLimits,
@@ -73,6 +74,7 @@ class FetchRules:
     lookback_days: Callable[[str, str], int]
     find_extracted: Callable[[Collection[PartitionKey], datetime], Collection[PartitionKey]]
     default_login: str | None
+    known_widths: KnownWidths = WIDEST
     logins: Mapping[str, str] = field(default_factory=dict)
     limits: DayLimits = field(default_factory=DayLimits)
 
@@ -112,6 +114,7 @@ class _Progress:
 
     requested: frozenset[PartitionKey]
     shared: SharedSince | None
+    narrowing: Narrowing
     runs: list[Seal | DamagedRun] = field(default_factory=list)
     notes: dict[Run, Mapping[str, Any]] = field(default_factory=dict)
     failed: list[FailedFetch] = field(default_factory=list)
@@ -175,7 +178,8 @@ class GoogleAdsSource:
         now, due, shared = self._clock(), list[PartitionKey](), None
         if backfill is not None:
             shared = SharedSince(at=backfill.requested_at, final=_REFUSALS, final_at=now)
-        progress = _Progress(requested=frozenset(partitions), shared=shared)
+        narrowing = Narrowing(self._rules.known_widths)
+        progress = _Progress(requested=frozenset(partitions), shared=shared, narrowing=narrowing)
         progress.add(self._sealed.land(partitions).runs)
         present = {each.run.key for each in progress.runs if each.run is not None}
         if backfill is not None:
@@ -208,14 +212,14 @@ class GoogleAdsSource:
     ) -> list[FetchRange]:
         """The ranges that hold the due partitions. All runs of a backfill cut its days in the same way."""
         if backfill is None:
-            return cut_ranges(due)
+            return cut_ranges(due, progress.narrowing)
         reports = {(key.customer_id, key.query_name) for key in due}
         others = [
             key
             for key in backfill.keys - progress.requested
             if (key.customer_id, key.query_name) in reports and self._rules.find_skip(key, now) is None
         ]
-        return [each for each in cut_ranges([*due, *others]) if progress.wants(each.keys)]
+        return [each for each in cut_ranges([*due, *others], progress.narrowing) if progress.wants(each.keys)]
 
     def _fetch(
         self, fetch_range: FetchRange, progress: _Progress, *, tries: int = 2, earlier: Fault | None = None
@@ -226,6 +230,10 @@ class GoogleAdsSource:
         """
         if why := progress.find_stop(fetch_range.keys[0]):
             progress.skip(fetch_range.keys, why)
+            return
+        parts = self._narrow(fetch_range, progress)
+        if parts != [fetch_range]:
+            self._fetch_all(parts, progress)
             return
         if progress.shared is not None:
             left = self._take_sealed(fetch_range, progress)
@@ -256,8 +264,26 @@ class GoogleAdsSource:
             spent.consumption = result.facts.consumption
         progress.add(result.seals)
         progress.notes |= result.notes
-        if result.fault is not None:
+        if result.fault is None:
+            progress.narrowing.note_answer(fetch_range)
+        else:
             self._handle(fetch_range, result.fault, progress, tries=tries - 1)
+
+    def _fetch_all(self, ranges: Iterable[FetchRange], progress: _Progress) -> None:
+        for fetch_range in ranges:
+            if progress.wants(fetch_range.keys):
+                self._fetch(fetch_range, progress)
+
+    def _narrow(self, fetch_range: FetchRange, progress: _Progress) -> list[FetchRange]:
+        """The ranges to request in place of this one, by what this call has learned. The rest has failed."""
+        narrowing = progress.narrowing
+        if (timeout := narrowing.find_last_timeout(fetch_range)) is not None:
+            progress.fail(fetch_range.keys, timeout)
+            return []
+        old, fault = narrowing.find_too_old(fetch_range)
+        if old and fault is not None:
+            progress.fail(old, fault)
+        return cut_ranges(fetch_range.keys[len(old) :], narrowing)
 
     def _take_sealed(self, fetch_range: FetchRange, progress: _Progress) -> FetchRange | None:
         """Take the runs that another run has sealed. Return the rest of the range; None when nothing is requested."""
@@ -285,12 +311,22 @@ class GoogleAdsSource:
         progress.fail(fetch_range.keys, fault)
 
     def _handle(self, fetch_range: FetchRange, fault: Fault, progress: _Progress, *, tries: int) -> None:
-        error_class = fault.error_class
-        if error_class == RANGE_TOO_WIDE and len(fetch_range.keys) > 1:
-            for half in halve(fetch_range):
-                if progress.wants(half.keys):
-                    self._fetch(half, progress)
+        error_class, narrowing = fault.error_class, progress.narrowing
+        can_halve = len(fetch_range.keys) > 1
+        if error_class in TOO_WIDE and can_halve:
+            narrowing.note_too_wide(fetch_range, error_class)
+            self._fetch(fetch_range, progress)
             return
+        if error_class == OUT_OF_REACH:
+            if can_halve:  # its newest days may be in reach; those that are not show that all earlier ones are not
+                self._fetch_all(reversed(halve(fetch_range)), progress)
+                return
+            narrowing.note_too_old(fetch_range.keys[0], fault)
+        if error_class == TIMED_OUT:
+            narrowing.note_timeout(fetch_range, fault)
+            if can_halve:
+                self._fetch_all(halve(fetch_range), progress)
+                return
         if error_class == TRANSIENT and tries:
             self._fetch(fetch_range, progress, tries=tries, earlier=fault)
             return
@@ -299,8 +335,6 @@ class GoogleAdsSource:
             # The budget sleeps until the hold has passed.
             self._fetch(fetch_range, progress, tries=tries, earlier=fault)
             return
-        if error_class == RANGE_TOO_WIDE:  # a single day cannot be narrower
-            fault = Fault(error_class=QUERY_REFUSED, message=fault.message, request_id=fault.request_id)
         progress.fail(fetch_range.keys, fault, None if wait is None else self._clock() + wait)
 
     def _operation(self, fetch_range: FetchRange) -> Operation:

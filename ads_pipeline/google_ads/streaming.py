@@ -17,16 +17,17 @@ from typing import Any, Final
 
 from ads_pipeline.domain.partition import Run
 from ads_pipeline.domain.sequences import split_batches
-from ads_pipeline.errors import BadJson, FieldRefused, StreamRefused
+from ads_pipeline.errors import AdsPipelineError, BadJson, FieldRefused, RawUnavailable, StreamRefused
 from ads_pipeline.google_ads.client import Clients
 from ads_pipeline.google_ads.descriptors import VersionFields
-from ads_pipeline.google_ads.fault_table import ROWS_REFUSED, TRANSIENT, UNRECOGNIZED_FIELD
-from ads_pipeline.google_ads.faults import CALL_ERRORS, Fault, describe_fault, read_fault
+from ads_pipeline.google_ads.fault_table import GOOGLE_ADS_ERROR, ROWS_REFUSED, TIMED_OUT, UNRECOGNIZED_FIELD
+from ads_pipeline.google_ads.faults import Fault, clean_request_id, make_fault, read_fault
 from ads_pipeline.google_ads.flattening import Flattener
 from ads_pipeline.google_ads.gaql import complete_query
 from ads_pipeline.google_ads.ranges import FetchRange
 from ads_pipeline.google_ads.windows import DayLimits, closes_at, find_zone, is_known_zone, is_provisional
 from ads_pipeline.query_file import Query
+from ads_pipeline.quoting import quoted
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.row_encoding import StrictLine, encode_columns
 from ads_pipeline.raw.seal import Seal, SealFacts, hash_gaql
@@ -91,14 +92,16 @@ class RangeStreams:
         self._tool_version = version("google-ads")  # reads a file
 
     def fetch(self, request: RangeRequest) -> StreamResult:
-        """Fetch one range. A failure of Google is in the result; a failure of the disk is raised."""
+        """Fetch one range. A failure of the disk is raised; any other is in the result, and costs this range only."""
         facts, start = StreamFacts(started_at=self._clock()), time.monotonic()
         stalled = threading.Event()
         try:
             sealed = self._fetch(request, facts, stalled)
             notes = {seal.run: extraction for seal, extraction in sealed}
             return StreamResult(facts=facts, seals=tuple(seal for seal, _extraction in sealed), notes=notes)
-        except (StreamRefused, FieldRefused, *CALL_ERRORS) as error:
+        except Exception as error:
+            if isinstance(error, RawUnavailable | MemoryError):
+                raise
             return StreamResult(facts=facts, fault=self._read_fault(error, request, facts, stalled))
         finally:
             facts.seconds = time.monotonic() - start
@@ -107,17 +110,19 @@ class RangeStreams:
         self, error: Exception, request: RangeRequest, facts: StreamFacts, stalled: threading.Event
     ) -> Fault:
         """The fault of Google's errors, of our own, and of a stream that this process cancelled."""
-        context = self._clients.request_context(request.login_customer_id)
+        requested = request.fetch_range
+        context = self._clients.request_context(
+            request.login_customer_id, parked_names=requested.names_by_scope, is_single_day=len(requested.keys) == 1
+        )
         if stalled.is_set():
-            error_class = TRANSIENT
             text = f"the stream stalled: no rows for {self._stall_limit.total_seconds():.0f} s"
-        elif isinstance(error, StreamRefused | FieldRefused):
+            return make_fault(TIMED_OUT, text, context, facts.request_id)
+        if isinstance(error, StreamRefused | FieldRefused):
             error_class = ROWS_REFUSED if isinstance(error, StreamRefused) else UNRECOGNIZED_FIELD
-            text = str(error)
-        else:
-            return read_fault(error, context, facts.request_id)
-        message = describe_fault(error_class, [text], context, facts.request_id)
-        return Fault(error_class=error_class, message=message, request_id=facts.request_id)
+            return make_fault(error_class, str(error), context, facts.request_id)
+        if isinstance(error, AdsPipelineError):  # such as a path below raw that is no directory
+            return make_fault(GOOGLE_ADS_ERROR, str(error), context, facts.request_id)
+        return read_fault(error, context, facts.request_id)
 
     def _fetch(
         self, request: RangeRequest, facts: StreamFacts, stalled: threading.Event
@@ -134,7 +139,8 @@ class RangeStreams:
             days: dict[str, UnsealedRun] = {}
             with cancel_when_stalled(call, self._stall_limit, stalled) as note_progress:
                 for batch in call:
-                    note_progress()
+                    if batch.results:  # batches without rows are no progress
+                        note_progress()
                     days = days or self._open_days(request, facts, stack)
                     _write_batch(batch, flattener, requested, days)
                     _note_batch(batch, facts)
@@ -218,11 +224,11 @@ def _write_batch(batch: Any, flattener: Flattener, requested: FetchRange, days: 
 
 
 def _check_origin(columns: Mapping[str, Sequence[Any]], requested: FetchRange) -> None:
-    first, last = requested.since.isoformat(), requested.until.isoformat()
     if set(columns["customer_id"]) != {requested.customer_id}:
         raise StreamRefused(f"{requested}: the answer has a row of another customer")
-    if any(day is None or not first <= day <= last for day in set(columns["date"])):
-        raise StreamRefused(f"{requested}: the answer has a row of another day")
+    for day in set(columns["date"]):
+        if day not in requested.day_names:
+            raise StreamRefused(f"{requested}: the answer has a row of another day: {quoted(day)}")
 
 
 def _group_lines(days: Sequence[str], lines: Sequence[StrictLine]) -> Mapping[str, list[StrictLine]]:
@@ -235,5 +241,5 @@ def _group_lines(days: Sequence[str], lines: Sequence[StrictLine]) -> Mapping[st
 
 def _note_batch(batch: Any, facts: StreamFacts) -> None:
     facts.rows += len(batch.results)
-    facts.request_id = batch.request_id or facts.request_id
+    facts.request_id = clean_request_id(batch.request_id) or facts.request_id
     facts.consumption = batch.query_resource_consumption or facts.consumption

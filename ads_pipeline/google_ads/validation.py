@@ -20,4 +20,5 @@ class QueryValidator:
             self._clients.validate(customer_id=customer_id, login_customer_id=login_customer_id, query=query)
 
         operation = Operation(source=self._source, kind=OperationKind.CHECK, customer_id=customer_id, query_name=name)
-        return spend(self._clients, self._budget, operation, login_customer_id, call)
+        repeat = f"ads-pipeline queries check --online {customer_id}"
+        return spend(self._clients, self._budget, operation, login_customer_id, call, repeat=repeat)

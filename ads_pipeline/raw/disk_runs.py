@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.errors import RawUnavailable, RunNotSealed
+from ads_pipeline.errors import RawUnavailable, RunNotSealed, UnsafePath
 from ads_pipeline.raw.discovery import (
     ChangedDay,
     ChangedDays,
@@ -55,7 +55,12 @@ class DiskRuns:
                 yield from find_in_source(top, source, since=since, until=until, known=known)
 
     def list_many(self, keys: Sequence[PartitionKey], known: Container[Run]) -> Iterator[tuple[Found, ...]]:
-        return (self.list_runs(key, known) for key in keys)
+        """The runs of each partition. A partition whose path holds something else than directories has none."""
+        for key in keys:
+            try:
+                yield self.list_runs(key, known)
+            except UnsafePath as error:
+                yield (DamagedRun(path=key.path, problem=error.problem),)
 
     def find_changed_days(
         self,

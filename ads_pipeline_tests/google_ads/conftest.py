@@ -1,13 +1,32 @@
 """One loopback server for the tests of this folder, with its own scenario in each test."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
+from ads_pipeline.domain.accounts import Account
+from ads_pipeline.domain.quota import QuotaLimits
 from ads_pipeline.google_ads.client import Clients
 from ads_pipeline.google_ads.configuration import read_configuration
 from ads_pipeline.google_ads.loopback.process import LoopbackServer, loopback_server
-from ads_pipeline_tests.google_ads.builders import API_VERSION
+from ads_pipeline.google_ads.source import FetchRules, GoogleAdsSource
+from ads_pipeline.google_ads.streaming import STALL_LIMIT, RangeStreams
+from ads_pipeline.google_ads.windows import DayLimits
+from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.pipeline.arrivals import SealedRuns
+from ads_pipeline.pipeline.extraction.range_widths import read_known_widths
+from ads_pipeline.raw.landing import RawRuns
+from ads_pipeline_tests.google_ads.builders import (
+    API_VERSION,
+    LOGIN,
+    fast_budget,
+    numbered_run_ids,
+    shipped_apis,
+)
+from ads_pipeline_tests.google_ads.sources import MakeSource
+from ads_pipeline_tests.ledger.builders import FakeClock
 
 
 @pytest.fixture(scope="session")
@@ -32,3 +51,40 @@ def shared_clients(running_server: LoopbackServer) -> Clients:
 def clients(server: LoopbackServer, shared_clients: Clients) -> Clients:
     """The product's clients, configured for the loopback server. Building one for each test would take seconds."""
     return shared_clients
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """A clock that stands on a day when all of October is closed everywhere."""
+    clock = FakeClock()
+    clock.now = datetime(2026, 11, 19, 12, tzinfo=UTC)
+    return clock
+
+
+@pytest.fixture
+def make_source(clients: Clients, timed_ledger: Ledger, clock: FakeClock, tmp_path: Path) -> MakeSource:
+    def make(
+        *, limits: QuotaLimits | None = None, accounts: Sequence[Account] = (), stall_limit: timedelta = STALL_LIMIT
+    ) -> GoogleAdsSource:
+        raw = RawRuns(tmp_path / "raw", is_in_use=lambda: False)
+        parkings = timed_ledger.retry_queue.list_parkings("google_ads")
+        rules = FetchRules(
+            queries=shipped_apis().queries,
+            accounts={each.customer_id: each for each in accounts},
+            find_parking=lambda each: next((str(p) for p in parkings if p.includes(each)), None),
+            lookback_days=lambda _customer, _query: 30,
+            find_refusal=lambda _key, _since: None,
+            find_extracted=lambda _keys, _since: (),
+            default_login=LOGIN,
+            known_widths=read_known_widths(timed_ledger, "google_ads", clock.now),
+            limits=DayLimits(),
+        )
+        return GoogleAdsSource(
+            sealed=SealedRuns(raw=raw, runs=timed_ledger.runs),
+            rules=rules,
+            streams=RangeStreams(clients, raw, make_run_id=numbered_run_ids(), clock=clock, stall_limit=stall_limit),
+            budget=fast_budget(timed_ledger, clock, limits=limits),
+            clock=clock,
+        )
+
+    return make

@@ -1,34 +1,48 @@
 """Faults: each of Google's errors, as the real client raises it, gives its class, wait, request id and message."""
 
+from dataclasses import replace
 from datetime import timedelta
 from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 import pytest
-from google.auth.exceptions import RefreshError, TransportError
+from google.auth.exceptions import GoogleAuthError, RefreshError, TransportError
 from google.protobuf.message import DecodeError
 
 from ads_pipeline.google_ads.client import Clients
-from ads_pipeline.google_ads.configuration import installed_versions
+from ads_pipeline.google_ads.configuration import installed_versions, read_configuration
 from ads_pipeline.google_ads.fault_table import GRAVITY, NEXT_MOVES, ROWS_REFUSED, classify, listed_faults
-from ads_pipeline.google_ads.faults import CALL_ERRORS, DEFAULT_WAIT, Fault, RequestContext, read_fault
+from ads_pipeline.google_ads.faults import (
+    DEFAULT_WAIT,
+    LONGEST_WAIT,
+    SOURCE_AWAY,
+    Fault,
+    RequestContext,
+    read_fault,
+)
 from ads_pipeline.google_ads.loopback.credentials import DEVELOPER_TOKEN
 from ads_pipeline.google_ads.loopback.process import LoopbackServer
 from ads_pipeline.google_ads.loopback.scenarios import Behaviour, GoogleError, RequestFailure, Scenario
 from ads_pipeline_tests.google_ads.builders import API_VERSION, CUSTOMER, LOGIN, google_error
+from ads_pipeline_tests.google_ads.refusing_proxy import refusing_proxy
 
 QUERY = "SELECT segments.date, customer.id, metrics.clicks FROM campaign WHERE segments.date BETWEEN '{}' AND '{}'"
 CODES = ["INVALID_ARGUMENT", "INTERNAL", "RESOURCE_EXHAUSTED"]
 
 
-def provoke(server: LoopbackServer, clients: Clients, failure: RequestFailure) -> Fault:
+NAMES = {"source": "google_ads", "customer": CUSTOMER, "query": "campaign_daily"}
+
+
+def provoke(server: LoopbackServer, clients: Clients, failure: RequestFailure, **context: Any) -> Fault:
     """Let the server fail a request, and read the exception that the real client raises."""
     server.answer(Scenario(customers={CUSTOMER: Behaviour(failure=failure)}))
     query = QUERY.format("2026-10-01", "2026-10-07")
     try:
         for _batch in clients.search_stream(customer_id=CUSTOMER, login_customer_id=LOGIN, query=query):
             pass
-    except CALL_ERRORS as error:
-        return read_fault(error, clients.request_context(LOGIN))
+    except Exception as error:  # noqa: BLE001 - the client raises more than it documents
+        return read_fault(error, replace(clients.request_context(LOGIN, parked_names=NAMES), **context))
     raise AssertionError("the request did not fail")
 
 
@@ -69,6 +83,10 @@ EXPECTED = [
     ("query_error", "PROHIBITED_SEGMENT_WITH_METRIC_IN_SELECT_OR_WHERE_CLAUSE", "query_refused"),
     ("authorization_error", "METRIC_ACCESS_DENIED", "query_refused"),
     ("date_range_error", "REQUESTED_DATE_GRANULARITY_NOT_SUPPORTED", "out_of_reach"),
+    ("click_view_error", "EXPECTED_FILTER_ON_A_SINGLE_DAY", "single_days_only"),
+    ("click_view_error", "DATE_TOO_OLD", "out_of_reach"),
+    ("change_event_error", "START_DATE_TOO_OLD", "out_of_reach"),
+    ("change_status_error", "START_DATE_TOO_OLD", "out_of_reach"),
     ("request_error", "UNSUPPORTED_VERSION", "version_ended"),
     ("internal_error", "TRANSIENT_ERROR", "transient"),
     ("internal_error", "INTERNAL_ERROR", "transient"),
@@ -147,34 +165,103 @@ def test_error_that_the_version_does_not_name(
 
 
 @pytest.mark.parametrize(
-    ("code", "error_class"),
+    ("code", "bare", "undecodable"),
     [
-        ("UNAVAILABLE", "transient"),
-        ("INTERNAL", "transient"),
-        ("UNKNOWN", "transient"),
-        ("ABORTED", "transient"),
-        ("CANCELLED", "transient"),
-        ("DEADLINE_EXCEEDED", "transient"),
-        ("RESOURCE_EXHAUSTED", "quota_exhausted"),
-        ("UNAUTHENTICATED", "credentials_refused"),
-        ("PERMISSION_DENIED", "google_ads_error"),
-        ("UNIMPLEMENTED", "google_ads_error"),
+        ("UNAVAILABLE", "transient", "transient"),
+        ("INTERNAL", "transient", "transient"),
+        ("UNKNOWN", "transient", "transient"),
+        ("ABORTED", "transient", "transient"),
+        ("CANCELLED", "transient", "transient"),
+        ("DEADLINE_EXCEEDED", "timed_out", "timed_out"),
+        ("RESOURCE_EXHAUSTED", "quota_exhausted", "quota_exhausted"),
+        ("UNAUTHENTICATED", "credentials_refused", "google_ads_error"),
+        ("PERMISSION_DENIED", "credentials_refused", "google_ads_error"),
+        ("UNIMPLEMENTED", "version_ended", "google_ads_error"),
+        ("NOT_FOUND", "google_ads_error", "google_ads_error"),
     ],
 )
-@pytest.mark.parametrize("undecodable", [False, True])
 @pytest.mark.parametrize("after_batches", [0, 2])
 def test_status_without_readable_failure(
-    server: LoopbackServer, clients: Clients, code: str, error_class: str, undecodable: bool, after_batches: int
+    server: LoopbackServer, clients: Clients, code: str, bare: str, undecodable: str, after_batches: int
 ) -> None:
-    """Without a failure, or with one that cannot be decoded, the gRPC status decides, at any point of the stream."""
-    failure = RequestFailure(code=code, undecodable=undecodable, after_batches=after_batches)
+    """Without a failure the gRPC status decides. With one that cannot be decoded it never refuses the source."""
+    for error_class, is_undecodable in ((bare, False), (undecodable, True)):
+        failure = RequestFailure(code=code, undecodable=is_undecodable, after_batches=after_batches)
+        fault = provoke(server, clients, failure)
+        assert fault.error_class == error_class
+        assert code in fault.message
+        assert fault.holds_customer == is_undecodable or error_class != "quota_exhausted"
+
+
+@pytest.mark.invariant("L7")
+@pytest.mark.parametrize(
+    ("used", "advice"),
+    [
+        ("v24", "set api_version in the query file to one of v26, v25; "),
+        (
+            "v26",
+            "install a newer version of google-ads, and set api_version in the query file to its newest version; ",
+        ),
+    ],
+)
+@pytest.mark.parametrize(
+    "failure",
+    [
+        RequestFailure(code="UNIMPLEMENTED", message="GRPC target method can't be resolved."),
+        RequestFailure(code="INVALID_ARGUMENT", errors=(GoogleError(category="request_error", number=38),)),
+    ],
+)
+def test_advice_after_the_end_of_a_version(
+    server: LoopbackServer, clients: Clients, failure: RequestFailure, used: str, advice: str
+) -> None:
+    """The next move after the end of a version names the newer ones only, or an upgrade, and how to go on."""
+    newer_client = ("v26", "v25", "v24", "v23")
     fault = provoke(server, clients, failure)
-    assert fault.error_class == error_class
-    assert code in fault.message
+    if failure.errors:
+        assert fault.error_class == "version_ended"
+        return
+    fault = provoke(server, clients, failure, api_version=used, versions=newer_client)
+    assert fault.error_class == "version_ended"
+    assert fault.message.endswith(
+        f"; {advice}check it with ads-pipeline queries check, "
+        "then run ads-pipeline state release --source google_ads --reason TEXT"
+    )
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 407, 503])
+def test_page_of_a_proxy_refuses_nothing(
+    server: LoopbackServer, clients: Clients, tmp_path: Path, status: int
+) -> None:
+    """An HTTP status and a page come from something before Google: no credentials and no version are refused."""
+    with refusing_proxy(server.folder, status) as port:
+        configuration = read_configuration(str(server.configuration), {})
+        values = {**configuration.values, "endpoint": f"localhost:{port}"}
+        behind_proxy = Clients(replace(configuration, values=values), API_VERSION)
+        fault = provoke(server, behind_proxy, RequestFailure(code="UNKNOWN"))
+    assert (fault.error_class, fault.wait) == (SOURCE_AWAY, None)
+    assert str(status) in fault.message
+
+
+@pytest.mark.parametrize("status", [403, 407, 200])
+def test_page_before_the_token_server_refuses_nothing(server: LoopbackServer, status: int) -> None:
+    """The page of a proxy in place of a token is no refusal of the credentials."""
+    server.answer(Scenario(token_page=status))
+    fresh = Clients(read_configuration(str(server.configuration), {}), API_VERSION)
+    with pytest.raises(GoogleAuthError) as raised:
+        fresh.search_stream(customer_id=CUSTOMER, login_customer_id=LOGIN, query=QUERY)
+    assert read_fault(raised.value, fresh.request_context(LOGIN)).error_class == SOURCE_AWAY
 
 
 @pytest.mark.parametrize(
-    ("seconds", "wait"), [(40_591, timedelta(seconds=40_591)), (40, timedelta(seconds=40)), (None, DEFAULT_WAIT)]
+    ("seconds", "wait"),
+    [
+        (40_591, timedelta(seconds=40_591)),
+        (40, timedelta(seconds=40)),
+        (None, DEFAULT_WAIT),
+        (-5, DEFAULT_WAIT),
+        (2**62, LONGEST_WAIT),
+        (10_000 * 365 * 86_400, LONGEST_WAIT),
+    ],
 )
 @pytest.mark.parametrize(("rate_scope", "holds_customer"), [(2, True), (3, False), (0, False)])
 @pytest.mark.parametrize("code", CODES)
@@ -187,7 +274,8 @@ def test_wait_and_scope_of_an_exhausted_quota(
     holds_customer: bool,
     code: str,
 ) -> None:
-    """The delay comes from the failure, or is an hour. Only an account's own quota leaves the other accounts free."""
+    """The delay comes from the failure, or is an hour, and is at most a day. Only an account's own quota leaves the
+    other accounts free."""
     error = google_error("quota_error", "RESOURCE_EXHAUSTED", retry_seconds=seconds, rate_scope=rate_scope)
     fault = provoke(server, clients, RequestFailure(code=code, errors=(error,)))
     assert (fault.wait, fault.holds_customer) == (wait, holds_customer)
@@ -196,7 +284,12 @@ def test_wait_and_scope_of_an_exhausted_quota(
 @pytest.mark.parametrize(
     ("error", "error_class"),
     [
-        (RefreshError("invalid_grant"), "credentials_refused"),
+        (RefreshError("invalid_grant: Expired", {"error": "invalid_grant"}), "credentials_refused"),
+        (
+            RefreshError("Unable to acquire impersonated credentials", '{"error": {"code": 403}}'),
+            "credentials_refused",
+        ),
+        (RefreshError("<html>Blocked</html>", retryable=False), "transient"),
         (RefreshError("try later", retryable=True), "transient"),
         (TransportError("no route"), "transient"),
         (DecodeError("Error parsing message"), "transient"),
@@ -219,5 +312,6 @@ def test_message_has_no_secret_and_stays_on_one_line(server: LoopbackServer, cli
         assert "[secret]" in fault.message
         assert fault.message.isprintable()
         assert len(fault.message) <= 2_000
-        assert fault.message.endswith("run ads-pipeline accounts discover, then ads-pipeline state release")
+        release = f"ads-pipeline state release --customer {CUSTOMER} --reason TEXT"
+        assert fault.message.endswith(f"run ads-pipeline accounts discover, then run {release}")
         assert f"sent login-customer-id {LOGIN}" in fault.message

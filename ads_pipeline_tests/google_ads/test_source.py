@@ -1,27 +1,23 @@
 """The source: few operations, waits without attempts, parked accounts that cost nothing, nothing lost."""
 
-from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from ads_pipeline.domain.accounts import Account
-from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.partition import Run
 from ads_pipeline.domain.quota import Granted, Operation, QuotaLimits
 from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.errors import RawUnavailable
-from ads_pipeline.google_ads.client import Clients
 from ads_pipeline.google_ads.loopback.process import LoopbackServer
 from ads_pipeline.google_ads.loopback.scenarios import Behaviour, GoogleError, RequestFailure, Scenario
-from ads_pipeline.google_ads.source import FetchRules, GoogleAdsSource
-from ads_pipeline.google_ads.streaming import RangeStreams
-from ads_pipeline.google_ads.windows import DayLimits
+from ads_pipeline.google_ads.narrowing import MAX_TIMEOUTS_IN_A_ROW
+from ads_pipeline.google_ads.ranges import MAX_RANGE_DAYS, cut_ranges
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.pipeline.arrivals import SealedRuns
+from ads_pipeline.pipeline.extraction.range_widths import read_known_widths
 from ads_pipeline.raw.landing import RawRuns
-from ads_pipeline.raw.source import Landed
 from ads_pipeline_tests.builders import key, seal_facts
 from ads_pipeline_tests.google_ads.builders import (
     CUSTOMER,
@@ -30,62 +26,15 @@ from ads_pipeline_tests.google_ads.builders import (
     behaving,
     failing,
     fast_budget,
-    numbered_run_ids,
+    google_error,
     partitions,
-    shipped_apis,
 )
+from ads_pipeline_tests.google_ads.sources import MakeSource, failures, landed_keys, record
 from ads_pipeline_tests.google_ads.test_faults import EXPECTED
 from ads_pipeline_tests.ledger.builders import FakeClock
 
-OTHER = "2000000002"
-MakeSource = Callable[..., GoogleAdsSource]
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    """A clock that stands on a day when all of October is closed everywhere."""
-    clock = FakeClock()
-    clock.now = datetime(2026, 11, 19, 12, tzinfo=UTC)
-    return clock
-
-
-@pytest.fixture
-def make_source(clients: Clients, timed_ledger: Ledger, clock: FakeClock, tmp_path: Path) -> MakeSource:
-    def make(*, limits: QuotaLimits | None = None, accounts: Sequence[Account] = ()) -> GoogleAdsSource:
-        raw = RawRuns(tmp_path / "raw", is_in_use=lambda: False)
-        parkings = timed_ledger.retry_queue.list_parkings("google_ads")
-        rules = FetchRules(
-            queries=shipped_apis().queries,
-            accounts={each.customer_id: each for each in accounts},
-            find_parking=lambda each: next((str(p) for p in parkings if p.includes(each)), None),
-            lookback_days=lambda _customer, _query: 30,
-            find_refusal=lambda _key, _since: None,
-            find_extracted=lambda _keys, _since: (),
-            default_login=LOGIN,
-            limits=DayLimits(),
-        )
-        return GoogleAdsSource(
-            sealed=SealedRuns(raw=raw, runs=timed_ledger.runs),
-            rules=rules,
-            streams=RangeStreams(clients, raw, make_run_id=numbered_run_ids(), clock=clock),
-            budget=fast_budget(timed_ledger, clock, limits=limits),
-            clock=clock,
-        )
-
-    return make
-
-
-def landed_keys(landed: Landed) -> list[PartitionKey]:
-    return [each.run.key for each in landed.runs if each.run is not None]
-
-
-def failures(landed: Landed) -> dict[str, int]:
-    classes = [each.error_class for each in landed.failed]
-    return {name: classes.count(name) for name in classes}
-
-
-def record(ledger: Ledger, landed: Landed) -> None:
-    ledger.failed_fetches.record(landed.failed, RetryPolicy())
+OTHER, THIRD = "2000000002", "2000000003"
+SINGLE_DAY = ("click_view_error", "EXPECTED_FILTER_ON_A_SINGLE_DAY")
 
 
 @pytest.mark.parametrize(("days", "operations"), [(1, 1), (31, 1), (62, 2)])
@@ -260,7 +209,8 @@ class TestFaults:
     ) -> None:
         """No error is a verdict. Waits count no failure; a refused account, query or source is parked."""
         server.answer(behaving(failure=failing(category, name)))
-        recorded = "query_refused" if error_class == "range_too_wide" else error_class  # a day cannot be halved
+        too_wide = error_class in ("range_too_wide", "single_days_only")  # a day cannot be halved
+        recorded = "query_refused" if too_wide else error_class
         landed = make_source().land(partitions(1))
         assert failures(landed) == {recorded: 1}
         record(timed_ledger, landed)
@@ -303,7 +253,7 @@ class TestFaults:
         assert failures(make_source().land(partitions(3))) == {"rows_refused": 3}
         assert server.operations() == {CUSTOMER: 1}
 
-    @pytest.mark.parametrize(("days", "operations"), [(31, 7), (8, 3), (4, 1)])
+    @pytest.mark.parametrize(("days", "operations"), [(31, 6), (8, 3), (4, 1)])
     def test_range_that_is_too_wide_is_halved(
         self, server: LoopbackServer, make_source: MakeSource, days: int, operations: int
     ) -> None:
@@ -314,19 +264,107 @@ class TestFaults:
         assert server.operations() == {CUSTOMER: operations}
 
     def test_single_day_that_is_too_wide_is_refused(self, server: LoopbackServer, make_source: MakeSource) -> None:
-        """A single day cannot be narrower, so its query is refused."""
+        """A single day cannot be narrower, so its query is refused, with the command that goes on afterwards."""
         server.answer(behaving(max_days=0))
-        assert failures(make_source().land(partitions(1))) == {"query_refused": 1}
+        landed = make_source().land(partitions(1))
+        assert failures(landed) == {"query_refused": 1}
+        release = "ads-pipeline state release --query campaign_daily --reason TEXT"
+        assert landed.failed[0].error_message.endswith(f"correct the query file, then run {release}")
 
-    def test_day_that_google_no_longer_serves_is_held(
-        self, server: LoopbackServer, make_source: MakeSource, timed_ledger: Ledger
+
+class TestWidths:
+    @pytest.mark.parametrize(
+        ("behaviour", "first", "later"),
+        [
+            (Behaviour(max_days=8), 6, 4),
+            (Behaviour(max_days=1, too_wide=google_error(*SINGLE_DAY)), 32, 31),
+        ],
+    )
+    def test_width_that_worked_is_remembered(
+        self,
+        server: LoopbackServer,
+        make_source: MakeSource,
+        timed_ledger: Ledger,
+        clock: FakeClock,
+        behaviour: Behaviour,
+        first: int,
+        later: int,
     ) -> None:
-        """A day that Google says is out of reach is held, and never retried by itself."""
-        server.answer(behaving(failure=failing("date_range_error", "REQUESTED_DATE_GRANULARITY_NOT_SUPPORTED")))
-        landed = make_source().land(partitions(2))
-        assert failures(landed) == {"out_of_reach": 2}
-        scheduled = timed_ledger.failed_fetches.record(landed.failed, RetryPolicy())
-        assert {each.due_at if each else None for each in scheduled.values()} == {None}
+        """A refused width is paid once: neither other customers of the run nor later runs and plans ask for it."""
+        server.answer(Scenario(customers=dict.fromkeys((CUSTOMER, OTHER, THIRD), behaviour)))
+        wanted = partitions(31) + partitions(31, OTHER)
+        landed = make_source().land(wanted)
+        assert (landed_keys(landed), landed.failed) == (wanted, ())
+        assert server.operations() == {CUSTOMER: first, OTHER: later}
+        make_source().land(partitions(31, THIRD))
+        assert server.operations()[THIRD] == later
+        widths = read_known_widths(timed_ledger, "google_ads", clock.now)
+        assert len(cut_ranges(partitions(31, THIRD), widths)) == later
+        forgotten = read_known_widths(timed_ledger, "google_ads", clock.now + timedelta(days=31))
+        assert len(cut_ranges(partitions(31, THIRD), forgotten)) == 1
+
+    @pytest.mark.parametrize(("first_day", "kept"), [("2026-10-11", 21), ("2026-10-31", 1), ("2026-12-01", 0)])
+    def test_days_out_of_reach_cost_none_of_the_others(
+        self, server: LoopbackServer, make_source: MakeSource, first_day: str, kept: int
+    ) -> None:
+        """Of a range that begins too early, the days in reach are sealed. Only the others are out of reach."""
+        server.answer(behaving(first_day=first_day))
+        landed = make_source().land(partitions(31))
+        assert sorted(landed_keys(landed)) == partitions(31)[31 - kept :]
+        assert failures(landed) == {"out_of_reach": 31 - kept}
+        assert server.operations()[CUSTOMER] <= 11
+
+    @pytest.mark.invariant("L5")
+    @pytest.mark.parametrize("stalls_empty", [False, True])
+    def test_range_that_takes_too_long_is_halved(
+        self,
+        server: LoopbackServer,
+        make_source: MakeSource,
+        timed_ledger: Ledger,
+        clock: FakeClock,
+        *,
+        stalls_empty: bool,
+    ) -> None:
+        """A range whose stream stalls is requested in halves, and the width that worked is remembered."""
+        server.answer(behaving(slow_days=3, stalls_empty=stalls_empty))
+        landed = make_source(stall_limit=timedelta(seconds=1)).land(partitions(6))
+        assert (landed_keys(landed), landed.failed) == (partitions(6), ())
+        assert server.operations() == {CUSTOMER: 3}
+        widths = read_known_widths(timed_ledger, "google_ads", clock.now)
+        assert widths.find(CUSTOMER, "campaign_daily") == 3
+        assert widths.find(OTHER, "campaign_daily") == MAX_RANGE_DAYS
+
+    def test_single_day_that_takes_too_long_fails_alone(
+        self, server: LoopbackServer, make_source: MakeSource
+    ) -> None:
+        """A day that is never answered is a failure of that day only, and is not asked for again at once."""
+        server.answer(behaving(slow_day=partitions(4)[1].logical_date.isoformat()))
+        landed = make_source(stall_limit=timedelta(seconds=1)).land(partitions(4))
+        assert sorted(landed_keys(landed)) == [each for each in partitions(4) if each.logical_date.day != 2]
+        assert [(each.key, each.error_class) for each in landed.failed] == [(partitions(4)[1], "timed_out")]
+        assert server.operations() == {CUSTOMER: 5}
+
+    @pytest.mark.invariant("L5")
+    def test_account_that_never_answers_is_left_after_a_few_requests(
+        self, server: LoopbackServer, make_source: MakeSource
+    ) -> None:
+        """After seven timeouts in a row the other days of the report fail without a request; others go on."""
+        server.answer(behaving(slow_days=0))
+        landed = make_source(stall_limit=timedelta(seconds=0.5)).land(partitions(31) + partitions(1, OTHER))
+        assert failures(landed) == {"timed_out": 31}
+        assert landed_keys(landed) == partitions(1, OTHER)
+        assert server.operations() == {CUSTOMER: MAX_TIMEOUTS_IN_A_ROW, OTHER: 1}
+
+
+def test_day_that_google_no_longer_serves_is_held(
+    server: LoopbackServer, make_source: MakeSource, timed_ledger: Ledger
+) -> None:
+    """A day that Google says is out of reach is held, and never retried by itself."""
+    server.answer(behaving(failure=failing("date_range_error", "REQUESTED_DATE_GRANULARITY_NOT_SUPPORTED")))
+    landed = make_source().land(partitions(2))
+    assert failures(landed) == {"out_of_reach": 2}
+    scheduled = timed_ledger.failed_fetches.record(landed.failed, RetryPolicy())
+    assert {each.due_at if each else None for each in scheduled.values()} == {None}
 
 
 class TestQuota:

@@ -186,7 +186,7 @@ def test_failure_of_google_midway_seals_nothing(
     assert result.fault.request_id is not None
 
 
-@pytest.mark.parametrize("odd_row", ["foreign_day", "foreign_customer", "missing_day", "nan"])
+@pytest.mark.parametrize("odd_row", ["foreign_day", "day_with_line_break", "foreign_customer", "missing_day", "nan"])
 def test_row_that_was_not_requested_seals_nothing(
     server: LoopbackServer, clients: Clients, tmp_path: Path, odd_row: str
 ) -> None:
@@ -206,10 +206,21 @@ def test_stalled_stream_is_cancelled(
     """A stream that brings no batch for the limit is cancelled, also when the first batch never comes."""
     server.answer(behaving(stall_after=stall_after))
     result = streams(clients, tmp_path, stall_limit=timedelta(seconds=0.5)).fetch(range_request())
-    assert_nothing_sealed(tmp_path, result, "transient")
+    assert_nothing_sealed(tmp_path, result, "timed_out")
     assert result.fault is not None
     assert "the stream stalled" in result.fault.message
     assert result.facts.seconds < 10
+
+
+@pytest.mark.invariant("L5")
+def test_stream_of_empty_batches_is_stalled(server: LoopbackServer, clients: Clients, tmp_path: Path) -> None:
+    """Batches without rows are no progress: a stream that sends only those is cancelled at the limit."""
+    server.answer(behaving(stall_after=3, stalls_empty=True))
+    result = streams(clients, tmp_path, stall_limit=timedelta(seconds=1)).fetch(range_request())
+    assert_nothing_sealed(tmp_path, result, "timed_out")
+    assert result.fault is not None
+    assert "the stream stalled: no rows for 1 s" in result.fault.message
+    assert result.facts.seconds < 30
 
 
 def test_slow_stream_is_not_stalled(server: LoopbackServer, clients: Clients, tmp_path: Path) -> None:
@@ -223,10 +234,10 @@ def test_slow_stream_is_not_stalled(server: LoopbackServer, clients: Clients, tm
 def test_stream_beyond_its_deadline_seals_nothing(
     server: LoopbackServer, clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stream that is not finished at its deadline is transient, and seals nothing."""
+    """A stream that is not finished at its deadline has timed out, and seals nothing."""
     monkeypatch.setattr("ads_pipeline.google_ads.client.STREAM_SECONDS", 1.0)
     server.answer(behaving(delay_seconds=0.3))
-    assert_nothing_sealed(tmp_path, streams(clients, tmp_path).fetch(range_request()), "transient")
+    assert_nothing_sealed(tmp_path, streams(clients, tmp_path).fetch(range_request()), "timed_out")
 
 
 def test_unknown_enum_value_is_sealed_and_counted(server: LoopbackServer, clients: Clients, tmp_path: Path) -> None:

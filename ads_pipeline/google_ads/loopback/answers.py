@@ -58,6 +58,10 @@ class Answers:
         encoded: bytes = reply.SerializeToString()
         return encoded
 
+    def empty_batch(self, request_id: str) -> bytes:
+        encoded: bytes = self._reply(request_id).SerializeToString()
+        return encoded
+
     def lookback(self, days: int, request_id: str) -> bytes:
         reply = self._reply(request_id)
         action = reply.results.add().conversion_action
@@ -72,6 +76,8 @@ class Answers:
     def encode_failure(self, failure: RequestFailure, request_id: str) -> bytes:
         if failure.undecodable:
             return b"\xff\xff\xff\xff"
+        if failure.failure_hex is not None:
+            return bytes.fromhex(failure.failure_hex)
         types = import_module(f"google.ads.googleads.{self.version}.errors.types.errors")
         message = types.GoogleAdsFailure.pb(types.GoogleAdsFailure())
         for error in failure.errors:
@@ -105,6 +111,8 @@ class Answers:
         match behaviour.odd_row:
             case "foreign_day":
                 row.segments.date = (day + timedelta(days=40)).isoformat()
+            case "day_with_line_break":
+                row.segments.date = f"{day.isoformat()}\n"
             case "foreign_customer":
                 row.customer.id += 1
             case "missing_day":
@@ -147,4 +155,4 @@ def _add_error(message: Any, error: GoogleError) -> None:
     if error.rate_scope:
         details.rate_scope = error.rate_scope
     if error.retry_seconds is not None:
-        details.retry_delay.seconds = error.retry_seconds
+        details.retry_delay.seconds, details.retry_delay.nanos = error.retry_seconds, error.retry_nanos

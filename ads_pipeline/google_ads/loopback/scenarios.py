@@ -31,6 +31,7 @@ class GoogleError:
     number: int
     message: str = "The request failed."
     retry_seconds: int | None = None
+    retry_nanos: int = 0
     rate_scope: int = 0
 
 
@@ -39,7 +40,9 @@ class RequestFailure:
     """How a request fails: the gRPC status, and Google's failure in the trailing metadata.
 
     `after_batches`: rows that arrive before it. `times`: how many requests fail; None is all. `undecodable`: the
-    failure is not a message. Without errors there is no failure at all.
+    failure is not a message. Without errors there is no failure at all. `failure_hex` are the bytes of the failure in
+    place of the errors. `details_code` is the code in the status details, which should repeat the status. `message`
+    is the text of the status.
     """
 
     code: str
@@ -47,6 +50,9 @@ class RequestFailure:
     after_batches: int = 0
     times: int | None = None
     undecodable: bool = False
+    failure_hex: str | None = None
+    details_code: int | None = None
+    message: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +60,12 @@ class Behaviour:
     """How one customer's reports are answered.
 
     `rows`: rows a day. `revision` raises costs and conversions, as a restatement does; `day_revisions` has that of
-    single days. `odd_row`: foreign_day,
-    foreign_customer, missing_day or nan, in the last row of the answer. `stall_after`: batches before the stream
-    hangs. `max_days`: a wider range is refused. `needs_login`: the login-customer-id that reaches the account.
+    single days. `odd_row`: foreign_day, day_with_line_break, foreign_customer, missing_day or nan, in the last row of
+    the answer. `request_id` replaces that of the batches. `stall_after`: batches before the stream hangs.
+    `slow_days`: a range of more days hangs; `slow_day`: a range with this day hangs. With `stalls_empty` a stream
+    that hangs sends batches without rows for ever. `max_days`: a wider range is refused, with the error `too_wide`
+    (query_error 36 without it). `first_day`: an older day is refused as too old. `needs_login`: the login-customer-id
+    that reaches the account.
     """
 
     rows: int = 3
@@ -66,23 +75,33 @@ class Behaviour:
     batches_per_day: int = 1
     failure: RequestFailure | None = None
     odd_row: str | None = None
+    request_id: str | None = None
     enum_number: int = 2
     delay_seconds: float = 0.0
     stall_after: int | None = None
+    stalls_empty: bool = False
     max_days: int | None = None
+    too_wide: GoogleError | None = None
+    first_day: str | None = None
+    slow_days: int | None = None
+    slow_day: str | None = None
     needs_login: str | None = None
     is_empty: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """What the server answers from now on. A customer without a behaviour gets the default one."""
+    """What the server answers from now on. A customer without a behaviour gets the default one.
+
+    `token_page`: the token server answers with this HTTP status and a page, as a proxy before it does.
+    """
 
     accessible: tuple[str, ...] = (MANAGER_ID,)
     clients: Mapping[str, tuple[ListedAccount, ...]] = field(default_factory=dict)
     customers: Mapping[str, Behaviour] = field(default_factory=dict)
     lookback_days: Mapping[str, int] = field(default_factory=dict)
     refuse_token: bool = False
+    token_page: int | None = None
 
 
 def encode_scenario(scenario: Scenario) -> bytes:
@@ -100,6 +119,7 @@ def decode_scenario(content: bytes) -> Scenario:
         customers={customer: _decode_behaviour(each) for customer, each in document["customers"].items()},
         lookback_days=document["lookback_days"],
         refuse_token=document["refuse_token"],
+        token_page=document["token_page"],
     )
 
 
@@ -108,6 +128,8 @@ def _decode_behaviour(document: dict[str, Any]) -> Behaviour:
     if failure is not None:
         errors = tuple(GoogleError(**each) for each in failure.pop("errors"))
         failure = RequestFailure(**failure, errors=errors)
+    if document["too_wide"] is not None:
+        document["too_wide"] = GoogleError(**document["too_wide"])
     document["day_revisions"] = tuple((day, revision) for day, revision in document["day_revisions"])
     document["quiet_days"] = tuple(document["quiet_days"])
     return Behaviour(**document, failure=failure)

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from itertools import count
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import grpc
+from google.rpc import status_pb2
 
 from ads_pipeline.google_ads.descriptors import VersionFields
 from ads_pipeline.google_ads.loopback.answers import Answers
@@ -34,6 +36,7 @@ from ads_pipeline.google_ads.loopback.scenarios import (
 
 CONTROL = "ads_pipeline.Loopback"
 PORT_FILE = "port"
+_TOO_OLD = GoogleError(category="click_view_error", number=3, message="The date is too old.")
 
 
 class Service:
@@ -64,10 +67,11 @@ class Service:
         self._check_query(request.query, customer, context, request_id)
         behaviour = self._behaviour(customer)
         sent = 0
-        for batch in self._answers.batches(customer, request.query, behaviour, request_id):
+        is_slow = _is_slow(behaviour, self._answers.days(request.query))
+        for batch in self._answers.batches(customer, request.query, behaviour, behaviour.request_id or request_id):
             self._fail_as_told(customer, context, request_id, batches=sent)
-            if behaviour.stall_after == sent:
-                _wait_until_gone(context)
+            if is_slow or behaviour.stall_after == sent:
+                yield from self._stall(behaviour, context, request_id)
                 return
             if behaviour.delay_seconds:
                 time.sleep(behaviour.delay_seconds)
@@ -106,6 +110,14 @@ class Service:
     def _behaviour(self, customer: str) -> Behaviour:
         return self.scenario.customers.get(customer, Behaviour())
 
+    def _stall(self, behaviour: Behaviour, context: Any, request_id: str) -> Iterator[bytes]:
+        """Send nothing more, or only empty batches, until the client goes."""
+        if not behaviour.stalls_empty:
+            _wait_until_gone(context)
+        while behaviour.stalls_empty and context.is_active():
+            yield self._answers.empty_batch(request_id)
+            time.sleep(0.02)
+
     def _note(self, context: Any, customer: str, query: str) -> None:
         metadata = dict(context.invocation_metadata())
         self._operations[customer] += 1
@@ -122,7 +134,11 @@ class Service:
             denied = GoogleError(category="authorization_error", number=2, message="User doesn't have permission.")
             self._refuse(context, request_id, denied, code="PERMISSION_DENIED")
         if behaviour.max_days is not None and len(self._answers.days(query)) > behaviour.max_days:
-            self._refuse(context, request_id, GoogleError(category="query_error", number=36, message="Too wide."))
+            wide = behaviour.too_wide or GoogleError(category="query_error", number=36, message="Too wide.")
+            self._refuse(context, request_id, wide)
+        days = self._answers.days(query)
+        if behaviour.first_day is not None and days and days[0].isoformat() < behaviour.first_day:
+            self._refuse(context, request_id, _TOO_OLD)
 
     def _fail_as_told(self, customer: str, context: Any, request_id: str, *, batches: int) -> None:
         failure = self._behaviour(customer).failure
@@ -139,13 +155,22 @@ class Service:
     def _fail(self, context: Any, failure: RequestFailure, request_id: str) -> NoReturn:
         """As Google does: a status, and the failure in the trailing metadata under the version's key."""
         metadata = [("request-id", request_id)]
-        if failure.errors or failure.undecodable:
+        if failure.errors or failure.undecodable or failure.failure_hex is not None:
             key = f"google.ads.googleads.{self._version}.errors.googleadsfailure-bin"
             metadata.append((key, self._answers.encode_failure(failure, request_id)))  # type: ignore[arg-type]
         context.set_trailing_metadata(tuple(metadata))
-        message = failure.errors[0].message if failure.errors else "connection reset"
+        message = failure.message or (failure.errors[0].message if failure.errors else "connection reset")
+        if failure.details_code is not None:
+            details = status_pb2.Status(code=failure.details_code, message=message)
+            metadata.append(("grpc-status-details-bin", details.SerializeToString()))
+            context.set_trailing_metadata(tuple(metadata))
         context.abort(grpc.StatusCode[failure.code], message)
         raise AssertionError("abort raises")
+
+
+def _is_slow(behaviour: Behaviour, days: list[date]) -> bool:
+    too_many = behaviour.slow_days is not None and len(days) > behaviour.slow_days
+    return too_many or behaviour.slow_day in {day.isoformat() for day in days}
 
 
 def _wait_until_gone(context: Any) -> None:
@@ -207,11 +232,13 @@ def _serve_tokens(service: Service) -> str:
     class Tokens(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["content-length"]))
-            refused = service.scenario.refuse_token
+            refused, page = service.scenario.refuse_token, service.scenario.token_page
             token = {"access_token": ACCESS_TOKEN, "expires_in": 3600, "token_type": "Bearer"}
             body = json.dumps({"error": "invalid_grant"} if refused else token).encode()
-            self.send_response(400 if refused else 200)
-            self.send_header("content-type", "application/json")
+            if page is not None:
+                body = b"<html><body>Blocked by the policy of the company</body></html>"
+            self.send_response(page or (400 if refused else 200))
+            self.send_header("content-type", "application/json" if page is None else "text/html")
             self.send_header("content-length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

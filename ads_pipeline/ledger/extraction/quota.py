@@ -6,7 +6,7 @@ last 24 hours, so that a reservation reads two of them, however many there are.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -15,6 +15,7 @@ from ads_pipeline.domain.quota import (
     WINDOW,
     Granted,
     Hold,
+    NarrowedRequest,
     Operation,
     OperationOutcome,
     OtherCall,
@@ -147,6 +148,25 @@ _READ_HOLDS: Final = query(
 )
 
 
+# Requests for too many days, each beside the later ones for some of its days that were answered.
+_READ_NARROWED: Final = query(
+    """
+    SELECT refused.outcome, refused.at, refused.customer_id, refused.query_name, refused.since, refused.until,
+        worked.since AS worked_since, worked.until AS worked_until
+    FROM api_operations AS refused
+    LEFT JOIN api_operations AS reserved ON reserved.source = refused.source AND reserved.entry = 'reserved'
+        AND reserved.customer_id = refused.customer_id AND reserved.query_name = refused.query_name
+        AND reserved.operation_no > refused.operation_no
+        AND reserved.since >= refused.since AND reserved.until <= refused.until
+    LEFT JOIN api_operations AS worked ON worked.source = reserved.source
+        AND worked.operation_no = reserved.operation_no AND worked.entry = 'finished' AND worked.outcome = 'ok'
+    WHERE refused.source = :source AND refused.at >= :since
+        AND refused.outcome IN ('range_too_wide', 'single_days_only', 'timed_out')
+    """,
+    since=Instant(),
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Window:
     """The numbers of the last operations of a source, and how many of them are within the last 24 hours."""
@@ -175,6 +195,22 @@ class QuotaReader:
             )
 
         return database.transact(self._engine, read)
+
+    def list_narrowed(self, source: str, since: datetime) -> list[NarrowedRequest]:
+        """The requests since a time that asked for too many days, each once for every narrower one that worked."""
+        given = {"source": source, "since": since}
+        rows = database.transact(self._engine, lambda connection: connection.execute(_READ_NARROWED, given).all())
+        return [
+            NarrowedRequest(
+                outcome=row.outcome,
+                at=row.at,
+                customer_id=row.customer_id,
+                query_name=row.query_name,
+                days=_count_days(row.since, row.until),
+                worked_days=row.worked_since and _count_days(row.worked_since, row.worked_until),
+            )
+            for row in rows
+        ]
 
 
 class Quota(QuotaReader):
@@ -209,6 +245,11 @@ class Quota(QuotaReader):
     def hold(self, hold: Hold) -> None:
         """Stop calls of all runs until a time. A later time that is stored already stays."""
         self._writer.transact(lambda transaction: _hold(transaction, hold))
+
+
+def _count_days(since: date | str, until: date | str) -> int:
+    first, last = (date.fromisoformat(str(day)) for day in (since, until))
+    return (last - first).days + 1
 
 
 def _reserve(transaction: LedgerTransaction, operation: Operation, limits: QuotaLimits) -> Granted | Refused:

@@ -66,7 +66,10 @@ CREATE TABLE api_holds (
 CREATE INDEX api_operations_by_time ON api_operations (source, at, operation_no) WHERE entry = 'reserved';
 
 CREATE INDEX api_operations_by_query ON api_operations (source, customer_id, query_name, operation_no)
-WHERE entry = 'reserved'
+WHERE entry = 'reserved';
+
+CREATE INDEX api_operations_narrowed ON api_operations (source, at)
+WHERE outcome IN ('range_too_wide', 'single_days_only', 'timed_out')
 """
 
 NEVER_REPLACED: Final = ("api_operations", "quota_head")

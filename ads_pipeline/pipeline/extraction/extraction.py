@@ -25,6 +25,7 @@ from ads_pipeline.google_ads.windows import DayLimits
 from ads_pipeline.ledger.control.retries import Parking
 from ads_pipeline.ledger.extraction.accounts import DiscoveryResult
 from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.pipeline.extraction.range_widths import read_known_widths
 from ads_pipeline.query_file import GoogleApis
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.source import Source
@@ -159,6 +160,7 @@ class Extraction:
             lookback_days=find_lookback,
             find_extracted=find_extracted,
             default_login=next(iter(self._login_ids), None),
+            known_widths=read_known_widths(self.ledger, apis.source, self.clock()),
             logins={
                 customer: settings.login_customer_id
                 for customer, settings in extraction.customers.items()

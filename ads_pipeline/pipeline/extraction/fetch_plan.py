@@ -18,6 +18,7 @@ from ads_pipeline.domain.transitions import Status
 from ads_pipeline.google_ads.ranges import FetchRange, cut_ranges
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.pipeline.extraction.account_days import AccountDays
+from ads_pipeline.pipeline.extraction.range_widths import read_known_widths
 
 PARTITIONS_PER_QUERY: Final = 50_000  # of the ledger, to bound memory
 
@@ -76,7 +77,7 @@ def plan_fetches(
     yesterday = days.now.date() - timedelta(days=1)
     return FetchPlan(
         partitions=len(due),
-        ranges=tuple(cut_ranges(due)),
+        ranges=tuple(cut_ranges(due, read_known_widths(ledger, source, days.now))),
         skipped=skipped,
         usage=ledger.quota.usage(source, days.apis.google_ads.quota),
         daily_operations=_count_daily(ledger, days, yesterday),
