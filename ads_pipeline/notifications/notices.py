@@ -175,11 +175,11 @@ class Notice:
             days = f"{self.first_day}" + (f" to {self.last_day}" if self.last_day != self.first_day else "")
             noun = "customer" if len(self.subjects) == 1 else "customers"
             subjects = f"{self.query_name}, {noun} {subjects}, {days}"
-        cause = f" by {self.operator}" if self.operator else ""
-        reason = f": {self.reason}" if self.reason else ""
+        cause = f" by {as_code(self.operator)}" if self.operator else ""
+        reason = f": {as_code(self.reason)}" if self.reason else ""
         count = f" ({self.facts:,} days)" if self.first_day is not None and self.facts > 1 else ""
-        line = escape(f"{subjects}{count}{cause}{reason}")
-        return f"*{KINDS[self.kind].label}* {line}\n`{self.next_command}`"
+        line = f"{escape(f'{subjects}{count}')}{cause}{reason}"
+        return f"*{KINDS[self.kind].label}* {line}\n{as_code(self.next_command)}"
 
 
 def group_facts(facts: Iterable[Fact], *, limit: int = MAX_NOTICES) -> list[Notice]:
@@ -197,8 +197,13 @@ def group_facts(facts: Iterable[Fact], *, limit: int = MAX_NOTICES) -> list[Noti
 
 
 def escape(text: str) -> str:
-    """The text for Slack and servers like it, so that it contains no mention and no link."""
+    """The text without Slack's own marks, such as <!channel>, and without code."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("`", "'")
+
+
+def as_code(text: str) -> str:
+    """The text of somebody else as code, where Slack and Mattermost look for no mention, link or other markup."""
+    return f"`{escape(printable(text)).strip() or ' '}`"
 
 
 def compose_message(notices: Sequence[Notice], *, source: str, workspace: str, now: datetime) -> dict[str, Any]:

@@ -6,14 +6,16 @@ from datetime import UTC, date, datetime, timedelta
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.notifications.notices import KINDS, MAX_NOTICES, Fact, Kind, Notice, compose_message, group_facts
 
 DAY = date(2026, 3, 1)
 NOW = datetime(2026, 3, 9, tzinfo=UTC)
+MARKDOWN = MarkdownIt("commonmark").enable(["strikethrough", "table"])
 
 
 def fact(
@@ -141,7 +143,7 @@ def test_message_has_text_and_facts() -> None:
     command += " --since 2026-03-01 --until 2026-03-02"
     assert message["text"].splitlines() == [
         "*prod, google_ads: 2 rejected*",
-        "*Rejected* campaign_daily, customer 1, 2026-03-01 to 2026-03-02 (2 days): clicks must be at least 0",
+        "*Rejected* campaign_daily, customer 1, 2026-03-01 to 2026-03-02 (2 days): `clicks must be at least 0`",
         f"`{command}`",
     ]
     (shown,) = message["facts"]
@@ -159,13 +161,43 @@ def test_message_has_text_and_facts() -> None:
     }
 
 
-def test_text_has_no_mention_and_no_markup_of_others() -> None:
-    """Reasons of operators and rules are text: they cannot notify a channel or end the command."""
-    notices = group_facts([fact(reason="<!channel> `rm` & \x1b[31m", operator="<@U1>")])
+HOSTILE = (
+    *("@channel", "@all ", "<!channel>", "<@U1>", "http://evil.example", "www.evil.example", "a@evil.example"),
+    *("[here](http://evil.example)", "![x](http://evil.example/p)", "**b**", "*b*", "_i_", "~~s~~", "`", "``` "),
+    *("\\", "\n# heading", "\r", "\n", "> quote", "| a | b |", "&lt;", "<b>", ":smile:", "#tag", "\x1b[31m"),
+    *("\u202e", "\u2028"),
+)
+hostile_texts = st.lists(st.sampled_from(HOSTILE) | st.text(max_size=3), max_size=8).map("".join)
+
+
+@pytest.mark.invariant("X2")
+@given(reason=hostile_texts, operator=hostile_texts)
+@example(reason="@channel see [this](http://evil.example)", operator="<@U1>")
+@example(reason="` @channel `", operator="`")
+def test_text_of_an_operator_is_shown_as_code(reason: str, operator: str) -> None:
+    """Whatever an operator writes, the message has two lines a notice, and the text is nothing but code in it: no
+    mention, no link, no picture, no emphasis and no mark of Slack."""
+    notices = group_facts([fact(reason=reason, operator=operator)])
     text = compose_message(notices, source="google_ads", workspace="google_ads", now=NOW)["text"]
-    assert "<" not in text
-    assert "\x1b" not in text
-    assert "by &lt;@U1&gt;: &lt;!channel&gt; 'rm' &amp; \\x1b[31m" in text
+    (summary, line, command) = text.split("\n")
+    assert (summary + line + command).isprintable()
+    assert not {"<", ">"} & set(text)
+    (paragraph,) = [each for each in MARKDOWN.parse(line) if each.type == "inline"]
+    kinds = [each.type for each in paragraph.children or ()]
+    shown = "".join(each.content for each in paragraph.children or () if each.type == "text")
+    assert set(kinds) <= {"em_open", "text", "em_close", "code_inline"}
+    assert shown in {
+        f"Rejected campaign_daily, customer 1, 2026-03-01{cause}{why}" for cause in ("", " by ") for why in ("", ": ")
+    }
+    assert command == "`ads-pipeline state why 1/campaign_daily/2026-03-01`"
+
+
+def test_text_of_an_operator_stays_readable() -> None:
+    """Control characters and backticks are replaced; the facts for programs have the reason as it is."""
+    notices = group_facts([fact(reason="<!channel> `rm` & \x1b[31m", operator="ada")])
+    message = compose_message(notices, source="google_ads", workspace="google_ads", now=NOW)
+    assert "by `ada`: `&lt;!channel&gt; 'rm' &amp; \\x1b[31m`" in message["text"]
+    assert message["facts"][0]["reason"] == "<!channel> `rm` & \\x1b[31m"
 
 
 def test_kinds_are_described_in_their_order() -> None:
