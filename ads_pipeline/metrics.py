@@ -113,7 +113,7 @@ class MetricsReader(Collector):
     def _find_days(self, query_name: str, first_days: Mapping[str, date]) -> dict[PartitionKey, DayCondition]:
         apis = self.settings.google_apis
         window = DayWindow(source=self._source, query_name=query_name, since=apis.start_date, until=self.now.date())
-        rules = DayRules.read(self.ledger, apis, now=self.now)
+        rules = DayRules.read(self.ledger, self.settings, now=self.now)
         return find_days(self.ledger, window, COUNTED, first_days=first_days, rules=rules)
 
     def _deadline(self, key: PartitionKey) -> float:

@@ -11,7 +11,7 @@ import sys
 import traceback
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -41,6 +41,28 @@ class Contracts:
 
 
 SHIPPED: Final = Contracts(decode_rules(SHIPPED_RULES.read_text(encoding="utf-8")))
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredVersions:
+    """Tells which schema versions have a contract.
+
+    It imports the module of the query file only for a version without a shipped contract. A module that cannot be
+    imported declares nothing here.
+    """
+
+    queries_file: Path
+    apis: GoogleApis
+
+    def has_contract(self, query_name: str, schema_version: str) -> bool:
+        if (query_name, schema_version) in SHIPPED.declared:
+            return True
+        if self.apis.contracts is None:
+            return False
+        try:
+            return (query_name, schema_version) in _read_own(self.queries_file, self.apis.contracts)
+        except BadSettings:
+            return False
 
 
 def read_contracts(queries_file: Path, apis: GoogleApis) -> Contracts:
@@ -84,8 +106,7 @@ def _find_problems(contracts: Contracts, name: str, version: str, columns: Colle
 def _read_own(queries_file: Path, name: str) -> dict[tuple[str, str], Rules]:
     location = _locate(queries_file, "contracts")
     try:
-        module = _import_file(queries_file.parent / name) if name.endswith(".py") else importlib.import_module(name)
-        own = module.CONTRACTS
+        own = _import_own(queries_file, name).CONTRACTS
     except Exception as error:
         raise BadSettings((Mistake(location=location, problem=_describe(error, name)),)) from error
     rules, problems = _read_models(own)
@@ -95,8 +116,17 @@ def _read_own(queries_file: Path, name: str) -> dict[tuple[str, str], Rules]:
     return rules
 
 
-@cache
-def _import_file(path: Path) -> ModuleType:
+def _import_own(queries_file: Path, name: str) -> ModuleType:
+    """Import the module. A file is imported again once it has changed."""
+    if not name.endswith(".py"):
+        return importlib.import_module(name)
+    path = queries_file.parent / name
+    stat = path.stat()
+    return _import_file(path, (stat.st_mtime_ns, stat.st_size))
+
+
+@lru_cache(maxsize=4)
+def _import_file(path: Path, _fingerprint: tuple[int, int]) -> ModuleType:
     spec = importlib.util.spec_from_file_location(MODULE_NAME, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is not a Python file")

@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from ads_pipeline.domain.reason import DEMOTED, Reason
+from ads_pipeline.domain.day_facts import DayFacts
 from ads_pipeline.domain.retry import FRESH_DAYS, OUT_OF_REACH
 from ads_pipeline.domain.transitions import Outcome, Status
 from ads_pipeline.quoting import printable
@@ -19,11 +19,13 @@ class Condition(StrEnum):
     """The condition of one day of one customer and query, the most urgent first."""
 
     REJECTED = "rejected"
+    BLOCKED = "blocked"
     MISSING = "missing"
     LATE = "late"
     PARKED = "parked"
     HIDDEN = "hidden"
     REJECTED_RERUN = "rejected_rerun"
+    BLOCKED_RERUN = "blocked_rerun"
     IN_PROGRESS = "in_progress"
     UNRECOVERABLE = "unrecoverable"
     READABLE = "readable"
@@ -46,6 +48,11 @@ CONDITIONS: Final[Mapping[Condition, ConditionText]] = {
         meaning="The validator rejected the run. Readers see no rows of the day.",
         needs_operator=True,
     ),
+    Condition.BLOCKED: ConditionText(
+        label="Blocked",
+        meaning="A run cannot be judged, loaded or withdrawn without a person. Readers see no rows of the day.",
+        needs_operator=True,
+    ),
     Condition.MISSING: ConditionText(
         label="Missing", meaning="No run arrived, and the day is no longer fresh.", needs_operator=True
     ),
@@ -65,8 +72,14 @@ CONDITIONS: Final[Mapping[Condition, ConditionText]] = {
         meaning="The newest run was rejected. Readers still see the accepted run before it.",
         needs_operator=True,
     ),
+    Condition.BLOCKED_RERUN: ConditionText(
+        label="Readable, blocked rerun",
+        meaning="A newer run cannot be judged or loaded without a person. Readers still see the run before it.",
+        needs_operator=True,
+    ),
     Condition.IN_PROGRESS: ConditionText(
-        label="In progress", meaning="A run arrived and is not yet judged or not yet loaded."
+        label="In progress",
+        meaning="A run arrived and is not yet judged or not yet loaded. After 6 hours the day is blocked.",
     ),
     Condition.UNRECOVERABLE: ConditionText(
         label="Unrecoverable", meaning="No run was accepted, and the source no longer serves the figures of the day."
@@ -80,7 +93,12 @@ CONDITIONS: Final[Mapping[Condition, ConditionText]] = {
     ),
 }
 DEFAULT_DUE_AFTER: Final = timedelta(hours=12)
-READABLE_CONDITIONS: Final = frozenset({Condition.READABLE, Condition.RESTATED, Condition.REJECTED_RERUN})
+# How long a run may wait for its verdict, its load or the end of its demotion before the day needs a person.
+IN_PROGRESS_LIMIT: Final = timedelta(hours=6)
+READABLE_CONDITIONS: Final = frozenset(
+    {Condition.READABLE, Condition.RESTATED, Condition.REJECTED_RERUN, Condition.BLOCKED_RERUN}
+)
+BLOCKED_CONDITIONS: Final = frozenset({Condition.BLOCKED, Condition.BLOCKED_RERUN})
 
 
 class GapReason(StrEnum):
@@ -88,15 +106,28 @@ class GapReason(StrEnum):
 
     NOTHING_SEALED = "no run arrived"
     UNJUDGED = "a run awaits its verdict"
+    NO_CONTRACT = "no contract judges its run"
     WAITING = "it waits for another run"
     FETCH_FAILED = "its last fetch failed"
     REJECTED = "its run was rejected"
     UNLOADED = "it is accepted and not loaded yet"
+    UNLOADABLE = "the files of its accepted run are missing or changed"
     DEMOTING = "its rows are being withdrawn"
     DEMOTED = "an operator demoted its run"
     WITHDRAWN = "an operator withdrew it"
     PARKED = "its fetches are stopped"
     OUT_OF_REACH = "the source no longer serves it"
+
+
+class Blocker(NamedTuple):
+    """Why a run cannot go on without a person, since when it waits, and what it waits for."""
+
+    reason: GapReason
+    since: datetime
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.detail}" if self.detail else str(self.reason)
 
 
 class ReportState(StrEnum):
@@ -118,56 +149,20 @@ _NAMED_GAPS: Final = frozenset(
 )
 
 
-class Withdrawal(NamedTuple):
-    """The operator's action that hides a day."""
-
-    operator: str
-    reason: str
-    performed_at: datetime
-
-
-class DayFacts(NamedTuple):
-    """What the ledger records of one partition. A tuple, because there may be millions.
-
-    The `newest_` fields describe the last verdict on the newest judged run. They are read only for partitions that
-    failed or that have several attempts, and are None otherwise. `demotion` is the reason of a demotion that has
-    begun and is not recorded yet. `fetch_error` is the last failed fetch of a pending partition. `extracted_at` is
-    when the accepted run was extracted.
-    """
-
-    customer_id: str
-    logical_date: date
-    status: Status
-    attempt_count: int
-    record_count: int | None
-    updated_at: datetime
-    is_published: bool
-    has_unjudged_run: bool
-    is_restated: bool
-    newest_outcome: Outcome | None = None
-    newest_reason: Reason | None = None
-    newest_judged_at: datetime | None = None
-    demotion: Reason | None = None
-    demotion_started_at: datetime | None = None
-    withdrawal: Withdrawal | None = None
-    fetch_error: str | None = None
-    fetch_failed_at: datetime | None = None
-    fetch_error_class: str | None = None
-    extracted_at: datetime | None = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
     """From which day the partitions of a customer and query are expected, and how long after its end a day is due.
 
     `first_in_reach` is the oldest day that the source still serves. `settles_at` gives the time from which on a
-    report of a day is final. It is None for an account that is not known.
+    report of a day is final. It is None for an account that is not known. `has_contract` says whether a contract
+    judges rows of a schema version of the query.
     """
 
     first_day: date
     due_after: timedelta
     first_in_reach: date = date.min
     settles_at: Callable[[date], datetime] | None = None
+    has_contract: Callable[[str], bool] = lambda _version: True
 
     def deadline(self, day: date) -> datetime:
         """The time at which the day's report should be readable. A day ends at midnight UTC."""
@@ -204,7 +199,8 @@ class DayCondition:
 
     `gap` is why readers do not see the day, or None when they do. `detail` is the text of the validator, of the
     operator or of the parking, or says when the day is expected. `report` is None for a day that readers do not see,
-    and for an account that is not known. A report that is extracted from `settles_at` on is final.
+    and for an account that is not known. A report that is extracted from `settles_at` on is final. `blocked_by` says
+    why a run needs a person.
     """
 
     condition: Condition
@@ -216,6 +212,7 @@ class DayCondition:
     has_unjudged_run: bool = False
     report: ReportState | None = None
     settles_at: datetime | None = None
+    blocked_by: Blocker | None = None
 
     @property
     def text(self) -> ConditionText:
@@ -230,6 +227,9 @@ class DayCondition:
         """Why the day has this condition, to be shown beside the name of the condition."""
         if self.gap is GapReason.WITHDRAWN:
             return f"withdrawn by {self.operator}: {self.detail}"
+        if self.blocked_by is not None:
+            newer = "readers see an earlier run; of the newest, " if self.gap is None else ""
+            return f"{newer}{self.blocked_by}"
         if self.gap in _NAMED_GAPS:
             return f"{self.gap}: {self.detail}" if self.detail else str(self.gap)
         return self.detail or str(self.gap or "accepted")
@@ -245,6 +245,8 @@ def describe_day(
 ) -> DayCondition:
     """The condition of one day, why it has this condition, and since when."""
     condition, gap = _find(facts, day, expectation, is_parked=parked is not None, now=now)
+    is_blocked = facts is not None and condition in BLOCKED_CONDITIONS
+    blocked_by = _find_blocker(facts, expectation, now) if facts is not None and is_blocked else None
     since, detail, operator = expectation.deadline(day), "", ""
     if condition is Condition.NOT_EXPECTED:
         detail = expectation.describe(day)
@@ -252,6 +254,8 @@ def describe_day(
         since, detail = parked.parked_at or since, parked.reason
     elif condition is Condition.UNRECOVERABLE:
         detail = _describe_reach(facts, day, expectation)
+    elif blocked_by is not None:
+        since, detail = blocked_by.since, blocked_by.detail
     elif facts is not None and gap is not GapReason.NOTHING_SEALED:
         since, detail, operator = _explain(facts, gap)
     report = find_report(facts, day, condition, expectation)
@@ -262,9 +266,10 @@ def describe_day(
         since=since,
         operator=operator,
         attempts=0 if facts is None else facts.attempt_count,
-        has_unjudged_run=facts is not None and facts.has_unjudged_run,
+        has_unjudged_run=facts is not None and facts.awaits_verdict,
         report=report,
         settles_at=None if report is None or expectation.settles_at is None else expectation.settles_at(day),
+        blocked_by=blocked_by,
     )
 
 
@@ -294,11 +299,13 @@ def _explain(facts: DayFacts, gap: GapReason | None) -> tuple[datetime, str, str
     if gap is GapReason.FETCH_FAILED:
         return facts.fetch_failed_at or facts.updated_at, printable(facts.fetch_error or ""), ""
     reason, since = facts.newest_reason, facts.newest_judged_at
+    if gap is GapReason.WAITING and reason is not None:
+        return since or facts.updated_at, f"the last one was rejected: {reason.text}", reason.operator or ""
     if gap is GapReason.DEMOTING:
         reason, since = facts.demotion, facts.demotion_started_at
     if reason is None or gap not in {None, GapReason.REJECTED, GapReason.DEMOTED, GapReason.DEMOTING}:
         return facts.updated_at, "", ""
-    if gap is None and _is_demoted(facts):
+    if gap is None and facts.is_demoted:
         return since or facts.updated_at, f"accepted; the newest run was {reason.text}", ""
     return since or facts.updated_at, reason.text, reason.operator or ""
 
@@ -314,20 +321,36 @@ def _find(
     facts: DayFacts | None, day: date, expectation: Expectation, *, is_parked: bool, now: datetime
 ) -> tuple[Condition, GapReason | None]:
     if facts is not None and (recorded := _find_recorded(facts)) is not None:
-        return recorded
-    has_attempts = facts is not None and facts.attempt_count > 0
-    gap = GapReason.WAITING if has_attempts else GapReason.NOTHING_SEALED
+        blocker = _find_blocker(facts, expectation, now)
+        if blocker is None:
+            return recorded
+        is_readable = recorded[0] in READABLE_CONDITIONS
+        return (Condition.BLOCKED_RERUN, None) if is_readable else (Condition.BLOCKED, blocker.reason)
     is_expected = expectation.first_day <= day and now >= expectation.deadline(day)
     if (is_expected or facts is not None) and _is_out_of_reach(facts, day, expectation):
         return Condition.UNRECOVERABLE, GapReason.OUT_OF_REACH
-    if not is_expected:
-        return Condition.NOT_EXPECTED, gap
-    if facts is not None and facts.fetch_error is not None:
-        gap = GapReason.FETCH_FAILED
-    if is_parked:
+    if is_expected and is_parked:
         return Condition.PARKED, GapReason.PARKED
+    if facts is not None and facts.newest_outcome is Outcome.REJECTED and facts.fetch_error is None:
+        return (Condition.HIDDEN if facts.is_demoted else Condition.REJECTED), GapReason.WAITING
+    return (
+        _find_unfetched(facts, day, expectation, now) if is_expected else (Condition.NOT_EXPECTED, _find_gap(facts))
+    )
+
+
+def _find_unfetched(
+    facts: DayFacts | None, day: date, expectation: Expectation, now: datetime
+) -> tuple[Condition, GapReason]:
+    """What the deadline decides of a day that waits for its first run, or for another one."""
+    has_attempts = facts is not None and facts.attempt_count > 0
+    has_failed = facts is not None and facts.fetch_error is not None
     is_fresh = now < expectation.end_of_freshness(day)
+    gap = GapReason.FETCH_FAILED if has_failed else _find_gap(facts)
     return (Condition.LATE if is_fresh or has_attempts else Condition.MISSING), gap
+
+
+def _find_gap(facts: DayFacts | None) -> GapReason:
+    return GapReason.WAITING if facts is not None and facts.attempt_count > 0 else GapReason.NOTHING_SEALED
 
 
 def _is_out_of_reach(facts: DayFacts | None, day: date, expectation: Expectation) -> bool:
@@ -343,7 +366,7 @@ def _find_recorded(facts: DayFacts) -> tuple[Condition, GapReason | None] | None
     if facts.status is Status.SUCCESS:
         return (_find_readable(facts), None) if facts.is_published else (Condition.IN_PROGRESS, GapReason.UNLOADED)
     if facts.status is Status.FAILED:
-        if _is_demoted(facts):
+        if facts.is_demoted:
             return Condition.HIDDEN, GapReason.DEMOTED
         return Condition.REJECTED, GapReason.REJECTED
     if facts.has_unjudged_run:
@@ -352,13 +375,45 @@ def _find_recorded(facts: DayFacts) -> tuple[Condition, GapReason | None] | None
 
 
 def _find_readable(facts: DayFacts) -> Condition:
-    if facts.newest_outcome is Outcome.REJECTED and not _is_demoted(facts):
+    if facts.newest_outcome is Outcome.REJECTED and not facts.is_demoted:
         return Condition.REJECTED_RERUN
     return Condition.RESTATED if facts.is_restated else Condition.READABLE
 
 
-def _is_demoted(facts: DayFacts) -> bool:
-    return facts.newest_reason is not None and facts.newest_reason.error_class == DEMOTED
+def _find_blocker(facts: DayFacts, expectation: Expectation, now: datetime) -> Blocker | None:
+    """What keeps a run of the day from going on without a person; None while nothing does."""
+    if facts.demotion is not None:
+        return _find_overdue(GapReason.DEMOTING, facts.demotion_started_at, now)
+    is_unloaded = facts.status is Status.SUCCESS and not (facts.is_published and facts.is_loaded)
+    blocker = _find_blocker_of_load(facts, expectation, now) if is_unloaded else None
+    if blocker is not None or not facts.awaits_verdict or facts.unjudged_since is None:
+        return blocker
+    if not _is_judgeable(facts.unjudged_version, expectation):
+        return _miss_contract(facts.unjudged_version, facts.unjudged_since)
+    return _find_overdue(GapReason.UNJUDGED, facts.unjudged_since, now)
+
+
+def _find_blocker_of_load(facts: DayFacts, expectation: Expectation, now: datetime) -> Blocker | None:
+    if not _is_judgeable(facts.accepted_version, expectation):
+        return _miss_contract(facts.accepted_version, facts.updated_at)
+    if facts.unloadable_since is not None:
+        return Blocker(GapReason.UNLOADABLE, facts.unloadable_since)
+    return _find_overdue(GapReason.UNLOADED, facts.updated_at, now)
+
+
+def _is_judgeable(version: str | None, expectation: Expectation) -> bool:
+    """Whether the validator can judge this version. A damaged run has none, and is rejected without a contract."""
+    return version is None or expectation.has_contract(version)
+
+
+def _miss_contract(version: str | None, since: datetime) -> Blocker:
+    return Blocker(GapReason.NO_CONTRACT, since, f"schema_version {printable(version or '')}")
+
+
+def _find_overdue(reason: GapReason, since: datetime | None, now: datetime) -> Blocker | None:
+    if since is None or now - since <= IN_PROGRESS_LIMIT:
+        return None
+    return Blocker(reason, since, f"for more than {IN_PROGRESS_LIMIT // timedelta(hours=1)} hours")
 
 
 def count_unreadable(unreadable: int, expected: int) -> str:

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 VALID, READABLE = "valid", "readable"
 PASSED: Final = frozenset({Condition.READABLE, Condition.RESTATED})
-WARNINGS: Final = frozenset({Condition.REJECTED_RERUN, Condition.IN_PROGRESS, Condition.UNRECOVERABLE})
+WARNINGS: Final = frozenset(
+    {Condition.REJECTED_RERUN, Condition.BLOCKED_RERUN, Condition.IN_PROGRESS, Condition.UNRECOVERABLE}
+)
 
 
 def build_valid_check(name: str, *, partitions: dg.MultiPartitionsDefinition) -> dg.AssetChecksDefinition:
@@ -127,7 +129,11 @@ def build_readable_check(name: str, *, partitions: dg.MultiPartitionsDefinition)
         keys = parse_partition_names(
             context.partition_keys, source=run_resources.source_name, query_name=name, log=context.log
         )
-        rules = DayRules.read(run_resources.ledger, run_resources.settings.google_apis, now=datetime.now(UTC))
+        rules = DayRules.read(
+            run_resources.ledger,
+            run_resources.settings,
+            now=datetime.now(UTC),
+        )
         described = describe_days(run_resources.ledger, keys, rules)
         not_passed = {key: day for key, day in described.items() if day.condition not in PASSED}
         commands = find_next_commands(run_resources.ledger, not_passed, run_resources.settings.retry_policy)

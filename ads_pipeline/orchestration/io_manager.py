@@ -145,7 +145,11 @@ class PartitionStateIOManager(dg.IOManager):
 
     def _find_reason(self, key: PartitionKey) -> str:
         resources = self._resources
-        rules = DayRules.read(resources.ledger, resources.settings.google_apis, now=datetime.now(UTC))
+        rules = DayRules.read(
+            resources.ledger,
+            resources.settings,
+            now=datetime.now(UTC),
+        )
         day = describe_days(resources.ledger, [key], rules)[key]
         return f"{day.text.label.lower()}: {day.reason}"
 

@@ -4,18 +4,21 @@ The conditions are defined in `domain.readability`.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
-from typing import Final
+from functools import cache, partial
+from pathlib import Path
+from typing import Final, Protocol
 
+from ads_pipeline.contracts.registry import DeclaredVersions
+from ads_pipeline.domain.day_facts import DayFacts
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.readability import (
     DEFAULT_DUE_AFTER,
     READABLE_CONDITIONS,
     Condition,
     DayCondition,
-    DayFacts,
     Expectation,
     ParkedSource,
     describe_day,
@@ -31,20 +34,37 @@ ABSENT_CONDITIONS: Final = frozenset({Condition.MISSING, Condition.LATE, Conditi
 UNREADABLE: Final = frozenset(Condition) - READABLE_CONDITIONS - {Condition.NOT_EXPECTED}
 
 
+class QueryFileSettings(Protocol):
+    """The settings of a deployment that say which query file it has."""
+
+    @property
+    def google_apis(self) -> GoogleApis: ...
+
+    @property
+    def queries_file(self) -> Path: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DayRules:
     """When the days of each query are due, by the query file, and what the accounts say about their days, at a time.
 
-    A query that the query file lacks has the default deadline.
+    A query that the query file lacks has the default deadline. `has_contract` takes a query and a schema version.
     """
 
     due_after: Mapping[str, timedelta]
     now: datetime
     accounts: AccountDays | None = None
+    has_contract: Callable[[str, str], bool] = lambda _query, _version: True
 
     @classmethod
-    def read(cls, ledger: LedgerReader, apis: GoogleApis, *, now: datetime) -> "DayRules":
-        return cls(due_after=apis.due_after, now=now, accounts=AccountDays.read(ledger, apis, now=now))
+    def read(cls, ledger: LedgerReader, queries: QueryFileSettings, *, now: datetime) -> "DayRules":
+        apis = queries.google_apis
+        return cls(
+            due_after=apis.due_after,
+            now=now,
+            accounts=AccountDays.read(ledger, apis, now=now),
+            has_contract=cache(DeclaredVersions(queries.queries_file, apis).has_contract),
+        )
 
     def last_due_day(self, query_name: str) -> date:
         """The newest day of a query whose deadline has passed."""
@@ -52,12 +72,15 @@ class DayRules:
 
     def expect(self, customer_id: str, query_name: str, first_day: date) -> Expectation:
         """What is expected of a customer's days of a query."""
-        due_after = self.due_after.get(query_name, DEFAULT_DUE_AFTER)
-        if self.accounts is None or customer_id not in self.accounts.accounts:
-            return Expectation(first_day=first_day, due_after=due_after)
-        return Expectation(
+        expected = Expectation(
             first_day=first_day,
-            due_after=due_after,
+            due_after=self.due_after.get(query_name, DEFAULT_DUE_AFTER),
+            has_contract=partial(self.has_contract, query_name),
+        )
+        if self.accounts is None or customer_id not in self.accounts.accounts:
+            return expected
+        return replace(
+            expected,
             first_in_reach=self.accounts.find_first_in_reach(customer_id),
             settles_at=self.accounts.settlement_of(customer_id, query_name),
         )

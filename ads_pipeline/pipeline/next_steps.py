@@ -27,7 +27,8 @@ class PartitionFacts:
     newest run without a verdict, if its verdict would still count. `rejected_run_id` is the newest run, if it was
     rejected. `last_action` describes the control action that set the status. `retry_due`: the next retry is due now.
     `parked_option` is the option that names the parked account or query to `state release`. `new_customer` is a note
-    on a customer without any partition. `no_asset_reason` is why Dagster has no asset partition for it.
+    on a customer without any partition. `no_asset_reason` is why Dagster has no asset partition for it. `blocked_by`
+    is why a run needs a person.
     """
 
     query_name: str
@@ -39,7 +40,6 @@ class PartitionFacts:
     unjudged_run_id: str | None = None
     judging_failed: bool = False
     rejected_run_id: str | None = None
-    load_failed: bool = False
     stale_reasons: tuple[StaleReason, ...] = ()
     last_action: str | None = None
     withdrawn: bool = False
@@ -49,6 +49,7 @@ class PartitionFacts:
     unrecoverable: bool = False
     terminal: bool = False
     parked_option: str | None = None
+    blocked_by: GapReason | None = None
     demoted: bool = False
     next_retry: str | None = None
     retry_due: bool = False
@@ -68,10 +69,11 @@ class Step:
 
 def next_steps(facts: PartitionFacts) -> tuple[Step, ...]:
     """The next steps, in one or two lines."""
+    if facts.blocked_by is not None:
+        return _advise_on_blocked(facts, facts.blocked_by)
     match facts.status:
         case Status.SUCCESS if facts.demoting:
-            command = f"ads-pipeline reconcile --query {facts.query_name}"
-            return (_step("finish the demotion: {}, or wait for the hourly reconcile", command),)
+            return (_step("finish the demotion: {}, or wait for the hourly reconcile", _reconcile(facts)),)
         case Status.SUCCESS if facts.visible_run_id != facts.current_run_id:
             return (_advise_loading(facts),)
         case Status.SUCCESS:
@@ -146,6 +148,7 @@ def find_facts(
         withdrawn=day.gap is GapReason.WITHDRAWN,
         terminal=is_terminal(status, forecast),
         parked_option=parked_option(forecast),
+        blocked_by=day.blocked_by and day.blocked_by.reason,
         demoted=day.gap is GapReason.DEMOTED,
         unrecoverable=day.condition is Condition.UNRECOVERABLE,
         next_retry="later" if forecast.next_at else None,
@@ -160,6 +163,37 @@ def _step(text: str, command: str) -> Step:
 
 def _action(name: str, facts: PartitionFacts, more: str = "") -> str:
     return f"ads-pipeline state {name} {facts.partition} --reason TEXT{more}"
+
+
+def _reconcile(facts: PartitionFacts) -> str:
+    return f"ads-pipeline reconcile --query {facts.query_name}"
+
+
+def _advise_on_blocked(facts: PartitionFacts, blocked_by: GapReason) -> tuple[Step, ...]:
+    """Steps for a run that cannot go on by itself."""
+    match blocked_by:
+        case GapReason.NO_CONTRACT:
+            declare = Step(
+                text="declare a contract for its schema_version beside the query file, and raw_arrivals has it judged"
+            )
+            return (declare, *_advise_another_run(facts))
+        case GapReason.UNLOADABLE:
+            return (*_advise_another_run(facts), Step(text=f"or put its files back, then: {_reconcile(facts)}"))
+        case GapReason.UNJUDGED:
+            rejudge = _action("rejudge", facts)
+            return (
+                _step("to judge it now: {}", rejudge),
+                Step(text="ads-pipeline doctor says why nothing did"),
+            )
+    return (_step("to finish it now: {}", _reconcile(facts)), Step(text="ads-pipeline doctor says why nothing did"))
+
+
+def _advise_another_run(facts: PartitionFacts) -> tuple[Step, ...]:
+    if facts.status is not Status.SUCCESS:
+        return (Step(text="or seal a run of a declared schema_version under a new run_id"),)
+    if facts.request_kind:
+        return (_advise_sealing(facts),)
+    return (_step("request another run: {}", _action("reprocess", facts)),)
 
 
 def _advise_on_failure(facts: PartitionFacts) -> tuple[Step, ...]:
@@ -225,9 +259,6 @@ def _advise_judging(facts: PartitionFacts) -> Step:
 
 def _advise_loading(facts: PartitionFacts) -> Step:
     name, run_id = facts.query_name, facts.current_run_id
-    if facts.load_failed:
-        replace = "or seal a run under a new run_id"
-        return Step(text=f"put the raw data of {run_id} back, {replace}: {run_id} cannot be loaded")
     if facts.no_asset_reason is not None:
         return Step(text=f"fix the query file; Dagster cannot load {run_id}: {facts.no_asset_reason}")
     loader = "the hourly reconcile" if facts.outside_sensor_window else "states_to_load"

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from typing import Final, NamedTuple
 
+from ads_pipeline.domain.day_facts import DayFacts
 from ads_pipeline.domain.partition import PartitionKey, days_between
 from ads_pipeline.domain.readability import (
     CONDITIONS,
     READABLE_CONDITIONS,
     Condition,
     DayCondition,
-    DayFacts,
     Expectation,
     ParkedSource,
     ReportState,

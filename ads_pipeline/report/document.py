@@ -20,11 +20,13 @@ from ads_pipeline.report.content import REPORT_LETTERS, ReportContent
 # The color of each condition on light and on dark pages; they differ in brightness too.
 COLORS: Final[Mapping[Condition, tuple[str, str]]] = {
     Condition.REJECTED: ("#c8402e", "#e5604d"),
+    Condition.BLOCKED: ("#b5651d", "#cf8240"),
     Condition.MISSING: ("#f4a3a0", "#8f3b3a"),
     Condition.LATE: ("#f7cf7a", "#8a6d1f"),
     Condition.PARKED: ("#7a7f87", "#8d939c"),
     Condition.HIDDEN: ("#8250a8", "#a371d6"),
     Condition.REJECTED_RERUN: ("#e0a100", "#e3b341"),
+    Condition.BLOCKED_RERUN: ("#a8c45a", "#8aa83a"),
     Condition.IN_PROGRESS: ("#9ecae1", "#1f4f6b"),
     Condition.UNRECOVERABLE: ("#b9a58c", "#5c5140"),
     Condition.READABLE: ("#4c9f70", "#3d8b60"),

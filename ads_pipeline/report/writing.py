@@ -51,7 +51,7 @@ class ReportWriter:
     def write(self, path: Path, *, now: datetime) -> ReportContent:
         """Replace the file atomically, and return what it shows."""
         apis = self.settings.google_apis
-        rules = DayRules.read(self.ledger, apis, now=now)
+        rules = DayRules.read(self.ledger, self.settings, now=now)
         reader = ReportReader(
             ledger=self.ledger,
             source=apis.source,

@@ -2,21 +2,23 @@
 
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ads_pipeline.domain.day_facts import DayFacts, Withdrawal
 from ads_pipeline.domain.readability import (
+    BLOCKED_CONDITIONS,
     CONDITIONS,
+    IN_PROGRESS_LIMIT,
     READABLE_CONDITIONS,
     Condition,
-    DayFacts,
     Expectation,
     GapReason,
     ParkedSource,
     ReportState,
-    Withdrawal,
     describe_day,
     find_condition,
 )
@@ -30,6 +32,7 @@ DUE = datetime(2026, 1, 11, 12, tzinfo=UTC)
 IN_REACH, SETTLES_AT = DAY - timedelta(days=3), DUE + timedelta(days=30)
 BEYOND = IN_REACH - timedelta(days=1)
 REACHING = replace(EXPECTED, first_in_reach=IN_REACH, settles_at=lambda _day: SETTLES_AT)
+ONLY_VERSION_1 = replace(EXPECTED, has_contract=lambda version: version == "1")
 REJECTION = Reason(run_id="r1", problems=(Problem(error_class="contract", rule="bad"),))
 DEMOTION = Reason.of_demotion("r1", operator="ana", text="wrong account")
 WITHDRAWAL = Withdrawal("ana", "wrong currency", DUE + timedelta(hours=1))
@@ -178,14 +181,153 @@ def test_report_is_provisional_until_it_is_extracted_after_the_conversion_window
         demotion=st.none() | st.just(DEMOTION),
         demotion_started_at=st.none(),
         withdrawal=st.none() | st.just(WITHDRAWAL),
+        fetch_error=st.none() | st.just("no quota"),
+        fetch_failed_at=st.none(),
+        extracted_at=st.none(),
+        unjudged_version=st.none() | st.sampled_from(["1", "9"]),
+        unjudged_since=st.none() | st.just(DUE),
+        unloadable_since=st.none() | st.just(DUE),
     ),
     is_parked=st.booleans(),
 )
 def test_readable_conditions_are_exactly_published_successes(facts: DayFacts, is_parked: bool) -> None:
     """Whatever else holds, a day is shown as readable exactly when readers see rows of it."""
-    condition = find_condition(facts, DAY, EXPECTED, is_parked=is_parked, now=DUE + timedelta(days=9))
+    condition = find_condition(facts, DAY, ONLY_VERSION_1, is_parked=is_parked, now=DUE + timedelta(days=9))
     is_readable = facts.status is Status.SUCCESS and facts.is_published and facts.demotion is None
     assert (condition in READABLE_CONDITIONS) == is_readable
+
+
+UNKNOWN_VERSION: dict[str, Any] = {"has_unjudged_run": True, "unjudged_version": "9", "unjudged_since": DUE}
+NOT_LOADED = ACCEPTED._replace(is_published=False, is_loaded=False, accepted_version="1")
+RERUN_NOT_LOADED = ACCEPTED._replace(is_loaded=False, accepted_version="1", updated_at=DUE)
+OVERDUE = IN_PROGRESS_LIMIT + timedelta(microseconds=1)
+
+
+@pytest.mark.invariant("L2")
+@pytest.mark.parametrize(
+    ("facts", "waited", "condition", "gap", "reason"),
+    [
+        (
+            PENDING._replace(**UNKNOWN_VERSION),
+            timedelta(),
+            Condition.BLOCKED,
+            GapReason.NO_CONTRACT,
+            "no contract judges its run: schema_version 9",
+        ),
+        (
+            FAILED._replace(**UNKNOWN_VERSION),
+            timedelta(),
+            Condition.BLOCKED,
+            GapReason.NO_CONTRACT,
+            "no contract judges its run: schema_version 9",
+        ),
+        (
+            ACCEPTED._replace(**UNKNOWN_VERSION),
+            timedelta(),
+            Condition.BLOCKED_RERUN,
+            None,
+            "readers see an earlier run; of the newest, no contract judges its run: schema_version 9",
+        ),
+        (
+            NOT_LOADED._replace(unloadable_since=DUE),
+            timedelta(),
+            Condition.BLOCKED,
+            GapReason.UNLOADABLE,
+            "the files of its accepted run are missing or changed",
+        ),
+        (
+            RERUN_NOT_LOADED._replace(unloadable_since=DUE),
+            timedelta(),
+            Condition.BLOCKED_RERUN,
+            None,
+            "readers see an earlier run; of the newest, the files of its accepted run are missing or changed",
+        ),
+        (
+            NOT_LOADED._replace(accepted_version="9", unloadable_since=DUE),
+            timedelta(),
+            Condition.BLOCKED,
+            GapReason.NO_CONTRACT,
+            "no contract judges its run: schema_version 9",
+        ),
+        (
+            PENDING._replace(**UNKNOWN_VERSION | {"unjudged_version": "1"}),
+            OVERDUE,
+            Condition.BLOCKED,
+            GapReason.UNJUDGED,
+            "a run awaits its verdict: for more than 6 hours",
+        ),
+        (
+            NOT_LOADED,
+            OVERDUE,
+            Condition.BLOCKED,
+            GapReason.UNLOADED,
+            "it is accepted and not loaded yet: for more than 6 hours",
+        ),
+        (
+            ACCEPTED._replace(demotion=DEMOTION, demotion_started_at=DUE),
+            OVERDUE,
+            Condition.BLOCKED,
+            GapReason.DEMOTING,
+            "its rows are being withdrawn: for more than 6 hours",
+        ),
+        (
+            RERUN_NOT_LOADED,
+            OVERDUE,
+            Condition.BLOCKED_RERUN,
+            None,
+            "readers see an earlier run; of the newest, it is accepted and not loaded yet: for more than 6 hours",
+        ),
+    ],
+)
+def test_run_that_cannot_go_on_blocks_its_day(
+    facts: DayFacts, waited: timedelta, condition: Condition, gap: GapReason | None, reason: str
+) -> None:
+    """Without a contract or its files at once, otherwise after the limit. Readers keep what is published."""
+    day = describe_day(facts, DAY, ONLY_VERSION_1, parked=None, now=DUE + waited)
+    assert (day.condition, day.gap, day.reason, day.since) == (condition, gap, reason, DUE)
+    assert day.text.needs_operator
+    if waited:
+        at_limit = describe_day(facts, DAY, ONLY_VERSION_1, parked=None, now=DUE + IN_PROGRESS_LIMIT)
+        assert at_limit.condition not in BLOCKED_CONDITIONS
+
+
+def test_older_run_without_a_contract_blocks_nothing() -> None:
+    """A newer run was rejected or accepted since, so its contract would change nothing."""
+    for facts in (FAILED, ACCEPTED):
+        older = facts._replace(**UNKNOWN_VERSION, unjudged_is_newest=False)
+        day = describe_day(older, DAY, ONLY_VERSION_1, parked=None, now=DUE)
+        assert day.condition in {Condition.REJECTED, Condition.READABLE}
+        assert not day.has_unjudged_run
+
+
+def test_damaged_run_needs_no_contract() -> None:
+    """It has no schema version, and the validator rejects it."""
+    damaged = PENDING._replace(has_unjudged_run=True, unjudged_version=None, unjudged_since=DUE)
+    assert find_condition(damaged, DAY, ONLY_VERSION_1, is_parked=False, now=DUE) is Condition.IN_PROGRESS
+
+
+@pytest.mark.parametrize(
+    ("reason", "condition", "text", "operator"),
+    [
+        (REJECTION, Condition.REJECTED, "bad", ""),
+        (DEMOTION, Condition.HIDDEN, "demoted by ana: wrong account", "ana"),
+    ],
+)
+@pytest.mark.parametrize("now", [DUE - timedelta(hours=1), DUE, DUE + timedelta(days=9)])
+def test_retried_day_keeps_the_reason_of_its_rejection(
+    reason: Reason, condition: Condition, text: str, operator: str, now: datetime
+) -> None:
+    """Until another run is judged, whatever the deadline. A failed fetch or a parking is newer and counts instead."""
+    retried = PENDING._replace(
+        attempt_count=1, newest_outcome=Outcome.REJECTED, newest_reason=reason, newest_judged_at=DUE
+    )
+    day = describe_day(retried, DAY, EXPECTED, parked=None, now=now)
+    assert (day.condition, day.gap, day.operator) == (condition, GapReason.WAITING, operator)
+    assert day.reason == f"it waits for another run: the last one was rejected: {text}"
+    refetched = retried._replace(fetch_error="no quota", fetch_failed_at=DUE)
+    later = DUE + timedelta(hours=1)
+    assert describe_day(refetched, DAY, EXPECTED, parked=None, now=later).gap is GapReason.FETCH_FAILED
+    assert describe_day(retried, DAY, EXPECTED, parked=PARKED, now=later).condition is Condition.PARKED
 
 
 def test_every_condition_has_a_text() -> None:

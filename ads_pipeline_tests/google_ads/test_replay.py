@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from pyspark.sql import SparkSession
@@ -23,7 +24,7 @@ from ads_pipeline.pipeline.day_conditions import DayRules, describe_days
 from ads_pipeline.pipeline.extraction.account_days import AccountDays
 from ads_pipeline.pipeline.extraction.due_days import DueDays
 from ads_pipeline.pipeline.extraction.extraction import Extraction
-from ads_pipeline.query_file import GoogleApis
+from ads_pipeline.query_file import DEFAULT_QUERIES_FILE, GoogleApis
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import Seal
 from ads_pipeline_tests.builders import key
@@ -46,6 +47,13 @@ def restated_revision(age: int) -> int:
 
 def logical_day(number: int) -> PartitionKey:
     return key(CUSTOMER, query_name=QUERY, day=FIRST + timedelta(days=number))
+
+
+class Queries(NamedTuple):
+    """The settings that name the query file."""
+
+    google_apis: GoogleApis
+    queries_file: Path
 
 
 @pytest.fixture
@@ -111,7 +119,7 @@ def test_warehouse_follows_daily_restatements(
         assert read_costs(deployment, number) == {
             day: read[-1] * COST_PER_REVISION for day, read in revisions.items()
         }
-        rules = DayRules.read(ledger, apis, now=clock.now)
+        rules = DayRules.read(ledger, Queries(apis, DEFAULT_QUERIES_FILE), now=clock.now)
         assert {day: each.report for day, each in describe_days(ledger, list(ages), rules).items()} == {
             day: ReportState.SETTLED if age > LOOKBACK else ReportState.PROVISIONAL for day, age in read_last.items()
         }

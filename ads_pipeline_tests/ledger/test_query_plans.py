@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from ads_pipeline.domain.freshness import RAW
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.domain.readability import CONDITIONS
+from ads_pipeline.domain.readability import BLOCKED_CONDITIONS, CONDITIONS
 from ads_pipeline.domain.retry import Lane, RetryPolicy
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger import database
@@ -85,7 +85,10 @@ ELIGIBILITY: Final = {
 WINDOW: Final = DayWindow(
     source=SOURCE, query_name=MIDDLE.query_name, since=FIRST_DAY, until=FIRST_DAY + timedelta(days=SHAPE.days - 1)
 )
-NEEDS_OPERATOR: Final = [condition for condition, text in CONDITIONS.items() if text.needs_operator]
+# Whether a run waits is not in the state of its partition, so that the blocked ones are searched among all.
+FOUND_BY_STATE: Final = [
+    condition for condition, text in CONDITIONS.items() if text.needs_operator and condition not in BLOCKED_CONDITIONS
+]
 POLICY, LAST_DAY = RetryPolicy(max_age=timedelta(days=9_999)), FIRST_DAY + timedelta(days=SHAPE.days)
 # Queries for few partitions among very many, with the indexes that they may use.
 QUERIES: Final[Mapping[str, tuple[Query, set[str]]]] = {
@@ -142,11 +145,12 @@ QUERIES: Final[Mapping[str, tuple[Query, set[str]]]] = {
     "failures": (lambda ledger: ledger.retry_queue.find_failures(KEYS), {*ATTEMPTS, "failed_fetches_pkey"}),
     "lease holders": (lambda ledger: ledger.leases.holders(KEYS), {"claims_pkey", "leases_pkey"}),
     "days that need an operator": (
-        lambda ledger: list(ledger.days.facts(WINDOW, NEEDS_OPERATOR)),
+        lambda ledger: list(ledger.days.facts(WINDOW, FOUND_BY_STATE)),
         {
             *(NOT_READY, "attempts_rejected", "demotions_pkey", PRIMARY, BY_DAY, POINTERS, *RUNS, *ATTEMPTS),
             *("control_action_partitions_by_key", "control_action_partitions_pkey"),
             *("control_actions_pkey", "control_actions_by_time", "failed_fetches_pkey"),
+            FINISHED_ATTEMPTS,
         },
     ),
     "absent days": (
@@ -224,6 +228,19 @@ def test_query_of_few_partitions_scans_no_large_table(large_ledger: sa.Engine, n
     assert summary.indexes
     assert summary.indexes <= allowed
     assert summary.scanned == set()
+
+
+def test_facts_of_few_partitions_are_read_for_blocked_days(large_ledger: sa.Engine) -> None:
+    """Which runs wait is found by one comparison of keys. The facts are read only of those partitions."""
+    days = LedgerReader(large_ledger).days
+    blocked = {(each.customer_id, each.logical_date) for each in days.facts(WINDOW, BLOCKED_CONDITIONS)}
+    waiting = {
+        (each.customer_id, each.logical_date)
+        for each in days.facts(WINDOW)
+        if each.has_unjudged_run or each.demotion or (each.status is Status.SUCCESS and not each.is_loaded)
+    }
+    assert waiting <= blocked
+    assert len(blocked) < SHAPE.customers * SHAPE.days / 5
 
 
 _INDEX: Final = re.compile(

@@ -7,6 +7,7 @@ import pytest
 
 from ads_pipeline.cli.state.partition_report import SENSOR_WINDOW
 from ads_pipeline.domain.freshness import StaleReason
+from ads_pipeline.domain.readability import GapReason
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.orchestration.sensors.arrivals_and_loads import LOOKBACK
 from ads_pipeline.pipeline.next_steps import PartitionFacts, next_command, next_steps
@@ -24,6 +25,10 @@ REPROCESS = "ads-pipeline state reprocess 7/q/2026-02-01 --reason TEXT"
 ENQUEUE = "ads-pipeline state enqueue 7/q/2026-02-01 --reason TEXT"
 RESTORE = "ads-pipeline state restore 7/q/2026-02-01 --reason TEXT"
 RELEASE = "ads-pipeline state release --customer 7 --reason TEXT"
+RECONCILE = "ads-pipeline reconcile --query q"
+REJUDGE = "ads-pipeline state rejudge 7/q/2026-02-01 --reason TEXT"
+DECLARE = "declare a contract for its schema_version beside the query file, and raw_arrivals has it judged"
+DOCTOR = "ads-pipeline doctor says why nothing did"
 NO_ASSET = "file does not define q"
 CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "not recorded": ({"status": None}, (f"{SEAL_NEW}, or request one: {ENQUEUE}",)),
@@ -124,10 +129,6 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         NOT_LOADED | {"no_asset_reason": NO_ASSET},
         (f"fix the query file; Dagster cannot load r2: {NO_ASSET}",),
     ),
-    "accepted and unreadable": (
-        NOT_LOADED | {"load_failed": True},
-        (f"put the raw data of r2 back, or {SEAL_NEW}: r2 cannot be loaded",),
-    ),
     "visible, newer run unjudged": (
         VISIBLE | {"unjudged_run_id": "r2"},
         (f"to judge r2: {MATERIALIZE}, or wait for raw_arrivals", "until then readers see r1"),
@@ -157,6 +158,37 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
             f"{SEAL_NEW}; it is requested (reprocess), ads-pipeline state due lists it",
             "until then readers see r1",
         ),
+    ),
+    "no contract, never accepted": (
+        {"status": PENDING, "unjudged_run_id": "r1", "blocked_by": GapReason.NO_CONTRACT},
+        (DECLARE, "or seal a run of a declared schema_version under a new run_id"),
+    ),
+    "no contract, behind a good run": (
+        VISIBLE | {"unjudged_run_id": "r2", "blocked_by": GapReason.NO_CONTRACT},
+        (DECLARE, f"request another run: {REPROCESS}"),
+    ),
+    "accepted run changed": (
+        NOT_LOADED | {"blocked_by": GapReason.UNLOADABLE},
+        (f"request another run: {REPROCESS}", f"or put its files back, then: {RECONCILE}"),
+    ),
+    "accepted run changed, another requested": (
+        NOT_LOADED | {"request_kind": "reprocess", "blocked_by": GapReason.UNLOADABLE},
+        (
+            f"{SEAL_NEW}; it is requested (reprocess), ads-pipeline state due lists it",
+            f"or put its files back, then: {RECONCILE}",
+        ),
+    ),
+    "not judged for hours": (
+        {"status": PENDING, "unjudged_run_id": "r1", "blocked_by": GapReason.UNJUDGED},
+        (f"to judge it now: {REJUDGE}", DOCTOR),
+    ),
+    "not loaded for hours": (
+        NOT_LOADED | {"blocked_by": GapReason.UNLOADED},
+        (f"to finish it now: {RECONCILE}", DOCTOR),
+    ),
+    "demotion unfinished for hours": (
+        VISIBLE | {"demoting": True, "blocked_by": GapReason.DEMOTING},
+        (f"to finish it now: {RECONCILE}", DOCTOR),
     ),
     "visible and current": (VISIBLE, ("nothing: readers see the newest run",)),
 }

@@ -87,10 +87,12 @@ def test_page_of_200_customers_400_days_and_10_queries_is_small() -> None:
     def numbers() -> list[list[int | None]]:
         return [[chance.randrange(-999, 999) for _day in range(400)] for _customer in range(200)]
 
+    common = {Condition.READABLE: 400, Condition.RESTATED: 40, Condition.NOT_EXPECTED: 4}
+    weights = [common.get(condition, 1) for condition in LETTERS]
     queries = [
         QueryContent(
             name=f"query_{number}",
-            cells=["".join(chance.choices(letters, [1, 1, 1, 1, 1, 1, 1, 1, 400, 40, 4], k=400)) for _ in range(200)],
+            cells=["".join(chance.choices(letters, weights, k=400)) for _ in range(200)],
             reports=["s" * 300 + "p" * 100 for _ in range(200)],
             notes={f"{n},{n}": Note(n, n % 100, n, "ana", n % 9) for n in range(500)},
             rows=numbers(),

@@ -33,11 +33,13 @@ class ConditionName(StrEnum):
     """The conditions that can be listed. Readable days without a rejected rerun are those of `--status success`."""
 
     REJECTED = "rejected"
+    BLOCKED = "blocked"
     MISSING = "missing"
     LATE = "late"
     PARKED = "parked"
     HIDDEN = "hidden"
     REJECTED_RERUN = "rejected_rerun"
+    BLOCKED_RERUN = "blocked_rerun"
     IN_PROGRESS = "in_progress"
     UNRECOVERABLE = "unrecoverable"
     STALE = "stale"
@@ -49,7 +51,10 @@ def find_listed_days(
     """Find the selected days with one of the conditions: of every query of the query file, from its start_date on."""
     apis, now = settings.google_apis, datetime.now(UTC)
     first_days = ledger.days.first_days(apis.source, selection.customer_ids)
-    rules, days = DayRules.read(ledger, apis, now=now), dict[PartitionKey, DayCondition]()
+    rules, days = (
+        DayRules.read(ledger, settings, now=now),
+        dict[PartitionKey, DayCondition](),
+    )
     for name in sorted(selection.query_names or apis.queries):
         window = DayWindow(
             source=apis.source,

@@ -11,7 +11,6 @@ from typing import Final
 from ads_pipeline.cli.output import format_instant
 from ads_pipeline.cli.parsing import open_ledger
 from ads_pipeline.domain.accounts import Account
-from ads_pipeline.domain.freshness import AttemptOutcome
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.readability import DayCondition
 from ads_pipeline.domain.run_events import LoggedEvent
@@ -95,8 +94,6 @@ class PartitionReport:
             unjudged_run_id=unjudged,
             judging_failed=unjudged is not None and _was_last_attempt(self.staleness.raw, unjudged),
             rejected_run_id=_find_rejected_run(self),
-            load_failed=_was_last_attempt(self.staleness.warehouse, state.current_run_id)
-            and self.staleness.warehouse.last_attempt is AttemptOutcome.FAILED,
             stale_reasons=self.staleness.raw.reasons,
             last_action=_describe_last_action(self),
             next_retry=format_instant(forecast.next_at) if forecast.next_at else None,
@@ -112,7 +109,7 @@ def gather_report(settings: Settings, key: PartitionKey) -> PartitionReport:
         calculator = StalenessCalculator.of_ledger(ledger, settings.google_apis, now=now)
         publication = ledger.publications.get(key)
         state = publication.state if publication else PartitionState.absent(key)
-        described = describe_days(ledger, [key], DayRules.read(ledger, settings.google_apis, now=now))
+        described = describe_days(ledger, [key], DayRules.read(ledger, settings, now=now))
         account = ledger.accounts.by_id(key.source).get(key.customer_id)
         return PartitionReport(
             key=key,

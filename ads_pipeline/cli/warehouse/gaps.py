@@ -60,7 +60,10 @@ def list_gaps(settings: Settings, filters: ExpectedDays, *, as_json: AsJson = Fa
         first_days = ledger.days.first_days(source, given)
         if not (given or first_days.days):
             raise BadCommand("no --customer is given and the ledger has no customers: give at least one --customer")
-        rules, found = DayRules.read(ledger, settings.google_apis, now=datetime.now(UTC)), {}
+        rules, found = (
+            DayRules.read(ledger, settings, now=datetime.now(UTC)),
+            {},
+        )
         for name in names:
             window = DayWindow(source=source, query_name=name, since=since, until=until, customers=given)
             found[name] = find_gaps(ledger, window, first_days=first_days, rules=rules)

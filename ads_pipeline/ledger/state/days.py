@@ -8,14 +8,15 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from ads_pipeline.domain.day_facts import DayFacts, Withdrawal
 from ads_pipeline.domain.partition import days_between
-from ads_pipeline.domain.readability import Condition, DayFacts, Withdrawal
+from ads_pipeline.domain.readability import Condition
 from ads_pipeline.domain.reason import Reason
 from ads_pipeline.domain.sequences import split_batches
 from ads_pipeline.domain.transitions import Outcome, Status
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.tables import failed_fetches
-from ads_pipeline.ledger.state.visibility import HAS_UNJUDGED_RUN
+from ads_pipeline.ledger.state.visibility import is_judged
 from ads_pipeline.ledger.statements import query_days
 from ads_pipeline.ledger.tables import Day, runs
 from ads_pipeline.ledger.values import DayWindow
@@ -23,11 +24,12 @@ from ads_pipeline.ledger.values import DayWindow
 CUSTOMERS_PER_QUERY: Final = 1_000
 # One row for each partition of `[rows]`. The joined attempt is the last verdict on the newest judged run. Most
 # partitions have a single accepted run and skip that lookup. A withdrawal counts until a verdict follows it, and so
-# does the newest failed fetch.
+# does the newest failed fetch. The unjudged run is the newest one; of a success, only one after the accepted run.
 _FACTS: Final = f"""
 SELECT
     partition_state.customer_id, partition_state.logical_date, status, attempt_count, partition_state.record_count,
-    updated_at, COALESCE(availability = 'published', FALSE) AS is_published, {HAS_UNJUDGED_RUN} AS has_unjudged_run,
+    updated_at, COALESCE(availability = 'published', FALSE) AS is_published,
+    unjudged.run_id IS NOT NULL AS has_unjudged_run,
     attempt_count > 1 AND EXISTS (
         SELECT 1 FROM attempts AS earlier WHERE ({{earlier.key}}) = ({{partition_state.key}})
             AND earlier.outcome = 'accepted' AND earlier.run_id <> current_run_id
@@ -35,14 +37,34 @@ SELECT
     ) AS is_restated,
     newest.outcome, newest.reason, newest.judged_at, demotions.reason AS demotion, demotions.started_at,
     withdrawal.operator, withdrawal.reason AS withdrawn_because, withdrawal.performed_at,
-    failed.error_message, failed.failed_at, failed.error_class, accepted.extracted_at
+    failed.error_message, failed.failed_at, failed.error_class, accepted.extracted_at,
+    unjudged.schema_version AS unjudged_version,
+    unjudged.registered_at, COALESCE(unjudged.ordinal > newest.ordinal, TRUE) AS unjudged_is_newest,
+    COALESCE(warehouse_pointer.run_id = current_run_id, FALSE) AS is_loaded,
+    partition_state.schema_version, unloadable.finished_at
 FROM [rows]
 LEFT JOIN warehouse_pointer ON ({{warehouse_pointer.key}}) = ({{partition_state.key}})
 LEFT JOIN demotions ON ({{demotions.key}}, demotions.run_id) = ({{partition_state.key}}, current_run_id)
 LEFT JOIN runs AS accepted
     ON status = 'success' AND ({{accepted.key}}, accepted.run_id) = ({{partition_state.key}}, current_run_id)
+LEFT JOIN runs AS unjudged
+    ON ({{unjudged.key}}) = ({{partition_state.key}}) AND unjudged.ordinal = (
+        SELECT each.ordinal FROM runs AS each
+        WHERE ({{each.key}}) = ({{partition_state.key}}) AND each.ordinal > COALESCE(accepted.ordinal, 0)
+            AND NOT {is_judged("each")}
+        ORDER BY each.ordinal DESC LIMIT 1
+    )
+LEFT JOIN finished_attempts AS unloadable
+    ON status = 'success' AND (warehouse_pointer.run_id <> current_run_id OR warehouse_pointer.run_id IS NULL)
+    AND unloadable.asset = 'warehouse' AND ({{unloadable.key}}) = ({{partition_state.key}})
+    AND unloadable.finished_at = (
+        SELECT each.finished_at FROM finished_attempts AS each
+        WHERE each.asset = 'warehouse' AND ({{each.key}}) = ({{partition_state.key}})
+            AND each.run_id = current_run_id AND each.outcome = 'FAILED'
+        ORDER BY each.finished_at LIMIT 1
+    )
 LEFT JOIN attempts AS newest
-    ON (status = 'failed' OR attempt_count > 1) AND ({{newest.key}}) = ({{partition_state.key}})
+    ON (status <> 'success' OR attempt_count > 1) AND ({{newest.key}}) = ({{partition_state.key}})
     AND newest.attempt_no = (
         SELECT attempt_no FROM attempts AS each WHERE ({{each.key}}) = ({{partition_state.key}})
         ORDER BY each.ordinal DESC, each.attempt_no DESC LIMIT 1
@@ -82,20 +104,30 @@ _NEWEST_RUN_REJECTED: Final = """
             SELECT 1 FROM attempts AS later WHERE ({later.key}) = ({rejected.key})
                 AND (later.ordinal, later.attempt_no) > (rejected.ordinal, rejected.attempt_no)
         )"""
+# Readers do not see the accepted run. This and the next look at every partition of the days, because no index of the
+# states knows the pointers and the verdicts.
 _NOT_LOADED: Final = """
     SELECT {accepted.key} FROM partition_state AS accepted
     LEFT JOIN warehouse_pointer AS shown ON ({shown.key}) = ({accepted.key})
     WHERE accepted.source = :source AND accepted.query_name = :query_name
         AND accepted.logical_date BETWEEN :since AND :until
-        AND accepted.status = 'success' AND COALESCE(shown.availability, '') <> 'published'"""
-# Which partitions may have a condition. The others are read completely.
+        AND accepted.status = 'success'
+        AND COALESCE(shown.availability = 'published' AND shown.run_id = accepted.current_run_id, FALSE) IS FALSE"""
+# A registered run has no verdict.
+_UNJUDGED: Final = f"""
+    SELECT {{waiting.key}} FROM runs AS waiting
+    WHERE waiting.source = :source AND waiting.query_name || '' = :query_name
+        AND waiting.logical_date BETWEEN :since AND :until AND NOT {is_judged("waiting")}"""
+# Which partitions may have a condition. Of the other conditions, all partitions are read.
 _CANDIDATES: Final[Mapping[Condition, tuple[str, ...]]] = {
     Condition.REJECTED: (_NOT_ACCEPTED,),
+    Condition.BLOCKED: (_NOT_ACCEPTED, _NOT_LOADED, _BEING_DEMOTED),
     Condition.MISSING: (_NOT_ACCEPTED,),
     Condition.LATE: (_NOT_ACCEPTED,),
     Condition.PARKED: (_NOT_ACCEPTED,),
     Condition.HIDDEN: (_NOT_ACCEPTED, _BEING_DEMOTED),
     Condition.REJECTED_RERUN: (_NEWEST_RUN_REJECTED,),
+    Condition.BLOCKED_RERUN: (_UNJUDGED, _NOT_LOADED),
     Condition.IN_PROGRESS: (_NOT_ACCEPTED, _NOT_LOADED),
     Condition.UNRECOVERABLE: (_NOT_ACCEPTED,),
 }
@@ -202,10 +234,19 @@ def _select_rows(conditions: Collection[Condition] | None) -> tuple[str, str]:
 def _decode(row: Sequence[Any]) -> DayFacts:
     customer, day, status, count, records, updated, published, unjudged, restated = row[:9]
     outcome, reason, judged_at, demotion, started_at, operator, withdrawn_because, performed_at = row[9:17]
-    error_message, failed_at, error_class, extracted_at = row[17:]
+    error_message, failed_at, error_class, extracted_at = row[17:21]
+    unjudged_version, unjudged_since, unjudged_is_newest, is_loaded, accepted_version, unloadable_since = row[21:]
     facts = DayFacts(customer, day, Status(status), count, records, updated, published, unjudged, restated)
     if extracted_at is not None:
         facts = facts._replace(extracted_at=extracted_at)
+    if unjudged_since is not None:
+        facts = facts._replace(
+            unjudged_version=unjudged_version,
+            unjudged_since=unjudged_since,
+            unjudged_is_newest=unjudged_is_newest,
+        )
+    if not (published and is_loaded):
+        facts = facts._replace(is_loaded=False, accepted_version=accepted_version, unloadable_since=unloadable_since)
     if outcome is not None:
         facts = facts._replace(
             newest_outcome=Outcome(outcome), newest_reason=_parse_reason(reason), newest_judged_at=judged_at

@@ -72,7 +72,11 @@ def build_readable_sensor(
         with dg.partition_loading_context(dynamic_partitions_store=context.instance):
             changes = _find_changes(context, sensor_resources, partitions, query_names, since, at)
             known = _select_known(context.instance, partitions, changes, query_names, at)
-            rules = DayRules.read(sensor_resources.ledger, sensor_resources.settings.google_apis, now=at)
+            rules = DayRules.read(
+                sensor_resources.ledger,
+                sensor_resources.settings,
+                now=at,
+            )
             described = describe_days(sensor_resources.ledger, known, rules)
             found = list(_build_requests(partitions, described, changes))
         requests = [request for request in found if request.run_key not in recent_keys]

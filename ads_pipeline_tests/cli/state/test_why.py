@@ -172,7 +172,7 @@ def test_unloadable_run_is_shown(empty_cli: CommandLine, ledger: Ledger) -> None
     result = explain(empty_cli)
     assert "its raw data is missing" in text_of(result, "runs")
     assert "LoadFailed" in text_of(result, "events")
-    assert text_of(result, "next").startswith("put the raw data of r1 back")
+    assert text_of(result, "next").startswith("request another run: ads-pipeline state reprocess")
 
 
 def test_rejected_rerun_keeps_success_and_is_shown(empty_cli: CommandLine, ledger: Ledger) -> None:
