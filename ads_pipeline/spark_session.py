@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
 from ads_pipeline.engine.address import needs_engine, request_server
+from ads_pipeline.engine.own_spark import private_jvm
 from ads_pipeline.errors import BadSettings, Mistake
 from ads_pipeline.log_events import LogEvent, log_event
 from ads_pipeline.settings import Settings
@@ -57,7 +58,9 @@ def _connect_to_engine(settings: Settings) -> SparkSession | None:
     if problem is not None:
         log_event(_LOG, LogEvent.ENGINE_UNAVAILABLE, problem=problem)
         return None
-    spark = _open(SESSION_SETTINGS | {"spark.remote": answer.address})
+    from ads_pipeline.engine.connection import connect  # noqa: PLC0415 - it loads the client of Spark Connect
+
+    spark = connect(answer.port, answer.token, SESSION_SETTINGS)
     log_event(_LOG, LogEvent.SPARK_STARTED, version=spark.version, engine="shared")
     return spark
 
@@ -65,13 +68,17 @@ def _connect_to_engine(settings: Settings) -> SparkSession | None:
 def _start_own(settings: Settings) -> SparkSession:
     if settings.spark.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # on a cluster, its machines know their Python
-    option = "spark.remote" if settings.spark.startswith("sc://") else "spark.master"
-    spark = _open(SPARK_SETTINGS | {option: settings.spark})
+    if settings.spark.startswith("sc://"):
+        spark = open_session(SPARK_SETTINGS | {"spark.remote": settings.spark})
+    else:
+        with private_jvm(settings.spark):
+            spark = open_session(SPARK_SETTINGS | {"spark.master": settings.spark})
     log_event(_LOG, LogEvent.SPARK_STARTED, version=spark.version)  # its address may contain a token
     return spark
 
 
-def _open(options: Mapping[str, str]) -> SparkSession:
+def open_session(options: Mapping[str, str]) -> SparkSession:
+    """The session with these options of Spark."""
     builder = SparkSession.builder
     for name, value in options.items():
         builder = builder.config(name, value)

@@ -30,7 +30,7 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
         frozenset({"settings", "errors", "log_events", "engine"}),
     ),
     # Its Python workers load what judging needs before the first run.
-    "engine": (frozenset({"pyspark", "py4j"}), FOLDERS | {"settings", "spark_session", "pipeline"}),
+    "engine": (frozenset({"pyspark", "py4j", "grpc"}), FOLDERS | {"settings", "spark_session", "pipeline"}),
     "metrics": (frozenset({"prometheus_client"}), FOLDERS | {"settings", "ledger", "pipeline"}),
     "raw": (frozenset(), FOLDERS),
     "ledger": (frozenset({"sqlalchemy", "alembic", "tenacity", "pyarrow"}), FOLDERS),

@@ -35,11 +35,6 @@ class Answer:
     def encode(self) -> bytes:
         return json.dumps(asdict(self)).encode()
 
-    @property
-    def address(self) -> str:
-        """The address for Spark Connect. Only with the host `localhost` does the client send a token without TLS."""
-        return f"sc://localhost:{self.port}/;token={self.token}"
-
 
 def needs_engine(spark: str) -> bool:
     """Whether this setting names a master. Connect has a server of its own, and a user's function its own session."""

@@ -9,23 +9,20 @@ import select
 import socket
 import subprocess
 import sys
-from typing import Any, Final
+from typing import Final
 
 from py4j.protocol import Py4JError
-from pyspark.sql import SparkSession
 
-from ads_pipeline.engine.address import TOKEN
-from ads_pipeline.spark_session import SPARK_SETTINGS
+from ads_pipeline.engine.own_spark import LOOPBACK, private_jvm
+from ads_pipeline.engine.private_directory import remove_private_directory
+from ads_pipeline.spark_session import SPARK_SETTINGS, open_session
 
-LOOPBACK: Final = "127.0.0.1"
 WARM_UP: Final = "ads_pipeline.engine.warm_up"
 SECONDS_BETWEEN_CHECKS: Final = 1.0
 SERVER_SETTINGS: Final = SPARK_SETTINGS | {
     "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
     "spark.connect.grpc.binding.address": LOOPBACK,
-    "spark.ui.enabled": "false",  # it would listen for every host, and show what runs do
 }
-LOCAL_SETTINGS: Final = {"spark.driver.bindAddress": LOOPBACK, "spark.driver.host": LOOPBACK}
 
 
 def serve(master: str) -> None:
@@ -34,17 +31,12 @@ def serve(master: str) -> None:
     settings = SERVER_SETTINGS | {"spark.master": master, "spark.connect.grpc.binding.port": str(port)}
     if master.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        settings |= LOCAL_SETTINGS
-    builder: Any = SparkSession.builder
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    with private_jvm(master):
+        spark = open_session(settings)
     sys.stdout.write(f"{port}\n")
     sys.stdout.flush()
     if master.startswith("local"):
-        address = f"sc://localhost:{port}/;token={os.environ[TOKEN]}"
-        environment = os.environ | {"SPARK_REMOTE": address}
-        _warm_up = subprocess.Popen([sys.executable, "-m", WARM_UP], env=environment, stdin=subprocess.PIPE)  # noqa: S603
+        _warm_up = subprocess.Popen([sys.executable, "-m", WARM_UP, str(port)], stdin=subprocess.PIPE)  # noqa: S603
     while not select.select([sys.stdin], [], [], SECONDS_BETWEEN_CHECKS)[0]:
         try:
             _ = spark.version  # a call to the JVM
@@ -62,4 +54,5 @@ def _find_free_port() -> int:
 
 if __name__ == "__main__":
     serve(sys.argv[1])
+    remove_private_directory()
     os._exit(0)  # without waiting for a JVM that still works for a dead run

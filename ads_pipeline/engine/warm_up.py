@@ -1,4 +1,4 @@
-"""Runs a small job on the server of SPARK_REMOTE, so that the first run finds Spark and its Python workers warm.
+"""Runs a small job on the server at a port, so that the first run finds Spark and its Python workers warm.
 
 It is a program of its own, because only jobs over Spark Connect share workers, and the server's process cannot be its
 client. It ends with that process.
@@ -10,14 +10,15 @@ import threading
 from collections.abc import Iterator
 from typing import Any, Final
 
-from pyspark.sql import SparkSession
+from ads_pipeline.engine.address import TOKEN
+from ads_pipeline.engine.connection import connect
 
 TASKS: Final = 4
 
 
-def warm_up() -> None:
+def warm_up(port: int) -> None:
     """Let Spark load what a job needs, and start Python workers which load what judging needs."""
-    spark = SparkSession.builder.getOrCreate()
+    spark = connect(port, os.environ[TOKEN], {})
     spark.range(0, TASKS, 1, TASKS).mapInArrow(_load_judging, "id long").collect()
     spark.stop()
 
@@ -36,4 +37,4 @@ def _end_with_server() -> None:
 
 if __name__ == "__main__":
     threading.Thread(target=_end_with_server, daemon=True).start()
-    warm_up()
+    warm_up(int(sys.argv[1]))

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -54,10 +54,10 @@ def supervisor(home: Path) -> "Iterator[subprocess.Popen[bytes]]":
         process.wait()
 
 
-def run_client(home: Path) -> tuple[dict[str, Any], str]:
-    """What a process that uses Spark prints, and its log."""
+def run_client(home: Path, prefix: Sequence[str] = ()) -> tuple[dict[str, Any], str]:
+    """What a process that uses Spark prints, and its log. The prefix starts it."""
     done = subprocess.run(
-        [sys.executable, "-m", engine_client.__name__, str(home)],
+        [*prefix, sys.executable, "-m", engine_client.__name__, str(home)],
         env=build_environment(),
         capture_output=True,
         text=True,

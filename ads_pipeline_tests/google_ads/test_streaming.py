@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from ads_pipeline.errors import RawUnavailable
 from ads_pipeline.google_ads.client import Clients
@@ -104,8 +105,13 @@ def test_seal_notes_the_extraction(server: LoopbackServer, clients: Clients, tmp
         "login_customer_id": "1000000000",
         "unknown_enum_values": 0,
     }
-    assert "localhost" not in text
+    assert "127.0.0.1" not in text
     assert str(tmp_path) not in text
+
+
+def test_loopback_server_is_named_by_the_address_it_has_bound(server: LoopbackServer) -> None:
+    """The client gets no name that may also be the address of another user's server."""
+    assert yaml.safe_load(server.configuration.read_text())["endpoint"].startswith("127.0.0.1:")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
-"""A certificate for localhost, and the key file of a service account whose tokens come from loopback."""
+"""A certificate for the loopback address, and the key file of a service account whose tokens come from loopback."""
 
 import json
 from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,16 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
+LOOPBACK = "127.0.0.1"  # not localhost, which may also be an address where another user listens
 ACCESS_TOKEN = "loopback-access-token-7f3a"  # noqa: S105 - of no other server
 DEVELOPER_TOKEN = "loopback-developer-token-22"  # noqa: S105 - the same
 CERTIFICATE, PRIVATE_KEY, KEY_FILE = "cert.pem", "key.pem", "service-account.json"
 
 
 def write_certificate(folder: Path) -> None:
-    """A key pair for TLS on localhost, valid for a day."""
+    """A key pair for TLS on the loopback address, valid for a day."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, LOOPBACK)])
     now = datetime.now(UTC)
     certificate = (
         x509.CertificateBuilder()
@@ -27,7 +29,7 @@ def write_certificate(folder: Path) -> None:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(days=1))
         .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address(LOOPBACK))]), critical=False)
         .sign(key, hashes.SHA256())
     )
     _write_secret(folder / PRIVATE_KEY, _encode_key(key))

@@ -18,6 +18,7 @@ from ads_pipeline.google_ads.loopback.credentials import (
     CERTIFICATE,
     DEVELOPER_TOKEN,
     KEY_FILE,
+    LOOPBACK,
     write_certificate,
 )
 from ads_pipeline.google_ads.loopback.scenarios import Scenario, encode_scenario
@@ -77,7 +78,7 @@ def loopback_server(folder: Path, version: str) -> Iterator[LoopbackServer]:
         port = _read_port(server, folder / PORT_FILE)
         _write_configuration(folder, port)
         credentials = grpc.ssl_channel_credentials((folder / CERTIFICATE).read_bytes())
-        with grpc.secure_channel(f"localhost:{port}", credentials) as channel:
+        with grpc.secure_channel(f"{LOOPBACK}:{port}", credentials) as channel:
             yield LoopbackServer(folder, channel)
     finally:
         if server.stdin is not None:
@@ -113,6 +114,6 @@ def _write_configuration(folder: Path, port: str) -> None:
     document = {
         "json_key_file_path": str(folder / KEY_FILE),
         "developer_token": DEVELOPER_TOKEN,
-        "endpoint": f"localhost:{port}",
+        "endpoint": f"{LOOPBACK}:{port}",
     }
     path.write_text(yaml.safe_dump(document))

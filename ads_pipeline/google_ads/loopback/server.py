@@ -25,7 +25,13 @@ from google.rpc import status_pb2
 
 from ads_pipeline.google_ads.descriptors import VersionFields
 from ads_pipeline.google_ads.loopback.answers import Answers
-from ads_pipeline.google_ads.loopback.credentials import ACCESS_TOKEN, CERTIFICATE, PRIVATE_KEY, write_key_file
+from ads_pipeline.google_ads.loopback.credentials import (
+    ACCESS_TOKEN,
+    CERTIFICATE,
+    LOOPBACK,
+    PRIVATE_KEY,
+    write_key_file,
+)
 from ads_pipeline.google_ads.loopback.scenarios import (
     Behaviour,
     GoogleError,
@@ -184,7 +190,7 @@ def serve(folder: Path, version: str) -> None:
     server = grpc.server(ThreadPoolExecutor(16))
     server.add_generic_rpc_handlers(_handlers(service, version))
     pair = (folder / PRIVATE_KEY).read_bytes(), (folder / CERTIFICATE).read_bytes()
-    port = server.add_secure_port("localhost:0", grpc.ssl_server_credentials([pair]))
+    port = server.add_secure_port(f"{LOOPBACK}:0", grpc.ssl_server_credentials([pair]))
     server.start()
     write_key_file(folder, _serve_tokens(service))
     (folder / "port.tmp").write_text(str(port))
@@ -246,9 +252,9 @@ def _serve_tokens(service: Service) -> str:
         def log_message(self, *_: object) -> None:
             """Write nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Tokens)
+    server = ThreadingHTTPServer((LOOPBACK, 0), Tokens)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    return f"http://127.0.0.1:{server.server_port}/token"
+    return f"http://{LOOPBACK}:{server.server_port}/token"
 
 
 if __name__ == "__main__":
