@@ -49,8 +49,9 @@ def discover(settings: Settings, *, as_json: AsJson = False) -> bool:
     """Ask Google Ads for the accounts below the configured managers, and park those that cannot be fetched.
 
     It costs one operation for each manager, and once a week one for each account. Accounts that are enabled again are
-    released, unless a refusal or an operator parked them. Dagster gets the new customers from its own daily job. Exit
-    code: 0 when every manager answered, else 1.
+    released, unless a refusal or an operator parked them. A direct account of the credentials that Google refuses is
+    parked and not asked again until it is released. Dagster gets the new customers from its own daily job. Exit code:
+    0 when every other login answered and there is one, else 1.
     """
     if settings.google_ads is None:
         problem = "is off: set it to env or to the path of a google-ads.yaml"
@@ -72,8 +73,11 @@ def discover(settings: Settings, *, as_json: AsJson = False) -> bool:
         f"no answer from {account or 'the credentials'}: {fault.error_class}: {fault.message}"
         for account, fault in report.failed.items()
     ]
+    notes += [f"parked {account}: {fault.error_class}: {fault.message}" for account, fault in report.refused.items()]
+    if report.failure is not None and not report.failed:
+        notes.append(report.failure)
     write_list(rows, COLUMNS, [*configuration.warnings, *notes], as_json=as_json)
-    return bool(report.failed)
+    return bool(report.failed) or report.failure is not None
 
 
 def _rows(settings: Settings, ledger: LedgerReader, customers: list[str] | None) -> Iterator[dict[str, Any]]:

@@ -199,6 +199,20 @@ def check_customers(deployment: Deployment) -> Iterator[Finding]:
             yield make_warning(f"customer {quoted(name)}", problem, _DELETE_CUSTOMER)
 
 
+def check_discovery(deployment: Deployment) -> Iterator[Finding]:
+    """Check that the last discovery has read an account."""
+    source = deployment.settings.google_apis.source
+    failed = deployment.ledger.accounts.find_failed_discoveries(source)
+    if failed is not None:
+        last = f"; the last one that did was at {_format_time(failed.last_read_at)}" if failed.last_read_at else ""
+        problem = f"since {_format_time(failed.since)} no discovery has read an account{last}: {failed.why}"
+        yield make_error(f"the accounts of {source}", problem, "correct it, then run ads-pipeline accounts discover")
+
+
+def _find_discovery_skip_reason(deployment: Deployment) -> str | None:
+    return None if deployment.settings.google_ads else "nothing is fetched from Google Ads"
+
+
 def check_dagster_settings(deployment: Deployment) -> Iterator[Finding]:
     """List the settings of the deployment's dagster.yaml that are not those of this release."""
     path = deployment.dagster_settings
@@ -251,6 +265,12 @@ CHECKS: Final = (
         "the names of the customers in Dagster are valid",
         check_customers,
         find_skip_reason=_find_dagster_skip_reason,
+    ),
+    DeploymentCheck(
+        "discovery",
+        "the last discovery of accounts has read one",
+        check_discovery,
+        find_skip_reason=_find_discovery_skip_reason,
     ),
     DeploymentCheck(
         "instance",

@@ -10,6 +10,7 @@ from typing import Final
 from ads_pipeline.domain.partition import validate_name
 
 ENABLED, SUSPENDED, CANCELED, CLOSED = "ENABLED", "SUSPENDED", "CANCELED", "CLOSED"
+REFUSED: Final = "REFUSED"  # our own: the credentials list the account, and Google refuses every question about it
 # Parkings with these classes come from discovery, so discovery may release them.
 ACCOUNT_CANCELED, ACCOUNT_CLOSED, ACCOUNT_GONE = "account_canceled", "account_closed", "account_gone"
 PARKED_BY_DISCOVERY: Final = frozenset({ACCOUNT_CANCELED, ACCOUNT_CLOSED, ACCOUNT_GONE})

@@ -3,20 +3,26 @@
 One request for each manager lists all accounts below it, direct and indirect. `ledger.accounts` stores the result.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ads_pipeline.domain.accounts import Account
 from ads_pipeline.domain.quota import Operation, OperationKind
+from ads_pipeline.domain.retry import ERROR_POLICIES, ErrorPolicy
 from ads_pipeline.google_ads.budget import Budget, CallResult
 from ads_pipeline.google_ads.calls import spend
 from ads_pipeline.google_ads.client import Clients
 from ads_pipeline.google_ads.descriptors import VersionFields
-from ads_pipeline.google_ads.faults import Fault, clean_request_id
+from ads_pipeline.google_ads.fault_table import GOOGLE_ADS_ERROR
+from ads_pipeline.google_ads.faults import Fault, clean_request_id, make_fault
 from ads_pipeline.google_ads.flattening import Flattener
+from ads_pipeline.quoting import quoted
 
 MAX_LOOKBACK_DAYS: Final = 90
+_ACCOUNT_ID: Final = re.compile(r"[1-9][0-9]{0,18}", re.ASCII)
+_DEEPEST: Final = 100  # level that is stored; Google allows six
 DISCOVER: Final = "ads-pipeline accounts discover"
 _CLIENT: Final = "customer_client"
 # customer_client's field -> the field of Account
@@ -45,10 +51,21 @@ LOOKBACK_QUERY: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discovery:
-    """The accounts that were found, each as often as there are ways to it, and the logins that failed."""
+    """The accounts that were found, each as often as there are ways to it, and the logins that failed.
+
+    `refused` are direct accounts of the credentials that Google refuses, for example because they are cancelled. The
+    credentials list them for ever, so they are parked. `skipped` are those that were parked for it before.
+    """
 
     found: tuple[Account, ...]
     failed: Mapping[str, Fault]
+    refused: Mapping[str, Fault] = field(default_factory=dict)
+    skipped: tuple[str, ...] = ()
+
+    @property
+    def unread_logins(self) -> set[str]:
+        """The logins whose accounts are unknown, which is no reason to take them for gone."""
+        return {*self.failed, *self.refused, *self.skipped}
 
 
 class AccountDiscovery:
@@ -58,24 +75,38 @@ class AccountDiscovery:
         self._clients, self._budget, self._source = clients, budget, source
         self._fields = VersionFields(clients.api_version)
 
-    def discover(self, login_customer_ids: Sequence[str]) -> Discovery:
-        """The accounts below these logins; without any, below each account that the credentials reach directly."""
+    def discover(self, login_customer_ids: Sequence[str], *, refused: Collection[str] = frozenset()) -> Discovery:
+        """The accounts below these logins; without any, below each account that the credentials reach directly.
+
+        Of the direct ones, those in `refused` are not asked again.
+        """
+        if login_customer_ids:
+            return self._discover_below(login_customer_ids, parks=False)
+        accessible = self._list_accessible()
+        if isinstance(accessible, Fault):
+            return Discovery(found=(), failed={self._clients.default_login or "": accessible})
+        found = self._discover_below([each for each in accessible if each not in refused], parks=True)
+        return replace(found, skipped=tuple(each for each in accessible if each in refused))
+
+    def _discover_below(self, logins: Iterable[str], *, parks: bool) -> Discovery:
         found: list[Account] = []
         failed: dict[str, Fault] = {}
-        logins = list(login_customer_ids)
-        if not logins:
-            accessible = self._list_accessible()
-            if isinstance(accessible, Fault):
-                failed[self._clients.default_login or ""] = accessible
-            else:
-                logins = accessible
+        refused: dict[str, Fault] = {}
         for login in logins:
-            rows = self._ask(OperationKind.ACCOUNTS, login, login, CLIENTS_QUERY, _SELECTED)
+            names = {"customer": login} if parks else None
+            rows = self._ask(OperationKind.ACCOUNTS, login, login, CLIENTS_QUERY, _SELECTED, parked_names=names)
             if isinstance(rows, Fault):
-                failed[login] = rows
-            else:
-                found += [self._make_account(row, login) for row in rows]
-        return Discovery(found=tuple(found), failed=failed)
+                (refused if parks and _is_of_account(rows) else failed)[login] = rows
+                continue
+            accounts = [_make_account(row, self._source, login) for row in rows]
+            found += [each for each in accounts if isinstance(each, Account)]
+            if odd := [each for each in accounts if not isinstance(each, Account)]:
+                failed[login] = self._describe_odd(odd, login)
+        return Discovery(found=tuple(found), failed=failed, refused=refused)
+
+    def _describe_odd(self, problems: Sequence[str], login: str) -> Fault:
+        text = f"{len(problems)} accounts are left out, because their rows are odd; the first: {problems[0]}"
+        return make_fault(GOOGLE_ADS_ERROR, text, self._clients.request_context(login, repeat=DISCOVER), None)
 
     def read_lookbacks(self, accounts: Iterable[Account]) -> tuple[dict[str, int], dict[str, Fault]]:
         """The longest conversion window of each account in days, at most 90, and the accounts that refused."""
@@ -93,16 +124,25 @@ class AccountDiscovery:
         return days, failed
 
     def _list_accessible(self) -> list[str] | Fault:
+        """The ids of the direct accounts. A name that is none is left out."""
+
         def call(result: CallResult) -> list[str]:
             listed = list(self._clients.list_accessible_customers())
             result.rows = len(listed)
-            return listed
+            return [each for each in listed if _ACCOUNT_ID.fullmatch(each)]
 
         operation = Operation(source=self._source, kind=OperationKind.ACCOUNTS)
         return spend(self._clients, self._budget, operation, None, call, repeat=DISCOVER)
 
     def _ask(
-        self, kind: OperationKind, customer: str, login: str | None, query: str, selected: Sequence[str]
+        self,
+        kind: OperationKind,
+        customer: str,
+        login: str | None,
+        query: str,
+        selected: Sequence[str],
+        *,
+        parked_names: Mapping[str, str] | None = None,
     ) -> list[dict[str, Any]] | Fault:
         flattener = Flattener(selected, self._fields)
 
@@ -113,16 +153,24 @@ class AccountDiscovery:
             return rows
 
         operation = Operation(source=self._source, kind=kind, customer_id=customer)
-        return spend(self._clients, self._budget, operation, login, call, repeat=DISCOVER)
+        return spend(self._clients, self._budget, operation, login, call, repeat=DISCOVER, parked_names=parked_names)
 
-    def _make_account(self, row: Mapping[str, Any], login: str) -> Account:
-        values = {_FIELDS[name.removeprefix(f"{_CLIENT}_")]: value for name, value in row.items()}
-        values["customer_id"] = str(values["customer_id"])
-        for name in ("is_manager", "is_test", "is_hidden"):
-            values[name] = bool(values[name])
-        values["level"] = values["level"] or 0
-        values["status"] = values["status"] or "UNKNOWN"
-        return Account(source=self._source, login_customer_id=login, manager_id=login, **values)
+
+def _is_of_account(fault: Fault) -> bool:
+    return ERROR_POLICIES.get(fault.error_class) is ErrorPolicy.PARK_CUSTOMER
+
+
+def _make_account(row: Mapping[str, Any], source: str, login: str) -> Account | str:
+    """The account of a row, or what is odd about it."""
+    values = {_FIELDS[name.removeprefix(f"{_CLIENT}_")]: value for name, value in row.items()}
+    values["customer_id"] = str(values["customer_id"])
+    for name in ("is_manager", "is_test", "is_hidden"):
+        values[name] = bool(values[name])
+    values["level"] = min(max(values["level"] or 0, 0), _DEEPEST)
+    values["status"] = values["status"] or "UNKNOWN"
+    if _ACCOUNT_ID.fullmatch(values["customer_id"]) is None:
+        return f"{quoted(values['customer_id'])} is no account"
+    return Account(source=source, login_customer_id=login, manager_id=login, **values)
 
 
 def _read_rows(stream: Any, flattener: Flattener, result: CallResult) -> Iterator[dict[str, Any]]:

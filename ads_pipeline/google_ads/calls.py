@@ -1,6 +1,6 @@
 """One call about accounts or queries: an operation for it, and its fault as a value."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from ads_pipeline.domain.quota import Operation, Refused
@@ -20,10 +20,12 @@ def spend(
     call: Callable[[CallResult], _T],
     *,
     repeat: str,
+    parked_names: Mapping[str, str] | None = None,
 ) -> _T | Fault:
     """What the call returns, or the fault that it ended with, or that there was no operation for it.
 
-    `repeat` is the command that makes the call again. An answer that the client cannot read is a fault as well.
+    `repeat` is the command that makes the call again, `parked_names` what the caller parks for a refusal. An answer
+    that the client cannot read is a fault as well.
     """
     granted = budget.reserve(operation)
     if isinstance(granted, Refused):
@@ -33,7 +35,7 @@ def spend(
         try:
             return call(result)
         except Exception as error:  # noqa: BLE001 - an odd answer must not stop the calls behind it
-            context = clients.request_context(login_customer_id, repeat=repeat)
+            context = clients.request_context(login_customer_id, parked_names=parked_names, repeat=repeat)
             fault = read_fault(error, context, result.request_id)
             result.fault = fault
     return fault

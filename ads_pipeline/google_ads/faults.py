@@ -76,8 +76,8 @@ class RequestContext:
     """What a message needs from the request: the version, the login id that was sent, the versions there are.
 
     `is_single_day`: a request that Google finds too wide cannot be narrowed, so its query is refused. `parked_names`
-    maps each scope of a parking to the name that a fault of this request parks. It is empty for a call that is no
-    fetch; then `repeat` is the command that makes the call again.
+    maps the scopes of parkings to what a fault of this request parks. `repeat` is the command that makes a call again
+    that is no fetch.
     """
 
     api_version: str
@@ -159,12 +159,12 @@ def _describe_next_move(error_class: str, request: RequestContext) -> str:
         upgrade=_describe_upgrade(request.api_version, request.versions),
     )
     scope = PARKING_SCOPES.get(ERROR_POLICIES.get(error_class, ErrorPolicy.RETRY))
-    if not request.parked_names:  # no fetch, so nothing is parked and nothing is retried
-        again = f"then ask again: {request.repeat}" if request.repeat else ""
-        return "; ".join(part for part in ("" if move == RETRIED else move, again) if part)
-    if scope is None:
-        return move
-    return f"{move}, then run ads-pipeline state release --{scope} {request.parked_names[scope]} --reason TEXT"
+    if scope is not None and scope in request.parked_names:
+        return f"{move}, then run ads-pipeline state release --{scope} {request.parked_names[scope]} --reason TEXT"
+    if request.repeat:  # no fetch, so the retry policy does nothing
+        again = f"then ask again: {request.repeat}"
+        return again if move == RETRIED else f"{move}; {again}"
+    return move
 
 
 def _describe_upgrade(ended: str, versions: tuple[str, ...]) -> str:

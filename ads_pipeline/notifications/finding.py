@@ -18,6 +18,7 @@ from ads_pipeline.domain.retry import WAITING_CLASSES, ErrorPolicy, Parked, Retr
 from ads_pipeline.domain.run_events import LEDGER_TYPES, LoggedEvent
 from ads_pipeline.domain.transitions import Effect, Status
 from ads_pipeline.ledger.control.retries import Parking, RetryForecast
+from ads_pipeline.ledger.extraction.accounts import DISCOVERY_FAILED
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.notifications.notices import Fact, Kind
@@ -30,6 +31,7 @@ EVENT_TYPES: Final = FAILURE_TYPES | {
     "LoadFailed",
     "RunFailed",
     "StepFailed",
+    DISCOVERY_FAILED,
 }
 OVERDUE: Final = frozenset({Condition.LATE, Condition.MISSING})
 MAX_PROBLEMS: Final = 3
@@ -76,6 +78,7 @@ class FactFinder:
         The newest event of a partition that still matters gives one fact; a load that failed gives another.
         """
         yield from _find_dead_runs(events)
+        yield from self._find_failed_discoveries(events)
         yield from self._find_failed_loads(events)
         by_partition = defaultdict[PartitionKey, list[LoggedEvent]](list)
         for each in events:
@@ -107,6 +110,20 @@ class FactFinder:
                 )
                 reason = str(day.gap or "")
                 yield Fact.of_partition(Kind.OVERDUE, key, deadline.isoformat(), reason=reason)
+
+    def _find_failed_discoveries(self, events: Iterable[LoggedEvent]) -> Iterator[Fact]:
+        """A fact for the first of several discoveries in a row that have read no account."""
+        for each in events:
+            data = each.event.event_data or {}
+            if each.event.event_type != DISCOVERY_FAILED or data.get("source") != self.source or not data["is_first"]:
+                continue
+            if self.ledger.accounts.find_failed_discoveries(self.source) is not None:
+                yield Fact(
+                    kind=Kind.DISCOVERY_FAILED,
+                    subject=self.source,
+                    occurrence=each.idempotency_key,
+                    reason=str(data["why"]),
+                )
 
     def _find_failed_loads(self, events: Iterable[LoggedEvent]) -> Iterator[Fact]:
         """A fact per current run whose first failed load is new. The hourly attempts of `reconcile` are silent."""
@@ -213,13 +230,19 @@ def _describe_terminal(partition: _Partition) -> str:
     return "it is not fetched again"
 
 
-def _find_dead_runs(events: Iterable[LoggedEvent]) -> Iterator[Fact]:
-    """A fact per failed Dagster run. Commands of operators report their failure on the terminal."""
+def _find_dead_runs(events: Sequence[LoggedEvent]) -> Iterator[Fact]:
+    """A fact per failed Dagster run. Commands of operators report their failure on the terminal.
+
+    A failed discovery has a fact of its own.
+    """
+    discoveries = {each.event.run_id for each in events if each.event.event_type == DISCOVERY_FAILED}
     left, failed = Counter[str](), dict[str, LoggedEvent]()
     for each in events:
         if each.event.event_type == "StepFailed":
             left[each.event.run_id] += 1
         elif each.event.event_type == "RunFailed" and "job" in (each.event.engine_run_ref or {}):
+            if each.event.run_id in discoveries:
+                continue
             failed[each.event.run_id] = each
     for run_id, each in failed.items():
         why = (each.event.event_data or {}).get("why", "the run failed")

@@ -29,6 +29,7 @@ class Kind(StrEnum):
     LOAD_FAILED = "load_failed"
     OVERDUE = "overdue"
     PARKED = "parked"
+    DISCOVERY_FAILED = "discovery_failed"
     DEMOTED = "demoted"
     WITHDRAWN = "withdrawn"
     REJECTED_RERUN = "rejected_rerun"
@@ -70,6 +71,12 @@ KINDS: Final[Mapping[Kind, KindText]] = {
         label="Parked",
         meaning="An account or a query is not fetched until an operator releases it.",
         command="ads-pipeline audit parked",
+    ),
+    Kind.DISCOVERY_FAILED: KindText(
+        label="Discovery failed",
+        meaning="No account could be read. Known accounts are fetched; new ones stay unknown. Further failures are "
+        "silent.",
+        command="ads-pipeline accounts discover",
     ),
     Kind.DEMOTED: KindText(
         label="Demoted",

@@ -136,6 +136,10 @@ def build_discovery(configuration: ClientConfiguration) -> dg.ScheduleDefinition
         )
         for account, fault in report.failed.items():
             context.log.warning("account %s could not be read: %s: %s", account, fault.error_class, fault.message)
+        for account, fault in report.refused.items():
+            context.log.warning("account %s is parked: %s: %s", account, fault.error_class, fault.message)
+        if report.failure is not None:
+            raise dg.Failure(f"no account was read: {report.failure}", allow_retries=False)
 
     @dg.job(description="Discovers the accounts below the configured managers of Google Ads.")
     def discover_accounts() -> None:

@@ -10,12 +10,13 @@ from ads_pipeline.google_ads.accounts import AccountDiscovery
 from ads_pipeline.google_ads.budget import Budget
 from ads_pipeline.google_ads.client import Clients
 from ads_pipeline.google_ads.loopback.process import LoopbackServer
-from ads_pipeline.google_ads.loopback.scenarios import Behaviour, ListedAccount, Scenario
+from ads_pipeline.google_ads.loopback.scenarios import Behaviour, ListedAccount, RequestFailure, Scenario
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline_tests.google_ads.builders import LOGIN, failing, fast_budget
+from ads_pipeline_tests.google_ads.builders import LOGIN, failing, fast_budget, google_error
 from ads_pipeline_tests.ledger.builders import FakeClock
 
 OTHER_LOGIN, NESTED = "1000000002", "1000000003"
+QUOTA = ("quota_error", "RESOURCE_EXHAUSTED")
 ENABLED, CANCELED, SUSPENDED, CLOSED = 2, 3, 4, 5
 
 
@@ -147,3 +148,87 @@ def test_discovery_respects_the_budget(
     found = AccountDiscovery(clients, budget, source="google_ads").discover([LOGIN, OTHER_LOGIN])
     assert [fault.error_class for fault in found.failed.values()] == ["quota_exhausted"]
     assert server.operations() == {LOGIN: 1}
+
+
+DIRECT = "2000000009"
+
+
+def cancelled_direct_account() -> Scenario:
+    disabled = Behaviour(failure=failing("authorization_error", "CUSTOMER_NOT_ENABLED", code="PERMISSION_DENIED"))
+    return Scenario(
+        accessible=(DIRECT, LOGIN), clients={LOGIN: below_manager(listed(1))}, customers={DIRECT: disabled}
+    )
+
+
+def test_refused_direct_account_is_no_failure(server: LoopbackServer, discovery: AccountDiscovery) -> None:
+    """A direct account that Google refuses is told apart from failures, and not asked again once it is parked."""
+    server.answer(cancelled_direct_account())
+    found = discovery.discover([])
+    assert (found.failed, found.skipped, found.unread_logins) == ({}, (), {DIRECT})
+    assert found.refused[DIRECT].message.endswith(
+        f"enable the account in Google Ads, then run ads-pipeline state release --customer {DIRECT} --reason TEXT"
+    )
+    again = discovery.discover([], refused={DIRECT})
+    assert (again.refused, again.skipped, again.unread_logins) == ({}, (DIRECT,), {DIRECT})
+    assert [each.customer_id for each in again.found] == [LOGIN, "2000000001"]
+    assert server.operations()[DIRECT] == 1
+
+
+def test_refused_configured_login_is_a_failure(server: LoopbackServer, discovery: AccountDiscovery) -> None:
+    """A configured login that Google refuses fails each time, and its message names the command to repeat."""
+    server.answer(cancelled_direct_account())
+    found = discovery.discover([DIRECT])
+    assert (found.refused, list(found.failed)) == ({}, [DIRECT])
+    assert found.failed[DIRECT].message.endswith("; then ask again: ads-pipeline accounts discover")
+
+
+@pytest.mark.invariant("L4")
+def test_odd_row_costs_only_its_account(
+    server: LoopbackServer, discovery: AccountDiscovery, timed_ledger: Ledger
+) -> None:
+    """Rows that are no account are left out and named; odd values of others are bounded, and all are stored."""
+    odd = [
+        ListedAccount(customer_id="-5"),
+        ListedAccount(customer_id="0"),
+        listed(1, level=2**62, name="\x00\u202e" + "n" * 70_000, status=99, time_zone="z" * 5_000),
+        listed(2, level=-(2**63), currency_code="\x00" * 100),
+        listed(3),
+    ]
+    server.answer(Scenario(clients={LOGIN: below_manager(*odd)}))
+    found = discovery.discover([LOGIN])
+    assert [each.customer_id for each in found.found] == [LOGIN, "2000000001", "2000000002", "2000000003"]
+    assert "2 accounts are left out, because their rows are odd; the first: '-5'" in found.failed[LOGIN].message
+    timed_ledger.accounts.record("google_ads", found.found, failed_logins=found.unread_logins)
+    known = timed_ledger.accounts.by_id("google_ads")
+    assert (known["2000000001"].level, known["2000000001"].status) == (100, "UNKNOWN")
+    assert (known["2000000002"].level, len(known["2000000001"].name or "")) == (0, 300)
+
+
+@pytest.mark.invariant("L4")
+def test_odd_direct_account_is_left_out(server: LoopbackServer, discovery: AccountDiscovery) -> None:
+    """Names in the list of direct accounts that are no account are not asked; the others are."""
+    names = ("x", "-1", "../7", "9" * 300, LOGIN)
+    server.answer(Scenario(accessible=names, clients={LOGIN: below_manager(listed(1))}))
+    found = discovery.discover([])
+    assert [each.customer_id for each in found.found] == [LOGIN, "2000000001"]
+    assert server.operations() == {"list_accessible_customers": 1, LOGIN: 1}
+
+
+@pytest.mark.invariant("L4")
+@pytest.mark.parametrize(
+    "failure",
+    [
+        RequestFailure(code="UNKNOWN", details_code=7),
+        RequestFailure(code="RESOURCE_EXHAUSTED", errors=(google_error(*QUOTA, retry_seconds=2**62, rate_scope=2),)),
+        RequestFailure(code="NOT_FOUND", undecodable=True, message="odd \x00"),
+    ],
+)
+def test_odd_answer_does_not_stop_the_other_logins(
+    server: LoopbackServer, discovery: AccountDiscovery, failure: RequestFailure
+) -> None:
+    """A login whose answer cannot be read fails alone."""
+    clients = {LOGIN: below_manager(listed(1)), OTHER_LOGIN: below_manager(listed(2))}
+    server.answer(Scenario(clients=clients, customers={LOGIN: Behaviour(failure=failure)}))
+    found = discovery.discover([LOGIN, OTHER_LOGIN])
+    assert list(found.failed) == [LOGIN]
+    assert "2000000002" in {each.customer_id for each in found.found}

@@ -1,15 +1,19 @@
 """The command `accounts discover`, with the real client against the loopback server."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ads_pipeline.google_ads.loopback.process import LoopbackServer
-from ads_pipeline.google_ads.loopback.scenarios import Scenario
+from ads_pipeline.google_ads.loopback.scenarios import Behaviour, ListedAccount, Scenario
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline_tests.cli.running import CommandLine
 from ads_pipeline_tests.google_ads.agency import CANCELED, GOOD, NESTED, agency
-from ads_pipeline_tests.google_ads.builders import LOGIN
+from ads_pipeline_tests.google_ads.builders import LOGIN, failing
+
+DIRECT = "2000000099"
 
 
 @pytest.fixture
@@ -48,3 +52,51 @@ def test_refused_credentials_are_reported_and_lose_nothing(cli: CommandLine, ser
     assert (refused.code, "no answer from" in refused.out) == (1, True)
     assert "credentials_refused" in "".join(refused.out.split())
     assert cli.run("accounts", "list").lines[-1] == "6 accounts, 1 parked"
+
+
+@pytest.mark.invariant("L7")
+def test_cancelled_direct_account_is_parked_and_its_advice_works(cli: CommandLine, server: LoopbackServer) -> None:
+    """It is listed as parked after one operation; discovery then succeeds, and its next command releases it."""
+    disabled = Behaviour(failure=failing("authorization_error", "CUSTOMER_NOT_ENABLED", code="PERMISSION_DENIED"))
+    good = agency(GOOD[:1])
+    accounts = replace(good, accessible=(DIRECT, *good.accessible))
+    server.answer(replace(accounts, customers={**good.customers, DIRECT: disabled}))
+    first = cli.run("accounts", "discover", "--json")
+    assert (first.code, f"parked {DIRECT}: customer_not_enabled" in first.err) == (0, True)
+    for _ in range(2):
+        assert cli.run("accounts", "discover").code == 0
+    assert server.operations()[DIRECT] == 1
+    rows = {row["customer_id"]: row for row in cli.run("accounts", "list", "--json").objects}
+    row = rows[DIRECT]
+    assert (row["fetched"], row["parked"], row["shown_status"]) == ("parked", "customer_not_enabled", "refused")
+    command = row["next"].removeprefix("ads-pipeline ").replace("TEXT", "paid").split()
+    assert cli.run(*command, "--yes").code == 0
+    direct = (ListedAccount(customer_id=DIRECT, level=0),)
+    server.answer(replace(accounts, clients={**good.clients, DIRECT: direct}))
+    assert cli.run("accounts", "discover").code == 0
+    rows = {row["customer_id"]: row for row in cli.run("accounts", "list", "--json").objects}
+    assert (rows[DIRECT]["fetched"], rows[DIRECT]["status"]) == ("yes", "ENABLED")
+
+
+@pytest.mark.invariant("L9")
+def test_discovery_that_reads_nothing_fails_and_doctor_says_since_when(
+    cli: CommandLine, server: LoopbackServer
+) -> None:
+    """The exit code is 1 and doctor names the failure until a discovery has read an account again."""
+    server.answer(Scenario(accessible=()))
+    nothing = cli.run("accounts", "discover", "--json")
+    assert (nothing.code, "the credentials reach no account" in nothing.err) == (1, True)
+    server.answer(Scenario(refuse_token=True))
+    assert cli.run("accounts", "discover").code == 1
+
+    def examine() -> list[dict[str, Any]]:
+        return [each for each in cli.run("doctor", "--quick", "--json").objects if each["check"] == "discovery"]
+
+    (found,) = examine()
+    assert found["severity"] == "error"
+    assert found["problem"].startswith("since 20")
+    assert "credentials_refused" in found["problem"]
+    assert found["next"].endswith("then run ads-pipeline accounts discover")
+    server.answer(agency(GOOD[:1]))
+    assert cli.run("accounts", "discover").code == 0
+    assert examine() == []

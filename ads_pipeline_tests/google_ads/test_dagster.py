@@ -14,6 +14,9 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.google_ads.loopback.process import LoopbackServer
 from ads_pipeline.google_ads.loopback.scenarios import Behaviour, Scenario
+from ads_pipeline.ledger.events.new_events import read_events_after, read_position
+from ads_pipeline.notifications.finding import EVENT_TYPES, FactFinder
+from ads_pipeline.notifications.notices import Kind
 from ads_pipeline.orchestration.partitions import CUSTOMERS, raw_asset_key, warehouse_asset_key
 from ads_pipeline.query_file import narrow_query_file
 from ads_pipeline_tests.builders import key
@@ -48,7 +51,8 @@ def days_of(customers: tuple[str, ...], query: str, days: int = DAYS) -> list[Pa
 
 
 def discover(location: Location) -> dg.ExecuteInProcessResult:
-    return location.defs.resolve_job_def("discover_accounts").execute_in_process(instance=location.instance)
+    job = location.defs.resolve_job_def("discover_accounts")
+    return job.execute_in_process(instance=location.instance, raise_on_error=False)
 
 
 def fetch(location: Location, keys: list[PartitionKey]) -> dg.ExecuteInProcessResult:
@@ -144,13 +148,24 @@ def test_day_that_is_not_closed_is_skipped_and_green(
 
 
 def test_failed_discovery_loses_no_account(server: LoopbackServer, location: Location) -> None:
-    """When no login can be asked, because the token is refused, no account is gone, and none is parked for it."""
+    """When no login can be asked, because the token is refused, the run fails and an operator is told. No account is
+    gone, and none is parked for it."""
     good = GOOD[:2]
     server.answer(agency(good))
     assert discover(location).success
     before = location.deployment.ledger.accounts.by_id("google_ads")
     server.answer(replace(agency(good), refuse_token=True))
-    assert discover(location).success
+    position = read_position(location.deployment.ledger.engine, datetime.now(UTC))
+    failed = discover(location)
+    assert not failed.success
+    (step,) = (event for event in failed.all_events if event.event_type_value == "STEP_FAILURE")
+    assert "no account was read: no answer from the credentials: credentials_refused" in str(step.event_specific_data)
+    finder = FactFinder(
+        ledger=location.deployment.ledger, source="google_ads", due_after={}, policy=location.settings.retry_policy
+    )
+    now = datetime.now(UTC)
+    events, _position = read_events_after(location.deployment.ledger.engine, position, EVENT_TYPES, now=now)
+    assert [(each.kind, each.subject) for each in finder.of_events(events)] == [(Kind.DISCOVERY_FAILED, "google_ads")]
     after = location.deployment.ledger.accounts.by_id("google_ads")
     assert {customer: account.gone_at for customer, account in after.items()} == dict.fromkeys(before)
     parked = {each.name for each in location.deployment.ledger.retry_queue.list_parkings("google_ads")}

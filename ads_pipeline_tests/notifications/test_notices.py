@@ -205,7 +205,7 @@ def test_kinds_are_described_in_their_order() -> None:
     assert list(KINDS) == list(Kind)
 
 
-@pytest.mark.parametrize("kind", sorted(set(Kind) - {Kind.PARKED, Kind.RUN_DIED}))
+@pytest.mark.parametrize("kind", sorted(set(Kind) - {Kind.PARKED, Kind.RUN_DIED, Kind.DISCOVERY_FAILED}))
 def test_next_command_names_the_days(kind: Kind) -> None:
     """One day is explained. Several are listed, of all customers when they are many."""
     (single,), (several,) = (

@@ -1,23 +1,25 @@
 """The accounts that discovery has found, and the parkings that follow from their status."""
 
+import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
 
-from ads_pipeline.domain.accounts import PARKED_BY_DISCOVERY, Account, choose_way
+from ads_pipeline.domain.accounts import PARKED_BY_DISCOVERY, REFUSED, Account, choose_way
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.control_actions import INSERT_PARKINGS
 from ads_pipeline.ledger.control.retries import Parking
 from ads_pipeline.ledger.control.tables import parkings
 from ads_pipeline.ledger.extraction.tables import accounts
 from ads_pipeline.ledger.statements import Statement, query, upsert
-from ads_pipeline.ledger.tables import instant_text
+from ads_pipeline.ledger.tables import Instant, instant_text
 from ads_pipeline.ledger.transactions import LedgerTransaction, LedgerWriter
 from ads_pipeline.quoting import printable
 
+DISCOVERY_FAILED: Final = "DiscoveryFailed"
 _FLAGS: Final = ("is_manager", "is_test", "is_hidden")
 _TEXTS: Final = {"status": 64, "name": 300, "time_zone": 100, "currency_code": 16}
 _UPSERT_ACCOUNTS: Final = upsert(accounts)
@@ -32,6 +34,20 @@ _SET_LOOKBACKS: Final = Statement(
 _COUNT_DISCOVERIES: Final = query(
     "SELECT count(*) FROM run_events WHERE run_id = :run_id AND event_type = 'AccountsDiscovered'"
 )
+_COUNT_FAILURES: Final = query(
+    "SELECT count(*) FROM run_events WHERE run_id = :run_id AND event_type = 'DiscoveryFailed'"
+)
+_READ_LAST_DISCOVERY: Final = query(
+    "SELECT max(seen_at) AS seen_at FROM accounts WHERE source = :source AND status <> 'REFUSED'"
+)
+_READ_FAILURES: Final = query(
+    """
+    SELECT persisted_at, event_data FROM run_events
+    WHERE event_type = 'DiscoveryFailed' AND persisted_at > :since ORDER BY persisted_at
+    """,
+    since=Instant(),
+)
+_BEGINNING: Final = datetime(2000, 1, 1, tzinfo=UTC)
 _RELEASE: Final = Statement(
     "release_accounts",
     {"source": "text", "name": "text", "error_class": "text"},
@@ -53,6 +69,16 @@ class DiscoveryResult:
     released: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedDiscoveries:
+    """The discoveries since the last one that has read an account, all of which failed. `why` is of the newest."""
+
+    since: datetime
+    count: int
+    why: str
+    last_read_at: datetime | None
+
+
 class AccountReader:
     """Read access to the accounts of a source."""
 
@@ -62,6 +88,10 @@ class AccountReader:
     def list_all(self, source: str) -> list[Account]:
         """Every account that was ever found, by customer id, those that are gone included."""
         return database.transact(self._engine, lambda connection: _read(connection, source))
+
+    def find_failed_discoveries(self, source: str) -> FailedDiscoveries | None:
+        """The failed discoveries; None when none failed, or when one has read an account since."""
+        return database.transact(self._engine, lambda connection: _read_failures(connection, source))
 
     def by_id(self, source: str) -> dict[str, Account]:
         return {account.customer_id: account for account in self.list_all(source)}
@@ -75,9 +105,16 @@ class Accounts(AccountReader):
         self._writer = writer
 
     def record(
-        self, source: str, found: Iterable[Account], *, failed_logins: Collection[str] = frozenset()
+        self,
+        source: str,
+        found: Iterable[Account],
+        *,
+        failed_logins: Collection[str] = frozenset(),
+        refused: Iterable[Parking] = (),
     ) -> DiscoveryResult:
         """Store the found accounts, park those that cannot be fetched, and release those that can be again.
+
+        The accounts in `refused` are stored and parked as these parkings say. Only a release lifts those.
 
         An account that was found in several ways keeps the best one. One that is no longer found is gone, unless it
         was last found below one of `failed_logins`, which could not be read. When nothing at all was found, nothing
@@ -87,7 +124,22 @@ class Accounts(AccountReader):
         for account in found:
             known = best.get(account.customer_id)
             best[account.customer_id] = account if known is None else choose_way(known, account)
-        return self._writer.transact(lambda transaction: _record(transaction, source, best, set(failed_logins)))
+        parkings = [each for each in refused if each.name not in best]
+        return self._writer.transact(
+            lambda transaction: _record(transaction, source, best, set(failed_logins), parkings)
+        )
+
+    def record_failure(self, source: str, why: str) -> None:
+        """Record that a discovery has read no account. The event DiscoveryFailed says whether it is the first."""
+
+        def write(transaction: LedgerTransaction) -> None:
+            connection, run_id = transaction.connection, transaction.writer.origin.run_id
+            earlier = connection.execute(_COUNT_FAILURES, {"run_id": run_id}).scalar_one()
+            is_first = _read_failures(connection, source) is None
+            data = {"source": source, "why": printable(why), "is_first": is_first}
+            transaction.emit(DISCOVERY_FAILED, None, earlier + 1, data)
+
+        self._writer.transact(write)
 
     def record_lookbacks(self, source: str, days: dict[str, int]) -> None:
         """Store the longest conversion window of accounts, by customer id, with the time at which it was read."""
@@ -107,8 +159,26 @@ class Accounts(AccountReader):
         self._writer.transact(write)
 
 
+def _read_failures(connection: sa.Connection, source: str) -> FailedDiscoveries | None:
+    read_at = connection.execute(_READ_LAST_DISCOVERY, {"source": source}).scalar()
+    rows = connection.execute(_READ_FAILURES, {"since": read_at or _BEGINNING}).all()
+    found = [row for row in rows if json.loads(row.event_data)["source"] == source]
+    if not found:
+        return None
+    return FailedDiscoveries(
+        since=found[0].persisted_at,
+        count=len(found),
+        why=json.loads(found[-1].event_data)["why"],
+        last_read_at=read_at,
+    )
+
+
 def _record(
-    transaction: LedgerTransaction, source: str, found: dict[str, Account], failed_logins: set[str]
+    transaction: LedgerTransaction,
+    source: str,
+    found: dict[str, Account],
+    failed_logins: set[str],
+    refused: Sequence[Parking],
 ) -> DiscoveryResult:
     connection, now = transaction.connection, transaction.now
     known = {account.customer_id: account for account in _read(connection, source)}
@@ -116,11 +186,15 @@ def _record(
     gone = [
         replace(account, gone_at=now)
         for customer, account in known.items()
-        if found and customer not in found and account.gone_at is None
+        if found and customer not in found and account.gone_at is None and account.status != REFUSED
         if account.login_customer_id not in failed_logins
     ]
-    _UPSERT_ACCOUNTS.write(connection, [_encode(account) for account in (*seen, *gone)])
+    new_refused = [_make_refused(each, known.get(each.name), now) for each in refused]
+    _UPSERT_ACCOUNTS.write(connection, [_encode(account) for account in (*seen, *gone, *new_refused)])
     parked, released = _park_and_release(transaction, source, [*seen, *gone])
+    newly_refused = [asdict(each) | {"why": printable(each.why), "parked_at": transaction.at} for each in refused]
+    INSERT_PARKINGS.write(connection, newly_refused)
+    parked = tuple(sorted({*parked, *(each.name for each in refused)}))
     result = DiscoveryResult(
         new=tuple(each.customer_id for each in seen if each.customer_id not in known),
         gone=tuple(each.customer_id for each in gone),
@@ -155,6 +229,14 @@ def _park_and_release(
     INSERT_PARKINGS.write(connection, rows)
     after = _read_parked(connection, source)
     return tuple(sorted(after.keys() - before.keys())), tuple(sorted(before.keys() - after.keys()))
+
+
+def _make_refused(parking: Parking, known: Account | None, now: datetime) -> Account:
+    """The account that Google refuses, as it was known before."""
+    if known is not None:
+        return replace(known, status=REFUSED, gone_at=None)
+    name = parking.name
+    return Account(source=parking.source, customer_id=name, status=REFUSED, login_customer_id=name, seen_at=now)
 
 
 def _with_history(found: Account, known: Account | None, now: datetime) -> Account:

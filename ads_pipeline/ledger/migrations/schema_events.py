@@ -59,7 +59,8 @@ CREATE TABLE run_steps (
 
 CREATE INDEX run_head_unprojected ON run_head (run_id) WHERE last_seq > projected_seq;
 CREATE INDEX run_head_by_time ON run_head (opened_at);
-CREATE INDEX run_snapshots_open ON run_snapshots (run_id) WHERE ended_at IS NULL
+CREATE INDEX run_snapshots_open ON run_snapshots (run_id) WHERE ended_at IS NULL;
+CREATE INDEX run_events_discovery_failed ON run_events (persisted_at) WHERE event_type = 'DiscoveryFailed'
 """
 
 NEVER_REPLACED: Final = ("run_events",)

@@ -10,9 +10,10 @@ from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
 from typing import Final
 
-from ads_pipeline.domain.accounts import Account
+from ads_pipeline.domain.accounts import REFUSED, Account
 from ads_pipeline.domain.partition import PartitionKey, generate_run_id
-from ads_pipeline.google_ads.accounts import AccountDiscovery
+from ads_pipeline.domain.retry import ERROR_POLICIES, ErrorPolicy
+from ads_pipeline.google_ads.accounts import DISCOVER, AccountDiscovery, Discovery
 from ads_pipeline.google_ads.budget import Budget
 from ads_pipeline.google_ads.client import Clients
 from ads_pipeline.google_ads.configuration import ClientConfiguration
@@ -39,11 +40,17 @@ def _now() -> datetime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveryReport:
-    """What a discovery found: the customers to fetch, the changes in the ledger, and what could not be read."""
+    """What a discovery found: the customers to fetch, the changes in the ledger, and what could not be read.
+
+    `refused` are the direct accounts that are parked now because Google refuses them. `failure` says why no account
+    was read; None when one was, or when all are parked.
+    """
 
     customers: tuple[str, ...]
     changes: DiscoveryResult
     failed: Mapping[str, Fault]
+    refused: Mapping[str, Fault]
+    failure: str | None
     lookbacks_read: int
 
 
@@ -74,20 +81,43 @@ class Extraction:
     def discover(self) -> DiscoveryReport:
         """Find all accounts, store them, park and release them by their status, and read conversion windows."""
         discovery = AccountDiscovery(self._clients, self._budget, source=self.apis.source)
-        found = discovery.discover(self._login_ids)
-        failed_logins = set(found.failed)
+        found = discovery.discover(self._login_ids, refused=self._refused)
+        failed_logins = found.unread_logins
         if not found.found:  # a login lists itself at least, so no login was read
             failed_logins |= {
                 each.login_customer_id or "" for each in self.ledger.accounts.list_all(self.apis.source)
             }
-        changes = self.ledger.accounts.record(self.apis.source, found.found, failed_logins=failed_logins)
+        changes = self.ledger.accounts.record(
+            self.apis.source,
+            found.found,
+            failed_logins=failed_logins,
+            refused=[
+                Parking(
+                    source=self.apis.source,
+                    scope="customer",
+                    name=login,
+                    error_class=fault.error_class,
+                    why=fault.message,
+                )
+                for login, fault in found.refused.items()
+            ],
+        )
+        failure = _find_failure(found)
+        if failure is not None:
+            self.ledger.accounts.record_failure(self.apis.source, failure)
         accounts = self.ledger.accounts.list_all(self.apis.source)
         days, failed = discovery.read_lookbacks(each for each in accounts if self._needs_lookback(each))
         self.ledger.accounts.record_lookbacks(self.apis.source, days)
         return DiscoveryReport(
-            customers=tuple(each.customer_id for each in accounts if not each.is_manager and each.gone_at is None),
+            customers=tuple(
+                each.customer_id
+                for each in accounts
+                if not each.is_manager and each.gone_at is None and each.status != REFUSED
+            ),
             changes=changes,
             failed={**found.failed, **failed},
+            refused=found.refused,
+            failure=failure,
             lookbacks_read=len(days),
         )
 
@@ -122,6 +152,14 @@ class Extraction:
 
     def _find_parked(self, customer_id: str) -> bool:
         return any(each.scope == "customer" and each.name == customer_id for each in self._parkings)
+
+    @property
+    def _refused(self) -> set[str]:
+        """The accounts that a refusal of Google has parked."""
+        policies = {
+            each.name: ERROR_POLICIES.get(each.error_class) for each in self._parkings if each.scope == "customer"
+        }
+        return {name for name, policy in policies.items() if policy is ErrorPolicy.PARK_CUSTOMER}
 
     @property
     def _parkings(self) -> list[Parking]:
@@ -168,3 +206,14 @@ class Extraction:
             },
             limits=DayLimits(close_lag=extraction.close_lag, reach_days=extraction.reach_days),
         )
+
+
+def _find_failure(found: Discovery) -> str | None:
+    """Why a discovery has read no account; None when it has, or when all direct accounts are parked."""
+    if found.found or ((found.refused or found.skipped) and not found.failed):
+        return None
+    if not found.failed:
+        return f"the credentials reach no account; grant access to one, then run {DISCOVER}"
+    login, fault = next(iter(found.failed.items()))
+    more = f" (and {len(found.failed) - 1:,} other logins)" if len(found.failed) > 1 else ""
+    return f"no answer from {login or 'the credentials'}{more}: {fault.error_class}: {fault.message}"

@@ -134,6 +134,44 @@ def test_discovery_emits_its_counts(timed_ledger: Ledger, clock: FakeClock) -> N
     assert "Secret" not in str(data)
 
 
+@pytest.mark.invariant("L9")
+def test_failed_discoveries_are_known_since_when(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """Until a discovery has read an account again, the first failure, the newest cause and the last success show."""
+    accounts = timed_ledger.accounts
+    assert accounts.find_failed_discoveries(SOURCE) is None
+    accounts.record(SOURCE, [account("1")])
+    read_at = clock.now
+    for why in ("the proxy is away", "the credentials\x00 are refused"):
+        clock.tick(timedelta(days=1))
+        accounts.record_failure(SOURCE, why)
+    failed = accounts.find_failed_discoveries(SOURCE)
+    assert failed is not None
+    assert (failed.since, failed.count, failed.last_read_at) == (read_at + timedelta(days=1), 2, read_at)
+    assert failed.why == "the credentials\\x00 are refused"
+    assert accounts.find_failed_discoveries("another_source") is None
+    events = [each.event for each in timed_ledger.events.fetch(timed_ledger.origin.run_id)]
+    assert [each.event_data["is_first"] for each in events if each.event_type == "DiscoveryFailed"] == [True, False]
+    clock.tick(timedelta(days=1))
+    accounts.record(SOURCE, [account("1")])
+    assert accounts.find_failed_discoveries(SOURCE) is None
+
+
+def test_refused_account_is_parked_until_it_is_released(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """A direct account that Google refuses is stored and parked; discovery alone does not release it."""
+    parking = Parking(source=SOURCE, scope="customer", name="7", error_class="customer_not_enabled", why="cancelled")
+    result = timed_ledger.accounts.record(SOURCE, [account("1")], failed_logins={"7"}, refused=[parking])
+    assert (result.parked, parked(timed_ledger)) == (("7",), {"7": "customer_not_enabled"})
+    assert timed_ledger.accounts.by_id(SOURCE)["7"].status == "REFUSED"
+    clock.tick(timedelta(days=1))
+    assert timed_ledger.accounts.record(SOURCE, [account("1")], failed_logins={"7"}).gone == ()
+    assert parked(timed_ledger) == {"7": "customer_not_enabled"}
+    timed_ledger.actions.release(parking, action_request())
+    clock.tick(timedelta(days=1))
+    timed_ledger.accounts.record(SOURCE, [account("1"), account("7", level=0, login_customer_id="7")])
+    assert timed_ledger.accounts.by_id(SOURCE)["7"].status == "ENABLED"
+    assert parked(timed_ledger) == {}
+
+
 @pytest.mark.parametrize("statement", ["DELETE FROM accounts", "UPDATE accounts SET status = ''"])
 def test_database_keeps_accounts(timed_ledger: Ledger, backdoor: sa.Engine, statement: str) -> None:
     """An account is never deleted, and always has a status."""
