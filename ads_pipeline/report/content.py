@@ -51,6 +51,14 @@ class Note(NamedTuple):
     command: int
 
 
+class CustomerContent(NamedTuple):
+    """A customer: its number, and its currency and name as far as the ledger or a seal knows them."""
+
+    id: str
+    currency: str
+    name: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryContent:
     """The days of one query. Each list has one entry per customer, in the order of `ReportContent.customers`.
@@ -77,7 +85,7 @@ class ReportContent:
     generated_at: datetime
     first_day: date
     days: int
-    customers: list[tuple[str, str]]  # id and currency
+    customers: list[CustomerContent]
     queries: list[QueryContent]
     texts: list[str]
     counts: dict[Condition, int]
@@ -140,8 +148,7 @@ class ReportReader:
             first_day=since,
             days=len(days),
             customers=[
-                (customer, self._find_currency(number, customer, queries, since))
-                for number, customer in enumerate(customers)
+                self._describe_customer(number, customer, queries, since) for number, customer in enumerate(customers)
             ],
             queries=queries,
             texts=list(texts.numbers),
@@ -153,6 +160,17 @@ class ReportReader:
         for row in self.ledger.days.facts(window):
             facts.setdefault(row.customer_id, {})[row.logical_date] = row
         return facts
+
+    def _describe_customer(
+        self, number: int, customer: str, queries: Iterable[QueryContent], first: date
+    ) -> CustomerContent:
+        account = self.rules.accounts.accounts.get(customer) if self.rules.accounts else None
+        currency = account and account.currency_code
+        return CustomerContent(
+            id=customer,
+            currency=currency or self._find_currency(number, customer, queries, first),
+            name=(account and account.name) or "",
+        )
 
     def _find_currency(self, number: int, customer: str, queries: Iterable[QueryContent], first: date) -> str:
         """The currency of the customer's newest readable day; empty when there is none."""

@@ -19,7 +19,7 @@ function openDetails(query, customer, day, opener) {
   fact("History", commandLine(history));
   const close = make("button", { type: "button" }, "Close");
   close.addEventListener("click", closeDetails);
-  panel.replaceChildren(close, make("h2", { id: "details-title" }, ...words(`${about.id}, ${query.name}, ${dayText(day)}`)), facts);
+  panel.replaceChildren(close, make("h2", { id: "details-title" }, ...words(`${nameOf(about)}, ${query.name}, ${dayText(day)}`)), facts);
   panel.append(...chart("Rows per day", rows, day, ""), ...chart("Cost per day", cost, day, about.currency));
   panel.append(...restatementTable(query, customer));
   panel.hidden = false;
@@ -90,3 +90,4 @@ function restatementTable(query, customer) {
     make("th", { scope: "col", class: index > 1 ? "number" : "" }, name));
   return [make("h3", {}, `Restatements (${rows.length})`), make("table", {}, make("thead", {}, make("tr", {}, ...head)), body)];
 }
+start();

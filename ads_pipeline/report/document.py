@@ -33,6 +33,8 @@ COLORS: Final[Mapping[Condition, tuple[str, str]]] = {
     Condition.RESTATED: ("#2f7fb8", "#3a86c8"),
     Condition.NOT_EXPECTED: ("#eceef0", "#26292d"),
 }
+# In the order in which the page needs them: the last one starts it.
+SCRIPTS: Final = ("page.js", "work.js", "changes.js", "maps.js", "details.js")
 
 
 def render(content: ReportContent) -> str:
@@ -42,7 +44,7 @@ def render(content: ReportContent) -> str:
         "/*STYLE*/": _read("page.css"),
         "/*SUMMARY*/": html.escape(summarize(content)),
         "/*CONTENT*/": base64.b64encode(packed).decode(),
-        "/*SCRIPT*/": _read("page.js") + _read("details.js"),
+        "/*SCRIPT*/": "".join(map(_read, SCRIPTS)),
     }
     page = _read("page.html")
     for placeholder, text in parts.items():
@@ -75,13 +77,14 @@ def _encode(content: ReportContent) -> dict[str, Any]:
                 "label": text.label,
                 "meaning": text.meaning,
                 "needs_you": text.needs_operator,
+                "readable": condition in READABLE_CONDITIONS,
                 "rank": rank,
                 "light": COLORS[condition][0],
                 "dark": COLORS[condition][1],
             }
             for rank, (condition, text) in enumerate(CONDITIONS.items())
         ],
-        "customers": [{"id": customer, "currency": currency} for customer, currency in content.customers],
+        "customers": [each._asdict() for each in content.customers],
         "texts": content.texts,
         "queries": [{each.name: getattr(query, each.name) for each in fields(query)} for query in content.queries],
     }

@@ -1,5 +1,5 @@
 "use strict";
-// The filters, the work list and the maps; `details.js` has the details of one day. The content is gzip of JSON in base64.
+// The content, the filters and the legend. The content is gzip of JSON in base64. The other scripts show a section each.
 const find = (id) => document.getElementById(id);
 const make = (tag, attributes = {}, ...children) => {
   const element = document.createElement(tag);
@@ -10,11 +10,11 @@ const make = (tag, attributes = {}, ...children) => {
   element.append(...children.filter((child) => child !== null && child !== undefined));
   return element;
 };
-const plural = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
-const WORK_COLUMNS = ["Condition", "Query", "Customer", "Days", "Reason", "Next command"];
-const LABELS = 104, TOP = 18, MONTH = 76, MAX_WORK = 50;
+const count = (number) => number.toLocaleString("en");
+const plural = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
+const FILTERS = ["query", "customer", "since", "until"];
 let report, dark;
-const state = { query: "", customer: "", since: "", until: "", hidden: new Set() };
+const state = { query: "", customer: "", since: "", until: "", only: new Set() };
 
 async function readContent() {
   const packed = Uint8Array.from(atob(find("content").textContent), (char) => char.charCodeAt(0));
@@ -27,233 +27,140 @@ const dayText = (day) => new Date(Date.parse(report.first_day) + day * 864e5).to
 const dayNumber = (text) => Math.round((Date.parse(text) - Date.parse(report.first_day)) / 864e5);
 const conditionAt = (query, customer, day) => report.conditions[query.cells[customer].charCodeAt(day) - 97];
 const noteAt = (query, customer, day) => query.notes[`${customer},${day}`];
+const isShown = (condition) => !state.only.size || state.only.has(condition.name);
 const color = (condition) => (dark ? condition.dark : condition.light);
 const swatch = (condition) => make("span", { class: "swatch", style: `background:${color(condition)}` });
 const badge = (condition) => make("span", { class: "condition" }, swatch(condition), condition.label);
+const nameOf = ({ id, name }) => (name ? `${name} (${id})` : id);
 
-function selected() {
-  const customers = [...report.customers.keys()].filter((each) => report.customers[each].id.includes(state.customer));
+// A customer as a person knows it: the name first, and the number below it.
+function customerCell({ id, name }) {
+  if (!name) return make("span", { class: "name" }, id);
+  return make("span", {}, make("span", { class: "name", title: name }, name), " ", make("span", { class: "muted" }, id));
+}
+
+function isMatch(customer, text) {
+  const digits = text.replaceAll("-", "");
+  return (/^\d*$/.test(digits) && customer.id.includes(digits)) || nameOf(customer).toLowerCase().includes(text.toLowerCase());
+}
+
+// The selected days with one pass over them: how many have each condition, in all and for each customer.
+function select() {
+  const customers = [...report.customers.keys()].filter((each) => isMatch(report.customers[each], state.customer));
   const first = Math.max(0, state.since ? dayNumber(state.since) : 0);
   const last = Math.min(report.days - 1, state.until ? dayNumber(state.until) : report.days - 1);
   const queries = report.queries.filter((query) => !state.query || query.name === state.query);
-  return { customers, first, last, queries };
+  const counts = new Array(report.conditions.length).fill(0), perCustomer = new Map();
+  let provisional = 0;
+  for (const customer of customers) {
+    const own = { counts: new Array(counts.length).fill(0), newest: -1 };
+    for (const query of queries) for (let day = first; day <= last; day += 1) {
+      const number = query.cells[customer].charCodeAt(day) - 97;
+      own.counts[number] += 1;
+      if (report.conditions[number].readable && day > own.newest) own.newest = day;
+      if (query.reports[customer][day] === "p") provisional += 1;
+    }
+    own.counts.forEach((days, number) => (counts[number] += days));
+    perCustomer.set(customer, own);
+  }
+  return { customers, first, last, queries, counts, perCustomer, provisional };
+}
+
+const sumWhere = (counts, test) => counts.reduce((sum, days, number) => (test(report.conditions[number]) ? sum + days : sum), 0);
+const needing = (counts) => sumWhere(counts, (each) => each.needs_you);
+const readable = (counts) => sumWhere(counts, (each) => each.readable);
+const expected = (counts) => sumWhere(counts, (each) => each.name !== "not_expected");
+
+function showSummary({ counts, provisional }) {
+  const needed = needing(counts);
+  const need = needed ? `${plural(needed, "day")} ${needed === 1 ? "needs" : "need"} you.` : "No day needs you.";
+  const chosen = FILTERS.some((name) => state[name]) ? "selected" : "expected";
+  const source = report.source + (provisional ? `, ${count(provisional)} of them provisional` : "");
+  const at = new Date(report.generated_at * 1000).toISOString().slice(0, 16).replace("T", " ");
+  find("summary").textContent =
+    `${need} Readers see ${count(readable(counts))} of ${count(expected(counts))} ${chosen} days of ${source}, as of ${at} UTC.`;
 }
 
 // ---- filters, kept in the address -------------------------------------------------------------------------------
 function readAddress() {
   const given = new URLSearchParams(location.hash.slice(1));
-  for (const name of ["query", "customer", "since", "until"]) state[name] = given.get(name) ?? "";
-  state.hidden = new Set((given.get("without") ?? "").split(",").filter(Boolean));
-  for (const name of ["query", "customer", "since", "until"]) find("filters").elements[name].value = state[name];
+  for (const name of FILTERS) find("filters").elements[name].value = state[name] = given.get(name) ?? "";
+  state.only = new Set((given.get("only") ?? "").split(",").filter(Boolean));
 }
 
 function writeAddress() {
   const kept = new URLSearchParams();
-  for (const name of ["query", "customer", "since", "until"]) if (state[name]) kept.set(name, state[name]);
-  if (state.hidden.size) kept.set("without", [...state.hidden].join(","));
+  for (const name of FILTERS) if (state[name]) kept.set(name, state[name]);
+  if (state.only.size) kept.set("only", [...state.only].join(","));
   history.replaceState(null, "", kept.size ? `#${kept}` : location.pathname + location.search);
 }
 
 function showFilters() {
   const form = find("filters");
   for (const query of report.queries) form.elements.query.append(make("option", { value: query.name }, query.name));
-  for (const customer of report.customers) find("customers").append(make("option", { value: customer.id }));
+  for (const customer of report.customers) find("customers").append(make("option", { value: customer.name || customer.id }, customer.id));
   for (const name of ["since", "until"]) {
     form.elements[name].min = report.first_day;
     form.elements[name].max = dayText(report.days - 1);
   }
   form.addEventListener("input", (event) => {
-    state[event.target.name] = event.target.value.trim().replaceAll("-", event.target.type === "date" ? "-" : "");
+    state[event.target.name] = event.target.value.trim();
     show();
   });
   form.addEventListener("reset", () => {
-    Object.assign(state, { query: "", customer: "", since: "", until: "", hidden: new Set() });
+    Object.assign(state, { query: "", customer: "", since: "", until: "", only: new Set() });
     setTimeout(show);
   });
   form.addEventListener("submit", (event) => event.preventDefault());
 }
 
+function selectCustomer(customer) {
+  state.customer = find("filters").elements.customer.value = report.customers[customer].id;
+  show();
+}
+
 function showLegend(counts) {
   const legend = find("legend");
   legend.querySelectorAll("button").forEach((button) => button.remove());
-  for (const condition of report.conditions) {
+  report.conditions.forEach((condition, number) => {
     const button = make("button", { type: "button", title: condition.meaning, "data-name": condition.name,
-      "aria-pressed": String(!state.hidden.has(condition.name)) },
-      swatch(condition), `${condition.label} ${(counts.get(condition.name) ?? 0).toLocaleString("en")}`);
+      "aria-pressed": String(state.only.has(condition.name)) }, swatch(condition), `${condition.label} ${count(counts[number])}`);
     button.addEventListener("click", () => {
-      if (!state.hidden.delete(condition.name)) state.hidden.add(condition.name);
+      if (!state.only.delete(condition.name)) state.only.add(condition.name);
       show();
       legend.querySelector(`[data-name="${condition.name}"]`).focus();
     });
     legend.append(button);
-  }
-}
-
-// ---- work list --------------------------------------------------------------------------------------------------
-function workRanges({ customers, first, last, queries }) {
-  const chosen = new Set(customers), ranges = [];
-  for (const query of queries) {
-    for (const customer of chosen) {
-      let open = null;
-      for (let day = first; day <= last; day += 1) {
-        const condition = conditionAt(query, customer, day);
-        const note = condition.needs_you && !state.hidden.has(condition.name) ? noteAt(query, customer, day) : null;
-        const reason = note ? report.texts[note[1]] : "", command = note && note[4];
-        if (!condition.needs_you || state.hidden.has(condition.name)) open = null;
-        else if (open && open.condition === condition && open.reason === reason && open.note[4] === command) open.last = day;
-        else ranges.push((open = { query, customer, condition, reason, note, first: day, last: day }));
-      }
-    }
-  }
-  return ranges.sort((a, b) => a.condition.rank - b.condition.rank || b.last - a.last);
-}
-
-function showWork(view) {
-  const ranges = workRanges(view), list = find("work-list");
-  const days = ranges.reduce((sum, range) => sum + range.last - range.first + 1, 0);
-  find("work-title").textContent = days ? `${plural(days, "day")} ${days === 1 ? "needs" : "need"} you` : "No day needs you";
-  list.replaceChildren();
-  if (!ranges.length) return;
-  const body = make("tbody");
-  const table = make("table", {}, make("thead", {}, make("tr", {}, ...WORK_COLUMNS.map((name) => make("th", { scope: "col" }, name)))), body);
-  const add = (from, to) => body.append(...ranges.slice(from, to).map(workRow));
-  add(0, MAX_WORK);
-  list.append(table);
-  if (ranges.length > MAX_WORK) {
-    const more = make("button", { type: "button", id: "more" }, `Show ${ranges.length - MAX_WORK} more`);
-    more.addEventListener("click", () => { add(MAX_WORK); more.remove(); });
-    list.append(more);
-  }
-}
-
-function workRow(range) {
-  const { query, customer, condition, first, last } = range;
-  const days = make("button", { type: "button" }, first === last ? dayText(first) : `${dayText(first)} to ${dayText(last)}`);
-  days.addEventListener("click", () => openDetails(query, customer, last, days));
-  const values = [badge(condition), query.name, report.customers[customer].id, days, range.reason,
-    commandLine(commandFor(range.note, query, customer, first, last))];
-  return make("tr", {}, ...values.map((value, index) => make("td", { "data-label": WORK_COLUMNS[index] }, value)));
-}
-
-// The command of the note, for a range of days. "{days}" stands for the partition or for the options of the range.
-function commandFor(note, query, customer, first, last) {
-  const id = report.customers[customer].id, command = note ? report.texts[note[4]] : "";
-  const one = `${id}/${query.name}/${dayText(last)}`;
-  const many = `--customer ${id} --query ${query.name} --since ${dayText(first)} --until ${dayText(last)}`;
-  return command.replace("{days}", first === last || command.includes("state why") ? one : many);
-}
-
-// Lines break between the words, not at their hyphens.
-const words = (text) => text.split(" ").flatMap((word) => [make("span", { class: "word" }, word), " "]);
-
-function commandLine(text) {
-  if (!text) return make("span", { class: "muted" }, "none");
-  const copy = make("button", { type: "button", title: "Copy the command" }, "Copy");
-  copy.addEventListener("click", async () => {
-    await navigator.clipboard?.writeText(text);
-    copy.textContent = "Copied";
   });
-  return make("span", { class: "command" }, make("code", {}, ...words(text)), copy);
 }
 
-// ---- heat maps --------------------------------------------------------------------------------------------------
-function showMaps(view) {
-  const maps = find("maps");
-  maps.replaceChildren();
-  const lazily = new IntersectionObserver((entries) => {
-    for (const entry of entries) if (entry.isIntersecting) { entry.target.draw(); lazily.unobserve(entry.target); }
-  }, { rootMargin: "400px" });
-  for (const query of view.queries) {
-    const map = makeMap(query, view, maps.clientWidth - 16);
-    maps.append(make("div", {}, make("h3", {}, query.name), make("div", { class: "map" }, map)));
-    lazily.observe(map);
+// ---- tables -----------------------------------------------------------------------------------------------------
+const MAX_ROWS = 50;
+
+// A table of which the first rows are shown, and the others when asked for. Each row is a list of cells.
+function tableOf(columns, rows, makeRow) {
+  const head = columns.map(([name, kind]) => make("th", { scope: "col", class: kind ?? "" }, name)), body = make("tbody");
+  const add = (from, to) => body.append(...rows.slice(from, to).map((row) => make("tr", {}, ...makeRow(row).map((value, index) =>
+    make("td", { "data-label": columns[index][0], class: columns[index][1] ?? "" }, value)))));
+  add(0, MAX_ROWS);
+  const parts = [make("table", {}, make("thead", {}, make("tr", {}, ...head)), body)];
+  if (rows.length > MAX_ROWS) {
+    const more = make("button", { type: "button", class: "more" }, `Show ${count(rows.length - MAX_ROWS)} more`);
+    more.addEventListener("click", () => { add(MAX_ROWS); more.remove(); });
+    parts.push(more);
   }
-}
-
-function makeMap(query, { customers, first, last }, space) {
-  const days = last - first + 1, shown = Math.max(1, days);
-  const width = Math.max(2, Math.min(18, Math.floor((space - LABELS) / shown)));
-  const height = customers.length > 60 ? 12 : 16;
-  const canvas = make("canvas", { tabindex: "0", role: "application",
-    "aria-label": `${query.name}: ${plural(customers.length, "customer")}, ${plural(Math.max(days, 0), "day")}` });
-  const size = { width: LABELS + shown * width, height: TOP + customers.length * height };
-  canvas.style.width = `${size.width}px`;
-  canvas.style.height = `${size.height}px`;
-  let cursor = { row: 0, day: last };
-  canvas.draw = () => {
-    const scale = window.devicePixelRatio || 1;
-    canvas.width = size.width * scale;
-    canvas.height = size.height * scale;
-    const paint = canvas.getContext("2d");
-    paint.scale(scale, scale);
-    paint.font = "11px ui-monospace, monospace";
-    paint.fillStyle = dark ? "#a8adb5" : "#60646c";
-    for (let day = first; day <= last; day += 1) {
-      const text = dayText(day), left = (day - first) * width;
-      if (day === first) paint.fillText(text, LABELS, 12);
-      else if (text.endsWith("-01") && left > MONTH && (last - day) * width > MONTH / 2) paint.fillText(text.slice(0, 7), LABELS + left, 12);
-    }
-    customers.forEach((customer, row) => {
-      paint.fillStyle = dark ? "#a8adb5" : "#60646c";
-      paint.fillText(report.customers[customer].id.slice(0, 14), 2, TOP + row * height + height - 4);
-      const cells = query.cells[customer];
-      for (let day = first, end; day <= last; day = end) {
-        for (end = day + 1; end <= last && width < 5 && cells[end] === cells[day]; end += 1);
-        const condition = conditionAt(query, customer, day);
-        if (state.hidden.has(condition.name)) continue;
-        paint.fillStyle = color(condition);
-        paint.fillRect(LABELS + (day - first) * width, TOP + row * height, (end - day) * width - (width > 4 ? 1 : 0), height - 1);
-      }
-    });
-    paint.strokeStyle = dark ? "#fff" : "#000";
-    if (document.activeElement === canvas && customers.length) {
-      paint.strokeRect(LABELS + (cursor.day - first) * width - 0.5, TOP + cursor.row * height - 0.5, width + 1, height);
-    }
-  };
-  const speak = () => {
-    if (!customers.length) return;
-    const condition = conditionAt(query, customers[cursor.row], cursor.day);
-    find("spoken").textContent = `${report.customers[customers[cursor.row]].id}, ${dayText(cursor.day)}: ${condition.label}`;
-    canvas.draw();
-  };
-  const at = (event) => ({ row: Math.floor((event.offsetY - TOP) / height), day: first + Math.floor((event.offsetX - LABELS) / width) });
-  const inside = ({ row, day }) => row >= 0 && row < customers.length && day >= first && day <= last;
-  canvas.addEventListener("mousemove", (event) => {
-    const { row, day } = at(event);
-    canvas.title = inside({ row, day })
-      ? `${report.customers[customers[row]].id}  ${dayText(day)}  ${conditionAt(query, customers[row], day).label}` : "";
-  });
-  canvas.addEventListener("click", (event) => {
-    if (!inside(at(event))) return;
-    cursor = at(event);
-    openDetails(query, customers[cursor.row], cursor.day, canvas);
-  });
-  const steps = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0], PageUp: [-10, 0], PageDown: [10, 0], Home: [0, -1e6], End: [0, 1e6] };
-  canvas.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && customers.length) openDetails(query, customers[cursor.row], cursor.day, canvas);
-    else if (event.key in steps) {
-      const [rows, days] = steps[event.key];
-      cursor.row = Math.min(customers.length - 1, Math.max(0, cursor.row + rows));
-      cursor.day = Math.min(last, Math.max(first, cursor.day + days));
-      speak();
-    } else return;
-    event.preventDefault();
-  });
-  canvas.addEventListener("focus", speak);
-  canvas.addEventListener("blur", () => canvas.draw());
-  return canvas;
+  return parts;
 }
 
 // ---- all together -----------------------------------------------------------------------------------------------
 function show() {
   writeAddress();
-  const view = selected(), counts = new Map();
-  for (const query of view.queries) for (const customer of view.customers) for (let day = view.first; day <= view.last; day += 1) {
-    const { name } = conditionAt(query, customer, day);
-    counts.set(name, (counts.get(name) ?? 0) + 1);
-  }
-  showLegend(counts);
+  const view = select();
+  showSummary(view);
+  showLegend(view.counts);
   showWork(view);
+  showCustomers(view);
+  showChanges(view);
   showMaps(view);
 }
 
@@ -263,16 +170,17 @@ async function start() {
   dark = scheme.matches;
   scheme.addEventListener("change", () => { dark = scheme.matches; show(); });
   showFilters();
+  showMonths();
+  showZoom();
   readAddress();
   show();
   window.addEventListener("hashchange", () => { readAddress(); show(); });
-  window.addEventListener("resize", () => showMaps(selected()));
+  window.addEventListener("resize", () => showMaps(select()));
   window.addEventListener("beforeprint", () => {
     dark = false;
     show();
-    document.querySelectorAll("canvas").forEach((map) => map.draw());
+    document.querySelectorAll(".map").forEach((map) => map.draw());
   });
   window.addEventListener("afterprint", () => { dark = scheme.matches; show(); });
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") closeDetails(); });
 }
-start();

@@ -15,7 +15,7 @@ from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.pipeline.day_conditions import DayRules
 from ads_pipeline.pipeline.extraction.account_days import AccountDays
 from ads_pipeline.pipeline.next_steps import DAYS
-from ads_pipeline.report.content import LETTERS, QueryContent, ReportContent, ReportReader
+from ads_pipeline.report.content import LETTERS, CustomerContent, QueryContent, ReportContent, ReportReader
 from ads_pipeline.settings import read_settings
 from ads_pipeline_tests.ledger.builders import (
     acceptance,
@@ -95,7 +95,7 @@ def test_each_day_has_the_condition_that_the_ledger_records(ledger: Ledger) -> N
     expected = fill(ledger)
     content = read(ledger)
     assert (content.first_day, content.days) == (FIRST, 12)
-    assert [customer for customer, _currency in content.customers] == [CUSTOMER, PARKED]
+    assert [customer.id for customer in content.customers] == [CUSTOMER, PARKED]
     assert conditions(content.queries[0], 0) == [expected[day] for day in range(1, 13)]
     assert conditions(content.queries[0], 1) == [Condition.IN_PROGRESS, *[Condition.PARKED] * 11]
     assert sum(content.counts.values()) == 24
@@ -202,7 +202,18 @@ def test_restatements_show_the_figures_before_and_after(ledger: Ledger) -> None:
 def test_currency_is_that_of_the_newest_readable_day(ledger: Ledger) -> None:
     """A customer without readable days has none."""
     fill(ledger)
-    assert read(ledger).customers == [(CUSTOMER, f"currency of {key(day=3)}"), (PARKED, "")]
+    assert [each[:2] for each in read(ledger).customers] == [(CUSTOMER, f"currency of {key(day=3)}"), (PARKED, "")]
+
+
+def test_customers_have_the_names_and_currencies_of_their_accounts(ledger: Ledger) -> None:
+    """What discovery found wins over the seals. An account that is not known has no name."""
+    fill(ledger)
+    account = Account(source="google_ads", customer_id=CUSTOMER, status="ENABLED", name="Shop", currency_code="JPY")
+    apis = read_settings({}).google_apis
+    rules = DayRules(due_after={"campaign_daily": timedelta(hours=12)}, now=NOW)
+    days = AccountDays(apis=apis, accounts={CUSTOMER: account}, now=NOW)
+    content = read(ledger, rules=replace(rules, accounts=days))
+    assert content.customers == [CustomerContent(CUSTOMER, "JPY", "Shop"), CustomerContent(PARKED, "", "")]
 
 
 def test_empty_ledger_has_an_empty_report(ledger: Ledger) -> None:

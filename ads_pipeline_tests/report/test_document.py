@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 from ads_pipeline.domain.readability import Condition
-from ads_pipeline.report.content import LETTERS, Note, QueryContent, ReportContent
+from ads_pipeline.report.content import LETTERS, CustomerContent, Note, QueryContent, ReportContent
 from ads_pipeline.report.document import COLORS, render, summarize
 
 MAX_BYTES = 5_000_000
@@ -30,7 +30,7 @@ def content(**changes: Any) -> ReportContent:
         "generated_at": datetime(2026, 2, 3, 4, 5, tzinfo=UTC),
         "first_day": date(2026, 2, 1),
         "days": 2,
-        "customers": [("1", "EUR")],
+        "customers": [CustomerContent("1", "EUR", "Shop")],
         "queries": [query],
         "texts": ["clicks are negative", "ads-pipeline state retry {days} --reason TEXT"],
         "counts": dict.fromkeys(Condition, 0) | {Condition.READABLE: 1, Condition.REJECTED: 1},
@@ -55,10 +55,10 @@ def test_page_refers_to_nothing_outside_itself() -> None:
 def test_text_of_the_data_cannot_end_the_script() -> None:
     """Hostile reasons come out as they went in, as text."""
     hostile = "</script><script>alert(1)</script><!-- & \u2028 /*SCRIPT*/"
-    page = render(content(texts=[hostile], customers=[("<b>", "</script>")]))
+    page = render(content(texts=[hostile], customers=[CustomerContent("<b>", "EUR", "</script>")]))
     assert hostile not in page
     assert unpack(page)["texts"] == [hostile]
-    assert unpack(page)["customers"] == [{"id": "<b>", "currency": "</script>"}]
+    assert unpack(page)["customers"] == [{"id": "<b>", "currency": "EUR", "name": "</script>"}]
     assert page.count("</script>") == render(content()).count("</script>")
 
 
@@ -101,5 +101,9 @@ def test_page_of_200_customers_400_days_and_10_queries_is_small() -> None:
         )
         for number in range(10)
     ]
-    page = render(content(queries=queries, customers=[(str(n), "EUR") for n in range(200)], days=400))
+    page = render(
+        content(
+            queries=queries, customers=[CustomerContent(str(n), "EUR", f"Shop {n}") for n in range(200)], days=400
+        )
+    )
     assert len(page.encode()) <= MAX_BYTES
