@@ -28,7 +28,7 @@ PURPOSES: Final[Mapping[Role, str]] = {
     Role.READER: "reads the ledger: warehouse query, state inspect, doctor",
     Role.EXTRACTOR: "reads the ledger and reports failed fetches; it registers nothing",
     Role.RUNNER: "Dagster: registers, judges, loads, and keeps Dagster's records",
-    Role.OPERATOR: "control actions; state demote, state restore and reconcile need runner too",
+    Role.OPERATOR: "control actions; state demote, restore, rejudge and reconcile need runner too",
     Role.OWNER: "owns the tables: migrate, ledger copy, events retire",
 }
 _EVENTS: Final = {

@@ -6,7 +6,7 @@ from datetime import date, datetime
 from typing import Final, NamedTuple
 
 from ads_pipeline.domain.partition import PartitionKey, Run, validate_name
-from ads_pipeline.domain.transitions import Effect, PartitionState, Status, Verdict
+from ads_pipeline.domain.transitions import Effect, PartitionState, RegisteredRun, Status, Verdict
 from ads_pipeline.errors import PartitionRefused
 
 MAX_PAGE_SIZE: Final = 10_000  # entries of a list
@@ -219,8 +219,16 @@ class ActionRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedRun:
+    """A registered run, and the SHA-256 of the payload that its last verdict is about; None without a verdict."""
+
+    registered: RegisteredRun
+    payload_sha256: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictCause:
-    """The operator's command that caused a verdict: "demote" or "restore"."""
+    """The operator's command that caused a verdict: "demote", "restore" or "rejudge"."""
 
     action: str
     request: ActionRequest

@@ -9,11 +9,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from typing import TYPE_CHECKING, Final, Protocol
 
 import dagster as dg
 
-from ads_pipeline.contracts.registry import read_contracts
+from ads_pipeline.contracts.registry import DeclaredVersions, read_contracts
 from ads_pipeline.domain.fetching import SkippedFetch
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.run_events import EventOrigin
@@ -87,7 +88,8 @@ class SensorResources:
 
     @property
     def sealed_runs(self) -> SealedRuns:
-        return SealedRuns(raw=self.raw, runs=self.ledger.runs)
+        declared = DeclaredVersions(self.settings.queries_file, self.settings.google_apis)
+        return SealedRuns(raw=self.raw, runs=self.ledger.runs, has_contract=cache(declared.has_contract))
 
     @property
     def source(self) -> Source:

@@ -23,6 +23,8 @@ ALREADY_MARKED: Final = "already marked as terminal"
 ALREADY_REQUESTED: Final = "already requested; the next verdict closes the request"
 NO_SEALED_RUN: Final = "no sealed run on disk; check the extractor, or retry with --force"
 NO_EARLIER_RUN: Final = "no earlier run was accepted"
+NO_RUN_TO_JUDGE: Final = "it has no run that a verdict could change"
+DEMOTED_BY_OPERATOR: Final = "an operator demoted its run; state restore judges and publishes an earlier one"
 ALREADY_CURRENT: Final = "that run is current already"
 Selection = StateFilter | Sequence[PartitionKey] | Parking
 
@@ -156,7 +158,7 @@ class Preview:
                     yield key
 
     def _plan_change(self, state: PartitionState) -> PlanRow | str:
-        """What becomes of a partition, or why there is no run to restore."""
+        """What becomes of a partition, or why there is no run to restore or to judge."""
         run = None
         if self.action is actions.DEMOTE:
             run = Run(key=state.key, run_id=str(state.current_run_id))
@@ -166,8 +168,29 @@ class Preview:
                 return NO_EARLIER_RUN
             if state.status is Status.SUCCESS and run.run_id == state.current_run_id:
                 return ALREADY_CURRENT
+        elif self.action is actions.REJUDGE:
+            found = self._find_run_to_judge(state)
+            if not isinstance(found, Run):
+                return found
+            run = found
         becomes = self.action.becomes.format(status=state.status, run_id=run and run.run_id)
         return PlanRow(target=state.key, now=_describe_state(state, run), becomes=becomes, state=state, run=run)
+
+    def _find_run_to_judge(self, state: PartitionState) -> Run | str:
+        """The newest run without a verdict, or else the current run, or the newest rejected run of a failure."""
+        registered = [each.run for each in self.ledger.runs.registered(state.key)]
+        if state.status is Status.SUCCESS:
+            registered = registered[registered.index(Run(key=state.key, run_id=str(state.current_run_id))) :]
+        verdicts = {each.verdict.run: each.verdict for each in self.ledger.runs.attempts(state.key)}
+        unjudged = [run for run in registered if run not in verdicts]
+        if unjudged:
+            return unjudged[-1]
+        if state.status is Status.SUCCESS:
+            return registered[0]
+        if state.status is not Status.FAILED:
+            return NO_RUN_TO_JUDGE
+        reason = verdicts[registered[-1]].reason
+        return DEMOTED_BY_OPERATOR if reason is not None and reason.operator else registered[-1]
 
     def _find_earlier_run(self, state: PartitionState) -> Run | None:
         """The newest accepted run before the current one. Without a current success, the newest of all.

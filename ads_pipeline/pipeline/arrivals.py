@@ -5,7 +5,7 @@ sealed later. A search that remembers the one before looks only into the folders
 bucket has no folders whose change could be seen, so a search lists a part of it, and the next search the next part.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
@@ -20,14 +20,19 @@ from ads_pipeline.raw.source import Landed
 
 DAYS_READ_ONE_BY_ONE: Final = 1_000  # of more, if most days have changed, one walk over a disk is cheaper
 FORGET_AFTER: Final = timedelta(minutes=30)
+HasContract = Callable[[str, str], bool]  # of a query and a schema version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnjudgedRuns:
-    """Sealed runs without a verdict, and paths below raw whose names are invalid."""
+    """Sealed runs without a verdict, and paths below raw whose names are invalid.
+
+    `without_contract` are registered and cannot be judged until a contract for their schema version is declared.
+    """
 
     runs: tuple[Run, ...]
     misnamed: tuple[DamagedRun, ...]
+    without_contract: tuple[Run, ...] = ()
 
 
 @dataclass(slots=True)
@@ -56,8 +61,10 @@ class SealedRuns:
 
     fetches = False
 
-    def __init__(self, *, raw: RawRuns, runs: RunHistory) -> None:
-        self._raw, self._runs = raw, runs
+    def __init__(
+        self, *, raw: RawRuns, runs: RunHistory, has_contract: HasContract = lambda _query, _version: True
+    ) -> None:
+        self._raw, self._runs, self._has_contract = raw, runs, has_contract
 
     def land(
         self,
@@ -94,9 +101,22 @@ class SealedRuns:
             found = self._search(source, since, until, memory)
         sealed = sorted((each for each in found if not isinstance(each, RunWithoutSeal)), key=_extraction_order)
         misnamed = (each for each in sealed if isinstance(each, DamagedRun) and each.run is None)
+        waiting = self._find_without_contract(sealed)
         return UnjudgedRuns(
-            runs=tuple(each.run for each in sealed if each.run is not None), misnamed=tuple(dict.fromkeys(misnamed))
+            runs=tuple(each.run for each in sealed if each.run is not None and each.run not in waiting),
+            misnamed=tuple(dict.fromkeys(misnamed)),
+            without_contract=tuple(waiting),
         )
+
+    def _find_without_contract(self, sealed: Iterable[Seal | DamagedRun]) -> dict[Run, None]:
+        """The registered runs that no contract judges. Others are found, so that a run registers them."""
+        runs = [
+            each.run
+            for each in sealed
+            if isinstance(each, Seal) and not self._has_contract(each.run.key.query_name, each.facts.schema_version)
+        ]
+        registered = self._runs.judged_by_run({run.key for run in runs}) if runs else {}
+        return {run: None for run in runs if run in registered}
 
     def _search(self, source: str, since: date, until: date, memory: SearchMemory) -> list[Found]:
         # The fingerprints are read before the folders, so that a run that is sealed in between is found next time.

@@ -13,15 +13,24 @@ from ads_pipeline.domain.transitions import Effect, Outcome, PartitionState, Sta
 from ads_pipeline.errors import PartitionRefused
 from ads_pipeline.ledger.state.states import States
 from ads_pipeline.ledger.values import ActionRequest, VerdictCause
-from ads_pipeline.pipeline.operator_actions import DEMOTE, OperatorAction, Perform, PlanRow, Result, ResultRow
+from ads_pipeline.pipeline.operator_actions import (
+    DEMOTE,
+    RESTORE,
+    OperatorAction,
+    Perform,
+    PlanRow,
+    Result,
+    ResultRow,
+)
 from ads_pipeline.pipeline.pipeline import Pipeline
+from ads_pipeline.pipeline.rejudging import rejudge
 
 SUPERSEDED: Final = "a newer run was accepted in the meantime and stays current; preview the action again"
 STATE_CHANGED: Final = "it changed since the preview; preview the action again"
 
 
 def override_performer(action: OperatorAction, pipeline: Pipeline, states: States) -> Perform:
-    """Performs a demotion or a restore. Partitions that changed since the preview are left alone."""
+    """Performs a demotion, a restore or another judgement. Partitions that changed since the preview stay."""
 
     def perform(rows: Sequence[PlanRow], request: ActionRequest) -> list[ResultRow]:
         # Starting Spark takes seconds, so the states are compared with the preview again.
@@ -31,8 +40,10 @@ def override_performer(action: OperatorAction, pipeline: Pipeline, states: State
         changed = [_remaining(key, STATE_CHANGED) for key in current if key not in same]
         if not runs:
             return changed
-        performed = demote(pipeline, runs, request) if action is DEMOTE else restore(pipeline, states, runs, request)
-        return [*performed, *changed]
+        if action is RESTORE:
+            return [*restore(pipeline, states, runs, request), *changed]
+        override = demote if action is DEMOTE else rejudge
+        return [*override(pipeline, runs, request), *changed]
 
     return perform
 

@@ -15,14 +15,14 @@ from ads_pipeline.contracts.registry import Contracts
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.sequences import split_batches
 from ads_pipeline.domain.transitions import Outcome, PartitionState, Status
-from ads_pipeline.errors import AdsPipelineError, RunDamaged, RunNotSealed, UnsafePath
+from ads_pipeline.errors import AdsPipelineError, ContractMissing, RunDamaged, RunNotSealed, UnsafePath
 from ads_pipeline.ledger.state.loads import Loads
 from ads_pipeline.ledger.state.publications import Publications
 from ads_pipeline.ledger.state.run_history import RunHistory
 from ads_pipeline.ledger.state.states import States
 from ads_pipeline.ledger.values import Publication
 from ads_pipeline.log_events import LogEvent, log_event
-from ads_pipeline.pipeline.registration import SealRegister
+from ads_pipeline.pipeline.registration import SealRegister, compare_with_seal
 from ads_pipeline.pipeline.staged_runs import StagedRuns, sink_into
 from ads_pipeline.progress import ProgressReporter, no_progress
 from ads_pipeline.raw.landing import RawRuns
@@ -124,22 +124,38 @@ class Loader:
         return replace(self._move_pointers(written), unreadable=unreadable)
 
     def _find_payloads(self, runs: Sequence[Run]) -> tuple[dict[Run, SealedPayload], dict[Run, AdsPipelineError]]:
-        """The payloads by run, and the damaged runs. Each payload must have the digest that the validator read."""
+        """The payloads by run, and the damaged runs.
+
+        A seal must be the one that was registered, so that the recorded contract reads the rows. A payload must have
+        the digest that the validator read.
+        """
         payloads: dict[Run, SealedPayload] = {}
         unreadable: dict[Run, AdsPipelineError] = {}
-        for run, digest in self.history.judged_digests(runs).items():
+        for run, judged in self.history.judged_runs(runs).items():
             try:
-                judged = replace(self.seals.read_seal(run), payload_sha256=digest)
-                payloads[run] = SealedPayload(seal=judged, location=self.raw.location)
+                seal = self.seals.read_seal(run)
             except (RunNotSealed, RunDamaged, UnsafePath) as error:
                 unreadable[run] = error
+                continue
+            if (problem := compare_with_seal(judged.registered, seal)) is not None:
+                unreadable[run] = RunDamaged(run.path, problem)
+                continue
+            seal = replace(seal, payload_sha256=judged.payload_sha256)
+            payloads[run] = SealedPayload(seal=seal, location=self.raw.location)
         return payloads, unreadable
 
     def _stage(self, payloads: Sequence[SealedPayload], unreadable: dict[Run, AdsPipelineError]) -> list[StagedFile]:
-        """Read runs again that were accepted earlier. One that no longer reads as it did is added to `unreadable`."""
+        """Read runs again that were accepted earlier.
+
+        One that no longer reads as it did, or whose contract is no longer declared, is added to `unreadable`.
+        """
         for (query_name, version), group in group_by(payloads, contract_key).items():
             table = self.warehouse.table(group[0].seal.run.key.source, query_name)
-            rules = self.contracts.rules(query_name, version).without_checks()
+            try:
+                rules = self.contracts.rules(query_name, version).without_checks()
+            except ContractMissing as error:
+                unreadable.update((payload.seal.run, error) for payload in group)
+                continue
             judgements, written = judge_and_write(self.spark, group, rules, open_sink=sink_into(table, version))
             self.staged.add(table, written)
             rejected = (each.verdict for each in judgements if each.verdict.outcome is Outcome.REJECTED)
@@ -147,10 +163,11 @@ class Loader:
         return self.staged.take(payload.seal.run.key for payload in payloads)
 
     def _find_columns(self, payloads: Iterable[SealedPayload]) -> dict[str, str]:
-        """The columns of all contracts of these runs."""
+        """The columns of all declared contracts of these runs."""
         columns: dict[str, str] = {}
         for contract in sorted({contract_key(payload) for payload in payloads}):
-            columns |= self.contracts.rules(*contract).column_types
+            if contract in self.contracts.declared:
+                columns |= self.contracts.rules(*contract).column_types
         return columns
 
     def _move_pointers(self, written: TableLoadResult) -> LoadResult:

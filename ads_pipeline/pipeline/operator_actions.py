@@ -1,7 +1,7 @@
 """The table of operators' actions, their plans and reports, and the one execution of a plan.
 
 `action_preview` makes the plans. Execution follows the plan: a partition that changed in between is left alone.
-`demote_and_restore` performs the actions that need Spark.
+`demote_and_restore` and `rejudging` perform the actions that need Spark.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -57,9 +57,10 @@ WITHDRAW: Final = OperatorAction(
 )
 DEMOTE: Final = OperatorAction(name="demote", becomes="failed, nothing to read", statuses=_SUCCESS, needs_spark=True)
 RESTORE: Final = OperatorAction(name="restore", becomes="success from {run_id}", statuses=_ANY, needs_spark=True)
+REJUDGE: Final = OperatorAction(name="rejudge", becomes="{run_id} judged", statuses=_ANY, needs_spark=True)
 PARK: Final = OperatorAction(name="park", becomes="parked")
 RELEASE: Final = OperatorAction(name="release", becomes="fetched again")
-ACTIONS: Final = (RETRY, ENQUEUE, MARK, CLEAR, REPROCESS, WITHDRAW, DEMOTE, RESTORE, PARK, RELEASE)
+ACTIONS: Final = (RETRY, ENQUEUE, MARK, CLEAR, REPROCESS, WITHDRAW, DEMOTE, RESTORE, REJUDGE, PARK, RELEASE)
 
 
 class Result(StrEnum):
@@ -73,7 +74,7 @@ class Result(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRow:
-    """One target: what it is and becomes, or why the action skips it. `run` is the run to demote or restore."""
+    """One target: what it is and becomes, or why the action skips it. `run` is the one to change or judge."""
 
     target: Target
     now: str

@@ -100,6 +100,15 @@ COMMANDS: Final[Mapping[OperatorAction, tuple[type, str]]] = {
         Spark.
         """,
     ),
+    actions.REJUDGE: (
+        SelectedPartitions,
+        """Judge runs again by the contracts of today: the current runs, and runs that have no verdict yet.
+
+        A current run that the validator rejects now is hidden from readers, as by "state demote". One that it accepts
+        again stays. Of a failed partition, the newest rejected run is judged again, unless an operator demoted it.
+        Each verdict counts as an attempt. Starts Spark.
+        """,
+    ),
     actions.PARK: (
         AccountOrQuery,
         """Stop fetching an account, a query or the source until it is released.

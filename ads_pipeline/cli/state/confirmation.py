@@ -57,7 +57,9 @@ def write_report(plan: Plan, report: Report, *, as_json: bool) -> int:
     counts = [f"{plan.action.name}: {count_of(len(changed), _noun(plan))} changed"]
     counts += [f"{len(unchanged):,} already as requested"] if unchanged else []
     counts += [f"{len(remaining):,} remaining"] if remaining else []
-    notes = [", ".join(counts), f"action {report.action_id}"]
+    told = [f"{_name(row.target)}: {row.why}" for row in report.rows if row.result is Result.DONE and row.why]
+    more = [f"and {len(told) - REASONS_SHOWN:,} more"] if len(told) > REASONS_SHOWN else []
+    notes = [", ".join(counts), *told[:REASONS_SHOWN], *more, f"action {report.action_id}"]
     if remaining:
         notes += ["remaining, to preview again:", *_as_arguments(remaining)]
     write_results(_json_lines(plan, report), (), notes, as_json=as_json)

@@ -25,7 +25,7 @@ from ads_pipeline.ledger.state.states import conditions
 from ads_pipeline.ledger.state.visibility import is_current, is_judged, last_outcome
 from ads_pipeline.ledger.statements import KEY_COLUMNS, RUN_COLUMNS, Statement, expression, query
 from ads_pipeline.ledger.tables import Day, attempts, partition_state, runs
-from ads_pipeline.ledger.values import Attempt, StateFilter
+from ads_pipeline.ledger.values import Attempt, JudgedRun, StateFilter
 
 _JUDGED_FLAG: Final = f"SELECT {{runs.key}}, run_id, {is_judged('runs')} AS is_judged"
 # The registered runs of the given partitions, oldest first in each, and whether each has a verdict.
@@ -60,16 +60,16 @@ _NEWEST_VERDICTS: Final = Statement(
     )
     """,
 )
-# The given runs, each with the digest of the payload that its last verdict is about.
-_JUDGED_DIGESTS: Final = Statement(
-    "judged_digests",
-    {**RUN_COLUMNS, "position": "integer"},
+# The registration of each given run, and the digest of the payload that its last verdict is about.
+_JUDGED_RUNS: Final = Statement(
+    "judged_runs",
+    RUN_COLUMNS,
     """
-    SELECT (
+    SELECT runs.*, (
         SELECT payload_sha256 FROM attempts WHERE ({attempts.key}, attempts.run_id) = ({given.key}, given.run_id)
         ORDER BY attempt_no DESC LIMIT 1
-    ) AS payload_sha256
-    FROM {given} ORDER BY position
+    ) AS judged_sha256
+    FROM {given} JOIN runs ON ({runs.key}, runs.run_id) = ({given.key}, given.run_id)
     """,
 )
 
@@ -103,12 +103,11 @@ class RunHistory:
         rows = _NEWEST_VERDICTS.fetch(self._engine, map(encode_key, dict.fromkeys(keys)))
         return {decode_key(row): decode_verdict(row, Outcome(row.outcome)) for row in rows}
 
-    def judged_digests(self, candidates: Iterable[Run]) -> dict[Run, str | None]:
-        """Return the SHA-256 of the payload that the last verdict on each run is about, or None without a verdict."""
-        judged = list(candidates)
-        requested = ((*encode_run(run), position) for position, run in enumerate(judged))
-        digests = _JUDGED_DIGESTS.fetch(self._engine, requested)
-        return {run: row.payload_sha256 for run, row in zip(judged, digests, strict=True)}
+    def judged_runs(self, candidates: Iterable[Run]) -> dict[Run, JudgedRun]:
+        """Return the registered ones of these runs, each with the digest of the payload that was judged last."""
+        rows = _JUDGED_RUNS.fetch(self._engine, map(encode_run, dict.fromkeys(candidates)))
+        judged = (JudgedRun(registered=decode_registered_run(row), payload_sha256=row.judged_sha256) for row in rows)
+        return {each.registered.run: each for each in judged}
 
     def judged_by_run(self, keys: Iterable[PartitionKey]) -> dict[Run, bool]:
         """Return the registered runs of these partitions, oldest first in each, and whether each has a verdict."""

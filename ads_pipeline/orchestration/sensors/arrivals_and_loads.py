@@ -67,6 +67,10 @@ def build_sensors(
             {(damaged.path, damaged.problem) for each in unjudged for damaged in each.misnamed}
         ):
             context.log.warning("%s: %s", path, problem)
+        without_contract = sorted({run for each in unjudged for run in each.without_contract})
+        if without_contract:
+            message = "%d runs cannot be judged: no contract is declared for their schema version. First: %s"
+            context.log.warning(message, len(without_contract), without_contract[0])
         reasons: dict[PartitionKey, str] = defaultdict(str)
         for run in (run for each in unjudged for run in each.runs):
             reasons[run.key] += f"{run.run_id} "

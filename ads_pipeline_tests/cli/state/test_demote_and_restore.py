@@ -85,6 +85,27 @@ def test_demote_hides_a_run_and_restore_publishes_an_earlier_one(
     assert empty_cli.run("reconcile", "--plan").code == 0
 
 
+@pytest.mark.invariant("L7", "S16")
+def test_rejudge_applies_todays_contract(empty_cli: CommandLine, deployment: LocalDeployment) -> None:
+    """It previews the runs, names those that the validator rejects now, and logs the action."""
+    corrupt_payload(deployment, deployment.ledger.runs.registered(OTHER)[0].run)
+    preview = empty_cli.run("state", "rejudge", "--query", "campaign_daily", *REASON, "--dry-run")
+    assert [re.split(" {2,}", line.strip())[3:] for line in preview.lines[1:3]] == [
+        ["success from r2", "r2 judged"],
+        ["success from r1", "r1 judged"],
+    ]
+    result = empty_cli.run("state", "rejudge", "--query", "campaign_daily", *REASON)
+    assert (result.code, result.err) == (0, "")
+    assert f"{OTHER}: rejected: " in result.out
+    assert count_rows(empty_cli) == [("1", 2)]
+    assert deployment.ledger.states.get(OTHER).status is Status.FAILED
+    assert [each.action for key in (ONE, OTHER) for each in deployment.ledger.audit.of_partition(key)] == [
+        "rejudge",
+        "rejudge",
+    ]
+    assert empty_cli.run("reconcile", "--plan").code == 0
+
+
 @pytest.mark.invariant("S14")
 def test_unrestorable_partitions_remain(
     empty_cli: CommandLine, deployment: LocalDeployment, monkeypatch: pytest.MonkeyPatch
@@ -111,20 +132,20 @@ def test_unrestorable_partitions_remain(
 
 
 @pytest.mark.invariant("S15")
-@pytest.mark.parametrize("verb", ["demote", "restore"])
+@pytest.mark.parametrize("verb", ["demote", "restore", "rejudge"])
 def test_dry_run_starts_no_spark_and_writes_nothing(empty_cli: CommandLine, verb: str) -> None:
     """A dry run succeeds with the address of a cluster that does not exist."""
     fill_ledger(empty_cli)
     before = read_all_rows(empty_cli)
     result = CommandLine(home=empty_cli.home, more=NO_CLUSTER).process("state", verb, "--all", *REASON, "--dry-run")
-    assert (result.code, result.err) == (0 if verb == "demote" else 3, "")  # no partition has an earlier run
+    assert (result.code, result.err) == (3 if verb == "restore" else 0, "")  # no partition has an earlier run
     assert result.lines[-1] == "nothing was changed"
     assert read_all_rows(empty_cli) == before
     assert max(map(len, result.lines)) <= 80
 
 
 @pytest.mark.invariant("S16")
-@pytest.mark.parametrize("verb", ["demote", "restore"])
+@pytest.mark.parametrize("verb", ["demote", "restore", "rejudge"])
 def test_confirmation_precedes_spark(empty_cli: CommandLine, verb: str) -> None:
     """Without a terminal, more than 20 changes are refused with exit code 64 before Spark starts."""
     with open_ledger(empty_cli) as ledger:
