@@ -1,0 +1,1 @@
+"""Weeks of simulated time under faults: everything heals, or needs a person who is told and has a command."""

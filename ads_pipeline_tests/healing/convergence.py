@@ -1,0 +1,169 @@
+"""Runs a schedule, ends its faults, executes what is printed, and lists what has not converged."""
+
+import shlex
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from ads_pipeline.domain.readability import CONDITIONS, READABLE_CONDITIONS, Condition
+from ads_pipeline_tests.healing.faults import Faults
+from ads_pipeline_tests.healing.schedules import Act
+from ads_pipeline_tests.healing.surfaces import Surfaces
+from ads_pipeline_tests.healing.world import CUSTOMERS, FIRST_DAY, QUERIES, START, World
+
+CALM_STEP, STEP_UNDER_FAULTS = timedelta(hours=6), timedelta(hours=2)
+# A retry waits for two hours, discovery comes once a day, and the longest hold of the faults is half a day.
+HOURS_TO_HEAL: Final = 30
+NOTHING_TO_DO: Final = 3  # the exit code of a command that finds nothing to change
+MAX_TICK_SECONDS: Final = 60.0  # Dagster ends a tick then
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a simulation did, and each rule that does not hold at its end."""
+
+    failures: tuple[str, ...]
+    days: float
+    runs: int
+    deaths: int
+    fired: Counter[str]
+    conditions: Counter[str]
+    commands: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.days:.0f} simulated days, {self.runs} runs, {self.deaths} deaths of the machine, "
+            f"{self.commands} printed commands executed; faults that took effect: {dict(self.fired)}; "
+            f"partitions at the end: {dict(self.conditions)}"
+        )
+
+
+def simulate(world: World, schedule: tuple[Act, ...], *, days: int) -> Outcome:
+    """Run the schedule over so many days, let the deployment heal, and judge it."""
+    faults = Faults(world)
+    moments = sorted(
+        {*(act.at for act in schedule), *(act.at + act.hours for act in schedule if act.hours), days * 24}
+    )
+    for moment in moments:
+        _advance_to(world, faults, START + timedelta(hours=moment))
+        for act in [each for each in faults.active if each.at + each.hours <= moment]:
+            faults.end(act)
+        for act in schedule:
+            if act.at == moment:
+                faults.begin(act)
+    _advance_to(world, faults, START + timedelta(days=days))
+    faults.restore()
+    world.problems.clear()
+    executed, failures = _execute_printed(world), list[str]()
+    failures += executed.failures
+    _advance_to(world, faults, world.now + timedelta(hours=HOURS_TO_HEAL))
+    world.problems.clear()  # those of the first hours after the faults
+    again = _execute_printed(world)
+    failures += again.failures
+    _advance_to(world, faults, world.now + timedelta(hours=HOURS_TO_HEAL))
+    surfaces = read(world)
+    failures += [*world.problems, *judge(world, surfaces)]
+    if world.slowest_tick > MAX_TICK_SECONDS:
+        failures.append(f"L5: a tick took {world.slowest_tick:.0f} s")
+    return Outcome(
+        failures=tuple(failures),
+        days=(world.now - START) / timedelta(days=1),
+        runs=world.runs,
+        deaths=world.deaths,
+        fired=faults.fired,
+        conditions=Counter(surfaces.conditions.values()),
+        commands=executed.number + again.number,
+    )
+
+
+def read(world: World) -> Surfaces:
+    return Surfaces(**world.machine.ask("surfaces"))
+
+
+def judge(world: World, surfaces: Surfaces) -> Iterator[str]:
+    """Each rule that does not hold."""
+    conditions = surfaces.conditions
+    for name in _expected(world.now):
+        if name not in conditions:
+            yield f"L1: {name} is expected, and no surface lists it"
+    for name, condition in sorted(conditions.items()):
+        if condition in READABLE_CONDITIONS or condition is Condition.UNRECOVERABLE:
+            continue
+        fields = surfaces.listed.get(name) or surfaces.recorded[name]
+        shown = f"{name} is {condition} ({fields['because']}: {fields['detail']}), since {fields['since']}"
+        if not CONDITIONS[condition].needs_operator:
+            yield f"L2: {shown}, which needs nobody"
+        elif not fields["next_command"]:
+            yield f"L1: {shown}, and no command is printed"
+    yield from (f"L8: {each}" for each in surfaces.find_differences())
+    yield from (f"L6: {each}" for each in _find_open(world))
+    told = {
+        f"{fact.get('query_name')} {fact.get('customer_id')} {fact.get('logical_date')}"
+        for fact in world.webhook.facts
+    }
+    if surfaces.who_needs_an_operator() and not world.webhook.facts:
+        yield f"L9: nothing was sent of {sorted(surfaces.who_needs_an_operator())}, sent: {sorted(told)}"
+
+
+def _expected(now: datetime) -> Iterator[str]:
+    """The days of every customer that have been over for a day and a half everywhere."""
+    last = (now - timedelta(hours=36)).date() - timedelta(days=1)
+    for query in QUERIES:
+        for customer in CUSTOMERS:
+            for number in range((last - FIRST_DAY).days + 1):
+                yield f"{query} {customer} {FIRST_DAY + timedelta(days=number)}"
+
+
+def _find_open(world: World) -> Iterator[str]:
+    """What was started and is not closed, though nothing runs."""
+    yield from (f"Dagster's run {each} is open" for each in world.machine.ask("open_runs"))
+    with sqlite3.connect(f"file:{world.home / 'ledger.db'}?mode=ro", uri=True) as ledger:
+        for table, open_rows in _OPEN_ROWS.items():
+            yield from (f"{table}: {row}" for row in ledger.execute(open_rows))
+    for path in (world.home / "raw").rglob("_tmp.*"):
+        yield f"unsealed directory {path.name}"
+
+
+_OPEN_ROWS: Final = {
+    "leases": "SELECT run_id, opened_at, expires_at FROM leases WHERE ended_at IS NULL AND expires_at > '2100'",
+    "demotions": "SELECT customer_id, query_name, logical_date, started_at FROM demotions",
+    "run_snapshots": "SELECT run_id, status, started_at FROM run_snapshots WHERE ended_at IS NULL",
+    "run_head": "SELECT run_id, last_seq, projected_seq FROM run_head WHERE last_seq > projected_seq",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Executed:
+    number: int
+    failures: tuple[str, ...]
+
+
+def _execute_printed(world: World) -> _Executed:
+    """Execute each printed next command once. One that fails must not be printed any more."""
+    failures, commands = list[str](), read(world).next_commands()
+    for command in commands:
+        done = world.command(*_arguments(command))
+        if done["code"] != 0 and command in read(world).next_commands():
+            failures.append(f"L7: {command}: exit {done['code']}: {_last_lines(done)}")
+    return _Executed(number=len(commands), failures=tuple(failures))
+
+
+def _arguments(command: str) -> list[str]:
+    """The arguments of a printed command. An operator who has read the preview confirms it."""
+    program, *arguments = shlex.split(command)
+    assert program == "ads-pipeline", command
+    return [*arguments, "--yes"] if arguments[0] == "state" and "--reason" in arguments else arguments
+
+
+def _last_lines(done: dict[str, Any]) -> str:
+    return " / ".join((done["out"] + done["err"]).strip().splitlines()[-4:])
+
+
+def _advance_to(world: World, faults: Faults, target: datetime) -> None:
+    while world.now < target:
+        step = STEP_UNDER_FAULTS if faults.active else CALM_STEP
+        world.advance(min(step, target - world.now))
+        faults.count()
