@@ -114,6 +114,14 @@ def test_loopback_server_is_named_by_the_address_it_has_bound(server: LoopbackSe
     assert yaml.safe_load(server.configuration.read_text())["endpoint"].startswith("127.0.0.1:")
 
 
+def test_seal_says_whether_the_day_may_still_change(server: LoopbackServer, clients: Clients, tmp_path: Path) -> None:
+    """A report is provisional until the lookback after the end of the account's day, and a day more, has passed."""
+    days = partitions(4, first=date(2026, 10, 17))
+    result = streams(clients, tmp_path).fetch(range_request(days))
+    notes = [json.loads((tmp_path / seal.run.path / METADATA).read_text())["extraction"] for seal in result.seals]
+    assert [each["provisional"] for each in notes] == [False, False, True, True]
+
+
 @pytest.mark.parametrize(
     ("zone", "currency", "stated"),
     [("Not/AZone", "EUR", (None, "EUR")), (None, None, (None, None)), ("Asia/Tokyo", "yen\n", ("Asia/Tokyo", None))],
@@ -196,7 +204,10 @@ def test_failure_of_google_midway_seals_nothing(
 def test_row_that_was_not_requested_seals_nothing(
     server: LoopbackServer, clients: Clients, tmp_path: Path, odd_row: str
 ) -> None:
-    """A row of another day or customer, without a day, or with NaN refuses the whole answer, with the request id."""
+    """A row of another day or customer, without a day, or with NaN refuses the whole answer, with the request id.
+
+    The rows beside it in its block are good.
+    """
     server.answer(behaving(odd_row=odd_row))
     result = streams(clients, tmp_path).fetch(range_request())
     assert_nothing_sealed(tmp_path, result, "rows_refused")

@@ -60,8 +60,8 @@ class Behaviour:
     """How one customer's reports are answered.
 
     `rows`: rows a day. `revision` raises costs and conversions, as a restatement does; `day_revisions` has that of
-    single days. `odd_row`: foreign_day, day_with_line_break, foreign_customer, missing_day or nan, in the last row of
-    the answer. `request_id` replaces that of the batches. `stall_after`: batches before the stream hangs.
+    single days. `odd_row`: foreign_day, day_with_line_break, foreign_customer, missing_day or nan, in the last row
+    but one of the answer. `request_id` replaces that of the batches. `stall_after`: batches before the stream hangs.
     `slow_days`: a range of more days hangs; `slow_day`: a range with this day hangs. With `stalls_empty` a stream
     that hangs sends batches without rows for ever. `max_days`: a wider range is refused, with the error `too_wide`
     (query_error 36 without it). `first_day`: an older day is refused as too old. `needs_login`: the login-customer-id

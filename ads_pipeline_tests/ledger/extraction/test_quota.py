@@ -287,8 +287,27 @@ def test_clock_that_goes_back_frees_nothing(timed_ledger: Ledger, clock: FakeClo
     assert refused.until == start + WINDOW
 
 
+def test_operation_granted_after_the_clock_went_back_counts_as_long_as_the_one_before(
+    timed_ledger: Ledger, clock: FakeClock
+) -> None:
+    """It is never before the last operation, so that it does not leave the window of 24 hours earlier."""
+    limits, start = QuotaLimits(daily_operations=2), clock.now
+    for now in (start, start - timedelta(hours=5)):
+        clock.now = now
+        granted = timed_ledger.quota.reserve(FRESH, limits)
+        assert isinstance(granted, Granted)
+    assert granted.number == 2
+    for now in (start + timedelta(hours=19), start + WINDOW - timedelta(microseconds=1)):
+        clock.now = now
+        refused = timed_ledger.quota.reserve(FRESH, limits)
+        assert isinstance(refused, Refused)
+        assert refused.until == start + WINDOW
+    clock.now = start + WINDOW
+    assert isinstance(timed_ledger.quota.reserve(FRESH, limits), Granted)
+
+
 @given(
-    steps=st.lists(st.tuples(st.booleans(), st.integers(0, 400)), min_size=1, max_size=25),
+    steps=st.lists(st.tuples(st.booleans(), st.integers(-400, 400)), min_size=1, max_size=25),
     limit=st.integers(1, 8),
     share=st.sampled_from([0.0, 0.25, 0.5]),
 )
@@ -296,7 +315,10 @@ def test_clock_that_goes_back_frees_nothing(timed_ledger: Ledger, clock: FakeClo
 def test_grants_follow_from_a_plain_count(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[bool, int]], limit: int, share: float
 ) -> None:
-    """The numbers give the same answer as counting the operations of the last 24 hours one by one."""
+    """The numbers give the same answer as counting the operations of the last 24 hours one by one.
+
+    After the clock went back, an operation has the time of the one before it.
+    """
     url, clock = f"sqlite:///{tmp_path_factory.mktemp('quota')}/ledger.db", FakeClock()
     limits, granted = QuotaLimits(daily_operations=limit, reserved_for_fresh=share), list[tuple[datetime, Lane]]()
     with Ledger.opened(url, clock=clock) as ledger:
@@ -309,12 +331,10 @@ def test_grants_follow_from_a_plain_count(
             expected = len(counted) < limit and (is_fresh or counted.count(Lane.BACKFILL) < own)
             answer = ledger.quota.reserve(Operation(source=SOURCE, lane=lane), limits)
             assert isinstance(answer, Granted) is expected
-            if isinstance(answer, Granted):
-                granted.append((clock.now, lane))
-            else:
+            if isinstance(answer, Refused):
                 clock.now = answer.until
                 assert isinstance(ledger.quota.reserve(Operation(source=SOURCE, lane=lane), limits), Granted)
-                granted.append((clock.now, lane))
+            granted.append((max(clock.now, granted[-1][0]) if granted else clock.now, lane))
 
 
 @pytest.mark.parametrize("spent", [0, 500])
