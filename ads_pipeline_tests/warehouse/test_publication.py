@@ -24,6 +24,7 @@ from ads_pipeline_tests.warehouse.builders import (
     list_version_files,
     make_load,
     make_loads,
+    make_older,
     publish,
     publish_loads,
     read_all_versions,
@@ -256,10 +257,8 @@ def test_outcome_of_a_failed_commit_is_read_from_the_log(
     assert read_with_duckdb(core_root) == {key(1): ({"r2"}, 3), key(2): ({"r1"}, 3)}
 
 
-def test_data_files_are_synced_before_the_commit_and_the_log_entry_after_it(
-    spark: SparkSession, disk_root: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Data files are synced before the log entry that names them; the entry and its directory are synced after it."""
+def record_synced_names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files and folders that are synced from now on, in their order."""
     synced: list[str] = []
     fsync = os.fsync
 
@@ -268,6 +267,14 @@ def test_data_files_are_synced_before_the_commit_and_the_log_entry_after_it(
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", record_and_sync)
+    return synced
+
+
+def test_data_files_are_synced_before_the_commit_and_the_log_entry_after_it(
+    spark: SparkSession, disk_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Data files are synced before the log entry that names them; the entry and its directory are synced after it."""
+    synced = record_synced_names(monkeypatch)
     version = publish(spark, disk_root, "r1", (1,))
     entry = f"{version:020}.json"
     assert entry in synced
@@ -275,6 +282,23 @@ def test_data_files_are_synced_before_the_commit_and_the_log_entry_after_it(
     assert data
     assert max(data) < synced.index(entry)
     assert "_delta_log" in synced[synced.index(entry) :]
+
+
+@pytest.mark.invariant("W13")
+def test_log_entry_of_a_dead_writer_is_synced_before_anything_depends_on_it(
+    spark: SparkSession, disk_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer may die between its commit and the sync of its entry. The next commit, and vacuum before it deletes,
+    sync that entry first: after a power cut, no later entry stands without it, and no file of it is gone."""
+    first = publish(spark, disk_root, "r1", (1,))
+    first_entry, second_entry = (f"{version:020}.json" for version in (first, first + 1))
+    synced = record_synced_names(monkeypatch)
+    assert publish(spark, disk_root, "r2", (1,)) == first + 1
+    assert "_delta_log" in synced[synced.index(first_entry) : synced.index(second_entry)]
+    make_older(disk_root, 9)
+    synced.clear()
+    assert Warehouse(disk_root).vacuum(source="google_ads", query_name="campaign_daily")
+    assert "_delta_log" in synced[synced.index(second_entry) :]
 
 
 ROUNDS, LOADERS = 4, 3
