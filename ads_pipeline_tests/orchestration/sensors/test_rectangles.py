@@ -1,10 +1,11 @@
 """Few rectangles cover all that is due, and little else."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ads_pipeline.orchestration.sensors.rectangles import (
@@ -48,6 +49,31 @@ def test_each_due_partition_is_in_one_rectangle(due: Due, by_customer: bool) -> 
         assert each.size <= MAX_PARTITIONS
         assert all(contains(each, cell) for cells in each.due.values() for cell in cells)
         assert each.waste <= PARTITIONS_WORTH_A_RUN * (sum(map(len, each.due.values())) - 1)
+
+
+def cost(found: Sequence[Rectangle]) -> int:
+    return sum(PARTITIONS_WORTH_A_RUN + each.waste for each in found)
+
+
+# Customers 34 to 57 on one day, and customer 42 on nine later days. Joining the days of each customer costs more.
+CROSS: Final = frozenset(
+    [*((customer, 740_011) for customer in range(34, 58)), *((42, 740_038 + day) for day in range(9))]
+)
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(due=DUE)
+@example(due={"a": CROSS})
+@example(due={"a": frozenset((day - 740_000, customer + 740_000) for customer, day in CROSS)})
+def test_cheaper_cover_is_taken_in_both_orders(due: Due) -> None:
+    """The order decides between covers of one cost. It never makes a cover that costs more runs and partitions."""
+    assert cost(cover(due)) == cost(cover(due, by_customer=True))
+
+
+def test_cover_of_a_cross_wastes_nothing() -> None:
+    """The day of many customers and the days of one customer are a rectangle each, whatever is preferred."""
+    for by_customer in (False, True):
+        assert [each.waste for each in cover({"a": CROSS}, by_customer=by_customer)] == [0, 0]
 
 
 def contains(rectangle: Rectangle, cell: Cell) -> bool:
