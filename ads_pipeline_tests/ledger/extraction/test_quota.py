@@ -296,7 +296,7 @@ def test_operation_granted_after_the_clock_went_back_counts_as_long_as_the_one_b
         clock.now = now
         granted = timed_ledger.quota.reserve(FRESH, limits)
         assert isinstance(granted, Granted)
-    assert granted.number == 2
+    assert granted == Granted(operation=FRESH, number=2)
     for now in (start + timedelta(hours=19), start + WINDOW - timedelta(microseconds=1)):
         clock.now = now
         refused = timed_ledger.quota.reserve(FRESH, limits)
