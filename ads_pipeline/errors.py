@@ -175,6 +175,14 @@ class StagingDamaged(WarehouseError):
     """Staged files do not hold the expected rows. Nothing was published."""
 
 
+class FilesDamaged(WarehouseError):
+    """Data files are missing, cut or unreadable. `reconcile` loads the rows of `damaged` again from raw."""
+
+    def __init__(self, table: str, problem: str, damaged: tuple[Any, ...]) -> None:
+        self.damaged = damaged
+        super().__init__(table, problem)
+
+
 class TableContended(WarehouseError):
     """Other loaders kept committing first. This loader published nothing."""
 

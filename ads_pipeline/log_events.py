@@ -30,6 +30,7 @@ class LogEvent(StrEnum):
     LOAD_PUBLISHED = "load.published"
     LOAD_UNREADABLE = "load.unreadable"
     COMMIT_RETRIED = "commit.retried"
+    FILES_DAMAGED = "table.files_damaged"
     STATISTICS_REMOVED = "table.statistics_removed"
     REPAIRED = "reconcile.repaired"
     ACTION_EXECUTED = "action.executed"
@@ -55,6 +56,7 @@ LOG_EVENTS: Final[Mapping[LogEvent, tuple[int, str]]] = {
     LogEvent.LOAD_PUBLISHED: (logging.INFO, "partitions are loaded and readers see them"),
     LogEvent.LOAD_UNREADABLE: (logging.ERROR, "accepted runs no longer match their sealed files, and are not loaded"),
     LogEvent.COMMIT_RETRIED: (logging.INFO, "another commit to the Delta table came first; this one is staged again"),
+    LogEvent.FILES_DAMAGED: (logging.ERROR, "data files of a Delta table are missing, cut or unreadable"),
     LogEvent.STATISTICS_REMOVED: (
         logging.WARNING,
         "statistics of columns, with which some readers dropped rows, are removed from a Delta table's log",

@@ -131,6 +131,7 @@ def check_tables(deployment: Deployment) -> Iterator[Finding]:
     """Check that the Delta tables hold what the ledger expects. Demotions have their own check."""
     # These modules import PySpark, which no other check needs.
     from ads_pipeline.pipeline.reconciliation import ReconcilePlanner, RepairKind  # noqa: PLC0415
+    from ads_pipeline.warehouse.file_damage import name_held  # noqa: PLC0415
     from ads_pipeline.warehouse.publication import Warehouse  # noqa: PLC0415
 
     source, warehouse = deployment.settings.google_apis.source, Warehouse(deployment.settings.warehouse_location)
@@ -139,8 +140,14 @@ def check_tables(deployment: Deployment) -> Iterator[Finding]:
         if files := warehouse.count_column_statistics(source=source, query_name=name):
             problem = f"statistics in its log make pandas and other readers drop rows; files: {files:,}"
             yield make_error(warehouse.table(source, name), problem, _reconcile_command(name))
-        for repair in planner.plan(DayWindow(source=source, query_name=name)):
-            if repair.kind is not RepairKind.DEMOTE:
+        plan = planner.plan(DayWindow(source=source, query_name=name))
+        for damaged in plan.damaged:
+            problem = f"{damaged.problem}; {name_held(damaged.file, plan.list_lost(damaged))}"
+            yield make_error(
+                f"{warehouse.table(source, name)}/{damaged.file.path}", problem, _reconcile_command(name)
+            )
+        for repair in plan.repairs:
+            if repair.kind not in {RepairKind.DEMOTE, RepairKind.RELOAD}:
                 make_finding = make_error if repair.kind is RepairKind.REMOVE else make_warning
                 yield make_finding(repair.key, repair.reason, _reconcile_command(name))
 

@@ -81,7 +81,7 @@ def restore(pipeline: Pipeline, states: States, runs: Sequence[Run], request: Ac
     rows += _refused(refusals)
     rows += [_remaining(each.state.key, SUPERSEDED) for each in accepted if each.effect is Effect.SUPERSEDED]
     promoted = [result.state.key for result in accepted if result.effect is Effect.PROMOTED]
-    not_loaded = {run.key: (run, error) for run, error in pipeline.loader.load(promoted).unreadable.items()}
+    not_loaded = {run.key: (run, error) for run, error in pipeline.loader.load(promoted).not_loaded.items()}
     for key in promoted:
         if key not in not_loaded:
             rows.append(ResultRow(target=key, result=Result.DONE))

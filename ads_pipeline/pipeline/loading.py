@@ -5,8 +5,9 @@ Repair after a crash is in `pipeline.reconciliation`.
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date
 from typing import Final, TypeVar
 
 from pyspark.sql import SparkSession
@@ -15,7 +16,7 @@ from ads_pipeline.contracts.registry import Contracts
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.sequences import split_batches
 from ads_pipeline.domain.transitions import Outcome, PartitionState, Status
-from ads_pipeline.errors import AdsPipelineError, ContractMissing, RunDamaged, RunNotSealed, UnsafePath
+from ads_pipeline.errors import AdsPipelineError, ContractMissing, FilesDamaged, RunDamaged, RunNotSealed, UnsafePath
 from ads_pipeline.ledger.state.loads import Loads
 from ads_pipeline.ledger.state.publications import Publications
 from ads_pipeline.ledger.state.run_history import RunHistory
@@ -28,8 +29,9 @@ from ads_pipeline.progress import ProgressReporter, no_progress
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.reading import PAYLOAD_CHANGED
 from ads_pipeline.validator.judging import SealedPayload, judge_and_write
+from ads_pipeline.warehouse.file_damage import DamagedFile
 from ads_pipeline.warehouse.publication import Warehouse
-from ads_pipeline.warehouse.values import Load, StagedFile, TableLoadResult
+from ads_pipeline.warehouse.values import Load, StagedFile, TableLoadResult, WarehouseTable
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -47,6 +49,12 @@ class LoadResult:
     superseded: tuple[Run, ...] = ()  # lost their authority while they were being loaded
     skipped: tuple[PartitionState, ...] = ()  # status is not success
     unreadable: Mapping[Run, AdsPipelineError] = field(default_factory=dict)  # accepted, but no longer match the seal
+    blocked: Mapping[Run, FilesDamaged] = field(default_factory=dict)  # a data file that may hold them is damaged
+
+    @property
+    def not_loaded(self) -> dict[Run, AdsPipelineError]:
+        """The accepted runs that could not be loaded, with the reason of each."""
+        return {**self.unreadable, **self.blocked}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,11 +90,28 @@ class Loader:
                     results.append(self._load_batch(batch))
                     advance(len(batch))
         self._discard_staged([state.key for state in skipped])
-        result = _combine(results)
-        if result.unreadable:
-            log_event(_LOG, LogEvent.LOAD_UNREADABLE, runs=len(result.unreadable), first=min(result.unreadable))
-            self.loads.record_failed({run: str(error) for run, error in result.unreadable.items()})
-        return result
+        return self._record(combine(results))
+
+    def reload(
+        self, table: WarehouseTable, keys: Iterable[PartitionKey], damaged: Sequence[DamagedFile]
+    ) -> LoadResult:
+        """Load partitions again whose data files are damaged. One commit a batch of days also drops their files.
+
+        Readers of the ledger do not see the partitions until they are loaded, so that nobody takes them for empty.
+        """
+        states = [state for state in self.states.get_many(keys).values() if state.status is Status.SUCCESS]
+        self.loads.hide([state.key for state in states])
+        by_day = group_by(states, lambda state: state.key.logical_date)
+        files = group_by(damaged, lambda each: each.file.day)
+        results = list[LoadResult]()
+        for batch in _batch_days({day: len(by_day.get(day, ())) for day in sorted({*by_day, *files})}):
+            paths = [each.file.path for day in batch for each in files.get(day, ())]
+            if group := [state for day in batch for state in by_day.get(day, ())]:
+                results.append(self._load_batch(group, dropped=paths))
+            self.warehouse.drop_files(source=table.source, query_name=table.query_name, paths=paths)
+        for each in damaged:
+            log_event(_LOG, LogEvent.FILES_DAMAGED, table=table, problem=each)
+        return self._record(combine(results))
 
     def remove_hidden_rows(self, keys: Iterable[PartitionKey]) -> None:
         """Remove the rows of these partitions whose runs readers may not see."""
@@ -97,30 +122,51 @@ class Loader:
                 is_removable=lambda runs: set(runs) - self.publications.readable_runs(runs),
             )
 
+    def _record(self, result: LoadResult) -> LoadResult:
+        """Log and record the runs that could not be loaded."""
+        if result.unreadable:
+            log_event(_LOG, LogEvent.LOAD_UNREADABLE, runs=len(result.unreadable), first=min(result.unreadable))
+        if result.blocked:
+            first = min(result.blocked)
+            log_event(_LOG, LogEvent.FILES_DAMAGED, first=first, problem=result.blocked[first].problem)
+        if result.not_loaded:
+            self.loads.record_failed({run: str(error) for run, error in result.not_loaded.items()})
+        return result
+
     def _discard_staged(self, keys: Sequence[PartitionKey]) -> None:
         """Delete what was staged of partitions that are not loaded now."""
         for (source, query_name), group in group_by(keys, lambda key: (key.source, key.query_name)).items():
             self.warehouse.discard(source, query_name, self.staged.take(group))
 
-    def _load_batch(self, states: Sequence[PartitionState]) -> LoadResult:
-        """Load partitions of one table, and move the pointers."""
+    def _load_batch(self, states: Sequence[PartitionState], *, dropped: Collection[str] = ()) -> LoadResult:
+        """Load partitions of one table, and move the pointers. Damaged files that may hold some stop only those."""
         runs = [Run(key=state.key, run_id=str(state.current_run_id)) for state in states]
         payloads, unreadable = self._find_payloads(runs)
         staged = self.staged.take(run.key for run in runs)
         if not payloads:
             self.warehouse.discard(runs[0].key.source, runs[0].key.query_name, staged)
             return LoadResult(unreadable=unreadable)
-        written = self.warehouse.replace(
-            self.spark,
-            [
-                Load(run=run, schema_version=each.seal.facts.schema_version, record_count=each.seal.record_count)
-                for run, each in payloads.items()
-            ],
-            staged,
-            stage=lambda missing: self._stage([payloads[run] for run in missing], unreadable),
-            columns=self._find_columns(payloads.values()),
-            is_publishable=self.loads.publishable_runs,
-        )
+        try:
+            written = self.warehouse.replace(
+                self.spark,
+                [
+                    Load(run=run, schema_version=each.seal.facts.schema_version, record_count=each.seal.record_count)
+                    for run, each in payloads.items()
+                ],
+                staged,
+                stage=lambda missing: self._stage([payloads[run] for run in missing], unreadable),
+                columns=self._find_columns(payloads.values()),
+                is_publishable=self.loads.publishable_runs,
+                dropped=dropped,
+            )
+        except FilesDamaged as error:
+            blocked = {run: error for run in runs if _is_blocked(run, error)}
+            if not blocked:
+                raise
+            self.staged.restore(self.warehouse.table(runs[0].key.source, runs[0].key.query_name), staged)
+            others = [state for state, run in zip(states, runs, strict=True) if run not in blocked]
+            result = self._load_batch(others, dropped=dropped) if others else LoadResult()
+            return replace(result, blocked={**result.blocked, **blocked})
         return replace(self._move_pointers(written), unreadable=unreadable)
 
     def _find_payloads(self, runs: Sequence[Run]) -> tuple[dict[Run, SealedPayload], dict[Run, AdsPipelineError]]:
@@ -189,6 +235,23 @@ class Loader:
         return LoadResult(published=tuple(pointers.published), superseded=superseded)
 
 
+def _is_blocked(run: Run, error: FilesDamaged) -> bool:
+    return any(each.may_hold(run.key.customer_id, run.key.logical_date) for each in error.damaged)
+
+
+def _batch_days(partitions: Mapping[date, int]) -> list[list[date]]:
+    """The days in groups of up to 10,000 partitions. A day is never split, because a file holds one day."""
+    batches: list[list[date]] = []
+    size = 0
+    for day, count in partitions.items():
+        if not batches or size + count > PARTITIONS_PER_COMMIT:
+            batches.append([])
+            size = 0
+        batches[-1].append(day)
+        size += count
+    return batches
+
+
 def contract_key(payload: SealedPayload) -> tuple[str, str]:
     """The query name and schema version that select the contract."""
     return payload.seal.run.key.query_name, payload.seal.facts.schema_version
@@ -201,10 +264,12 @@ def group_by(items: Iterable[_T], key: Callable[[_T], _K]) -> dict[_K, list[_T]]
     return dict(groups)
 
 
-def _combine(results: Sequence[LoadResult]) -> LoadResult:
+def combine(results: Sequence[LoadResult]) -> LoadResult:
+    """One result for several loads."""
     return LoadResult(
         published=tuple(run for result in results for run in result.published),
         superseded=tuple(run for result in results for run in result.superseded),
         skipped=tuple(state for result in results for state in result.skipped),
         unreadable={run: error for result in results for run, error in result.unreadable.items()},
+        blocked={run: error for result in results for run, error in result.blocked.items()},
     )

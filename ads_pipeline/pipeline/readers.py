@@ -3,16 +3,16 @@
 Nothing here writes. Repair is in `pipeline.reconciliation`; missing days are listed by `pipeline.day_conditions`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import date
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger.state.publications import Publications
 from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.warehouse.columns import LONG_TYPE, TableColumn
 from ads_pipeline.warehouse.values import WarehouseTable
-from ads_pipeline.warehouse.visible_rows import TableView, open_newest_version, read_with_spark
+from ads_pipeline.warehouse.visible_rows import TableView, leave_out_damaged, open_newest_version, read_with_spark
 
 if TYPE_CHECKING:
     import duckdb
@@ -47,18 +47,18 @@ class Readers:
     def sum_per_partition(self, query_name: str, column: str, *, since: date, until: date) -> dict[PartitionKey, int]:
         """Sum a column of integers per visible partition, without a limit on the sum.
 
-        Without the table, or where the column does not exist or has another type, the result is empty.
+        Without the table, or where the column does not exist or has another type, the result is empty. Partitions in
+        damaged files are left out.
         """
         view = self._open_view(query_name, since=since, until=until)
         if view is None or TableColumn(name=column, type=LONG_TYPE) not in view.snapshot.columns:
             return {}
-        with _connect([view]) as connection:
-            rows = connection.execute(
-                # A sum of BIGINT is a HUGEINT, which no number of rows exceeds.
-                f'SELECT customer_id, logical_date, sum("{column}") FROM "{query_name}" '  # noqa: S608 - known names
-                f'WHERE logical_date BETWEEN ? AND ? GROUP BY ALL HAVING count("{column}") > 0',
-                [since, until],
-            ).fetchall()
+        # A sum of BIGINT is a HUGEINT, which no number of rows exceeds.
+        statement = (
+            f'SELECT customer_id, logical_date, sum("{column}") FROM "{query_name}" '  # noqa: S608 - known names
+            f'WHERE logical_date BETWEEN ? AND ? GROUP BY ALL HAVING count("{column}") > 0'
+        )
+        rows = _read_undamaged(view, statement, [since, until])
         return {view.snapshot.table.partition_key(customer, day): total for customer, day, total in rows}
 
     def _open_view(self, query_name: str, *, since: date = date.min, until: date = date.max) -> TableView | None:
@@ -77,6 +77,21 @@ class Readers:
             if visible.table_version <= snapshot.version:
                 break
         return view  # a table restored from a backup may stay older; `reconcile` reports what it lacks
+
+
+def _read_undamaged(view: TableView, statement: str, values: Sequence[Any]) -> list[Any]:
+    """The rows of a statement, without those in damaged files."""
+    import duckdb  # noqa: PLC0415 - only sessions need it
+
+    while True:
+        try:
+            with _connect([view]) as connection:
+                return connection.execute(statement, values).fetchall()
+        except duckdb.Error:  # its cause is a text
+            undamaged = leave_out_damaged(view)
+            if undamaged is view:
+                raise
+            view = undamaged
 
 
 def _connect(views: Iterable[TableView]) -> "duckdb.DuckDBPyConnection":

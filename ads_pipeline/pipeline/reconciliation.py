@@ -4,8 +4,9 @@ A second pass finds nothing, except accepted runs whose raw data is gone: those 
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
 from enum import IntEnum
 from typing import Final
 
@@ -14,8 +15,9 @@ from ads_pipeline.domain.transitions import Status, Verdict
 from ads_pipeline.ledger.state.publications import Publications
 from ads_pipeline.ledger.values import DayWindow, ExpectedContent
 from ads_pipeline.log_events import LogEvent, log_event
-from ads_pipeline.pipeline.loading import LoadResult
+from ads_pipeline.pipeline.loading import LoadResult, combine
 from ads_pipeline.pipeline.pipeline import Pipeline
+from ads_pipeline.warehouse.file_damage import DamagedFile
 from ads_pipeline.warehouse.publication import Warehouse
 from ads_pipeline.warehouse.values import HeldPartition
 
@@ -27,6 +29,7 @@ ClaimPartitions = Callable[[Collection[PartitionKey]], Collection[PartitionKey]]
 class RepairKind(IntEnum):
     """Kinds of repair, in the order of execution: wrong rows are removed before missing rows are loaded."""
 
+    RELOAD = 0  # a data file that may hold it is damaged: load its run again, and drop the file in the same commit
     DEMOTE = 1  # finish an interrupted demotion: remove the rows, record the verdict
     REMOVE = 2  # the table holds rows that readers may not see
     LOAD = 3  # the table does not hold the current run of a success
@@ -46,11 +49,46 @@ class Repair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The repairs of a query's days in their order, and the damaged data files of its table."""
+
+    repairs: tuple[Repair, ...] = ()
+    damaged: tuple[DamagedFile, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.repairs or self.damaged)
+
+    @property
+    def days(self) -> set[date]:
+        return {repair.key.logical_date for repair in self.repairs} | {each.file.day for each in self.damaged}
+
+    def list_lost(self, damaged: DamagedFile) -> list[str]:
+        """The customers whose rows are loaded again because of this file."""
+        keys = (repair.key for repair in self.repairs if repair.kind is RepairKind.RELOAD)
+        return sorted(key.customer_id for key in keys if _is_in(damaged, key))
+
+    def grant(self, granted: Collection[PartitionKey]) -> "Plan":
+        """What may be carried out by one who may write to these partitions only.
+
+        A damaged file stays until all of its partitions are granted, and so do its other repairs.
+        """
+        refused = [repair.key for repair in self.repairs if repair.key not in granted]
+        kept = tuple(file for file in self.damaged if not any(_is_in(file, key) for key in refused))
+        waiting = [file for file in self.damaged if file not in kept]
+        repairs = (repair for repair in self.repairs if repair.key in granted)
+        return Plan(
+            repairs=tuple(each for each in repairs if not any(_is_in(file, each.key) for file in waiting)),
+            damaged=kept,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReconcileResult:
     """The repairs that were carried out, and the result of loading."""
 
     repairs: tuple[Repair, ...]
     loading: LoadResult
+    damaged: tuple[DamagedFile, ...] = ()  # files that the table no longer has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +98,10 @@ class Difference:
     key: PartitionKey
     expected: ExpectedContent | None
     held: HeldPartition | None
+
+    @property
+    def current_run_id(self) -> str | None:
+        return self.expected.run_id if self.expected else None
 
     @property
     def other_run(self) -> Run | None:
@@ -92,9 +134,15 @@ def find_differences(
 
 
 def plan_repairs(
-    differences: Iterable[Difference], *, demotions: Iterable[Verdict], readable: Collection[Run]
+    differences: Iterable[Difference],
+    *,
+    demotions: Iterable[Verdict],
+    readable: Collection[Run],
+    damaged: Sequence[DamagedFile] = (),
 ) -> list[Repair]:
     """Decide the repairs, in their order. `readable` lists the other held runs that readers may see.
+
+    `damaged` are the files whose rows are not among the held ones.
 
     This is a pure function.
     """
@@ -103,8 +151,18 @@ def plan_repairs(
         for each in demotions
     ]
     for difference in differences:
-        repairs += _plan(difference, readable)
+        file = next((each for each in damaged if _is_in(each, difference.key)), None)
+        repairs += (
+            replace(repair, kind=RepairKind.RELOAD, reason=f"{file}; current is {difference.current_run_id}")
+            if file and repair.kind is RepairKind.LOAD
+            else repair
+            for repair in _plan(difference, readable)
+        )
     return sorted(repairs)
+
+
+def _is_in(damaged: DamagedFile, key: PartitionKey) -> bool:
+    return damaged.may_hold(key.customer_id, key.logical_date)
 
 
 def _matches(expected: ExpectedContent, held: HeldPartition | None) -> bool:
@@ -143,7 +201,7 @@ class ReconcilePlanner:
     def __init__(self, *, publications: Publications, warehouse: Warehouse) -> None:
         self.publications, self.warehouse = publications, warehouse
 
-    def plan(self, window: DayWindow) -> list[Repair]:
+    def plan(self, window: DayWindow) -> Plan:
         """List the differences of a query's days, in the order of their repair.
 
         The table is read before the ledger, so that a load that ends in between is not reported as a difference.
@@ -152,13 +210,15 @@ class ReconcilePlanner:
             source=window.source, query_name=window.query_name, since=window.since, until=window.until
         )
         expected = self.publications.expected_contents(window)
-        differences = find_differences(window.source, window.query_name, expected, held)
+        differences = find_differences(window.source, window.query_name, expected, held.partitions)
         others = [difference.other_run for difference in differences if difference.other_run]
-        return plan_repairs(
+        repairs = plan_repairs(
             differences,
             demotions=self.publications.open_demotions(window),
             readable=self.publications.readable_runs(others),
+            damaged=held.damaged,
         )
+        return Plan(repairs=tuple(repairs), damaged=held.damaged)
 
 
 class Reconciliation(ReconcilePlanner):
@@ -182,15 +242,16 @@ class Reconciliation(ReconcilePlanner):
         """Carry out the plan. Loads and other reconciliations may run at the same time."""
         return self.carry_out(self.plan(window), window)
 
-    def carry_out(self, repairs: list[Repair], window: DayWindow) -> ReconcileResult:
+    def carry_out(self, plan: Plan, window: DayWindow) -> ReconcileResult:
         """Carry out the repairs that were planned for a window."""
-        if self._claim is not None:
-            granted = self._claim({repair.key for repair in repairs})
-            repairs = [repair for repair in repairs if repair.key in granted]
-        if not repairs:
+        if self._claim is not None and plan:
+            plan = plan.grant(self._claim({repair.key for repair in plan.repairs}))
+        if not plan:
             return ReconcileResult(repairs=(), loading=LoadResult())
         pipeline = self._open_pipeline()
-        keys = {kind: [repair.key for repair in repairs if repair.kind is kind] for kind in RepairKind}
+        keys = {kind: [repair.key for repair in plan.repairs if repair.kind is kind] for kind in RepairKind}
+        table = self.warehouse.table(window.source, window.query_name)
+        reloading = pipeline.loader.reload(table, keys[RepairKind.RELOAD], plan.damaged)
         if keys[RepairKind.DEMOTE]:
             demotions, own = self.publications.open_demotions(window), set(keys[RepairKind.DEMOTE])
             pipeline.validation.record([verdict for verdict in demotions if verdict.run.key in own])
@@ -198,4 +259,4 @@ class Reconciliation(ReconcilePlanner):
         loading = pipeline.loader.load([*keys[RepairKind.LOAD], *keys[RepairKind.POINT]])
         counts = {kind.name.lower(): len(found) for kind, found in keys.items() if found}
         log_event(_LOG, LogEvent.REPAIRED, query=window.query_name, **counts)
-        return ReconcileResult(repairs=tuple(repairs), loading=loading)
+        return ReconcileResult(repairs=plan.repairs, loading=combine([reloading, loading]), damaged=plan.damaged)

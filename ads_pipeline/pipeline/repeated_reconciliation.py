@@ -76,11 +76,12 @@ class RepeatedReconciliation:
             full_at, windows = now, [whole]
         else:
             demoting = {each.run.key.logical_date for each in self._reconciliation.publications.open_demotions(whole)}
-            days = {*_find_changed(last, files, changes), *demoting, *last.unsettled}
+            damaged = self._reconciliation.warehouse.find_damaged_days(source=source, query_name=query_name)
+            days = {*_find_changed(last, files, changes), *demoting, *damaged, *last.unsettled}
             full_at, windows = last.full_at, list(_cover(whole, sorted(days)))
         plans = [(window, self._reconciliation.plan(window)) for window in windows]
-        unsettled = {repair.key.logical_date for _window, repairs in plans for repair in repairs}
-        results = [self._reconciliation.carry_out(repairs, window) for window, repairs in plans]
+        unsettled = {day for _window, plan in plans for day in plan.days}
+        results = [self._reconciliation.carry_out(plan, window) for window, plan in plans]
         self._passes.write(
             source, query_name, LastPass(full_at=full_at, changes=changes, files=files, unsettled=unsettled)
         )

@@ -55,6 +55,10 @@ class StagedRuns:
         kept = [file for file in earlier if again.isdisjoint(_name_runs(file))]
         self._files[table.source, table.query_name] = kept + files
 
+    def restore(self, table: WarehouseTable, files: Iterable[StagedFile]) -> None:
+        """Remember files again that were taken and not published."""
+        self._files.setdefault((table.source, table.query_name), []).extend(files)
+
     def take(self, keys: Iterable[PartitionKey]) -> list[StagedFile]:
         """The files that hold rows of these partitions of one table. They are forgotten here."""
         by_table: dict[tuple[str, str], set[tuple[str, date]]] = {}

@@ -15,6 +15,7 @@ from ads_pipeline.quoting import printable, root_cause
 
 # What a bucket's service answered, as delta-rs quotes it. It may repeat what the client signed.
 _ANSWER = re.compile(r"<(?:\?xml|Error\b|html|!DOCTYPE).*", re.DOTALL | re.IGNORECASE)
+_EXCERPT = "\nLINE "  # before the excerpt of a statement, with which DuckDB ends a message
 _CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -38,10 +39,11 @@ def translate_errors(table: object) -> Iterator[None]:
     except _CallbackError as wrapped:
         raise wrapped.error from wrapped.error.__cause__
     except Exception as error:
-        if not _is_external(error):
+        if not is_external(error):
             raise
-        quotes_answer = _ANSWER.search(str(error)) is not None
-        cause = Exception(_ANSWER.sub(_keep_code, str(error))) if quotes_answer else error
+        text = str(error).partition(_EXCERPT)[0]
+        quotes_answer = _ANSWER.search(text) is not None
+        cause = error if text == str(error) and not quotes_answer else Exception(_ANSWER.sub(_keep_code, text))
         problem = error.strerror if isinstance(error, OSError) and error.strerror else root_cause(cause)
         problem = f"{type(error).__name__}: {printable(problem, limit=400)}"
         failure = WarehouseUnavailable(str(table), f"storage or cluster failed: {problem}")
@@ -67,8 +69,11 @@ def _keep_code(answer: re.Match[str]) -> str:
     return code[1] if code else "…"
 
 
-def _is_external(error: Exception) -> bool:
-    """AnalysisException is excluded: the plan itself is wrong, so a retry would fail again."""
+def is_external(error: Exception) -> bool:
+    """Whether storage or a library raised it.
+
+    AnalysisException is excluded: the plan itself is wrong, so a retry would fail again.
+    """
     if isinstance(error, AnalysisException):
         return False
     packages = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}

@@ -9,6 +9,7 @@ from datetime import date
 
 from ads_pipeline.warehouse.columns import TableColumn
 from ads_pipeline.warehouse.duckdb_files import connect_to_files
+from ads_pipeline.warehouse.file_damage import naming_damage
 from ads_pipeline.warehouse.values import DATE_COLUMN, KEY_COLUMNS, DataFile, Slice, StagedFile, WarehouseTable
 
 
@@ -19,12 +20,16 @@ def read_slices(
     *,
     days: tuple[date, date] | None = None,
 ) -> list[Slice]:
-    """The slices that these files hold. The digest covers the given columns; without columns it is 0."""
+    """The slices that these files hold. The digest covers the given columns; without columns it is 0.
+
+    Raises FilesDamaged when files of a version are damaged.
+    """
     if not files:
         return []
     uris = [table.uri_of(file) for file in files]
     since, until = days or (date.min, date.max)
-    with connect_to_files(table.location) as connection:
+    published = [file for file in files if isinstance(file, DataFile)]
+    with naming_damage(table, published), connect_to_files(table.location) as connection:
         connection.execute("SET threads = 2")
         digested = ""
         if columns := [column for column in columns if column.name != DATE_COLUMN]:

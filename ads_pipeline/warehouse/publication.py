@@ -7,14 +7,14 @@ called again before each commit.
 import logging
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from typing import Final
 
 from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.errors import TableContended
+from ads_pipeline.errors import FilesDamaged, TableContended
 from ads_pipeline.log_events import LogEvent, log_event
 from ads_pipeline.warehouse.columns import TableColumn, find_new_columns, make_columns
 from ads_pipeline.warehouse.commit_races import MAX_COMMIT_ATTEMPTS, pause
@@ -29,6 +29,7 @@ from ads_pipeline.warehouse.delta_commits import (
 )
 from ads_pipeline.warehouse.error_translation import translate_errors, without_translation
 from ads_pipeline.warehouse.file_contents import group_by_partition, read_slices
+from ads_pipeline.warehouse.file_damage import DamagedFile, find_missing_or_cut
 from ads_pipeline.warehouse.log_statistics import find_column_statistics, open_for_writing, remove_statistics
 from ads_pipeline.warehouse.maintenance import find_removable_paths, plan_compaction, remove_paths
 from ads_pipeline.warehouse.staging import (
@@ -40,6 +41,7 @@ from ads_pipeline.warehouse.staging import (
     prepare_replacement,
 )
 from ads_pipeline.warehouse.values import (
+    DataFile,
     HeldPartition,
     Load,
     Slice,
@@ -53,6 +55,14 @@ _LOG: Final = logging.getLogger(__name__)
 DEFAULT_RETENTION: Final = timedelta(days=7)
 RunFilter = Callable[[Sequence[Run]], Collection[Run]]  # returns those of the runs that meet the condition
 StageRows = Callable[[Sequence[Run]], Sequence[StagedFile]]  # stages the rows of runs; leaves out what is unreadable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldContent:
+    """What a table holds: its partitions, without those in the damaged files."""
+
+    partitions: Mapping[PartitionKey, HeldPartition] = field(default_factory=dict)
+    damaged: tuple[DamagedFile, ...] = ()
 
 
 class Warehouse:
@@ -70,9 +80,12 @@ class Warehouse:
         stage: StageRows,
         columns: Mapping[str, str],
         is_publishable: RunFilter,
+        dropped: Collection[str] = (),
     ) -> TableLoadResult:
         """Replace each partition with the rows of its run, in one commit.
 
+        `dropped` are the paths of damaged files: the commit removes them, and none of their rows is carried over.
+        FilesDamaged is raised for other damaged files that may hold one of the partitions.
         `staged` are the files that hold rows of the runs already; `stage` is called for runs that the table lacks and
         that are not staged. `columns` gives the type of each column. Staged files that are not adopted are deleted.
 
@@ -90,6 +103,7 @@ class Warehouse:
                 loads=tuple(loads),
                 stage=without_translation(stage),
                 is_publishable=without_translation(is_publishable),
+                dropped=frozenset(dropped),
             )
             return _replace(spark, plan, list(staged))
 
@@ -141,16 +155,31 @@ class Warehouse:
 
     def read_held_partitions(
         self, *, source: str, query_name: str, since: date = date.min, until: date = date.max
-    ) -> dict[PartitionKey, HeldPartition]:
+    ) -> HeldContent:
         """What the newest version of the table holds of each partition, counted in its files."""
         table = self.table(source, query_name)
         with translate_errors(table):
             snapshot = open_table(table)
             if snapshot is None:
-                return {}
+                return HeldContent()
             files = [file for file in snapshot.files if since <= file.day <= until]
-            slices_by_partition = group_by_partition(read_slices(table, files, (), days=(since, until)))
-        return {table.partition_key(*key): _summarize(slices) for key, slices in slices_by_partition.items()}
+            slices, damaged = _read_undamaged(table, files, (since, until))
+        held = {table.partition_key(*key): _summarize(slices) for key, slices in group_by_partition(slices).items()}
+        return HeldContent(partitions=held, damaged=tuple(damaged))
+
+    def drop_files(self, *, source: str, query_name: str, paths: Collection[str]) -> int | None:
+        """Remove damaged files from the newest version, in one commit. Gives the new version."""
+        table = self.table(source, query_name)
+        with translate_errors(table):
+            return _rewrite(table, lambda snapshot: _prepare_drop(snapshot, paths))
+
+    def find_damaged_days(self, *, source: str, query_name: str) -> set[date]:
+        """The days of files that are missing or cut, by one listing: no file is read."""
+        table = self.table(source, query_name)
+        with translate_errors(table):
+            snapshot = open_table(table)
+            damaged = [] if snapshot is None else find_missing_or_cut(table, snapshot.files)
+        return {each.file.day for each in damaged}
 
     def list_files(self, *, source: str, query_name: str) -> dict[str, date]:
         """The data files of the newest version, each with its day. A file never changes."""
@@ -192,6 +221,7 @@ class _Replacement:
     loads: tuple[Load, ...]
     stage: StageRows
     is_publishable: RunFilter
+    dropped: frozenset[str]
 
 
 def _replace(spark: SparkSession, plan: _Replacement, staged: list[StagedFile]) -> TableLoadResult:
@@ -203,17 +233,19 @@ def _replace(spark: SparkSession, plan: _Replacement, staged: list[StagedFile]) 
             pause(attempt)
             continue
         loads = _without(plan.loads, {*superseded, *unreadable})
+        snapshot, damaged = _split(snapshot, plan.dropped)
         held = _read_partitions(snapshot, {load.partition for load in loads})
         missing = tuple(load for load in loads if not _is_held(load, held.get(load.partition, [])))
         if unstaged := _find_unstaged(missing, staged):
             staged += plan.stage([load.run for load in unstaged])
             unreadable |= {load.run for load in _find_unstaged(missing, staged)}
             loads, missing = _without(loads, unreadable), _without(missing, unreadable)
-        if not missing:
+        if not missing and not damaged:
             delete_files(plan.table, staged)
             return TableLoadResult(table_version=snapshot.version, loads=loads, superseded=tuple(superseded))
         partitions = {load.partition for load in missing}
         files = prepare_replacement(spark, snapshot, held=held, partitions=partitions, loads=missing, staged=staged)
+        files = replace(files, replaced=(*files.replaced, *damaged))
         publishable = set(plan.is_publishable([load.run for load in missing]))
         refused = [load.run for load in missing if load.run not in publishable]
         if refused:
@@ -243,8 +275,21 @@ def _prepare_removal(
 
 
 def _prepare_compaction(start_spark: Callable[[], SparkSession], snapshot: TableSnapshot) -> NextFiles | None:
-    groups = plan_compaction(snapshot.files)
-    return prepare_compaction(start_spark(), snapshot, groups) if groups else None
+    """Compact what can be read. Damaged files stay as they are: `reconcile` repairs them."""
+    files = list(snapshot.files)
+    while groups := plan_compaction(files):
+        try:
+            return prepare_compaction(start_spark(), snapshot, groups)
+        except FilesDamaged as error:
+            log_event(_LOG, LogEvent.FILES_DAMAGED, table=snapshot.table, problem=error.problem)
+            damaged = {each.file.path for each in error.damaged}
+            files = [file for file in files if file.path not in damaged]
+    return None
+
+
+def _prepare_drop(snapshot: TableSnapshot, paths: Collection[str]) -> NextFiles | None:
+    dropped = tuple(file for file in snapshot.files if file.path in paths)
+    return NextFiles(added=(), replaced=dropped, merged=()) if dropped else None
 
 
 def _rewrite(table: WarehouseTable, prepare: Callable[[TableSnapshot], NextFiles | None]) -> int | None:
@@ -309,6 +354,25 @@ def _is_held(load: Load, slices: Sequence[Slice]) -> bool:
 def _read_partitions(snapshot: TableSnapshot, partitions: Partitions) -> dict[tuple[str, date], list[Slice]]:
     files = find_affected_files(snapshot, partitions)
     return group_by_partition(read_slices(snapshot.table, files, ()))
+
+
+def _read_undamaged(
+    table: WarehouseTable, files: Sequence[DataFile], days: tuple[date, date]
+) -> tuple[list[Slice], list[DamagedFile]]:
+    """The slices of the files that can be read, and the damaged files."""
+    damaged: list[DamagedFile] = []
+    while True:
+        paths = {each.file.path for each in damaged}
+        try:
+            return read_slices(table, [file for file in files if file.path not in paths], (), days=days), damaged
+        except FilesDamaged as error:
+            damaged += error.damaged
+
+
+def _split(snapshot: TableSnapshot, dropped: Collection[str]) -> tuple[TableSnapshot, tuple[DataFile, ...]]:
+    """The snapshot without the dropped files, and these files."""
+    kept = tuple(file for file in snapshot.files if file.path not in dropped)
+    return replace(snapshot, files=kept), tuple(file for file in snapshot.files if file.path in dropped)
 
 
 def _summarize(slices: Sequence[Slice]) -> HeldPartition:

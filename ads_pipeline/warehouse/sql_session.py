@@ -3,7 +3,8 @@
 Importing it loads pyarrow's datasets, and with them pandas.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import duckdb
@@ -12,10 +13,10 @@ import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 
 from ads_pipeline.domain.warehouse_names import CURRENT_SUFFIX
-from ads_pipeline.errors import WarehouseError, WarehouseUnavailable
-from ads_pipeline.quoting import printable
+from ads_pipeline.errors import FilesDamaged, WarehouseError
 from ads_pipeline.warehouse.duckdb_files import connect_to_files
 from ads_pipeline.warehouse.error_translation import translate_errors
+from ads_pipeline.warehouse.file_damage import DamagedFile, describe_damage, naming_damage
 from ads_pipeline.warehouse.values import DATE_COLUMN, DataFile
 from ads_pipeline.warehouse.visible_rows import TableView, to_arrow
 
@@ -79,6 +80,7 @@ class _VisibleRows(pads.InMemoryDataset):  # type: ignore[misc] # pyarrow ships 
             parquet.make_fragment(self._table.uri_of(file), disk, partition_expression=_describe_content(file))
             for file in view.snapshot.files
         ]
+        self._view = view
         self._files = pads.FileSystemDataset(files, self.schema, parquet, disk)
 
     def scanner(self, columns: Sequence[str] | None = None, filter: Any = None) -> "_Scan":  # noqa: A002 - DuckDB's name
@@ -88,21 +90,31 @@ class _VisibleRows(pads.InMemoryDataset):  # type: ignore[misc] # pyarrow ships 
         schema = pa.schema([self.schema.field(name) for name in names])
         if not paths:
             return _Scan(schema.empty_table().to_reader())
-        try:
-            reader = (
-                self._connection.cursor()
-                .execute(self._select(names), {"paths": paths})
-                .to_arrow_reader(_ROWS_PER_BATCH)
-            )
-        except duckdb.Error as error:
-            raise WarehouseUnavailable(
-                str(self._table), printable(str(error).partition("\n")[0], limit=400)
-            ) from error
+        with self._naming_damage(paths):
+            query = self._connection.cursor().execute(self._select(names), {"paths": paths})
+            reader = query.to_arrow_reader(_ROWS_PER_BATCH)
         if not reader.schema.equals(schema):  # DuckDB would misinterpret the buffers
             raise WarehouseError(str(self._table), "a file has columns of other types than the table")
-        if filter is None:
-            return _Scan(reader)
-        return _Scan(pa.RecordBatchReader.from_batches(schema, (batch.filter(filter) for batch in reader)))
+        return _Scan(pa.RecordBatchReader.from_batches(schema, self._read(reader, paths, filter)))
+
+    def _read(self, reader: pa.RecordBatchReader, paths: Sequence[str], row_filter: Any) -> Iterator[pa.RecordBatch]:
+        with self._naming_damage(paths):
+            for batch in reader:
+                yield batch if row_filter is None else batch.filter(row_filter)
+
+    @contextmanager
+    def _naming_damage(self, paths: Sequence[str]) -> Iterator[None]:
+        """Raise FilesDamaged with the visible partitions of the first damaged file, when there is one."""
+        wanted = set(paths)
+        try:
+            files = [file for file in self._view.snapshot.files if self._table.uri_of(file) in wanted]
+            with translate_errors(self._table), naming_damage(self._table, files):
+                yield
+        except FilesDamaged as error:
+            first: DamagedFile = error.damaged[0]
+            runs = self._view.visible_runs
+            held = sorted({customer for customer, day, _run, _current in runs if first.may_hold(customer, day)})
+            raise describe_damage(self._table, error.damaged, held) from error
 
     def _select(self, names: Sequence[str]) -> str:
         columns = ", ".join(map(quote_name, names))

@@ -20,6 +20,7 @@ from ads_pipeline.errors import StagingDamaged
 from ads_pipeline.warehouse.columns import to_arrow_schema
 from ads_pipeline.warehouse.delta_commits import TableSnapshot, make_add_action
 from ads_pipeline.warehouse.file_contents import group_by_partition, read_slices
+from ads_pipeline.warehouse.file_damage import naming_damage
 from ads_pipeline.warehouse.file_writer import decode_files
 from ads_pipeline.warehouse.merging import Merge, MergeInput, encode_merge, merge_in_task
 from ads_pipeline.warehouse.values import DATE_COLUMN, DataFile, Load, Slice, StagedFile, WarehouseTable
@@ -51,7 +52,7 @@ def find_affected_files(snapshot: TableSnapshot, partitions: Partitions) -> tupl
     customers: dict[date, list[str]] = {}
     for customer_id, day in partitions:
         customers.setdefault(day, []).append(customer_id)
-    return tuple(file for file in snapshot.files if any(_may_hold(file, c) for c in customers.get(file.day, ())))
+    return tuple(file for file in snapshot.files if any(file.may_hold(c) for c in customers.get(file.day, ())))
 
 
 def prepare_replacement(
@@ -82,7 +83,8 @@ def prepare_replacement(
     merges = _plan_merges(
         partitions, requested, replaced, [file for file in new if file.path not in kept], days_to_carry
     )
-    merged = run_merges(spark, snapshot, merges)
+    with naming_damage(snapshot.table, replaced):
+        merged = run_merges(spark, snapshot, merges)
     try:
         carried_files = [file for file in replaced if file.day in days_to_carry]
         carried = [
@@ -103,7 +105,8 @@ def prepare_compaction(
     """One file in place of each group of files, with the same rows. Raises StagingDamaged as above."""
     merges = [Merge(day=group[0].day, inputs=tuple(MergeInput(path=file.path) for file in group)) for group in groups]
     replaced = tuple(file for group in groups for file in group)
-    merged = run_merges(spark, snapshot, merges)
+    with naming_damage(snapshot.table, replaced):
+        merged = run_merges(spark, snapshot, merges)
     try:
         carried = group_by_partition(read_slices(snapshot.table, replaced, snapshot.columns))
         _verify(snapshot, [], merged, carried=carried, loads=())
@@ -159,12 +162,6 @@ def _holds_only(file: StagedFile, requested: Collection[tuple[str, date, str]]) 
 def _find_oldest_adopted(table: WarehouseTable) -> float:
     """In milliseconds since 1970. A file that was not written later is not adopted."""
     return (table.store.read_clock() - MAX_ADOPTED_AGE.total_seconds()) * 1000
-
-
-def _may_hold(file: DataFile, customer_id: str) -> bool:
-    if file.min_customer_id is None or file.max_customer_id is None:
-        return True
-    return file.min_customer_id <= customer_id <= file.max_customer_id
 
 
 def _verify(

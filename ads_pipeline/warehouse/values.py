@@ -83,6 +83,12 @@ class DataFile:
     min_customer_id: str | None
     max_customer_id: str | None
 
+    def may_hold(self, customer_id: str) -> bool:
+        """Whether rows of the customer may be in the file."""
+        if self.min_customer_id is None or self.max_customer_id is None:
+            return True
+        return self.min_customer_id <= customer_id <= self.max_customer_id
+
 
 class HeldRun(NamedTuple):
     """How many rows of a run a staged file holds. A tuple, because JSON carries it from the task that wrote it."""

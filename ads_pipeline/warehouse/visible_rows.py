@@ -4,7 +4,7 @@ The ledger is not known here. The caller passes the visible runs.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from ads_pipeline.storage.open_store import is_bucket
 from ads_pipeline.warehouse.columns import to_arrow_schema, to_spark_schema
 from ads_pipeline.warehouse.delta_commits import TableSnapshot, open_table
 from ads_pipeline.warehouse.error_translation import translate_errors
+from ads_pipeline.warehouse.file_damage import find_damage
 from ads_pipeline.warehouse.merging import read_files_in_task
 from ads_pipeline.warehouse.values import DATE_COLUMN, WarehouseTable
 
@@ -37,6 +38,17 @@ def open_newest_version(table: WarehouseTable) -> TableSnapshot | None:
     """The newest version, or None when there is no table."""
     with translate_errors(table):
         return open_table(table)
+
+
+def leave_out_damaged(view: TableView) -> TableView:
+    """The view without its damaged files, or the same view when there are none."""
+    snapshot = view.snapshot
+    with translate_errors(snapshot.table):
+        damaged = {each.file.path for each in find_damage(snapshot.table, snapshot.files)}
+    if not damaged:
+        return view
+    kept = tuple(file for file in snapshot.files if file.path not in damaged)
+    return replace(view, snapshot=replace(snapshot, files=kept))
 
 
 def read_with_spark(spark: SparkSession, view: TableView) -> DataFrame:

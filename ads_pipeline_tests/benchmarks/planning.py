@@ -11,11 +11,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.pipeline.reconciliation import ReconcilePlanner
-from ads_pipeline.warehouse.publication import Warehouse
+from ads_pipeline.warehouse.publication import HeldContent, Warehouse
 from ads_pipeline.warehouse.values import HeldPartition
 from ads_pipeline_tests.ledger.large_ledgers import KINDS, QUERIES, ROWS_PER_RUN, SOURCE, VERSION, LedgerShape
 
@@ -28,7 +27,7 @@ class GeneratedWarehouse(Warehouse):
         self._shape = shape
         self.seconds = 0.0
 
-    def read_held_partitions(self, **options: Any) -> dict[PartitionKey, HeldPartition]:
+    def read_held_partitions(self, **options: Any) -> HeldContent:
         started = time.perf_counter()
         held = {}
         for partition in self._shape.partitions():
@@ -38,7 +37,7 @@ class GeneratedWarehouse(Warehouse):
                     run_id=partition.run_id(loaded), schema_version=VERSION, rows=ROWS_PER_RUN
                 )
         self.seconds += time.perf_counter() - started
-        return held
+        return HeldContent(partitions=held)
 
 
 def main(url: str, *numbers: str) -> None:
@@ -51,7 +50,7 @@ def main(url: str, *numbers: str) -> None:
     took = time.perf_counter() - started - warehouse.seconds
     # VmHWM, because the peak of getrusage includes the process that this one was forked from.
     (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    repairs = sum(map(len, plans.values()))
+    repairs = sum(len(plan.repairs) for plan in plans.values())
     print(json.dumps({"seconds": took, "peak_mib": int(peak) / 1024, "repairs": repairs}))
 
 

@@ -95,7 +95,7 @@ def test_plan_finds_each_difference(large_ledger: Ledger) -> None:
     """Reconciliation plans repairs for exactly the partitions whose table content differs from the ledger."""
     comparison = ReconcilePlanner(publications=large_ledger.publications, warehouse=GeneratedWarehouse(SHAPE))
     for query_name in QUERIES[: SHAPE.queries]:
-        planned = comparison.plan(DayWindow(source=SOURCE, query_name=query_name))
+        planned = comparison.plan(DayWindow(source=SOURCE, query_name=query_name)).repairs
         partitions = [each for each in SHAPE.partitions() if each.query_name == query_name]
         assert sorted(repair.key for repair in planned) == sorted(
             each.key for each in partitions if KINDS[each.kind].differs

@@ -96,7 +96,7 @@ class LocalDeployment:
         )
 
     def differences(self) -> list[Repair]:
-        return self.reconciliation.plan(DayWindow(source=SOURCE, query_name=QUERY))
+        return list(self.reconciliation.plan(DayWindow(source=SOURCE, query_name=QUERY)).repairs)
 
 
 @contextmanager

@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.pipeline.reconciliation import Reconciliation
 from ads_pipeline.pipeline.repeated_reconciliation import FULL_PASS_AFTER, LastPasses, RepeatedReconciliation
-from ads_pipeline.warehouse.publication import Warehouse
-from ads_pipeline.warehouse.values import HeldPartition
+from ads_pipeline.warehouse.publication import HeldContent, Warehouse
 from ads_pipeline_tests.ledger.builders import action_request, rejection
 from ads_pipeline_tests.ledger.forging import forge
 from ads_pipeline_tests.pipeline.builders import (
@@ -39,7 +37,7 @@ class RecordingWarehouse(Warehouse):
         super().__init__(location)
         self.read: list[tuple[date, date]] = []
 
-    def read_held_partitions(self, **options: Any) -> dict[PartitionKey, HeldPartition]:
+    def read_held_partitions(self, **options: Any) -> HeldContent:
         self.read.append((options["since"], options["until"]))
         return super().read_held_partitions(**options)
 

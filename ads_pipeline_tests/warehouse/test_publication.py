@@ -2,7 +2,7 @@
 
 import multiprocessing
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from ads_pipeline.domain.partition import Run
+from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.errors import SchemaConflict, StagingDamaged
 from ads_pipeline.warehouse import delta_commits, staging
 from ads_pipeline.warehouse.publication import Warehouse
@@ -40,8 +40,8 @@ from ads_pipeline_tests.warehouse.builders import (
 )
 
 
-def read_held(root: str) -> dict[Any, HeldPartition]:
-    return Warehouse(root).read_held_partitions(source="google_ads", query_name="campaign_daily")
+def read_held(root: str) -> Mapping[PartitionKey, HeldPartition]:
+    return Warehouse(root).read_held_partitions(source="google_ads", query_name="campaign_daily").partitions
 
 
 @pytest.mark.invariant("W1", "W13", "W16")

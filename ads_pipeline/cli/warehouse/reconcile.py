@@ -15,7 +15,14 @@ from ads_pipeline.cli.spark_pipeline import open_pipeline
 from ads_pipeline.cli.status_publication import publish_statuses
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
 from ads_pipeline.ledger.values import DayWindow
-from ads_pipeline.pipeline.reconciliation import ReconcilePlanner, Reconciliation, Repair, RepairKind
+from ads_pipeline.pipeline.reconciliation import (
+    Plan,
+    ReconcilePlanner,
+    ReconcileResult,
+    Reconciliation,
+    Repair,
+    RepairKind,
+)
 from ads_pipeline.quoting import printable
 from ads_pipeline.settings import Settings
 from ads_pipeline.warehouse.publication import Warehouse
@@ -37,11 +44,12 @@ def plan(settings: Settings, names: Sequence[str], *, as_json: bool) -> bool:
     statistics = {name: warehouse.count_column_statistics(source=source, query_name=name) for name in names}
     with open_ledger(settings) as ledger:
         plans = _plan(settings, ledger, names)
-    counts = Counter(repair.kind for repairs in plans.values() for repair in repairs)
+    counts = Counter(repair.kind for planned in plans.values() for repair in planned.repairs)
     parts = ", ".join(f"{counts[kind]:,} to {kind.name.lower()}" for kind in RepairKind if counts[kind])
     notes = [f"{name}: {_STATISTICS_FOUND.format(count_of(n, 'file'))}" for name, n in statistics.items() if n]
+    notes += [f"{name}: {each}" for name, planned in plans.items() for each in planned.damaged]
     summary = f"{count_of(counts.total(), 'difference')}: {parts}" if plans else _none(names)
-    _write(plans, [*notes, summary], as_json=as_json)
+    _write({name: planned.repairs for name, planned in plans.items()}, [*notes, summary], as_json=as_json)
     return bool(plans or notes)
 
 
@@ -54,9 +62,10 @@ def repair(settings: Settings, names: Sequence[str], *, as_json: bool) -> bool:
     notes = _remove_statistics(settings, names)
     with open_ledger_for_writing(settings) as ledger:
         differing = list(_plan(settings, ledger, names))
-        for name, done, remaining in _repair_queries(settings, ledger, differing):
+        for name, result, remaining in _repair_queries(settings, ledger, differing):
+            notes += [f"{name}: {each}; the table has it no more" for each in result.damaged]
             undone = {(repair.kind, repair.key) for repair in remaining}
-            repairs = [repair for repair in done if (repair.kind, repair.key) not in undone]
+            repairs = [repair for repair in result.repairs if (repair.kind, repair.key) not in undone]
             number, left = number + len(repairs), left + len(remaining)
             _write({name: repairs}, (), as_json=as_json)
             for difference, cause in remaining.items():
@@ -76,7 +85,7 @@ def _remove_statistics(settings: Settings, names: Sequence[str]) -> list[str]:
 
 def _repair_queries(
     settings: Settings, ledger: Ledger, names: Sequence[str]
-) -> Iterator[tuple[str, Sequence[Repair], Mapping[Repair, str]]]:
+) -> Iterator[tuple[str, ReconcileResult, Mapping[Repair, str]]]:
     """Repair each query; yield its repairs and the remaining differences with their causes. Starts Spark."""
     if not names:
         return
@@ -89,15 +98,16 @@ def _repair_queries(
         for name in names:
             window = DayWindow(source=settings.google_apis.source, query_name=name)
             done = reconciliation.repair(window)
-            problems = {run.key: str(error) for run, error in done.loading.unreadable.items()}
-            yield name, done.repairs, {each: problems.get(each.key, LATER) for each in reconciliation.plan(window)}
+            problems = {run.key: str(error) for run, error in done.loading.not_loaded.items()}
+            left = reconciliation.plan(window).repairs
+            yield name, done, {each: problems.get(each.key, LATER) for each in left}
 
 
-def _plan(settings: Settings, ledger: LedgerReader, names: Sequence[str]) -> dict[str, Sequence[Repair]]:
+def _plan(settings: Settings, ledger: LedgerReader, names: Sequence[str]) -> dict[str, Plan]:
     """The differences of each query that has any."""
     planner = ReconcilePlanner(publications=ledger.publications, warehouse=Warehouse(settings.warehouse_location))
     plans = {name: planner.plan(DayWindow(source=settings.google_apis.source, query_name=name)) for name in names}
-    return {name: repairs for name, repairs in plans.items() if repairs}
+    return {name: planned for name, planned in plans.items() if planned}
 
 
 def _none(names: Sequence[str]) -> str:

@@ -1,6 +1,6 @@
 """Publishes loaded runs: moves warehouse pointers, and records loads and failed loads."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from ads_pipeline.domain.freshness import WAREHOUSE, AttemptOutcome
@@ -60,6 +60,16 @@ class Loads:
         A run without authority, or with an open demotion, is returned as superseded and changes nothing.
         """
         return self._writer.transact(lambda transaction: _publish(transaction, publications))
+
+    def hide(self, keys: Collection[PartitionKey]) -> None:
+        """Hide partitions whose rows the warehouse has lost. `publish` shows them again. No state changes."""
+
+        def work(transaction: LedgerTransaction) -> None:
+            transaction.lock_claimed(keys)
+            transaction.withdraw_pointers(keys)
+
+        if keys:
+            self._writer.transact(work)
 
     def record_failed(self, errors: Mapping[Run, str]) -> None:
         """Record, for one accepted run per partition, why it could not be loaded. No state changes."""

@@ -66,7 +66,7 @@ def _reconcile(query_names: Sequence[str]) -> dg.JobDefinition:
             for result in reconciliation.repair(run_resources.source_name, name, now=datetime.now(UTC)):
                 for repair in result.repairs:
                     context.log.info("%s", repair)
-                for run, error in result.loading.unreadable.items():
+                for run, error in result.loading.not_loaded.items():
                     context.log.error("accepted run %s cannot be loaded: %s", run, error)
 
     @dg.op(description="Updates the stored staleness of all partitions and writes partition_status.parquet.")

@@ -12,7 +12,7 @@ from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline_tests.cli.running import CommandLine, DemoCommandLine
 from ads_pipeline_tests.ledger.builders import accepted_runs, keys, open_part
 from ads_pipeline_tests.pipeline.builders import LocalDeployment, key, open_deployment, seal_run, visible_runs
-from ads_pipeline_tests.warehouse.builders import give_customer_bounds
+from ads_pipeline_tests.warehouse.builders import give_customer_bounds, list_version_files
 
 NOTHING_DIFFERS = "nothing differs in ad_group_daily, campaign_daily, keyword_daily, search_term_daily"
 UNREACHABLE_SPARK = {"ADS_PIPELINE_SPARK": "spark://127.0.0.1:1"}
@@ -93,6 +93,46 @@ def test_statistics_of_earlier_releases_are_removed_and_said_once(
     for command in ("reconcile", "--plan"), ("reconcile",):
         assert " ".join(empty_cli.run(*command).out.split()) == NOTHING_DIFFERS
     assert [each for each in empty_cli.run("doctor", "--json").objects if each["check"] == "tables"] == []
+
+
+@pytest.mark.invariant("L7", "L9", "L12")
+def test_missing_data_file_is_named_by_every_command_and_repaired(
+    empty_cli: CommandLine, deployment: LocalDeployment
+) -> None:
+    """Query, plan and doctor name the file, its partitions and the command, which repairs all it can and names the
+    rest."""
+    runs = [seal_run(deployment, key(customer, day)) for customer in (1, 2) for day in (1, 2)]
+    deployment.pipeline.judge_and_load(runs)
+    (path,) = (path for path in list_version_files(deployment.warehouse_location) if "2026-01-01" in path)
+    (deployment.home / "warehouse" / "google_ads" / "campaign_daily" / path).unlink()
+    shutil.rmtree(deployment.home / "raw" / key(2).path)
+    missing = f"data file {path} is missing"
+    queried = empty_cli.run("warehouse", "query", "SELECT count(clicks) FROM campaign_daily")
+    assert queried.code == 69
+    assert (
+        f"{missing}; it held 2026-01-01 of customers 1, 2; ads-pipeline reconcile --query campaign_daily"
+        in queried.err
+    )
+    assert "^" not in queried.err
+    assert len(queried.err.splitlines()) == 1
+    other = empty_cli.run("warehouse", "query", "SELECT clicks FROM campaign_daily WHERE logical_date = '2026-01-02'")
+    assert (other.code, other.lines[-1]) == (0, "4 rows")
+    planned = empty_cli.run("reconcile", "--plan", "--query", "campaign_daily")
+    assert planned.code == 1
+    assert f"campaign_daily: {missing}" in " ".join(planned.out.split())
+    assert planned.lines[-1] == "2 differences: 2 to reload"
+    (finding,) = [each for each in empty_cli.run("doctor", "--json").objects if each["check"] == "tables"]
+    assert finding["severity"] == "error"
+    assert finding["location"] == f"google_ads/campaign_daily/{path}"
+    assert finding["problem"] == "is missing; it held 2026-01-01 of customers 1, 2"
+    repaired = empty_cli.run(*finding["next"].split()[1:])
+    assert repaired.code == 1
+    assert f"campaign_daily: {missing}; the table has it no more" in " ".join(repaired.out.split())
+    assert repaired.lines[-1] == "1 difference repaired, 1 left" or repaired.lines
+    (left,) = [line for line in repaired.err.splitlines() if line.startswith("left: ")]
+    assert left.startswith(f"left: load {key(2)}: ")
+    assert "no such run" in left
+    assert set(visible_runs(deployment)) == {key(1), key(1, 2), key(2, 2)}
 
 
 def test_misspelt_query_is_refused(empty_cli: CommandLine) -> None:
