@@ -30,6 +30,7 @@ from ads_pipeline.warehouse.publication import Warehouse
 LATER: Final = "run reconcile again"
 _STATISTICS_FOUND: Final = "the log has statistics of {}, with which pandas and other readers drop rows"
 _STATISTICS_REMOVED: Final = "statistics of {} are removed from the log; with them, pandas and others dropped rows"
+_LOADS: Final = {RepairKind.RELOAD: RepairKind.LOAD}  # once its file is dropped, a partition only has to be loaded
 COLUMNS: Final = (
     Column("repair", "repair"),
     Column("customer", "customer_id"),
@@ -64,8 +65,8 @@ def repair(settings: Settings, names: Sequence[str], *, as_json: bool) -> bool:
         differing = list(_plan(settings, ledger, names))
         for name, result, remaining in _repair_queries(settings, ledger, differing):
             notes += [f"{name}: {each}; the table has it no more" for each in result.damaged]
-            undone = {(repair.kind, repair.key) for repair in remaining}
-            repairs = [repair for repair in result.repairs if (repair.kind, repair.key) not in undone]
+            undone = {(_LOADS.get(repair.kind, repair.kind), repair.key) for repair in remaining}
+            repairs = [each for each in result.repairs if (_LOADS.get(each.kind, each.kind), each.key) not in undone]
             number, left = number + len(repairs), left + len(remaining)
             _write({name: repairs}, (), as_json=as_json)
             for difference, cause in remaining.items():
