@@ -123,14 +123,13 @@ class Loader:
             )
 
     def _record(self, result: LoadResult) -> LoadResult:
-        """Log and record the runs that could not be loaded."""
+        """Log the runs that could not be loaded, and record those that need another run or their files."""
         if result.unreadable:
             log_event(_LOG, LogEvent.LOAD_UNREADABLE, runs=len(result.unreadable), first=min(result.unreadable))
+            self.loads.record_failed({run: str(error) for run, error in result.unreadable.items()})
         if result.blocked:
             first = min(result.blocked)
             log_event(_LOG, LogEvent.FILES_DAMAGED, first=first, problem=result.blocked[first].problem)
-        if result.not_loaded:
-            self.loads.record_failed({run: str(error) for run, error in result.not_loaded.items()})
         return result
 
     def _discard_staged(self, keys: Sequence[PartitionKey]) -> None:

@@ -8,6 +8,7 @@ import duckdb
 import pytest
 
 from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.readability import Condition, GapReason
 from ads_pipeline.domain.transitions import Action, Status
 from ads_pipeline.errors import FilesDamaged, WarehouseUnavailable
 from ads_pipeline.ledger.values import DayWindow
@@ -20,6 +21,7 @@ from ads_pipeline_tests.pipeline.builders import (
     QUERY,
     SOURCE,
     LocalDeployment,
+    find_gaps,
     key,
     seal_run,
     table_version_count,
@@ -133,6 +135,8 @@ def test_partition_without_raw_needs_a_person(deployment_on_each_store: LocalDep
     assert set(result.loading.unreadable) == {runs[1]}
     assert visible_runs(deployment) == {run.key: "r1" for run in runs if run != runs[1]}
     assert [(each.kind.name, each.key) for each in deployment.differences()] == [("LOAD", runs[1].key)]
+    day = find_gaps(deployment, QUERY, since=DAY_1, until=DAY_1)[runs[1].key]
+    assert (day.condition, day.gap) == (Condition.BLOCKED, GapReason.UNLOADABLE)
     again = seal_run(deployment, runs[1].key, "r2")
     deployment.pipeline.judge_and_load([again])
     assert visible_runs(deployment) == {run.key: "r1" for run in runs} | {again.key: "r2"}

@@ -55,12 +55,14 @@ LEFT JOIN runs AS unjudged
         ORDER BY each.ordinal DESC LIMIT 1
     )
 LEFT JOIN finished_attempts AS unloadable
-    ON status = 'success' AND (warehouse_pointer.run_id <> current_run_id OR warehouse_pointer.run_id IS NULL)
+    ON status = 'success'
+    AND COALESCE(availability = 'published' AND warehouse_pointer.run_id = current_run_id, FALSE) IS FALSE
     AND unloadable.asset = 'warehouse' AND ({{unloadable.key}}) = ({{partition_state.key}})
     AND unloadable.finished_at = (
         SELECT each.finished_at FROM finished_attempts AS each
         WHERE each.asset = 'warehouse' AND ({{each.key}}) = ({{partition_state.key}})
             AND each.run_id = current_run_id AND each.outcome = 'FAILED'
+            AND each.finished_at >= COALESCE(warehouse_pointer.changed_at, each.finished_at)
         ORDER BY each.finished_at LIMIT 1
     )
 LEFT JOIN attempts AS newest
