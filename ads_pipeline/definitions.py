@@ -80,6 +80,7 @@ def build_definitions(
         schedules = build_schedules(list(apis.queries))
     if resolved.google_ads is not None:
         configuration = _read_client_configuration(resolved, resolved.google_ads)
+        load_runs_ahead(configuration.files)
         source_factory = source_factory or build_fetching_source(configuration)
         schedules.append(build_discovery(configuration))
         sensors.append(build_due_sensor(partitions, list(apis.queries), now=now))

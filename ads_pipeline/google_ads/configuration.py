@@ -22,6 +22,7 @@ VARIABLE: Final = "ADS_PIPELINE_GOOGLE_ADS"
 FROM_ENVIRONMENT: Final = "env"
 INSTALL: Final = "pip install 'ads-pipeline[google-ads]'"
 _PREFIX: Final = "GOOGLE_ADS_"
+_PATH_VARIABLE: Final = f"{_PREFIX}CONFIGURATION_FILE_PATH"
 _OAUTH_KEYS: Final = ("client_id", "client_secret", "refresh_token")
 _KEYS: Final = (
     *_OAUTH_KEYS,
@@ -43,10 +44,14 @@ _OTHERS: Final = 0o077  # permissions of anybody but the owner
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfiguration:
-    """The client's configuration. `warnings` are sentences for the log, such as a key file that others may read."""
+    """The client's configuration, and the files that it was read from.
+
+    `warnings` are sentences for the log, such as a key file that others may read.
+    """
 
     values: Mapping[str, Any] = field(repr=False)
     secrets: tuple[str, ...] = field(repr=False)
+    files: tuple[Path, ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property
@@ -62,15 +67,17 @@ class ClientConfiguration:
 def read_configuration(setting: str, environ: Mapping[str, str]) -> ClientConfiguration:
     """The configuration that the setting names, `env` or a path; BadSettings lists every mistake."""
     mistakes: list[str] = []
-    values = _read_values(setting, environ, mistakes)
-    warnings = list(_find_open_files(setting, values))
+    named = dict(_find_file(setting, environ))
+    values = _read_values(named, environ, mistakes)
+    files = named | dict(_find_key_file(values or {}))
+    warnings = list(_find_open_files(files))
     if values is not None:
         mistakes += _find_value_problems(values)
     secrets = _collect_secrets(values or {}, mistakes)
     if mistakes:
         raise BadSettings(tuple(Mistake(location=VARIABLE, problem=problem) for problem in mistakes))
     assert values is not None  # noqa: S101 - otherwise there is a mistake
-    return ClientConfiguration(values=values, secrets=secrets, warnings=tuple(warnings))
+    return ClientConfiguration(values=values, secrets=secrets, files=tuple(files.values()), warnings=tuple(warnings))
 
 
 def installed_versions() -> tuple[str, ...]:
@@ -94,12 +101,22 @@ def check_installation(api_version: str, location: str) -> None:
         raise BadSettings((Mistake(location=location, problem=problem),))
 
 
-def _read_values(setting: str, environ: Mapping[str, str], mistakes: list[str]) -> dict[str, Any] | None:
+def _find_file(setting: str, environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+    """The google-ads.yaml with the variable that names it; nothing where variables are the configuration."""
     if setting != FROM_ENVIRONMENT:
-        return _read_file(Path(setting), "the file", mistakes)
-    named = environ.get(f"{_PREFIX}CONFIGURATION_FILE_PATH")
-    if named:
-        return _read_file(Path(named).expanduser(), f"the file of {_PREFIX}CONFIGURATION_FILE_PATH", mistakes)
+        yield VARIABLE, Path(setting)
+    elif named := environ.get(_PATH_VARIABLE):
+        yield _PATH_VARIABLE, Path(named).expanduser()
+
+
+def _find_key_file(values: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
+    if path := values.get("json_key_file_path"):
+        yield "json_key_file_path", Path(path)
+
+
+def _read_values(named: Mapping[str, Path], environ: Mapping[str, str], mistakes: list[str]) -> dict[str, Any] | None:
+    for name, path in named.items():
+        return _read_file(path, "the file" if name == VARIABLE else f"the file of {name}", mistakes)
     found = {key: environ.get(_PREFIX + key.upper()) for key in _KEYS}
     values: dict[str, Any] = {key: value for key, value in found.items() if value}
     if not values:
@@ -170,14 +187,11 @@ def _read_private_key(path: Path, mistakes: list[str]) -> list[str]:
     return [line for line in str(document["private_key"]).splitlines() if line and "PRIVATE KEY" not in line]
 
 
-def _find_open_files(setting: str, values: Mapping[str, Any] | None) -> Iterator[str]:
+def _find_open_files(files: Mapping[str, Path]) -> Iterator[str]:
     """A warning for each file of secrets that others may read."""
-    files = {} if setting == FROM_ENVIRONMENT else {VARIABLE: setting}
-    if values and "json_key_file_path" in values:
-        files["json_key_file_path"] = values["json_key_file_path"]
     for name, path in files.items():
         try:
-            is_open = Path(path).stat().st_mode & _OTHERS
+            is_open = path.stat().st_mode & _OTHERS
         except OSError:
             continue
         if is_open:

@@ -64,6 +64,16 @@ def test_lines_of_a_private_key_are_secrets(tmp_path: Path, key_file: Path) -> N
     assert found.warnings == ()
 
 
+@pytest.mark.invariant("L10")
+def test_files_of_the_configuration_are_known(tmp_path: Path, key_file: Path) -> None:
+    """Whoever keeps the configuration can compare it with the files that it was read from."""
+    file = write(tmp_path / "google-ads.yaml", {"json_key_file_path": str(key_file)})
+    assert read_configuration(file, {}).files == (Path(file), key_file)
+    assert read_configuration("env", {"GOOGLE_ADS_CONFIGURATION_FILE_PATH": file}).files == (Path(file), key_file)
+    variables = {"GOOGLE_ADS_JSON_KEY_FILE_PATH": str(key_file)}
+    assert read_configuration("env", variables).files == (key_file,)
+
+
 def test_files_that_others_may_read_are_warned_of(tmp_path: Path, key_file: Path) -> None:
     """A configuration or key file that others may read gets a warning with the command, and is used."""
     key_file.chmod(0o640)

@@ -12,7 +12,9 @@ import pytest
 from ads_pipeline.definitions import build_definitions
 from ads_pipeline.errors import BadSettings
 from ads_pipeline.google_ads import configuration
+from ads_pipeline.google_ads.loopback.credentials import CERTIFICATE, KEY_FILE
 from ads_pipeline.google_ads.loopback.process import LoopbackServer
+from ads_pipeline.orchestration.run_processes.code_servers import origin_files
 from ads_pipeline.settings import read_settings
 
 LOAD = """
@@ -49,6 +51,18 @@ def test_on_imports_the_client_only_in_a_step(tmp_path: Path, server: LoopbackSe
         "discover_accounts maintenance reconcile",
     ], done.stderr
     assert server.operations() == {}
+
+
+@pytest.mark.invariant("L10")
+def test_standby_process_is_outdated_by_new_credentials(tmp_path: Path, server: LoopbackServer) -> None:
+    """The files of the credentials are among those that outdate a process that has loaded the definitions."""
+    settings = read_settings(
+        {"ADS_PIPELINE_HOME": str(tmp_path), "ADS_PIPELINE_GOOGLE_ADS": str(server.configuration)}
+    )
+    build_definitions(settings)
+    folder = server.configuration.parent
+    expected = {settings.queries_file, server.configuration, folder / KEY_FILE, folder / CERTIFICATE}
+    assert expected <= origin_files()
 
 
 def mistakes(monkeypatch: pytest.MonkeyPatch, home: Path, setting: str, **environ: str) -> str:

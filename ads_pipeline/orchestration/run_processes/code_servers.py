@@ -7,6 +7,7 @@ terminates runs as always. Where no standby process is ready, the code server st
 
 import atexit
 import logging
+import os
 import sys
 import threading
 import time
@@ -24,17 +25,35 @@ from ads_pipeline.orchestration.run_processes.standby import Standby
 _LOG: Final = logging.getLogger(__name__)
 SECONDS_BEHIND_RUN: Final = 10.0  # the next one loads after the run, or this late, in order not to slow the run down
 SECONDS_TO_RETRY: Final = 300.0  # after a failure
+# Variables that name a file of certificates or credentials, which a library may read once for a process.
+CERTIFICATES: Final = (
+    "AWS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
+    "PGPASSFILE",
+    "PGSSLCERT",
+    "PGSSLKEY",
+    "PGSSLROOTCERT",
+    "REQUESTS_CA_BUNDLE",
+    "SSL_CERT_FILE",
+)
 
 
 def load_runs_ahead(files: Collection[Path]) -> None:
     """Let the code server of this process keep a standby process. A change of these files makes that outdated.
 
-    A process that is no code server never starts one.
+    So does a change of the certificates that variables name. A process that is no code server never starts one.
     """
+    _KEEPER.files.update(files, (Path(os.environ[name]) for name in CERTIFICATES if os.environ.get(name)))
     module, name = CODE_SERVER
     if module in sys.modules:
-        _KEEPER.files.update(files)
         _KEEPER.install(vars(sys.modules[module])[name])
+
+
+def origin_files() -> frozenset[Path]:
+    """The files that the definitions of this process were made from, beside its modules."""
+    return frozenset(_KEEPER.files)
 
 
 class StandbyKeeper:
@@ -118,12 +137,13 @@ def _find_repositories(server: Any) -> list[Any]:
     return list(server._loaded_repositories.reconstructables_by_name.values())
 
 
-def _load(repositories: list[Any]) -> None:
-    """Load what a run of these repositories needs."""
+def _load(repositories: list[Any]) -> Collection[Path]:
+    """Load what a run of these repositories needs. Their definitions say which files they were made from."""
     from ads_pipeline.orchestration.run_processes import used_by_steps  # noqa: F401, PLC0415 - only a standby loads it
 
     for repository in repositories:
         repository.get_definition()
+    return origin_files()
 
 
 class _WithStandby:

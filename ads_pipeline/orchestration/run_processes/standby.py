@@ -5,16 +5,19 @@
 
 import gc
 import multiprocessing
+import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
 SPAWN: Final = multiprocessing.get_context("spawn")
 SECONDS_TO_ACCEPT: Final = 5.0
+Load = Callable[[], Collection[Path]]  # loads what a run needs, and returns the files that it was made from
 
 
 class Standby:
@@ -23,9 +26,10 @@ class Standby:
     It has the names of multiprocessing that a code server uses: first for a queue and an event, then for the process.
     """
 
-    def __init__(self, load: Callable[[], None], files: Collection[Path]) -> None:
-        """Start a process that calls `load`. A change of these files, or of this code, makes it outdated."""
+    def __init__(self, load: Load, files: Collection[Path]) -> None:
+        """Start a process that calls `load`. A change of these files, of code or of the environment outdates it."""
         self.is_used = False
+        self._environment = dict(os.environ)  # which the process inherits
         self._queue, self._event = SPAWN.Queue(), SPAWN.Event()
         self._connection, theirs = SPAWN.Pipe()
         arguments = (theirs, load, list(files), self._queue, self._event)
@@ -56,6 +60,8 @@ class Standby:
     def accepts(self, target: Any, args: Sequence[Any]) -> bool:
         """Hand a run over. False when the process is outdated, dead, or does not answer in time."""
         self.is_used = True
+        if dict(os.environ) != self._environment:
+            return False
         try:
             self._connection.recv()  # that it is ready
             self._connection.send((target, args))
@@ -89,18 +95,18 @@ class RunProcess:
         return code
 
 
-def wait_for_run(
-    connection: Connection, load: Callable[[], None], files: Collection[Path], queue: Any, event: Any
-) -> None:
+def wait_for_run(connection: Connection, load: Load, files: Collection[Path], queue: Any, event: Any) -> None:
     """Load everything and wait for a run, in a process of its own. Ends when the server has died."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the server ends this one
-    started = time.time_ns()
+    started, before = time.time_ns(), _read_versions(files)
     gc.disable()  # what is imported stays; to search it for garbage takes a third of the time of the imports
-    load()
+    loaded = {*load(), *_find_module_files()}
     gc.freeze()
     gc.enable()
-    versions = _read_versions([*map(str, files), *_find_module_files()])
-    changed_while_loading = any(version and version[1] > started for version in versions.values())
+    versions = _read_versions({*files, *loaded})
+    changed_while_loading = _read_versions(files) != before or any(
+        each and each.time > started for each in versions.values()
+    )
     try:
         connection.send(True)
         target, args = connection.recv()
@@ -114,20 +120,29 @@ def wait_for_run(
         target(*args, queue, event)
 
 
-def _read_versions(files: Collection[str]) -> dict[str, tuple[int, int] | None]:
-    """The size and the time of change of each file, or None where there is none."""
-    return {file: _read_version(file) for file in files}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Version:
+    """Tells two contents of a path apart, also when one file was put in the place of another with its time."""
+
+    size: int
+    time: int  # of the last change, in nanoseconds
+    inode: int
 
 
-def _read_version(file: str) -> tuple[int, int] | None:
+def _read_versions(paths: Collection[Path]) -> dict[Path, _Version | None]:
+    """The version of each file, or None where there is none."""
+    return {path: _read_version(path) for path in paths}
+
+
+def _read_version(path: Path) -> _Version | None:
     try:
-        found = Path(file).stat()
+        found = path.stat()
     except OSError:
         return None
-    return found.st_size, found.st_mtime_ns
+    return _Version(size=found.st_size, time=found.st_mtime_ns, inode=found.st_ino)
 
 
-def _find_module_files() -> list[str]:
+def _find_module_files() -> list[Path]:
     """The files of all modules that this process has loaded."""
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-    return [file for file in files if file]
+    return [Path(file) for file in files if file]

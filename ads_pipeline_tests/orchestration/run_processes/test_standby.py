@@ -4,14 +4,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ads_pipeline.orchestration.run_processes.standby import Standby
+from ads_pipeline.orchestration.run_processes.standby import Load, Standby
 from ads_pipeline_tests.polling import wait_for
 from ads_pipeline_tests.spark.servers import build_environment
 
@@ -29,8 +30,14 @@ if __name__ == "__main__":
 """
 
 
-def load_nothing() -> None:
+def load_nothing() -> Collection[Path]:
     """These runs need nothing."""
+    return ()
+
+
+def load_file(path: Path) -> Collection[Path]:
+    """The definitions of these runs name a file that the code server did not know."""
+    return [path]
 
 
 def execute(directory: Path, _queue: Any, event: Any) -> None:
@@ -41,8 +48,8 @@ def execute(directory: Path, _queue: Any, event: Any) -> None:
 
 
 @contextmanager
-def ready_standby(files: list[Path]) -> Iterator[Standby]:
-    standby = Standby(load_nothing, files)
+def ready_standby(files: list[Path], load: Load = load_nothing) -> Iterator[Standby]:
+    standby = Standby(load, files)
     try:
         wait_for(standby.is_ready, is_alive=standby.process.is_alive)
         yield standby
@@ -96,6 +103,50 @@ def test_changed_file_starts_a_new_process(file: Path, directory: Path) -> None:
     (executed,) = find_pids(directory)
     assert executed != waiting
     assert not Path(f"/proc/{waiting}").exists()
+
+
+def write_in_place(path: Path) -> None:
+    path.write_text("second")
+
+
+def put_an_older_file_of_the_same_size(path: Path) -> None:
+    """As a tool does that keeps the time of the file it copies."""
+    times = path.stat().st_atime_ns, path.stat().st_mtime_ns
+    new = path.with_suffix(".new")
+    new.write_text("FIRST")
+    os.utime(new, ns=times)
+    new.replace(path)
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+@pytest.mark.invariant("L10")
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("change", [write_in_place, put_an_older_file_of_the_same_size, remove])
+def test_run_after_a_rotation_uses_a_new_process(
+    file: Path, directory: Path, *, is_known: bool, change: Callable[[Path], None]
+) -> None:
+    """However a file is rotated, whether the code server or only the standby process knew that it is used."""
+    files, load = ([file], load_nothing) if is_known else ([], partial(load_file, file))
+    with ready_standby(files, load) as standby:
+        waiting = standby.process.pid
+        change(file)
+        assert start(standby, directory) == 0
+    (executed,) = find_pids(directory)
+    assert executed != waiting
+
+
+@pytest.mark.invariant("L10")
+def test_run_in_a_changed_environment_uses_a_new_process(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The standby process has the variables of its start."""
+    with ready_standby([]) as standby:
+        waiting = standby.process.pid
+        monkeypatch.setenv("GOOGLE_ADS_REFRESH_TOKEN", "second")
+        assert start(standby, directory) == 0
+    (executed,) = find_pids(directory)
+    assert executed != waiting
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
