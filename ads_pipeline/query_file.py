@@ -44,18 +44,19 @@ def _parse_gaql(text: str) -> str:
         raise ValueError(f"{quoted(invalid[0])} is not a field name")
     if len(set(fields)) < len(fields):
         raise ValueError(f"selects {next(name for name in fields if fields.count(name) > 1)} twice")
+    by_column: dict[str, str] = {}
+    for name in fields:
+        if (other := by_column.setdefault(name_column(name), name)) != name:
+            raise ValueError(
+                f"selects {other} and {name}, which both become the column {name_column(name)}; keep one"
+            )
     for name in _REQUIRED_FIELDS:
         if name not in fields:
             raise ValueError(f"must select {name}, which the validator compares with the partition")
-    problems = [f"{name}: {problem}" for name in fields if (problem := find_column_problem(_column_of(name)))]
+    problems = [f"{name}: {problem}" for name in fields if (problem := find_column_problem(name_column(name)))]
     if problems:
         raise ValueError(problems[0])
     return f"SELECT {', '.join(fields)} FROM {match['resource']}"  # noqa: S608 - every part matched a pattern
-
-
-def _column_of(field: str) -> str:
-    """The column of a field's values: without segments. and metrics., dots replaced."""
-    return field.removeprefix("segments.").removeprefix("metrics.").replace(".", "_")
 
 
 def _parse_query_name(name: str) -> str:
@@ -64,6 +65,11 @@ def _parse_query_name(name: str) -> str:
     if problem := find_view_problem(name):
         raise ValueError(problem)
     return name
+
+
+def name_column(field: str) -> str:
+    """The column of a GAQL field: without segments. or metrics., dots as underscores."""
+    return field.removeprefix("segments.").removeprefix("metrics.").replace(".", "_")
 
 
 def _parse_days(value: object) -> object:
@@ -125,7 +131,7 @@ class Query(_Document):
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of its rows, in the order of the selected fields."""
-        return tuple(map(_column_of, self.fields))
+        return tuple(map(name_column, self.fields))
 
     @property
     def freshness_policy(self) -> FreshnessPolicy:

@@ -566,6 +566,14 @@ def test_query_file_without_queries_is_refused(query_file: Path) -> None:
         ("SELECT customer.id FROM campaign", "must select segments.date"),
         ("SELECT segments.date FROM campaign", "must select customer.id"),
         ("SELECT segments.date, customer.id, a.b, a.b FROM campaign", "selects a.b twice"),
+        (
+            "SELECT segments.date, customer.id, recommendation.type, segments.recommendation_type FROM campaign",
+            "segments.recommendation_type, which both become the column recommendation_type; keep one",
+        ),
+        (
+            "SELECT segments.date, customer.id, metrics.customer_id FROM campaign",
+            "selects customer.id and metrics.customer_id, which both become the column customer_id; keep one",
+        ),
         ("SELECT segments.date, customer.id, clicks FROM campaign", "'clicks' is not a field name"),
         ("SELECT segments.date, customer.id, a..b FROM campaign", "'a..b' is not a field name"),
         ("SELECT segments.date, customer.id, 1.b FROM campaign", "'1.b' is not a field name"),

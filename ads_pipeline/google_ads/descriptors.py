@@ -22,6 +22,8 @@ _KINDS: Final[Mapping[int, str]] = {
     9: "text",
     10: "message",
 }
+NOT_ONE_VALUE: Final = frozenset({"list", "message", "bytes"})  # kinds that no column can hold
+_BYTES: Final = 12  # protobuf's FieldDescriptor.type; its cpp_type is that of a text
 _MAX_DEPTH: Final = 6  # of the messages below a row, some of which contain themselves
 
 
@@ -86,10 +88,16 @@ def _make_field(path: str, names: tuple[str, ...], descriptor: Any) -> Field:
         path=path,
         parents=names[:-1],
         name=names[-1],
-        kind="list" if descriptor.is_repeated else _KINDS[descriptor.cpp_type],
+        kind=_find_kind(descriptor),
         has_presence=descriptor.has_presence,
         enum_names=None if enum is None else {value.number: value.name for value in enum.values},
     )
+
+
+def _find_kind(descriptor: Any) -> str:
+    if descriptor.is_repeated:
+        return "list"
+    return "bytes" if descriptor.type == _BYTES else _KINDS[descriptor.cpp_type]
 
 
 def _walk(message: Any, above: tuple[str, ...], depth: int) -> Iterator[str]:

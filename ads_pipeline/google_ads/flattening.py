@@ -6,8 +6,8 @@ from operator import attrgetter
 from typing import Any, Final
 
 from ads_pipeline.errors import FieldRefused
-from ads_pipeline.google_ads.descriptors import Field, VersionFields
-from ads_pipeline.google_ads.gaql import column_name
+from ads_pipeline.google_ads.descriptors import NOT_ONE_VALUE, Field, VersionFields
+from ads_pipeline.query_file import name_column
 
 UNKNOWN: Final = "UNKNOWN"  # Google's own name for a value that is newer than the version
 _UNSET: Final = 0  # the number of an enum that is not set
@@ -59,12 +59,12 @@ class Flattener:
 
     def _make_column(self, path: str, fields: VersionFields) -> _Column:
         field = fields.find(path)
-        if field is None or field.kind in ("list", "message"):
+        if field is None or field.kind in NOT_ONE_VALUE:
             raise FieldRefused(path, fields.version)
         if field.parents not in self._parents:
             self._parents.append(field.parents)
         return _Column(
-            column_name(path), self._parents.index(field.parents), field.name, field.has_presence, _name_enum(field)
+            name_column(path), self._parents.index(field.parents), field.name, field.has_presence, _name_enum(field)
         )
 
 

@@ -5,20 +5,24 @@ selected together: Google answers that, see `ads-pipeline queries check --online
 """
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from typing import Final
 
-from ads_pipeline.google_ads.descriptors import Field, VersionFields
+from ads_pipeline.google_ads.descriptors import NOT_ONE_VALUE, Field, VersionFields
+from ads_pipeline.query_file import name_column
 
 # kind of a contract's column -> kinds of fields whose values it takes. Dates and customers are text in the answer.
 _FITTING: Final[Mapping[str, frozenset[str]]] = {
     "long": frozenset({"integer"}),
     "double": frozenset({"number"}),
-    "string": frozenset({"text", "enum", "boolean"}),
+    "string": frozenset({"text", "enum"}),
     "date": frozenset({"text"}),
 }
+BOOLEAN_PROBLEM: Final = "is a boolean, and the validator cannot judge booleans; remove it from the query"
+_DATE: Final = re.compile(r"segments\.(week|month|quarter)|.*[._](date|day)", re.ASCII)
 _CUSTOMER: Final = "customer.id"  # an integer that the extraction writes as text, because it names an account
 
 
@@ -52,11 +56,6 @@ def selected_resource(gaql: str) -> str:
     return gaql.partition(" FROM ")[2].partition(" ")[0]
 
 
-def column_name(field: str) -> str:
-    """The column of a field: without segments. or metrics., dots as underscores."""
-    return field.removeprefix("segments.").removeprefix("metrics.").replace(".", "_")
-
-
 def check_query(
     name: str, gaql: str, fields: VersionFields, contract: Mapping[str, ExpectedColumn]
 ) -> Iterator[QueryProblem]:
@@ -70,17 +69,31 @@ def check_query(
         if found is None:
             hint = _suggest(path, fields.names)
             yield QueryProblem(query_name=name, field=path, problem=f"no such field in {fields.version}{hint}")
-        elif found.kind in ("message", "list"):
-            yield QueryProblem(query_name=name, field=path, problem=f"is a {found.kind}, not one value")
+        elif found.kind in NOT_ONE_VALUE:
+            problem = f"is a {found.kind}, not one value; reports of such fields are not supported, so remove it"
+            yield QueryProblem(query_name=name, field=path, problem=problem)
         else:
-            yield from _check_column(name, found, contract.get(column_name(path)))
+            yield from _check_column(name, found, contract.get(name_column(path)))
+
+
+def is_date(field: Field) -> bool:
+    """Whether the field is null or YYYY-MM-DD: a text that is named as a date, and that is null when it is not set.
+
+    A text without presence is empty when it is not set.
+    """
+    return field.kind == "text" and field.has_presence and _DATE.fullmatch(field.path) is not None
 
 
 def _check_column(name: str, field: Field, expected: ExpectedColumn | None) -> Iterator[QueryProblem]:
     if expected is None:
         return
     kind = "text" if field.path == _CUSTOMER else field.kind
-    if kind not in _FITTING[expected.kind]:
+    if kind == "boolean":
+        yield QueryProblem(query_name=name, field=field.path, problem=BOOLEAN_PROBLEM)
+    elif expected.kind == "date" and not is_date(field):
+        problem = f"is {field.kind} that need not be a date, the contract's column is date"
+        yield QueryProblem(query_name=name, field=field.path, problem=problem)
+    elif kind not in _FITTING[expected.kind]:
         problem = f"is {field.kind}, the contract's column is {expected.kind}"
         yield QueryProblem(query_name=name, field=field.path, problem=problem)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ads_pipeline.errors import FieldRefused
 from ads_pipeline.google_ads.descriptors import VersionFields
 from ads_pipeline.google_ads.flattening import Flattener
-from ads_pipeline.google_ads.gaql import column_name
+from ads_pipeline.query_file import name_column
 from ads_pipeline.raw.row_encoding import encode_columns
 from ads_pipeline.raw.strict_json import parse_object
 
@@ -93,7 +93,7 @@ def read_row(row: Any) -> dict[str, Any]:
             value = field.enum_names.get(value, "UNKNOWN") if value else None
         elif field.has_presence and not message.HasField(field.name):
             value = None
-        values[column_name(path)] = str(value) if path == "customer.id" and value is not None else value
+        values[name_column(path)] = str(value) if path == "customer.id" and value is not None else value
     return values
 
 

@@ -43,7 +43,8 @@ def test_shipped_queries_fit_each_installed_version(version: str) -> None:
         ),
         ("SELECT metrics.clicks FROM campain", "campain: no such resource in v26; did you mean campaign?"),
         ("SELECT metrics.clicks FROM metrics", "metrics: no such resource in v26"),
-        ("SELECT campaign.labels FROM campaign", "campaign.labels: is a list, not one value"),
+        ("SELECT campaign.labels FROM campaign", "campaign.labels: is a list, not one value; reports"),
+        ("SELECT asset.image_asset.data FROM asset", "asset.image_asset.data: is a bytes, not one value"),
         ("SELECT campaign.network_settings FROM campaign", "campaign.network_settings: is a message, not one value"),
         ("SELECT segments.date.day FROM campaign", "segments.date.day: no such field in v26"),
     ],
@@ -68,6 +69,32 @@ def test_type_that_contradicts_the_contract_is_named() -> None:
         "campaign.status: is enum, the contract's column is long",
         "metrics.clicks: is integer, the contract's column is double",
     ]
+
+
+def test_boolean_is_refused_with_the_reason() -> None:
+    """A boolean that the contract declares is refused, because the validator would reject each of its days."""
+    gaql = (
+        "SELECT segments.date, customer.id, segments.new_versus_returning_customers, customer.manager FROM customer"
+    )
+    assert problems(gaql, customer_manager="string") == [
+        "customer.manager: is a boolean, and the validator cannot judge booleans; remove it from the query"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("field", "column", "fits"),
+    [
+        ("segments.week", "week", True),
+        ("asset.sitelink_asset.start_date", "asset_sitelink_asset_start_date", False),
+        ("experiment.start_date", "experiment_start_date", True),
+        ("campaign.start_date_time", "campaign_start_date_time", False),
+        ("campaign.name", "campaign_name", False),
+    ],
+)
+def test_text_is_no_date_unless_it_is_named_as_one(field: str, column: str, fits: bool) -> None:
+    """A text that is not named as a date, or that is empty when it is not set, does not fit a column of dates."""
+    found = problems(f"SELECT {field} FROM campaign", **{column: "date"})
+    assert found == ([] if fits else [f"{field}: is text that need not be a date, the contract's column is date"])
 
 
 def test_reserved_names_are_written_as_in_gaql() -> None:

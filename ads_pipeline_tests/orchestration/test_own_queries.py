@@ -62,7 +62,8 @@ def query_text(gaql: str, version: str = "1") -> str:
     return f"queries:\n  {NAME}:\n    schema_version: '{version}'\n    gaql: {gaql}\n"
 
 
-GAQL = "SELECT segments.date, customer.id, metrics.clicks FROM customer"
+SELECT = "SELECT segments.date, customer.id"
+GAQL = f"{SELECT}, metrics.clicks FROM customer"
 
 
 def test_own_query_is_judged_and_loaded(directory: Path, spark: SparkSession) -> None:
@@ -146,6 +147,28 @@ def test_contracts_stand_beside_the_query_file(directory: Path, name: str) -> No
         (("new", "network_current", "--gaql", GAQL), 64, "end in _current are reserved for views"),
         (("new", NAME, "--gaql", GAQL), 64, "defines network_daily already"),
         (("new", "a", "--gaql", GAQL, "--schema-version", "no good"), 64, "--schema-version"),
+        (
+            ("new", "a", "--gaql", f"{SELECT}, customer.manager FROM customer"),
+            64,
+            "customer.manager: is a boolean, and",
+        ),
+        (
+            ("new", "a", "--gaql", f"{SELECT}, campaign.labels FROM campaign"),
+            64,
+            "campaign.labels: is a list, not one",
+        ),
+        (("new", "a", "--gaql", f"{SELECT}, metrics.clickz FROM customer"), 64, "did you mean metrics.clicks?"),
+        (("new", "a", "--gaql", f"{SELECT}, metrics.clicks FROM custom"), 64, "custom: no such resource in v26"),
+        (
+            (
+                "new",
+                "a",
+                "--gaql",
+                f"{SELECT}, recommendation.type, segments.recommendation_type FROM recommendation",
+            ),
+            64,
+            "which both become the column recommendation_type; keep one",
+        ),
         (("init",), 64, "exists already; nothing was changed"),
     ],
 )
@@ -159,6 +182,24 @@ def test_refused_query_changes_nothing(directory: Path, arguments: tuple[str, ..
     assert result.code == code
     assert message in result.err
     assert {path.name: path.read_bytes() for path in home.glob("*.*")} == before
+
+
+def test_first_contract_has_the_types_of_the_fields(directory: Path) -> None:
+    """Types come from the client, where names mislead: a count, an id that is a text, a number, an attribute."""
+    cli = CommandLine(home=directory / "home")
+    assert cli.run("queries", "init").code == 0
+    fields = "metrics.phone_calls, segments.product_item_id, campaign.optimization_score, campaign.status"
+    added = cli.run("queries", "new", "calls", "--gaql", f"{SELECT}, {fields} FROM campaign")
+    assert (added.code, added.err) == (0, "")
+    text = (directory / "home" / "contracts.py").read_text()
+    for column, kind in (
+        ("phone_calls", "LongType"),
+        ("product_item_id", "StringType"),
+        ("campaign_optimization_score", "DoubleType"),
+        ("campaign_status", "StringType = Field(nullable=True, str_matches=ENUM)"),
+    ):
+        assert f"    {column}: st.{kind}" in text
+    assert cli.run("queries", "check").code == 0
 
 
 def test_query_file_may_be_copied_elsewhere(directory: Path) -> None:

@@ -1,6 +1,7 @@
 """The `queries` commands: list and check the queries, copy the query file, and add a query with a first contract."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from textwrap import indent
 from typing import Annotated, Final
@@ -13,6 +14,7 @@ from ads_pipeline.cli.output import Column, count_of, write_list
 from ads_pipeline.domain.partition import validate_name
 from ads_pipeline.domain.warehouse_names import find_view_problem
 from ads_pipeline.errors import BadCommand
+from ads_pipeline.google_ads.configuration import INSTALL
 from ads_pipeline.query_file import DEFAULT_QUERIES_FILE, Query, line_of
 from ads_pipeline.quoting import quoted
 from ads_pipeline.settings import Settings
@@ -114,8 +116,9 @@ def add_query(
 ) -> None:
     """Add a query to the query file, and write a first contract for its rows.
 
-    The contract goes to contracts.py beside the query file, which names it. Types and the natural key are guessed
-    from the names of the fields: read and correct them before the first day is judged.
+    The contract goes to contracts.py beside the query file, which names it. Types come from the installed client of
+    Google Ads, and without it from the names of the fields. Bounds, missing values and the natural key are guessed:
+    read and correct them before the first day is judged.
     """
     validate_name("query_name", name)
     if problem := find_view_problem(name):
@@ -132,14 +135,21 @@ def add_query(
     module = settings.google_apis.contracts or CONTRACTS_FILE
     if not module.endswith(".py"):
         raise BadCommand(f"the contracts are in the module {module}; add the query and its contract there by hand")
+    from ads_pipeline.cli.queries.fields import find_kinds  # noqa: PLC0415 - see check_queries
+
+    kinds = find_kinds(settings.google_apis, name, query)
+    if kinds is None:
+        typer.echo(
+            f"types are guessed from names: the client of Google Ads is not installed; run {INSTALL}", err=True
+        )
     text = _insert(path, name, query, module)
     contracts = path.parent / module
-    _append_contract(contracts, name, query)  # first: without its query, a contract changes nothing
+    _append_contract(contracts, name, query, kinds)  # first: without its query, a contract changes nothing
     with atomic_write(path) as file:
         file.write(text.encode())
     typer.echo(
         f"added {name} to {path}\nwrote a first contract to {contracts}\n"
-        "Correct its types and its unique columns, then run:\n  ads-pipeline queries check"
+        "Correct its bounds, missing values and unique columns, then run:\n  ads-pipeline queries check"
     )
 
 
@@ -174,9 +184,10 @@ def _insert(path: Path, name: str, query: Query, module: str) -> str:
     return "\n".join([*lines[: start - 1], *names_module, *lines[start - 1 :], "", indent(block, first[1]), ""])
 
 
-def _append_contract(path: Path, name: str, query: Query) -> None:
+def _append_contract(path: Path, name: str, query: Query, kinds: Mapping[str, str] | None) -> None:
     from ads_pipeline.contracts.first_contract import HEADER, write_contract  # noqa: PLC0415 - see check_queries
 
     before = path.read_text("utf-8") if path.exists() else HEADER
     with atomic_write(path) as file:
-        file.write((before + write_contract(name, query.schema_version, query.fields, query.columns)).encode())
+        text = write_contract(name, query.schema_version, query.fields, query.columns, kinds)
+        file.write((before + text).encode())

@@ -1,4 +1,4 @@
-"""The part of `queries check` that compares the queries with the fields of a version of the Google Ads API.
+"""The part of `queries check` and `queries new` that reads the fields of a version of the Google Ads API.
 
 The fields come from the installed client. Nothing is called.
 """
@@ -12,8 +12,8 @@ from ads_pipeline.contracts.registry import Contracts
 from ads_pipeline.errors import BadCommand
 from ads_pipeline.google_ads.configuration import INSTALL, installed_versions
 from ads_pipeline.google_ads.descriptors import VersionFields
-from ads_pipeline.google_ads.gaql import ExpectedColumn, QueryProblem, check_query
-from ads_pipeline.query_file import line_of
+from ads_pipeline.google_ads.gaql import BOOLEAN_PROBLEM, ExpectedColumn, QueryProblem, check_query, is_date
+from ads_pipeline.query_file import GoogleApis, Query, line_of
 from ads_pipeline.quoting import printable
 from ads_pipeline.settings import Settings
 
@@ -43,6 +43,25 @@ def check_fields(settings: Settings, contracts: Contracts, api_version: str | No
     if problems:
         raise typer.Exit(FOUND)
     typer.echo(f"the fields of all queries exist in {version} and fit their contracts")
+
+
+def find_kinds(apis: GoogleApis, name: str, query: Query) -> dict[str, str] | None:
+    """The kind of each selected field: integer, number, date, enum or text; None without the client.
+
+    Raises BadCommand with every field that cannot be selected, and for one whose values no contract can judge.
+    """
+    versions = installed_versions()
+    if not versions:
+        return None
+    if apis.api_version not in versions:
+        raise BadCommand(f"the client has no {printable(apis.api_version)}; it has {', '.join(versions)}")
+    fields = VersionFields(apis.api_version)
+    problems = [f"{each.field}: {each.problem}" for each in check_query(name, query.gaql, fields, {})]
+    found = {path: field for path in query.fields if (field := fields.find(path)) is not None}
+    problems += [f"{path}: {BOOLEAN_PROBLEM}" for path, field in found.items() if field.kind == "boolean"]
+    if problems:
+        raise BadCommand(printable(f"--gaql {'; '.join(problems)}"))
+    return {path: "date" if is_date(field) else field.kind for path, field in found.items()}
 
 
 def _show_next_version(settings: Settings, contracts: Contracts, version: str, versions: tuple[str, ...]) -> None:
