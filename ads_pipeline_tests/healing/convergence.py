@@ -14,7 +14,7 @@ from ads_pipeline_tests.healing.schedules import Act
 from ads_pipeline_tests.healing.surfaces import Surfaces
 from ads_pipeline_tests.healing.world import CUSTOMERS, FIRST_DAY, QUERIES, START, World
 
-CALM_STEP, STEP_UNDER_FAULTS = timedelta(hours=6), timedelta(hours=2)
+CALM_STEP, STEP_UNDER_FAULTS = timedelta(hours=6), timedelta(hours=3)
 # A retry waits for two hours, discovery comes once a day, and the longest hold of the faults is half a day.
 HOURS_TO_HEAL: Final = 30
 NOTHING_TO_DO: Final = 3  # the exit code of a command that finds nothing to change

@@ -46,6 +46,7 @@ SENSORS: Final = (
     "notifications",
 )
 SENSOR_RESOURCES: Final = ("ledger_engine", "sensor_resources", "control_actions")
+SECONDS_BETWEEN_HOURLY_JOBS: Final = 6 * 3600 - 60  # hourly ones run less often here, because each run takes a second
 MAX_ROUNDS: Final = 12  # of ticks in one step; sensors that request runs for longer do not come to rest
 QUIET: Final = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
@@ -61,6 +62,7 @@ class Worker:
     problems: list[str] = field(default_factory=list)
     slowest_tick: float = 0.0
     runs: int = 0
+    _last_runs: dict[str, float] = field(default_factory=dict)
 
     def answer(self, request: Mapping[str, Any]) -> Any:
         name, arguments = request["do"], request.get("with", {})
@@ -70,7 +72,7 @@ class Worker:
         simulated_clock.move(offset)
 
     def step(self, *, since: float, disk_is_full: bool) -> dict[str, Any]:
-        """Do what the daemon does in the time since then: each schedule that fell due once, and the sensors."""
+        """Do what the daemon does in the time since then: schedules that fell due, and the sensors."""
         self.problems, self.slowest_tick, self.runs = [], 0.0, 0
         self.interruptions.fill_disk(is_full=disk_is_full)
         try:
@@ -120,11 +122,12 @@ class Worker:
         return {name: self._repository.get_top_level_resources()[name] for name in SENSOR_RESOURCES}
 
     def _find_due_schedules(self, since: float) -> Iterator[tuple[dg.ScheduleDefinition, datetime]]:
-        now = time.time()
-        due = []
+        now, due = time.time(), []
         for schedule in self._repository.schedule_defs:
             at = next(cron_string_iterator(since, str(schedule.cron_schedule), "UTC"), None)
-            if at is not None and at.timestamp() <= now:
+            is_rare = now - self._last_runs.get(schedule.name, 0.0) >= SECONDS_BETWEEN_HOURLY_JOBS
+            if at is not None and at.timestamp() <= now and is_rare:
+                self._last_runs[schedule.name] = now
                 due.append((at, schedule))
         for at, schedule in sorted(due, key=lambda each: each[0]):
             yield schedule, at
