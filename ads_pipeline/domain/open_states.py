@@ -372,8 +372,8 @@ _OUTSIDE_STATES: Final = (
     _of(
         StateKind.FILE,
         "run directory without a seal",
-        ended_by="the extractor that seals or discards it; an operator after a crash",
-        within="a day until `doctor` names it",
+        ended_by="the extractor that seals or discards it; the daily `maintenance` after a crash, on a disk",
+        within="7 days; `doctor` names it after a day",
         otherwise="it stays and is never read",
         told="`doctor`",
     ),

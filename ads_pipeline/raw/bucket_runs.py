@@ -4,7 +4,7 @@ import tempfile
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import BinaryIO, Final
 
 from ads_pipeline.domain.partition import PartitionKey, Run
@@ -104,6 +104,9 @@ class BucketRuns:
             for each in files:
                 if isinstance(each, ListedRun) and not each.has_seal and each.modified_at < before.timestamp():
                     yield each.run.path, datetime.fromtimestamp(each.modified_at, tz=before.tzinfo)
+
+    def remove_unsealed(self, age: timedelta) -> Iterator[str]:  # noqa: ARG002 - a bucket has no directories to remove
+        yield from ()
 
     def _read(self, listed: ListedRun | DamagedRun) -> Found:
         """What a listed run is."""

@@ -1,9 +1,11 @@
 """`DiskRuns`: the sealed runs below a directory. The root may be a symbolic link; nothing below it may."""
 
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -87,6 +89,22 @@ class DiskRuns:
             if modified_at < before:
                 yield path.relative_to(self._root).as_posix(), modified_at
 
+    def remove_unsealed(self, age: timedelta) -> Iterator[str]:
+        found = sorted(self._root.glob(_UNSEALED))
+        before = self._read_clock() - age.total_seconds() if found else 0.0
+        for path in found:
+            folder = path.parent.relative_to(self._root).as_posix()
+            with translate_os_errors(folder), ExitStack() as stack:
+                day = stack.enter_context(open_below(self._root, folder))  # refuses symbolic links
+                if _last_write(path) < before:
+                    shutil.rmtree(path.name, dir_fd=day)
+                    yield f"{folder}/{path.name}"
+
+    def _read_clock(self) -> float:
+        """The time by the clock of the disk, which dates the files."""
+        with tempfile.TemporaryFile(dir=self._root) as file:
+            return os.fstat(file.fileno()).st_mtime
+
     @contextmanager
     def _open_existing(self, path: str) -> Iterator[int | None]:
         """A descriptor of a directory below the root; None when it does not exist."""
@@ -121,3 +139,8 @@ class DiskRuns:
             return self._open(run.path, stack)
         except FileNotFoundError:
             raise RunNotSealed(run.path, "no such run") from None
+
+
+def _last_write(directory: Path) -> float:
+    """When something in the directory was last written."""
+    return max(path.lstat().st_mtime for path in (directory, *directory.iterdir()))

@@ -8,9 +8,9 @@ authority.
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
 from ads_pipeline.domain.partition import PartitionKey, Run, validate_name
 from ads_pipeline.raw.bucket_runs import BucketRuns
@@ -19,6 +19,8 @@ from ads_pipeline.raw.disk_runs import DiskRuns
 from ads_pipeline.raw.seal import Seal, SealFacts
 from ads_pipeline.raw.unsealed_run import UnsealedRun
 from ads_pipeline.storage.open_store import is_bucket, open_store
+
+UNSEALED_KEPT: Final = timedelta(days=7)  # a landing that wrote nothing for so long is dead
 
 
 class RawRuns:
@@ -130,3 +132,10 @@ class RawRuns:
         The paths are relative to the raw root.
         """
         yield from self._runs.find_unsealed(before)
+
+    def remove_unsealed(self, age: timedelta = UNSEALED_KEPT) -> Iterator[str]:
+        """Remove the directories of dead landings, to which nothing was written for so long, and yield their paths.
+
+        In a bucket, nothing is removed: an extractor of another maker may upload the seal of a payload much later.
+        """
+        yield from self._runs.remove_unsealed(age)

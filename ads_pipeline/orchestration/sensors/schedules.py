@@ -95,10 +95,14 @@ def _maintenance(query_names: Sequence[str]) -> dg.JobDefinition:
             version = warehouse.optimize(lambda: pyspark.spark_session, source=source, query_name=name)
             removed = warehouse.vacuum(source=source, query_name=name)
             context.log.info("%s: compacted in table version %s, deleted %d files", name, version, len(removed))
+        unsealed = list(run_resources.raw.remove_unsealed())
+        context.log.info("removed %d directories of landings that died", len(unsealed))
         retired = run_resources.events.retire_before(datetime.now(UTC) - EVENTS_KEPT)
         context.log.info("retired the events of %d runs", len(retired))
 
-    @dg.job(description="Compacts and vacuums the Delta tables, and retires old events.")
+    @dg.job(
+        description="Compacts and vacuums the Delta tables, removes leftovers of dead landings, retires old events."
+    )
     def maintenance() -> None:
         compact_and_vacuum()
 
