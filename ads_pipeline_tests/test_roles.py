@@ -39,7 +39,7 @@ INSERTABLE = {
     Role.EXTRACTOR: EVENT_TABLES | RETRY_TABLES | {"partition_state"},
     Role.OPERATOR: EVENT_TABLES
     | {"partition_state", "control_actions", "control_action_partitions", "requests", "retry_schedule"}
-    | {"terminal_marks", "parkings", "accounts", "quota_head", "api_operations", "api_holds"},
+    | {"terminal_marks", "parkings", "accounts", "quota_head", "api_operations", "api_holds", "retry_resets"},
     Role.RUNNER: {*TABLES} - {"control_actions", "control_action_partitions", "requests", "terminal_marks"},
 }
 FORBIDDEN_TO_ALL = (

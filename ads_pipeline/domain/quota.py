@@ -3,16 +3,18 @@
 Pure values and rules; nothing here reads a clock. `ledger.extraction` counts the operations of all runs.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
+from ads_pipeline.domain.outages import SOURCE_UNAVAILABLE
 from ads_pipeline.domain.partition import validate_name
 from ads_pipeline.domain.retry import Lane
 
 WINDOW: Final = timedelta(hours=24)  # the source counts the last 24 hours, not a calendar day
 DEFAULT_WAIT: Final = timedelta(hours=1)  # when the source refuses a call and names no time
+QUOTA_EXHAUSTED: Final = "quota_exhausted"
 _MAX_RESERVED: Final = 0.5
 
 
@@ -66,18 +68,26 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Granted:
-    """The call may be made now. `number` identifies it when its outcome is recorded."""
+    """The call may be made now. `number` identifies it when its outcome is recorded.
+
+    Others wait for the outcome of a probe, which shows whether a hold can be lifted.
+    """
 
     operation: Operation
     number: int
+    is_probe: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """The call must wait: the budget is spent, or the source asked all callers to wait. It never costs an attempt."""
+    """The call must wait: the budget is spent, the source asked all callers to wait, or it is away.
+
+    It never costs an attempt. `error_class` is the class of the fetch that could not be made.
+    """
 
     until: datetime
     why: str
+    error_class: str = QUOTA_EXHAUSTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,18 +146,55 @@ OK: Final = "ok"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """The source asked to wait: with no calls about one customer, or with none at all, until a time."""
+    """No calls about one customer, or none at all, until a time: the source asked to wait, or it is away.
+
+    After that time one call is granted, the probe. A probe that the source answers lifts the hold, and so does
+    `state release`. `failures` counts the unanswered calls in a row for which it was placed, and `failed_customer` is
+    the account of the last one. `probe_at` is when a probe was granted that has no outcome yet.
+    """
 
     source: str
     until: datetime
     why: str
     customer_id: str | None = None
     request_id: str | None = None
+    error_class: str = field(default=QUOTA_EXHAUSTED, compare=False)
+    since: datetime | None = field(default=None, compare=False)
+    failures: int = field(default=0, compare=False)
+    failed_customer: str | None = field(default=None, compare=False)
+    probe_at: datetime | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.until.tzinfo is None:
             raise ValueError("a hold needs a time zone")
         object.__setattr__(self, "until", self.until.astimezone(UTC))
+
+    @property
+    def is_outage(self) -> bool:
+        """Whether the source did not answer. Otherwise it asked to wait."""
+        return self.error_class == SOURCE_UNAVAILABLE
+
+    @property
+    def scope(self) -> str:
+        return "source" if self.customer_id is None else "customer"
+
+    @property
+    def name(self) -> str:
+        return self.customer_id or self.source
+
+    @property
+    def release_command(self) -> str:
+        """The command that lifts the hold before its end."""
+        return f"ads-pipeline state release --{self.scope} {self.name} --reason TEXT"
+
+    def __str__(self) -> str:
+        target = f"account {self.customer_id}" if self.customer_id else f"source {self.source}"
+        since = "" if self.since is None else f" since {self.since:%Y-%m-%d %H:%M:%S}Z"
+        until = f"until {self.until:%Y-%m-%d %H:%M:%S}Z, then one call tries it"
+        return f"{target} is on hold{since}, {until}: {self.error_class}: {self.why}"
+
+    def covers(self, customer_id: str | None) -> bool:
+        return self.customer_id is None or self.customer_id == customer_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

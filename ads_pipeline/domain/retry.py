@@ -13,6 +13,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Final
 
+from ads_pipeline.domain.outages import SOURCE_UNAVAILABLE, TRANSIENT
 from ads_pipeline.domain.partition import PartitionKey, validate_name
 from ads_pipeline.domain.reason import DEMOTED
 from ads_pipeline.domain.transitions import Status
@@ -41,6 +42,7 @@ ERROR_POLICIES: Mapping[str, ErrorPolicy] = {
     "contract": ErrorPolicy.RETRY,
     # From Google Ads.
     "quota_exhausted": ErrorPolicy.WAIT,
+    SOURCE_UNAVAILABLE: ErrorPolicy.WAIT,
     "credentials_refused": ErrorPolicy.PARK_SOURCE,
     "version_ended": ErrorPolicy.PARK_SOURCE,
     "customer_not_enabled": ErrorPolicy.PARK_CUSTOMER,
@@ -49,7 +51,7 @@ ERROR_POLICIES: Mapping[str, ErrorPolicy] = {
     "unrecognized_field": ErrorPolicy.PARK_QUERY,
     "query_refused": ErrorPolicy.PARK_QUERY,
     OUT_OF_REACH: ErrorPolicy.HOLD,
-    "transient": ErrorPolicy.RETRY,
+    TRANSIENT: ErrorPolicy.RETRY,
     "timed_out": ErrorPolicy.RETRY,
     "google_ads_error": ErrorPolicy.RETRY,
     "rows_refused": ErrorPolicy.RETRY,
@@ -126,7 +128,8 @@ class Failure:
     """The last failure of a partition, and the number of consecutive failures since the last accepted verdict.
 
     Failures whose class has the policy WAIT are not counted, for example an exhausted quota. So the count is 0 when
-    the partition has only waited. `wait_until` is the time that the failure itself named.
+    the partition has only waited. `wait_until` is the time that the failure itself named. Forgiven failures are not
+    counted either; `is_forgiven` says that the last one is.
     """
 
     key: PartitionKey
@@ -134,11 +137,12 @@ class Failure:
     failed_at: datetime
     error_class: str | None
     wait_until: datetime | None = None
+    is_forgiven: bool = False
 
     def __post_init__(self) -> None:
         if self.error_class is not None:
             validate_name("error_class", self.error_class)
-        minimum = 0 if self.error_policy is ErrorPolicy.WAIT else 1
+        minimum = 0 if self.error_policy is ErrorPolicy.WAIT or self.is_forgiven else 1
         if self.failures < minimum:
             raise ValueError(f"{self.key}: the number of failures is {self.failures}, must be at least {minimum}")
         for field in ("failed_at", "wait_until"):
@@ -157,12 +161,16 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptEnd:
-    """How one attempt at a partition ended: with a verdict or with a failed fetch."""
+    """How one attempt at a partition ended: with a verdict or with a failed fetch.
+
+    A failed fetch `is_forgiven` when it was before a request, a release, or the end of an outage of the source.
+    """
 
     at: datetime
     accepted: bool = False
     error_class: str | None = None
     wait_until: datetime | None = None
+    is_forgiven: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,14 +190,21 @@ class Parked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GivenUp:
+    """Do not fetch a day that has no rejected run, unless an operator requests it or the source was away."""
+
+    explanation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Terminal:
-    """Do not retry, unless an operator requests it."""
+    """Do not retry a failed partition, unless an operator requests it."""
 
     reason: TerminalReason
     explanation: str
 
 
-RetryDecision = RetryAt | Parked | Terminal
+RetryDecision = RetryAt | Parked | Terminal | GivenUp
 
 
 def last_failure(key: PartitionKey, ends: Iterable[AttemptEnd]) -> Failure | None:
@@ -202,10 +217,11 @@ def last_failure(key: PartitionKey, ends: Iterable[AttemptEnd]) -> Failure | Non
     last = failed[-1]
     return Failure(
         key=key,
-        failures=sum(end.error_class not in WAITING_CLASSES for end in failed),
+        failures=sum(end.error_class not in WAITING_CLASSES and not end.is_forgiven for end in failed),
         failed_at=last.at,
         error_class=last.error_class,
         wait_until=last.wait_until,
+        is_forgiven=last.is_forgiven,
     )
 
 
@@ -216,7 +232,7 @@ def decide_retry(failure: Failure, policy: RetryPolicy, *, marked: bool, today: 
     partition's age end it. The status is not considered: see `terminal_reason` for an earlier success.
     """
     error_policy, day = failure.error_policy, failure.key.logical_date
-    failures = 0 if error_policy is ErrorPolicy.WAIT else failure.failures
+    failures = 0 if error_policy is ErrorPolicy.WAIT or failure.is_forgiven else failure.failures
     reason = terminal_reason(Status.FAILED, failures=failures, day=day, policy=policy, marked=marked, today=today)
     if reason is not None:
         return Terminal(reason=reason, explanation=_explain_terminal(reason, failure, policy, today))
@@ -232,6 +248,8 @@ def decide_retry(failure: Failure, policy: RetryPolicy, *, marked: bool, today: 
                 at=_end_of_wait(failure, policy),
                 explanation=f"{error_class}: waiting; this does not count as a failure",
             )
+    if failure.is_forgiven:
+        return RetryAt(at=failure.failed_at, explanation=f"{error_class}: tried again from the beginning")
     at = failure.failed_at + retry_delay(failure.failures, policy, key=failure.key)
     return RetryAt(
         at=max(at, failure.wait_until or at),

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Protocol, TypeVar
 
+from ads_pipeline.domain.outages import INTERRUPTED, LONGEST_HOLD
 from ads_pipeline.domain.quota import (
     OK,
+    QUOTA_EXHAUSTED,
     Granted,
     Hold,
     Operation,
@@ -18,11 +20,9 @@ from ads_pipeline.domain.quota import (
     Refused,
     SharedSince,
 )
-from ads_pipeline.google_ads.fault_table import QUOTA_EXHAUSTED
 from ads_pipeline.google_ads.faults import DEFAULT_WAIT, Fault
 
 LONGEST_SLEEP: Final = timedelta(seconds=60)  # a longer wait ends the call; its partitions are fetched later
-INTERRUPTED: Final = "interrupted"  # the disk or this process failed during the call
 _SLEEPS: Final = 3  # of one call
 _Answer = TypeVar("_Answer", Granted | Refused, Granted | Refused | OtherCall)
 
@@ -36,16 +36,18 @@ class OperationLedger(Protocol):
         self, operation: Operation, limits: QuotaLimits, shared: SharedSince
     ) -> Granted | Refused | OtherCall: ...
 
-    def finish(self, granted: Granted, outcome: OperationOutcome) -> None: ...
-
-    def hold(self, hold: Hold) -> None: ...
+    def finish(self, granted: Granted, outcome: OperationOutcome, requested: Hold | None = None) -> Hold | None: ...
 
 
 @dataclass(slots=True)
 class CallResult:
-    """What a caller learned of its call. Without a fault the call ended well."""
+    """What a caller learned of its call. Without a fault the call ended well.
+
+    `outage` is set when the call has ended, if it was not answered because the source is away.
+    """
 
     fault: Fault | None = None
+    outage: Hold | None = None
     request_id: str | None = None
     rows: int | None = None
     seconds: float | None = None
@@ -96,14 +98,14 @@ class Budget:
                 seconds=result.seconds if result.seconds is not None else time.monotonic() - began,
                 consumption=result.consumption,
             )
-            self.ledger.finish(granted, outcome)
-            if fault is not None and fault.error_class == QUOTA_EXHAUSTED:
-                self.ledger.hold(self._make_hold(granted.operation, fault))
+            is_quota = fault is not None and fault.error_class == QUOTA_EXHAUSTED
+            requested = self._make_hold(granted.operation, fault) if fault is not None and is_quota else None
+            result.outage = self.ledger.finish(granted, outcome, requested)
 
     def _make_hold(self, operation: Operation, fault: Fault) -> Hold:
         return Hold(
             source=operation.source,
-            until=self.clock() + (fault.wait or DEFAULT_WAIT),
+            until=self.clock() + min(fault.wait or DEFAULT_WAIT, LONGEST_HOLD),
             why=fault.message,
             customer_id=operation.customer_id if fault.holds_customer else None,
             request_id=fault.request_id,

@@ -6,7 +6,6 @@ from typing import TypeVar
 from ads_pipeline.domain.quota import Operation, Refused
 from ads_pipeline.google_ads.budget import Budget, CallResult
 from ads_pipeline.google_ads.client import Clients
-from ads_pipeline.google_ads.fault_table import QUOTA_EXHAUSTED
 from ads_pipeline.google_ads.faults import Fault, read_fault
 
 _T = TypeVar("_T")
@@ -30,7 +29,7 @@ def spend(
     granted = budget.reserve(operation)
     if isinstance(granted, Refused):
         message = f"{granted.why}; possible again at {granted.until:%Y-%m-%d %H:%M:%S} UTC"
-        return Fault(error_class=QUOTA_EXHAUSTED, message=message)
+        return Fault(error_class=granted.error_class, message=message)
     with budget.spend(granted) as result:
         try:
             return call(result)

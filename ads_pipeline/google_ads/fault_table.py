@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Final
 
+from ads_pipeline.domain.outages import SOURCE_UNAVAILABLE, TIMED_OUT, TRANSIENT
+from ads_pipeline.domain.quota import QUOTA_EXHAUSTED
+
 CREDENTIALS_REFUSED: Final = "credentials_refused"
 VERSION_ENDED: Final = "version_ended"
 CUSTOMER_NOT_ENABLED: Final = "customer_not_enabled"
@@ -16,16 +19,13 @@ MANAGER_ACCOUNT: Final = "manager_account"
 UNRECOGNIZED_FIELD: Final = "unrecognized_field"
 QUERY_REFUSED: Final = "query_refused"
 OUT_OF_REACH: Final = "out_of_reach"
-QUOTA_EXHAUSTED: Final = "quota_exhausted"
 # Never failures of a partition: the extraction asks again for fewer days. A single day is QUERY_REFUSED.
 RANGE_TOO_WIDE: Final = "range_too_wide"
 SINGLE_DAYS_ONLY: Final = "single_days_only"
-TIMED_OUT: Final = "timed_out"  # the stream outlived its deadline, or stalled; the extraction halves the range
-TRANSIENT: Final = "transient"
 GOOGLE_ADS_ERROR: Final = "google_ads_error"
 ROWS_REFUSED: Final = "rows_refused"  # found by this package, not by Google
 
-RETRIED: Final = "fetched again by the retry policy"
+RETRIED: Final = "ads-pipeline state why tells when it is fetched again"
 FEWER_DAYS: Final = "requested again for fewer days"
 
 # From the gravest to the least: what concerns the source, the account, the query, and one request. One answer may
@@ -42,6 +42,7 @@ GRAVITY: Final = (
     QUOTA_EXHAUSTED,
     SINGLE_DAYS_ONLY,
     RANGE_TOO_WIDE,
+    SOURCE_UNAVAILABLE,
     TIMED_OUT,
     TRANSIENT,
     GOOGLE_ADS_ERROR,
@@ -106,7 +107,7 @@ _STATUS: Final[Mapping[str, str]] = {
     "PERMISSION_DENIED": CREDENTIALS_REFUSED,
     "UNIMPLEMENTED": VERSION_ENDED,
     "RESOURCE_EXHAUSTED": QUOTA_EXHAUSTED,
-    "UNAVAILABLE": TRANSIENT,
+    "UNAVAILABLE": SOURCE_UNAVAILABLE,
     "INTERNAL": TRANSIENT,
     "UNKNOWN": TRANSIENT,
     "ABORTED": TRANSIENT,
@@ -128,6 +129,7 @@ NEXT_MOVES: Final[Mapping[str, str]] = {
     RANGE_TOO_WIDE: FEWER_DAYS,
     SINGLE_DAYS_ONLY: FEWER_DAYS,
     TIMED_OUT: RETRIED,
+    SOURCE_UNAVAILABLE: "one call at a time tries again; check the network, the proxy and the token endpoint",
     TRANSIENT: RETRIED,
     GOOGLE_ADS_ERROR: RETRIED,
     ROWS_REFUSED: f"{RETRIED}; if it repeats, report the request id to Google",

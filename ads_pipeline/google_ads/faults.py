@@ -17,6 +17,8 @@ from google.api_core.exceptions import GoogleAPICallError
 from google.auth.exceptions import GoogleAuthError, RefreshError, TransportError
 from google.protobuf.message import DecodeError
 
+from ads_pipeline.domain.outages import SOURCE_UNAVAILABLE, TRANSIENT
+from ads_pipeline.domain.quota import QUOTA_EXHAUSTED
 from ads_pipeline.domain.retry import ERROR_POLICIES, PARKING_SCOPES, ErrorPolicy
 from ads_pipeline.google_ads.fault_table import (
     CREDENTIALS_REFUSED,
@@ -24,11 +26,9 @@ from ads_pipeline.google_ads.fault_table import (
     GRAVITY,
     NEXT_MOVES,
     QUERY_REFUSED,
-    QUOTA_EXHAUSTED,
     RANGE_TOO_WIDE,
     RETRIED,
     SINGLE_DAYS_ONLY,
-    TRANSIENT,
     classify,
     classify_status,
 )
@@ -53,7 +53,6 @@ _REQUEST_ID_LENGTH: Final = 96
 # gRPC makes a status from an HTTP status when the answer is no answer of gRPC, such as the page of a proxy. Then it
 # writes this text and there is no trailing metadata.
 _HTTP_STATUS: Final = "Received http2 header with status: "
-SOURCE_AWAY: Final = TRANSIENT  # the class of an answer that did not come from Google
 _FAILURE_KEY: Final = "googleadsfailure-bin"
 
 
@@ -235,7 +234,9 @@ def _read_bare(error: Exception, *, has_failure: bool) -> _Error:
         return _Error(error_class=GOOGLE_ADS_ERROR, text=f"an answer that the client cannot read: {text}")
     status, details = _read_status(error), _read_details(error)
     if details.startswith(_HTTP_STATUS) and not any(_read_trailing_metadata(error)):
-        return _Error(error_class=SOURCE_AWAY, text=f"{status}: no answer of Google, but of a proxy: {details}")
+        return _Error(
+            error_class=SOURCE_UNAVAILABLE, text=f"{status}: no answer of Google, but of a proxy: {details}"
+        )
     if status == "RESOURCE_EXHAUSTED" and _MESSAGE_TOO_LARGE in str(error):
         return _Error(error_class=GOOGLE_ADS_ERROR, text=text)
     error_class = classify_status(status, has_failure=has_failure)
@@ -245,9 +246,9 @@ def _read_bare(error: Exception, *, has_failure: bool) -> _Error:
 def _classify_auth_error(error: GoogleAuthError) -> str:
     """A token server refuses with a JSON object that has an `error`. A page is the answer of something before it."""
     if isinstance(error, TransportError) or error.retryable:
-        return SOURCE_AWAY
+        return SOURCE_UNAVAILABLE
     if isinstance(error, RefreshError) and not any(map(_is_refusal, error.args)):
-        return SOURCE_AWAY
+        return SOURCE_UNAVAILABLE
     return CREDENTIALS_REFUSED
 
 

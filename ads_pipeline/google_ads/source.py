@@ -9,24 +9,26 @@ runs of those days take them. While one run fetches, the others go on with other
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from ads_pipeline.domain.accounts import Account
 from ads_pipeline.domain.fetching import Backfill, FailedFetch, SkippedFetch
+from ads_pipeline.domain.outages import LONGEST_HOLD, NOT_NEEDED, SOURCE_UNAVAILABLE, TIMED_OUT, TRANSIENT, UNANSWERED
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.quota import (
     Granted,
+    Hold,
     Operation,
     OperationOutcome,
     OtherCall,
     Refused,
     SharedSince,
 )
-from ads_pipeline.domain.retry import ERROR_POLICIES, ErrorPolicy, lane_for
+from ads_pipeline.domain.retry import ERROR_POLICIES, WAITING_CLASSES, ErrorPolicy, lane_for
 from ads_pipeline.google_ads.budget import Budget
-from ads_pipeline.google_ads.fault_table import OUT_OF_REACH, QUOTA_EXHAUSTED, TIMED_OUT, TRANSIENT
+from ads_pipeline.google_ads.fault_table import OUT_OF_REACH
 from ads_pipeline.google_ads.faults import Fault
 from ads_pipeline.google_ads.narrowing import TOO_WIDE, Narrowing
 from ads_pipeline.google_ads.ranges import WIDEST, FetchRange, KnownWidths, cut_ranges, halve
@@ -54,7 +56,6 @@ _PARKED_FIELD: Final = {
 }
 _REFUSALS: Final = frozenset(name for name, policy in ERROR_POLICIES.items() if policy in _PARKED_FIELD)
 SECONDS_BETWEEN_LOOKS: Final = 1.0  # at the fetches of other runs
-NOT_NEEDED: Final = "not_needed"  # the outcome of an operation for days that another run has just fetched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +116,7 @@ class _Progress:
     requested: frozenset[PartitionKey]
     shared: SharedSince | None
     narrowing: Narrowing
+    clock: Callable[[], datetime]
     runs: list[Seal | DamagedRun] = field(default_factory=list)
     notes: dict[Run, Mapping[str, Any]] = field(default_factory=dict)
     failed: list[FailedFetch] = field(default_factory=list)
@@ -143,6 +145,7 @@ class _Progress:
                 error_class=fault.error_class,
                 error_message=fault.message,
                 wait_until=wait_until,
+                failed_at=self.clock(),
                 request_id=fault.request_id,
             )
             for key in keys
@@ -178,8 +181,12 @@ class GoogleAdsSource:
         now, due, shared = self._clock(), list[PartitionKey](), None
         if backfill is not None:
             shared = SharedSince(at=backfill.requested_at, final=_REFUSALS, final_at=now)
-        narrowing = Narrowing(self._rules.known_widths)
-        progress = _Progress(requested=frozenset(partitions), shared=shared, narrowing=narrowing)
+        progress = _Progress(
+            requested=frozenset(partitions),
+            shared=shared,
+            narrowing=Narrowing(self._rules.known_widths),
+            clock=self._clock,
+        )
         progress.add(self._sealed.land(partitions).runs)
         present = {each.run.key for each in progress.runs if each.run is not None}
         if backfill is not None:
@@ -246,8 +253,8 @@ class GoogleAdsSource:
             return
         if isinstance(granted, Refused):
             message = f"{granted.why}; on hold until {granted.until:%Y-%m-%d %H:%M:%S} UTC"
-            refusal = Fault(error_class=QUOTA_EXHAUSTED, message=message)
-            if earlier is None or earlier.error_class == QUOTA_EXHAUSTED:
+            refusal = Fault(error_class=granted.error_class, message=message)
+            if earlier is None or earlier.error_class in WAITING_CLASSES:
                 progress.fail(fetch_range.keys, refusal, granted.until)
             else:
                 progress.fail(fetch_range.keys, earlier)
@@ -267,7 +274,8 @@ class GoogleAdsSource:
         if result.fault is None:
             progress.narrowing.note_answer(fetch_range)
         else:
-            self._handle(fetch_range, result.fault, progress, tries=tries - 1)
+            fault = _judge(result.fault, spent.outage, self._clock())
+            self._handle(fetch_range, fault, progress, tries=tries - 1)
 
     def _fetch_all(self, ranges: Iterable[FetchRange], progress: _Progress) -> None:
         for fetch_range in ranges:
@@ -335,7 +343,8 @@ class GoogleAdsSource:
             # The budget sleeps until the hold has passed.
             self._fetch(fetch_range, progress, tries=tries, earlier=fault)
             return
-        progress.fail(fetch_range.keys, fault, None if wait is None else self._clock() + wait)
+        until = None if wait is None else self._clock() + min(wait, LONGEST_HOLD)
+        progress.fail(fetch_range.keys, fault, until)
 
     def _operation(self, fetch_range: FetchRange) -> Operation:
         key = fetch_range.keys[-1]  # its newest day decides the lane
@@ -360,3 +369,12 @@ class GoogleAdsSource:
             lookback_days=rules.lookback_days(key.customer_id, key.query_name),
             limits=rules.limits,
         )
+
+
+def _judge(fault: Fault, outage: Hold | None, now: datetime) -> Fault:
+    """The fault of an unanswered call, as all calls together show it: of the source, or of this account alone."""
+    if fault.error_class not in {*UNANSWERED, TIMED_OUT}:
+        return fault
+    if outage is None:
+        return replace(fault, error_class=TRANSIENT) if fault.error_class == SOURCE_UNAVAILABLE else fault
+    return replace(fault, error_class=SOURCE_UNAVAILABLE, wait=max(outage.until - now, timedelta(0)))

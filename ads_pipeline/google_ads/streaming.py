@@ -9,18 +9,19 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from importlib.metadata import version
 from itertools import compress
 from typing import Any, Final
 
+from ads_pipeline.domain.outages import SOURCE_UNAVAILABLE, TIMED_OUT, TRANSIENT
 from ads_pipeline.domain.partition import Run
 from ads_pipeline.domain.sequences import split_batches
 from ads_pipeline.errors import AdsPipelineError, BadJson, FieldRefused, RawUnavailable, StreamRefused
 from ads_pipeline.google_ads.client import Clients
 from ads_pipeline.google_ads.descriptors import VersionFields
-from ads_pipeline.google_ads.fault_table import GOOGLE_ADS_ERROR, ROWS_REFUSED, TIMED_OUT, UNRECOGNIZED_FIELD
+from ads_pipeline.google_ads.fault_table import GOOGLE_ADS_ERROR, ROWS_REFUSED, UNRECOGNIZED_FIELD
 from ads_pipeline.google_ads.faults import Fault, clean_request_id, make_fault, read_fault
 from ads_pipeline.google_ads.flattening import Flattener
 from ads_pipeline.google_ads.gaql import complete_query
@@ -122,7 +123,11 @@ class RangeStreams:
             return make_fault(error_class, str(error), context, facts.request_id)
         if isinstance(error, AdsPipelineError):  # such as a path below raw that is no directory
             return make_fault(GOOGLE_ADS_ERROR, str(error), context, facts.request_id)
-        return read_fault(error, context, facts.request_id)
+        fault = read_fault(error, context, facts.request_id)
+        if fault.error_class != SOURCE_UNAVAILABLE or facts.request_id is None:
+            return fault
+        # The source has sent rows, so that the break may concern this answer alone.
+        return replace(fault, error_class=TRANSIENT)
 
     def _fetch(
         self, request: RangeRequest, facts: StreamFacts, stalled: threading.Event

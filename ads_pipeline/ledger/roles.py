@@ -50,6 +50,7 @@ _EXTRACTION: Final = {
     "quota_head": "INSERT, UPDATE",
     "api_operations": "INSERT",
     "api_holds": "INSERT, UPDATE",
+    "retry_resets": "INSERT, UPDATE",
 }
 # Beyond SELECT on all tables, which every role has.
 RIGHTS: Final[Mapping[Role, Mapping[str, str]]] = {

@@ -38,7 +38,7 @@ KEY_COLUMNS: Final[Columns] = {name: "day" if name == "logical_date" else "text"
 RUN_COLUMNS: Final[Columns] = {**KEY_COLUMNS, "run_id": "text"}
 FLAGS: Final = (
     *("demotion_pending", "is_publishable", "points_at_current", "has_unjudged_run", "is_judged", "is_current"),
-    *("is_published", "is_loaded", "unjudged_is_newest", "is_restated", "differs", "is_live", "is_new"),
+    *("is_published", "is_loaded", "unjudged_is_newest", "is_restated", "differs", "is_live", "is_new", "is_probe"),
 )  # conditions that statements select
 _KINDS: Final[Mapping[Any, str]] = {
     sa.Text: "text",

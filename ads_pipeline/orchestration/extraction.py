@@ -5,6 +5,7 @@ The client of Google Ads is imported by the steps that use it, not when the code
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Final
 
 import dagster as dg
@@ -24,6 +25,7 @@ from ads_pipeline.orchestration.resources import RunResources, SensorResources, 
 from ads_pipeline.orchestration.sensors.run_requests import RequestedPartitions, build_sensor_result
 from ads_pipeline.pipeline.extraction.account_days import AccountDays
 from ads_pipeline.pipeline.extraction.due_days import DueDays
+from ads_pipeline.pipeline.extraction.held_requests import describe_holds, limit_to_holds
 from ads_pipeline.raw.source import Landed, Source
 
 SECONDS_BETWEEN_SEARCHES: Final = 1_800  # zones differ by half hours, and each search reads a month of every account
@@ -97,13 +99,17 @@ def build_due_sensor(
         apis, ledger = sensor_resources.settings.google_apis, sensor_resources.ledger
         days = AccountDays.read(ledger, apis, now=now())
         found = DueDays(ledger=ledger, days=days, policy=sensor_resources.settings.retry_policy).find()
-        newest = sorted(found, key=lambda key: (-key.logical_date.toordinal(), key))[:MAX_PARTITIONS_IN_PROGRESS]
+        holds = ledger.quota.list_holds(apis.source)
+        if holds:
+            context.log.warning("%s", describe_holds(holds))
+        newest = sorted(found, key=lambda key: (-key.logical_date.toordinal(), key))
+        reasons = limit_to_holds({key: found[key] for key in newest}, holds, now())
         requested = RequestedPartitions(
             sensor="days_due",
             source=apis.source,
             query_names=query_names,
             asset_keys=(raw_asset_key, warehouse_asset_key),
-            reasons={key: found[key] for key in newest},
+            reasons=dict(islice(reasons.items(), MAX_PARTITIONS_IN_PROGRESS)),
             why="closed days, and days to read again",
             by_customer=True,
         )

@@ -10,13 +10,13 @@ import pytest
 from google.auth.exceptions import GoogleAuthError, RefreshError, TransportError
 from google.protobuf.message import DecodeError
 
+from ads_pipeline.domain.outages import SOURCE_UNAVAILABLE
 from ads_pipeline.google_ads.client import Clients
 from ads_pipeline.google_ads.configuration import installed_versions, read_configuration
 from ads_pipeline.google_ads.fault_table import GRAVITY, NEXT_MOVES, ROWS_REFUSED, classify, listed_faults
 from ads_pipeline.google_ads.faults import (
     DEFAULT_WAIT,
     LONGEST_WAIT,
-    SOURCE_AWAY,
     Fault,
     RequestContext,
     read_fault,
@@ -238,7 +238,7 @@ def test_page_of_a_proxy_refuses_nothing(
         values = {**configuration.values, "endpoint": f"localhost:{port}"}
         behind_proxy = Clients(replace(configuration, values=values), API_VERSION)
         fault = provoke(server, behind_proxy, RequestFailure(code="UNKNOWN"))
-    assert (fault.error_class, fault.wait) == (SOURCE_AWAY, None)
+    assert (fault.error_class, fault.wait) == (SOURCE_UNAVAILABLE, None)
     assert str(status) in fault.message
 
 
@@ -249,7 +249,7 @@ def test_page_before_the_token_server_refuses_nothing(server: LoopbackServer, st
     fresh = Clients(read_configuration(str(server.configuration), {}), API_VERSION)
     with pytest.raises(GoogleAuthError) as raised:
         fresh.search_stream(customer_id=CUSTOMER, login_customer_id=LOGIN, query=QUERY)
-    assert read_fault(raised.value, fresh.request_context(LOGIN)).error_class == SOURCE_AWAY
+    assert read_fault(raised.value, fresh.request_context(LOGIN)).error_class == SOURCE_UNAVAILABLE
 
 
 @pytest.mark.parametrize(

@@ -242,7 +242,7 @@ class TestFaults:
 
     def test_second_try_needs_an_operation(self, server: LoopbackServer, make_source: MakeSource) -> None:
         """Without an operation for a second try, the first failure is recorded, not an exhausted quota."""
-        server.answer(behaving(failure=RequestFailure(code="UNAVAILABLE")))
+        server.answer(behaving(failure=RequestFailure(code="INTERNAL")))
         landed = make_source(limits=QuotaLimits(daily_operations=1, reserved_for_fresh=0.0)).land(partitions(1))
         assert failures(landed) == {"transient": 1}
         assert server.operations() == {CUSTOMER: 1}

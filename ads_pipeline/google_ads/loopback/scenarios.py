@@ -93,7 +93,8 @@ class Behaviour:
 class Scenario:
     """What the server answers from now on. A customer without a behaviour gets the default one.
 
-    `token_page`: the token server answers with this HTTP status and a page, as a proxy before it does.
+    `token_page`: the token server answers with this HTTP status and a page, as a proxy before it does. `away` is the
+    gRPC status with which each call fails, without a failure of Google Ads.
     """
 
     accessible: tuple[str, ...] = (MANAGER_ID,)
@@ -102,6 +103,7 @@ class Scenario:
     lookback_days: Mapping[str, int] = field(default_factory=dict)
     refuse_token: bool = False
     token_page: int | None = None
+    away: str | None = None
 
 
 def encode_scenario(scenario: Scenario) -> bytes:
@@ -120,6 +122,7 @@ def decode_scenario(content: bytes) -> Scenario:
         lookback_days=document["lookback_days"],
         refuse_token=document["refuse_token"],
         token_page=document["token_page"],
+        away=document["away"],
     )
 
 

@@ -128,6 +128,8 @@ class Service:
         metadata = dict(context.invocation_metadata())
         self._operations[customer] += 1
         self._queries.append(query)
+        if self.scenario.away is not None:
+            context.abort(grpc.StatusCode[self.scenario.away], "the source is away")
         self._headers = {
             name: metadata.get(name, "") for name in ("login-customer-id", "developer-token", "authorization")
         }

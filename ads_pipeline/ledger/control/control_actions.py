@@ -17,8 +17,10 @@ from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.domain.transitions import Action, PartitionState, apply_control_action
 from ads_pipeline.errors import MarkedTerminal, PartitionRefused, StateChanged
 from ads_pipeline.ledger.control.audit_log import is_logged, log_action
+from ads_pipeline.ledger.control.holds import lift_hold, lock_source
 from ads_pipeline.ledger.control.retries import Parking
 from ads_pipeline.ledger.control.retry_queue import RetryQueue
+from ads_pipeline.ledger.control.retry_resets import reset_retries
 from ads_pipeline.ledger.control.tables import parkings, requests, terminal_marks
 from ads_pipeline.ledger.row_mapping import (
     decode_key,
@@ -131,16 +133,30 @@ class ControlActions:
         return self._writer.transact(work)
 
     def release(self, parking: Parking, request: ActionRequest) -> bool:
-        """Resume fetching a parked account, query or source. False when it was not parked."""
+        """Resume fetching an account, query or source: end its parking and its hold. False when it had neither.
+
+        Its failed fetches do not count any more, and are due now.
+        """
 
         def work(transaction: LedgerTransaction) -> bool:
             if is_logged(transaction, "release", request):
                 return True
             log_action(transaction, "release", request, (), {})
             is_parking = (parkings.c[name] == getattr(parking, name) for name in ("source", "scope", "name"))
-            return bool(transaction.connection.execute(sa.delete(parkings).where(*is_parking)).rowcount)
+            was_parked = bool(transaction.connection.execute(sa.delete(parkings).where(*is_parking)).rowcount)
+            return _lift(transaction, parking) or was_parked
 
         return self._writer.transact(work)
+
+
+def _lift(transaction: LedgerTransaction, released: Parking) -> bool:
+    """Lift the hold of a source or customer, and make the failed fetches of what was released due."""
+    source, is_source = released.source, released.scope == "source"
+    now = lock_source(transaction, source)
+    reset_retries(transaction, source=source, scope=released.scope, name=released.name, at=now)
+    if released.scope == "query":
+        return False
+    return lift_hold(transaction, source, None if is_source else released.name, now)
 
 
 def _execute(

@@ -13,11 +13,13 @@ from ads_pipeline.domain.retry import (
     PARKING_SCOPES,
     PENDING_CLASSES,
     Failure,
+    GivenUp,
     Parked,
     RetryAt,
     RetryDecision,
     RetryPolicy,
     Terminal,
+    TerminalReason,
     decide_retry,
 )
 from ads_pipeline.domain.transitions import PartitionState, Status
@@ -110,6 +112,10 @@ class RetryForecast:
         return self.decision if isinstance(self.decision, Terminal) else None
 
     @property
+    def given_up(self) -> GivenUp | None:
+        return self.decision if isinstance(self.decision, GivenUp) else None
+
+    @property
     def next_at(self) -> datetime | None:
         """When the partition needs its next run; None when it needs none without a control action."""
         if self.parkings or self.marked:
@@ -145,10 +151,13 @@ def decide_next_retry(
         scheduled = None
     if failure is None or not _counts(state, failure, scheduled, request):
         return None
-    is_unlimited = request is not None or failure.error_class in PENDING_CLASSES
+    is_unlimited = request is not None or failure.error_class in PENDING_CLASSES or failure.is_forgiven
     if is_unlimited and state.status is not Status.FAILED:
         policy = replace(policy, max_age=UNLIMITED_AGE)
     decision = decide_retry(failure, policy, marked=marked, today=now.date())
+    if isinstance(decision, Terminal) and state.status is not Status.FAILED:
+        is_marked = decision.reason is TerminalReason.MARKED
+        return decision if is_marked else GivenUp(explanation=decision.explanation)
     if scheduled is None or scheduled.due_at is None:
         return decision
     if isinstance(decision, Parked) and decision.scope in PARKING_SCOPES and not is_parked:

@@ -39,6 +39,7 @@ from ads_pipeline.ledger.control.retries import (
     ScheduledRetry,
     decide_next_retry,
 )
+from ads_pipeline.ledger.control.retry_resets import read_resets
 from ads_pipeline.ledger.control.tables import failed_fetches, parkings, requests, retry_schedule, terminal_marks
 from ads_pipeline.ledger.row_mapping import (
     decode_key,
@@ -58,6 +59,9 @@ _READ_SCHEDULED: Final = select_given(retry_schedule)
 _READ_REQUESTS: Final = select_given(requests)
 _READ_MARKED: Final = select_given(terminal_marks)
 _READ_FAILED_FETCHES: Final = select_given(failed_fetches)
+_READ_REQUEST_TIMES: Final = Statement(
+    "request_times", KEY_COLUMNS, "SELECT {key}, requested_at FROM {given} JOIN requests USING ({key})"
+)
 # The verdicts on each given partition, beginning with the last accepted one.
 _READ_ATTEMPTS: Final = Statement(
     "attempts_since_acceptance",
@@ -221,9 +225,8 @@ class RetryQueue:
             accepted = row.outcome == Outcome.ACCEPTED
             ends[decode_key(row)].append(AttemptEnd(at=row.judged_at, accepted=accepted, error_class=row.error_class))
             numbers[decode_key(row)] = max(numbers[decode_key(row)], row.attempt_no)
-        for row in _READ_FAILED_FETCHES.execute(connection, map(encode_key, keys)):
-            end = AttemptEnd(at=row.failed_at, error_class=row.error_class, wait_until=row.wait_until)
-            ends[decode_key(row)].append(end)
+        for key, end in _read_failed_fetches(connection, keys):
+            ends[key].append(end)
         for key, number in numbers.items():
             failure = last_failure(key, ends[key])
             if failure is not None:
@@ -246,6 +249,27 @@ class RetryQueue:
         return database.transact(self._engine, work)
 
 
+def _read_failed_fetches(
+    connection: sa.Connection, keys: Sequence[PartitionKey]
+) -> Iterator[tuple[PartitionKey, AttemptEnd]]:
+    """The failed fetches of partitions. Those before a request for a run, or before a reset, are forgiven."""
+    rows = _READ_FAILED_FETCHES.execute(connection, map(encode_key, keys)).all()
+    if not rows:
+        return
+    resets = read_resets(connection, {key.source for key in keys})
+    requested = {
+        decode_key(row): row.requested_at for row in _READ_REQUEST_TIMES.execute(connection, map(encode_key, keys))
+    }
+    for row in rows:
+        key, at = decode_key(row), row.failed_at
+        is_forgiven = at <= requested[key] if key in requested else False
+        is_forgiven = is_forgiven or any(reset.forgives(key, row.error_class, at) for reset in resets)
+        yield (
+            key,
+            AttemptEnd(at=at, error_class=row.error_class, wait_until=row.wait_until, is_forgiven=is_forgiven),
+        )
+
+
 def _batches(keys: Iterable[PartitionKey]) -> Iterator[Sequence[PartitionKey]]:
     return split_batches(dict.fromkeys(keys), KEYS_PER_QUERY)
 
@@ -256,11 +280,11 @@ def _schedule(failure: Failure, attempt_no: int, policy: RetryPolicy, today: dat
     at = decision.at if isinstance(decision, RetryAt) else None
     # Due again once the policy allows more attempts, or what is parked is released: until then, that blocks it.
     if isinstance(decision, Terminal) or (isinstance(decision, Parked) and decision.scope in PARKING_SCOPES):
-        at = failure.failed_at + retry_delay(failure.failures, policy, key=failure.key)
+        at = failure.failed_at + retry_delay(max(failure.failures, 1), policy, key=failure.key)
     return ScheduledRetry(
         key=failure.key,
         attempt_no=attempt_no,
-        failures=failure.failures,
+        failures=0 if failure.is_forgiven else failure.failures,
         error_class=failure.error_class,
         failed_at=failure.failed_at,
         wait_until=failure.wait_until,

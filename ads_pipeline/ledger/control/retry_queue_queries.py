@@ -50,13 +50,15 @@ def _is_unblocked(table: str) -> str:
 
 
 # The scheduled retries that are due, the longest due first. A pending partition without a request is due after a
-# failed fetch too; with a request, it waits for the retry of that. What had to wait or was parked has no age limit.
+# failed fetch too; with a request, it waits for the retry of that. What had to wait, was parked or is forgiven has no
+# age limit.
 _DUE: Final = f"""
     SELECT retry_schedule.* FROM retry_schedule
     JOIN partition_state ON ({{partition_state.key}}) = ({{retry_schedule.key}})
     WHERE retry_schedule.source = :source AND due_at <= :now AND attempt_count = retry_schedule.attempt_no
         AND retry_schedule.logical_date BETWEEN :lane_since AND :until AND {_HAS_ATTEMPTS_LEFT}
-        AND (retry_schedule.logical_date >= :since OR status = 'pending' AND error_class IN :pending_classes)
+        AND (retry_schedule.logical_date >= :since
+            OR status = 'pending' AND (failures = 0 OR error_class IN :pending_classes))
         AND (status = 'failed' OR status = 'pending' AND NOT EXISTS (
             SELECT 1 FROM requests
             WHERE ({{requests.key}}) = ({{partition_state.key}}) AND requests.attempt_no = attempt_count))

@@ -1,4 +1,4 @@
-"""The tables of leases, claims, requests, the retry queue and parkings.
+"""The tables of leases, claims, requests, the retry queue, parkings and holds.
 
 A partition's state never depends on them: it follows from verdicts and control actions alone.
 """
@@ -44,4 +44,23 @@ terminal_marks = define_table("terminal_marks", PARTITION_KEY, "action_id text, 
 parkings = define_table(
     "parkings",
     "source text key, scope text key, name text key, error_class text, why text, parked_at instant",
+)
+
+# One row a source. Its lock serializes the reservations of operations and the changes of holds.
+quota_head = define_table("quota_head", "source text key, opened_at instant")
+
+# The last hold on the calls about one customer, or on all calls with an empty customer_id. `failed_no` is the call
+# for which it was placed or made longer, after `failures` unanswered calls in a row. `probe_no` is the one call that
+# may find out whether it can be lifted. `held_at` is when it began; with `lifted_at` it has ended.
+api_holds = define_table(
+    "api_holds",
+    "source text key, customer_id text key, held_until instant, why text, request_id text, held_at instant, "
+    "error_class text, failures integer, failed_no bigint, probe_no bigint, probe_at instant, lifted_at instant",
+)
+
+# Since when failed fetches of a source, a customer or a query count again: since an operator released it, or, in the
+# scope `recovery`, since the source answered again. The latter concerns only what an outage can cause.
+retry_resets = define_table(
+    "retry_resets",
+    "source text key, scope text key, name text key, reset_at instant",
 )

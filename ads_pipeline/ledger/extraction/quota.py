@@ -6,7 +6,7 @@ last 24 hours, so that a reservation reads two of them, however many there are.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -27,24 +27,30 @@ from ads_pipeline.domain.quota import (
 from ads_pipeline.domain.retry import Lane
 from ads_pipeline.domain.run_events import idempotency_key
 from ads_pipeline.ledger import database
+from ads_pipeline.ledger.control.holds import (
+    INSERT_HEAD,
+    IS_PROBE,
+    STOPS_CALL,
+    active,
+    describe_times,
+    find_refusal,
+    lock_source,
+    mark_probe,
+    needs_settlement,
+    place_hold,
+    read_holds,
+    settle_call,
+)
 from ads_pipeline.ledger.database import ConcurrentWrite
-from ads_pipeline.ledger.extraction.tables import api_holds, api_operations, quota_head
+from ads_pipeline.ledger.extraction.tables import api_operations
 from ads_pipeline.ledger.row_mapping import read_clock
-from ads_pipeline.ledger.statements import Statement, columns_of, insert, names, query, upsert
+from ads_pipeline.ledger.statements import Statement, columns_of, insert, names, query
 from ads_pipeline.ledger.tables import Instant, instant_text
 from ads_pipeline.ledger.transactions import LedgerTransaction, LedgerWriter
 from ads_pipeline.quoting import printable
 
 QUOTA_WAITING: Final = "QuotaWaiting"
-WHOLE_SOURCE: Final = ""  # the customer_id of a hold on all calls
-_INSERT_HEAD: Final = insert(quota_head, skip_present=True)
-_LOCK_HEAD: Final = Statement(
-    "lock_quota_head",
-    {"source": "text"},
-    "SELECT {now} AS now FROM quota_head WHERE source = (SELECT source FROM {given}) {for_update}",
-)
 _INSERT_OPERATION: Final = insert(api_operations, skip_present=True)
-_UPSERT_HOLD: Final = upsert(api_holds, newer="api_holds.held_until < excluded.held_until")
 # One row: the newest operation of the source, and the newest one that no longer counts.
 _WINDOW: Final = """
     {given}
@@ -81,6 +87,8 @@ _GRANT: Final = Statement(
         **_WINDOW_COLUMNS,
         **_GRANTED,
         "now": "instant",
+        "probe_limit": "instant",
+        "probe_turn": "instant",
         "is_backfill": "integer",
         "total_limit": "bigint",
         "backfill_limit": "bigint",
@@ -99,11 +107,8 @@ _GRANT: Final = Statement(
             is_backfill = 0 OR backfill_limit IS NULL
             OR coalesce(newest.backfill_no, 0) - coalesce(expired.backfill_no, 0) < backfill_limit
         )
-        AND NOT EXISTS (
-            SELECT 1 FROM api_holds WHERE api_holds.source = given.source AND held_until > given.now
-                AND (api_holds.customer_id = '' OR api_holds.customer_id = given.customer_id)
-        )
-    RETURNING operation_no
+        AND NOT EXISTS (SELECT 1 FROM api_holds WHERE {STOPS_CALL})
+    RETURNING operation_no, {IS_PROBE} AS is_probe
     """,
 )
 # The newest call of another run for some of the same days, if it lasts or has an outcome. A call lasts until its
@@ -141,10 +146,6 @@ _READ_BACKFILL_TIME: Final = query(
     WHERE source = :source AND operation_no > :after AND entry = 'reserved' AND backfill_no >= :number
     ORDER BY operation_no LIMIT 1
     """
-)
-_READ_HOLDS: Final = query(
-    "SELECT api_holds.* FROM api_holds WHERE source = :source AND held_until > :now ORDER BY customer_id",
-    now=Instant(),
 )
 
 
@@ -189,12 +190,16 @@ class QuotaReader:
         def read(connection: sa.Connection) -> QuotaUsage:
             now = self._clock() if self._clock else read_clock(connection)
             window = _read_window(connection, source, now)
-            holds = tuple(_read_holds(connection, source, now))
+            holds = active(read_holds(connection, source), now)
             return QuotaUsage(
                 limits=limits, fresh=window.used - window.backfill_used, backfill=window.backfill_used, holds=holds
             )
 
         return database.transact(self._engine, read)
+
+    def list_holds(self, source: str) -> tuple[Hold, ...]:
+        """The holds of a source that are not lifted, also those whose time has come before any call tried them."""
+        return tuple(database.transact(self._engine, lambda connection: read_holds(connection, source)))
 
     def list_narrowed(self, source: str, since: datetime) -> list[NarrowedRequest]:
         """The requests since a time that asked for too many days, each once for every narrower one that worked."""
@@ -233,14 +238,18 @@ class Quota(QuotaReader):
         """The same for a call that runs share. Nothing is counted when the call of another run stands in the way."""
 
         def reserve(transaction: LedgerTransaction) -> Granted | Refused | OtherCall:
-            now = _lock(transaction, operation.source)
+            now = lock_source(transaction, operation.source)
             return _find_other_call(transaction, operation, shared, now) or _reserve(transaction, operation, limits)
 
         return self._writer.transact(reserve)
 
-    def finish(self, granted: Granted, outcome: OperationOutcome) -> None:
-        """Record how the call ended, and emit OperationSpent. A repeated record changes nothing."""
-        self._writer.transact(lambda transaction: _finish(transaction, granted, outcome))
+    def finish(self, granted: Granted, outcome: OperationOutcome, requested: Hold | None = None) -> Hold | None:
+        """Record how the call ended, and emit OperationSpent. A repeated record changes nothing.
+
+        `requested` is the wait that the source asked for. Returns the hold of the outage that an unanswered call met;
+        None for an answered call, and when the fault is its account's own.
+        """
+        return self._writer.transact(lambda transaction: _finish(transaction, granted, outcome, requested))
 
     def hold(self, hold: Hold) -> None:
         """Stop calls of all runs until a time. A later time that is stored already stays."""
@@ -254,22 +263,25 @@ def _count_days(since: date | str, until: date | str) -> int:
 
 def _reserve(transaction: LedgerTransaction, operation: Operation, limits: QuotaLimits) -> Granted | Refused:
     connection, source = transaction.connection, operation.source
-    now = _lock(transaction, source)
-    requested = _describe(transaction, operation) | {
+    now = lock_source(transaction, source)
+    requested = _describe(transaction, operation) | describe_times(now)
+    requested |= {
         "now": instant_text(now),
         "expired_at": instant_text(now - WINDOW),
         "is_backfill": int(operation.lane is Lane.BACKFILL),
         "total_limit": limits.daily_operations,
         "backfill_limit": limits.limit_of(Lane.BACKFILL),
     }
-    number = _GRANT.execute(connection, [requested]).scalar_one_or_none()
-    if number is None:
+    row = _GRANT.execute(connection, [requested]).one_or_none()
+    if row is None:
         refused = _find_refusal(connection, operation, limits, now)
         _emit_waiting(transaction, operation, refused.until, refused.why)
         return refused
-    if number == 1:
-        _INSERT_HEAD.write(connection, [(source, instant_text(now))])
-    return Granted(operation=operation, number=number)
+    if row.operation_no == 1:
+        INSERT_HEAD.write(connection, [(source, instant_text(now))])
+    if row.is_probe:
+        mark_probe(connection, operation, row.operation_no, now)
+    return Granted(operation=operation, number=row.operation_no, is_probe=row.is_probe)
 
 
 def _find_other_call(
@@ -294,19 +306,13 @@ def _find_other_call(
 
 
 def _hold(transaction: LedgerTransaction, hold: Hold) -> None:
-    _lock(transaction, hold.source)
-    why = printable(hold.why)
-    row = {
-        "source": hold.source,
-        "customer_id": hold.customer_id or WHOLE_SOURCE,
-        "held_until": instant_text(hold.until),
-        "why": why,
-        "request_id": hold.request_id,
-        "held_at": transaction.at,
-    }
-    _UPSERT_HOLD.write(transaction.connection, [row])
+    placed = place_hold(transaction, hold, lock_source(transaction, hold.source))
+    _emit_hold(transaction, placed)
+
+
+def _emit_hold(transaction: LedgerTransaction, hold: Hold) -> None:
     operation = Operation(source=hold.source, customer_id=hold.customer_id)
-    _emit_waiting(transaction, operation, hold.until, why, request_id=hold.request_id)
+    _emit_waiting(transaction, operation, hold.until, printable(hold.why), request_id=hold.request_id)
 
 
 def _emit_waiting(
@@ -333,20 +339,9 @@ def _emit_waiting(
     transaction.emit(QUOTA_WAITING, None, 1, {name: value for name, value in data.items() if value is not None})
 
 
-def _lock(transaction: LedgerTransaction, source: str) -> datetime:
-    """Wait for the reservations of the source that have begun. Return the time after that."""
-    connection, clock, given = transaction.connection, transaction.writer.clock, [{"source": source}]
-    if connection.dialect.name == "sqlite":  # the transaction has locked the whole file, on this machine's clock
-        return clock() if clock else datetime.now(UTC)
-    locked = _LOCK_HEAD.execute(connection, given).one_or_none()
-    if locked is None:
-        _INSERT_HEAD.write(connection, [(source, transaction.at)])
-        locked = _LOCK_HEAD.execute(connection, given).one()
-    now: datetime = clock() if clock else locked.now
-    return now
-
-
-def _finish(transaction: LedgerTransaction, granted: Granted, outcome: OperationOutcome) -> None:
+def _finish(
+    transaction: LedgerTransaction, granted: Granted, outcome: OperationOutcome, requested: Hold | None
+) -> Hold | None:
     result = {
         "outcome": outcome.outcome,
         "request_id": outcome.request_id,
@@ -357,9 +352,30 @@ def _finish(transaction: LedgerTransaction, granted: Granted, outcome: Operation
     row = _describe(transaction, granted.operation) | {"operation_no": granted.number}
     row |= {"entry": "finished", "at": transaction.at, "backfill_no": 0} | result
     row["error_message"] = None if outcome.error_message is None else printable(outcome.error_message)
-    if _INSERT_OPERATION.write(transaction.connection, [row]):
-        data = {name: row[name] for name in ("kind", "customer_id", "query_name", "since", "until", *result)}
-        transaction.emit("OperationSpent", None, granted.number, data)
+    if requested is not None or needs_settlement(granted, outcome):
+        now = lock_source(transaction, granted.operation.source)
+    else:
+        now = None
+    if not _INSERT_OPERATION.write(transaction.connection, [row]):
+        return None
+    data = {name: row[name] for name in ("kind", "customer_id", "query_name", "since", "until", *result)}
+    transaction.emit("OperationSpent", None, granted.number, data)
+    return None if now is None else _settle(transaction, granted, outcome, requested, now)
+
+
+def _settle(
+    transaction: LedgerTransaction,
+    granted: Granted,
+    outcome: OperationOutcome,
+    requested: Hold | None,
+    now: datetime,
+) -> Hold | None:
+    """Place, lengthen or lift holds by the outcome of a call. The source is locked."""
+    outage = settle_call(transaction, granted, outcome, now)
+    for hold in (outage, requested and place_hold(transaction, requested, now, failed_no=granted.number)):
+        if hold is not None:
+            _emit_hold(transaction, hold)
+    return outage
 
 
 def _describe(transaction: LedgerTransaction, operation: Operation) -> dict[str, Any]:
@@ -379,10 +395,9 @@ def _describe(transaction: LedgerTransaction, operation: Operation) -> dict[str,
 def _find_refusal(connection: sa.Connection, operation: Operation, limits: QuotaLimits, now: datetime) -> Refused:
     """Why the call must wait: a hold, or a limit with the moment at which an operation of the window expires."""
     source = operation.source
-    holds = [each for each in _read_holds(connection, source, now) if each.customer_id in _held_by(operation)]
-    if holds:
-        longest = max(holds, key=lambda hold: hold.until)
-        return Refused(until=longest.until, why=longest.why)
+    held = find_refusal(connection, operation, now)
+    if held is not None:
+        return held
     window, waits = _read_window(connection, source, now), list[tuple[datetime, str]]()
     total, own = limits.daily_operations, limits.limit_of(operation.lane)
     if total is not None and window.used >= total:
@@ -399,10 +414,6 @@ def _find_refusal(connection: sa.Connection, operation: Operation, limits: Quota
     return Refused(until=max(waits)[0], why=max(waits)[1])
 
 
-def _held_by(operation: Operation) -> tuple[str | None, ...]:
-    return (None, operation.customer_id)
-
-
 def _read_window(connection: sa.Connection, source: str, now: datetime) -> _Window:
     row = _READ_WINDOW.execute(connection, [{"source": source, "expired_at": instant_text(now - WINDOW)}]).one()
     number, backfill_number = row.operation_no or 0, row.backfill_no or 0
@@ -412,17 +423,3 @@ def _read_window(connection: sa.Connection, source: str, now: datetime) -> _Wind
         used=number - (row.expired_no or 0),
         backfill_used=backfill_number - (row.expired_backfill_no or 0),
     )
-
-
-def _read_holds(connection: sa.Connection, source: str, now: datetime) -> list[Hold]:
-    rows = connection.execute(_READ_HOLDS, {"source": source, "now": now})
-    return [
-        Hold(
-            source=row.source,
-            customer_id=row.customer_id or None,
-            until=row.held_until,
-            why=row.why,
-            request_id=row.request_id,
-        )
-        for row in rows
-    ]

@@ -1,4 +1,4 @@
-"""The tables of accounts, API operations and holds. No partition's state depends on them."""
+"""The tables of accounts and API operations. No partition's state depends on them."""
 
 from ads_pipeline.ledger.tables import define_table
 
@@ -10,9 +10,6 @@ accounts = define_table(
     "is_hidden integer, seen_at instant, gone_at instant, lookback_days integer, lookback_read_at instant",
 )
 
-# One row a source. Its lock serializes the reservations of operations.
-quota_head = define_table("quota_head", "source text key, opened_at instant")
-
 # A row before each call, and a second one with its outcome. `backfill_no` is the number of the last backfill
 # operation up to this one. Differences of numbers count the operations of a window without reading them.
 api_operations = define_table(
@@ -20,10 +17,4 @@ api_operations = define_table(
     "source text key, operation_no bigint key, entry text key, at instant, engine_run_id text, kind text, lane text, "
     "backfill_no bigint, customer_id text, query_name text, since day, until day, outcome text, error_message text, "
     "request_id text, rows_received bigint, milliseconds bigint, consumption bigint",
-)
-
-# The last wait that the source asked for: for one customer, or for all with an empty customer_id.
-api_holds = define_table(
-    "api_holds",
-    "source text key, customer_id text key, held_until instant, why text, request_id text, held_at instant",
 )

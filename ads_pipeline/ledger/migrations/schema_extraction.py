@@ -60,8 +60,23 @@ CREATE TABLE api_holds (
     why {text} NOT NULL CHECK (length(why) BETWEEN 1 AND 2000),
     request_id {text} CHECK (length(request_id) BETWEEN 1 AND 200),
     held_at {instant} NOT NULL,
-    PRIMARY KEY (source, customer_id)
+    error_class {text} NOT NULL CHECK (length(error_class) BETWEEN 1 AND 64),
+    failures INTEGER NOT NULL CHECK (failures >= 0),
+    failed_no {bigint} CHECK (failed_no >= 1),
+    probe_no {bigint} CHECK (probe_no >= 1),
+    probe_at {instant},
+    lifted_at {instant},
+    PRIMARY KEY (source, customer_id),
+    CONSTRAINT probe_has_a_time CHECK ((probe_no IS NULL) = (probe_at IS NULL))
 ) {options_50};
+
+CREATE TABLE retry_resets (
+    source {text} NOT NULL,
+    scope {text} NOT NULL CHECK (scope IN ('recovery', 'source', 'customer', 'query')),
+    name {text} NOT NULL,
+    reset_at {instant} NOT NULL,
+    PRIMARY KEY (source, scope, name)
+) {options};
 
 CREATE INDEX api_operations_by_time ON api_operations (source, at, operation_no) WHERE entry = 'reserved';
 

@@ -15,6 +15,7 @@ from ads_pipeline.ledger.values import ActionRequest
 from ads_pipeline.orchestration.partitions import asset_keys, raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.resources import SensorResources
 from ads_pipeline.orchestration.sensors.run_requests import RequestedPartitions, build_sensor_result
+from ads_pipeline.pipeline.extraction.held_requests import describe_holds, limit_to_holds
 from ads_pipeline.pipeline.retry_scheduling import RetryScheduler
 
 MAX_PARTITIONS_IN_PROGRESS: Final = 2_000  # partitions that this sensor has in unfinished runs
@@ -52,12 +53,15 @@ def build_retry_sensor(
             context.log.info(
                 "requeued %d failed partitions. First: %s", len(requeued.changed), requeued.changed[0].key
             )
+        holds = sensor_resources.ledger.quota.list_holds(source)
+        if holds:
+            context.log.warning("%s", describe_holds(holds))
         requested = RequestedPartitions(
             sensor="retries_due",
             source=source,
             query_names=query_names,
             asset_keys=(raw_asset_key, warehouse_asset_key),
-            reasons=scheduler.next_runs(slots=slots),
+            reasons=limit_to_holds(scheduler.next_runs(slots=slots), holds, now()),
             why="due retries and requests of operators",
             by_customer=True,
         )

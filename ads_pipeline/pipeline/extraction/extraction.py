@@ -4,6 +4,7 @@ Importing this module imports the client, which takes seconds. Import it in the 
 """
 
 import secrets
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -62,6 +63,7 @@ class Extraction:
     configuration: ClientConfiguration
     ledger: Ledger
     clock: Callable[[], datetime] = _now
+    sleep: Callable[[float], None] = time.sleep
 
     def source(self, raw: RawRuns, sealed: Source) -> GoogleAdsSource:
         """The source of the raw assets. `sealed` finds the runs that others have sealed."""
@@ -137,7 +139,7 @@ class Extraction:
 
     @property
     def _budget(self) -> Budget:
-        return Budget(ledger=self.ledger.quota, limits=self.apis.google_ads.quota, clock=self.clock)
+        return Budget(ledger=self.ledger.quota, limits=self.apis.google_ads.quota, clock=self.clock, sleep=self.sleep)
 
     @property
     def _login_ids(self) -> tuple[str, ...]:

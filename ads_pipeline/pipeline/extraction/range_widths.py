@@ -4,8 +4,9 @@ from collections import defaultdict
 from datetime import datetime, timedelta
 from typing import Final
 
+from ads_pipeline.domain.outages import TIMED_OUT
 from ads_pipeline.domain.quota import NarrowedRequest
-from ads_pipeline.google_ads.fault_table import SINGLE_DAYS_ONLY, TIMED_OUT
+from ads_pipeline.google_ads.fault_table import SINGLE_DAYS_ONLY
 from ads_pipeline.google_ads.ranges import KnownWidths
 from ads_pipeline.ledger.ledger import LedgerReader
 
