@@ -230,8 +230,8 @@ _FETCH_STATES: Final = (
     _of(
         StateKind.POLICY,
         ErrorPolicy.WAIT,
-        ended_by="`retries_due`, when the time that the source named has passed",
-        within="an hour when the source names no time",
+        ended_by="`retries_due`, when the hold is lifted or the time that the source named has passed",
+        within="a pause of at most 30 minutes after the source answers again; at most 25 hours for a quota",
         otherwise="the day is late",
         told="`state why`, `state due`",
     ),
@@ -335,10 +335,10 @@ _LEDGER_STATES: Final = (
     _of(
         StateKind.TABLE,
         "api_holds",
-        ended_by="the time in `held_until`",
-        within="the time that the source named",
-        otherwise="nothing of the account or of the source is fetched until then",
-        told="`state why`, `doctor`",
+        ended_by="the first answered call after `held_until`; `state release` at any time",
+        within="25 hours for a wait that the source asked for; pauses of at most 30 minutes while it is away",
+        otherwise="one call at a time tries, and is replaced after 10 minutes without an outcome",
+        told="`state why`, `accounts list`, `doctor`; webhook",
     ),
     _of(
         StateKind.TABLE,
@@ -480,6 +480,7 @@ FINAL_STATES: Final[Mapping[StateKind, frozenset[str]]] = {
             "partition_state",
             "partition_status",
             "quota_head",
+            "retry_resets",
             "run_events",
             "runs",
             "warehouse_pointer",

@@ -115,6 +115,13 @@ _STATUS: Final[Mapping[str, str]] = {
     "DEADLINE_EXCEEDED": TIMED_OUT,
 }
 
+# The class of a status that speaks of the source, when it came with a failure.
+_OF_ONE_ACCOUNT: Final[Mapping[str, str]] = {
+    CREDENTIALS_REFUSED: GOOGLE_ADS_ERROR,
+    VERSION_ENDED: GOOGLE_ADS_ERROR,
+    SOURCE_UNAVAILABLE: TRANSIENT,
+}
+
 # What to do next. `faults` appends the command that lifts the parking or makes the call again.
 NEXT_MOVES: Final[Mapping[str, str]] = {
     CREDENTIALS_REFUSED: "correct the credentials or the Cloud project, and enable the Google Ads API in it",
@@ -145,10 +152,11 @@ def classify(category: str, name: str) -> str:
 def classify_status(status: str, *, has_failure: bool = False) -> str:
     """The error class of a gRPC status. `has_failure`: a failure came with it that says nothing readable.
 
-    Such an answer concerns its own account only, so it never refuses the credentials or the version.
+    Such an answer concerns its own account only, so it never refuses the credentials or the version, and the source is
+    there.
     """
     error_class = _STATUS.get(status, GOOGLE_ADS_ERROR)
-    return GOOGLE_ADS_ERROR if has_failure and error_class in (CREDENTIALS_REFUSED, VERSION_ENDED) else error_class
+    return _OF_ONE_ACCOUNT.get(error_class, error_class) if has_failure else error_class
 
 
 def listed_faults() -> list[tuple[str, str]]:

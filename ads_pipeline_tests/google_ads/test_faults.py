@@ -167,7 +167,7 @@ def test_error_that_the_version_does_not_name(
 @pytest.mark.parametrize(
     ("code", "bare", "undecodable"),
     [
-        ("UNAVAILABLE", "transient", "transient"),
+        ("UNAVAILABLE", "source_unavailable", "transient"),
         ("INTERNAL", "transient", "transient"),
         ("UNKNOWN", "transient", "transient"),
         ("ABORTED", "transient", "transient"),
@@ -289,9 +289,9 @@ def test_wait_and_scope_of_an_exhausted_quota(
             RefreshError("Unable to acquire impersonated credentials", '{"error": {"code": 403}}'),
             "credentials_refused",
         ),
-        (RefreshError("<html>Blocked</html>", retryable=False), "transient"),
-        (RefreshError("try later", retryable=True), "transient"),
-        (TransportError("no route"), "transient"),
+        (RefreshError("<html>Blocked</html>", retryable=False), "source_unavailable"),
+        (RefreshError("try later", retryable=True), "source_unavailable"),
+        (TransportError("no route"), "source_unavailable"),
         (DecodeError("Error parsing message"), "transient"),
     ],
 )

@@ -141,7 +141,7 @@ def days(first: date, last: date) -> set[PartitionKey]:
 
 @pytest.mark.invariant("L3")
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("status", "calls_to_tell", "counted"), [("UNAVAILABLE", 1, 0), ("INTERNAL", 4, 1)])
+@pytest.mark.parametrize(("status", "calls_to_tell", "counted"), [("UNAVAILABLE", 1, 0), ("INTERNAL", 5, 1)])
 def test_outage_of_a_night_costs_no_attempt(
     server: LoopbackServer, deployment: Deployment, status: str, calls_to_tell: int, counted: int
 ) -> None:

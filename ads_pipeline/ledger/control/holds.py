@@ -222,9 +222,7 @@ def _lift_covering(transaction: LedgerTransaction, operation: Operation, now: da
 def _read_ended_calls(connection: sa.Connection, newest: Granted) -> Iterator[EndedCall]:
     """The newest ended calls, the given one first."""
     rows = connection.execute(_READ_ENDED_CALLS, {"source": newest.operation.source}).all()
-    ordered = sorted(
-        rows, key=lambda row: (row.operation_no == newest.number, row.at, row.operation_no), reverse=True
-    )
+    rows = sorted(rows, key=lambda row: (row.operation_no == newest.number, row.at, row.operation_no), reverse=True)
     for row in rows:
         yield EndedCall(customer_id=row.customer_id, outcome=row.outcome, has_rows=bool(row.rows_received))
 

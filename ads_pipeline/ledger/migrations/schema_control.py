@@ -75,7 +75,7 @@ CREATE TABLE retry_schedule (
     why {text} NOT NULL CHECK (length(why) BETWEEN 1 AND 500),
     planned_at {instant} NOT NULL,
     PRIMARY KEY ({key}),
-    CONSTRAINT due_after_failure CHECK (due_at > failed_at)
+    CONSTRAINT due_after_failure CHECK (due_at >= failed_at)
     {check_date}
 ) {options_50};
 

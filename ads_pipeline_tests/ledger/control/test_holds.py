@@ -47,12 +47,10 @@ def fail(ledger: Ledger, keys: Sequence[PartitionKey], error_class: str, *, time
 
 def due(ledger: Ledger, now: datetime) -> list[PartitionKey]:
     """All that the retry sensor would request now."""
-    queue, given = ledger.retry_queue, {"source": SOURCE, "today": now.date()}
-    return sorted(
-        each.key
-        for lane in Lane
-        for each in (*queue.find_due(POLICY, lane, **given), *queue.find_due_requests(POLICY, lane, **given))  # type: ignore[arg-type]
-    )
+    queue, today = ledger.retry_queue, now.date()
+    found = [each.key for lane in Lane for each in queue.find_due(POLICY, lane, source=SOURCE, today=today)]
+    found += [each.key for lane in Lane for each in queue.find_due_requests(POLICY, lane, source=SOURCE, today=today)]
+    return sorted(found)
 
 
 @pytest.mark.invariant("L3")

@@ -245,11 +245,10 @@ def test_account_or_query_error_parks_it(
     assert timed_ledger.actions.release(parking, action_request("release-1"))
     assert timed_ledger.actions.release(parking, action_request("release-1"))  # the same request again
     assert not timed_ledger.actions.release(parking, action_request("release-2"))
-    assert set(find_due(timed_ledger)) == {neighbour, unrelated}
+    assert set(find_due(timed_ledger)) == {neighbour, unrelated, FRESH}
     (forecast,) = timed_ledger.retry_queue.forecast([timed_ledger.states.get(FRESH)], POLICY).values()
     assert isinstance(forecast.decision, RetryAt)
-    clock.now = forecast.decision.at
-    assert set(find_due(timed_ledger)) == {neighbour, unrelated, FRESH}
+    assert forecast.is_due
     with pytest.raises(ActionIdReused):
         timed_ledger.actions.park(parking, action_request("release-1"))
 
@@ -283,7 +282,7 @@ def test_refused_credentials_park_the_source(timed_ledger: Ledger, clock: FakeCl
     forecasts = timed_ledger.retry_queue.forecast(list(states), POLICY)
     assert [(forecast.parkings, forecast.is_due) for forecast in forecasts.values()] == [((parking,), False)] * 2
     assert timed_ledger.actions.release(parking, action_request("release"))
-    assert (find_due(timed_ledger), find_due_requests(timed_ledger)) == ([other], [OLD])
+    assert (find_due(timed_ledger), find_due_requests(timed_ledger)) == ([other, FRESH], [OLD])
 
 
 def test_failed_fetch_keeps_the_request_id(timed_ledger: Ledger, log: EventLog, backdoor: sa.Engine) -> None:
