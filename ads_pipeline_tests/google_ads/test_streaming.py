@@ -183,9 +183,14 @@ def test_answer_without_any_row_seals_empty_days(server: LoopbackServer, clients
 def test_stream_that_breaks_seals_nothing(
     server: LoopbackServer, clients: Clients, tmp_path: Path, code: str, after_batches: int
 ) -> None:
-    """A stream that breaks after any number of its 8 batches, also after all of them, seals no day."""
+    """A stream that breaks after any number of its 8 batches, also after all of them, seals no day.
+
+    One that is refused a connection before its first batch speaks of the source, not of the account.
+    """
     server.answer(behaving(failure=RequestFailure(code=code, after_batches=after_batches)))
-    assert_nothing_sealed(tmp_path, streams(clients, tmp_path).fetch(range_request()), "transient")
+    is_source = code == "UNAVAILABLE" and after_batches == 0
+    error_class = "source_unavailable" if is_source else "transient"
+    assert_nothing_sealed(tmp_path, streams(clients, tmp_path).fetch(range_request()), error_class)
 
 
 @pytest.mark.parametrize("after_batches", [0, 4, 8])
