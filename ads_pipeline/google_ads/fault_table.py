@@ -152,8 +152,7 @@ def classify(category: str, name: str) -> str:
 def classify_status(status: str, *, has_failure: bool = False) -> str:
     """The error class of a gRPC status. `has_failure`: a failure came with it that says nothing readable.
 
-    Such an answer concerns its own account only, so it never refuses the credentials or the version, and the source is
-    there.
+    Such an answer concerns its own account only: the source is there, and refuses neither credentials nor version.
     """
     error_class = _STATUS.get(status, GOOGLE_ADS_ERROR)
     return _OF_ONE_ACCOUNT.get(error_class, error_class) if has_failure else error_class
