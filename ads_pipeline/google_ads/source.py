@@ -55,6 +55,7 @@ _PARKED_FIELD: Final = {
     ErrorPolicy.PARK_SOURCE: "source",
 }
 _REFUSALS: Final = frozenset(name for name, policy in ERROR_POLICIES.items() if policy in _PARKED_FIELD)
+_MAY_BE_AWAY: Final = UNANSWERED | {TIMED_OUT}
 SECONDS_BETWEEN_LOOKS: Final = 1.0  # at the fetches of other runs
 
 
@@ -123,6 +124,27 @@ class _Progress:
     skipped: list[SkippedFetch] = field(default_factory=list)
     stopped: dict[tuple[str, str], str] = field(default_factory=dict)  # what was refused in this call -> why
     waiting: list[FetchRange] = field(default_factory=list)
+    answered: int = 0  # the failures that were there when the source answered last
+
+    def wait(self, keys: Sequence[PartitionKey], refused: Refused, earlier: Fault | None) -> None:
+        """No call was granted. The fault of the try before stays the reason, if there was one that counts."""
+        if earlier is not None and earlier.error_class not in WAITING_CLASSES:
+            self.fail(keys, earlier)
+            return
+        message = f"{refused.why}; on hold until {refused.until:%Y-%m-%d %H:%M:%S} UTC"
+        self.fail(keys, Fault(error_class=refused.error_class, message=message), refused.until)
+
+    def note_call(self, fetch_range: FetchRange, fault: Fault | None, outage: Hold | None) -> None:
+        """Note how a call ended. In an outage, the unanswered calls before it do not count either."""
+        if fault is None:
+            self.narrowing.note_answer(fetch_range)
+        if fault is None or fault.error_class not in _MAY_BE_AWAY:
+            self.answered = len(self.failed)
+        if outage is None:
+            return
+        for index, each in enumerate(self.failed[self.answered :], start=self.answered):
+            if each.error_class in UNANSWERED:
+                self.failed[index] = replace(each, error_class=SOURCE_UNAVAILABLE, wait_until=outage.until)
 
     def wants(self, keys: Iterable[PartitionKey]) -> bool:
         return not self.requested.isdisjoint(keys)
@@ -252,12 +274,7 @@ class GoogleAdsSource:
             self._follow(granted, fetch_range, progress)
             return
         if isinstance(granted, Refused):
-            message = f"{granted.why}; on hold until {granted.until:%Y-%m-%d %H:%M:%S} UTC"
-            refusal = Fault(error_class=granted.error_class, message=message)
-            if earlier is None or earlier.error_class in WAITING_CLASSES:
-                progress.fail(fetch_range.keys, refusal, granted.until)
-            else:
-                progress.fail(fetch_range.keys, earlier)
+            progress.wait(fetch_range.keys, granted, earlier)
             return
         if progress.shared is not None and (left := self._take_sealed(fetch_range, progress)) != fetch_range:
             # Another run has sealed them since we looked. It may not have fetched the rest.
@@ -271,9 +288,8 @@ class GoogleAdsSource:
             spent.consumption = result.facts.consumption
         progress.add(result.seals)
         progress.notes |= result.notes
-        if result.fault is None:
-            progress.narrowing.note_answer(fetch_range)
-        else:
+        progress.note_call(fetch_range, result.fault, spent.outage)
+        if result.fault is not None:
             fault = _judge(result.fault, spent.outage, self._clock())
             self._handle(fetch_range, fault, progress, tries=tries - 1)
 
@@ -373,7 +389,7 @@ class GoogleAdsSource:
 
 def _judge(fault: Fault, outage: Hold | None, now: datetime) -> Fault:
     """The fault of an unanswered call, as all calls together show it: of the source, or of this account alone."""
-    if fault.error_class not in {*UNANSWERED, TIMED_OUT}:
+    if fault.error_class not in _MAY_BE_AWAY:
         return fault
     if outage is None:
         return replace(fault, error_class=TRANSIENT) if fault.error_class == SOURCE_UNAVAILABLE else fault
