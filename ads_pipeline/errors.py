@@ -183,6 +183,14 @@ class FilesDamaged(WarehouseError):
         super().__init__(table, problem)
 
 
+class LogDamaged(WarehouseError):
+    """A file of a table's log is missing or damaged, so the table cannot be opened. `advice` repairs it."""
+
+    def __init__(self, table: str, path: str, problem: str, advice: str) -> None:
+        self.path, self.advice, self.damage = path, advice, problem
+        super().__init__(table, f"its log file {path} {problem}; {advice}")
+
+
 class TableContended(WarehouseError):
     """Other loaders kept committing first. This loader published nothing."""
 

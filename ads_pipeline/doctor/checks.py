@@ -10,13 +10,14 @@ import stat
 from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ads_pipeline.doctor import dagster_records
 from ads_pipeline.doctor.dagster_settings import list_differences
 from ads_pipeline.doctor.examination import Deployment, DeploymentCheck, Finding, make_error, make_note, make_warning
 from ads_pipeline.domain.partition import PartitionKey, find_customer_problem
 from ads_pipeline.domain.transitions import Outcome, Status
+from ads_pipeline.errors import LogDamaged
 from ads_pipeline.ledger.consistency.inspection import InspectedRun, MisplacedPointer, OpenRun
 from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.pipeline.registration import RAW_DATA_MISSING, check_seal, compare_with_seal
@@ -25,6 +26,10 @@ from ads_pipeline.raw.discovery import DamagedRun
 from ads_pipeline.raw.seal import Seal
 from ads_pipeline.settings import DAGSTER_SETTINGS
 from ads_pipeline.storage.open_store import is_bucket, open_store
+
+if TYPE_CHECKING:
+    from ads_pipeline.pipeline.reconciliation import ReconcilePlanner
+    from ads_pipeline.warehouse.values import WarehouseTable
 
 MAX_CLOCK_SKEW: Final = timedelta(seconds=5)
 MAX_SNAPSHOT_LAG: Final = timedelta(seconds=10)
@@ -130,26 +135,34 @@ def check_pointers(deployment: Deployment) -> Iterator[Finding]:
 def check_tables(deployment: Deployment) -> Iterator[Finding]:
     """Check that the Delta tables hold what the ledger expects. Demotions have their own check."""
     # These modules import PySpark, which no other check needs.
-    from ads_pipeline.pipeline.reconciliation import ReconcilePlanner, RepairKind  # noqa: PLC0415
-    from ads_pipeline.warehouse.file_damage import name_held  # noqa: PLC0415
+    from ads_pipeline.pipeline.reconciliation import ReconcilePlanner  # noqa: PLC0415
     from ads_pipeline.warehouse.publication import Warehouse  # noqa: PLC0415
 
     source, warehouse = deployment.settings.google_apis.source, Warehouse(deployment.settings.warehouse_location)
     planner = ReconcilePlanner(publications=deployment.ledger.publications, warehouse=warehouse)
     for name in sorted(deployment.settings.google_apis.queries):
-        if files := warehouse.count_column_statistics(source=source, query_name=name):
-            problem = f"statistics in its log make pandas and other readers drop rows; files: {files:,}"
-            yield make_error(warehouse.table(source, name), problem, _reconcile_command(name))
-        plan = planner.plan(DayWindow(source=source, query_name=name))
-        for damaged in plan.damaged:
-            problem = f"{damaged.problem}; {name_held(damaged.file, plan.list_lost(damaged))}"
-            yield make_error(
-                f"{warehouse.table(source, name)}/{damaged.file.path}", problem, _reconcile_command(name)
-            )
-        for repair in plan.repairs:
-            if repair.kind not in {RepairKind.DEMOTE, RepairKind.RELOAD}:
-                make_finding = make_error if repair.kind is RepairKind.REMOVE else make_warning
-                yield make_finding(repair.key, repair.reason, _reconcile_command(name))
+        try:
+            yield from _check_table(planner, warehouse.table(source, name))
+        except LogDamaged as error:
+            yield make_error(error.path, error.damage, error.advice)
+
+
+def _check_table(planner: "ReconcilePlanner", table: "WarehouseTable") -> Iterator[Finding]:
+    from ads_pipeline.pipeline.reconciliation import RepairKind  # noqa: PLC0415
+    from ads_pipeline.warehouse.file_damage import name_held  # noqa: PLC0415
+
+    reconcile = _reconcile_command(table.query_name)
+    if files := planner.warehouse.count_column_statistics(source=table.source, query_name=table.query_name):
+        problem = f"statistics in its log make pandas and other readers drop rows; files: {files:,}"
+        yield make_error(table, problem, reconcile)
+    plan = planner.plan(DayWindow(source=table.source, query_name=table.query_name))
+    for damaged in plan.damaged:
+        held = name_held(damaged.file, plan.list_lost(damaged))
+        yield make_error(f"{table}/{damaged.file.path}", f"{damaged.problem}; {held}", reconcile)
+    for repair in plan.repairs:
+        if repair.kind not in {RepairKind.DEMOTE, RepairKind.RELOAD}:
+            make_finding = make_error if repair.kind is RepairKind.REMOVE else make_warning
+            yield make_finding(repair.key, repair.reason, reconcile)
 
 
 def check_demotions(deployment: Deployment) -> Iterator[Finding]:

@@ -3,13 +3,16 @@
 Nothing here writes. Repair is in `pipeline.reconciliation`; missing days are listed by `pipeline.day_conditions`.
 """
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.errors import LogDamaged
 from ads_pipeline.ledger.state.publications import Publications
 from ads_pipeline.ledger.values import DayWindow
+from ads_pipeline.log_events import LogEvent, log_event
 from ads_pipeline.warehouse.columns import LONG_TYPE, TableColumn
 from ads_pipeline.warehouse.values import WarehouseTable
 from ads_pipeline.warehouse.visible_rows import TableView, leave_out_damaged, open_newest_version, read_with_spark
@@ -18,7 +21,13 @@ if TYPE_CHECKING:
     import duckdb
     from pyspark.sql import DataFrame, SparkSession
 
+_LOG: Final = logging.getLogger(__name__)
 MAX_VERSION_READS: Final = 5
+
+
+def log_damage(error: LogDamaged) -> None:
+    """Log a table that cannot be opened."""
+    log_event(_LOG, LogEvent.FILES_DAMAGED, table=error.table, problem=error.problem)
 
 
 class Readers:
@@ -36,13 +45,23 @@ class Readers:
         view = self._open_view(query_name)
         return None if view is None else read_with_spark(spark, view)
 
-    def connect(self, query_names: Iterable[str]) -> "duckdb.DuckDBPyConnection":
+    def connect(
+        self, query_names: Iterable[str], *, on_damage: Callable[[LogDamaged], None] = log_damage
+    ) -> "duckdb.DuckDBPyConnection":
         """Open a DuckDB session with the views `<query>` and `<query>_current` for each query that has a table.
 
-        `<query>_current` shows only the rows where `is_current` is true.
+        `<query>_current` shows only the rows where `is_current` is true. Tables whose log is damaged have no view;
+        `on_damage` is called for each, and by default logs it.
         """
-        views = [self._open_view(query_name) for query_name in query_names]
-        return _connect(view for view in views if view is not None)
+        views = list[TableView]()
+        for query_name in query_names:
+            try:
+                view = self._open_view(query_name)
+            except LogDamaged as error:
+                on_damage(error)
+                continue
+            views += [] if view is None else [view]
+        return _connect(views)
 
     def sum_per_partition(self, query_name: str, column: str, *, since: date, until: date) -> dict[PartitionKey, int]:
         """Sum a column of integers per visible partition, without a limit on the sum.

@@ -23,6 +23,7 @@ from deltalake.transaction import AddAction, CommitProperties, PostCommitHookPro
 from ads_pipeline.errors import WarehouseError
 from ads_pipeline.storage.store import FileInfo
 from ads_pipeline.warehouse.columns import TableColumn, read_delta_columns, to_delta_schema
+from ads_pipeline.warehouse.log_damage import find_log_damage
 from ads_pipeline.warehouse.values import DATE_COLUMN, KEY_COLUMNS, DataFile, WarehouseTable, read_bounds
 
 APP_ID = "ads_pipeline"
@@ -57,13 +58,20 @@ class TableSnapshot:
 
 
 def open_table(table: WarehouseTable) -> TableSnapshot | None:
-    """The newest version, or None when there is no table. Raises WarehouseError for an unexpected layout."""
+    """The newest version, or None when there is no table.
+
+    Raises WarehouseError for an unexpected layout, and LogDamaged when a file of the log is damaged.
+    """
     if not table.store.has_files(_LOG.format(table.folder)):
         return None  # opening it would create its folder
     try:
         handle = DeltaTable(table.uri)
     except TableNotFoundError:
         return None
+    except DeltaError as error:
+        if damage := find_log_damage(table, _LOG.format(table.folder)):
+            raise damage from error
+        raise
     _check_layout(table, handle)
     return TableSnapshot(
         table=table,

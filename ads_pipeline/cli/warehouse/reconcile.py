@@ -13,6 +13,7 @@ from ads_pipeline.cli.output import Column, count_of, fields_of, table_of, write
 from ads_pipeline.cli.parsing import open_ledger, open_ledger_for_writing
 from ads_pipeline.cli.spark_pipeline import open_pipeline
 from ads_pipeline.cli.status_publication import publish_statuses
+from ads_pipeline.errors import LogDamaged
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
 from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.pipeline.reconciliation import (
@@ -42,6 +43,7 @@ COLUMNS: Final = (
 def plan(settings: Settings, names: Sequence[str], *, as_json: bool) -> bool:
     """Write the differences and return whether there are any. Changes nothing and starts no Spark."""
     warehouse, source = Warehouse(settings.warehouse_location), settings.google_apis.source
+    names, unopened = _leave_out_unopened(settings, names)
     statistics = {name: warehouse.count_column_statistics(source=source, query_name=name) for name in names}
     with open_ledger(settings) as ledger:
         plans = _plan(settings, ledger, names)
@@ -51,7 +53,7 @@ def plan(settings: Settings, names: Sequence[str], *, as_json: bool) -> bool:
     notes += [f"{name}: {each}" for name, planned in plans.items() for each in planned.damaged]
     summary = f"{count_of(counts.total(), 'difference')}: {parts}" if plans else _none(names)
     _write({name: planned.repairs for name, planned in plans.items()}, [*notes, summary], as_json=as_json)
-    return bool(plans or notes)
+    return bool(plans or notes or unopened)
 
 
 def repair(settings: Settings, names: Sequence[str], *, as_json: bool) -> bool:
@@ -59,7 +61,8 @@ def repair(settings: Settings, names: Sequence[str], *, as_json: bool) -> bool:
 
     Then write partition_status.parquet, as the hourly job does.
     """
-    number, left = 0, 0
+    names, left = _leave_out_unopened(settings, names)
+    number = 0
     notes = _remove_statistics(settings, names)
     with open_ledger_for_writing(settings) as ledger:
         differing = list(_plan(settings, ledger, names))
@@ -75,6 +78,20 @@ def repair(settings: Settings, names: Sequence[str], *, as_json: bool) -> bool:
     summary = f"{count_of(number, 'difference')} repaired" if differing else _none(names)
     _write({}, [*notes, summary + (f", {left:,} left" if left else "")], as_json=as_json)
     return left > 0
+
+
+def _leave_out_unopened(settings: Settings, names: Sequence[str]) -> tuple[list[str], int]:
+    """The queries whose tables can be opened, and how many others there are. Says why each cannot be."""
+    warehouse, source = Warehouse(settings.warehouse_location), settings.google_apis.source
+    opened = list[str]()
+    for name in names:
+        try:
+            warehouse.list_files(source=source, query_name=name)
+        except LogDamaged as error:
+            print(f"left: {printable(str(error))}", file=sys.stderr)  # noqa: T201
+        else:
+            opened.append(name)
+    return opened, len(names) - len(opened)
 
 
 def _remove_statistics(settings: Settings, names: Sequence[str]) -> list[str]:
@@ -112,7 +129,7 @@ def _plan(settings: Settings, ledger: LedgerReader, names: Sequence[str]) -> dic
 
 
 def _none(names: Sequence[str]) -> str:
-    return f"nothing differs in {', '.join(names)}"
+    return f"nothing differs in {', '.join(names)}" if names else "no table can be opened"
 
 
 def _write(plans: Mapping[str, Sequence[Repair]], notes: Sequence[str], *, as_json: bool) -> None:

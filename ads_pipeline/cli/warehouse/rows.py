@@ -3,6 +3,7 @@
 DuckDB and Spark's client are imported by the functions that need them, for a fast start of the other commands.
 """
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
@@ -13,6 +14,7 @@ import typer
 from rich.text import Text
 
 from ads_pipeline.cli.csv_output import NO_CSV, CsvFormat
+from ads_pipeline.cli.exit_codes import one_line
 from ads_pipeline.cli.options import AsJson, Filters, Page, command
 from ads_pipeline.cli.output import (
     PARTITION_COLUMNS,
@@ -28,7 +30,7 @@ from ads_pipeline.cli.output import (
 )
 from ads_pipeline.cli.parsing import make_readers, open_ledger
 from ads_pipeline.domain.partition import PartitionKey, Run, parse_key
-from ads_pipeline.errors import BadCommand, WarehouseUnavailable
+from ads_pipeline.errors import BadCommand, LogDamaged, WarehouseUnavailable
 from ads_pipeline.quoting import printable
 from ads_pipeline.settings import Settings
 
@@ -71,7 +73,8 @@ def query(
     """
     csv_format.check(as_json=as_json)
     with open_ledger(settings) as ledger:
-        connection = make_readers(settings, ledger).connect(sorted(settings.google_apis.queries))
+        readers = make_readers(settings, ledger)
+        connection = readers.connect(sorted(settings.google_apis.queries), on_damage=_warn)
     with connection, _translated(connection):
         connection.execute(_select(connection, sql))
         names = [str(column[0]) for column in connection.description or ()]
@@ -105,6 +108,10 @@ def loads(
         write_results((), (), notes, as_json=True)  # the notes go to standard error
     else:
         write_list(rows, LOAD_COLUMNS, notes, as_json=as_json)
+
+
+def _warn(error: LogDamaged) -> None:
+    print(f"ads-pipeline: {one_line(error)}", file=sys.stderr)  # noqa: T201 - the other tables are read
 
 
 def _select(connection: "duckdb.DuckDBPyConnection", sql: str) -> "duckdb.Statement":

@@ -1,12 +1,13 @@
 """Builds the schedules `daily_load`, `reconcile` and `maintenance`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import dagster as dg
 
 from ads_pipeline.domain.sequences import split_batches
+from ads_pipeline.errors import WarehouseError
 from ads_pipeline.orchestration.catalog import REPORT_KEY
 from ads_pipeline.orchestration.partitions import CUSTOMERS, asset_keys, drop_invalid_customers
 from ads_pipeline.orchestration.resources import RunResources, SparkResource
@@ -62,12 +63,15 @@ def _reconcile(query_names: Sequence[str]) -> dg.JobDefinition:
         pyspark: dg.ResourceParam[SparkResource],
     ) -> None:
         reconciliation = run_resources.reconciliation(lambda: pyspark.spark_session)
-        for name in query_names:
+
+        def repair(name: str) -> None:
             for result in reconciliation.repair(run_resources.source_name, name, now=datetime.now(UTC)):
                 for repair in result.repairs:
                     context.log.info("%s", repair)
                 for run, error in result.loading.not_loaded.items():
                     context.log.error("accepted run %s cannot be loaded: %s", run, error)
+
+        _do_for_each(query_names, repair, context)
 
     @dg.op(description="Updates the stored staleness of all partitions and writes partition_status.parquet.")
     def publish_status(context: dg.OpExecutionContext, run_resources: dg.ResourceParam[RunResources]) -> None:
@@ -83,6 +87,19 @@ def _reconcile(query_names: Sequence[str]) -> dg.JobDefinition:
     return reconcile
 
 
+def _do_for_each(query_names: Sequence[str], work: Callable[[str], None], context: dg.OpExecutionContext) -> None:
+    """Do the work for every query. A table that fails stops no other one; its error is raised at the end."""
+    failures = list[WarehouseError]()
+    for name in query_names:
+        try:
+            work(name)
+        except WarehouseError as error:
+            context.log.exception("%s failed; the other tables go on", name)
+            failures.append(error)
+    if failures:
+        raise failures[0]
+
+
 def _maintenance(query_names: Sequence[str]) -> dg.JobDefinition:
     @dg.op(description="Compacts small files, deletes files that no reader can need, and retires old events.")
     def compact_and_vacuum(
@@ -91,14 +108,17 @@ def _maintenance(query_names: Sequence[str]) -> dg.JobDefinition:
         pyspark: dg.ResourceParam[SparkResource],
     ) -> None:
         warehouse, source = run_resources.warehouse, run_resources.source_name
-        for name in query_names:
+
+        def compact(name: str) -> None:
             version = warehouse.optimize(lambda: pyspark.spark_session, source=source, query_name=name)
             removed = warehouse.vacuum(source=source, query_name=name)
             context.log.info("%s: compacted in table version %s, deleted %d files", name, version, len(removed))
+
         unsealed = list(run_resources.raw.remove_unsealed())
         context.log.info("removed %d directories of landings that died", len(unsealed))
         retired = run_resources.events.retire_before(datetime.now(UTC) - EVENTS_KEPT)
         context.log.info("retired the events of %d runs", len(retired))
+        _do_for_each(query_names, compact, context)
 
     @dg.job(
         description="Compacts and vacuums the Delta tables, removes leftovers of dead landings, retires old events."
