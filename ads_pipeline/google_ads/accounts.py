@@ -13,15 +13,16 @@ from ads_pipeline.domain.quota import Operation, OperationKind
 from ads_pipeline.domain.retry import ERROR_POLICIES, ErrorPolicy
 from ads_pipeline.google_ads.budget import Budget, CallResult
 from ads_pipeline.google_ads.calls import spend
-from ads_pipeline.google_ads.client import Clients
+from ads_pipeline.google_ads.client import CALL_SECONDS, Clients
 from ads_pipeline.google_ads.descriptors import VersionFields
-from ads_pipeline.google_ads.fault_table import GOOGLE_ADS_ERROR
+from ads_pipeline.google_ads.fault_table import GOOGLE_ADS_ERROR, TIMED_OUT
 from ads_pipeline.google_ads.faults import Fault, clean_request_id, make_fault
 from ads_pipeline.google_ads.flattening import Flattener
 from ads_pipeline.quoting import quoted
 
 MAX_LOOKBACK_DAYS: Final = 90
 _ACCOUNT_ID: Final = re.compile(r"[1-9][0-9]{0,18}", re.ASCII)
+MAX_TIMEOUTS_IN_A_ROW: Final = 3  # each takes five minutes
 _DEEPEST: Final = 100  # level that is stored; Google allows six
 DISCOVER: Final = "ads-pipeline accounts discover"
 _CLIENT: Final = "customer_client"
@@ -69,11 +70,15 @@ class Discovery:
 
 
 class AccountDiscovery:
-    """Asks Google for accounts. Each question is one operation; one that fails does not stop the others."""
+    """Asks Google for accounts. Each question is one operation; one that fails does not stop the others.
+
+    After three questions in a row without an answer in time, the others fail without being asked.
+    """
 
     def __init__(self, clients: Clients, budget: Budget, *, source: str) -> None:
         self._clients, self._budget, self._source = clients, budget, source
         self._fields = VersionFields(clients.api_version)
+        self._timeouts: list[Fault] = []  # in a row
 
     def discover(self, login_customer_ids: Sequence[str], *, refused: Collection[str] = frozenset()) -> Discovery:
         """The accounts below these logins; without any, below each account that the credentials reach directly.
@@ -120,7 +125,7 @@ class AccountDiscovery:
                 failed[account.customer_id] = rows
             else:
                 windows = (value for row in rows for value in row.values() if value is not None)
-                days[account.customer_id] = min(max(windows, default=0), MAX_LOOKBACK_DAYS)
+                days[account.customer_id] = min(max([0, *windows]), MAX_LOOKBACK_DAYS)
         return days, failed
 
     def _list_accessible(self) -> list[str] | Fault:
@@ -144,16 +149,27 @@ class AccountDiscovery:
         *,
         parked_names: Mapping[str, str] | None = None,
     ) -> list[dict[str, Any]] | Fault:
+        if len(self._timeouts) >= MAX_TIMEOUTS_IN_A_ROW:
+            return self._timeouts[-1]
         flattener = Flattener(selected, self._fields)
 
         def call(result: CallResult) -> list[dict[str, Any]]:
-            stream = self._clients.search_stream(customer_id=customer, login_customer_id=login, query=query)
+            stream = self._clients.search_stream(
+                customer_id=customer, login_customer_id=login, query=query, timeout=CALL_SECONDS
+            )
             rows = list(_read_rows(stream, flattener, result))
             result.rows = len(rows)
             return rows
 
         operation = Operation(source=self._source, kind=kind, customer_id=customer)
-        return spend(self._clients, self._budget, operation, login, call, repeat=DISCOVER, parked_names=parked_names)
+        answer = spend(
+            self._clients, self._budget, operation, login, call, repeat=DISCOVER, parked_names=parked_names
+        )
+        if isinstance(answer, Fault) and answer.error_class == TIMED_OUT:
+            self._timeouts.append(answer)
+        else:
+            self._timeouts.clear()
+        return answer
 
 
 def _is_of_account(fault: Fault) -> bool:

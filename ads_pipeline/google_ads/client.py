@@ -55,10 +55,12 @@ class Clients:
             repeat=repeat,
         )
 
-    def search_stream(self, *, customer_id: str, login_customer_id: str | None, query: str) -> Any:
-        """Open a stream. The result yields batches and can be cancelled."""
+    def search_stream(
+        self, *, customer_id: str, login_customer_id: str | None, query: str, timeout: float | None = None
+    ) -> Any:
+        """Open a stream. The result yields batches and can be cancelled. By default it may take an hour."""
         service = self._service("GoogleAdsService", login_customer_id)
-        return service.search_stream(customer_id=customer_id, query=query, timeout=STREAM_SECONDS)
+        return service.search_stream(customer_id=customer_id, query=query, timeout=timeout or STREAM_SECONDS)
 
     def validate(self, *, customer_id: str, login_customer_id: str | None, query: str) -> None:
         """Ask Google whether it would accept a query. Returns when it would."""

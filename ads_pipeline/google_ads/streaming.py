@@ -146,9 +146,9 @@ class RangeStreams:
                 for batch in call:
                     if batch.results:  # batches without rows are no progress
                         note_progress()
+                    _note_batch(batch, facts)
                     days = days or self._open_days(request, facts, stack)
                     _write_batch(batch, flattener, requested, days)
-                    _note_batch(batch, facts)
             days = days or self._open_days(request, facts, stack)  # an answer without a batch
             return [self._seal(request, run, facts, flattener) for _day, run in sorted(days.items())]
 

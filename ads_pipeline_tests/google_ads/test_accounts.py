@@ -8,7 +8,7 @@ from ads_pipeline.domain.accounts import Account
 from ads_pipeline.domain.quota import QuotaLimits
 from ads_pipeline.google_ads.accounts import AccountDiscovery
 from ads_pipeline.google_ads.budget import Budget
-from ads_pipeline.google_ads.client import Clients
+from ads_pipeline.google_ads.client import CALL_SECONDS, Clients
 from ads_pipeline.google_ads.loopback.process import LoopbackServer
 from ads_pipeline.google_ads.loopback.scenarios import Behaviour, ListedAccount, RequestFailure, Scenario
 from ads_pipeline.ledger.ledger import Ledger
@@ -128,7 +128,7 @@ def test_two_ways_to_an_account_keep_the_shallower(
     assert timed_ledger.accounts.by_id("google_ads")["2000000001"].login_customer_id == OTHER_LOGIN
 
 
-@pytest.mark.parametrize(("window", "days"), [(30, 30), (7, 7), (365, 90)])
+@pytest.mark.parametrize(("window", "days"), [(30, 30), (7, 7), (365, 90), (-(2**62), 1)])
 def test_lookback_is_the_longest_window(
     server: LoopbackServer, discovery: AccountDiscovery, window: int, days: int
 ) -> None:
@@ -232,3 +232,18 @@ def test_odd_answer_does_not_stop_the_other_logins(
     found = discovery.discover([LOGIN, OTHER_LOGIN])
     assert list(found.failed) == [LOGIN]
     assert "2000000002" in {each.customer_id for each in found.found}
+
+
+@pytest.mark.invariant("L5")
+def test_silent_source_is_not_asked_for_every_account(
+    server: LoopbackServer, discovery: AccountDiscovery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A question ends after five minutes, and after three in a row without an answer the others are not asked."""
+    assert CALL_SECONDS == 300
+    monkeypatch.setattr("ads_pipeline.google_ads.accounts.CALL_SECONDS", 4.0)
+    logins = [f"100000000{number}" for number in range(6)]
+    server.answer(Scenario(customers=dict.fromkeys(logins, Behaviour(stalls_lists=True))))
+    found = discovery.discover(logins)
+    assert {fault.error_class for fault in found.failed.values()} == {"timed_out"}
+    assert list(found.failed) == logins
+    assert server.operations() == dict.fromkeys(logins[:3], 1)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from ads_pipeline.google_ads.loopback.process import LoopbackServer
+from ads_pipeline.google_ads.loopback.scenarios import RequestFailure
 from ads_pipeline_tests.cli.running import CommandLine
 from ads_pipeline_tests.google_ads.builders import CUSTOMER, behaving
 
@@ -30,14 +31,24 @@ def test_accepted_queries_cost_an_operation_each(server: LoopbackServer, cli: Co
 
 
 def test_refusal_is_shown_with_the_next_move(server: LoopbackServer, cli: CommandLine) -> None:
-    """A refusal fails the command and shows the class, the request id and what to do."""
+    """A refused account fails the command, with the class, the request id and what to do. It costs one operation."""
     server.answer(behaving(needs_login="1000000009"))
     done = cli.run("queries", "check", "--online", CUSTOMER)
     assert done.code == 1
-    assert done.lines[-1].startswith(
-        "search_term_daily: permission_denied: authorization_error.USER_PERMISSION_DENIED"
-    )
-    assert "accounts discover" in done.lines[-1]
+    refused, left = done.lines[-2:]
+    assert refused.startswith("campaign_daily: permission_denied: authorization_error.USER_PERMISSION_DENIED")
+    assert refused.endswith(f"then ask again: ads-pipeline queries check --online {CUSTOMER}")
+    assert left.endswith("the answer would be the same: ad_group_daily, keyword_daily, search_term_daily")
+    assert server.operations() == {CUSTOMER: 1}
+
+
+def test_odd_answer_about_one_query_leaves_the_others(server: LoopbackServer, cli: CommandLine) -> None:
+    """An answer that cannot be read fails its own query; the others are asked."""
+    server.answer(behaving(failure=RequestFailure(code="UNKNOWN", details_code=7, times=1)))
+    done = cli.run("queries", "check", "--online", CUSTOMER)
+    assert (done.code, server.operations()) == (1, {CUSTOMER: 4})
+    assert done.lines[-4].startswith("campaign_daily: google_ads_error: an answer that the client cannot read")
+    assert done.lines[-3:] == [f"{name}_daily: accepted by Google" for name in ("ad_group", "keyword", "search_term")]
 
 
 def test_asking_google_needs_the_setting(sqlite_url: str, tmp_path: Path) -> None:

@@ -221,6 +221,17 @@ def test_row_that_was_not_requested_seals_nothing(
     assert result.facts.request_id in result.fault.message
 
 
+def test_refused_row_in_the_first_batch_has_its_request_id(
+    server: LoopbackServer, clients: Clients, tmp_path: Path
+) -> None:
+    """The request id of a batch is known before its rows are looked at."""
+    server.answer(behaving(rows=0, is_empty=True, odd_row="foreign_customer"))
+    result = streams(clients, tmp_path).fetch(range_request(partitions(1)))
+    assert_nothing_sealed(tmp_path, result, "rows_refused")
+    assert result.facts.request_id is not None
+    assert result.facts.request_id.startswith("request-")
+
+
 @pytest.mark.parametrize("stall_after", [0, 3])
 def test_stalled_stream_is_cancelled(
     server: LoopbackServer, clients: Clients, tmp_path: Path, stall_after: int

@@ -31,5 +31,7 @@ def check_online(settings: Settings, customer_id: str) -> None:
         faults = extraction.validate_queries(customer_id, datetime.now(UTC).date() - _SOME_DAYS_AGO)
     for name, fault in faults.items():
         typer.echo(f"{name}: " + ("accepted by Google" if fault is None else f"{fault.error_class}: {fault.message}"))
+    if left := [name for name in apis.queries if name not in faults]:
+        typer.echo(f"not asked, because the answer would be the same: {', '.join(left)}")
     if any(fault is not None for fault in faults.values()):
         raise typer.Exit(REFUSED)

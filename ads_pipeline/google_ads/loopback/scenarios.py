@@ -63,9 +63,9 @@ class Behaviour:
     single days. `odd_row`: foreign_day, day_with_line_break, foreign_customer, missing_day or nan, in the last row
     but one of the answer. `request_id` replaces that of the batches. `stall_after`: batches before the stream hangs.
     `slow_days`: a range of more days hangs; `slow_day`: a range with this day hangs. With `stalls_empty` a stream
-    that hangs sends batches without rows for ever. `max_days`: a wider range is refused, with the error `too_wide`
-    (query_error 36 without it). `first_day`: an older day is refused as too old. `needs_login`: the login-customer-id
-    that reaches the account.
+    that hangs sends batches without rows for ever. `stalls_lists`: a list of accounts hangs. `max_days`: a wider
+    range is refused, with the error `too_wide` (query_error 36 without it). `first_day`: an older day is refused as
+    too old. `needs_login`: the login-customer-id that reaches the account.
     """
 
     rows: int = 3
@@ -80,6 +80,7 @@ class Behaviour:
     delay_seconds: float = 0.0
     stall_after: int | None = None
     stalls_empty: bool = False
+    stalls_lists: bool = False
     max_days: int | None = None
     too_wide: GoogleError | None = None
     first_day: str | None = None

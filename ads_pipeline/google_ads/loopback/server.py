@@ -65,6 +65,8 @@ class Service:
         self._note(context, customer, request.query)
         if "FROM customer_client" in request.query:
             self._fail_as_told(customer, context, request_id, batches=0)
+            if self._behaviour(customer).stalls_lists:
+                _wait_until_gone(context)
             yield self._answers.clients(self.scenario.clients.get(customer, ()), request_id)
             return
         if "FROM conversion_action" in request.query:
@@ -89,6 +91,7 @@ class Service:
         """Only validates, which is what the product asks for."""
         self._note(context, request.customer_id, request.query)
         self._check_query(request.query, request.customer_id, context, "request-0")
+        self._fail_as_told(request.customer_id, context, "request-0", batches=0)
         types = import_module(f"google.ads.googleads.{self._version}.services.types.google_ads_service")
         return types.SearchGoogleAdsResponse()
 

@@ -32,6 +32,7 @@ from ads_pipeline.query_file import GoogleApis
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.source import Source
 
+_STOPS_QUESTIONS: Final = frozenset({ErrorPolicy.PARK_CUSTOMER, ErrorPolicy.PARK_SOURCE, ErrorPolicy.WAIT})
 LOOKBACK_AGE: Final = timedelta(days=7)  # conversion windows are read again after a week
 
 
@@ -124,14 +125,21 @@ class Extraction:
         )
 
     def validate_queries(self, customer_id: str, day: date) -> dict[str, Fault | None]:
-        """Ask Google whether it would accept each query for this account. Each question is one operation."""
+        """Ask Google whether it would accept each query for this account. Each question is one operation.
+
+        A fault of the account, of the source or of the budget would meet every query, so it is the last answer. The
+        queries after it are left out.
+        """
         account = self.ledger.accounts.by_id(self.apis.source).get(customer_id)
         login = (account.login_customer_id if account else None) or next(iter(self._login_ids), None)
         validator = QueryValidator(self._clients, self._budget, source=self.apis.source)
-        return {
-            name: validator.find_fault(customer_id, login, name, complete_query(query.gaql, day, day))
-            for name, query in self.apis.queries.items()
-        }
+        answers: dict[str, Fault | None] = {}
+        for name, query in self.apis.queries.items():
+            fault = validator.find_fault(customer_id, login, name, complete_query(query.gaql, day, day))
+            answers[name] = fault
+            if fault is not None and ERROR_POLICIES.get(fault.error_class) in _STOPS_QUESTIONS:
+                break
+        return answers
 
     @cached_property
     def _clients(self) -> Clients:
