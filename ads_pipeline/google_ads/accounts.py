@@ -9,13 +9,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ads_pipeline.domain.accounts import Account
+from ads_pipeline.domain.outages import TIMED_OUT
 from ads_pipeline.domain.quota import Operation, OperationKind
 from ads_pipeline.domain.retry import ERROR_POLICIES, ErrorPolicy
 from ads_pipeline.google_ads.budget import Budget, CallResult
 from ads_pipeline.google_ads.calls import spend
 from ads_pipeline.google_ads.client import CALL_SECONDS, Clients
 from ads_pipeline.google_ads.descriptors import VersionFields
-from ads_pipeline.google_ads.fault_table import GOOGLE_ADS_ERROR, TIMED_OUT
+from ads_pipeline.google_ads.fault_table import GOOGLE_ADS_ERROR
 from ads_pipeline.google_ads.faults import Fault, clean_request_id, make_fault
 from ads_pipeline.google_ads.flattening import Flattener
 from ads_pipeline.quoting import quoted
