@@ -418,6 +418,8 @@ def _find_overdue(reason: GapReason, since: datetime | None, now: datetime) -> B
 
 def count_unreadable(unreadable: int, expected: int) -> str:
     """One sentence: how many of the expected days readers do not get."""
+    if expected == 0:
+        return "no day is expected"
     days = "day" if expected == 1 else "days"
     if unreadable == 0:
         return f"all {expected:,} expected {days} are readable" if expected != 1 else "the expected day is readable"

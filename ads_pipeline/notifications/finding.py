@@ -105,9 +105,8 @@ class FactFinder:
             due_after, starts = self.due_after[name], first_days.of_query(name)
             days = find_days(self.ledger, window, OVERDUE, first_days=starts, rules=rules)
             for key, day in days.items():
-                deadline = Expectation(first_day=starts[key.customer_id], due_after=due_after).deadline(
-                    key.logical_date
-                )
+                first_day = starts.get(key.customer_id, key.logical_date)
+                deadline = Expectation(first_day=first_day, due_after=due_after).deadline(key.logical_date)
                 reason = str(day.gap or "")
                 yield Fact.of_partition(Kind.OVERDUE, key, deadline.isoformat(), reason=reason)
 

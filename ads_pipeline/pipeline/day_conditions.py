@@ -163,12 +163,10 @@ def find_days(
 def find_gaps(ledger: LedgerReader, window: DayWindow, *, first_days: FirstDays, rules: DayRules) -> Gaps:
     """Find the gaps of a query.
 
-    A customer's days are expected from the first fetched day of the query on, or of any query when it has none.
-    A customer that the window names is expected even without one. A day that is not yet due is not expected.
+    A customer's days are expected from the first day that `FirstDays.of_query` returns. A day that is not yet due is
+    not expected.
     """
     starts = first_days.of_query(window.query_name)
-    if window.customers is not None:
-        starts = {customer: starts.get(customer, window.since) for customer in window.customers}
     days = find_days(ledger, window, UNREADABLE, first_days=starts, rules=rules)
     due = min(window.until, rules.last_due_day(window.query_name))
     expected = sum(max(0, (due - max(start, window.since)).days + 1) for start in starts.values())

@@ -67,6 +67,7 @@ def cli(empty_cli: CommandLine) -> CommandLine:
         record_verdict(ledger, rejection(registered_runs(ledger, key(day=2), "r1")[0]))
         ledger.actions.execute(Action.WITHDRAW, [key(day=3)], action_request("a1"))
         ledger.actions.execute(Action.ENQUEUE, [key(day=4)], action_request("a2"))
+        registered_runs(ledger, key(query_name="search_term_daily", day=3), "r1")
         ledger.actions.park(
             Parking(source="google_ads", scope="query", name="search_term_daily", error_class="operator", why="big"),
             action_request("a3"),

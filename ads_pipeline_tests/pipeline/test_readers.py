@@ -233,8 +233,8 @@ def test_each_gap_has_a_reason(deployment: LocalDeployment) -> None:
     }
     assert "cost_micros" in gaps[invalid.key].explanation
     assert gaps[withdrawn.key].reason == "withdrawn by ada: on request"
-    named = find_gaps(deployment, QUERY, since=day, until=day, customers=["7"])
-    assert [(partition, found.gap) for partition, found in named.items()] == [(key(7), GapReason.NOTHING_SEALED)]
+    named = find_gaps(deployment, QUERY, since=day, until=day, customers=["2", "7"])
+    assert [(partition, found.gap) for partition, found in named.items()] == [(unloaded.key, GapReason.UNLOADED)]
 
 
 def test_failed_fetch_is_a_gap_with_its_error(deployment_on_each_database: LocalDeployment) -> None:
@@ -259,11 +259,22 @@ def test_failed_fetch_is_a_gap_with_its_error(deployment_on_each_database: Local
 
 
 def test_missing_customers_and_days_are_gaps(deployment: LocalDeployment) -> None:
-    """Gaps cover all known customers, or the given ones, even without any row."""
+    """Gaps cover all known customers, or those of them that are given."""
     deployment.pipeline.judge_and_load(
         [seal_run(deployment, key(1, 1)), seal_run(deployment, key(2, 1)), seal_run(deployment, key(1, 2))]
     )
     window: dict[str, Any] = {"since": key(day=1).logical_date, "until": key(day=3).logical_date}
     assert list(find_gaps(deployment, QUERY, **window)) == [key(2, 2), key(1, 3), key(2, 3)]
     named = find_gaps(deployment, QUERY, customers=["9", "2", "9"], **window)
-    assert list(named) == [key(9, 1), key(2, 2), key(9, 2), key(2, 3), key(9, 3)]
+    assert list(named) == [key(2, 2), key(2, 3)]
+
+
+def test_query_is_expected_from_its_own_first_day(deployment_on_each_database: LocalDeployment) -> None:
+    """A query that no run was sealed of is not expected, unless discovery found the account: it has every query."""
+    deployment, other = deployment_on_each_database, "ad_group_daily"
+    deployment.pipeline.judge_and_load([seal_run(deployment, key(1, 1)), seal_run(deployment, key(2, 1))])
+    window: dict[str, Any] = {"since": key(day=1).logical_date, "until": key(day=2).logical_date}
+    assert list(find_gaps(deployment, other, **window)) == []
+    account = Account(source=key().source, customer_id="2", status="ENABLED")
+    deployment.ledger.accounts.record(account.source, [account])
+    assert list(find_gaps(deployment, other, **window)) == [key(2, 1, other), key(2, 2, other)]

@@ -47,19 +47,18 @@ def list_gaps(settings: Settings, filters: ExpectedDays, *, as_json: AsJson = Fa
     """List expected days that readers do not see: for whom, since when, and why.
 
     Without options, it lists them for every query of the query file and every customer. A customer's days are
-    expected from the first fetched day of the query on; of a query without any, from the customer's first fetched
-    day. A day counts as fetched when a run was sealed or a fetch failed. A customer given by name is expected even
-    without one. A day is expected once it is due, which the query file says per query.
+    expected from the first fetched day of the query on. A day counts as fetched when a run was sealed or a fetch
+    failed. An account that discovery found has every query, from its first fetched day on. A day is expected once it
+    is due, which the query file says per query.
 
-    Exit code: 0 without gaps, else 1.
+    Exit code: 0 without gaps, 1 with gaps or for a customer that is not known.
     """
     names, given = parse_queries(filters.query, settings), parse_customers(filters.customer)
     since, until = _expected_days(settings, filters)
     source = settings.google_apis.source
     with open_ledger(settings) as ledger:
         first_days = ledger.days.first_days(source, given)
-        if not (given or first_days.days):
-            raise BadCommand("no --customer is given and the ledger has no customers: give at least one --customer")
+        unknown = sorted(set(given or ()) - set(first_days.customers) - first_days.discovered)
         rules, found = (
             DayRules.read(ledger, settings, now=datetime.now(UTC)),
             {},
@@ -69,11 +68,12 @@ def list_gaps(settings: Settings, filters: ExpectedDays, *, as_json: AsJson = Fa
             found[name] = find_gaps(ledger, window, first_days=first_days, rules=rules)
         days = {key: day for gaps in found.values() for key, day in gaps.days.items()}
         commands = find_next_commands(ledger, days, settings.retry_policy) if as_json else {}
-    notes = [count_unreadable(len(days), sum(gaps.expected for gaps in found.values()))]
+    notes = [f"customer {each} is not known: it has no run, no failed fetch and no account" for each in unknown]
+    notes += [count_unreadable(len(days), sum(gaps.expected for gaps in found.values()))]
     if days:
         notes += ["next, for one of them:", f"  ads-pipeline state why {next(iter(days)).short_name}"]
     write_results(day_rows(days, commands) if as_json else (), _blocks(days), notes, as_json=as_json)
-    return bool(days)
+    return bool(days or unknown)
 
 
 def _expected_days(settings: Settings, filters: ExpectedDays) -> tuple[date, date]:

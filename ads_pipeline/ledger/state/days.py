@@ -16,6 +16,7 @@ from ads_pipeline.domain.sequences import split_batches
 from ads_pipeline.domain.transitions import Outcome, Status
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.tables import failed_fetches
+from ads_pipeline.ledger.extraction.tables import accounts
 from ads_pipeline.ledger.state.visibility import is_judged
 from ads_pipeline.ledger.statements import query_days
 from ads_pipeline.ledger.tables import Day, runs
@@ -146,20 +147,29 @@ GROUP BY customer_id || ''
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstDays:
-    """The first day of each customer and query that was fetched: with a registered run or a failed fetch."""
+    """The first day of each customer and query that was fetched: with a registered run or a failed fetch.
+
+    `discovered` are the accounts that discovery found. The product fetches every query of these.
+    """
 
     days: Mapping[tuple[str, str], date]  # by customer and query
+    discovered: frozenset[str] = frozenset()
 
     @property
     def customers(self) -> list[str]:
         return sorted({customer for customer, _query in self.days})
 
     def of_query(self, query_name: str) -> dict[str, date]:
-        """The first expected day of each customer: of the query, or of any query when the query has none yet."""
+        """The first expected day of each customer: the first fetched day of the query.
+
+        An account that discovery found has every query, from the first fetched day of any of them. Of other
+        customers nobody knows which queries their extractor delivers, so a query without a day is not expected.
+        """
         first: dict[str, date] = {}
-        for (customer, _query), day in self.days.items():
-            first[customer] = min(first.get(customer, day), day)
-        return {customer: self.days.get((customer, query_name), day) for customer, day in first.items()}
+        for (customer, name), day in self.days.items():
+            if name == query_name or customer in self.discovered:
+                first[customer] = min(first.get(customer, day), day)
+        return first | {customer: day for (customer, name), day in self.days.items() if name == query_name}
 
 
 class Days:
@@ -192,7 +202,8 @@ class Days:
                 statement = statement.where(table.c.customer_id.in_(customers))
             for customer, query_name, day in map(tuple, database.fetch(self._engine, statement.group_by(*key))):
                 found[customer, query_name] = min(day, found.get((customer, query_name), day))
-        return FirstDays(days=found)
+        known = sa.select(accounts.c.customer_id).where(accounts.c.source == source)
+        return FirstDays(days=found, discovered=frozenset(row[0] for row in database.fetch(self._engine, known)))
 
     def absent(self, window: DayWindow, first_days: Mapping[str, date]) -> Iterator[tuple[str, date]]:
         """Yield each customer and day of the window without a state row, from the customer's first day on.
