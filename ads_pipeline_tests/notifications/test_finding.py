@@ -238,7 +238,9 @@ def test_failed_command_is_no_dead_run(url: str, reading: Reading) -> None:
 def test_day_is_overdue_once_when_its_deadline_passes(ledger: Ledger, reading: Reading) -> None:
     """Customers are expected from their first sealed day of the query on. An unjudged run is not overdue."""
     fetched_search_terms = key("3", query_name="search_terms", day=26)
-    accepted_runs(ledger, [key("1", day=26), key("2", day=26), key("2", day=28), key("3", day=26), fetched_search_terms])
+    accepted_runs(
+        ledger, [key("1", day=26), key("2", day=26), key("2", day=28), key("3", day=26), fetched_search_terms]
+    )
     registered_runs(ledger, key("3", day=28), "r1")
     deadline = datetime(2026, 3, 1, 12, tzinfo=UTC)
     search_terms = key("3", query_name="search_terms", day=28)

@@ -9,6 +9,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from ads_pipeline.domain.accounts import Account
 from ads_pipeline.domain.fetching import FailedFetch
 from ads_pipeline.domain.readability import GapReason
 from ads_pipeline.domain.retry import RetryPolicy
