@@ -1,10 +1,11 @@
 """Opens the pipeline for the commands that need Spark. Importing it loads Spark's client."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 
 from ads_pipeline.cli.output import terminal_progress
 from ads_pipeline.contracts.registry import read_contracts
+from ads_pipeline.engine.quiet_start import quiet_start
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.pipeline.pipeline import Pipeline
 from ads_pipeline.raw.landing import RawRuns
@@ -15,8 +16,13 @@ from ads_pipeline.warehouse.publication import Warehouse
 
 @contextmanager
 def open_pipeline(settings: Settings, ledger: Ledger) -> Iterator[Pipeline]:
-    """Start Spark, and stop it at the end of the block."""
-    with spark_session(settings) as spark:
+    """Start Spark, and stop it at the end of the block.
+
+    What Spark prints is shown when it does not start, and with ADS_PIPELINE_LOG.
+    """
+    with ExitStack() as stack:
+        with nullcontext() if settings.log_format else quiet_start():
+            spark = stack.enter_context(spark_session(settings))
         yield Pipeline(
             spark=spark,
             raw=RawRuns(settings.raw_location, is_in_use=ledger.runs.exist),

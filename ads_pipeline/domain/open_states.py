@@ -395,10 +395,10 @@ _OUTSIDE_STATES: Final = (
     ),
     _of(
         StateKind.FILE,
-        "directory of the engine's address",
-        ended_by="the process that starts the engine",
-        within="its own end",
-        otherwise="an empty directory stays",
+        "temporary directory of an engine or of a Spark",
+        ended_by="its process; after a kill the next start of either, or the daily `maintenance`",
+        within="a day",
+        otherwise="it stays below TMPDIR, and only its user may enter it",
         told="nobody needs to know",
     ),
     _of(

@@ -8,7 +8,8 @@ import os
 import shutil
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -21,13 +22,23 @@ _LOCKS: Final = list[int]()  # open until the process ends
 @cache
 def private_directory() -> Path:
     """The directory of this process. It is removed when the process ends, or by the next one after a kill."""
-    parent = Path(tempfile.gettempdir())
-    remove_abandoned(parent)
-    directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))  # only its owner may enter it
-    if (lock := _lock(directory)) is not None:
+    directory, lock = _make()
+    if lock is not None:
         _LOCKS.append(lock)
     atexit.register(remove_private_directory)
     return directory
+
+
+@contextmanager
+def short_lived_directory() -> Iterator[Path]:
+    """Such a directory for a block. It is removed at its end, or by a later process after a kill."""
+    directory, lock = _make()
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
 
 
 def remove_private_directory() -> None:
@@ -37,7 +48,10 @@ def remove_private_directory() -> None:
 
 
 def remove_abandoned(parent: Path) -> None:
-    """Remove the directories of this user whose processes have died. On Windows they stay."""
+    """Remove the directories of this user whose processes have died. On Windows they stay.
+
+    Each process that makes such a directory calls this first, and so does the nightly job `maintenance`.
+    """
     if not hasattr(os, "geteuid"):
         return
     youngest = time.time() - SECONDS_TO_LOCK
@@ -46,6 +60,14 @@ def remove_abandoned(parent: Path) -> None:
             status = directory.lstat()
             if status.st_uid == os.geteuid() and status.st_mtime < youngest and not directory.is_symlink():
                 _remove_if_unlocked(directory)
+
+
+def _make() -> tuple[Path, int | None]:
+    """A new directory that only its owner may enter, and its lock."""
+    parent = Path(tempfile.gettempdir())
+    remove_abandoned(parent)
+    directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+    return directory, _lock(directory)
 
 
 def _remove_if_unlocked(directory: Path) -> None:

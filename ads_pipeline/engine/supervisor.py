@@ -5,13 +5,11 @@
 
 import os
 import select
-import shutil
 import signal
 import socket
 import socketserver
 import subprocess
 import sys
-import tempfile
 import threading
 import uuid
 from collections.abc import Iterator
@@ -35,6 +33,7 @@ from ads_pipeline.engine.address import (
     is_running,
     needs_engine,
 )
+from ads_pipeline.engine.private_directory import short_lived_directory
 from ads_pipeline.errors import BadCommand
 from ads_pipeline.log_events import configure_logging
 from ads_pipeline.settings import Settings, read_settings
@@ -119,23 +118,22 @@ def engine(settings: Settings) -> Iterator[SparkServer]:
     if is_running(settings.home):
         raise BadCommand(f"an engine already serves {settings.home}")
     make_durable_directories(engine_directory(settings.home))
-    directory = Path(tempfile.mkdtemp(prefix="ads-pipeline-"))  # only its owner may enter it
     spark_server = SparkServer(spark=settings.spark, log=engine_directory(settings.home) / LOG)
     link = engine_link(settings.home)
-    try:
-        with _Listener(str(directory / "socket"), spark_server) as listener:
-            thread = threading.Thread(target=listener.serve_forever, daemon=True)
-            thread.start()
-            _point(link, directory / "socket")
-            try:
-                yield spark_server
-            finally:
-                listener.shutdown()
-                spark_server.stop()
-                if link.is_symlink() and link.readlink() == directory / "socket":
-                    link.unlink()
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    with (
+        short_lived_directory() as directory,  # only its owner may enter it
+        _Listener(str(directory / "socket"), spark_server) as listener,
+    ):
+        thread = threading.Thread(target=listener.serve_forever, daemon=True)
+        thread.start()
+        _point(link, directory / "socket")
+        try:
+            yield spark_server
+        finally:
+            listener.shutdown()
+            spark_server.stop()
+            if link.is_symlink() and link.readlink() == directory / "socket":
+                link.unlink()
 
 
 def run_engine(settings: Settings, *, until_stdin_closes: bool = False) -> None:

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 from ads_pipeline.engine.address import Answer, engine_directory, engine_link, is_running, request_server
+from ads_pipeline.engine.private_directory import remove_abandoned
 from ads_pipeline.engine.supervisor import LOG, engine
 from ads_pipeline.errors import BadCommand
 from ads_pipeline.settings import Settings, read_settings
@@ -34,9 +36,9 @@ def settings_for(home: Path, spark: str = "local[2]") -> Settings:
 
 
 @contextmanager
-def supervisor(home: Path) -> "Iterator[subprocess.Popen[bytes]]":
+def supervisor(home: Path, **more: str) -> "Iterator[subprocess.Popen[bytes]]":
     """An engine as `ads-pipeline dev` starts it."""
-    environment = build_environment() | {"ADS_PIPELINE_HOME": str(home), "ADS_PIPELINE_SPARK": "local[2]"}
+    environment = build_environment() | {"ADS_PIPELINE_HOME": str(home), "ADS_PIPELINE_SPARK": "local[2]"} | more
     process = subprocess.Popen(
         [sys.executable, "-m", "ads_pipeline.engine.supervisor", "--until-stdin-closes"],
         env=environment,
@@ -165,6 +167,30 @@ def test_engine_ends_when_standard_input_closes(tmp_path: Path) -> None:
     assert not directory.exists()
     assert not engine_link(tmp_path).is_symlink()
     assert request_server(tmp_path) is None
+
+
+@pytest.mark.invariant("L6")
+def test_temporary_directory_of_a_killed_engine_is_removed_by_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next engine removes it when it is a minute old, and leaves nothing itself. That of a live engine stays."""
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    with supervisor(tmp_path / "home", TMPDIR=str(temporary)) as process:
+        directory = engine_link(tmp_path / "home").readlink().parent
+        assert directory.parent == temporary
+        os.utime(directory, (0, 0))
+        remove_abandoned(temporary)
+        assert directory.exists()
+        below = descendants(process.pid)
+        os.kill(process.pid, signal.SIGKILL)
+        wait_until_gone(list(below))
+    for left in temporary.iterdir():
+        os.utime(left, (0, 0))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    with engine(settings_for(tmp_path / "other")):
+        assert not directory.exists()
+    assert list(temporary.iterdir()) == []
 
 
 def test_second_engine_of_a_home_is_refused(tmp_path: Path) -> None:

@@ -1,12 +1,15 @@
 """Builds the schedules `daily_load`, `reconcile` and `maintenance`."""
 
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Final
 
 import dagster as dg
 
 from ads_pipeline.domain.sequences import split_batches
+from ads_pipeline.engine.private_directory import remove_abandoned
 from ads_pipeline.errors import WarehouseError
 from ads_pipeline.orchestration.catalog import REPORT_KEY
 from ads_pipeline.orchestration.partitions import CUSTOMERS, asset_keys, drop_invalid_customers
@@ -101,7 +104,10 @@ def _do_for_each(query_names: Sequence[str], work: Callable[[str], None], contex
 
 
 def _maintenance(query_names: Sequence[str]) -> dg.JobDefinition:
-    @dg.op(description="Compacts small files, deletes files that no reader can need, and retires old events.")
+    @dg.op(
+        description="Compacts small files, deletes files that no reader can need, retires old events, and removes "
+        "temporary directories of killed processes."
+    )
     def compact_and_vacuum(
         context: dg.OpExecutionContext,
         run_resources: dg.ResourceParam[RunResources],
@@ -118,6 +124,7 @@ def _maintenance(query_names: Sequence[str]) -> dg.JobDefinition:
         context.log.info("removed %d directories of landings that died", len(unsealed))
         retired = run_resources.events.retire_before(datetime.now(UTC) - EVENTS_KEPT)
         context.log.info("retired the events of %d runs", len(retired))
+        remove_abandoned(Path(tempfile.gettempdir()))
         _do_for_each(query_names, compact, context)
 
     @dg.job(

@@ -33,6 +33,28 @@ def test_no_difference_starts_no_spark(demo_cli: DemoCommandLine) -> None:
         assert (result.code, " ".join(result.out.split()), result.err) == (0, NOTHING_DIFFERS, "")
 
 
+def test_command_that_starts_spark_prints_its_answer_alone(
+    empty_cli: CommandLine, deployment: LocalDeployment
+) -> None:
+    """Java's and Spark's own lines reach neither stream, with and without --json."""
+    deployment.pipeline.validation.judge([seal_run(deployment, key(1))])
+    result = empty_cli.process("reconcile", "--json")
+    assert (result.code, result.err) == (0, "1 difference repaired\n")
+    assert [each["repair"] for each in result.objects] == ["load"]
+    deployment.pipeline.validation.judge([seal_run(deployment, key(2))])
+    result = empty_cli.process("reconcile")
+    assert (result.code, result.err) == (0, "")
+    assert result.lines[0] == "campaign_daily"
+
+
+def test_command_shows_why_spark_does_not_start(empty_cli: CommandLine, deployment: LocalDeployment) -> None:
+    """The cause stands only in what Java or its launcher prints."""
+    deployment.pipeline.validation.judge([seal_run(deployment, key(1))])
+    result = empty_cli.process("reconcile", JAVA_HOME="/no/such/java")
+    assert result.code != 0
+    assert "/no/such/java/bin/java" in result.err
+
+
 def test_repair_writes_the_status_file(demo_cli: DemoCommandLine) -> None:
     """The command does what the hourly job does: the file is there also where no schedule runs."""
     file = demo_cli.home / "partition_status.parquet"
