@@ -94,6 +94,7 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
             "report",
             "notifications",
             "pipeline",
+            "engine.private_directory",
             "google_ads.configuration",
         },
     ),
