@@ -160,8 +160,8 @@ def _kill_command(world: World, act: Act) -> bool:
 
 
 def _find_sealed(world: World, act: Act) -> Path | None:
-    """The directory of some sealed run."""
-    found = sorted(each.parent for each in (world.home / "raw").rglob("metadata.json"))
+    """The directory of some run that the product has sealed."""
+    found = sorted(each.parent for each in (world.home / "raw").rglob("run_id=2*/metadata.json"))
     return random.Random(act.choice).choice(found) if found else None
 
 
@@ -196,7 +196,8 @@ def _break_seal(world: World, act: Act) -> bool:
     directory = _find_sealed(world, act)
     if directory is None:
         return False
-    odd = directory.with_name(f"odd-{act.at}-{act.choice}")
+    prefix = ("run_id=odd", "odd")[act.choice % 2]  # the second one is no name of a run
+    odd = directory.with_name(f"{prefix}-{act.at}-{act.choice}")
     odd.mkdir()
     (odd / "payload.jsonl").write_bytes(b"")
     texts = (b"", b"{", b'{"source": 7}', b"\xff\xfe", b"[" * 100_000)

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 _WRITES: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+_ELSEWHERE: Final = ("/dev/null", "/tmp", "/proc")
+CURSORS: Final = "simulated_cursors"  # the file of the simulation itself
 _CHANGES: Final = frozenset({"os.rename", "os.mkdir", "os.link", "os.remove"})
 
 
@@ -44,7 +46,7 @@ class Interruptions:
             self.operations_left -= 1
             if self.operations_left < 0:
                 os.kill(os.getpid(), signal.SIGKILL)
-        if self.disk_is_full and event in {"open", "os.mkdir"}:
+        if self.disk_is_full and event == "open" and arguments[2] & os.O_CREAT:
             self.disk_errors += 1
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(arguments[0]))
 
@@ -54,4 +56,4 @@ class Interruptions:
             is_change = isinstance(arguments[2], int) and bool(arguments[2] & _WRITES)
         else:
             is_change = event in _CHANGES
-        return is_change and not str(arguments[0]).startswith(("/dev/null", "/tmp", "/proc"))
+        return is_change and not str(arguments[0]).startswith((*_ELSEWHERE, str(self.home / CURSORS)))

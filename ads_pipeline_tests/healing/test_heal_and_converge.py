@@ -1,8 +1,11 @@
 """Weeks of simulated time under faults: afterwards everything is readable, or needs a person who has a command.
 
-A seed makes a schedule of faults and acts. One that fails is printed and shortened. SOAK runs fresh seeds.
+A seed makes a schedule of faults and acts. One that fails is printed, and shortened by leaving out acts while it
+still fails. With SOAK, fresh seeds are simulated over three weeks each. Every simulation prints what it did.
 """
 
+import random
+import sys
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -11,12 +14,17 @@ import pytest
 
 from ads_pipeline.domain.readability import READABLE_CONDITIONS
 from ads_pipeline.google_ads.loopback.process import LoopbackServer, loopback_server
+from ads_pipeline_tests.example_counts import TIMES
 from ads_pipeline_tests.google_ads.builders import API_VERSION
 from ads_pipeline_tests.healing.convergence import Outcome, simulate
-from ads_pipeline_tests.healing.schedules import Act
+from ads_pipeline_tests.healing.schedules import Act, make_schedule, shorten
 from ads_pipeline_tests.healing.world import simulated_world
 
-DAYS = 4  # of one simulation, before it heals for another two and a half days
+DAYS, ACTS = (2, 4) if TIMES == 1 else (21, 40)  # of one simulation, before it heals for up to 60 hours
+TRIES = 8  # to shorten a schedule that fails
+SEEDS = (1,) if TIMES == 1 else tuple(random.SystemRandom().sample(range(1_000_000), TIMES))
+# The kinds that the tests simulate. `schedules.KINDS` has more.
+SIMULATED = ("clock_ahead", "command_killed", "killed_at_a_write", "killed_between_steps")
 Simulation = Callable[[tuple[Act, ...]], Outcome]
 
 
@@ -36,6 +44,21 @@ def run(google: LoopbackServer, tmp_path: Path) -> Simulation:
             return simulate(world, schedule, days=DAYS)
 
     return simulate_in_new_world
+
+
+@pytest.mark.timeout(1800 * TIMES)
+@pytest.mark.invariant("L1", "L2", "L6", "L7", "L8")
+@pytest.mark.parametrize("seed", SEEDS)
+def test_everything_heals_after_faults(run: Simulation, seed: int, capfd: pytest.CaptureFixture[str]) -> None:
+    """After faults have ended and printed commands were executed, every day is readable or names a command."""
+    schedule = make_schedule(seed, kinds=SIMULATED, days=DAYS, acts=ACTS)
+    outcome = run(schedule)
+    with capfd.disabled():
+        print(f"heal and converge, seed {seed}: {outcome}", file=sys.stderr)
+    if outcome.failures:
+        shortened = shorten(schedule, lambda each: bool(run(each).failures), tries=TRIES)
+        failures = run(shortened).failures or outcome.failures
+        pytest.fail(f"seed {seed}, shortened from {len(schedule)} acts: {shortened}\n" + "\n".join(failures))
 
 
 @pytest.mark.timeout(1800)

@@ -32,7 +32,7 @@ from ads_pipeline.cli.main import app
 from ads_pipeline.definitions import build_definitions
 from ads_pipeline.settings import Settings, read_settings
 from ads_pipeline_tests.healing import simulated_clock
-from ads_pipeline_tests.healing.interruptions import Interruptions
+from ads_pipeline_tests.healing.interruptions import CURSORS, Interruptions
 from ads_pipeline_tests.healing.surfaces import read_surfaces
 from ads_pipeline_tests.orchestration.builders import open_instance
 
@@ -133,11 +133,16 @@ class Worker:
             yield schedule, at
 
     def _run_schedule(self, schedule: dg.ScheduleDefinition, at: datetime) -> None:
-        with dg.build_schedule_context(
-            instance=self.instance, scheduled_execution_time=at, repository_def=self._repository
-        ) as context:
-            for request in schedule.evaluate_tick(context).run_requests or ():
-                self._execute(request, schedule.name, job_name=request.job_name or schedule.job_name)
+        try:
+            with dg.build_schedule_context(
+                instance=self.instance, scheduled_execution_time=at, repository_def=self._repository
+            ) as context:
+                requests = schedule.evaluate_tick(context).run_requests or ()
+        except Exception as error:  # noqa: BLE001 - as the daemon does; the tick failed
+            self.problems.append(f"tick of {schedule.name} failed: {_first_cause(error)}")
+            return
+        for request in requests:
+            self._execute(request, schedule.name, job_name=request.job_name or schedule.job_name)
 
     def _tick_all(self) -> bool:
         """Evaluate each sensor once. Whether one of them requested a run or added customers."""
@@ -187,13 +192,17 @@ class Worker:
                 asset_check_selection=set(request.asset_check_keys) if request.asset_check_keys else None,
             )
         key = {"dagster/run_key": request.run_key} if request.run_key else {}
-        result = job.execute_in_process(
-            instance=self.instance,
-            tags={**request.tags, **key, "dagster/sensor_name": requested_by},
-            run_config={**request.run_config, **QUIET},
-            raise_on_error=False,
-        )
         self.runs += 1
+        try:
+            result = job.execute_in_process(
+                instance=self.instance,
+                tags={**request.tags, **key, "dagster/sensor_name": requested_by},
+                run_config={**request.run_config, **QUIET},
+                raise_on_error=False,
+            )
+        except Exception as error:  # noqa: BLE001 - Dagster could not store the run or its result
+            self.problems.append(f"run for {requested_by} failed: {_first_cause(error)}")
+            return True
         if not result.success:
             failures = [_describe(event) for event in result.all_events if event.is_failure]
             self.problems.append(f"run for {requested_by} failed: {failures[:1]}")
@@ -201,7 +210,7 @@ class Worker:
 
     @property
     def _cursors(self) -> Path:
-        return self.settings.home / "simulated_cursors.json"
+        return self.settings.home / f"{CURSORS}.json"
 
     def _read_cursors(self) -> dict[str, str]:
         return json.loads(self._cursors.read_text()) if self._cursors.exists() else {}
