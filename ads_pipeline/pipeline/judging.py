@@ -8,11 +8,17 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from ads_pipeline.contracts.registry import Contracts
-from ads_pipeline.domain.partition import Run
+from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.reason import Problem, Reason
 from ads_pipeline.domain.sequences import split_batches
 from ads_pipeline.domain.transitions import Outcome, Verdict
-from ads_pipeline.errors import AdsPipelineError, ContractMissing, PartitionRefused, VerdictsRefused
+from ads_pipeline.errors import (
+    AdsPipelineError,
+    ContractMissing,
+    PartitionRefused,
+    VerdictsRefused,
+    WarehouseError,
+)
 from ads_pipeline.ledger.state.verdicts import Verdicts
 from ads_pipeline.ledger.values import VerdictCause, VerdictResult
 from ads_pipeline.log_events import LogEvent, log_event
@@ -94,16 +100,24 @@ class Validation:
     ) -> tuple[Sequence[VerdictResult], Mapping[Run, PartitionRefused]]:
         """Record verdicts; return the recorded ones and the refusals.
 
-        When a verdict rejects the run that readers see, its rows are hidden and removed before it is recorded.
+        When a verdict rejects the run that readers see, its rows are hidden and removed before it is recorded. If
+        they cannot be removed, because a file is damaged, the verdict is refused for now and `reconcile` records it.
         """
+        waiting = dict[PartitionKey, WarehouseError]()
         rejections = [verdict for verdict in verdicts if verdict.outcome is Outcome.REJECTED]
         if rejections:
             demotions = self.verdicts.begin_demotions(rejections, cause=cause)
-            self.loader.remove_hidden_rows(verdict.run.key for verdict in demotions)
+            waiting = self.loader.remove_hidden_rows(verdict.run.key for verdict in demotions)
+        refusals = {
+            each.run: PartitionRefused(str(each.run), f"its rows are hidden and not removed: {waiting[each.run.key]}")
+            for each in verdicts
+            if each.run.key in waiting
+        }
         try:
-            recorded, refusals = self.verdicts.record(verdicts, cause=cause), dict[Run, PartitionRefused]()
+            recorded = self.verdicts.record([each for each in verdicts if each.run not in refusals], cause=cause)
         except VerdictsRefused as error:
-            recorded, refusals = list(error.recorded), dict(error.refusals)
+            recorded = list(error.recorded)
+            refusals |= error.refusals
         rejected = [each.verdict.run for each in recorded if each.verdict.outcome is Outcome.REJECTED]
         log_event(
             _LOG,

@@ -16,7 +16,16 @@ from ads_pipeline.contracts.registry import Contracts
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.sequences import split_batches
 from ads_pipeline.domain.transitions import Outcome, PartitionState, Status
-from ads_pipeline.errors import AdsPipelineError, ContractMissing, FilesDamaged, RunDamaged, RunNotSealed, UnsafePath
+from ads_pipeline.errors import (
+    AdsPipelineError,
+    ContractMissing,
+    FilesDamaged,
+    LogDamaged,
+    RunDamaged,
+    RunNotSealed,
+    UnsafePath,
+    WarehouseError,
+)
 from ads_pipeline.ledger.state.loads import Loads
 from ads_pipeline.ledger.state.publications import Publications
 from ads_pipeline.ledger.state.run_history import RunHistory
@@ -113,14 +122,38 @@ class Loader:
             log_event(_LOG, LogEvent.FILES_DAMAGED, table=table, problem=each)
         return self._record(combine(results))
 
-    def remove_hidden_rows(self, keys: Iterable[PartitionKey]) -> None:
-        """Remove the rows of these partitions whose runs readers may not see."""
+    def remove_hidden_rows(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, WarehouseError]:
+        """Remove the rows of these partitions whose runs readers may not see.
+
+        Gives the partitions whose rows stay, because their table's log or a data file is damaged.
+        """
+        left = dict[PartitionKey, WarehouseError]()
         for table_keys in group_by(keys, lambda key: (key.source, key.query_name)).values():
-            self.warehouse.remove(
-                self.spark,
-                table_keys,
-                is_removable=lambda runs: set(runs) - self.publications.readable_runs(runs),
-            )
+            left |= self._remove_from_table(table_keys)
+        if left:
+            first = min(left)
+            log_event(_LOG, LogEvent.FILES_DAMAGED, first=first, problem=left[first].problem)
+        return left
+
+    def _remove_from_table(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, WarehouseError]:
+        left = dict[PartitionKey, WarehouseError]()
+        while removable := [key for key in keys if key not in left]:
+            try:
+                self.warehouse.remove(
+                    self.spark,
+                    removable,
+                    is_removable=lambda runs: set(runs) - self.publications.readable_runs(runs),
+                )
+            except LogDamaged as error:
+                return dict.fromkeys(keys, error)
+            except FilesDamaged as error:
+                blocked = [key for key in removable if _is_blocked(key, error)]
+                if not blocked:
+                    raise
+                left |= dict.fromkeys(blocked, error)
+            else:
+                break
+        return left
 
     def _record(self, result: LoadResult) -> LoadResult:
         """Log the runs that could not be loaded, and record those that need another run or their files."""
@@ -159,7 +192,7 @@ class Loader:
                 dropped=dropped,
             )
         except FilesDamaged as error:
-            blocked = {run: error for run in runs if _is_blocked(run, error)}
+            blocked = {run: error for run in runs if _is_blocked(run.key, error)}
             if not blocked:
                 raise
             self.staged.restore(self.warehouse.table(runs[0].key.source, runs[0].key.query_name), staged)
@@ -234,8 +267,8 @@ class Loader:
         return LoadResult(published=tuple(pointers.published), superseded=superseded)
 
 
-def _is_blocked(run: Run, error: FilesDamaged) -> bool:
-    return any(each.may_hold(run.key.customer_id, run.key.logical_date) for each in error.damaged)
+def _is_blocked(key: PartitionKey, error: FilesDamaged) -> bool:
+    return any(each.may_hold(key.customer_id, key.logical_date) for each in error.damaged)
 
 
 def _batch_days(partitions: Mapping[date, int]) -> list[list[date]]:

@@ -67,9 +67,13 @@ class Readers:
         """Sum a column of integers per visible partition, without a limit on the sum.
 
         Without the table, or where the column does not exist or has another type, the result is empty. Partitions in
-        damaged files are left out.
+        damaged files are left out, and so is a table whose log is damaged.
         """
-        view = self._open_view(query_name, since=since, until=until)
+        try:
+            view = self._open_view(query_name, since=since, until=until)
+        except LogDamaged as error:
+            log_damage(error)
+            return {}
         if view is None or TableColumn(name=column, type=LONG_TYPE) not in view.snapshot.columns:
             return {}
         # A sum of BIGINT is a HUGEINT, which no number of rows exceeds.

@@ -10,7 +10,7 @@ import pytest
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.readability import Condition, GapReason
 from ads_pipeline.domain.transitions import Action, Status
-from ads_pipeline.errors import FilesDamaged, WarehouseUnavailable
+from ads_pipeline.errors import WarehouseUnavailable
 from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.pipeline import loading
 from ads_pipeline.storage.open_store import open_store
@@ -173,6 +173,22 @@ def test_load_of_others_goes_on(deployment: LocalDeployment) -> None:
     assert deployment.differences() == []
 
 
+@pytest.mark.invariant("L4", "W3")
+def test_demotion_waits_for_the_repair_and_stops_no_other_verdict(deployment: LocalDeployment) -> None:
+    """The rows of a demoted run are hidden at once. Its verdict waits until they are removed; others are recorded."""
+    runs = load_days(deployment)
+    damage_first_day(deployment, delete)
+    verdicts = [rejection(run, validation_id="v2") for run in (runs[0], runs[3])]
+    recorded, refusals = deployment.pipeline.validation.record(verdicts)
+    assert [each.verdict.run for each in recorded] == [runs[3]]
+    assert set(refusals) == {runs[0]}
+    assert f"ads-pipeline reconcile --query {QUERY}" in str(refusals[runs[0]])
+    repair(deployment)
+    assert deployment.ledger.states.get(runs[0].key).status is Status.FAILED
+    assert set(visible_runs(deployment)) == {run.key for run in runs} - {runs[0].key, runs[3].key}
+    assert deployment.differences() == []
+
+
 @pytest.mark.invariant("L12")
 def test_compaction_leaves_damaged_files_out(deployment: LocalDeployment) -> None:
     """Other days are compacted. The damaged file waits for its repair."""
@@ -276,5 +292,3 @@ def test_store_that_does_not_answer_is_no_damage(
     monkeypatch.undo()
     assert table_version_count(deployment) == versions
     assert path in list_version_files(deployment.warehouse_location)
-    with pytest.raises(FilesDamaged, match="is missing"):
-        deployment.pipeline.loader.remove_hidden_rows([key(1)])
