@@ -1,6 +1,7 @@
 """Odd answers about one account: whatever it is, the account behind it is fetched, and the odd one is named."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from importlib import import_module
 from itertools import count
 from typing import Any
@@ -10,12 +11,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ads_pipeline.domain.retry import ERROR_POLICIES, ErrorPolicy, RetryPolicy
+from ads_pipeline.domain.retry import ERROR_POLICIES, WAITING_CLASSES, ErrorPolicy, RetryPolicy
+from ads_pipeline.google_ads.accounts import AccountDiscovery
+from ads_pipeline.google_ads.client import Clients
 from ads_pipeline.google_ads.loopback.process import LoopbackServer
-from ads_pipeline.google_ads.loopback.scenarios import Behaviour, GoogleError, RequestFailure, Scenario
+from ads_pipeline.google_ads.loopback.scenarios import (
+    Behaviour,
+    GoogleError,
+    ListedAccount,
+    RequestFailure,
+    Scenario,
+)
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.raw.source import Landed
-from ads_pipeline_tests.google_ads.builders import API_VERSION, google_error, partitions
+from ads_pipeline_tests.google_ads.builders import API_VERSION, fast_budget, google_error, partitions
 from ads_pipeline_tests.google_ads.sources import MakeSource, landed_keys
 from ads_pipeline_tests.ledger.builders import FakeClock, action_request
 
@@ -167,3 +176,62 @@ def test_any_answer_gives_each_day_a_result(
         assert parking.why
         timed_ledger.actions.release(parking, action_request(f"release-{next(_NUMBERS)}"))
     clock.now = max([clock.now, *(each.wait_until for each in landed.failed if each.wait_until)])
+
+
+listed_accounts = st.builds(
+    ListedAccount,
+    customer_id=int64.map(str),
+    name=texts,
+    level=int64,
+    status=int32,
+    manager=st.booleans(),
+    test_account=st.booleans(),
+    hidden=st.booleans(),
+    time_zone=texts,
+    currency_code=texts,
+)
+
+
+@pytest.mark.invariant("L4")
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    odd=st.lists(listed_accounts, max_size=4),
+    failure=st.none() | failures.map(lambda each: replace(each, after_batches=0)),
+    window=int32,
+    names=st.lists(texts, max_size=3),
+)
+def test_any_list_of_accounts_leaves_the_others(
+    server: LoopbackServer,
+    clients: Clients,
+    timed_ledger: Ledger,
+    clock: FakeClock,
+    odd: list[ListedAccount],
+    failure: RequestFailure | None,
+    window: int,
+    names: list[str],
+) -> None:
+    """Whatever one login answers, discovery ends, the accounts of the login behind it are stored, and every problem
+    has a printable message."""
+    number = next(_NUMBERS)
+    first, second, account = f"4{number:08}1", f"4{number:08}2", f"4{number:08}3"
+    server.answer(
+        Scenario(
+            accessible=(*names, first, second),
+            clients={first: tuple(odd), second: (ListedAccount(customer_id=account),)},
+            customers={first: Behaviour(failure=failure)},
+            lookback_days={account: window},
+        )
+    )
+    discovery = AccountDiscovery(clients, fast_budget(timed_ledger, clock), source="google_ads")
+    found = discovery.discover([])
+    timed_ledger.accounts.record("google_ads", found.found, failed_logins=found.unread_logins)
+    for fault in (*found.failed.values(), *found.refused.values()):
+        assert fault.message.isprintable()
+    if not any(fault.error_class in WAITING_CLASSES for fault in found.failed.values()):
+        assert account in timed_ledger.accounts.by_id("google_ads")
+        known = timed_ledger.accounts.by_id("google_ads")[account]
+        days, failed = discovery.read_lookbacks([known])
+        timed_ledger.accounts.record_lookbacks("google_ads", days)
+        assert failed == {}
+        assert 0 <= days[account] <= 90
+    clock.tick(timedelta(hours=25))
