@@ -60,6 +60,9 @@ CASES = [
     Case("a request id of 200,000 characters", Behaviour(request_id="r" * 200_000)),
     Case("a request id with nulls", Behaviour(request_id="r\x00\n\x1b[2J")),
     Case("a long request id of a failure", Behaviour(request_id="r" * 200_000, odd_row="nan"), "rows_refused"),
+    Case("a batch that does not parse", Behaviour(batch_hex="ffffffff"), "transient"),
+    Case("a text that is not UTF-8", Behaviour(batch_hex="0a06b21c03fffefd1202fffe"), "transient"),
+    Case("an empty message in place of the first batch", Behaviour(batch_hex="")),
     Case("a failure that does not parse", failing_with("PERMISSION_DENIED", undecodable=True), "google_ads_error"),
     Case("a quota that does not parse", failing_with("RESOURCE_EXHAUSTED", undecodable=True), "quota_exhausted"),
     Case("a failure without errors", failing_with("UNAUTHENTICATED", failure_hex=""), "google_ads_error"),
@@ -153,6 +156,7 @@ behaviours = st.builds(
     rows=st.integers(0, 2),
     failure=st.none() | failures,
     odd_row=st.sampled_from([None, "foreign_day", "day_with_line_break", "foreign_customer", "missing_day", "nan"]),
+    batch_hex=st.none() | st.binary(max_size=40).map(bytes.hex),
     request_id=st.none() | texts | st.integers(0, 200_000).map(lambda length: "é" * length),
     enum_number=int32,
 )

@@ -197,6 +197,31 @@ class TestFaults:
         assert len(make_source().land(partitions(1, OTHER)).skipped) == 1
         assert sum(server.operations().values()) == 1
 
+    @pytest.mark.parametrize(
+        ("failure", "error_class"),
+        [
+            (RequestFailure(code="UNIMPLEMENTED", message="GRPC target method can't be resolved"), "version_ended"),
+            (RequestFailure(code="PERMISSION_DENIED", message="The API is disabled"), "credentials_refused"),
+            (RequestFailure(code="PERMISSION_DENIED", message="insufficient scopes"), "credentials_refused"),
+        ],
+    )
+    def test_refusal_of_the_front_end_parks_the_source(
+        self,
+        server: LoopbackServer,
+        make_source: MakeSource,
+        timed_ledger: Ledger,
+        failure: RequestFailure,
+        error_class: str,
+    ) -> None:
+        """An ended version, a disabled API and a missing scope come without a failure. They cost one operation."""
+        server.answer(Scenario(customers={each: Behaviour(failure=failure) for each in (CUSTOMER, OTHER)}))
+        landed = make_source().land(partitions(2) + partitions(2, OTHER))
+        assert (failures(landed), len(landed.skipped)) == ({error_class: 2}, 2)
+        record(timed_ledger, landed)
+        (parking,) = timed_ledger.retry_queue.list_parkings("google_ads")
+        assert (parking.scope, parking.error_class) == ("source", error_class)
+        assert server.operations() == {CUSTOMER: 1}
+
     @pytest.mark.parametrize(("category", "name", "error_class"), EXPECTED)
     def test_each_error_has_its_effect(
         self,

@@ -61,7 +61,8 @@ class Behaviour:
 
     `rows`: rows a day. `revision` raises costs and conversions, as a restatement does; `day_revisions` has that of
     single days. `odd_row`: foreign_day, day_with_line_break, foreign_customer, missing_day or nan, in the last row
-    but one of the answer. `request_id` replaces that of the batches. `stall_after`: batches before the stream hangs.
+    but one of the answer. `request_id` replaces that of the batches, `batch_hex` the bytes of the first one.
+    `stall_after`: batches before the stream hangs.
     `slow_days`: a range of more days hangs; `slow_day`: a range with this day hangs. With `stalls_empty` a stream
     that hangs sends batches without rows for ever. `stalls_lists`: a list of accounts hangs. `max_days`: a wider
     range is refused, with the error `too_wide` (query_error 36 without it). `first_day`: an older day is refused as
@@ -76,6 +77,7 @@ class Behaviour:
     failure: RequestFailure | None = None
     odd_row: str | None = None
     request_id: str | None = None
+    batch_hex: str | None = None
     enum_number: int = 2
     delay_seconds: float = 0.0
     stall_after: int | None = None

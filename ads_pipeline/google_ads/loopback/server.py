@@ -83,7 +83,7 @@ class Service:
                 return
             if behaviour.delay_seconds:
                 time.sleep(behaviour.delay_seconds)
-            yield batch
+            yield batch if sent or behaviour.batch_hex is None else bytes.fromhex(behaviour.batch_hex)
             sent += 1
         self._fail_as_told(customer, context, request_id, batches=sent)
 
