@@ -5,7 +5,7 @@ The rules are in `domain.freshness`. Whether a partition is safe to read depends
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Final, Self
 
@@ -30,6 +30,7 @@ from ads_pipeline.pipeline.extraction.account_days import AccountDays
 from ads_pipeline.query_file import GoogleApis
 
 ROWS_PER_UPDATE: Final = 2_000
+_UNRECORDED: Final = datetime.min.replace(tzinfo=UTC)  # the last materialization is later
 _NO_POLICY: Final = FreshnessPolicy()
 
 
@@ -91,10 +92,19 @@ class StalenessCalculator:
 
     @classmethod
     def of_ledger(cls, ledger: LedgerReader, apis: GoogleApis, *, now: datetime) -> Self:
-        """The calculator of a deployment, with the accounts that discovery has found."""
+        """The calculator of a deployment, with the accounts that discovery has found.
+
+        The code versions are those of the query file. After a deployment, one that no run has recorded yet counts
+        from the last materialization on.
+        """
         policies = {name: query.freshness_policy for name, query in apis.queries.items()}
         days = AccountDays.read(ledger, apis, now=now)
-        return cls(policies, ledger.statuses.get_code_versions(apis.source), days=days)
+        present = asset_code_versions({name: query.schema_version for name, query in apis.queries.items()})
+        versions = ledger.statuses.get_code_versions(apis.source)
+        for asset_key, version in present.items():
+            if asset_key in versions and versions[asset_key].version != version:
+                versions[asset_key] = CodeVersion(version=version, since=_UNRECORDED)
+        return cls(policies, versions, days=days)
 
     def calculate(
         self, table: StatusTable, keys: Iterable[PartitionKey], *, now: datetime

@@ -35,6 +35,7 @@ SOURCE, QUERY = "google_ads", "campaign_daily"
 FACTS = SealFacts(
     extracted_at=datetime(2026, 2, 4, tzinfo=UTC), schema_version="1", api_version="v26", query_hash="0" * 64
 )
+UNKNOWN_VERSION = "9"  # no contract judges it
 V2: dict[str, Any] = {"all_conversions": 2.0, "search_impression_share": 0.5}
 
 
@@ -147,6 +148,13 @@ def seal_run(
 
 def seal_invalid_run(deployment: LocalDeployment, partition: PartitionKey, run_id: str = "r1") -> Run:
     return seal_run(deployment, partition, run_id, cost_micros=-1)
+
+
+def seal_unknown_version(deployment: LocalDeployment, partition: PartitionKey, run_id: str = "r9") -> Run:
+    """Seal a run whose schema version has no contract."""
+    run = Run(key=partition, run_id=run_id)
+    deployment.raw.land(run, rows_for(partition, 2), replace(FACTS, schema_version=UNKNOWN_VERSION))
+    return run
 
 
 def corrupt_payload(deployment: LocalDeployment, run: Run) -> None:

@@ -16,26 +16,18 @@ from ads_pipeline.pipeline.arrivals import SealedRuns
 from ads_pipeline.pipeline.day_conditions import DayRules, describe_days, find_days
 from ads_pipeline.raw.seal import METADATA
 from ads_pipeline_tests.pipeline.builders import (
-    FACTS,
     QUERY,
     SOURCE,
+    UNKNOWN_VERSION,
     LocalDeployment,
     corrupt_payload,
     key,
-    rows_for,
     seal_run,
+    seal_unknown_version,
     visible_runs,
 )
 
-UNKNOWN = "9"
 WINDOW = DayWindow(source=SOURCE, query_name=QUERY, since=key().logical_date, until=key(1, 9).logical_date)
-
-
-def seal_unknown_version(deployment: LocalDeployment, partition: PartitionKey, run_id: str = "r9") -> Run:
-    """Seal a run whose schema version has no contract."""
-    run = Run(key=partition, run_id=run_id)
-    deployment.raw.land(run, rows_for(partition, 2), replace(FACTS, schema_version=UNKNOWN))
-    return run
 
 
 def rewrite_seal(deployment: LocalDeployment, run: Run, **changes: object) -> None:
@@ -81,7 +73,7 @@ def test_run_without_a_contract_blocks_only_its_day(deployment_on_each_database:
     assert absent.reason == "no contract judges its run: schema_version 9"
     assert (behind.condition, behind.gap) == (Condition.BLOCKED_RERUN, None)
     assert sound.condition is Condition.READABLE
-    declared = Contracts({**SHIPPED.declared, (QUERY, UNKNOWN): SHIPPED.rules(QUERY, "1")})
+    declared = Contracts({**SHIPPED.declared, (QUERY, UNKNOWN_VERSION): SHIPPED.rules(QUERY, "1")})
     later = replace(deployment, contracts=declared)
     later.pipeline.judge_and_load(stuck)
     assert visible_runs(later) == {key(1): "r9", key(2): "r9", key(3): "r1"}
@@ -113,7 +105,7 @@ def test_run_without_a_contract_is_searched_for_until_it_is_registered(deploymen
     assert set(search()[0]) == {stuck, other}
     deployment.pipeline.judge_and_load([stuck, other])
     assert search() == ((), (stuck,))
-    contracts.add((QUERY, UNKNOWN))
+    contracts.add((QUERY, UNKNOWN_VERSION))
     assert search() == ((stuck,), ())
 
 
@@ -132,7 +124,7 @@ def test_run_that_changed_after_its_verdict_blocks_only_its_day(deployment: Loca
             case "seal":
                 rewrite_seal(deployment, run, record_count=7)
             case "version":
-                rewrite_seal(deployment, run, schema_version=UNKNOWN)
+                rewrite_seal(deployment, run, schema_version=UNKNOWN_VERSION)
             case "gone":
                 shutil.rmtree(deployment.home / "raw" / run.path)
     loaded = deployment.pipeline.loader.load([key(1), key(2), key(3)])

@@ -17,6 +17,7 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.status.status_table import StatusTable
 from ads_pipeline.pipeline.staleness import AssetStatus, PartitionStaleness, StalenessCalculator, asset_code_versions
+from ads_pipeline_tests.google_ads.builders import shipped_apis
 from ads_pipeline_tests.ledger.builders import (
     FakeClock,
     acceptance,
@@ -233,3 +234,27 @@ _ASSETS = ("raw/campaign_daily", "warehouse/campaign_daily")
 
 def _code(version: str, since: datetime) -> CodeVersion:
     return CodeVersion(version=version, since=since)
+
+
+def test_code_of_the_query_file_counts_before_a_run_records_it(ledger: Ledger, clock: FakeClock) -> None:
+    """After a deployment, a partition is stale at once, and the time does not move from one reading to the next."""
+    accept_run(ledger, clock, "r1")
+    apis = shipped_apis()
+    ledger.statuses.record_code_versions(apis.source, asset_code_versions({key().query_name: "1"}))
+    query = apis.queries[key().query_name]
+    current = query.model_copy(update={"schema_version": "1"})
+    deployed = query.model_copy(update={"schema_version": "99"})
+    found = []
+    for each in (current, deployed, deployed):
+        clock.now += HOUR
+        changed = apis.model_copy(update={"queries": {key().query_name: each}})
+        calculator = StalenessCalculator.of_ledger(ledger, changed, now=clock.now)
+        found.append(calculate(ledger, clock, calculator).raw)
+    before, after, again = found
+    assert CODE not in before.reasons
+    assert CODE in after.reasons
+    assert after.stale == again.stale
+    assert after.status is not None
+    ledger.statuses.record_code_versions(apis.source, asset_code_versions({key().query_name: "99"}))
+    calculator = StalenessCalculator.of_ledger(ledger, changed, now=clock.now)
+    assert CODE in calculate(ledger, clock, calculator).raw.reasons

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Final
 
@@ -24,7 +25,8 @@ from ads_pipeline.cli.events.tables import (
     steps_table,
     summary_table,
 )
-from ads_pipeline.cli.options import DATE_FORMAT, AsJson, DryRun, Yes, command
+from ads_pipeline.cli.logged_commands import RecordedCommand, build_request
+from ads_pipeline.cli.options import DATE_FORMAT, AsJson, DryRun, Operator, Reason, Yes, command
 from ads_pipeline.cli.output import OutputConsole, count_of, format_instant, write_json, write_results
 from ads_pipeline.cli.parsing import find_run, open_ledger, open_ledger_for_writing, parse_day
 from ads_pipeline.domain.run_events import LoggedEvent
@@ -173,23 +175,27 @@ def follow_all(
     OutputConsole().print(f"folded {count_of(folded, 'event')} into snapshots")
 
 
-@command(run_events, "retire")
+@command(run_events, "retire", cls=RecordedCommand)
 def retire(
     settings: Settings,
     run: OptionalRunName = None,
     *,
+    reason: Reason,
     ended_before: Annotated[
         str | None,
         typer.Option(metavar=DATE_FORMAT, help="All runs that ended before the start of this day, in UTC."),
     ] = None,
     yes: Yes = False,
     dry_run: DryRun = False,
+    operator: Operator = None,
 ) -> None:
     """Delete the events of ended runs for good.
 
     The run's snapshot stays, and no event can be appended to the run again. All snapshots are brought up to date
-    first, because they show which runs have ended.
+    first, because they show which runs have ended. The deletion is logged with the operator and the reason, for each
+    run in the same transaction; "ads-pipeline audit actions" lists it.
     """
+    request = build_request(reason=reason, operator=operator, filters="")
     day = None if ended_before is None else parse_day(ended_before)
     if (run is None) is (ended_before is None):
         raise BadCommand("give either a run or --ended-before, not both")
@@ -207,9 +213,10 @@ def retire(
         else:
             if heads and not yes:
                 typer.confirm(f"Delete {description} for good?", abort=True, err=True)
-            for head in heads:
-                log.retire(head.run_id)
-            message = f"deleted {description}"
+            for number, head in enumerate(heads, 1):
+                action_id = request.action_id if len(heads) == 1 else f"{request.action_id}.{number}"
+                log.retire(head.run_id, replace(request, action_id=action_id, filters=f"run {head.run_id}"))
+            message = f"deleted {description}" + (f"\naction {request.action_id}" if heads else "")
     OutputConsole().print(message, soft_wrap=True)
 
 

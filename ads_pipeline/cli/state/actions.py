@@ -3,20 +3,16 @@
 `selection` has the options that select, `confirmation` the plan, the question and the report.
 """
 
-import getpass
-import shlex
 import sys
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import typer
-from typer.core import TyperCommand
 
 from ads_pipeline.cli import options
+from ads_pipeline.cli.logged_commands import RecordedCommand, build_request
 from ads_pipeline.cli.output import terminal_progress
 from ads_pipeline.cli.parsing import open_ledger, open_ledger_for_writing
 from ads_pipeline.cli.state import confirmation
@@ -28,14 +24,13 @@ from ads_pipeline.cli.state.selection import (
     RunsToRestore,
     SelectedPartitions,
 )
-from ads_pipeline.errors import AdsPipelineError, BadCommand
+from ads_pipeline.errors import AdsPipelineError
 from ads_pipeline.ledger.values import ActionRequest
 from ads_pipeline.pipeline import operator_actions as actions
 from ads_pipeline.pipeline.action_preview import Preview
 from ads_pipeline.pipeline.operator_actions import OperatorAction, Perform, execute, performer
 from ads_pipeline.settings import Settings
 
-COMMAND_LINE: Final = ContextVar[str]("command_line")  # as it was typed
 # The options that select for each action, if it has its own, and its help.
 COMMANDS: Final[Mapping[OperatorAction, tuple[type, str]]] = {
     actions.RETRY: (
@@ -137,14 +132,6 @@ class ActionOptions:
     as_json: options.AsJson = False
 
 
-class RecordedCommand(TyperCommand):
-    """A command that keeps its command line for the log of actions."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        COMMAND_LINE.set(shlex.join([*ctx.command_path.split()[1:], *args]))
-        return super().parse_args(ctx, args)
-
-
 def add_action_commands(state: typer.Typer) -> None:
     for action, (selection, description) in COMMANDS.items():
         _add_command(state, action, selection, description)
@@ -162,7 +149,7 @@ def _add_command(state: typer.Typer, action: OperatorAction, selection: type, de
 
 def run_action(settings: Settings, action: OperatorAction, selected: SelectedPartitions, given: ActionOptions) -> int:
     """Preview, confirm and execute an action on the selected targets. Returns the exit code."""
-    request = _build_request(given, str(selected))
+    request = build_request(reason=given.reason, operator=given.operator, filters=str(selected))
     with open_ledger(settings) as ledger:
         targets = selected.find(settings, ledger)
         preview = Preview(ledger=ledger, policy=settings.retry_policy, action=action, **targets.preview_options)
@@ -193,27 +180,3 @@ def _open_performer(settings: Settings, action: OperatorAction, request: ActionR
                 )
                 print(what, file=sys.stderr)  # noqa: T201 - for people
                 raise
-
-
-def _build_request(given: ActionOptions, filters: str) -> ActionRequest:
-    """Build the request with a new id. Raises BadCommand when the reason or the operator is empty."""
-    if not given.reason.strip():
-        raise BadCommand("--reason is empty: give the reason; it is logged with the action")
-    return ActionRequest(
-        action_id=str(uuid.uuid4()),
-        operator=_operator_name(given.operator),
-        command=COMMAND_LINE.get(),
-        reason=given.reason,
-        filters=filters,
-    )
-
-
-def _operator_name(given: str | None) -> str:
-    if given is not None:
-        if not given.strip():
-            raise BadCommand("--operator is empty: give the name of the person who requests the action")
-        return given
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError) as error:  # a container may run under a user id without a name
-        raise BadCommand("the login name is unknown: give your name by --operator") from error

@@ -1,6 +1,7 @@
 """Writes the log of control actions, and reads it, whole or of one partition."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -91,17 +92,7 @@ def log_action(
     before: Mapping[PartitionKey, PartitionState],
 ) -> None:
     """Log the request, and for each changed partition its earlier status and its attempt number."""
-    row = {
-        "action_id": request.action_id,
-        "action": action.lower(),
-        "operator": printable(request.operator),
-        "command": printable(request.command),
-        "filters": printable(request.filters),
-        "reason": printable(request.reason),
-        "partitions_changed": len(changed),
-        "performed_at": transaction.now,
-    }
-    transaction.connection.execute(sa.insert(control_actions), row)
+    log_request(transaction.connection, action, request, changed=len(changed), at=transaction.now)
     rows = (
         encode_key_by_name(state.key)
         | {"action_id": request.action_id, "attempt_no": state.attempt_count}
@@ -109,6 +100,23 @@ def log_action(
         for state in changed
     )
     _INSERT_PARTITIONS.write(transaction.connection, rows)
+
+
+def log_request(
+    connection: sa.Connection, action: str, request: ActionRequest, *, changed: int, at: datetime
+) -> None:
+    """Log the request alone: what was done, by whom and why."""
+    row = {
+        "action_id": request.action_id,
+        "action": action.lower(),
+        "operator": printable(request.operator),
+        "command": printable(request.command),
+        "filters": printable(request.filters),
+        "reason": printable(request.reason),
+        "partitions_changed": changed,
+        "performed_at": at,
+    }
+    connection.execute(sa.insert(control_actions), row)
 
 
 def is_logged(transaction: LedgerTransaction, action: str, request: ActionRequest) -> bool:

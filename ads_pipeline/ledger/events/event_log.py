@@ -18,6 +18,7 @@ from ads_pipeline.domain.run_events import LEDGER_TYPES, REPEATABLE, AppendResul
 from ads_pipeline.domain.run_snapshots import RunSnapshot
 from ads_pipeline.errors import BadEvent, EventsNotFound, LedgerRefused, RunClosed, RunOpen
 from ads_pipeline.ledger import database
+from ads_pipeline.ledger.control.audit_log import log_request
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.events.event_rows import (
     COUNT_CONFLICTS,
@@ -28,7 +29,9 @@ from ads_pipeline.ledger.events.event_rows import (
     encode_event,
 )
 from ads_pipeline.ledger.tables import instant_text, run_events, run_head, run_snapshots
+from ads_pipeline.ledger.values import ActionRequest
 
+RETIREMENT: Final = "retire_events"  # in the log of actions
 PLAN_VERSION: Final = f"ads_pipeline-{version('ads_pipeline')}"
 
 
@@ -52,9 +55,10 @@ class EventLog(EventReader):
                 return database.transact(self.engine, lambda connection: self._append_new(connection, events))
         return database.transact(self.engine, lambda connection: self._append_many(connection, events))
 
-    def retire(self, run_id: str) -> int:
+    def retire(self, run_id: str, request: ActionRequest | None = None) -> int:
         """Delete all events of an ended run and return their number. The head and the snapshot stay.
 
+        The request of an operator is logged in the same transaction. The nightly maintenance has none.
         Raises EventsNotFound for an unknown run, and RunOpen for a run that is open or not folded to its end.
         """
 
@@ -70,8 +74,10 @@ class EventLog(EventReader):
             snapshot = decode_snapshot(row) if row else RunSnapshot(run_id=run_id)
             if head.projected_seq < head.last_seq or not snapshot.status.is_terminal:
                 raise RunOpen(run_id, str(snapshot.status) if row else "not folded into a snapshot yet")
-            retired = sa.update(run_head).where(run_head.c.run_id == run_id).values(retired_at=self.now(connection))
-            connection.execute(retired)
+            now = self.now(connection)
+            connection.execute(sa.update(run_head).where(run_head.c.run_id == run_id).values(retired_at=now))
+            if request is not None:
+                log_request(connection, RETIREMENT, request, changed=0, at=now)
             return int(head.last_seq - row.missing_events) if row else 0
 
         return database.transact(self.engine, work)

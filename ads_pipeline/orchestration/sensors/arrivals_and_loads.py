@@ -5,6 +5,7 @@ When the ledger is out of reach a tick fails; it never skips.
 
 from collections import defaultdict
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Final
 
@@ -12,6 +13,7 @@ import dagster as dg
 
 from ads_pipeline.domain.partition import PartitionKey, parse_date
 from ads_pipeline.errors import BadName
+from ads_pipeline.ledger.state.states import States
 from ads_pipeline.ledger.transactions import Clock
 from ads_pipeline.ledger.values import DayWindow, PublicationStatus
 from ads_pipeline.orchestration.partitions import asset_keys, raw_asset_key, warehouse_asset_key
@@ -27,6 +29,7 @@ LOOKBACK: Final = timedelta(days=92)  # the days that every tick searches
 OLDER_DAYS_PER_TICK: Final = 31  # bounds the work of `raw_arrivals`, which searches all days since the start date
 LOAD_GRACE_PERIOD: Final = timedelta(minutes=10)  # a run that has just judged a partition loads it next
 LOAD_INTERVAL_SECONDS: Final = 300
+CUSTOMERS_INTERVAL: Final = timedelta(minutes=10)  # between searches of the ledger for customers
 
 
 def build_sensors(
@@ -38,14 +41,16 @@ def build_sensors(
     now: Clock,
 ) -> list[dg.SensorDefinition]:
     """Build the sensors. Each of them covers all queries."""
-    memory = SearchMemory(clock=now)  # lives as long as the process that evaluates the sensors
+    # They live as long as the process that evaluates the sensors.
+    memory, ledger_customers = SearchMemory(clock=now), LedgerCustomers(clock=now)
 
     @dg.sensor(
         target=dg.AssetSelection.assets(*asset_keys(query_names)),
         # The daemon looks every five seconds. It would often find a whole interval not quite over, and wait again.
         minimum_interval_seconds=int(arrival_interval.total_seconds()) - 1,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Requests runs for partitions with sealed runs that have no verdict. Adds new customers first. "
+        description="Requests runs for partitions with sealed runs that have no verdict. Adds new customers first, "
+        "and those that only the ledger knows. "
         "Each tick searches the last 92 days and one month of older days, from new to old and then again. In a "
         "bucket, each tick lists 30,000 runs and the next tick goes on.",
     )
@@ -82,6 +87,7 @@ def build_sensors(
             asset_keys=(raw_asset_key, warehouse_asset_key),
             reasons=reasons,
             why="sealed runs without a verdict",
+            customers=ledger_customers.read(sensor_resources.ledger.states, source),
         )
         return build_sensor_result(context, partitions, requested, now(), cursor=cursor)
 
@@ -121,6 +127,22 @@ def build_sensors(
         build_run_completion_sensor(query_names, now=now),
         build_notification_sensor(has_webhook=has_webhook, now=now),
     ]
+
+
+@dataclass(slots=True)
+class LedgerCustomers:
+    """The customers that the ledger knows, which a new instance of Dagster lacks. They are read every ten minutes."""
+
+    clock: Clock
+    _read_at: datetime | None = None
+
+    def read(self, states: States, source: str) -> list[str]:
+        """Return the customers; nothing before they are due again."""
+        at = self.clock()
+        if self._read_at is not None and timedelta() <= at - self._read_at < CUSTOMERS_INTERVAL:
+            return []
+        customers, self._read_at = states.customers(source), at
+        return customers
 
 
 def _find_older_days(cursor: str | None, start: date, recent: date) -> tuple[date, date] | None:

@@ -5,7 +5,7 @@ so that what makes a run fail does not hold back what arrives later.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from typing import Final
@@ -46,7 +46,7 @@ class RequestedPartitions:
     """Due partitions, each with a reason. A new reason allows a new run. `why` is shown in the UI.
 
     `asset_keys` build the keys of the assets to run of a query. With `by_customer`, runs hold many days of few
-    customers rather than many customers of few days.
+    customers rather than many customers of few days. `customers` are added to Dagster, whatever is due.
     """
 
     sensor: str
@@ -56,6 +56,7 @@ class RequestedPartitions:
     reasons: Mapping[PartitionKey, str]
     why: str
     by_customer: bool = False
+    customers: Collection[str] = ()
 
     def assets(self, query_names: Iterable[str]) -> list[dg.AssetKey]:
         return [build_key(name) for name in query_names for build_key in self.asset_keys]
@@ -89,7 +90,7 @@ def build_sensor_result(
     """
     due = _select_known(context, partitions, requested, now.date())
     customers = drop_invalid_customers(context.log, context.instance.get_dynamic_partitions(CUSTOMERS))
-    new = sorted({key.customer_id for key in due} - set(customers))
+    new = sorted(({key.customer_id for key in due} | set(requested.customers)) - set(customers))
     if new:
         add = dg.DynamicPartitionsDefinition(name=CUSTOMERS).build_add_request(new)
         reason = f"added {len(new)} new customers; their runs follow on the next tick"

@@ -16,6 +16,8 @@ from ads_pipeline_tests.cli.events.builders import OTHER, RUN, append_at, make_r
 from ads_pipeline_tests.cli.running import MAIN_SCRIPT, CommandLine
 from ads_pipeline_tests.polling import wait_for
 
+REASON = ("--reason", "disk is full", "--operator", "ada")
+
 
 def test_follow_once_catches_up_and_exits(cli: CommandLine, log: EventLog) -> None:
     """`follow --once` folds all present events and prints their number."""
@@ -48,13 +50,20 @@ def test_follow_stops_cleanly_on_signals(cli: CommandLine, log: EventLog, url: s
 def test_ended_run_can_be_retired(cli: CommandLine, log: EventLog) -> None:
     """Retiring deletes the events of one run and keeps its snapshot and other runs. A repeat does nothing."""
     log.append_many([*make_run(), *make_run(OTHER)])
-    dry = cli.run("events", "retire", "3f2a91bc", "--dry-run")
+    dry = cli.run("events", "retire", "3f2a91bc", *REASON, "--dry-run")
     assert (dry.code, dry.out) == (0, f"would delete 7 events of run {RUN}\n")
     assert len(log.fetch(RUN)) == 7
-    done = cli.run("events", "retire", "3f2a91bc", "--yes")
-    assert (done.code, done.out) == (0, f"deleted 7 events of run {RUN}\n")
+    done = cli.run("events", "retire", "3f2a91bc", *REASON, "--yes")
+    (logged,) = cli.run("audit", "actions", "--json").objects
+    assert (done.code, done.out) == (0, f"deleted 7 events of run {RUN}\naction {logged['action_id']}\n")
+    assert (logged["action"], logged["operator"], logged["reason"]) == ("retire_events", "ada", "disk is full")
+    assert logged["command"] == "events retire 3f2a91bc --reason 'disk is full' --operator ada --yes"
+    assert logged["filters"] == f"run {RUN}"
     assert (len(log.fetch(RUN)), len(log.fetch(OTHER))) == (0, 7)
-    assert cli.run("events", "retire", RUN, "--yes").out == f"deleted nothing: run {RUN} has no events any more\n"
+    assert (
+        cli.run("events", "retire", RUN, *REASON, "--yes").out
+        == f"deleted nothing: run {RUN} has no events any more\n"
+    )
     tail = cli.run("events", "tail", RUN)
     assert (tail.code, "its events were retired at" in tail.err) == (64, True)
     text = " ".join(cli.run("events", "snapshot", RUN).out.split())
@@ -66,7 +75,7 @@ def test_open_run_cannot_be_retired(cli: CommandLine, log: EventLog) -> None:
     """The exit code is 64, and the message has the status of the run."""
     log.append_many(make_run(ended=False))
     for more in ("--yes", "--dry-run"):
-        result = cli.run("events", "retire", RUN, more)
+        result = cli.run("events", "retire", RUN, *REASON, more)
         assert (result.code, result.out) == (64, "")
         assert result.err == f"ads-pipeline: run {RUN}: its events cannot be retired while the run is RUNNING\n"
     assert len(log.fetch(RUN)) == 6
@@ -81,9 +90,11 @@ def test_runs_are_retired_by_day(cli: CommandLine, log: EventLog, url: str) -> N
         [*make_run("old-1"), *make_run("old-2"), *make_run("open", ended=False)],
     )
     append_at(url, midnight, make_run("new"))
-    arguments = ("events", "retire", "--ended-before", "2026-03-02")
+    arguments = ("events", "retire", "--ended-before", "2026-03-02", *REASON)
     assert cli.run(*arguments, "--dry-run").out == "would delete 14 events of 2 runs\n"
-    assert cli.run(*arguments, "--yes").out == "deleted 14 events of 2 runs\n"
+    assert cli.run(*arguments, "--yes").out.startswith("deleted 14 events of 2 runs\naction ")
+    logged = cli.run("audit", "actions", "--json").objects
+    assert {each["filters"] for each in logged} == {"run old-1", "run old-2"}
     assert [run_id for run_id in ("old-1", "old-2", "open", "new") if log.fetch(run_id)] == ["open", "new"]
     nothing = "deleted nothing: no run that ended before 2026-03-02 has events\n"
     assert cli.run(*arguments, "--yes").out == nothing
@@ -95,6 +106,7 @@ def test_runs_are_retired_by_day(cli: CommandLine, log: EventLog, url: str) -> N
         ((), "give either a run or --ended-before"),
         ((RUN, "--ended-before", "2026-03-01"), "give either a run or --ended-before"),
         (("--ended-before", "yesterday"), "a real day written YYYY-MM-DD"),
+        ((RUN, "--reason", " ", "--yes"), "--reason is empty"),
         ((RUN,), "standard input is not a terminal: use --yes"),
     ],
 )
@@ -103,7 +115,7 @@ def test_retire_needs_one_target_and_a_confirmation(
 ) -> None:
     """Without exactly one target, or without a confirmation, nothing is deleted."""
     log.append_many(make_run())
-    result = cli.run("events", "retire", *arguments)
+    result = cli.run("events", "retire", *REASON, *arguments)
     assert (result.code, result.out) == (64, "")
     assert message in result.err
     assert len(log.fetch(RUN)) == 7
@@ -117,7 +129,7 @@ def test_retire_asks_for_confirmation_on_a_terminal(
 ) -> None:
     """On a terminal the command asks with the number of events, and only "y" deletes."""
     log.append_many(make_run())
-    exit_code, output = run_with_answer(cli, answer, "events", "retire", RUN)
+    exit_code, output = run_with_answer(cli, answer, "events", "retire", RUN, *REASON)
     assert f"Delete 7 events of run {RUN} for good?" in "".join(output.splitlines())
     assert (exit_code, len(log.fetch(RUN))) == (code, left)
 

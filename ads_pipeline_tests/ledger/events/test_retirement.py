@@ -5,15 +5,16 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 
-from ads_pipeline.errors import EventsNotFound, RunClosed, RunOpen
+from ads_pipeline.errors import EventsNotFound, LedgerRefused, RunClosed, RunOpen
 from ads_pipeline.ledger import database
+from ads_pipeline.ledger.control.audit_log import AuditLog
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.tables import run_events
 from ads_pipeline.ledger.values import Publication
 from ads_pipeline.testing.run_events import make_completions, make_event
-from ads_pipeline_tests.ledger.builders import FakeClock, accepted_runs, key, run
+from ads_pipeline_tests.ledger.builders import FakeClock, accepted_runs, action_request, key, run
 from ads_pipeline_tests.ledger.events.builders import complete_run, stored_steps
 from ads_pipeline_tests.ledger.test_database_constraints import assert_refused, read_all_tables
 
@@ -178,3 +179,17 @@ def test_retire_before_uses_the_end_time(timed_log: EventLog, clock: FakeClock) 
     head = timed_log.get_head("first")
     assert head is not None
     assert head.retired_at == moment + timedelta(0)
+
+
+@pytest.mark.invariant("E6", "S16")
+def test_retirement_by_an_operator_is_logged_or_does_not_happen(log: EventLog, backdoor: sa.Engine) -> None:
+    """The log and the deletion are one transaction."""
+    for run_id in ("over", "other"):
+        complete_run(log, run_id)
+    request = action_request()
+    assert log.retire("over", request) == 5
+    (logged,) = AuditLog(log.engine).parts(request.action_id)
+    assert (logged.action, logged.operator, logged.reason) == ("retire_events", request.operator, request.reason)
+    with pytest.raises(LedgerRefused):
+        log.retire("other", request)  # its id is logged already
+    assert len(log.fetch("other")) == 5

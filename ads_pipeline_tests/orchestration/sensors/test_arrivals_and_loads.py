@@ -19,7 +19,7 @@ from ads_pipeline.errors import LeaseLost, LedgerUnavailable, RawUnavailable
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.orchestration.due_partitions import read_run_config
 from ads_pipeline.orchestration.partitions import CUSTOMERS, define_partitions
-from ads_pipeline.orchestration.sensors.arrivals_and_loads import LOAD_GRACE_PERIOD
+from ads_pipeline.orchestration.sensors.arrivals_and_loads import CUSTOMERS_INTERVAL, LOAD_GRACE_PERIOD
 from ads_pipeline.orchestration.sensors.earlier_runs import REQUEST_TAG
 from ads_pipeline.orchestration.sensors.run_completion import build_event_origin
 from ads_pipeline.orchestration.sensors.run_requests import (
@@ -37,7 +37,7 @@ from ads_pipeline_tests.orchestration.builders import (
     open_resources,
     request_partitions,
 )
-from ads_pipeline_tests.pipeline.builders import QUERY, key, seal_run, visible_runs
+from ads_pipeline_tests.pipeline.builders import QUERY, key, seal_run, seal_unknown_version, visible_runs
 
 
 @pytest.fixture
@@ -433,3 +433,34 @@ def test_outage_fails_the_tick(location: Location, monkeypatch: pytest.MonkeyPat
 
 def _fail(*_args: object, **_kwargs: object) -> None:
     raise LedgerUnavailable("the ledger's database is busy or out of reach: no connection")
+
+
+@pytest.mark.invariant("L2", "L4")
+def test_run_without_a_contract_is_tried_once(location: Location) -> None:
+    """It is registered by one run of Dagster, which judges the others. The later ticks only name it."""
+    location.add_customers(1, 2)
+    deployment = location.deployment
+    stuck, good = seal_unknown_version(deployment, key(1)), seal_run(deployment, key(2))
+    execute_requests(location, tick(location))
+    assert visible_runs(deployment) == {key(2): "r1"}
+    assert deployment.ledger.runs.unjudged([key(1), key(2)]) == [stuck]
+    assert requested_ranges(tick(location)) == []
+    newer = seal_run(deployment, key(1), "r2")
+    execute_requests(location, tick(location))
+    assert visible_runs(deployment) == {key(1): newer.run_id, key(2): good.run_id}
+
+
+def test_customers_of_the_ledger_are_added_to_a_new_instance(location: Location, clock: FakeClock) -> None:
+    """A ledger that was copied has customers without a new run. They are searched every ten minutes."""
+    location.add_customers(1, 2)
+    for customer in (1, 2):
+        seal_run(location.deployment, key(customer))
+    execute_requests(location, tick(location))
+    for name in ("1", "2"):
+        location.instance.delete_dynamic_partition(CUSTOMERS, name)
+    assert tick(location).dynamic_partitions_requests == []
+    clock.now += CUSTOMERS_INTERVAL
+    tick(location)
+    assert set(location.instance.get_dynamic_partitions(CUSTOMERS)) == {"1", "2"}
+    clock.now += CUSTOMERS_INTERVAL
+    assert tick(location).dynamic_partitions_requests in (None, [])
