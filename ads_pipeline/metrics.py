@@ -28,13 +28,13 @@ PREFIX: Final = "ads_pipeline_"
 NO_LIMIT: Final = 1_000_000_000
 SCOPES: Final = ("customer", "query", "source")
 COUNTED: Final = (*(name for name, text in CONDITIONS.items() if text.needs_operator), Condition.IN_PROGRESS)
-OVERDUE: Final = frozenset({Condition.LATE, Condition.MISSING})
+OVERDUE: Final = frozenset({Condition.LATE, Condition.MISSING, Condition.BLOCKED})
 # Each metric with its meaning and its labels. All have the label `workspace`, which tells deployments apart.
 METRICS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "partitions": ("partitions that the ledger has recorded", ("query_name", "status")),
     "days": ("days that need an operator or are in progress", ("query_name", "condition")),
     "overdue_since_timestamp_seconds": (
-        "deadline of the oldest late or missing day, if there is one",
+        "deadline of the oldest late, missing or blocked day, if there is one",
         ("query_name",),
     ),
     "last_load_timestamp_seconds": ("when a run was last loaded, if ever", ("query_name",)),
@@ -95,7 +95,7 @@ class MetricsReader(Collector):
             "overdue_since_timestamp_seconds": [
                 ((name,), min(deadlines))
                 for name, found in days.items()
-                if (deadlines := [self._deadline(key) for key, day in found.items() if day.condition in OVERDUE])
+                if (deadlines := self._list_passed_deadlines(found))
             ],
             "last_load_timestamp_seconds": [
                 ((name,), loads[name].timestamp()) for name in self._queries if name in loads
@@ -115,6 +115,11 @@ class MetricsReader(Collector):
         window = DayWindow(source=self._source, query_name=query_name, since=apis.start_date, until=self.now.date())
         rules = DayRules.read(self.ledger, self.settings, now=self.now)
         return find_days(self.ledger, window, COUNTED, first_days=first_days, rules=rules)
+
+    def _list_passed_deadlines(self, days: Mapping[PartitionKey, DayCondition]) -> list[float]:
+        """The deadlines of overdue days. A day may be blocked before its deadline."""
+        deadlines = (self._deadline(key) for key, day in days.items() if day.condition in OVERDUE)
+        return [each for each in deadlines if each <= self.now.timestamp()]
 
     def _deadline(self, key: PartitionKey) -> float:
         due_after = self.settings.google_apis.due_after[key.query_name]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from ads_pipeline.doctor import dagster_records
 from ads_pipeline.doctor.dagster_settings import list_differences
+from ads_pipeline.doctor.day_checks import check_days, find_steps
 from ads_pipeline.doctor.examination import Deployment, DeploymentCheck, Finding, make_error, make_note, make_warning
 from ads_pipeline.domain.partition import PartitionKey, find_customer_problem
 from ads_pipeline.domain.transitions import Outcome, Status
@@ -142,12 +143,14 @@ def check_tables(deployment: Deployment) -> Iterator[Finding]:
     planner = ReconcilePlanner(publications=deployment.ledger.publications, warehouse=warehouse)
     for name in sorted(deployment.settings.google_apis.queries):
         try:
-            yield from _check_table(planner, warehouse.table(source, name))
+            yield from _check_table(deployment, planner, warehouse.table(source, name))
         except LogDamaged as error:
             yield make_error(error.path, error.damage, error.advice)
 
 
-def _check_table(planner: "ReconcilePlanner", table: "WarehouseTable") -> Iterator[Finding]:
+def _check_table(
+    deployment: Deployment, planner: "ReconcilePlanner", table: "WarehouseTable"
+) -> Iterator[Finding]:
     from ads_pipeline.pipeline.reconciliation import RepairKind  # noqa: PLC0415
     from ads_pipeline.warehouse.file_damage import name_held  # noqa: PLC0415
 
@@ -159,10 +162,11 @@ def _check_table(planner: "ReconcilePlanner", table: "WarehouseTable") -> Iterat
     for damaged in plan.damaged:
         held = name_held(damaged.file, plan.list_lost(damaged))
         yield make_error(f"{table}/{damaged.file.path}", f"{damaged.problem}; {held}", reconcile)
+    steps = find_steps(deployment, [repair.key for repair in plan.repairs])
     for repair in plan.repairs:
         if repair.kind not in {RepairKind.DEMOTE, RepairKind.RELOAD}:
             make_finding = make_error if repair.kind is RepairKind.REMOVE else make_warning
-            yield make_finding(repair.key, repair.reason, reconcile)
+            yield make_finding(repair.key, repair.reason, steps.get(repair.key) or reconcile)
 
 
 def check_demotions(deployment: Deployment) -> Iterator[Finding]:
@@ -271,6 +275,7 @@ CHECKS: Final = (
     DeploymentCheck("raw", "sealed runs are registered and match their registration", check_raw_runs, slow=True),
     DeploymentCheck("pointers", "pointers name current runs", check_pointers),
     DeploymentCheck("tables", "the Delta tables hold what the ledger expects", check_tables, slow=True),
+    DeploymentCheck("days", "no day is blocked; days that need a person are counted", check_days),
     DeploymentCheck("demotions", "no demotion is unfinished", check_demotions),
     DeploymentCheck("landings", "no interrupted landing left files", check_landings),
     DeploymentCheck("runs", "every open run is alive", check_runs),

@@ -5,14 +5,14 @@ A partition that has recovered by now is left out: nobody has to act on it.
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, Final
 
 from ads_pipeline.domain.partition import PartitionKey, Run, parse_key
-from ads_pipeline.domain.readability import Condition, Expectation
+from ads_pipeline.domain.readability import BLOCKED_CONDITIONS, Condition, Expectation, GapReason
 from ads_pipeline.domain.reason import Reason
 from ads_pipeline.domain.retry import WAITING_CLASSES, ErrorPolicy, Parked, RetryPolicy, TerminalReason
 from ads_pipeline.domain.run_events import LEDGER_TYPES, LoggedEvent
@@ -33,7 +33,7 @@ EVENT_TYPES: Final = FAILURE_TYPES | {
     "StepFailed",
     DISCOVERY_FAILED,
 }
-OVERDUE: Final = frozenset({Condition.LATE, Condition.MISSING})
+OVERDUE: Final = frozenset({Condition.LATE, Condition.MISSING, Condition.BLOCKED})
 MAX_PROBLEMS: Final = 3
 UNREADABLE: Final = "the sealed files of the accepted run are missing or changed"
 
@@ -71,6 +71,7 @@ class FactFinder:
     source: str
     due_after: Mapping[str, timedelta]  # by query
     policy: RetryPolicy
+    has_contract: Callable[[str, str], bool] = lambda _query, _version: True
 
     def of_events(self, events: Sequence[LoggedEvent]) -> Iterator[Fact]:
         """Yield the facts about partitions and dead runs.
@@ -100,7 +101,7 @@ class FactFinder:
                 passed[name] = DayWindow(source=self.source, query_name=name, since=first, until=last)
         if not passed:  # as at most times of the day
             return
-        first_days, rules = self.ledger.days.first_days(self.source), DayRules(due_after=self.due_after, now=now)
+        first_days, rules = self.ledger.days.first_days(self.source), self._rules(now)
         for name, window in passed.items():
             due_after, starts = self.due_after[name], first_days.of_query(name)
             days = find_days(self.ledger, window, OVERDUE, first_days=starts, rules=rules)
@@ -136,6 +137,25 @@ class FactFinder:
             is_current = run.key.source == self.source and states[run.key].current_run_id == run.run_id
             if is_current and states[run.key].status is Status.SUCCESS and failures.get(run, 0) <= number:
                 yield Fact.of_partition(Kind.LOAD_FAILED, run.key, run.run_id, reason=UNREADABLE)
+
+    def list_blocked(self, now: datetime) -> dict[str, list[Fact]]:
+        """The blocked days by their cause, such as a schema version without a contract. Failed loads are events."""
+        rules, first_days = self._rules(now), self.ledger.days.first_days(self.source)
+        found = defaultdict[str, list[Fact]](list)
+        for name in self.due_after:
+            window = DayWindow(source=self.source, query_name=name)
+            days = find_days(
+                self.ledger, window, BLOCKED_CONDITIONS, first_days=first_days.of_query(name), rules=rules
+            )
+            for key, day in days.items():
+                if day.blocked_by is not None and day.blocked_by.reason is not GapReason.UNLOADABLE:
+                    cause = f"{name}: {day.blocked_by}"
+                    occurrence = f"{day.blocked_by} {day.since.isoformat()}"
+                    found[cause].append(Fact.of_partition(Kind.BLOCKED, key, occurrence, reason=str(day.blocked_by)))
+        return found
+
+    def _rules(self, now: datetime) -> DayRules:
+        return DayRules(due_after=self.due_after, now=now, has_contract=self.has_contract)
 
     def list_parkings(self) -> dict[str, Parking]:
         """The parked accounts and queries, each by a short name for this parking of it."""

@@ -27,6 +27,7 @@ class Kind(StrEnum):
     REJECTED = "rejected"
     TERMINAL = "terminal"
     LOAD_FAILED = "load_failed"
+    BLOCKED = "blocked"
     OVERDUE = "overdue"
     PARKED = "parked"
     DISCOVERY_FAILED = "discovery_failed"
@@ -60,7 +61,12 @@ KINDS: Final[Mapping[Kind, KindText]] = {
     Kind.LOAD_FAILED: KindText(
         label="Load failed",
         meaning="An accepted run does not match its sealed files any more, so it cannot be loaded.",
-        command=_INSPECT.format("in_progress"),
+        command=_INSPECT.format("blocked"),
+    ),
+    Kind.BLOCKED: KindText(
+        label="Blocked",
+        meaning="Runs wait for a person: no contract judges them, or nothing judged or loaded them for hours.",
+        command=_INSPECT.format("blocked --condition blocked_rerun"),
     ),
     Kind.OVERDUE: KindText(
         label="Overdue",

@@ -16,6 +16,7 @@ from ads_pipeline.notifications.notices import compose_message, group_facts
 
 FIRST_DELAY: Final = timedelta(seconds=30)
 LONGEST_DELAY: Final = timedelta(minutes=10)
+BLOCKED_INTERVAL: Final = timedelta(minutes=10)  # the search compares all partitions with their runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +44,20 @@ class Outbox:
     deadlines_at: datetime  # until when deadlines were looked at
     parkings: Sequence[str] = ()  # the parkings that were reported
     pending: Pending | None = None
+    blocked: Sequence[str] = ()  # the causes of blocked days that were reported
+    blocked_at: datetime | None = None  # when blocked days were looked for
 
     @classmethod
     def opened(cls, finder: FactFinder, now: datetime) -> Self:
         """The state of a sensor that starts now: it reports nothing of the past."""
         position = read_position(finder.ledger.engine, now)
-        return cls(position=position, deadlines_at=now, parkings=sorted(finder.list_parkings()))
+        return cls(
+            position=position,
+            deadlines_at=now,
+            parkings=sorted(finder.list_parkings()),
+            blocked=sorted(finder.list_blocked(now)),
+            blocked_at=now,
+        )
 
     @classmethod
     def parse(cls, cursor: str | None) -> Self | None:
@@ -63,6 +72,8 @@ class Outbox:
                 ),
                 deadlines_at=_parse_instant(document["deadlines_at"]),
                 parkings=[str(each) for each in document["parkings"]],
+                blocked=[str(each) for each in document.get("blocked", ())],
+                blocked_at=_parse_optional(document.get("blocked_at")),
                 pending=pending
                 and Pending(
                     body=str(pending["body"]),
@@ -81,6 +92,8 @@ class Outbox:
             "last_seqs": self.position.last_seqs,
             "deadlines_at": _instant_text(self.deadlines_at),
             "parkings": self.parkings,
+            "blocked": self.blocked,
+            "blocked_at": _instant_text(self.blocked_at),
             "pending": pending
             and {
                 "body": pending.body,
@@ -90,15 +103,20 @@ class Outbox:
         }
         return json.dumps(document)
 
+    def _is_search_due(self, now: datetime) -> bool:
+        return self.blocked_at is None or not timedelta() <= now - self.blocked_at < BLOCKED_INTERVAL
+
     def compose(self, finder: FactFinder, *, workspace: str, now: datetime) -> "tuple[Outbox, int]":
         """The state with a message about everything new, if there is anything, and the number of its notices."""
         events, position = read_events_after(finder.ledger.engine, self.position, EVENT_TYPES, now=now)
         parkings = finder.list_parkings()
+        blocked = finder.list_blocked(now) if self._is_search_due(now) else None
         notices = group_facts(
             [
                 *finder.of_events(events),
                 *finder.of_deadlines(self.deadlines_at, now),
                 *of_parkings(parking for name, parking in parkings.items() if name not in self.parkings),
+                *(fact for cause, facts in (blocked or {}).items() if cause not in self.blocked for fact in facts),
             ]
         )
         message = compose_message(notices, source=finder.source, workspace=workspace, now=now)
@@ -107,8 +125,14 @@ class Outbox:
             position=position,
             deadlines_at=max(now, self.deadlines_at),
             parkings=sorted(parkings),
+            blocked=self.blocked if blocked is None else sorted(blocked),
+            blocked_at=self.blocked_at if blocked is None else now,
             pending=Pending(body=json.dumps(message)) if notices else None,
         ), len(notices)
+
+
+def _parse_optional(text: str | None) -> datetime | None:
+    return None if text is None else _parse_instant(text)
 
 
 def _parse_instant(text: str) -> datetime:

@@ -1,4 +1,4 @@
-"""The `raw` commands: list sealed runs with their state in the ledger, and verify payloads against their seals.
+"""The `raw` commands: list sealed runs with their state in the ledger, and verify payloads against their seals and verdicts.
 
 Imports neither Spark nor DuckDB, for a fast start.
 """
@@ -30,7 +30,8 @@ from ads_pipeline.cli.parsing import is_selected, open_ledger, open_raw
 from ads_pipeline.domain.partition import Run
 from ads_pipeline.domain.transitions import Outcome
 from ads_pipeline.errors import RunDamaged, RunNotSealed, UnsafePath
-from ads_pipeline.ledger.values import StateFilter
+from ads_pipeline.ledger.values import JudgedRun, StateFilter
+from ads_pipeline.pipeline.registration import RAW_DATA_MISSING, compare_with_seal
 from ads_pipeline.raw.discovery import DamagedRun
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import Seal
@@ -109,18 +110,27 @@ def list_runs(settings: Settings, filters: RunFilters, *, as_json: AsJson = Fals
 
 @command(raw_runs, "verify")
 def verify(settings: Settings, filters: RunFilters, *, as_json: AsJson = False) -> bool:
-    """Read the payloads of sealed runs and compare every byte with the seal.
+    """Read the payloads of sealed runs and compare every byte with the seal, and with what was judged.
 
-    It lists each damaged run with the reason. Exit code: 0 when no run is damaged, else 1; an invalid directory name
-    counts as damage.
+    An accepted run must have the seal that was registered and the payload that the validator read. A current run
+    must exist. It lists each damaged run with the reason. Exit code: 0 when no run is damaged, else 1; an invalid
+    directory name counts as damage.
     """
     filters = filters.in_window()
-    verdicts = _read_verdicts(settings, filters) if filters.unjudged else {}
+    verdicts, accepted = _read_verdicts(settings, filters), dict[Run, JudgedRun]()
+    if not filters.unjudged:
+        accepted = _read_accepted(settings, verdicts)
     raw, found = open_raw(settings), list(_find_runs(settings, filters, verdicts))
-    damaged = []
+    present = {each.run for each in found}
+    current = [run for run in accepted if verdicts[run][1]]
+    damaged = [
+        _run_fields(DamagedRun(path=run.path, problem=RAW_DATA_MISSING, run=run))
+        for run in current
+        if run not in present
+    ]
     with terminal_progress()("verifying", len(found)) as advance:
         for each in found:
-            damage = _verify_run(raw, each)
+            damage = _verify_run(raw, each, accepted)
             damaged += [] if damage is None else [_run_fields(damage)]
             advance(1)
     summary = f"{f'{len(damaged):,}' if damaged else 'none'} of {count_of(len(found), 'sealed run')} damaged"
@@ -145,11 +155,20 @@ def _find_runs(settings: Settings, filters: RunFilters, verdicts: Verdicts) -> I
     )
 
 
-def _verify_run(raw: RawRuns, found: Seal | DamagedRun) -> DamagedRun | None:
+def _read_accepted(settings: Settings, verdicts: Verdicts) -> dict[Run, JudgedRun]:
+    runs = [run for run, (outcome, _current) in verdicts.items() if outcome is Outcome.ACCEPTED]
+    with open_ledger(settings) as ledger:
+        return ledger.runs.judged_runs(runs)
+
+
+def _verify_run(raw: RawRuns, found: Seal | DamagedRun, accepted: Mapping[Run, JudgedRun]) -> DamagedRun | None:
     if isinstance(found, DamagedRun):
         return found
+    judged = accepted.get(found.run)
     try:
-        raw.verify(found.run)
+        seal = raw.verify(found.run, payload_sha256=judged and judged.payload_sha256)
+        if judged is not None and (problem := compare_with_seal(judged.registered, seal)) is not None:
+            return DamagedRun(path=found.run.path, problem=problem, run=found.run)
     except (RunDamaged, RunNotSealed, UnsafePath) as error:  # the run may have changed since it was listed
         return DamagedRun(path=found.run.path, problem=error.problem, run=found.run)
     return None

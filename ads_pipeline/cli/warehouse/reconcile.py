@@ -6,6 +6,7 @@ Importing it loads Spark's client and DuckDB. Spark itself starts only when some
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import chain
 from typing import Final
 
@@ -13,9 +14,12 @@ from ads_pipeline.cli.output import Column, count_of, fields_of, table_of, write
 from ads_pipeline.cli.parsing import open_ledger, open_ledger_for_writing
 from ads_pipeline.cli.spark_pipeline import open_pipeline
 from ads_pipeline.cli.status_publication import publish_statuses
+from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.errors import LogDamaged
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
 from ads_pipeline.ledger.values import DayWindow
+from ads_pipeline.pipeline.day_conditions import DayRules, describe_days
+from ads_pipeline.pipeline.next_steps import find_next_commands
 from ads_pipeline.pipeline.reconciliation import (
     Plan,
     ReconcilePlanner,
@@ -72,8 +76,10 @@ def repair(settings: Settings, names: Sequence[str], *, as_json: bool) -> bool:
             repairs = [each for each in result.repairs if (_LOADS.get(each.kind, each.kind), each.key) not in undone]
             number, left = number + len(repairs), left + len(remaining)
             _write({name: repairs}, (), as_json=as_json)
+            steps = _find_steps(settings, ledger, [each.key for each in remaining])
             for difference, cause in remaining.items():
                 print(f"left: {printable(f'{difference}: {cause}')}", file=sys.stderr)  # noqa: T201
+                print(f"  next: {steps[difference.key]}", file=sys.stderr)  # noqa: T201
         publish_statuses(settings, ledger)
     summary = f"{count_of(number, 'difference')} repaired" if differing else _none(names)
     _write({}, [*notes, summary + (f", {left:,} left" if left else "")], as_json=as_json)
@@ -119,6 +125,14 @@ def _repair_queries(
             problems = {run.key: str(error) for run, error in done.loading.not_loaded.items()}
             left = reconciliation.plan(window).repairs
             yield name, done, {each: problems.get(each.key, LATER) for each in left}
+
+
+def _find_steps(settings: Settings, ledger: LedgerReader, keys: Sequence[PartitionKey]) -> dict[PartitionKey, str]:
+    """The next command of each partition. One that is only waiting is repaired by the next pass."""
+    described = describe_days(ledger, keys, DayRules.read(ledger, settings, now=datetime.now(UTC)))
+    blocked = {key: day for key, day in described.items() if day.blocked_by is not None}
+    commands = find_next_commands(ledger, blocked, settings.retry_policy)
+    return {key: commands.get(key) or f"ads-pipeline state why {key.short_name}" for key in keys}
 
 
 def _plan(settings: Settings, ledger: LedgerReader, names: Sequence[str]) -> dict[str, Plan]:

@@ -6,10 +6,12 @@ next one, so nothing is lost while the server is down.
 
 import logging
 from dataclasses import replace
+from functools import cache
 from typing import Final
 
 import dagster as dg
 
+from ads_pipeline.contracts.registry import DeclaredVersions
 from ads_pipeline.ledger.transactions import Clock
 from ads_pipeline.log_events import LogEvent, log_event
 from ads_pipeline.notifications.finding import FactFinder
@@ -32,7 +34,7 @@ def build_notification_sensor(*, has_webhook: bool, now: Clock) -> dg.SensorDefi
         minimum_interval_seconds=INTERVAL_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING if has_webhook else dg.DefaultSensorStatus.STOPPED,
         description="Sends to the webhook of ADS_PIPELINE_WEBHOOK what an operator must know: rejected, overdue, "
-        "parked, withdrawn and demoted days, and dead runs.",
+        "blocked, parked, withdrawn and demoted days, and dead runs.",
     )
     def notifications(
         context: dg.SensorEvaluationContext, sensor_resources: dg.ResourceParam[SensorResources]
@@ -46,6 +48,7 @@ def build_notification_sensor(*, has_webhook: bool, now: Clock) -> dg.SensorDefi
             source=apis.source,
             due_after={name: apis.due_after[name] for name in sorted(apis.queries)},
             policy=settings.retry_policy,
+            has_contract=cache(DeclaredVersions(settings.queries_file, apis).has_contract),
         )
         outbox = Outbox.parse(context.cursor) or Outbox.opened(finder, at)
         if (pending := outbox.pending) is not None:

@@ -15,9 +15,16 @@ import dagster as dg
 
 from ads_pipeline.domain.freshness import WAREHOUSE
 from ads_pipeline.domain.partition import PartitionKey, days_between
-from ads_pipeline.domain.readability import Condition, DayCondition, Expectation
+from ads_pipeline.domain.readability import (
+    BLOCKED_CONDITIONS,
+    IN_PROGRESS_LIMIT,
+    Condition,
+    DayCondition,
+    Expectation,
+)
 from ads_pipeline.domain.retry import FRESH_DAYS
 from ads_pipeline.ledger.transactions import Clock
+from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.orchestration.asset_checks import READABLE, VALID
 from ads_pipeline.orchestration.due_partitions import build_run_config, digest_of
 from ads_pipeline.orchestration.partitions import CUSTOMERS, DATE, asset_keys, raw_asset_key, warehouse_asset_key
@@ -31,13 +38,16 @@ from ads_pipeline.orchestration.sensors.run_tags import (
     partition_names,
     range_tags,
 )
-from ads_pipeline.pipeline.day_conditions import DayRules, describe_days
+from ads_pipeline.pipeline.day_conditions import DayRules, describe_days, find_days
 
 OVERLAP: Final = timedelta(minutes=10)  # an event may become visible later than its time
 FIRST_WINDOW: Final = timedelta(days=1)
 INTERVAL_SECONDS: Final = 20
 CLEARING_STATUSES: Final = (dg.DagsterRunStatus.CANCELED, dg.DagsterRunStatus.FAILURE)
-DECIDED_BY_DEADLINE: Final = frozenset({Condition.LATE, Condition.MISSING, Condition.PARKED, Condition.UNRECOVERABLE})
+DECIDED_BY_DEADLINE: Final = frozenset(
+    {Condition.LATE, Condition.MISSING, Condition.PARKED, Condition.UNRECOVERABLE, *BLOCKED_CONDITIONS}
+)
+BLOCKED_INTERVAL: Final = timedelta(minutes=15)  # between searches, which compare all partitions with their runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +143,9 @@ def _find_changes(
     changes.changed.update(resources.events.list_changed_partitions(others, since))
     changes.unjudged.update(run.key for run in resources.ledger.runs.unjudged(list(changes.cleared)))
     changes.due.update(_find_due(resources, query_names, since, now))
+    last_tick, interval = since + OVERLAP, BLOCKED_INTERVAL.total_seconds()
+    if now.timestamp() // interval != last_tick.timestamp() // interval:
+        changes.due.update(_find_blocked(resources, query_names, now))
     return changes
 
 
@@ -170,6 +183,19 @@ def _find_due(
                     yield PartitionKey(
                         source=resources.source_name, customer_id=customer, query_name=name, logical_date=day
                     )
+
+
+def _find_blocked(resources: SensorResources, query_names: Sequence[str], now: datetime) -> Iterator[PartitionKey]:
+    """The partitions whose run waits for longer than it may since about the last search."""
+    rules = DayRules.read(resources.ledger, resources.settings, now=now)
+    first_days = resources.ledger.days.first_days(resources.source_name)
+    for name in query_names:
+        window = DayWindow(source=resources.source_name, query_name=name)
+        days = find_days(
+            resources.ledger, window, BLOCKED_CONDITIONS, first_days=first_days.of_query(name), rules=rules
+        )
+        oldest = now - IN_PROGRESS_LIMIT - 2 * (BLOCKED_INTERVAL + OVERLAP)
+        yield from (key for key, day in days.items() if day.since >= oldest)
 
 
 def _find_due_days(since: datetime, now: datetime, due_after: timedelta) -> list[date]:

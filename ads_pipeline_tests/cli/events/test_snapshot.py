@@ -105,7 +105,7 @@ def test_unknown_or_ambiguous_run_is_a_usage_error(
 ) -> None:
     """The exit code is 64, and one line on standard error says how to find the run."""
     log.append_many([*make_run(), *make_run(OTHER)])
-    result = cli.run("events", command, prefix, *(["--yes"] if command == "retire" else []))
+    result = cli.run("events", command, prefix, *(["--yes", "--reason", "old"] if command == "retire" else []))
     assert (result.code, result.out, result.err) == (64, "", f"ads-pipeline: {message}\n")
 
 
@@ -118,7 +118,14 @@ def test_full_run_id_is_accepted(cli: CommandLine, log: EventLog) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("runs",), ("tail", "r1"), ("snapshot", "r1"), ("follow", "--once"), ("follow",), ("retire", "r1", "--yes")],
+    [
+        ("runs",),
+        ("tail", "r1"),
+        ("snapshot", "r1"),
+        ("follow", "--once"),
+        ("follow",),
+        ("retire", "r1", "--yes", "--reason", "old"),
+    ],
     ids=" ".join,
 )
 def test_no_command_creates_a_ledger(
