@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from ads_pipeline.doctor import dagster_records
 from ads_pipeline.doctor.dagster_settings import list_differences
-from ads_pipeline.doctor.day_checks import check_days, find_steps
+from ads_pipeline.doctor.day_checks import check_days, describe_days_that_need_you, find_steps
 from ads_pipeline.doctor.examination import Deployment, DeploymentCheck, Finding, make_error, make_note, make_warning
 from ads_pipeline.domain.partition import PartitionKey, find_customer_problem
 from ads_pipeline.domain.transitions import Outcome, Status
@@ -275,7 +275,7 @@ CHECKS: Final = (
     DeploymentCheck("raw", "sealed runs are registered and match their registration", check_raw_runs, slow=True),
     DeploymentCheck("pointers", "pointers name current runs", check_pointers),
     DeploymentCheck("tables", "the Delta tables hold what the ledger expects", check_tables, slow=True),
-    DeploymentCheck("days", "no day is blocked; days that need a person are counted", check_days),
+    DeploymentCheck("days", "no day is blocked", check_days, describe=describe_days_that_need_you),
     DeploymentCheck("demotions", "no demotion is unfinished", check_demotions),
     DeploymentCheck("landings", "no interrupted landing left files", check_landings),
     DeploymentCheck("runs", "every open run is alive", check_runs),

@@ -4,10 +4,10 @@ The conditions are those of `state inspect` and of the report, so that their num
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
-from ads_pipeline.doctor.examination import Deployment, Finding, make_error, make_note
+from ads_pipeline.doctor.examination import Deployment, Finding, make_error
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.readability import BLOCKED_CONDITIONS, CONDITIONS, Condition, DayCondition, GapReason
 from ads_pipeline.ledger.values import DayWindow
@@ -19,13 +19,26 @@ _NOT_REPAIRABLE: Final = frozenset({GapReason.NO_CONTRACT, GapReason.UNLOADABLE}
 
 
 def check_days(deployment: Deployment) -> Iterator[Finding]:
-    """Count the days that need a person. A blocked one is an error, because nothing else ends it."""
+    """Find the blocked days, which nothing but a person ends."""
     by_condition = defaultdict[Condition, dict[PartitionKey, DayCondition]](dict)
-    for key, day in _find_days_that_need_a_person(deployment).items():
+    for key, day in _find_days(deployment, BLOCKED_CONDITIONS).items():
         by_condition[day.condition][key] = day
-    for condition in CONDITIONS:
-        if found := by_condition[condition]:
-            yield _describe(condition, found)
+    for condition in sorted(by_condition):
+        found = by_condition[condition]
+        newest = max(found, key=lambda key: (key.logical_date, key))
+        problem = f"{count_days(len(found))}; the newest is {newest}: {found[newest].reason}"
+        step = f"ads-pipeline state inspect --condition {condition}"
+        yield make_error(CONDITIONS[condition].label, problem, step)
+
+
+def describe_days_that_need_you(deployment: Deployment) -> str:
+    """How many days need a person, whatever their condition."""
+    number = len(_find_days(deployment, [name for name, text in CONDITIONS.items() if text.needs_operator]))
+    return f"{count_days(number)}: ads-pipeline state inspect lists them" if number else "no day needs you"
+
+
+def count_days(number: int) -> str:
+    return "1 day needs you" if number == 1 else f"{number:,} days need you"
 
 
 def find_steps(deployment: Deployment, keys: Iterable[PartitionKey]) -> Mapping[PartitionKey, str]:
@@ -38,20 +51,11 @@ def find_steps(deployment: Deployment, keys: Iterable[PartitionKey]) -> Mapping[
     return find_next_commands(deployment.ledger, stuck, deployment.settings.retry_policy)
 
 
-def _find_days_that_need_a_person(deployment: Deployment) -> dict[PartitionKey, DayCondition]:
+def _find_days(deployment: Deployment, conditions: Collection[Condition]) -> dict[PartitionKey, DayCondition]:
     ledger, apis = deployment.ledger, deployment.settings.google_apis
     rules = DayRules.read(ledger, deployment.settings, now=deployment.now)
     first_days, days = ledger.days.first_days(apis.source), dict[PartitionKey, DayCondition]()
-    conditions = [condition for condition, text in CONDITIONS.items() if text.needs_operator]
     for name in sorted(apis.queries):
         window = DayWindow(source=apis.source, query_name=name, since=apis.start_date, until=deployment.now.date())
         days |= find_days(ledger, window, conditions, first_days=first_days.of_query(name), rules=rules)
     return days
-
-
-def _describe(condition: Condition, found: Mapping[PartitionKey, DayCondition]) -> Finding:
-    newest = max(found, key=lambda key: (key.logical_date, key))
-    count = "1 day" if len(found) == 1 else f"{len(found):,} days"
-    problem = f"{count} {'needs' if len(found) == 1 else 'need'} you; the newest is {newest}: {found[newest].reason}"
-    make_finding = make_error if condition in BLOCKED_CONDITIONS else make_note
-    return make_finding(CONDITIONS[condition].label, problem, f"ads-pipeline state inspect --condition {condition}")

@@ -94,7 +94,8 @@ class Deployment:
 class DeploymentCheck:
     """One check. `condition` is the statement that holds when nothing is found.
 
-    A slow check reads every run or row. `find_skip_reason` returns why there is nothing to check, if so.
+    A slow check reads every run or row. `find_skip_reason` returns why there is nothing to check, if so. The
+    line of a check without findings has the text of `describe`, if it has one.
     """
 
     name: str
@@ -102,6 +103,7 @@ class DeploymentCheck:
     find: Callable[[Deployment], Iterable[Finding]]
     slow: bool = False
     find_skip_reason: Callable[[Deployment], str | None] = lambda _deployment: None
+    describe: Callable[[Deployment], str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +186,9 @@ def run_check(check: DeploymentCheck, deployment: Deployment, *, quick: bool = F
         skip_reason = "skipped by --quick" if quick and check.slow else check.find_skip_reason(deployment)
         if skip_reason is not None:
             return CheckReport(name=check.name, condition=check.condition, reason=skip_reason, skipped=True)
-        return _report(check.name, check.condition, check.find(deployment))
+        found = tuple(check.find(deployment))
+        condition = check.condition if check.describe is None else check.describe(deployment)
+        return _report(check.name, condition, found)
     except (AdsPipelineError, OSError) as error:
         return CheckReport(name=check.name, condition=check.condition, reason=_one_line(error))
 

@@ -259,6 +259,23 @@ def test_day_is_overdue_once_when_its_deadline_passes(ledger: Ledger, reading: R
     assert key("1", day=27) in {fact.key for fact in again}
 
 
+@pytest.mark.invariant("L9")
+def test_run_without_a_contract_is_blocked_and_overdue(ledger: Ledger, reading: Reading) -> None:
+    """The alarm of the deadline comes too, because readers have nothing of the day."""
+    partition = key("1", day=28)
+    ledger.registrations.register(sealed_runs(run(partition, "r1"), schema_version="9"))
+    finder = replace(reading.finder, has_contract=lambda _query, version: version == "1")
+    reason = "no contract judges its run: schema_version 9"
+    found = finder.list_blocked(NOW)
+    assert {cause: [(fact.kind, fact.key, fact.reason) for fact in facts] for cause, facts in found.items()} == {
+        f"campaign_daily: {reason}": [(Kind.BLOCKED, partition, reason)]
+    }
+    deadline = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    overdue = {fact.key: fact.reason for fact in finder.of_deadlines(deadline - timedelta(seconds=1), deadline)}
+    assert overdue[partition] == "no contract judges its run"
+    assert reading.finder.list_blocked(NOW) == {}
+
+
 def test_other_sources_are_left_out(ledger: Ledger, reading: Reading) -> None:
     """A ledger may hold partitions of several sources, each with its own deployment."""
     reject(ledger, replace(key(), source="other_ads"), "r1")

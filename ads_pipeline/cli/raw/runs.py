@@ -1,4 +1,4 @@
-"""The `raw` commands: list sealed runs with their state in the ledger, and verify payloads against their seals and verdicts.
+"""The `raw` commands: list sealed runs with their state in the ledger, and verify payloads.
 
 Imports neither Spark nor DuckDB, for a fast start.
 """
@@ -29,7 +29,7 @@ from ads_pipeline.cli.output import (
 from ads_pipeline.cli.parsing import is_selected, open_ledger, open_raw
 from ads_pipeline.domain.partition import Run
 from ads_pipeline.domain.transitions import Outcome
-from ads_pipeline.errors import RunDamaged, RunNotSealed, UnsafePath
+from ads_pipeline.errors import LedgerMissing, RunDamaged, RunNotSealed, UnsafePath
 from ads_pipeline.ledger.values import JudgedRun, StateFilter
 from ads_pipeline.pipeline.registration import RAW_DATA_MISSING, compare_with_seal
 from ads_pipeline.raw.discovery import DamagedRun
@@ -117,9 +117,8 @@ def verify(settings: Settings, filters: RunFilters, *, as_json: AsJson = False) 
     directory name counts as damage.
     """
     filters = filters.in_window()
-    verdicts, accepted = _read_verdicts(settings, filters), dict[Run, JudgedRun]()
-    if not filters.unjudged:
-        accepted = _read_accepted(settings, verdicts)
+    verdicts = _read_known_verdicts(settings, filters)
+    accepted = {} if filters.unjudged else _read_accepted(settings, verdicts)
     raw, found = open_raw(settings), list(_find_runs(settings, filters, verdicts))
     present = {each.run for each in found}
     current = [run for run in accepted if verdicts[run][1]]
@@ -155,8 +154,20 @@ def _find_runs(settings: Settings, filters: RunFilters, verdicts: Verdicts) -> I
     )
 
 
+def _read_known_verdicts(settings: Settings, filters: RunFilters) -> Verdicts:
+    """The verdicts; none on an extractor's machine, which has no ledger. Only --unjudged needs one."""
+    try:
+        return _read_verdicts(settings, filters)
+    except LedgerMissing:
+        if filters.unjudged:
+            raise
+        return {}
+
+
 def _read_accepted(settings: Settings, verdicts: Verdicts) -> dict[Run, JudgedRun]:
     runs = [run for run, (outcome, _current) in verdicts.items() if outcome is Outcome.ACCEPTED]
+    if not runs:
+        return {}
     with open_ledger(settings) as ledger:
         return ledger.runs.judged_runs(runs)
 
@@ -166,7 +177,7 @@ def _verify_run(raw: RawRuns, found: Seal | DamagedRun, accepted: Mapping[Run, J
         return found
     judged = accepted.get(found.run)
     try:
-        seal = raw.verify(found.run, payload_sha256=judged and judged.payload_sha256)
+        seal = raw.verify(found.run, payload_sha256=None if judged is None else judged.payload_sha256)
         if judged is not None and (problem := compare_with_seal(judged.registered, seal)) is not None:
             return DamagedRun(path=found.run.path, problem=problem, run=found.run)
     except (RunDamaged, RunNotSealed, UnsafePath) as error:  # the run may have changed since it was listed

@@ -78,8 +78,8 @@ def repair(settings: Settings, names: Sequence[str], *, as_json: bool) -> bool:
             _write({name: repairs}, (), as_json=as_json)
             steps = _find_steps(settings, ledger, [each.key for each in remaining])
             for difference, cause in remaining.items():
-                print(f"left: {printable(f'{difference}: {cause}')}", file=sys.stderr)  # noqa: T201
-                print(f"  next: {steps[difference.key]}", file=sys.stderr)  # noqa: T201
+                text = printable(f"{difference}: {cause}")
+                print(f"left: {text}; next: {steps[difference.key]}", file=sys.stderr)  # noqa: T201
         publish_statuses(settings, ledger)
     summary = f"{count_of(number, 'difference')} repaired" if differing else _none(names)
     _write({}, [*notes, summary + (f", {left:,} left" if left else "")], as_json=as_json)

@@ -25,7 +25,7 @@ from ads_pipeline.ledger.events.new_events import LogPosition
 from ads_pipeline.ledger.events.run_completion import RunCompletionLog
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.notifications.notices import Kind
-from ads_pipeline.notifications.outbox import LONGEST_DELAY, Outbox, Pending
+from ads_pipeline.notifications.outbox import BLOCKED_INTERVAL, LONGEST_DELAY, Outbox, Pending
 from ads_pipeline.orchestration.sensors.notifications import (
     INTERVAL_SECONDS,
     build_notification_sensor,
@@ -41,6 +41,7 @@ from ads_pipeline_tests.ledger.builders import (
     registered_runs,
     rejection,
     run,
+    sealed_runs,
 )
 from ads_pipeline_tests.orchestration.builders import Location, open_location
 from ads_pipeline_tests.orchestration.sensors.test_arrivals_and_loads import tick
@@ -314,3 +315,19 @@ def test_delay_grows_to_its_limit(failures: int) -> None:
     assert second.not_before is not None
     assert first.not_before <= second.not_before <= now + LONGEST_DELAY
     assert second.failures == failures + 2
+
+
+@pytest.mark.invariant("L9")
+def test_blocked_day_is_sent_once(deployment: Deployment, server: WebhookServer) -> None:
+    """Within the interval of the search. A further day of the same cause is silent, another cause is not."""
+    for number, version in enumerate(("9", "9", "10"), 1):
+        stuck = sealed_runs(run(key(number), "r1"), schema_version=version)
+        deployment.ledger.registrations.register(stuck)
+        deployment.tick(2 + BLOCKED_INTERVAL // INTERVAL)
+    sent = [fact for fact in server.facts if fact["kind"] == Kind.BLOCKED]
+    reason = "no contract judges its run: schema_version "
+    assert [(fact["customer_ids"], fact["reason"]) for fact in sent] == [
+        (["1"], f"{reason}9"),
+        (["3"], f"{reason}10"),
+    ]
+    assert sent[0]["next_command"] == f"ads-pipeline state why {key(1).short_name}"

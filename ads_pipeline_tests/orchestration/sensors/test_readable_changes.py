@@ -9,15 +9,16 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
+from ads_pipeline.domain.readability import IN_PROGRESS_LIMIT
 from ads_pipeline.domain.transitions import Action
-from ads_pipeline.orchestration.sensors.readable_changes import check_keys
+from ads_pipeline.orchestration.sensors.readable_changes import BLOCKED_INTERVAL, check_keys
 from ads_pipeline.orchestration.sensors.run_tags import (
     CUSTOMERS_TAG,
     DAYS_TAG,
     QUERY_TAG,
     WHY_TAG,
 )
-from ads_pipeline_tests.ledger.builders import action_request, run, sealed_runs
+from ads_pipeline_tests.ledger.builders import FakeClock, action_request, run, sealed_runs
 from ads_pipeline_tests.orchestration.builders import Location, open_location
 from ads_pipeline_tests.orchestration.sensors.test_arrivals_and_loads import (
     crash_run,
@@ -135,6 +136,20 @@ def test_day_past_its_deadline_is_requested(location: Location) -> None:
     due = (datetime.now(UTC) - timedelta(hours=36)).date()  # its deadline passed within the last day
     found = [each.tags for each in tick(location, SENSOR).run_requests or []]
     assert any(f"1|{due.isoformat()}" in tags.values() for tags in found)
+
+
+@pytest.mark.invariant("L2", "L8")
+def test_day_whose_run_waits_too_long_is_requested(tmp_path: Path, spark: SparkSession) -> None:
+    """Its check shows that it is blocked. Nothing in the ledger changed when the limit passed."""
+    clock = FakeClock()
+    clock.now = datetime.now(UTC) + timedelta(minutes=1)
+    with open_location(tmp_path / "home", spark, clock=clock) as location:
+        location.add_customers(1)
+        location.deployment.ledger.registrations.register(sealed_runs(run(key(1), "r1")))
+        first = tick(location, SENSOR)
+        clock.now += IN_PROGRESS_LIMIT + BLOCKED_INTERVAL
+        result = tick(location, SENSOR, cursor=first.cursor)
+        assert key(1) in {each for request in result.run_requests or [] for each in due_partitions(request)}
 
 
 def test_passed_deadline_is_requested_for_every_customer(location: Location) -> None:
