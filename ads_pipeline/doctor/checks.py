@@ -148,9 +148,7 @@ def check_tables(deployment: Deployment) -> Iterator[Finding]:
             yield make_error(error.path, error.damage, error.advice)
 
 
-def _check_table(
-    deployment: Deployment, planner: "ReconcilePlanner", table: "WarehouseTable"
-) -> Iterator[Finding]:
+def _check_table(deployment: Deployment, planner: "ReconcilePlanner", table: "WarehouseTable") -> Iterator[Finding]:
     from ads_pipeline.pipeline.reconciliation import RepairKind  # noqa: PLC0415
     from ads_pipeline.warehouse.file_damage import name_held  # noqa: PLC0415
 
