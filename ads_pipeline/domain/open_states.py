@@ -428,6 +428,14 @@ _OUTSIDE_STATES: Final = (
     ),
     _of(
         StateKind.ENGINE,
+        "discovery that read no account",
+        ended_by="the next discovery that reads one: the job `discover_accounts`, or `accounts discover`",
+        within="a day, once the cause is gone",
+        otherwise="it stays; known accounts are fetched, and new ones stay unknown",
+        told="webhook (the first one), `doctor`, the failed run in Dagster",
+    ),
+    _of(
+        StateKind.ENGINE,
         "notification that the webhook did not take",
         ended_by="the sensor `notifications`, which sends the same message again",
         within="30 seconds after the first failure, later 10 minutes",
