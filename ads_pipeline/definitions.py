@@ -21,6 +21,7 @@ from ads_pipeline.orchestration import demo_run, resources
 from ads_pipeline.orchestration.asset_checks import build_readable_check, build_valid_check
 from ads_pipeline.orchestration.assets import build_assets
 from ads_pipeline.orchestration.catalog import build_external_assets, build_report
+from ads_pipeline.orchestration.complete_check import build_complete_check
 from ads_pipeline.orchestration.due_partitions import DUE_SCHEMA, read_due
 from ads_pipeline.orchestration.extraction import build_discovery, build_due_sensor, build_fetching_source
 from ads_pipeline.orchestration.io_manager import PartitionStateIOManager
@@ -70,6 +71,7 @@ def build_definitions(
             for name in apis.queries
             for build in (build_valid_check, build_readable_check)
         ]
+        checks += [build_complete_check(name) for name in apis.queries]
         sensors = build_sensors(
             partitions,
             list(apis.queries),

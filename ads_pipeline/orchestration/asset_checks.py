@@ -13,6 +13,7 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.readability import Condition, DayCondition
 from ads_pipeline.domain.transitions import Outcome
 from ads_pipeline.orchestration.batching import batched_events
+from ads_pipeline.orchestration.complete_check import report_complete
 from ads_pipeline.orchestration.metadata import describe_status, describe_verdict, find_targets
 from ads_pipeline.orchestration.partitions import parse_partition_names, raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.resources import RunResources, SparkResource, claim_partitions
@@ -139,6 +140,8 @@ def build_readable_check(name: str, *, partitions: dg.MultiPartitionsDefinition)
         commands = find_next_commands(run_resources.ledger, not_passed, run_resources.settings.retry_policy)
         with batched_events(context.instance):
             yield from _evaluate_days(context, warehouse_asset_key(name), described, commands)
+        if context.run.asset_check_selection is not None:  # a run of single checks; others run `complete` too
+            report_complete(context.instance, run_resources, name)
         yield dg.Output(None)
 
     return readable

@@ -4,7 +4,6 @@ The check `valid` between them is in `orchestration.asset_checks`.
 """
 
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
@@ -17,7 +16,7 @@ from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.orchestration import catalog
 from ads_pipeline.orchestration.extraction import find_backfill
 from ads_pipeline.orchestration.io_manager import LoadedPartitions, SealedPartitions, suppress_materialization
-from ads_pipeline.orchestration.metadata import describe_load, describe_restatement, describe_status
+from ads_pipeline.orchestration.metadata import describe_load, describe_restatement
 from ads_pipeline.orchestration.partitions import raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.resources import RunResources, SparkResource, claim_partitions
 from ads_pipeline.orchestration.sensors.rectangles import MAX_PARTITIONS
@@ -73,7 +72,7 @@ def build_assets(
             find_backfill(context, source=run_resources.source_name, query_name=name) if source.fetches else None
         )
         landed = source.land(list(claim.granted), backfill)
-        sealed = SealedPartitions(landed=landed, held=claim.held, code_version=query.schema_version)
+        sealed = SealedPartitions(landed=landed, held=claim.held)
         return suppress_materialization(sealed)
 
     @dg.asset(  # type: ignore[untyped-decorator] # the same
@@ -85,7 +84,6 @@ def build_assets(
         ),
         group_name=catalog.WAREHOUSE_GROUP,
         metadata=shared_metadata | catalog.describe_location(name, settings),
-        freshness_policy=catalog.FRESHNESS,
         kinds={"deltalake", "pyspark"},
         pool=f"warehouse_{name}",  # concurrent loads of one table would conflict and retry
         **shared,
@@ -99,7 +97,7 @@ def build_assets(
         claim = claim_partitions(context, run_resources, name)
         granted = [key for key in loadable if key in claim.granted]
         metadata = _load(run_resources, run_resources.pipeline(pyspark.spark_session).loader, granted)
-        loaded = LoadedPartitions(metadata=metadata, held=claim.held, code_version=query.schema_version)
+        loaded = LoadedPartitions(metadata=metadata, held=claim.held)
         return suppress_materialization(loaded)
 
     return raw, warehouse
@@ -108,25 +106,30 @@ def build_assets(
 def _load(resources: RunResources, loader: "Loader", keys: list[PartitionKey]) -> dict[PartitionKey, dict[str, Any]]:
     """Load partitions and return the metadata of each published one.
 
-    One that could not be fetched is left out while its table is unchanged: Dagster would show it as materialized.
+    While its table is unchanged, one that could not be fetched, or whose newest run was not accepted, is left out:
+    nothing was loaded, and assets downstream would run for nothing.
     """
     ledger = resources.ledger
     before, cost_before = ledger.publications.pointers(keys), _sum_cost(resources, keys)
     result = loader.load(keys)
     published = ledger.publications.pointers(run.key for run in result.published)
+    newest = {key: registered.run for key, (registered, _outcome) in ledger.runs.newest(published).items()}
     after = {
         key: pointer
         for key, pointer in published.items()
-        if key not in resources.not_fetched or pointer != before.get(key)
+        if pointer != before.get(key) or (key not in resources.not_fetched and newest[key] == pointer.run)
     }
     cost_after = _sum_cost(resources, keys)
-    staleness = resources.staleness.calculate(ledger.statuses, after, now=datetime.now(UTC))
     restated = _find_restatements(resources, [key for key in after if key in before])
     return {
-        key: describe_load(pointer, before.get(key), cost=cost_after.get(key), cost_before=cost_before.get(key))
+        key: describe_load(
+            pointer,
+            before.get(key),
+            cost=cost_after.get(key),
+            cost_before=cost_before.get(key),
+            currency=_find_currency(resources, pointer.run),
+        )
         | describe_restatement(restated.get(key), pointer.run)
-        | _describe_currency(resources, pointer.run)
-        | describe_status(staleness[key].warehouse)
         for key, pointer in after.items()
     }
 
@@ -145,12 +148,11 @@ def _find_restatements(resources: RunResources, keys: list[PartitionKey]) -> dic
     return {each.key: each for each in resources.ledger.restatements.find(window)}
 
 
-def _describe_currency(resources: RunResources, run: Run) -> dict[str, Any]:
+def _find_currency(resources: RunResources, run: Run) -> str:
     """The currency of the costs, as the seal of the run states it. Other extractors may leave it out."""
     with suppress(RawError):
-        if code := resources.seals.read_seal(run).facts.currency_code:
-            return {"currency": code}
-    return {}
+        return resources.seals.read_seal(run).facts.currency_code or ""
+    return ""
 
 
 def _sum_cost(resources: RunResources, keys: list[PartitionKey]) -> dict[PartitionKey, int]:

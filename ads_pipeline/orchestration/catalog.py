@@ -22,9 +22,6 @@ from ads_pipeline.settings import Settings
 from ads_pipeline.warehouse.values import WarehouseTable
 
 RAW_GROUP, WAREHOUSE_GROUP, SOURCE_GROUP, OUTPUT_GROUP = "raw", "warehouse", "source", "outputs"
-# A day is due twelve hours after it ended, so the newest load is older than this only when a whole day was missed.
-WARN_AFTER, FAIL_AFTER = timedelta(hours=36), timedelta(hours=60)
-FRESHNESS: Final = dg.FreshnessPolicy.time_window(fail_window=FAIL_AFTER, warn_window=WARN_AFTER)
 MAX_WORK: Final = 100  # rows of the table; the report has all
 WORK_SCHEMA: Final = dg.TableSchema(columns=[dg.TableColumn(name) for name in ("customer", "query", "day", "reason")])
 REPORT_KEY: Final = dg.AssetKey("report")

@@ -32,7 +32,6 @@ class SealedPartitions:
 
     landed: Landed
     held: Holders
-    code_version: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +40,6 @@ class LoadedPartitions:
 
     metadata: MetadataByKey
     held: Holders
-    code_version: str
 
 
 _T = TypeVar("_T", SealedPartitions, LoadedPartitions)
@@ -70,11 +68,12 @@ class PartitionStateIOManager(dg.IOManager):
         keys = self._find_due(context.asset_partition_keys, context.asset_key)
         granted = [key for key in keys if key not in obj.held]
         metadata = self._record(context, obj.landed, granted) if isinstance(obj, SealedPartitions) else obj.metadata
-        inputs = self._describe_inputs(context, metadata) if isinstance(obj, LoadedPartitions) else {}
+        inputs = self._describe_inputs(context, metadata) if isinstance(obj, LoadedPartitions) else None
         with batched_events(context.step_context.instance):
             for key, entry in metadata.items():
-                tags = {"dagster/code_version": obj.code_version, "dagster/data_version": entry["run_id"]}
-                context.log_event(_materialization(context.asset_key, key, entry, tags | inputs.get(key, {})))
+                tags = {"dagster/code_version": entry["schema_version"], "dagster/data_version": entry["run_id"]}
+                tags |= _describe_source(key) if inputs is None else inputs.get(key, {})
+                context.log_event(_materialization(context.asset_key, key, entry, tags))
         if left_out := [key for key in granted if key not in metadata]:
             problem = "have no sealed run" if isinstance(obj, SealedPartitions) else "were not loaded"
             context.log.warning(
@@ -156,6 +155,14 @@ class PartitionStateIOManager(dg.IOManager):
     def _find_due(self, names: Any, asset: dg.AssetKey) -> list[PartitionKey]:
         keys = parse_partition_names(names, source=self._resources.source_name, query_name=asset.path[-1])
         return self._resources.select_due(keys)
+
+
+def _describe_source(key: PartitionKey) -> dict[str, str]:
+    """The tags of a raw materialization about its source. Without both, Dagster shows the partition as unsynced."""
+    return {
+        f"dagster/input_data_version/{key.source}": "INITIAL",
+        f"dagster/input_event_pointer/{key.source}": "NULL",
+    }
 
 
 def _materialization(

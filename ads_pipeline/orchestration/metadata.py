@@ -51,35 +51,39 @@ def describe_run(registered: RegisteredRun, notes: Mapping[str, Any] = EMPTY) ->
 
     `notes` are what the extractor of this deployment noted in the seal.
     """
-    rows = dg.MetadataValue.int(registered.record_count or 0)
+    count = registered.record_count or 0
     return {
         "run_id": registered.run.run_id,
-        "rows": rows,
-        "dagster/partition_row_count": rows,
+        "rows": f"{count:,}",  # a number would be plotted over the partitions of all customers
+        "dagster/partition_row_count": dg.MetadataValue.int(count),
         "schema_version": registered.schema_version or "unknown: the run is damaged",
         **{name: notes[name] for name in SHOWN_NOTES if notes.get(name) is not None},
     }
 
 
 def describe_load(
-    after: Pointer, before: Pointer | None, *, cost: int | None, cost_before: int | None
+    after: Pointer, before: Pointer | None, *, cost: int | None, cost_before: int | None, currency: str
 ) -> dict[str, Any]:
-    """Describe what readers see, and the change from what they saw before. Costs are in micros of the currency."""
+    """Describe what readers see, and the change from what they saw before. Costs are in micros of the currency.
+
+    Figures are texts, because Dagster plots numbers over all partitions, whatever their customers and currencies.
+    """
     metadata: dict[str, Any] = {
         "run_id": after.run.run_id,
-        "rows": dg.MetadataValue.int(after.record_count),
+        "rows": f"{after.record_count:,}",
         "dagster/partition_row_count": dg.MetadataValue.int(after.record_count),
         "schema_version": after.schema_version,
         "table_version": dg.MetadataValue.int(after.table_version),
         "raw_run": dg.MetadataValue.url(partition_page(raw_asset_key(after.run.key.query_name), after.run.key)),
     }
     if cost is not None:
-        metadata["cost"] = dg.MetadataValue.float(cost / MICROS)
+        metadata["cost"] = f"{cost / MICROS:,.2f} {currency}".strip()
     if before is not None and before.run != after.run:
         metadata["previous_run_id"] = before.run.run_id
-        metadata["change_in_rows"] = dg.MetadataValue.int(after.record_count - before.record_count)
+        metadata["change_in_rows"] = f"{after.record_count - before.record_count:+,}"
         if cost is not None or cost_before is not None:
-            metadata["change_in_cost"] = dg.MetadataValue.float(((cost or 0) - (cost_before or 0)) / MICROS)
+            change = ((cost or 0) - (cost_before or 0)) / MICROS
+            metadata["change_in_cost"] = f"{change:+,.2f} {currency}".strip()
     return metadata
 
 
@@ -91,8 +95,8 @@ def describe_restatement(restated: PartitionRestatement | None, run: Run) -> dic
     for name in ("conversions", "conversions_value"):
         before, after = getattr(restated.before.measures, name), getattr(restated.after.measures, name)
         if before is not None and after is not None:
-            metadata[name] = dg.MetadataValue.float(after)
-            metadata[f"change_in_{name}"] = dg.MetadataValue.float(after - before)
+            metadata[name] = f"{after:,.2f}"
+            metadata[f"change_in_{name}"] = f"{after - before:+,.2f}"
     return metadata
 
 

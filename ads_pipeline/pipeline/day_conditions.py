@@ -160,14 +160,21 @@ def find_days(
     return found
 
 
-def find_gaps(ledger: LedgerReader, window: DayWindow, *, first_days: FirstDays, rules: DayRules) -> Gaps:
-    """Find the gaps of a query.
+def find_gaps(
+    ledger: LedgerReader,
+    window: DayWindow,
+    conditions: Collection[Condition] = UNREADABLE,
+    *,
+    first_days: FirstDays,
+    rules: DayRules,
+) -> Gaps:
+    """Find the days of a query with one of the conditions, by default the gaps, and count the expected days.
 
     A customer's days are expected from the first day that `FirstDays.of_query` returns. A day that is not yet due is
     not expected.
     """
     starts = first_days.of_query(window.query_name)
-    days = find_days(ledger, window, UNREADABLE, first_days=starts, rules=rules)
+    days = find_days(ledger, window, conditions, first_days=starts, rules=rules)
     due = min(window.until, rules.last_due_day(window.query_name))
     expected = sum(max(0, (due - max(start, window.since)).days + 1) for start in starts.values())
     early = sum(not starts.get(key.customer_id, date.max) <= key.logical_date <= due for key in days)

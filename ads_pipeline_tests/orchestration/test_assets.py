@@ -14,6 +14,7 @@ from ads_pipeline.domain.partition import Run
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.state.registration import Registrations
+from ads_pipeline.orchestration.complete_check import COMPLETE
 from ads_pipeline.orchestration.sensors.run_tags import range_tags
 from ads_pipeline.raw import discovery, disk_runs
 from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, dagster_keys, open_location
@@ -165,11 +166,11 @@ def test_metadata_shows_what_changed(location: Location) -> None:
     assert (metadata["run_id"], metadata["previous_run_id"], metadata["rows"], metadata["change_in_rows"]) == (
         "r2",
         "r1",
-        5,
-        3,
+        "5",
+        "+3",
     )
-    assert (metadata["cost"], metadata["change_in_cost"]) == (10.0, 10.0 - 24.0)
-    assert (metadata["conversions"], metadata["change_in_conversions"]) == (7.5, 7.5 - 3.0)
+    assert (metadata["cost"], metadata["change_in_cost"]) == ("10.00", "-14.00")
+    assert (metadata["conversions"], metadata["change_in_conversions"]) == ("7.50", "+4.50")
     assert metadata["raw_run"] == "/assets/raw/campaign_daily?view=partitions&partition=1%7C2026-01-01"
     assert "currency" not in metadata, "the seal names none"
     seal_invalid_run(location.deployment, key(1), "r3")
@@ -182,6 +183,57 @@ def test_metadata_shows_what_changed(location: Location) -> None:
     assert result.success, "a rejected run alone is shown by its check"
 
 
+def test_rejected_rerun_is_no_new_materialization(location: Location) -> None:
+    """Nothing was loaded, so the warehouse reports none: assets downstream would run for nothing."""
+    location.add_customers(1)
+    seal_run(location.deployment, key(1), "r1")
+    location.run([key(1)])
+    seal_invalid_run(location.deployment, key(1), "r2")
+    result = location.run([key(1)])
+    assert [event.asset_key for event in result.get_asset_materialization_events()] == [RAW]
+    again = location.run([key(1)], [WAREHOUSE])
+    assert again.get_asset_materialization_events() == []
+
+
+@pytest.mark.invariant("L8")
+def test_one_check_shows_all_days_of_a_table(location: Location) -> None:
+    """`complete` fails while a day of any partition needs somebody, whatever the last run was about."""
+    location.add_customers(1, 2)
+    seal_run(location.deployment, key(1))
+    seal_invalid_run(location.deployment, key(2))
+    location.run([key(2)])
+    evaluation = complete_of(location.run([key(1)]))
+    assert not evaluation.passed
+    assert evaluation.severity is dg.AssetCheckSeverity.ERROR
+    assert "expected days need you: " in str(evaluation.description)
+    assert "1 rejected" in str(evaluation.description)
+    assert evaluation.metadata["next_command"].value == f"ads-pipeline state inspect --query {QUERY}"
+    evaluations = location.instance.event_log_storage.get_asset_check_execution_history(
+        evaluation.asset_check_key, 10
+    )
+    assert len(evaluations) == 2
+
+
+def complete_of(result: dg.ExecuteInProcessResult) -> dg.AssetCheckEvaluation:
+    (found,) = (each for each in result.get_asset_check_evaluations() if each.check_name == COMPLETE)
+    return found
+
+
+def test_materializations_are_in_sync_with_their_inputs(location: Location) -> None:
+    """Dagster shows neither partition as unsynced, and the code version is that of the run."""
+    location.add_customers(1)
+    seal_run(location.deployment, key(1))
+    location.run([key(1)])
+    for asset in (RAW, WAREHOUSE):
+        record = location.instance.get_latest_materialization_event(asset)
+        assert record is not None
+        assert record.asset_materialization is not None
+        tags = record.asset_materialization.tags or {}
+        assert tags["dagster/code_version"] == FACTS.schema_version
+        assert any(name.startswith("dagster/input_data_version/") for name in tags)
+        assert any(name.startswith("dagster/input_event_pointer/") for name in tags)
+
+
 def test_metadata_has_the_currency_of_the_account(location: Location) -> None:
     """The seal states it beside the cost."""
     location.add_customers(1)
@@ -189,7 +241,7 @@ def test_metadata_has_the_currency_of_the_account(location: Location) -> None:
     location.deployment.raw.land(Run(key=key(1), run_id="r1"), rows_for(key(1), 2), facts)
     location.run([key(1)])
     metadata: Any = newest_metadata(location, WAREHOUSE)
-    assert (metadata["cost"], metadata["currency"]) == (24.0, "EUR")
+    assert metadata["cost"] == "24.00 EUR"
 
 
 def test_run_without_contract_gets_no_verdict(location: Location) -> None:

@@ -26,6 +26,7 @@ from ads_pipeline.domain.retry import FRESH_DAYS
 from ads_pipeline.ledger.transactions import Clock
 from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.orchestration.asset_checks import READABLE, VALID
+from ads_pipeline.orchestration.complete_check import evaluate_complete, find_last_materialization
 from ads_pipeline.orchestration.due_partitions import build_run_config, digest_of
 from ads_pipeline.orchestration.partitions import CUSTOMERS, DATE, asset_keys, raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.resources import SensorResources
@@ -93,6 +94,16 @@ def build_readable_sensor(
         log_requests(context.log, requests)
         return dg.SensorResult(
             run_requests=requests,
+            asset_events=[
+                evaluate_complete(
+                    sensor_resources.ledger,
+                    sensor_resources.settings,
+                    name,
+                    now=at,
+                    target=find_last_materialization(context.instance, name),
+                )
+                for name in sorted({key.query_name for key in described} if requests else ())
+            ],
             skip_reason=None if requests else "nothing changed outside the runs of the assets",
             cursor=json.dumps([at.isoformat(), [request.run_key for request in found]]),
         )

@@ -1,0 +1,110 @@
+"""The check `complete` of each warehouse asset: one result for all its days.
+
+Dagster shows the result of an arbitrary partition as the state of a partitioned check, so the overview of an asset
+would be green while days fail. A check without partitions has no such choice.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import dagster as dg
+
+from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.readability import CONDITIONS, DayCondition, count_unreadable
+from ads_pipeline.ledger.ledger import LedgerReader
+from ads_pipeline.ledger.values import DayWindow
+from ads_pipeline.orchestration.dagster_private import TargetMaterialization
+from ads_pipeline.orchestration.partitions import warehouse_asset_key
+from ads_pipeline.orchestration.resources import RunResources
+from ads_pipeline.pipeline.day_conditions import UNREADABLE, DayRules, find_gaps
+from ads_pipeline.settings import Settings
+
+COMPLETE: Final = "complete"
+NEEDS_OPERATOR: Final = frozenset(each for each, text in CONDITIONS.items() if text.needs_operator)
+URGENCY: Final = {condition: number for number, condition in enumerate(CONDITIONS)}
+
+
+def build_complete_check(name: str) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=warehouse_asset_key(name),
+        name=COMPLETE,
+        description=(
+            "Shows for all expected days together what readers get, and how many need somebody. Dagster shows one "
+            "arbitrary partition as the state of `readable`; this check is the state of the whole table."
+        ),
+    )
+    def complete(run_resources: dg.ResourceParam[RunResources]) -> dg.AssetCheckResult:
+        found = evaluate_complete(run_resources.ledger, run_resources.settings, name, now=datetime.now(UTC))
+        return dg.AssetCheckResult(
+            passed=found.passed, severity=found.severity, description=found.description, metadata=found.metadata
+        )
+
+    return complete
+
+
+def evaluate_complete(
+    ledger: LedgerReader,
+    settings: Settings,
+    name: str,
+    *,
+    now: datetime,
+    target: TargetMaterialization | None = None,
+) -> dg.AssetCheckEvaluation:
+    """Evaluate all expected days of a query: failed when a day needs somebody, a warning when one is not readable."""
+    apis = settings.google_apis
+    window = DayWindow(source=apis.source, query_name=name, since=apis.start_date, until=now.date())
+    found = find_gaps(
+        ledger,
+        window,
+        UNREADABLE | NEEDS_OPERATOR,
+        first_days=ledger.days.first_days(apis.source),
+        rules=DayRules.read(ledger, settings, now=now),
+    )
+    days = sorted(
+        found.days.items(), key=lambda each: (URGENCY[each[1].condition], -each[0].logical_date.toordinal())
+    )
+    counts = Counter(day.text.label.lower() for _key, day in days)
+    metadata: dict[str, Any] = {"expected": str(found.expected), **{name: str(each) for name, each in counts.items()}}
+    if days:
+        metadata["next_command"] = f"ads-pipeline state inspect --query {name}"
+    needed = sum(day.condition in NEEDS_OPERATOR for _key, day in days)
+    return dg.AssetCheckEvaluation(
+        asset_key=warehouse_asset_key(name),
+        check_name=COMPLETE,
+        passed=not days,
+        severity=dg.AssetCheckSeverity.ERROR if needed else dg.AssetCheckSeverity.WARN,
+        description=_describe(days, found.expected, needed, counts),
+        metadata=metadata,
+        target_materialization_data=target,
+    )
+
+
+def find_last_materialization(instance: dg.DagsterInstance, name: str) -> TargetMaterialization | None:
+    """The last materialization of the asset. Without it, Dagster hides the result after each new materialization."""
+    for record in instance.get_asset_records([warehouse_asset_key(name)]):
+        if (last := record.asset_entry.last_materialization_record) is not None:
+            return TargetMaterialization(storage_id=last.storage_id, run_id=last.run_id, timestamp=last.timestamp)
+    return None
+
+
+def report_complete(instance: dg.DagsterInstance, resources: RunResources, name: str) -> None:
+    """Store the result outside a step of its own, for runs that do not run the check."""
+    target = find_last_materialization(instance, name)
+    now = datetime.now(UTC)
+    instance.report_runless_asset_event(
+        evaluate_complete(resources.ledger, resources.settings, name, now=now, target=target)
+    )
+
+
+def _describe(
+    days: Sequence[tuple[PartitionKey, DayCondition]], expected: int, needed: int, counts: Counter[str]
+) -> str:
+    if not days:
+        return count_unreadable(0, expected)
+    key, day = days[0]
+    total = f"{needed:,} of {expected:,} expected days {'needs' if needed == 1 else 'need'} you"
+    listed = ", ".join(f"{number:,} {label}" for label, number in counts.most_common())
+    first = f"{key.customer_id}, {key.logical_date}, {day.text.label}: {day.reason}"
+    return f"{total if needed else count_unreadable(len(days), expected)}: {listed}. First: {first}"
