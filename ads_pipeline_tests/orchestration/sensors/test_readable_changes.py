@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.readability import IN_PROGRESS_LIMIT
 from ads_pipeline.domain.transitions import Action
+from ads_pipeline.orchestration.complete_check import COMPLETE
 from ads_pipeline.orchestration.sensors.readable_changes import BLOCKED_INTERVAL, check_keys
 from ads_pipeline.orchestration.sensors.run_tags import (
     CUSTOMERS_TAG,
@@ -61,6 +62,10 @@ def test_action_on_the_command_line_is_shown_after_a_tick(location: Location) ->
     result = tick(location, SENSOR, cursor=first.cursor)
     assert requested_ranges(result) == [f"{key(2).dagster_key}..{key(2).dagster_key}"]
     assert [request.asset_check_keys for request in result.run_requests or []] == [[READABLE]]
+    (complete,) = result.asset_events
+    assert isinstance(complete, dg.AssetCheckEvaluation)
+    assert (complete.check_name, complete.passed) == (COMPLETE, False), "the overview turns red in the same tick"
+    assert "1 hidden" in str(complete.description)
     execute_checks(location, result)
     assert shown(location)[key(2).dagster_key] == (False, "Hidden: withdrawn by ada: on request")
     assert shown(location)[key(1).dagster_key][0]
