@@ -65,6 +65,17 @@ class LedgerMissing(AdsPipelineError):
         )
 
 
+class HomeReadOnly(AdsPipelineError):
+    """The home cannot be written: it is mounted read-only, or belongs to another user. Nothing was written."""
+
+    def __init__(self, path: str, problem: str = "it is mounted read-only or belongs to another user") -> None:
+        self.path, self.problem = path, problem
+        super().__init__(
+            f"{printable(path)} cannot be written: {problem}. Commands that only read work; "
+            "run this one where the home can be written"
+        )
+
+
 class EngineRunFailed(AdsPipelineError):
     """A run of Dagster failed. `log` is the file with its output. The run can be repeated when the cause is gone."""
 

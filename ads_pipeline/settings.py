@@ -209,6 +209,9 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         if name in values and not (values[name].isprintable() and is_valid(values[name]))
     ]
     home = _expand_user(values.get("ADS_PIPELINE_HOME", "~/.ads_pipeline"))
+    if "ADS_PIPELINE_HOME" not in values and not home.is_absolute():
+        problem = "is not set, and this user has no home directory for the default; set it to an absolute path"
+        mistakes.append(Mistake(location="ADS_PIPELINE_HOME", problem=problem))
     lake = _find_lake(values.get("ADS_PIPELINE_LAKE"), home)
     searches = ARRIVAL_SECONDS_OF_A_BUCKET if is_bucket(lake) else MIN_ARRIVAL_SECONDS
     if is_bucket(lake) and "ADS_PIPELINE_DATABASE_URL" not in values:

@@ -13,6 +13,7 @@ import pyspark
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
+from ads_pipeline.engine import nameless_user
 from ads_pipeline.engine.address import needs_engine, request_server
 from ads_pipeline.engine.own_spark import private_jvm
 from ads_pipeline.errors import BadSettings, Mistake
@@ -79,6 +80,8 @@ def _start_own(settings: Settings) -> SparkSession:
 
 def open_session(options: Mapping[str, str]) -> SparkSession:
     """The session with these options of Spark."""
+    if "spark.remote" not in options and nameless_user.user_name() is not None:
+        nameless_user.log_in(tuple(options.items()))
     builder = SparkSession.builder
     for name, value in options.items():
         builder = builder.config(name, value)

@@ -28,8 +28,15 @@ PROGRAM: Final = "ads-pipeline"
 
 
 def choose_home(environ: Mapping[str, str], name: str) -> dict[str, str]:
-    """The environment with a home: the one that is set, or one for demos beside the default home."""
-    return {HOME_VARIABLE: str(Path.home() / name), **{key: text for key, text in environ.items() if text}}
+    """The environment with a home: the one that is set, or one for demos beside the default home.
+
+    A user without a home directory gets none, and `read_settings` refuses it.
+    """
+    given = {key: text for key, text in environ.items() if text}
+    if HOME_VARIABLE not in given:
+        with suppress(RuntimeError):
+            given[HOME_VARIABLE] = str(Path.home() / name)
+    return given
 
 
 def open_home(

@@ -27,6 +27,7 @@ EXIT_CODES: Final[Mapping[type[AdsPipelineError], int]] = {
     errors.TargetNotEmpty: 64,
     errors.LedgerRefused: 70,
     errors.BadSettings: 78,
+    errors.HomeReadOnly: 78,
     errors.LedgerMissing: 78,
     errors.ContractMissing: 78,
     errors.LedgerOutdated: 78,

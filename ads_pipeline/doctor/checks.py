@@ -71,7 +71,10 @@ def _check_folder(deployment: Deployment, top: Path, variable: str) -> Iterator[
         if not folder.is_dir():
             yield make_error(folder, "it is not a directory", "move it away")
             continue
-        if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        if os.statvfs(folder).f_flag & os.ST_RDONLY:
+            step = "mount it writable where runs and commands that change something are executed"
+            yield make_error(folder, "it is on a read-only file system, so it can only be read", step)
+        elif not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
             yield make_error(folder, "this user cannot read and write it", f"chmod u+rwx {_quote_path(folder)}")
         if folder.stat().st_mode & stat.S_IWOTH:
             yield make_warning(folder, "every local user can write to it", f"chmod o-w {_quote_path(folder)}")

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
+from ads_pipeline.engine.nameless_user import java_properties
 from ads_pipeline.engine.private_directory import private_directory
 
 LOOPBACK: Final = "127.0.0.1"
@@ -46,7 +47,7 @@ def private_jvm(master: str) -> Iterator[None]:
 
 def _defaults(master: str) -> Mapping[str, str]:
     files = {"java.io.tmpdir": str(private_directory())}  # below it are blocks, spilled rows and artifacts
-    return files | _EVERY_MASTER | (_LOCAL_MASTER if runs_in_one_process(master) else {})
+    return files | java_properties() | _EVERY_MASTER | (_LOCAL_MASTER if runs_in_one_process(master) else {})
 
 
 def _encode(options: Mapping[str, str]) -> str:

@@ -3,7 +3,9 @@
 `statements` has the form of the SQL statements. They stand in the folders of the ledger, beside their callers.
 """
 
+import errno
 import logging
+import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,13 +16,14 @@ from typing import Any, Final, TypeVar
 import sqlalchemy as sa
 import tenacity
 
-from ads_pipeline.errors import LedgerOutdated, LedgerRefused, LedgerUnavailable
+from ads_pipeline.errors import HomeReadOnly, LedgerOutdated, LedgerRefused, LedgerUnavailable
+from ads_pipeline.ledger import unwritable
 from ads_pipeline.ledger.control import tables
 from ads_pipeline.ledger.extraction import tables as extraction_tables
 from ads_pipeline.ledger.tables import instant_text
 from ads_pipeline.log_events import LogEvent, log_event
 from ads_pipeline.quoting import printable
-from ads_pipeline.storage.durable_files import create_empty_file, make_durable_directories
+from ads_pipeline.storage.durable_files import NOT_WRITABLE, create_empty_file, make_durable_directories
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -81,10 +84,11 @@ def _open_sqlite(url: str, *, read_only: bool) -> sa.Engine:
     path = Path(sa.make_url(url).database or "")
     if not read_only:
         _create_file(path)
+    options, check_unchanged = unwritable.describe(path) if read_only else ("mode=rw", None)
     engine = sa.create_engine(
         "sqlite://",
         creator=lambda: sqlite3.connect(
-            f"{path.absolute().as_uri()}?mode=rw",
+            f"{path.absolute().as_uri()}?{options}",
             uri=True,
             timeout=BUSY_SECONDS,
             isolation_level=None,
@@ -115,6 +119,8 @@ def _open_sqlite(url: str, *, read_only: bool) -> sa.Engine:
             connection.info[READ_ONLY] = is_reading
         connection.exec_driver_sql("BEGIN" if is_reading else "BEGIN IMMEDIATE")
 
+    if check_unchanged is not None:
+        sa.event.listen(engine, "commit", lambda _connection: check_unchanged())
     return engine
 
 
@@ -133,7 +139,11 @@ def _create_file(path: Path) -> None:
     try:
         make_durable_directories(path.parent)
         create_empty_file(path)
+        if not os.access(path.parent, os.W_OK):  # for the files beside it
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
+        if error.errno in NOT_WRITABLE:
+            raise HomeReadOnly(str(path.parent)) from error
         raise LedgerUnavailable(f"the ledger's file cannot be created: {error.strerror}") from error
 
 

@@ -12,9 +12,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from ads_pipeline.errors import HomeReadOnly
+
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _BUFFER_SIZE = 1 << 16
+NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
 _OWNER_ONLY, _ANYBODY = 0o077, 0o000  # permissions that are withheld beyond those of the process's umask
 _withheld = [_OWNER_ONLY]
 
@@ -39,12 +42,13 @@ def atomic_write(path: Path, *, replace: bool = True, by_umask: bool = False) ->
     """A file to write, which gets its name when the block has succeeded and its content is on disk.
 
     Readers see the earlier file or the whole new one. With `replace=False` an existing file stays and
-    FileExistsError is raised. With `by_umask`, the umask alone decides who may read the file.
+    FileExistsError is raised. With `by_umask`, the umask alone decides who may read the file. Raises HomeReadOnly
+    where no file can be created.
     """
     mode = 0o666 if by_umask else access_mode(0o666)
     temporary = path.with_name(f"_tmp.{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
-        with os.fdopen(os.open(temporary, _NEW_FILE, mode), "wb") as file:
+        with os.fdopen(_create(temporary, mode), "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -56,6 +60,15 @@ def atomic_write(path: Path, *, replace: bool = True, by_umask: bool = False) ->
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+def _create(path: Path, mode: int) -> int:
+    try:
+        return os.open(path, _NEW_FILE, mode)
+    except OSError as error:
+        if error.errno in NOT_WRITABLE:
+            raise HomeReadOnly(str(path.parent)) from error
+        raise
 
 
 def sync_file(path: Path) -> None:
