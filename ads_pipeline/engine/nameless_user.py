@@ -38,7 +38,7 @@ def java_properties() -> dict[str, str]:
 def log_in(options: tuple[tuple[str, str], ...]) -> None:
     """Start the JVM and a context with these options, for a user with a name. A process keeps its JVM."""
     conf = SparkConf().setAll(list(options))
-    gateway: Any = launch_gateway(conf)
+    gateway: Any = launch_gateway(conf)  # type: ignore[no-untyped-call] # pyspark's own types leave it out
     users = gateway.jvm.org.apache.hadoop.security.UserGroupInformation
     users.setLoginUser(users.createRemoteUser(user_name()))
     SparkContext(conf=conf, gateway=gateway)
