@@ -13,9 +13,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ads_pipeline.doctor import dagster_records
+from ads_pipeline.doctor.dagster_daemon import check_daemon, check_sensors
 from ads_pipeline.doctor.dagster_settings import list_differences
 from ads_pipeline.doctor.day_checks import check_days, describe_days_that_need_you, find_steps
-from ads_pipeline.doctor.examination import Deployment, DeploymentCheck, Finding, make_error, make_note, make_warning
+from ads_pipeline.doctor.examination import (
+    SLOW_LIMIT,
+    Deployment,
+    DeploymentCheck,
+    Finding,
+    Peer,
+    make_error,
+    make_note,
+    make_warning,
+)
 from ads_pipeline.domain.partition import PartitionKey, find_customer_problem
 from ads_pipeline.domain.transitions import Outcome, Status
 from ads_pipeline.errors import LogDamaged
@@ -269,21 +279,39 @@ def _find_dagster_skip_reason(deployment: Deployment) -> str | None:
 
 
 CHECKS: Final = (
-    DeploymentCheck("home", "the home is writable by this user only; its disk has space", check_home),
-    DeploymentCheck("lake", "the lake is writable, and no file in it is overwritten", check_lake),
+    DeploymentCheck("home", "the home is writable by this user only; its disk has space", check_home, peer=None),
+    DeploymentCheck("lake", "the lake is writable, and no file in it is overwritten", check_lake, peer=Peer.LAKE),
     DeploymentCheck("clocks", "this machine and the database agree on the time", check_clocks),
     DeploymentCheck("states", "every state follows from its verdicts and actions", check_states, slow=True),
-    DeploymentCheck("raw", "sealed runs are registered and match their registration", check_raw_runs, slow=True),
+    DeploymentCheck(
+        "raw", "sealed runs are registered and match their registration", check_raw_runs, slow=True, peer=Peer.LAKE
+    ),
     DeploymentCheck("pointers", "pointers name current runs", check_pointers),
-    DeploymentCheck("tables", "the Delta tables hold what the ledger expects", check_tables, slow=True),
-    DeploymentCheck("days", "no day is blocked", check_days, describe=describe_days_that_need_you),
+    DeploymentCheck(
+        "tables", "the Delta tables hold what the ledger expects", check_tables, slow=True, peer=Peer.LAKE
+    ),
+    DeploymentCheck(
+        "days", "no day is blocked", check_days, describe=describe_days_that_need_you, limit=SLOW_LIMIT
+    ),
     DeploymentCheck("demotions", "no demotion is unfinished", check_demotions),
-    DeploymentCheck("landings", "no interrupted landing left files", check_landings),
+    DeploymentCheck("landings", "no interrupted landing left files", check_landings, peer=Peer.LAKE),
     DeploymentCheck("runs", "every open run is alive", check_runs),
     DeploymentCheck(
         "dagster",
         "Dagster and the event log agree on finished runs",
         check_dagster,
+        find_skip_reason=_find_dagster_skip_reason,
+    ),
+    DeploymentCheck(
+        "daemon",
+        "one daemon of Dagster runs, and all its parts work",
+        check_daemon,
+        find_skip_reason=_find_dagster_skip_reason,
+    ),
+    DeploymentCheck(
+        "sensors",
+        "the newest tick of every sensor and schedule did not fail",
+        check_sensors,
         find_skip_reason=_find_dagster_skip_reason,
     ),
     DeploymentCheck(
@@ -302,6 +330,7 @@ CHECKS: Final = (
         "instance",
         "the settings in dagster.yaml are those of this release",
         check_dagster_settings,
+        peer=None,
         find_skip_reason=_find_settings_skip_reason,
     ),
     DeploymentCheck("snapshots", "the run snapshots are up to date", check_snapshots),

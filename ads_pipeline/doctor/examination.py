@@ -1,15 +1,17 @@
 """Runs the checks of a deployment and reports their findings. It changes nothing.
 
-The checks themselves are in `doctor.checks`. A check that fails to run does not stop the others.
+The checks themselves are in `doctor.checks`. A check that fails to run does not stop the others. Each has a limit of
+time, because a database or a bucket may never answer.
 """
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from ads_pipeline.errors import AdsPipelineError, BadSettings, LedgerOutdated, Mistake
 from ads_pipeline.ledger.consistency.inspection import LedgerInspection
@@ -20,6 +22,16 @@ from ads_pipeline.settings import DAGSTER_SETTINGS, Settings, has_ledger, read_s
 MIN_FREE_BYTES: Final = 1 << 30  # bytes
 NO_DATA: Final = "there is no data yet"
 FIRST_STEP: Final = "ads-pipeline dev, or ads-pipeline demo for made-up data"
+LIMIT: Final = timedelta(seconds=15)  # of one check
+SLOW_LIMIT: Final = timedelta(minutes=30)  # of one that reads every run or row
+_T = TypeVar("_T")
+
+
+class NoAnswer(Exception):
+    """A check did not end within its limit."""
+
+    def __init__(self, limit: timedelta) -> None:
+        super().__init__(f"no answer within {limit.total_seconds():g} s")
 
 
 class Severity(StrEnum):
@@ -38,6 +50,13 @@ class CheckStatus(StrEnum):
     ERROR = "error"
     FAILED = "failed"
     SKIPPED = "skipped"
+
+
+class Peer(StrEnum):
+    """A part of the deployment that may never answer."""
+
+    DATABASE = "database"
+    LAKE = "lake"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,13 +114,16 @@ class DeploymentCheck:
     """One check. `condition` is the statement that holds when nothing is found.
 
     A slow check reads every run or row. `find_skip_reason` returns why there is nothing to check, if so. The
-    line of a check without findings has the text of `describe`, if it has one.
+    line of a check without findings has the text of `describe`, if it has one. When a check gets no answer from its
+    peer, later checks of the same peer are not tried.
     """
 
     name: str
     condition: str
     find: Callable[[Deployment], Iterable[Finding]]
     slow: bool = False
+    peer: Peer | None = Peer.DATABASE
+    limit: timedelta | None = None  # None: 15 seconds, or 30 minutes for a slow check
     find_skip_reason: Callable[[Deployment], str | None] = lambda _deployment: None
     describe: Callable[[Deployment], str] | None = None
 
@@ -124,6 +146,7 @@ class CheckReport:
     findings: tuple[Finding, ...] = ()
     reason: str | None = None
     skipped: bool = False
+    has_no_answer: bool = False
 
     @property
     def status(self) -> CheckStatus:
@@ -167,34 +190,84 @@ def run_checks(
     for each in machine_checks:
         yield _report(each.name, each.condition, each.find(settings, environ))
     with ExitStack() as stack:
-        ledger_report, ledger = _open_ledger(settings, stack)
+        ledger_report, opened = _open_ledger(settings, stack)
         yield ledger_report
-        if ledger is None and ledger_report.status is CheckStatus.OK:
+        if opened is None and ledger_report.status is CheckStatus.OK:
             return
-        if ledger is None:
+        if opened is None:
             yield from _report_unchecked(_names(checks), "the ledger could not be opened")
             return
         dagster_home = Path(environ["DAGSTER_HOME"]) if environ.get("DAGSTER_HOME") else None
-        deployment = Deployment(settings=settings, ledger=ledger, now=ledger.read_clock(), dagster_home=dagster_home)
+        ledger, now = opened
+        deployment = Deployment(settings=settings, ledger=ledger, now=now, dagster_home=dagster_home)
+        silent = dict[Peer, str]()
         for check in checks:
-            yield run_check(check, deployment, quick=quick)
+            if check.peer in silent:
+                yield CheckReport(name=check.name, condition=check.condition, reason=silent[check.peer])
+                continue
+            report = run_check(check, deployment, quick=quick)
+            if check.peer and report.has_no_answer:
+                silent[check.peer] = f"the check {check.name} got no answer from the {check.peer}"
+            yield report
 
 
-def run_check(check: DeploymentCheck, deployment: Deployment, *, quick: bool = False) -> CheckReport:
-    """Run one check. Errors of the deployment become a FAILED report; bugs raise."""
-    try:
+def run_check(
+    check: DeploymentCheck, deployment: Deployment, *, quick: bool = False, limit: timedelta | None = None
+) -> CheckReport:
+    """Run one check. Errors of the deployment and a passed limit become a FAILED report; bugs raise."""
+
+    def run() -> CheckReport:
         skip_reason = "skipped by --quick" if quick and check.slow else check.find_skip_reason(deployment)
         if skip_reason is not None:
             return CheckReport(name=check.name, condition=check.condition, reason=skip_reason, skipped=True)
         found = tuple(check.find(deployment))
         condition = check.condition if check.describe is None else check.describe(deployment)
         return _report(check.name, condition, found)
-    except (AdsPipelineError, OSError) as error:
-        return CheckReport(name=check.name, condition=check.condition, reason=_one_line(error))
+
+    try:
+        return run_within(limit or check.limit or (SLOW_LIMIT if check.slow else LIMIT), run)
+    except (AdsPipelineError, OSError, NoAnswer) as error:
+        return CheckReport(
+            name=check.name,
+            condition=check.condition,
+            reason=_one_line(error),
+            has_no_answer=isinstance(error, NoAnswer),
+        )
 
 
-def _open_ledger(settings: Settings, stack: ExitStack) -> tuple[CheckReport, LedgerInspection | None]:
-    """Open the ledger until the stack is closed, and report whether that was possible."""
+def run_within(limit: timedelta, work: Callable[[], _T]) -> _T:
+    """Return the result of the work or raise its exception; raise NoAnswer after the limit.
+
+    The work's thread goes on then, and ends with the process at the latest.
+    """
+    results, errors = list[_T](), list[BaseException]()
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:  # noqa: BLE001 - the caller's thread raises it
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="check", daemon=True)
+    thread.start()
+    thread.join(limit.total_seconds())
+    if thread.is_alive():
+        raise NoAnswer(limit)
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def _open_ledger(
+    settings: Settings, stack: ExitStack
+) -> tuple[CheckReport, tuple[LedgerInspection, datetime] | None]:
+    """Open the ledger until the stack is closed and read its clock, and report whether that was possible."""
+
+    def open_and_read() -> tuple[LedgerInspection, datetime]:
+        opened = LedgerInspection.opened(settings.database_url, tenancy=settings.tenancy)
+        ledger = stack.enter_context(opened)
+        return ledger, ledger.read_clock()
+
     name, promise = _LEDGER
     if not has_ledger(settings):
         file = settings.home / "ledger.db"
@@ -203,15 +276,14 @@ def _open_ledger(settings: Settings, stack: ExitStack) -> tuple[CheckReport, Led
             return _report(name, promise, [make_error(file, "there is no ledger", step)]), None
         return _report(name, promise, [make_note(settings.home, NO_DATA, FIRST_STEP)]), None
     try:
-        ledger = stack.enter_context(LedgerInspection.opened(settings.database_url, tenancy=settings.tenancy))
-        return _report(name, promise, []), ledger
+        return _report(name, promise, []), run_within(LIMIT, open_and_read)
     except LedgerOutdated as error:
         if error.found is None:
             return _report(name, promise, [make_note("the database", NO_DATA, FIRST_STEP)]), None
         problem = f"its schema is at revision {error.found}; this release needs {error.expected}"
         step = "run ads-pipeline migrate, or use the release that wrote it"
         return _report(name, promise, [make_error("the ledger", problem, step)]), None
-    except AdsPipelineError as error:
+    except (AdsPipelineError, NoAnswer) as error:
         return CheckReport(name=name, condition=promise, reason=_one_line(error)), None
 
 

@@ -141,9 +141,13 @@ def open_location(
 
 
 @contextmanager
-def open_instance(home: Path) -> Iterator[dg.DagsterInstance]:
-    """A Dagster instance with the storage of the product, in SQLite."""
-    variables = {"ADS_PIPELINE_HOME": str(home), "ADS_PIPELINE_DATABASE_URL": None, BATCH_SIZE[0]: BATCH_SIZE[1]}
+def open_instance(home: Path, *, postgres_url: str | None = None) -> Iterator[dg.DagsterInstance]:
+    """A Dagster instance with the storage of the product, in SQLite or in Postgres."""
+    variables = {
+        "ADS_PIPELINE_HOME": str(home),
+        "ADS_PIPELINE_DATABASE_URL": postgres_url,
+        BATCH_SIZE[0]: BATCH_SIZE[1],
+    }
     storage = {"custom": {"module": InstanceStorage.__module__, "class": InstanceStorage.__name__}}
     with (
         environ(cast("Mapping[str, str]", variables)),
