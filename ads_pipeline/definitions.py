@@ -28,6 +28,7 @@ from ads_pipeline.orchestration.io_manager import PartitionStateIOManager
 from ads_pipeline.orchestration.partitions import define_partitions
 from ads_pipeline.orchestration.resources import RunResources, SensorResources, SourceFactory, SparkResource
 from ads_pipeline.orchestration.run_processes.code_servers import load_runs_ahead
+from ads_pipeline.orchestration.run_processes.lost_lease import end_on_loss
 from ads_pipeline.orchestration.sensors.arrivals_and_loads import build_sensors
 from ads_pipeline.orchestration.sensors.run_completion import build_event_origin
 from ads_pipeline.orchestration.sensors.schedules import build_schedules
@@ -139,8 +140,9 @@ def _build_pyspark(settings: Settings) -> dg.ResourceDefinition:
 
 def _build_ledger_engine(settings: Settings) -> dg.ResourceDefinition:
     @dg.resource(description="The one connection pool on the ledger's database.")
-    def ledger_engine(_context: dg.InitResourceContext) -> Iterator[Engine]:
-        with resources.open_ledger_engine(settings) as engine:
+    def ledger_engine(context: dg.InitResourceContext) -> Iterator[Engine]:
+        answer_seconds = resources.TICK_ANSWER_SECONDS if context.run is None else None
+        with resources.open_ledger_engine(settings, answer_seconds=answer_seconds) as engine:
             yield engine
 
     return ledger_engine
@@ -157,7 +159,9 @@ def _build_run_resources(settings: Settings, source_factory: SourceFactory) -> d
             raise dg.DagsterInvariantViolationError("run_resources can be opened only in a run")
         engine, origin = context.resources.ledger_engine, build_event_origin(context.run)
         due = read_due(context.resource_config, settings.google_apis.source)
-        with resources.open_run_resources(settings, engine, origin, source_factory, due=due) as opened:
+        with resources.open_run_resources(
+            settings, engine, origin, source_factory, due=due, on_loss=end_on_loss()
+        ) as opened:
             yield opened
 
     return run_resources

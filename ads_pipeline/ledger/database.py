@@ -38,6 +38,7 @@ METADATA: Final = tables.leases.metadata  # with every table of the ledger
 _EXTRACTION: Final = extraction_tables.accounts  # defined, so that METADATA has it
 SCHEMA: Final = "ads_pipeline"  # in Postgres, where Dagster and other projects may use the same database
 READ_ONLY: Final = "read_only"  # an execution option of `read_only`
+ANSWER: Final = "answer_seconds"  # an execution option of `answering_within`
 # Of a connection. With SQLite's 2 MiB, a transaction over thousands of partitions reads and writes pages repeatedly.
 SQLITE_CACHE_KIB: Final = 65_536
 OLDEST_SQLITE: Final = (3, 39, 0)  # STRICT tables, JSON functions and IS DISTINCT FROM
@@ -53,10 +54,19 @@ class ConcurrentWrite(Exception):
     """Another transaction changed a row that this one had read without a lock. `transact` retries it."""
 
 
-def open_engine(url: str, *, read_only: bool = False) -> sa.Engine:
-    """An engine on the ledger. With read_only, the database refuses every write."""
+def open_engine(url: str, *, read_only: bool = False, answer_seconds: float | None = None) -> sa.Engine:
+    """An engine on the ledger. With read_only, the database refuses every write.
+
+    LedgerUnavailable is raised when Postgres does not answer a statement within `answer_seconds`, by default 300.
+    """
     if sa.make_url(url).get_backend_name() == "sqlite":
         return _open_sqlite(url, read_only=read_only)
+    return _open_postgres(url, read_only=read_only, answer_seconds=answer_seconds)
+
+
+def _open_postgres(url: str, *, read_only: bool, answer_seconds: float | None) -> sa.Engine:
+    from ads_pipeline.ledger.postgres_connection import ANSWER_SECONDS, bounded_url  # noqa: PLC0415 - loads the driver
+
     options = {
         "search_path": SCHEMA,
         "timezone": "UTC",
@@ -65,16 +75,23 @@ def open_engine(url: str, *, read_only: bool = False) -> sa.Engine:
         "plan_cache_mode": "force_generic_plan",  # every prepared statement looks up rows by key
         "default_transaction_read_only": "on" if read_only else "off",
     }
-    return sa.create_engine(
-        url,
+    engine = sa.create_engine(
+        bounded_url(url),
         hide_parameters=True,
         use_native_hstore=False,  # a query for each connection, about a type that the ledger has not
         connect_args={
             "application_name": "ads_pipeline",
-            "connect_timeout": 10,
             "options": " ".join(f"-c {name}={value}" for name, value in options.items()),
         },
     )
+
+    @sa.event.listens_for(engine, "begin")
+    def _limit(connection: sa.Connection) -> None:
+        driver_connection: Any = connection.connection.dbapi_connection
+        limit = connection.get_execution_options().get(ANSWER, answer_seconds)
+        driver_connection.answer_seconds = ANSWER_SECONDS if limit is None else limit
+
+    return engine
 
 
 def _open_sqlite(url: str, *, read_only: bool) -> sa.Engine:
@@ -132,6 +149,11 @@ def _read_clock(seconds_ahead: float) -> str:
 def read_only(engine: sa.Engine) -> sa.Engine:
     """The same engine with its connections, on which the database refuses writes. SQLite takes no write lock."""
     return engine.execution_options(**{READ_ONLY: True, "postgresql_readonly": True})
+
+
+def answering_within(engine: sa.Engine, seconds: float) -> sa.Engine:
+    """The same engine with its connections, on which Postgres has so many seconds for each answer."""
+    return engine.execution_options(**{ANSWER: seconds})
 
 
 def _create_file(path: Path) -> None:
@@ -218,7 +240,15 @@ def is_retryable(error: BaseException) -> bool:
         return isinstance(error, ConcurrentWrite)
     if isinstance(error.orig, sqlite3.Error):
         return _sqlite_code(error.orig) in _SQLITE_BUSY
+    if _find_limit(error) is not None:  # the next wait would be as long
+        return False
     return error.connection_invalidated or getattr(error.orig, "pgcode", None) in _RETRYABLE_STATES
+
+
+def _find_limit(error: sa.exc.DBAPIError) -> float | None:
+    """The seconds within which Postgres did not answer, if that was the error."""
+    seconds: float | None = getattr(error.orig, "no_answer_seconds", None)
+    return seconds
 
 
 def _log_retry(state: tenacity.RetryCallState) -> None:
@@ -237,7 +267,9 @@ _RETRYING: Final = tenacity.Retrying(
 
 def _translate_error(error: sa.exc.DBAPIError) -> LedgerUnavailable | LedgerRefused:
     """The library's error as an error of the ledger. The message contains no statement values and no URL."""
-    original = error.orig
+    original, limit = error.orig, _find_limit(error)
+    if limit is not None:
+        return LedgerUnavailable(f"the ledger's database did not answer within {limit:g} s")
     message = printable(str(original).strip().partition("\n")[0])
     if isinstance(original, sqlite3.Error):
         outage = _sqlite_code(original) in _SQLITE_BUSY + _SQLITE_OUTAGE
@@ -299,13 +331,15 @@ def read_revisions(engine: sa.Engine) -> tuple[str | None, str]:
 
 
 @contextmanager
-def open_checked_engine(url: str, *, read_only: bool = False, create: bool = True) -> Iterator[sa.Engine]:
+def open_checked_engine(
+    url: str, *, read_only: bool = False, create: bool = True, answer_seconds: float | None = None
+) -> Iterator[sa.Engine]:
     """An engine on a ledger of this release's revision, disposed at the end of the block.
 
     A process opens one, and hands it to everything that uses the ledger. With `create`, a writer creates the schema
     in an empty database. Raises LedgerOutdated for any other revision.
     """
-    engine = open_engine(url, read_only=read_only)
+    engine = open_engine(url, read_only=read_only, answer_seconds=answer_seconds)
     try:
         found, expected = read_revisions(engine)
         if found is None and create and not read_only:

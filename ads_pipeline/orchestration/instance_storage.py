@@ -12,6 +12,7 @@ from typing import Any, Final
 from dagster_postgres import DagsterPostgresStorage, PostgresEventLogStorage
 from dagster_postgres.utils import create_pg_connection, create_pg_engine, retry_pg_creation_fn
 
+from ads_pipeline.ledger.postgres_connection import bounded_url
 from ads_pipeline.orchestration.event_storage.dagster_private_storages import (
     SQLITE_MODULES,
     DagsterSqliteStorage,
@@ -112,6 +113,11 @@ def _directory() -> str:
     return str(directory)
 
 
+def _bounded(url: str) -> str:
+    """The URL with the driver whose connections have limits. Dagster's storages create engines from it."""
+    return bounded_url(url).render_as_string(hide_password=False)
+
+
 @contextmanager
 def _creation_lock(url: str) -> Iterator[None]:
     """One process after the other: Dagster takes its tables for complete when it sees the first of them."""
@@ -126,7 +132,7 @@ def _creation_lock(url: str) -> Iterator[None]:
 
 def _prepare_database(url: str) -> str:
     """Create Dagster's schema if needed, and return a URL whose search path is this schema only."""
-    engine = create_pg_engine(url, isolation_level="AUTOCOMMIT")
+    engine = create_pg_engine(_bounded(url), isolation_level="AUTOCOMMIT")
 
     def create_schema() -> None:
         with create_pg_connection(engine) as connection:

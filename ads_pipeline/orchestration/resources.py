@@ -47,6 +47,9 @@ if TYPE_CHECKING:  # they load Spark, Arrow and Delta, which neither the definit
 
 _LOG: Final = logging.getLogger(__name__)
 
+# A code server has few threads, and Dagster gives a tick 60 s. A tick must end before the next one starts.
+TICK_ANSWER_SECONDS: Final = 40.0
+
 
 def build_external_source(resources: "SensorResources") -> Source:
     """Create the source of a deployment whose extractors run outside Dagster."""
@@ -195,9 +198,9 @@ def _describe(skipped: SkippedFetch) -> dict[str, str]:
 
 
 @contextmanager
-def open_ledger_engine(settings: Settings) -> Iterator[database.Engine]:
+def open_ledger_engine(settings: Settings, *, answer_seconds: float | None = None) -> Iterator[database.Engine]:
     """Open the one engine that all resources of a run or of a sensor share."""
-    with database.open_checked_engine(settings.database_url) as engine:
+    with database.open_checked_engine(settings.database_url, answer_seconds=answer_seconds) as engine:
         yield engine
 
 
@@ -220,10 +223,17 @@ def open_run_resources(
     source_factory: SourceFactory = build_external_source,
     *,
     due: Collection[PartitionKey] | None = None,
+    on_loss: Callable[[], None] | None = None,
 ) -> Iterator[RunResources]:
-    """Open the resources of one Dagster run: take its lease, emit RunStarted and project its events until it ends."""
+    """Open the resources of one Dagster run: take its lease, emit RunStarted and project its events until it ends.
+
+    `on_loss` is called when the run has lost its lease.
+    """
     events = RunCompletionLog(engine, tenancy=settings.tenancy)
-    with Lease.held(engine, origin.run_id, duration=settings.lease) as lease, follow_in_background(events):
+    with (
+        Lease.held(engine, origin.run_id, duration=settings.lease, on_loss=on_loss) as lease,
+        follow_in_background(events),
+    ):
         ledger = Ledger(engine, origin=origin, tenancy=settings.tenancy, lease=lease)
         log_event(_LOG, LogEvent.RUN_OPENED, run=origin.run_id, lease_seconds=settings.lease.total_seconds())
         events.append(origin.make_event("RunStarted", at=datetime.now(UTC)))

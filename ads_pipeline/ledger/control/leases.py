@@ -7,6 +7,7 @@ commit. A takeover and a late write therefore wait for each other, and the later
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
@@ -33,6 +34,7 @@ from ads_pipeline.log_events import LogEvent, log_event
 _LOG: Final = logging.getLogger(__name__)
 
 RENEWALS_PER_LEASE: Final = 4
+SECONDS_TO_STOP: Final = 10.0  # for the threads of a lease; one that waits for the database ends later, by itself
 # `now` is set where a test chooses the time. NULL means the database's clock.
 _CLAIM: Final[Columns] = {**KEY_COLUMNS, "run_id": "text", "now": "instant"}
 # Insert claims for partitions that were never claimed, so that there is a row to lock. ON CONFLICT covers concurrent
@@ -95,15 +97,23 @@ class Lease:
     ) -> None:
         self.run_id, self.duration = run_id, duration
         self._engine, self._clock, self._dialect = engine, clock, engine.dialect.name
+        # A renewal without an answer must leave time for another one.
+        self._renewing_engine = database.answering_within(engine, duration.total_seconds() / 2)
+        self._renewed_at = time.monotonic()
 
     @classmethod
     @contextmanager
-    def held(cls, engine: sa.Engine, run_id: str, *, duration: timedelta) -> Iterator[Self]:
-        """Open a lease, renew it in a thread while the block runs, and end it afterwards."""
+    def held(
+        cls, engine: sa.Engine, run_id: str, *, duration: timedelta, on_loss: Callable[[], None] | None = None
+    ) -> Iterator[Self]:
+        """Open a lease, renew it in a thread while the block runs, and end it afterwards.
+
+        `on_loss` is called in a thread when the lease is lost, or was not renewed for its duration.
+        """
         lease = cls(engine, run_id, duration=duration)
         lease.open()
         try:
-            with renewing(lease):
+            with renewing(lease, on_loss):
                 yield lease
         finally:
             # An outage here must not hide how the block ended. The lease expires by itself.
@@ -115,7 +125,9 @@ class Lease:
 
         Raises LeaseLost when this run's lease has ended or expired: another run may have taken its partitions.
         """
+        asked_at = time.monotonic()
         database.transact(self._engine, self._open)
+        self._renewed_at = asked_at
 
     def claim(self, keys: Iterable[PartitionKey]) -> ClaimResult:
         """Claim each partition that no other live run holds. The result names the holders of the others.
@@ -127,7 +139,11 @@ class Lease:
 
     def renew(self) -> bool:
         """Extend the lease by its duration. False when it is lost; renewing cannot bring it back."""
-        return database.transact(self._engine, self._renew)
+        asked_at = time.monotonic()
+        is_live = database.transact(self._renewing_engine, self._renew)
+        if is_live:
+            self._renewed_at = asked_at
+        return is_live
 
     def end(self) -> None:
         """End the lease and so release all its claims."""
@@ -143,7 +159,7 @@ class Lease:
             first = min(lost, key=decode_key)
             raise LeaseLost(self.run_id, _describe_loss(self.run_id, first), str(decode_key(first)))
 
-    def renew_until_stopped(self, stopped: threading.Event) -> None:
+    def renew_until_stopped(self, stopped: threading.Event, on_loss: Callable[[], None] | None = None) -> None:
         """Renew the lease until stopped or lost. During a database outage, try again every second at least."""
         wait = self.duration / RENEWALS_PER_LEASE
         while not stopped.wait(wait.total_seconds()):
@@ -151,10 +167,24 @@ class Lease:
             try:
                 if not self.renew():
                     log_event(_LOG, LogEvent.LEASE_LOST, run=self.run_id)
+                    if on_loss is not None:
+                        on_loss()
                     return
             except LedgerUnavailable:
                 log_event(_LOG, LogEvent.LEASE_RENEWAL_FAILED, run=self.run_id)
                 wait = min(wait, timedelta(seconds=1))
+
+    def watch_until_stopped(self, stopped: threading.Event, on_loss: Callable[[], None]) -> None:
+        """Call `on_loss` when the lease was not renewed for its duration, also while a renewal gets no answer."""
+        while not stopped.wait(max(self._seconds_left, 0.0)):
+            if self._seconds_left <= 0:
+                log_event(_LOG, LogEvent.LEASE_LOST, run=self.run_id)
+                on_loss()
+                return
+
+    @property
+    def _seconds_left(self) -> float:
+        return self._renewed_at + self.duration.total_seconds() - time.monotonic()
 
     def _open(self, connection: sa.Connection) -> None:
         now, until = self._times()
@@ -215,16 +245,21 @@ class Leases:
 
 
 @contextmanager
-def renewing(lease: Lease) -> Iterator[None]:
-    """Renew the lease in a thread while the block runs."""
+def renewing(lease: Lease, on_loss: Callable[[], None] | None = None) -> Iterator[None]:
+    """Renew the lease in a thread while the block runs. Another thread calls `on_loss` when that was not possible."""
     stopped = threading.Event()
-    thread = threading.Thread(target=lease.renew_until_stopped, args=(stopped,), name="lease", daemon=True)
-    thread.start()
+    threads = [threading.Thread(target=lease.renew_until_stopped, args=(stopped, on_loss), name="lease", daemon=True)]
+    if on_loss is not None:
+        watch = threading.Thread(target=lease.watch_until_stopped, args=(stopped, on_loss), name="watch", daemon=True)
+        threads.append(watch)
+    for thread in threads:
+        thread.start()
     try:
         yield
     finally:
         stopped.set()
-        thread.join()
+        for thread in threads:
+            thread.join(SECONDS_TO_STOP)
 
 
 def close_lease(connection: sa.Connection, run_id: str, now: Any) -> None:

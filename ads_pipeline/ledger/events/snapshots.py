@@ -32,6 +32,7 @@ from ads_pipeline.ledger.tables import run_head, run_snapshots, run_steps
 
 EVENTS_PER_TRANSACTION: Final = 2_000  # bounds how long the snapshot of a run is locked
 POLL_INTERVAL: Final = timedelta(milliseconds=200)
+SECONDS_TO_STOP: Final = 10.0  # for the follower's thread; while the database does not answer, it ends later
 _INSERT_SNAPSHOT: Final = insert(run_snapshots, skip_present=True)
 _UPSERT_STEPS: Final = upsert(run_steps)
 AlarmCallback = Callable[[LagLevel, timedelta], None]
@@ -151,9 +152,11 @@ def follow_in_background(log: EventLog, on_alarm: AlarmCallback | None = None) -
         yield
     finally:
         stopped.set()
-        thread.join()
-        with suppress(LedgerUnavailable):  # must not hide the block's own exception; another follower will catch up
-            follower.catch_up(on_alarm)
+        thread.join(SECONDS_TO_STOP)
+        # An outage must not hide the block's own exception. Another follower will catch up.
+        with suppress(LedgerUnavailable):
+            if not thread.is_alive():
+                follower.catch_up(on_alarm)
 
 
 @contextmanager

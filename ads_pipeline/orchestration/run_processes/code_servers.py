@@ -81,7 +81,10 @@ class StandbyKeeper:
 
         def check_runs_and_standby(server: Any) -> None:
             self._check(server)
-            check_runs(server)
+            try:
+                check_runs(server)
+            except Exception:  # noqa: BLE001 - the server's thread must go on when the database does not answer
+                _LOG.exception("the runs of this code server could not be checked; the next check follows")
 
         server_class.StartRun = start_run_with_standby
         server_class._check_for_orphaned_runs = check_runs_and_standby

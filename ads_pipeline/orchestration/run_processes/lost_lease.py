@@ -1,0 +1,28 @@
+"""Ends the process of a run that has lost its lease.
+
+Other runs may have taken its partitions, and the ledger refuses its writes. The process may wait for a database or an
+engine that does not answer, so it is ended without a word to either. Dagster's code server reports the run as failed;
+where that has died too, the sensor `run_completion` does.
+"""
+
+import logging
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable
+from typing import Final
+
+EXIT_CODE: Final = 75  # EX_TEMPFAIL of sysexits.h: a later run may succeed
+_LOG: Final = logging.getLogger(__name__)
+
+
+def end_on_loss() -> Callable[[], None] | None:
+    """What a run does when it has lost its lease: None in a process that is not the run's own, such as a notebook."""
+    is_started_by_code_server = multiprocessing.parent_process() is not None
+    is_started_by_launcher = "execute_run" in sys.argv
+    return _end_process if is_started_by_code_server or is_started_by_launcher else None
+
+
+def _end_process() -> None:
+    _LOG.error("the run has lost its lease, so its process ends with code %d", EXIT_CODE)
+    os._exit(EXIT_CODE)
