@@ -38,6 +38,7 @@ class LogEvent(StrEnum):
     FETCH_AWAITED = "fetch.awaited"
     SPARK_STARTED = "spark.started"
     ENGINE_UNAVAILABLE = "engine.unavailable"
+    ENGINE_HUNG = "engine.hung"
     NOTIFICATION_DELIVERED = "notification.delivered"
     NOTIFICATION_FAILED = "notification.failed"
 
@@ -67,6 +68,7 @@ LOG_EVENTS: Final[Mapping[LogEvent, tuple[int, str]]] = {
     LogEvent.FETCH_AWAITED: (logging.INFO, "a run waits for a fetch of another run of its backfill"),
     LogEvent.SPARK_STARTED: (logging.INFO, "a Spark session has started"),
     LogEvent.ENGINE_UNAVAILABLE: (logging.WARNING, "the engine cannot be used; Spark starts in this process"),
+    LogEvent.ENGINE_HUNG: (logging.WARNING, "the engine's Spark hung; it was ended and starts again"),
     LogEvent.NOTIFICATION_DELIVERED: (logging.INFO, "the webhook took a message"),
     LogEvent.NOTIFICATION_FAILED: (logging.WARNING, "the webhook did not take a message; it is sent again"),
 }

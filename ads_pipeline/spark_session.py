@@ -5,9 +5,10 @@ import logging
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import pyspark
 from pyspark.sql import SparkSession
@@ -22,6 +23,8 @@ from ads_pipeline.settings import Settings
 
 _LOG: Final = logging.getLogger(__name__)
 
+SECONDS_TO_RELEASE: Final = 10.0
+MAX_RETRIES, MAX_BACKOFF_MS = 8, 4_000
 SESSION_SETTINGS: Final = {"spark.sql.session.timeZone": "UTC"}
 SPARK_SETTINGS: Final = SESSION_SETTINGS | {
     "spark.app.name": "ads_pipeline",
@@ -41,9 +44,22 @@ def start_spark(settings: Settings) -> SparkSession:
 
 
 def release_session(spark: SparkSession, settings: Settings) -> None:
-    """Stop a session on the engine, which keeps its state otherwise for an hour. Other sessions go on."""
+    """Stop a session on the engine, which keeps its state otherwise for an hour. Other sessions go on.
+
+    The work of the run is done. An engine that has died or hangs gets ten seconds for its answer.
+    """
     if needs_engine(settings.spark) and is_remote():
+        _stop(spark)
+
+
+def _stop(spark: SparkSession) -> None:
+    """Stop a session. One on a server is left behind when the server does not answer in time."""
+    if not is_remote():
         spark.stop()
+        return
+    thread = threading.Thread(target=spark.stop, name="release-session", daemon=True)
+    thread.start()
+    thread.join(SECONDS_TO_RELEASE)
 
 
 def _connect_to_engine(settings: Settings) -> SparkSession | None:
@@ -62,8 +78,20 @@ def _connect_to_engine(settings: Settings) -> SparkSession | None:
     from ads_pipeline.engine.connection import connect  # noqa: PLC0415 - it loads the client of Spark Connect
 
     spark = connect(answer.port, answer.token, SESSION_SETTINGS)
+    _limit_retries(spark)
     log_event(_LOG, LogEvent.SPARK_STARTED, version=spark.version, engine="shared")
     return spark
+
+
+def _limit_retries(spark: SparkSession) -> None:
+    """Let calls to an engine that has died fail after about 20 s. A new engine has another port.
+
+    By default the client tries for ten minutes, as for a server behind a network.
+    """
+    from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415 - only a session on an engine needs it
+
+    client: Any = spark.client
+    client.set_retry_policies([DefaultPolicy(max_retries=MAX_RETRIES, max_backoff=MAX_BACKOFF_MS)])
 
 
 def _start_own(settings: Settings) -> SparkSession:
@@ -108,4 +136,4 @@ def spark_session(settings: Settings) -> Iterator[SparkSession]:
     try:
         yield spark
     finally:
-        spark.stop()
+        _stop(spark)

@@ -14,7 +14,11 @@ from pathlib import Path
 from typing import Final
 
 HAS_UNIX_SOCKETS: Final = hasattr(socket, "AF_UNIX")
+LOOPBACK: Final = "127.0.0.1"
 SECONDS_TO_START: Final = 120
+SECONDS_TO_ANSWER: Final = 10.0  # for the supervisor to say that it lives, and for the server to begin a connection
+# What a client of HTTP/2 sends first, with empty settings. A server answers with its own settings.
+_HTTP2_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 TOKEN: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - the name of Spark's variable
 MAX_ANSWER: Final = 4_096
 _MASTER: Final = re.compile(r"local.*|yarn|(?:spark|k8s)://.*")
@@ -50,14 +54,30 @@ def engine_link(home: Path) -> Path:
 
 
 def request_server(home: Path) -> Answer | None:
-    """Ask the engine of this home for its server, which may have to start first. None where no engine was started."""
+    """Ask the engine of this home for its server, which may have to start first. None where no engine was started.
+
+    The answer has a problem when the supervisor or its server hangs.
+    """
+    alive = _ask(home, PING, SECONDS_TO_ANSWER)
+    if alive is None or alive.problem is not None:
+        return alive
     return _ask(home, START, SECONDS_TO_START)
 
 
 def is_running(home: Path) -> bool:
     """Whether an engine of this home answers."""
-    answer = _ask(home, PING, 5)
+    answer = _ask(home, PING, SECONDS_TO_ANSWER)
     return answer is not None and answer.problem is None
+
+
+def is_answering(port: int, seconds: float = SECONDS_TO_ANSWER) -> bool:
+    """Whether the server at this port begins a connection. The kernel accepts one for a stopped process, too."""
+    try:
+        with socket.create_connection((LOOPBACK, port), timeout=seconds) as connection:
+            connection.sendall(_HTTP2_PREFACE)
+            return bool(connection.recv(1))
+    except OSError:
+        return False
 
 
 def _ask(home: Path, question: bytes, seconds: float) -> Answer | None:

@@ -1,12 +1,13 @@
 """Answers runs on a Unix socket, and starts the Spark server: soon after its own start, and again when it has died.
 
-`ads-pipeline engine` and `ads-pipeline dev` run it. A server that has died starts again when a run needs it.
+`ads-pipeline engine` and `ads-pipeline dev` run it. A server that has died starts again when a run needs it. One that
+hangs is ended after 30 to 60 seconds; until then runs start their own Spark.
 """
 
+import logging
 import os
 import select
 import signal
-import socket
 import socketserver
 import subprocess
 import sys
@@ -24,23 +25,29 @@ from ads_pipeline.engine.address import (
     HAS_UNIX_SOCKETS,
     MAX_ANSWER,
     PING,
+    SECONDS_TO_ANSWER,
     SECONDS_TO_START,
     TOKEN,
     UNTIL_STDIN_CLOSES,
     Answer,
     engine_directory,
     engine_link,
+    is_answering,
     is_running,
     needs_engine,
 )
 from ads_pipeline.engine.private_directory import short_lived_directory
 from ads_pipeline.errors import BadCommand
-from ads_pipeline.log_events import configure_logging
+from ads_pipeline.log_events import LogEvent, configure_logging, log_event
 from ads_pipeline.settings import Settings, read_settings
 from ads_pipeline.storage.durable_files import make_durable_directories
 
 SERVER: Final = "ads_pipeline.engine.server"
 LOG: Final = "log"
+SECONDS_BETWEEN_CHECKS: Final = 10.0
+SECONDS_TO_STOP: Final = 10.0
+SILENT_CHECKS: Final = 3  # after which a server is ended, and with it what its runs do
+_LOG: Final = logging.getLogger(__name__)
 SECONDS_TO_WARM_UP: Final = 5.0  # `ads-pipeline dev` starts Dagster's processes at the same time
 
 
@@ -55,12 +62,30 @@ class SparkServer:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start_if_needed(self) -> Answer:
-        """The running server, or a new one."""
+        """The running server, or a new one. The answer has a problem while the running one hangs."""
         with self.lock:
-            if self.process is None or self.process.poll() is not None or not _accepts(self.answer.port):
+            if self.process is None or self.process.poll() is not None:
                 self.stop()
                 self.answer = self._start()
-            return self.answer
+            answer = self.answer
+        if answer.problem is None and not is_answering(answer.port):
+            return Answer(problem=f"the engine's Spark did not answer within {SECONDS_TO_ANSWER:g} s")
+        return answer
+
+    def watch(self, ended: threading.Event) -> None:
+        """End a server that hangs, until `ended` is set. Its runs fail then, and later ones get a new server."""
+        silent = 0
+        while not ended.wait(SECONDS_BETWEEN_CHECKS):
+            process, port = self.process, self.answer.port
+            is_started = process is not None and process.poll() is None and self.answer.problem is None and port
+            silent = silent + 1 if is_started and not is_answering(port) else 0
+            if silent == SILENT_CHECKS:
+                silent = 0
+                with self.lock:
+                    if self.process is process:
+                        log_event(_LOG, LogEvent.ENGINE_HUNG, seconds=SILENT_CHECKS * SECONDS_TO_ANSWER)
+                        self.stop()
+                        self.answer = self._start()
 
     def _start(self) -> Answer:
         token = str(uuid.uuid4())
@@ -72,6 +97,7 @@ class SparkServer:
                 stderr=log,
                 text=True,
                 env=os.environ | {TOKEN: token},  # not an argument, which other users could read
+                start_new_session=True,  # its process group can be ended, with a JVM that hangs
             )
         port = _read_port(self.process)
         if port is None:
@@ -86,7 +112,9 @@ class SparkServer:
             if process.stdin is not None:
                 process.stdin.close()
             with suppress(subprocess.TimeoutExpired):
-                process.wait(10)
+                process.wait(SECONDS_TO_STOP)
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.kill()
             process.wait()
             if process.stdout is not None:
@@ -124,12 +152,14 @@ def engine(settings: Settings) -> Iterator[SparkServer]:
         short_lived_directory() as directory,  # only its owner may enter it
         _Listener(str(directory / "socket"), spark_server) as listener,
     ):
-        thread = threading.Thread(target=listener.serve_forever, daemon=True)
-        thread.start()
+        ended = threading.Event()
+        for target, arguments in ((listener.serve_forever, ()), (spark_server.watch, (ended,))):
+            threading.Thread(target=target, args=arguments, daemon=True).start()
         _point(link, directory / "socket")
         try:
             yield spark_server
         finally:
+            ended.set()
             listener.shutdown()
             spark_server.stop()
             if link.is_symlink() and link.readlink() == directory / "socket":
@@ -170,12 +200,6 @@ def _read_port(process: "subprocess.Popen[str]") -> int | None:
         if select.select([stdout], [], [], SECONDS_TO_START)[0]:
             return int(stdout.readline())
     return None
-
-
-def _accepts(port: int) -> bool:
-    with socket.socket() as connection:
-        connection.settimeout(1.0)
-        return connection.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _open_for_owner(path: str, flags: int) -> int:

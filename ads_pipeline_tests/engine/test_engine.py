@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,11 +18,19 @@ from typing import Any
 
 import pytest
 
-from ads_pipeline.engine.address import Answer, engine_directory, engine_link, is_running, request_server
+from ads_pipeline.engine.address import (
+    SECONDS_TO_START,
+    Answer,
+    engine_directory,
+    engine_link,
+    is_running,
+    request_server,
+)
 from ads_pipeline.engine.private_directory import remove_abandoned
 from ads_pipeline.engine.supervisor import LOG, engine
 from ads_pipeline.errors import BadCommand
 from ads_pipeline.settings import Settings, read_settings
+from ads_pipeline.spark_session import SECONDS_TO_RELEASE
 from ads_pipeline_tests.engine import engine_client
 from ads_pipeline_tests.polling import wait_for
 from ads_pipeline_tests.spark.servers import build_environment
@@ -145,6 +154,69 @@ def test_runs_share_a_server_that_ends_with_its_parent(tmp_path: Path) -> None:
     alone, log = run_client(tmp_path)
     assert alone["session"] == "pyspark.sql.session"
     assert log.count("engine.unavailable") == 1
+
+
+@pytest.mark.invariant("L5", "L6")
+def test_engine_that_hangs_is_left_out_and_then_replaced(tmp_path: Path) -> None:
+    """A run asks with a limit, starts its own Spark and says so once. The engine replaces the stopped JVM.
+
+    A run whose engine hangs at its end does not wait for it either.
+    """
+    with supervisor(tmp_path) as process:
+        answer = request_server(tmp_path)
+        assert answer is not None
+        assert answer.problem is None
+        java = find_java(process.pid)
+        released = release_while_engine_hangs(tmp_path, java)
+        assert released < SECONDS_TO_RELEASE + 30
+        alone, log = run_client(tmp_path)
+        assert alone["session"] == "pyspark.sql.session"
+        assert log.count("engine.unavailable") == 1
+        assert "did not answer within 10 s" in log
+        wait_until_gone([java])
+
+        def find_other_server() -> Answer | None:
+            found = request_server(tmp_path)
+            is_other = found is not None and found.problem is None and found.token != answer.token
+            return found if is_other else None
+
+        wait_for(find_other_server, SECONDS)
+        again, _log = run_client(tmp_path)
+        assert again["session"].startswith("pyspark.sql.connect.")
+
+
+def release_while_engine_hangs(home: Path, java: int) -> float:
+    """Stop the JVM while a process has a session on it, and return the seconds that its release takes."""
+    code = f"""
+import os, signal, sys, time
+from pathlib import Path
+from ads_pipeline.spark_session import release_session, start_spark
+from ads_pipeline_tests.engine.test_engine import settings_for
+
+settings = settings_for(Path({str(home)!r}))
+spark = start_spark(settings)
+assert spark.range(3).count() == 3
+os.kill({java}, signal.SIGSTOP)
+started = time.monotonic()
+release_session(spark, settings)
+print(time.monotonic() - started)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=build_environment(), capture_output=True, text=True, check=True, timeout=300
+    )
+    return float(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.invariant("L5")
+def test_stopped_supervisor_is_a_problem(tmp_path: Path) -> None:
+    """The kernel accepts the connection, and nobody answers. The run starts its own Spark."""
+    with supervisor(tmp_path) as process:
+        os.kill(process.pid, signal.SIGSTOP)
+        started = time.monotonic()
+        answer = request_server(tmp_path)
+        assert time.monotonic() - started < SECONDS_TO_START
+    assert answer is not None
+    assert "does not answer" in (answer.problem or "")
 
 
 def find_listening_address(port: int) -> str:
