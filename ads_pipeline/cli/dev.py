@@ -14,13 +14,14 @@ from typing import Any, Final
 
 import typer
 
-from ads_pipeline.engine.address import HAS_UNIX_SOCKETS, UNTIL_STDIN_CLOSES, needs_engine
+from ads_pipeline.cli.one_dev import claim_home, require_free_port, require_no_daemon
+from ads_pipeline.engine.address import HAS_UNIX_SOCKETS, needs_engine
 from ads_pipeline.report.writing import report_path
 from ads_pipeline.settings import DAGSTER_SETTINGS, Settings
 from ads_pipeline.storage.durable_files import atomic_write, make_durable_directories
 
 LOCATION: Final = "ads_pipeline.definitions"
-ENGINE: Final = "ads_pipeline.engine.supervisor"
+ENGINE: Final = "ads_pipeline.engine.keeper"
 SHORT_QUEUE: Final = b"""
 # Start queued runs within a second. Without it, the queue is read every five seconds.
 run_coordinator:
@@ -29,11 +30,14 @@ run_coordinator:
   config:
     dequeue_interval_seconds: 1
 """
-_HELD: Final[list[object]] = []  # keeps the pipe open until the process is replaced
+_HELD: Final[list[object]] = []  # the pipe to the engine and the lock of the home, until the process is replaced
 
 
 def serve(settings: Settings, environ: Mapping[str, str], *, host: str, port: int) -> None:
-    """Replace this process by `dagster dev`."""
+    """Replace this process by `dagster dev`. Raises BadCommand where another one serves; nothing is started then."""
+    require_free_port(host, port)
+    _HELD.append(claim_home(settings.home, f"http://{host}:{port}"))
+    require_no_daemon(settings)
     environment = prepare_dagster(settings, environ)
     start_engine(settings, environment)
     typer.echo(f"Dagster's UI: http://{host}:{port}")
@@ -61,7 +65,7 @@ def start_engine(settings: Settings, environment: Mapping[str, str]) -> None:
     if not (HAS_UNIX_SOCKETS and needs_engine(settings.spark)):
         return
     engine = subprocess.Popen(  # noqa: S603 - no shell, and constant
-        [sys.executable, "-m", ENGINE, UNTIL_STDIN_CLOSES],
+        [sys.executable, "-m", ENGINE],
         env=dict(environment),
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,

@@ -1,5 +1,7 @@
 """What `ads-pipeline dev` prepares before Dagster takes its place."""
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +11,9 @@ import dagster as dg
 import pytest
 
 from ads_pipeline.cli.dev import prepare_dagster
+from ads_pipeline.engine.address import is_running
 from ads_pipeline.settings import read_settings
+from ads_pipeline_tests.engine.test_engine import descendants, exists
 from ads_pipeline_tests.polling import wait_for
 from ads_pipeline_tests.spark.servers import build_environment
 
@@ -55,6 +59,33 @@ def test_engine_outlives_the_command_and_ends_with_the_program_that_replaced_it(
     socket = Path(done.stdout.strip())
     assert socket.name == "socket"
     wait_for(lambda: not (tmp_path / "engine" / "socket").is_symlink() and not socket.exists(), 120)
+
+
+@pytest.mark.invariant("L6")
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found in /proc")
+def test_engine_that_died_is_started_again(tmp_path: Path) -> None:
+    """The program that replaced the command does not watch it, so another process does."""
+    code = CODE.replace("os.execv", "input(); os.execv")
+    environment = build_environment() | {"ADS_PIPELINE_HOME": str(tmp_path), "ADS_PIPELINE_SPARK": "local[2]"}
+    command = subprocess.Popen(
+        [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+    )
+    try:
+        first = wait_for(lambda: find_supervisor(command.pid), 120)
+        wait_for(lambda: is_running(tmp_path), 120)
+        os.kill(first, signal.SIGKILL)
+        second = wait_for(lambda: find_supervisor(command.pid, other_than=first), 120)
+        wait_for(lambda: is_running(tmp_path), 120)
+        assert second != first
+    finally:
+        command.communicate(b"\n", timeout=120)
+    wait_for(lambda: not is_running(tmp_path), 120)
+
+
+def find_supervisor(pid: int, other_than: int = 0) -> int | None:
+    commands = descendants(pid)
+    found = (child for child, command in commands.items() if "ads_pipeline.engine.supervisor" in command)
+    return next((child for child in found if child != other_than and exists(child)), None)
 
 
 def test_background_job_can_be_ended(tmp_path: Path) -> None:
