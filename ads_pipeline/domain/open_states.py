@@ -284,8 +284,9 @@ _LEDGER_STATES: Final = (
         RunStatus.PENDING,
         RunStatus.RUNNING,
         RunStatus.PAUSED,
-        ended_by="the run's last event; `run_completion` when Dagster reports it as finished or its lease expired",
-        within="20 seconds after that",
+        ended_by="the run's last event; `run_completion` when Dagster reports it as finished, its lease expired, or "
+        "its command was killed",
+        within="20 seconds after that; 2 hours after the newest event of a command",
         otherwise="the run is shown as open",
         told="webhook, `doctor`, `events runs`",
     ),
@@ -409,6 +410,14 @@ _OUTSIDE_STATES: Final = (
         within="the limits of run monitoring in dagster.yaml",
         otherwise="its partitions are requested again",
         told="Dagster's page of runs, `doctor`",
+    ),
+    _of(
+        StateKind.ENGINE,
+        "created run that was not queued",
+        ended_by="`run_completion`, which reports it as failed",
+        within="15 minutes",
+        otherwise="its partitions are requested again",
+        told="Dagster's page of runs",
     ),
     _of(
         StateKind.ENGINE,

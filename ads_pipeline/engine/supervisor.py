@@ -8,6 +8,7 @@ import logging
 import os
 import select
 import signal
+import socket
 import socketserver
 import subprocess
 import sys
@@ -36,6 +37,7 @@ from ads_pipeline.engine.address import (
     is_running,
     needs_engine,
 )
+from ads_pipeline.engine.own_spark import LOOPBACK
 from ads_pipeline.engine.private_directory import short_lived_directory
 from ads_pipeline.errors import BadCommand
 from ads_pipeline.log_events import LogEvent, configure_logging, log_event
@@ -64,7 +66,7 @@ class SparkServer:
     def start_if_needed(self) -> Answer:
         """The running server, or a new one. The answer has a problem while the running one hangs."""
         with self.lock:
-            if self.process is None or self.process.poll() is not None:
+            if self.process is None or self.process.poll() is not None or not _accepts(self.answer.port):
                 self.stop()
                 self.answer = self._start()
             answer = self.answer
@@ -200,6 +202,14 @@ def _read_port(process: "subprocess.Popen[str]") -> int | None:
         if select.select([stdout], [], [], SECONDS_TO_START)[0]:
             return int(stdout.readline())
     return None
+
+
+def _accepts(port: int) -> bool:
+    """Whether the server has its port, which it also has while it hangs."""
+    with socket.socket() as connection:
+        connection.settimeout(1.0)
+        refused = connection.connect_ex((LOOPBACK, port))
+    return refused == 0
 
 
 def _open_for_owner(path: str, flags: int) -> int:

@@ -72,6 +72,14 @@ def _stop_after_failure(result: dg.ExecuteInProcessResult, subject: str) -> None
     sys.exit(f"{subject}: {' '.join(' '.join(without_frames).split())}")
 
 
+def _close_runs(instance: dg.DagsterInstance, settings: Settings) -> None:
+    """Close the finished runs in the event log. No daemon runs the sensor `run_completion` here."""
+    with open_ledger_engine(settings) as engine:
+        events = build_sensor_resources(settings, engine).events
+        list(close_finished_runs(instance, events))
+        Follower(events).catch_up()
+
+
 def _execute(
     defs: dg.Definitions, instance: dg.DagsterInstance, assets: Sequence[dg.AssetKey], tags: Mapping[str, str]
 ) -> dg.ExecuteInProcessResult:

@@ -32,9 +32,10 @@ from ads_pipeline.cli.parsing import find_run, open_ledger, open_ledger_for_writ
 from ads_pipeline.domain.run_events import LoggedEvent
 from ads_pipeline.domain.run_snapshots import DEFAULT_PAGE_SIZE, LagLevel, StepStatus, fold_events, lag_level
 from ads_pipeline.domain.sequences import split_batches
-from ads_pipeline.errors import BadCommand, EventsNotFound, RunOpen
+from ads_pipeline.errors import BadCommand, EventsNotFound, LedgerRefused, RunOpen
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader, RunHead
+from ads_pipeline.ledger.events.run_completion import COMMAND_KILLED, RunCompletionLog
 from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.ledger.values import MAX_PAGE_SIZE
 from ads_pipeline.settings import Settings
@@ -167,12 +168,22 @@ def follow_all(
     """Keep the snapshots of all runs up to date until Ctrl-C.
 
     Several of these may run at once. It prints a line to standard error when snapshots fall too far behind, and
-    another when they have caught up.
+    another when they have caught up. It first closes the runs of commands that were killed more than two hours ago.
     """
     with open_ledger_for_writing(settings) as ledger:
         follower = Follower(ledger.events)
-        folded = follower.catch_up(_print_alarm) if once else _follow_until_stopped(follower)
+        folded = _close_killed_commands(follower, RunCompletionLog(ledger.engine, tenancy=settings.tenancy))
+        folded += follower.catch_up(_print_alarm) if once else _follow_until_stopped(follower)
     OutputConsole().print(f"folded {count_of(folded, 'event')} into snapshots")
+
+
+def _close_killed_commands(follower: Follower, log: RunCompletionLog) -> int:
+    """Fold all events, close the runs of killed commands, and return the number of folded events."""
+    folded = follower.catch_up(_print_alarm)
+    with suppress(LedgerRefused):  # only some roles may close runs of others
+        for run_id in log.close_silent_commands():
+            typer.echo(f"run {run_id} was closed as failed: {COMMAND_KILLED}", err=True)
+    return folded
 
 
 @command(run_events, "retire", cls=RecordedCommand)

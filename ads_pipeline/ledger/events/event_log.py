@@ -33,6 +33,7 @@ from ads_pipeline.ledger.values import ActionRequest
 
 RETIREMENT: Final = "retire_events"  # in the log of actions
 PLAN_VERSION: Final = f"ads_pipeline-{version('ads_pipeline')}"
+COMMAND: Final = "ads-pipeline-command"  # the adapter of the events of commands
 
 
 class EventLog(EventReader):
@@ -191,8 +192,8 @@ class EventLog(EventReader):
 
 
 def new_origin() -> EventOrigin:
-    """Return an origin with a random run id, for a process that is not a Dagster run."""
-    return EventOrigin(run_id=str(uuid.uuid4()), plan_version=PLAN_VERSION)
+    """Return an origin with a random run id, for a command, which is not a Dagster run and has no lease."""
+    return EventOrigin(run_id=str(uuid.uuid4()), plan_version=PLAN_VERSION, adapter_version=COMMAND)
 
 
 def _check_open(event: Event, row: sa.Row[Any]) -> None:

@@ -7,7 +7,7 @@ idempotent, also for several processes at once.
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 import sqlalchemy as sa
@@ -19,14 +19,20 @@ from ads_pipeline.domain.run_snapshots import RunSnapshot, RunStatus, StepStatus
 from ads_pipeline.errors import BadName
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.leases import close_lease, select_expired_leases
-from ads_pipeline.ledger.events.event_log import EventLog
+from ads_pipeline.ledger.control.tables import leases
+from ads_pipeline.ledger.events.event_log import COMMAND, PLAN_VERSION, EventLog
 from ads_pipeline.ledger.events.event_reader import fold_later_events
 from ads_pipeline.ledger.row_mapping import decode_run, encode_key
 from ads_pipeline.ledger.state.run_history import JUDGED_FLAGS
 from ads_pipeline.ledger.status.partition_status import AttemptResult, PartitionStatuses
-from ads_pipeline.ledger.tables import run_head, run_snapshots
+from ads_pipeline.ledger.tables import run_events, run_head, run_snapshots
 from ads_pipeline.ledger.transactions import LOCK_STATES
 
+# A command has no lease. One that works emits an event for each partition or load, so a silent one was killed.
+COMMAND_SILENCE: Final = timedelta(hours=2)
+COMMAND_KILLED: Final = (
+    f"the command emitted no event for {COMMAND_SILENCE // timedelta(hours=1)} hours: it was killed"
+)
 # For each final status: the event of the run, the event of its unjudged steps, and the outcome of their attempts.
 COMPLETION_EVENTS: Final = {
     RunStatus.COMPLETED: ("RunCompleted", "StepFailed", AttemptOutcome.FAILED),
@@ -53,10 +59,37 @@ class RunCompletionLog(EventLog):
         """Return the ids of runs whose lease has expired."""
 
         def read(connection: sa.Connection) -> list[str]:
-            leases = connection.execute(select_expired_leases(self.now(connection)).limit(limit))
-            return [lease.run_id for lease in leases]
+            expired = connection.execute(select_expired_leases(self.now(connection)).limit(limit))
+            return [lease.run_id for lease in expired]
 
         return database.transact(self.engine, read)
+
+    def close_silent_commands(self) -> list[str]:
+        """Close the runs of commands that were killed, two hours after their newest event. Return their ids.
+
+        The snapshots must be current. A command that ends by itself closes its own run.
+        """
+        closed = database.transact(self.engine, self._list_silent_commands)
+        for run_id in closed:
+            origin = EventOrigin(run_id=run_id, plan_version=PLAN_VERSION, adapter_version=COMMAND)
+            self.complete_run(origin, RunStatus.FAILED, reason=COMMAND_KILLED)
+        return closed
+
+    def _list_silent_commands(self, connection: sa.Connection) -> list[str]:
+        silent_since = self.now(connection) - COMMAND_SILENCE
+        first = sa.and_(run_events.c.run_id == run_head.c.run_id, run_events.c.run_seq == 1)
+        statement = (
+            sa.select(run_head.c.run_id)
+            .join(run_snapshots, run_snapshots.c.run_id == run_head.c.run_id)
+            .join(run_events, first)
+            .where(
+                run_snapshots.c.ended_at.is_(None),
+                run_head.c.last_at < silent_since,
+                run_events.c.adapter_version == COMMAND,
+                ~sa.exists().where(leases.c.run_id == run_head.c.run_id),
+            )
+        )
+        return list(connection.scalars(statement.order_by(run_head.c.run_id)))
 
     def complete_run(
         self, origin: EventOrigin, status: RunStatus, *, reason: str | None = None

@@ -17,7 +17,7 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.domain.run_snapshots import LagLevel, RunStatus
 from ads_pipeline.ledger.events.event_log import PLAN_VERSION
-from ads_pipeline.ledger.events.run_completion import RunCompletionLog
+from ads_pipeline.ledger.events.run_completion import COMMAND_KILLED, RunCompletionLog
 from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.ledger.transactions import Clock
 from ads_pipeline.orchestration.partitions import asset_keys
@@ -62,11 +62,16 @@ def build_event_origin(run: dg.DagsterRun) -> EventOrigin:
 def close_finished_runs(instance: dg.DagsterInstance, events: RunCompletionLog) -> Iterator[CompletedRun]:
     """Close each open run that Dagster finished or whose lease has expired, and yield it.
 
-    Runs that Dagster does not know stay open.
+    A run that Dagster does not know, such as one of an earlier instance, is closed when its lease has expired. One
+    without a lease stays open: it may be a run of another engine.
     """
     expired = set(events.list_expired_runs())
     for run_id in dict.fromkeys([*events.list_open_runs(), *sorted(expired)]):
         run, reason = instance.get_run_by_id(run_id), None
+        if run is None and run_id in expired:
+            origin = EventOrigin(run_id=run_id, plan_version=PLAN_VERSION)
+            unjudged = events.complete_run(origin, RunStatus.FAILED, reason=LEASE_EXPIRED)
+            yield CompletedRun(run_id=run_id, status=RunStatus.FAILED, unjudged=tuple(unjudged))
         if run is not None and not run.is_finished and run_id in expired:
             run, reason = _report_lost_run(instance, run), LEASE_EXPIRED
         status = FINAL_STATUSES.get(run.status) if run else None
@@ -105,7 +110,8 @@ def build_run_completion_sensor(query_names: Sequence[str], *, now: Clock) -> dg
     @dg.sensor(
         minimum_interval_seconds=COMPLETION_INTERVAL_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Closes finished runs in the event log, fails runs with an expired lease, updates run snapshots.",
+        description="Closes finished runs and killed commands in the event log, fails runs with an expired lease, "
+        "and updates run snapshots.",
     )
     def run_completion(
         context: dg.SensorEvaluationContext, sensor_resources: dg.ResourceParam[SensorResources]
@@ -118,6 +124,8 @@ def build_run_completion_sensor(query_names: Sequence[str], *, now: Clock) -> dg
         for run_id in fail_unqueued_runs(context.instance, asset_keys(query_names), now()):
             context.log.warning("run %s was reported as failed: %s", run_id, NEVER_QUEUED)
         closed = list(close_finished_runs(context.instance, sensor_resources.events))
+        for run_id in sensor_resources.events.close_silent_commands():
+            context.log.warning("run %s was closed as failed: %s", run_id, COMMAND_KILLED)
         follower.catch_up()
         for run in closed:
             if run.unjudged:

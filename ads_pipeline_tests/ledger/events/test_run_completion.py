@@ -4,6 +4,7 @@ import random
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import pytest
@@ -14,11 +15,14 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.domain.run_snapshots import RunStatus, StepStatus
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.events.event_log import EventLog
-from ads_pipeline.ledger.events.run_completion import RunCompletionLog
+from ads_pipeline.ledger.control.leases import Lease
+from ads_pipeline.ledger.events.event_log import EventLog, new_origin
+from ads_pipeline.ledger.events.run_completion import COMMAND_KILLED, COMMAND_SILENCE, RunCompletionLog
+from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.status.status_table import StatusTable
 from ads_pipeline_tests.ledger.builders import (
+    FakeClock,
     acceptance,
     accepted_runs,
     key,
@@ -316,3 +320,38 @@ def _wait_for_locks(url: str, waiters: int) -> None:
     engine = database.open_engine(url)
     wait_for(lambda: database.transact(engine, lambda c: c.exec_driver_sql(waiting).scalar_one()) >= waiters)
     engine.dispose()
+
+
+@pytest.mark.invariant("L6")
+def test_run_of_a_killed_command_is_closed_after_two_hours(url: str, clock: FakeClock) -> None:
+    """It has an event and no last one, and can be retired then. Runs of other engines, and with a lease, stay open."""
+    with open_part(RunCompletionLog, url, clock=clock) as log:
+        killed, other, leased = new_origin(), ORIGIN, new_origin()
+        for origin in (killed, other, leased):
+            log.append(origin.make_event("RunStarted", at=clock.now))
+        Lease(log.engine, leased.run_id, duration=timedelta(minutes=2), clock=clock).open()
+        Follower(log).catch_up()
+        clock.now += COMMAND_SILENCE - timedelta(seconds=1)
+        assert log.close_silent_commands() == []
+        clock.now += timedelta(seconds=2)
+        assert log.close_silent_commands() == [killed.run_id]
+        Follower(log).catch_up()
+        assert log.get_current_snapshot(killed.run_id).status is RunStatus.FAILED
+        assert read_events(log, killed.run_id)[-1] == ("RunFailed", None, {"why": COMMAND_KILLED})
+        assert log.list_open_runs() == sorted([other.run_id, leased.run_id])
+        assert log.close_silent_commands() == []
+        clock.now += timedelta(days=1)
+        assert log.retire_before(clock.now) == [killed.run_id]
+
+
+@pytest.mark.invariant("L6")
+def test_command_that_emits_events_stays_open(url: str, clock: FakeClock) -> None:
+    """A long `reconcile` emits an event for each load."""
+    with open_part(RunCompletionLog, url, clock=clock) as log:
+        working = new_origin()
+        log.append(working.make_event("RunStarted", at=clock.now))
+        for number in range(4):
+            clock.now += COMMAND_SILENCE - timedelta(minutes=1)
+            log.append(working.make_event("StepStarted", at=clock.now, step_id=f"load-{number}"))
+            Follower(log).catch_up()
+            assert log.close_silent_commands() == []
