@@ -324,7 +324,7 @@ def _wait_for_locks(url: str, waiters: int) -> None:
 
 @pytest.mark.invariant("L6")
 def test_run_of_a_killed_command_is_closed_after_two_hours(url: str, clock: FakeClock) -> None:
-    """It has an event and no last one, and can be retired then. Runs of other engines, and with a lease, stay open."""
+    """It has no last event, and can be retired then. Runs of other engines, and with a lease, stay open."""
     with open_part(RunCompletionLog, url, clock=clock) as log:
         killed, other, leased = new_origin(), ORIGIN, new_origin()
         for origin in (killed, other, leased):
