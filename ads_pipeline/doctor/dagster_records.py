@@ -157,7 +157,7 @@ def _read_failures(connection: sa.Connection, selector_id: str, kind: str) -> Fa
     tick = _parse(newest.tick_body)
     first = float(_parse(bodies[0]).get("timestamp") or 0.0)
     return FailingTicks(
-        name=str(tick.get("instigator_name")),
+        name=str(tick.get("job_name")),  # so Dagster stores it
         kind=kind,
         failures=len(bodies),
         since=datetime.fromtimestamp(first, UTC),
