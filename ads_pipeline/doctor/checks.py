@@ -290,9 +290,7 @@ CHECKS: Final = (
     DeploymentCheck(
         "tables", "the Delta tables hold what the ledger expects", check_tables, slow=True, peer=Peer.LAKE
     ),
-    DeploymentCheck(
-        "days", "no day is blocked", check_days, describe=describe_days_that_need_you, limit=SLOW_LIMIT
-    ),
+    DeploymentCheck("days", "no day is blocked", check_days, describe=describe_days_that_need_you, limit=SLOW_LIMIT),
     DeploymentCheck("demotions", "no demotion is unfinished", check_demotions),
     DeploymentCheck("landings", "no interrupted landing left files", check_landings, peer=Peer.LAKE),
     DeploymentCheck("runs", "every open run is alive", check_runs),
