@@ -33,7 +33,7 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "engine": (frozenset({"pyspark", "py4j", "grpc"}), FOLDERS | {"settings", "spark_session", "pipeline"}),
     "metrics": (frozenset({"prometheus_client"}), FOLDERS | {"settings", "ledger", "pipeline"}),
     "raw": (frozenset(), FOLDERS),
-    "ledger": (frozenset({"sqlalchemy", "alembic", "tenacity", "pyarrow"}), FOLDERS),
+    "ledger": (frozenset({"sqlalchemy", "psycopg2", "alembic", "tenacity", "pyarrow"}), FOLDERS),
     # Each version of Google's API is a module, whose name holds the version.
     "google_ads": (
         frozenset({"google", "grpc", "cryptography", "yaml", "a computed name"}),
