@@ -30,6 +30,7 @@ class ErrorPolicy(StrEnum):
     HOLD = "hold"  # fetching again would return the same data: the run was demoted, or the day is out of reach
 
 
+RUN_TOO_LONG: Final = "run_too_long"  # a run reached its time limit before it came to the day
 OUT_OF_REACH: Final = "out_of_reach"  # the source no longer has the figures of the day
 
 # An unlisted class is retried: one attempt too many costs less than a lost day.
@@ -43,6 +44,7 @@ ERROR_POLICIES: Mapping[str, ErrorPolicy] = {
     # From Google Ads.
     "quota_exhausted": ErrorPolicy.WAIT,
     SOURCE_UNAVAILABLE: ErrorPolicy.WAIT,
+    RUN_TOO_LONG: ErrorPolicy.WAIT,
     "credentials_refused": ErrorPolicy.PARK_SOURCE,
     "version_ended": ErrorPolicy.PARK_SOURCE,
     "customer_not_enabled": ErrorPolicy.PARK_CUSTOMER,

@@ -26,7 +26,7 @@ from ads_pipeline.domain.quota import (
     Refused,
     SharedSince,
 )
-from ads_pipeline.domain.retry import ERROR_POLICIES, WAITING_CLASSES, ErrorPolicy, lane_for
+from ads_pipeline.domain.retry import ERROR_POLICIES, RUN_TOO_LONG, WAITING_CLASSES, ErrorPolicy, lane_for
 from ads_pipeline.google_ads.budget import Budget
 from ads_pipeline.google_ads.fault_table import OUT_OF_REACH
 from ads_pipeline.google_ads.faults import Fault
@@ -56,6 +56,8 @@ _PARKED_FIELD: Final = {
 }
 _REFUSALS: Final = frozenset(name for name, policy in ERROR_POLICIES.items() if policy in _PARKED_FIELD)
 _MAY_BE_AWAY: Final = UNANSWERED | {TIMED_OUT}
+FETCH_LIMIT: Final = timedelta(hours=4)  # of one call; a stream that has begun may take another hour
+PAUSE_AFTER_LIMIT: Final = timedelta(minutes=5)
 SECONDS_BETWEEN_LOOKS: Final = 1.0  # at the fetches of other runs
 
 
@@ -118,6 +120,7 @@ class _Progress:
     shared: SharedSince | None
     narrowing: Narrowing
     clock: Callable[[], datetime]
+    began_at: datetime
     runs: list[Seal | DamagedRun] = field(default_factory=list)
     notes: dict[Run, Mapping[str, Any]] = field(default_factory=dict)
     failed: list[FailedFetch] = field(default_factory=list)
@@ -208,6 +211,7 @@ class GoogleAdsSource:
             shared=shared,
             narrowing=Narrowing(self._rules.known_widths),
             clock=self._clock,
+            began_at=now,
         )
         progress.add(self._sealed.land(partitions).runs)
         present = {each.run.key for each in progress.runs if each.run is not None}
@@ -293,6 +297,14 @@ class GoogleAdsSource:
             fault = _judge(result.fault, spent.outage, self._clock())
             self._handle(fetch_range, fault, progress, tries=tries - 1)
 
+    def _find_end(self, progress: _Progress) -> Refused | None:
+        """Why nothing more is requested in this call; None while it has time."""
+        now = self._clock()
+        if now - progress.began_at <= FETCH_LIMIT:
+            return None
+        why = f"this run has fetched for {FETCH_LIMIT // timedelta(hours=1)} hours and leaves the rest to another one"
+        return Refused(until=now + PAUSE_AFTER_LIMIT, why=why, error_class=RUN_TOO_LONG)
+
     def _fetch_all(self, ranges: Iterable[FetchRange], progress: _Progress) -> None:
         for fetch_range in ranges:
             if progress.wants(fetch_range.keys):
@@ -318,6 +330,8 @@ class GoogleAdsSource:
         return FetchRange(keys=left) if progress.wants(left) else None
 
     def _reserve(self, fetch_range: FetchRange, progress: _Progress) -> Granted | Refused | OtherCall:
+        if (refused := self._find_end(progress)) is not None:
+            return refused
         operation = self._operation(fetch_range)
         if progress.shared is None:
             return self._budget.reserve(operation)

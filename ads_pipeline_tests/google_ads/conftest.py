@@ -1,6 +1,6 @@
 """One loopback server for the tests of this folder, with its own scenario in each test."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -64,7 +64,11 @@ def clock() -> FakeClock:
 @pytest.fixture
 def make_source(clients: Clients, timed_ledger: Ledger, clock: FakeClock, tmp_path: Path) -> MakeSource:
     def make(
-        *, limits: QuotaLimits | None = None, accounts: Sequence[Account] = (), stall_limit: timedelta = STALL_LIMIT
+        *,
+        limits: QuotaLimits | None = None,
+        accounts: Sequence[Account] = (),
+        stall_limit: timedelta = STALL_LIMIT,
+        own_clock: Callable[[], datetime] | None = None,
     ) -> GoogleAdsSource:
         raw = RawRuns(tmp_path / "raw", is_in_use=lambda: False)
         parkings = timed_ledger.retry_queue.list_parkings("google_ads")
@@ -84,7 +88,7 @@ def make_source(clients: Clients, timed_ledger: Ledger, clock: FakeClock, tmp_pa
             rules=rules,
             streams=RangeStreams(clients, raw, make_run_id=numbered_run_ids(), clock=clock, stall_limit=stall_limit),
             budget=fast_budget(timed_ledger, clock, limits=limits),
-            clock=clock,
+            clock=own_clock or clock,
         )
 
     return make

@@ -1,6 +1,7 @@
 """The source: few operations, waits without attempts, parked accounts that cost nothing, nothing lost."""
 
 from datetime import UTC, date, datetime, timedelta
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -379,6 +380,27 @@ class TestWidths:
         assert failures(landed) == {"timed_out": 31}
         assert landed_keys(landed) == partitions(1, OTHER)
         assert server.operations() == {CUSTOMER: MAX_TIMEOUTS_IN_A_ROW, OTHER: 1}
+
+
+@pytest.mark.invariant("L5")
+def test_run_that_reaches_its_time_limit_leaves_the_rest(
+    server: LoopbackServer, make_source: MakeSource, timed_ledger: Ledger, clock: FakeClock
+) -> None:
+    """After four hours no call begins. The days that are left wait for another run, and it is no failed attempt."""
+    customers = [f"20000002{number:02}" for number in range(12)]
+    wanted = [partitions(1, each)[0] for each in customers]
+    minutes = count(step=20)
+    landed = make_source(own_clock=lambda: clock.now + timedelta(minutes=next(minutes))).land(wanted)
+    done = landed_keys(landed)
+    assert 0 < len(done) < len(wanted)
+    assert failures(landed) == {"run_too_long": len(wanted) - len(done)}
+    assert len(server.operations()) == len(done)
+    assert "this run has fetched for 4 hours and leaves the rest to another one" in landed.failed[0].error_message
+    record(timed_ledger, landed)
+    left = [each.key for each in landed.failed]
+    found = timed_ledger.retry_queue.find_failures(left).values()
+    assert {(each.failures, each.wait_until is None) for each in found} == {(0, False)}
+    assert landed_keys(make_source().land(left)) == left
 
 
 def test_day_that_google_no_longer_serves_is_held(
