@@ -61,7 +61,7 @@ KINDS: Final[Mapping[Kind, KindText]] = {
     Kind.LOAD_FAILED: KindText(
         label="Load failed",
         meaning="An accepted run does not match its sealed files any more, so it cannot be loaded.",
-        command=_INSPECT.format("blocked"),
+        command=_INSPECT.format("blocked --condition blocked_rerun"),
     ),
     Kind.BLOCKED: KindText(
         label="Blocked",

@@ -120,7 +120,7 @@ def build_readable_check(name: str, *, partitions: dg.MultiPartitionsDefinition)
         name=READABLE,
         description=(
             "Shows for each expected partition what readers get now. Failed: they get no rows; the metadata has the "
-            "reason and the next command. Warning: a newer run was rejected, or a run is not loaded yet."
+            "reason and the next command. Warning: a newer run was rejected or is blocked, or a run is in progress."
         ),
         partitions_def=partitions,
     )
