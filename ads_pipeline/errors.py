@@ -72,7 +72,7 @@ class HomeReadOnly(AdsPipelineError):
         self.path, self.problem = path, problem
         super().__init__(
             f"{printable(path)} cannot be written: {problem}. Commands that only read work; "
-            "run this one where the home can be written"
+            "run this one where the directory can be written"
         )
 
 

@@ -5,6 +5,7 @@ keys and never show a value.
 """
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -106,7 +107,7 @@ def _find_file(setting: str, environ: Mapping[str, str]) -> Iterator[tuple[str, 
     if setting != FROM_ENVIRONMENT:
         yield VARIABLE, Path(setting)
     elif named := environ.get(_PATH_VARIABLE):
-        yield _PATH_VARIABLE, Path(named).expanduser()
+        yield _PATH_VARIABLE, Path(os.path.expanduser(named))  # noqa: PTH111 - Path's own raises for an unknown user
 
 
 def _find_key_file(values: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:

@@ -128,6 +128,12 @@ def test_missing_file_and_empty_environment() -> None:
     assert "no GOOGLE_ADS_… variable is set" in mistake
 
 
+def test_file_below_the_home_of_an_unknown_user_is_a_mistake() -> None:
+    """The library that expands ~ raises an error of its own, which nobody would understand."""
+    (mistake,) = mistakes("env", {"GOOGLE_ADS_CONFIGURATION_FILE_PATH": "~no-such-user-here/google-ads.yaml"})
+    assert "GOOGLE_ADS_CONFIGURATION_FILE_PATH" in mistake
+
+
 def test_version_that_the_client_lacks_is_refused() -> None:
     """A version that the installed client does not have is a mistake that lists those it has."""
     check_installation("v26", "google_apis.yaml")
