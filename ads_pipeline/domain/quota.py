@@ -16,6 +16,7 @@ WINDOW: Final = timedelta(hours=24)  # the source counts the last 24 hours, not 
 DEFAULT_WAIT: Final = timedelta(hours=1)  # when the source refuses a call and names no time
 QUOTA_EXHAUSTED: Final = "quota_exhausted"
 _MAX_RESERVED: Final = 0.5
+_SHARE_OF_ACCOUNTS: Final = 0.05  # what backfills leave to discovery, which would otherwise wait for their end
 
 
 class OperationKind(StrEnum):
@@ -42,9 +43,22 @@ class QuotaLimits:
 
     def limit_of(self, lane: Lane) -> int | None:
         """How many operations of a rolling day the lane may use, at least one."""
-        if self.daily_operations is None or lane is Lane.FRESH:
+        shared = self.limit_of_others
+        if shared is None or lane is Lane.FRESH:
             return self.daily_operations
-        return max(self.daily_operations - round(self.daily_operations * self.reserved_for_fresh), 1)
+        return max(shared - round(self.daily_operations * _SHARE_OF_ACCOUNTS), 1)  # type: ignore[operator]
+
+    @property
+    def limit_of_others(self) -> int | None:
+        """How many operations of a rolling day all calls together may use that fetch no fresh day, at least one."""
+        total = self.daily_operations
+        return None if total is None else max(total - round(total * self.reserved_for_fresh), 1)
+
+    def limit_for(self, operation: "Operation") -> int | None:
+        """How many operations other than for fresh days may have been used before this one; None: any number."""
+        if operation.is_for_fresh_days:
+            return None
+        return self.limit_of(Lane.BACKFILL) if operation.lane is Lane.BACKFILL else self.limit_of_others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +72,11 @@ class Operation:
     query_name: str | None = None
     since: date | None = None
     until: date | None = None
+
+    @property
+    def is_for_fresh_days(self) -> bool:
+        """Whether it may use the share that is reserved. Questions about accounts and queries may not."""
+        return self.kind is OperationKind.REPORT and self.lane is Lane.FRESH
 
     def __post_init__(self) -> None:
         for name in ("source", "customer_id", "query_name"):
@@ -199,26 +218,29 @@ class Hold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaUsage:
-    """The operations of the last 24 hours, and what is left of the limits now."""
+    """The operations of the last 24 hours, and what is left of the limits now.
+
+    `others` are those that fetched no fresh day: of backfills, and questions about accounts and queries.
+    """
 
     limits: QuotaLimits
     fresh: int
-    backfill: int
+    others: int
     holds: tuple[Hold, ...] = ()
 
     @property
     def used(self) -> int:
-        return self.fresh + self.backfill
+        return self.fresh + self.others
 
     @property
     def reserved(self) -> int | None:
         """How many operations of a rolling day only fresh days may use."""
-        total, backfill = self.limits.daily_operations, self.limits.limit_of(Lane.BACKFILL)
-        return None if total is None or backfill is None else total - backfill
+        total, others = self.limits.daily_operations, self.limits.limit_of_others
+        return None if total is None or others is None else total - others
 
     def left(self, lane: Lane) -> int | None:
         """How many operations the lane may use now; None: any number."""
         total, own = self.limits.daily_operations, self.limits.limit_of(lane)
         if total is None or own is None:
             return None
-        return max(min(total - self.used, own - (self.used if lane is Lane.FRESH else self.backfill)), 0)
+        return max(min(total - self.used, own - (self.used if lane is Lane.FRESH else self.others)), 0)

@@ -46,9 +46,8 @@ _WINDOWS: Final = (
     "conversion_action.click_through_lookback_window_days",
     "conversion_action.view_through_lookback_window_days",
 )
-LOOKBACK_QUERY: Final = (
-    f"SELECT {', '.join(_WINDOWS)} FROM conversion_action WHERE conversion_action.status = 'ENABLED'"  # noqa: S608 - the same
-)
+# Without a filter on the status: clicks of before still bring conversions to an action that was removed or hidden.
+LOOKBACK_QUERY: Final = f"SELECT {', '.join(_WINDOWS)} FROM conversion_action"  # noqa: S608 - constants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,9 +113,12 @@ class AccountDiscovery:
         text = f"{len(problems)} accounts are left out, because their rows are odd; the first: {problems[0]}"
         return make_fault(GOOGLE_ADS_ERROR, text, self._clients.request_context(login, repeat=DISCOVER), None)
 
-    def read_lookbacks(self, accounts: Iterable[Account]) -> tuple[dict[str, int], dict[str, Fault]]:
-        """The longest conversion window of each account in days, at most 90, and the accounts that refused."""
-        days: dict[str, int] = {}
+    def read_lookbacks(self, accounts: Iterable[Account]) -> tuple[dict[str, int | None], dict[str, Fault]]:
+        """The longest conversion window of each account in days, at most 90, and the accounts that refused.
+
+        None for an account without a conversion action of its own, such as one whose manager tracks its conversions.
+        """
+        days: dict[str, int | None] = {}
         failed: dict[str, Fault] = {}
         for account in accounts:
             rows = self._ask(
@@ -125,8 +127,8 @@ class AccountDiscovery:
             if isinstance(rows, Fault):
                 failed[account.customer_id] = rows
             else:
-                windows = (value for row in rows for value in row.values() if value is not None)
-                days[account.customer_id] = min(max([0, *windows]), MAX_LOOKBACK_DAYS)
+                windows = [value for row in rows for value in row.values() if value is not None and value > 0]
+                days[account.customer_id] = min(max(windows), MAX_LOOKBACK_DAYS) if windows else None
         return days, failed
 
     def _list_accessible(self) -> list[str] | Fault:

@@ -80,7 +80,7 @@ def _fill(engine: sa.Engine, now: datetime) -> None:
             "engine_run_id": "r1",
             "kind": "report",
             "lane": "backfill",
-            "backfill_no": number,
+            "others_no": number,
         }
         for number in range(1, OPERATIONS + 1)
     ]

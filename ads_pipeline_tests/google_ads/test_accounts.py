@@ -128,12 +128,27 @@ def test_two_ways_to_an_account_keep_the_shallower(
     assert timed_ledger.accounts.by_id("google_ads")["2000000001"].login_customer_id == OTHER_LOGIN
 
 
-@pytest.mark.parametrize(("window", "days"), [(30, 30), (7, 7), (365, 90), (-(2**62), 1)])
+@pytest.mark.parametrize(
+    ("windows", "days"),
+    [
+        ({"ENABLED": 30}, 30),
+        ({"ENABLED": 7}, 7),
+        ({"ENABLED": 365}, 90),
+        ({"ENABLED": 7, "REMOVED": 60}, 60),
+        ({"ENABLED": 7, "HIDDEN": 45}, 45),
+        ({"ENABLED": -(2**62)}, 1),
+        ({}, None),
+        ({"ENABLED": None}, None),
+    ],
+)
 def test_lookback_is_the_longest_window(
-    server: LoopbackServer, discovery: AccountDiscovery, window: int, days: int
+    server: LoopbackServer, discovery: AccountDiscovery, windows: dict[str, int | None], days: int | None
 ) -> None:
-    """The longest conversion window of an account is its lookback, at most 90 days; it costs one operation."""
-    server.answer(Scenario(lookback_days={"2000000001": window}))
+    """The longest window of all conversion actions is the lookback, at most 90 days; it costs one operation.
+
+    Removed and hidden actions count, because they still get conversions. None leaves the days to the settings.
+    """
+    server.answer(Scenario(conversion_windows={"2000000001": windows}))
     account = Account(source="google_ads", customer_id="2000000001", status="ENABLED", login_customer_id=LOGIN)
     assert discovery.read_lookbacks([account]) == ({"2000000001": days}, {})
     assert server.operations() == {"2000000001": 1}

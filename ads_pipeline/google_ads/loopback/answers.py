@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from importlib import import_module
@@ -62,10 +62,15 @@ class Answers:
         encoded: bytes = self._reply(request_id).SerializeToString()
         return encoded
 
-    def lookback(self, days: int, request_id: str) -> bytes:
+    def lookback(self, windows: Mapping[str, int | None], query: str, request_id: str) -> bytes:
+        """The window of each conversion action, by its status, as far as the query does not leave the status out."""
         reply = self._reply(request_id)
-        action = reply.results.add().conversion_action
-        action.click_through_lookback_window_days, action.view_through_lookback_window_days = days, 1
+        for status, days in windows.items():
+            if "status =" in query and f"'{status}'" not in query:
+                continue
+            action = reply.results.add().conversion_action
+            if days is not None:
+                action.click_through_lookback_window_days, action.view_through_lookback_window_days = days, 1
         encoded: bytes = reply.SerializeToString()
         return encoded
 

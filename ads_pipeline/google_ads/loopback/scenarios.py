@@ -103,7 +103,7 @@ class Scenario:
     accessible: tuple[str, ...] = (MANAGER_ID,)
     clients: Mapping[str, tuple[ListedAccount, ...]] = field(default_factory=dict)
     customers: Mapping[str, Behaviour] = field(default_factory=dict)
-    lookback_days: Mapping[str, int] = field(default_factory=dict)
+    conversion_windows: Mapping[str, Mapping[str, int | None]] = field(default_factory=dict)
     refuse_token: bool = False
     token_page: int | None = None
     away: str | None = None
@@ -122,7 +122,7 @@ def decode_scenario(content: bytes) -> Scenario:
             for manager, listed in document["clients"].items()
         },
         customers={customer: _decode_behaviour(each) for customer, each in document["customers"].items()},
-        lookback_days=document["lookback_days"],
+        conversion_windows=document["conversion_windows"],
         refuse_token=document["refuse_token"],
         token_page=document["token_page"],
         away=document["away"],

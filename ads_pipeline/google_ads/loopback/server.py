@@ -70,7 +70,8 @@ class Service:
             yield self._answers.clients(self.scenario.clients.get(customer, ()), request_id)
             return
         if "FROM conversion_action" in request.query:
-            yield self._answers.lookback(self.scenario.lookback_days.get(customer, 30), request_id)
+            windows = self.scenario.conversion_windows.get(customer, {"ENABLED": 30})
+            yield self._answers.lookback(windows, request.query, request_id)
             return
         self._check_query(request.query, customer, context, request_id)
         behaviour = self._behaviour(customer)

@@ -1,7 +1,7 @@
 """The accounts that discovery has found, and the parkings that follow from their status."""
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -141,8 +141,11 @@ class Accounts(AccountReader):
 
         self._writer.transact(write)
 
-    def record_lookbacks(self, source: str, days: dict[str, int]) -> None:
-        """Store the longest conversion window of accounts, by customer id, with the time at which it was read."""
+    def record_lookbacks(self, source: str, days: Mapping[str, int | None]) -> None:
+        """Store the longest conversion window of accounts, by customer id, with the time at which it was read.
+
+        None is stored for an account that has none; the settings decide about its days.
+        """
 
         def write(transaction: LedgerTransaction) -> None:
             rows = [

@@ -24,7 +24,6 @@ from ads_pipeline.domain.quota import (
     Refused,
     SharedSince,
 )
-from ads_pipeline.domain.retry import Lane
 from ads_pipeline.domain.run_events import idempotency_key
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.holds import (
@@ -55,12 +54,12 @@ _INSERT_OPERATION: Final = insert(api_operations, skip_present=True)
 _WINDOW: Final = """
     {given}
     LEFT JOIN (
-        SELECT operation_no, backfill_no, at FROM api_operations
+        SELECT operation_no, others_no, at FROM api_operations
         WHERE source = (SELECT source FROM {given}) AND entry = 'reserved'
         ORDER BY at DESC, operation_no DESC LIMIT 1
     ) AS newest ON TRUE
     LEFT JOIN (
-        SELECT operation_no, backfill_no FROM api_operations
+        SELECT operation_no, others_no FROM api_operations
         WHERE source = (SELECT source FROM {given}) AND entry = 'reserved'
             AND at <= (SELECT expired_at FROM {given})
         ORDER BY at DESC, operation_no DESC LIMIT 1
@@ -71,8 +70,8 @@ _READ_WINDOW: Final = Statement(
     "read_quota_window",
     _WINDOW_COLUMNS,
     f"""
-    SELECT newest.operation_no, newest.backfill_no,
-        expired.operation_no AS expired_no, expired.backfill_no AS expired_backfill_no
+    SELECT newest.operation_no, newest.others_no,
+        expired.operation_no AS expired_no, expired.others_no AS expired_others_no
     FROM {_WINDOW}
     """,
 )
@@ -89,14 +88,14 @@ _GRANT: Final = Statement(
         "now": "instant",
         "probe_limit": "instant",
         "probe_turn": "instant",
-        "is_backfill": "integer",
+        "is_other": "integer",
         "total_limit": "bigint",
-        "backfill_limit": "bigint",
+        "limit_of_others": "bigint",
     },
     f"""
-    INSERT INTO api_operations (source, operation_no, entry, at, backfill_no, {names(_GRANTED)})
+    INSERT INTO api_operations (source, operation_no, entry, at, others_no, {names(_GRANTED)})
     SELECT source, coalesce(newest.operation_no, 0) + 1, 'reserved',
-        {{greatest}}(given.now, coalesce(newest.at, given.now)), coalesce(newest.backfill_no, 0) + is_backfill,
+        {{greatest}}(given.now, coalesce(newest.at, given.now)), coalesce(newest.others_no, 0) + is_other,
         {names(_GRANTED)}
     FROM {_WINDOW}
     WHERE (
@@ -104,8 +103,8 @@ _GRANT: Final = Statement(
             OR coalesce(newest.operation_no, 0) - coalesce(expired.operation_no, 0) < total_limit
         )
         AND (
-            is_backfill = 0 OR backfill_limit IS NULL
-            OR coalesce(newest.backfill_no, 0) - coalesce(expired.backfill_no, 0) < backfill_limit
+            limit_of_others IS NULL
+            OR coalesce(newest.others_no, 0) - coalesce(expired.others_no, 0) < limit_of_others
         )
         AND NOT EXISTS (SELECT 1 FROM api_holds WHERE {STOPS_CALL})
     RETURNING operation_no, {IS_PROBE} AS is_probe
@@ -139,11 +138,11 @@ _FIND_EVENT: Final = query(
 _READ_OPERATION_TIME: Final = query(
     "SELECT at FROM api_operations WHERE source = :source AND operation_no = :number AND entry = 'reserved'"
 )
-# The backfill operation with a number. It is near the oldest operation that counts, from which the search begins.
-_READ_BACKFILL_TIME: Final = query(
+# The operation with a number among those for no fresh day. The search begins at the oldest operation that counts.
+_READ_OTHERS_TIME: Final = query(
     """
     SELECT at FROM api_operations
-    WHERE source = :source AND operation_no > :after AND entry = 'reserved' AND backfill_no >= :number
+    WHERE source = :source AND operation_no > :after AND entry = 'reserved' AND others_no >= :number
     ORDER BY operation_no LIMIT 1
     """
 )
@@ -173,9 +172,9 @@ class _Window:
     """The numbers of the last operations of a source, and how many of them are within the last 24 hours."""
 
     number: int
-    backfill_number: int
+    others_number: int
     used: int
-    backfill_used: int
+    others_used: int
 
 
 class QuotaReader:
@@ -192,7 +191,7 @@ class QuotaReader:
             window = _read_window(connection, source, now)
             holds = active(read_holds(connection, source), now)
             return QuotaUsage(
-                limits=limits, fresh=window.used - window.backfill_used, backfill=window.backfill_used, holds=holds
+                limits=limits, fresh=window.used - window.others_used, others=window.others_used, holds=holds
             )
 
         return database.transact(self._engine, read)
@@ -268,9 +267,9 @@ def _reserve(transaction: LedgerTransaction, operation: Operation, limits: Quota
     requested |= {
         "now": instant_text(now),
         "expired_at": instant_text(now - WINDOW),
-        "is_backfill": int(operation.lane is Lane.BACKFILL),
+        "is_other": int(not operation.is_for_fresh_days),
         "total_limit": limits.daily_operations,
-        "backfill_limit": limits.limit_of(Lane.BACKFILL),
+        "limit_of_others": limits.limit_for(operation),
     }
     row = _GRANT.execute(connection, [requested]).one_or_none()
     if row is None:
@@ -350,7 +349,7 @@ def _finish(
         "consumption": outcome.consumption,
     }
     row = _describe(transaction, granted.operation) | {"operation_no": granted.number}
-    row |= {"entry": "finished", "at": transaction.at, "backfill_no": 0} | result
+    row |= {"entry": "finished", "at": transaction.at, "others_no": 0} | result
     row["error_message"] = None if outcome.error_message is None else printable(outcome.error_message)
     if requested is not None or needs_settlement(granted, outcome):
         now = lock_source(transaction, granted.operation.source)
@@ -399,15 +398,15 @@ def _find_refusal(connection: sa.Connection, operation: Operation, limits: Quota
     if held is not None:
         return held
     window, waits = _read_window(connection, source, now), list[tuple[datetime, str]]()
-    total, own = limits.daily_operations, limits.limit_of(operation.lane)
+    total, own = limits.daily_operations, limits.limit_for(operation)
     if total is not None and window.used >= total:
         oldest = {"source": source, "number": window.number - total + 1}
         at = connection.execute(_READ_OPERATION_TIME, oldest).scalar_one()
         waits.append((at + WINDOW, f"{window.used} of {total} operations were used within 24 hours"))
-    if own is not None and operation.lane is Lane.BACKFILL and window.backfill_used >= own:
-        oldest = {"source": source, "number": window.backfill_number - own + 1, "after": window.number - window.used}
-        at = connection.execute(_READ_BACKFILL_TIME, oldest).scalar_one()
-        used = f"backfills used {window.backfill_used} of {own} operations within 24 hours"
+    if own is not None and window.others_used >= own:
+        oldest = {"source": source, "number": window.others_number - own + 1, "after": window.number - window.used}
+        at = connection.execute(_READ_OTHERS_TIME, oldest).scalar_one()
+        used = f"backfills and questions about accounts used {window.others_used} of {own} operations within 24 hours"
         waits.append((at + WINDOW, f"{used}; the rest is reserved for fresh days"))
     if not waits:
         raise ConcurrentWrite(f"the operations of {source} changed without its lock")
@@ -416,10 +415,10 @@ def _find_refusal(connection: sa.Connection, operation: Operation, limits: Quota
 
 def _read_window(connection: sa.Connection, source: str, now: datetime) -> _Window:
     row = _READ_WINDOW.execute(connection, [{"source": source, "expired_at": instant_text(now - WINDOW)}]).one()
-    number, backfill_number = row.operation_no or 0, row.backfill_no or 0
+    number, others_number = row.operation_no or 0, row.others_no or 0
     return _Window(
         number=number,
-        backfill_number=backfill_number,
+        others_number=others_number,
         used=number - (row.expired_no or 0),
-        backfill_used=backfill_number - (row.expired_backfill_no or 0),
+        others_used=others_number - (row.expired_others_no or 0),
     )

@@ -10,11 +10,11 @@ accounts = define_table(
     "is_hidden integer, seen_at instant, gone_at instant, lookback_days integer, lookback_read_at instant",
 )
 
-# A row before each call, and a second one with its outcome. `backfill_no` is the number of the last backfill
-# operation up to this one. Differences of numbers count the operations of a window without reading them.
+# A row before each call, and a second one with its outcome. `others_no` counts the operations up to this one that
+# fetch no fresh day: of backfills and about accounts. Differences of numbers count the operations of a window.
 api_operations = define_table(
     "api_operations",
     "source text key, operation_no bigint key, entry text key, at instant, engine_run_id text, kind text, lane text, "
-    "backfill_no bigint, customer_id text, query_name text, since day, until day, outcome text, error_message text, "
+    "others_no bigint, customer_id text, query_name text, since day, until day, outcome text, error_message text, "
     "request_id text, rows_received bigint, milliseconds bigint, consumption bigint",
 )

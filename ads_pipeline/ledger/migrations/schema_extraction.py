@@ -38,7 +38,7 @@ CREATE TABLE api_operations (
     engine_run_id {text} NOT NULL CHECK (length(engine_run_id) BETWEEN 1 AND 96),
     kind {text} NOT NULL CHECK (length(kind) BETWEEN 1 AND 64),
     lane {text} NOT NULL CHECK (lane IN ('fresh', 'backfill')),
-    backfill_no {bigint} NOT NULL CHECK (backfill_no BETWEEN 0 AND operation_no),
+    others_no {bigint} NOT NULL CHECK (others_no BETWEEN 0 AND operation_no),
     customer_id {text},
     query_name {text},
     since {date},

@@ -123,6 +123,15 @@ def test_conversion_window_outlives_discovery(timed_ledger: Ledger, clock: FakeC
     assert (known["2"].lookback_days, known["2"].lookback_read_at) == (None, None)
 
 
+def test_account_without_conversion_actions_has_no_window(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """The settings decide about its days, whatever was read before, and it is not asked every day."""
+    timed_ledger.accounts.record(SOURCE, [account("1")])
+    for window in (1, None):
+        timed_ledger.accounts.record_lookbacks(SOURCE, {"1": window})
+    known = timed_ledger.accounts.by_id(SOURCE)["1"]
+    assert (known.lookback_days, known.lookback_read_at) == (None, clock.now)
+
+
 def test_discovery_emits_its_counts(timed_ledger: Ledger, clock: FakeClock) -> None:
     """One event for each discovery of a run, without names."""
     for found in ([account("1", name="Secret & Sons")], [account("1"), account("2", "CANCELED")]):

@@ -37,6 +37,7 @@ from ads_pipeline_tests.ledger.builders import FakeClock
 from ads_pipeline_tests.processes import fork_server
 
 SOURCE = "google_ads"
+QUESTION = Operation(source=SOURCE, kind=OperationKind.LOOKBACK, customer_id="1")
 FRESH, BACKFILL = Operation(source=SOURCE), Operation(source=SOURCE, lane=Lane.BACKFILL)
 REPORT = Operation(
     source=SOURCE,
@@ -153,11 +154,44 @@ def test_share_of_fresh_days_is_never_used_by_backfills(timed_ledger: Ledger) ->
     backfills = [timed_ledger.quota.reserve(BACKFILL, limits) for _ in range(8)]
     assert [isinstance(answer, Granted) for answer in backfills] == [True] * 6 + [False] * 2
     assert isinstance(backfills[-1], Refused)
-    assert "backfills used 6 of 6 operations" in backfills[-1].why
+    assert "used 6 of 6 operations" in backfills[-1].why
     usage = timed_ledger.quota.usage(SOURCE, limits)
     assert (usage.used, usage.reserved, usage.left(Lane.FRESH), usage.left(Lane.BACKFILL)) == (6, 2, 2, 0)
     fresh = [timed_ledger.quota.reserve(FRESH, limits) for _ in range(3)]
     assert [isinstance(answer, Granted) for answer in fresh] == [True, True, False]
+
+
+def test_questions_about_accounts_leave_the_share_to_fresh_days(timed_ledger: Ledger) -> None:
+    """Together with backfills they leave the reserved share. Backfills stop earlier, so that discovery goes on."""
+    limits = QuotaLimits(daily_operations=40)
+    asked = [timed_ledger.quota.reserve(QUESTION, limits) for _ in range(10)]
+    backfills = [timed_ledger.quota.reserve(BACKFILL, limits) for _ in range(40)]
+    asked += [timed_ledger.quota.reserve(QUESTION, limits) for _ in range(40)]
+    counts = [sum(isinstance(each, Granted) for each in answers) for answers in (asked, backfills)]
+    assert counts == [12, 18]
+    fresh = [timed_ledger.quota.reserve(FRESH, limits) for _ in range(12)]
+    assert [isinstance(answer, Granted) for answer in fresh] == [True] * 10 + [False] * 2
+
+
+def reserve_until_refused(url: str, operation: Operation, tries: int, granted: "multiprocessing.Queue[int]") -> None:
+    with Ledger.opened(url) as ledger:
+        limits = QuotaLimits(daily_operations=40)
+        answers = [ledger.quota.reserve(operation, limits) for _ in range(tries)]
+    granted.put(sum(isinstance(answer, Granted) for answer in answers))
+
+
+def test_fresh_days_get_their_share_in_a_race(url: str) -> None:
+    """Three backfills and two discoveries want 200 operations of 40; the ten of the fresh days are granted."""
+    context = fork_server()
+    fresh, others = context.Queue(), context.Queue()
+    calls = [(FRESH, 10, fresh), *[(BACKFILL, 40, others)] * 3, *[(QUESTION, 40, others)] * 2]
+    processes = [context.Process(target=reserve_until_refused, args=(url, *call)) for call in reversed(calls)]
+    for process in processes:
+        process.start()
+    assert fresh.get(timeout=300) == 10
+    assert sum(others.get(timeout=300) for _ in calls[1:]) == 30
+    for process in processes:
+        process.join()
 
 
 def test_no_limit_grants_everything(timed_ledger: Ledger) -> None:
@@ -307,34 +341,39 @@ def test_operation_granted_after_the_clock_went_back_counts_as_long_as_the_one_b
 
 
 @given(
-    steps=st.lists(st.tuples(st.booleans(), st.integers(-400, 400)), min_size=1, max_size=25),
-    limit=st.integers(1, 8),
+    steps=st.lists(
+        st.tuples(st.sampled_from([FRESH, BACKFILL, QUESTION]), st.integers(-400, 400)), min_size=1, max_size=25
+    ),
+    limit=st.integers(1, 30),
     share=st.sampled_from([0.0, 0.25, 0.5]),
 )
 @settings(max_examples=examples(20), deadline=None)
 def test_grants_follow_from_a_plain_count(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[bool, int]], limit: int, share: float
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[Operation, int]], limit: int, share: float
 ) -> None:
     """The numbers give the same answer as counting the operations of the last 24 hours one by one.
 
     After the clock went back, an operation has the time of the one before it.
     """
     url, clock = f"sqlite:///{tmp_path_factory.mktemp('quota')}/ledger.db", FakeClock()
-    limits, granted = QuotaLimits(daily_operations=limit, reserved_for_fresh=share), list[tuple[datetime, Lane]]()
+    limits, granted = (
+        QuotaLimits(daily_operations=limit, reserved_for_fresh=share),
+        list[tuple[datetime, Operation]](),
+    )
     with Ledger.opened(url, clock=clock) as ledger:
-        for is_fresh, minutes in steps:
+        for operation, minutes in steps:
             clock.tick(timedelta(minutes=minutes))
-            lane = Lane.FRESH if is_fresh else Lane.BACKFILL
             counted = [each for at, each in granted if at > clock.now - WINDOW]
-            own = limits.limit_of(Lane.BACKFILL)
+            others = sum(each is not FRESH for each in counted)
+            own = limits.limit_of(Lane.BACKFILL) if operation is BACKFILL else limits.limit_of_others
             assert own is not None
-            expected = len(counted) < limit and (is_fresh or counted.count(Lane.BACKFILL) < own)
-            answer = ledger.quota.reserve(Operation(source=SOURCE, lane=lane), limits)
+            expected = len(counted) < limit and (operation is FRESH or others < own)
+            answer = ledger.quota.reserve(operation, limits)
             assert isinstance(answer, Granted) is expected
             if isinstance(answer, Refused):
                 clock.now = answer.until
-                assert isinstance(ledger.quota.reserve(Operation(source=SOURCE, lane=lane), limits), Granted)
-            granted.append((max(clock.now, granted[-1][0]) if granted else clock.now, lane))
+                assert isinstance(ledger.quota.reserve(operation, limits), Granted)
+            granted.append((max(clock.now, granted[-1][0]) if granted else clock.now, operation))
 
 
 @pytest.mark.parametrize("spent", [0, 500])
