@@ -21,6 +21,7 @@ from ads_pipeline_tests.cli.running import CommandLine
 from ads_pipeline_tests.cli.state.builders import FAILED, REASON, SUCCESSFUL, fill_ledger
 from ads_pipeline_tests.ledger.builders import (
     acceptance,
+    accepted_runs,
     action_request,
     key,
     keys,
@@ -36,7 +37,7 @@ RETRY_TABLES = {"failed_fetches", "parkings", "retry_schedule", "finished_attemp
 # The tables in which a role may insert rows.
 INSERTABLE = {
     Role.READER: set[str](),
-    Role.EXTRACTOR: EVENT_TABLES | RETRY_TABLES | {"partition_state"},
+    Role.EXTRACTOR: {"run_head", "run_events", "partition_state"} | RETRY_TABLES,
     Role.OPERATOR: EVENT_TABLES
     | {"partition_state", "control_actions", "control_action_partitions", "requests", "retry_schedule"}
     | {"terminal_marks", "parkings", "accounts", "quota_head", "api_operations", "api_holds", "retry_resets"},
@@ -66,6 +67,7 @@ FORBIDDEN_TO_ALL = (
     "UPDATE load_records SET record_count = 1 WHERE false",
     "UPDATE control_actions SET operator = 'x' WHERE false",
 )
+MATERIALIZED = "WHERE last_materialization_at IS NOT NULL"
 FORBIDDEN = {
     Role.READER: ("UPDATE partition_state SET updated_at = now() WHERE false", "SELECT * FROM run_head FOR UPDATE"),
     Role.EXTRACTOR: (
@@ -123,21 +125,23 @@ def execute(url: str, *statements: str) -> None:
 
 def find_permitted(url: str, statements: Sequence[str]) -> list[str]:
     """The statements that Postgres does not refuse for lack of a privilege. None is committed."""
-    permitted = []
+    errors = find_errors(url, statements)
+    return [each for each in statements if not isinstance(errors.get(each), psycopg2.errors.InsufficientPrivilege)]
+
+
+def find_errors(url: str, statements: Sequence[str]) -> dict[str, psycopg2.Error]:
+    """The error of each statement that has one. None is committed."""
+    found = {}
     with psycopg2.connect(sa.make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)) as raw:
         for statement in statements:
             with raw.cursor() as cursor:
                 cursor.execute(f"SET search_path TO {database.SCHEMA}")
                 try:
                     cursor.execute(statement)
-                except psycopg2.errors.InsufficientPrivilege:
-                    pass
-                except psycopg2.Error:
-                    permitted.append(statement)
-                else:
-                    permitted.append(statement)
+                except psycopg2.Error as error:
+                    found[statement] = error
                 raw.rollback()
-    return permitted
+    return found
 
 
 @pytest.mark.invariant("S12", "E6")
@@ -188,6 +192,68 @@ def test_extractor_reports_failed_fetches_and_records_no_verdict(logins: Logins,
         pytest.raises(LedgerRefused, match="permission denied"),
     ):
         ledger.verdicts.record([acceptance(registered[0])])
+
+
+@pytest.mark.invariant("S12", "E6")
+def test_extractor_changes_and_deletes_only_what_its_reports_need(logins: Logins) -> None:
+    """Of every column of every table, these alone can be updated, and only plans of retries can be deleted."""
+    url, columns = logins.url(Role.EXTRACTOR), database.METADATA.tables
+    updates = {
+        f"UPDATE {table.name} SET {column.name} = {column.name} WHERE false": (table.name, column.name)
+        for table in columns.values()
+        for column in table.c
+    }
+    changeable = {updates[each] for each in find_permitted(url, list(updates))}
+    assert {table for table, _column in changeable} == {
+        "partition_state",
+        "partition_status",
+        "retry_schedule",
+        "run_head",
+    }
+    assert {column for table, column in changeable if table == "partition_state"} == {"updated_at"}
+    deletes = {f"DELETE FROM {table} WHERE false": table for table in TABLES}
+    assert {deletes[each] for each in find_permitted(url, list(deletes))} == {"retry_schedule", "requests"}
+
+
+@pytest.mark.invariant("S12", "E6")
+def test_extractor_forges_no_row(logins: Logins, postgres_url: str) -> None:
+    """Rows that are no report of a failed fetch are refused, also where the table itself can be written."""
+    with Ledger.opened(postgres_url) as owner:
+        accepted_runs(owner, [key()])
+        owner.failed_fetches.record(
+            [FailedFetch(key=key("8"), error_class="transient", error_message="x")], RetryPolicy()
+        )
+        run_id = owner.origin.run_id
+    lease = f"INSERT INTO {database.SCHEMA}.leases (run_id, opened_at, heartbeat_at, expires_at)"
+    execute(postgres_url, f"{lease} VALUES ('{run_id}', now(), now(), now())")
+    new_event = {"idempotency_key": "repeat('0', 64)", "event_id": "gen_random_uuid()::text", "run_seq": "1000"}
+    parking = "INSERT INTO parkings (source, scope, name, error_class, why, parked_at)"
+    forged = (
+        f"{parking} VALUES ('google_ads', 'source', '', 'credentials_refused', 'x', now())",
+        f"UPDATE partition_status SET last_materialization_at = now() {MATERIALIZED}",
+        f"UPDATE partition_status SET stale_since = now(), stale_reason_code = 'CODE_CHANGED' {MATERIALIZED}",
+        "UPDATE partition_status SET last_attempt_outcome = 'SUCCEEDED'",
+        f"UPDATE run_head SET last_seq = last_seq + 1 WHERE run_id = '{run_id}'",
+        _copy("run_events", event_type="'RunPaused'", **new_event),
+        _copy("run_events", event_type="'RunFailed'", **new_event),
+        _copy("finished_attempts", outcome="'SUCCEEDED'", finished_at="now()"),
+        _copy("partition_status", "last_materialization_at IS NOT NULL", asset_key="'raw/other'"),
+    )
+    assert find_permitted(logins.url(Role.EXTRACTOR), forged) == []
+    assert find_errors(logins.url(Role.OWNER), forged) == {}, "another reason refuses them"
+    source = FailedFetch(key=key(), error_class="credentials_refused", error_message="x")
+    with (
+        Ledger.opened(logins.url(Role.EXTRACTOR)) as ledger,
+        pytest.raises(LedgerRefused, match="may not park the whole source"),
+    ):
+        ledger.failed_fetches.record([source], RetryPolicy())
+
+
+def _copy(table: str, where: str = "true", **changed: str) -> str:
+    """Insert a row of the table again, with other values."""
+    names = [column.name for column in database.METADATA.tables[table].c]
+    values = ", ".join(changed.get(name, name) for name in names)
+    return f"INSERT INTO {table} ({', '.join(names)}) SELECT {values} FROM {table} WHERE {where} LIMIT 1"
 
 
 @pytest.mark.invariant("S12")

@@ -70,7 +70,7 @@ def _blocks(plan: FetchPlan) -> Iterator[RenderableType]:
             ("reserved", usage.reserved and f"{usage.reserved:,} of {limit:,} a day, for fresh days only"),
             (
                 "each day",
-                f"about {sum(plan.daily_operations.values()):,} operations for yesterday and rereads",
+                f"about {sum(plan.daily_operations.values()):,} operations for yesterday, rereads and discovery",
             ),
             ("finished", _describe_end(plan)),
             *(("skipped", f"{count:,}: {reason}") for reason, count in plan.skipped.items()),

@@ -10,6 +10,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from ads_pipeline.ledger import database
+from ads_pipeline.ledger.role_guards import guard_statements
 
 DAGSTER_SCHEMA: Final = "dagster_records"
 
@@ -31,12 +32,8 @@ PURPOSES: Final[Mapping[Role, str]] = {
     Role.OPERATOR: "control actions; state demote, restore, rejudge and reconcile need runner too",
     Role.OWNER: "owns the tables: migrate, ledger copy, events retire",
 }
-_EVENTS: Final = {
-    "run_head": "INSERT, UPDATE",
-    "run_events": "INSERT",
-    "run_snapshots": "INSERT, UPDATE",
-    "run_steps": "INSERT, UPDATE",
-}
+_OWN_EVENTS: Final = {"run_head": "INSERT, UPDATE", "run_events": "INSERT"}
+_EVENTS: Final = _OWN_EVENTS | {"run_snapshots": "INSERT, UPDATE", "run_steps": "INSERT, UPDATE"}
 _FAILED_FETCHES: Final = {
     "failed_fetches": "INSERT",
     "parkings": "INSERT",
@@ -56,7 +53,8 @@ _EXTRACTION: Final = {
 RIGHTS: Final[Mapping[Role, Mapping[str, str]]] = {
     Role.READER: {},
     # A partition is locked by its state row, and Postgres locks a row only for roles that may update a column of it.
-    Role.EXTRACTOR: _EVENTS | _FAILED_FETCHES | {"partition_state": "INSERT, UPDATE (updated_at)"},
+    # `role_guards` restricts the rows.
+    Role.EXTRACTOR: _OWN_EVENTS | _FAILED_FETCHES | {"partition_state": "INSERT, UPDATE (updated_at)"},
     Role.RUNNER: _EVENTS
     | _FAILED_FETCHES
     | _EXTRACTION
@@ -124,6 +122,8 @@ def _statements(prefix: str) -> Iterator[str]:
     yield f"GRANT USAGE ON SCHEMA {database.SCHEMA} TO {', '.join(members)}"
     yield f"SET search_path TO {database.SCHEMA}"
     yield from (f"ALTER TABLE {table} OWNER TO {owner}" for table in tables)
+    others = [names[role] for role in (Role.RUNNER, Role.OPERATOR, Role.OWNER)]
+    yield from guard_statements(database.SCHEMA, names[Role.EXTRACTOR], others)
     classes = ", ".join(f"'{table}'::regclass" for table in tables)
     yield _OWN_FUNCTIONS.format(tables=classes, owner=owner)
     yield f"REVOKE ALL ON {', '.join(tables)} FROM PUBLIC, {', '.join(members)}"

@@ -4,6 +4,7 @@ The client of Google Ads is imported by the steps that use it, not when the code
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Final
@@ -12,8 +13,11 @@ import dagster as dg
 
 from ads_pipeline.domain.fetching import Backfill
 from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.quota import Hold
 from ads_pipeline.google_ads.configuration import ClientConfiguration
+from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.transactions import Clock
+from ads_pipeline.orchestration.due_partitions import digest_of
 from ads_pipeline.orchestration.partitions import (
     CUSTOMERS,
     asset_keys,
@@ -24,11 +28,12 @@ from ads_pipeline.orchestration.partitions import (
 from ads_pipeline.orchestration.resources import RunResources, SensorResources, SourceFactory
 from ads_pipeline.orchestration.sensors.run_requests import RequestedPartitions, build_sensor_result
 from ads_pipeline.pipeline.extraction.account_days import AccountDays
-from ads_pipeline.pipeline.extraction.due_days import DueDays
+from ads_pipeline.pipeline.extraction.due_days import DueDays, fetched_together
 from ads_pipeline.pipeline.extraction.held_requests import describe_holds, limit_to_holds
 from ads_pipeline.raw.source import Landed, Source
 
 SECONDS_BETWEEN_SEARCHES: Final = 1_800  # zones differ by half hours, and each search reads a month of every account
+SECONDS_BETWEEN_TICKS: Final = 30  # a tick searches at once when accounts, parkings or holds have changed
 BACKFILL_TAG: Final = "dagster/backfill"
 MAX_PARTITIONS_IN_PROGRESS: Final = 2_000
 
@@ -89,7 +94,7 @@ def build_due_sensor(
 
     @dg.sensor(
         target=dg.AssetSelection.assets(*asset_keys(query_names)),
-        minimum_interval_seconds=SECONDS_BETWEEN_SEARCHES,
+        minimum_interval_seconds=SECONDS_BETWEEN_TICKS,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Requests runs of days that are closed in the account's own zone, and of days to read again.",
     )
@@ -98,8 +103,14 @@ def build_due_sensor(
     ) -> dg.SensorResult:
         apis, ledger = sensor_resources.settings.google_apis, sensor_resources.ledger
         days = AccountDays.read(ledger, apis, now=now())
-        found = DueDays(ledger=ledger, days=days, policy=sensor_resources.settings.retry_policy).find()
         holds = ledger.quota.list_holds(apis.source)
+        search = _Search(at=days.now, known=_digest_known(ledger, days, holds))
+        if not search.is_due_after(context.cursor):
+            reason = (
+                "the last search is less than half an hour old, and no account, parking or hold has changed since"
+            )
+            return dg.SensorResult(skip_reason=reason, cursor=context.cursor)
+        found = DueDays(ledger=ledger, days=days, policy=sensor_resources.settings.retry_policy).find()
         if holds:
             context.log.warning("%s", describe_holds(holds))
         newest = sorted(found, key=lambda key: (-key.logical_date.toordinal(), key))
@@ -112,10 +123,38 @@ def build_due_sensor(
             reasons=dict(islice(reasons.items(), MAX_PARTITIONS_IN_PROGRESS)),
             why="closed days, and days to read again",
             by_customer=True,
+            fetched_together=fetched_together,
         )
-        return build_sensor_result(context, partitions, requested, now())
+        return build_sensor_result(context, partitions, requested, now(), cursor=search.encode())
 
     return days_due
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Search:
+    """A search for due days: when it was, and a digest of the accounts, parkings and holds that were known."""
+
+    at: datetime
+    known: str
+
+    def encode(self) -> str:
+        return f"{self.at.isoformat()} {self.known}"
+
+    def is_due_after(self, cursor: str | None) -> bool:
+        """Whether half an hour has passed since the search of the cursor, or something else is known now."""
+        at, _, known = (cursor or "").partition(" ")
+        try:
+            age = (self.at - datetime.fromisoformat(at)).total_seconds()
+        except (ValueError, TypeError):  # no search yet, or a cursor that somebody has set
+            return True
+        return known != self.known or not 0 <= age < SECONDS_BETWEEN_SEARCHES
+
+
+def _digest_known(ledger: LedgerReader, days: AccountDays, holds: Sequence[Hold]) -> str:
+    accounts = [(each.customer_id, each.time_zone, each.gone_at is None) for each in days.accounts.values()]
+    parkings = [str(each) for each in ledger.retry_queue.list_parkings(days.apis.source)]
+    held = [(each.customer_id or "", each.until.isoformat(), each.until <= days.now) for each in holds]
+    return digest_of((sorted(map(str, accounts)), sorted(parkings), sorted(held)))
 
 
 def build_discovery(configuration: ClientConfiguration) -> dg.ScheduleDefinition:

@@ -36,6 +36,7 @@ start_date: {start}
 google_ads:
   daily_operations: 10
   reserved_for_fresh: 0.5
+  login_customer_ids: [9000000000]
 queries:
   campaign_daily:
     schema_version: "2"
@@ -131,10 +132,11 @@ def test_plan_says_when_a_spent_budget_is_enough(cli: CommandLine, ledger: Ledge
         assert isinstance(ledger.quota.reserve(operation, QuotaLimits(daily_operations=10)), Granted)
     window = ("--since", str(today() - timedelta(days=99)), "--until", str(today() - timedelta(days=5)))
     (plan,) = cli.run("backfill", "--plan", *window, "--json").objects
-    # Four ranges for each of two accounts. Backfills may use five a day, of which days to read again take two.
+    # Four ranges for each of two accounts. Of five operations a day that are not for fresh days, the last rereads
+    # take two, and discovery two: one for the manager, and one for conversion windows.
     assert (plan["operations"], plan["used"], plan["left_for_backfills"]) == (8, 4, 5)
-    assert (plan["daily_need"], plan["days_to_finish"]) == (4, 1)
-    assert "in about 1 day" in cli.run("backfill", "--plan", *window).out
+    assert (plan["daily_need"], plan["days_to_finish"]) == (6, 3)
+    assert "in about 3 days" in cli.run("backfill", "--plan", *window).out
 
 
 def test_backfill_without_plan_is_refused(cli: CommandLine, ledger: Ledger) -> None:

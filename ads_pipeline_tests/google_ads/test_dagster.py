@@ -10,6 +10,7 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
+from ads_pipeline.domain.accounts import Account
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.google_ads.loopback.process import LoopbackServer
@@ -181,5 +182,24 @@ def test_closed_days_are_requested_for_every_account(server: LoopbackServer, loc
     due = {partition for each in requests for partition in test_arrivals_and_loads.due_partitions(each)}
     assert {each.query_name for each in due} == set(location.settings.google_apis.queries)
     assert CANCELED not in {each.customer_id for each in due}
-    assert len(requests) == 2, "the lanes of fresh days and of older ones"
+    assert len(requests) == 1, "fresh days and older ones are one request of each account and query"
     assert server.operations().keys() & set(GOOD) == set(GOOD)  # conversion windows alone
+
+
+def test_new_accounts_are_requested_by_the_next_ticks(server: LoopbackServer, location: Location) -> None:
+    """A tick before discovery, and one that adds customers to Dagster, do not delay the first fetch."""
+    tick, ledger = test_arrivals_and_loads.tick, location.deployment.ledger
+    interval = location.defs.resolve_sensor_def("days_due").minimum_interval_seconds
+    assert interval is not None
+    assert interval <= 60
+    before = tick(location, "days_due")
+    assert before.run_requests == []
+    assert tick(location, "days_due", cursor=before.cursor).skip_reason != before.skip_reason
+    account = Account(source="google_ads", customer_id=GOOD[0], status="ENABLED", time_zone="Etc/UTC")
+    ledger.accounts.record("google_ads", [account])  # as the command line does, which does not know Dagster
+    added = tick(location, "days_due", cursor=before.cursor)
+    assert added.dynamic_partitions_requests
+    requested = tick(location, "days_due", cursor=added.cursor)
+    assert requested.run_requests
+    again = tick(location, "days_due", cursor=requested.cursor)
+    assert (again.run_requests, again.cursor) == ([], requested.cursor)

@@ -22,7 +22,7 @@ from ads_pipeline.domain.run_snapshots import (
     contiguous_prefix,
     fold_events,
 )
-from ads_pipeline.errors import LedgerUnavailable
+from ads_pipeline.errors import LedgerRefused, LedgerUnavailable
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import fetch_events, read_steps
@@ -163,7 +163,8 @@ def follow_in_background(log: EventLog, on_alarm: AlarmCallback | None = None) -
 def completing_run(log: EventLog, origin: EventOrigin) -> Iterator[None]:
     """Append RunCompleted or RunFailed when the block ends, if the run has any event, and fold them all.
 
-    So a command leaves no lag behind, also where no follower runs.
+    So a command leaves no lag behind, also where no follower runs. A login that may not store snapshots leaves them
+    to a follower.
     """
     event_type = "RunFailed"
     try:
@@ -174,4 +175,5 @@ def completing_run(log: EventLog, origin: EventOrigin) -> Iterator[None]:
         with suppress(LedgerUnavailable):
             if log.get_head(origin.run_id) is not None:
                 log.append(origin.make_event(event_type, at=datetime.now(UTC)))
-                Follower(log).catch_up_run(origin.run_id)
+                with suppress(LedgerRefused):
+                    Follower(log).catch_up_run(origin.run_id)

@@ -248,7 +248,7 @@ def _build_requests(
         if is_cleared or is_changed or day.condition in DECIDED_BY_DEADLINE:
             groups[_find_cause(key, changes), is_cleared and key not in changes.unjudged].append(key)
     for (cause, runs_valid), keys in groups.items():
-        for found in cover_with_ranges(partitions, keys):
+        for found in cover_with_ranges(partitions, [(key,) for key in keys]):
             days = [described[key] for key in found.keys]
             shown = [
                 (str(key), day.condition, day.since, changes.cleared.get(key))

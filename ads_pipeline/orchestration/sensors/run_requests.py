@@ -46,7 +46,9 @@ class RequestedPartitions:
     """Due partitions, each with a reason. A new reason allows a new run. `why` is shown in the UI.
 
     `asset_keys` build the keys of the assets to run of a query. With `by_customer`, runs hold many days of few
-    customers rather than many customers of few days. `customers` are added to Dagster, whatever is due.
+    customers rather than many customers of few days. `fetched_together` gives the partitions that one request of the
+    source fetches together; a run gets all of them, in the lane of the newest.
+    `customers` are added to Dagster, whatever is due.
     """
 
     sensor: str
@@ -57,6 +59,11 @@ class RequestedPartitions:
     why: str
     by_customer: bool = False
     customers: Collection[str] = ()
+    fetched_together: Callable[[Iterable[PartitionKey]], Iterable[Sequence[PartitionKey]]] | None = None
+
+    def group(self, keys: Iterable[PartitionKey]) -> Iterable[Sequence[PartitionKey]]:
+        """The partitions, in groups that stay in one run."""
+        return self.fetched_together(keys) if self.fetched_together else ((key,) for key in keys)
 
     def assets(self, query_names: Iterable[str]) -> list[dg.AssetKey]:
         return [build_key(name) for name in query_names for build_key in self.asset_keys]
@@ -124,31 +131,41 @@ def build_run_requests(
         )
         digests = {key: digest_of(reason) for key, reason in requested.reasons.items() if key not in in_progress}
         requests = [request for each in failed if (request := _repeat(each, digests, requested.why, now))]
+        groups = list(requested.group(digests))
         for lane in Lane:
-            keys = [key for key in digests if lane_for(key, now.date()) is lane]
-            for found in cover_with_ranges(partitions, keys, by_customer=requested.by_customer):
+            own = [each for each in groups if lane_for(max(each), now.date()) is lane]
+            for found in cover_with_ranges(partitions, own, by_customer=requested.by_customer):
                 request = _build_request(instance, requested, found, digests, lane, now)
                 requests += [request] if request else []
     return requests
 
 
 def cover_with_ranges(
-    partitions: dg.MultiPartitionsDefinition, keys: Iterable[PartitionKey], *, by_customer: bool = False
+    partitions: dg.MultiPartitionsDefinition, groups: Iterable[Sequence[PartitionKey]], *, by_customer: bool = False
 ) -> Iterator[DueRange]:
-    """Yield ranges that cover these partitions, each once. Needs a partition loading context."""
+    """Yield ranges that cover these partitions, each once. Needs a partition loading context.
+
+    A group has one customer and query. Its days are covered with those between them, so that it stays in one range.
+    """
     names = partitions.get_partitions_def_for_dimension(CUSTOMER).get_partition_keys()
     positions = {str(name): position for position, name in enumerate(names)}
     by_cell: dict[str, dict[tuple[int, int], PartitionKey]] = {}
-    for key in keys:
-        cell = positions[key.customer_id], key.logical_date.toordinal()
-        by_cell.setdefault(key.query_name, {})[cell] = key
-    cells = {query: frozenset(found) for query, found in sorted(by_cell.items())}
-    for each in cover(cells, by_customer=by_customer):
-        yield DueRange(
-            start=f"{names[each.first]}|{date.fromordinal(each.since)}",
-            end=f"{names[each.last]}|{date.fromordinal(each.until)}",
-            keys=tuple(sorted(by_cell[query][cell] for query, found in each.due.items() for cell in found)),
+    covered: dict[str, set[tuple[int, int]]] = {}
+    for group in groups:
+        days = [key.logical_date.toordinal() for key in group]
+        customer, query_name = positions[group[0].customer_id], group[0].query_name
+        by_cell.setdefault(query_name, {}).update(
+            {(customer, day): key for day, key in zip(days, group, strict=True)}
         )
+        covered.setdefault(query_name, set()).update((customer, day) for day in range(min(days), max(days) + 1))
+    cells = {query: frozenset(found) for query, found in sorted(covered.items())}
+    for each in cover(cells, by_customer=by_customer):
+        due = [by_cell[query][cell] for query, found in each.due.items() for cell in found & by_cell[query].keys()]
+        if due:  # else it has only days between those of a group
+            start, end = date.fromordinal(each.since), date.fromordinal(each.until)
+            yield DueRange(
+                start=f"{names[each.first]}|{start}", end=f"{names[each.last]}|{end}", keys=tuple(sorted(due))
+            )
 
 
 def _repeat(failed: FailedRequest, digests: dict[PartitionKey, str], why: str, now: datetime) -> dg.RunRequest | None:

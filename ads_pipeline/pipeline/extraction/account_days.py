@@ -5,7 +5,8 @@ Days are those of the account's own zone. Everything is derived from the account
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
+from typing import Final
 
 from ads_pipeline.domain.accounts import Account
 from ads_pipeline.domain.partition import PartitionKey
@@ -21,6 +22,8 @@ from ads_pipeline.google_ads.windows import (
 )
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.query_file import GoogleApis
+
+LOOKBACK_AGE: Final = timedelta(days=7)  # discovery reads conversion windows again after a week
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ Failed fetches are left to the retry queue. A day is requested in the account's 
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Final, NamedTuple
@@ -18,6 +18,7 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.domain.sequences import split_batches
 from ads_pipeline.domain.transitions import PartitionState, Status
+from ads_pipeline.google_ads.ranges import cut_ranges
 from ads_pipeline.google_ads.windows import find_zone
 from ads_pipeline.ledger.control.retries import ScheduledRetry
 from ads_pipeline.ledger.ledger import LedgerReader
@@ -32,10 +33,11 @@ KEYS_PER_BATCH: Final = 10_000
 
 
 class _Candidate(NamedTuple):
-    """A day that may be due. `is_required`: it is fetched if it never was; else it is only read again."""
+    """A day that may be due. `is_required`: it is fetched if it never was. `is_read_again`: its reread may be due."""
 
     key: PartitionKey
     is_required: bool
+    is_read_again: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +58,9 @@ class DueDays:
             scheduled = self.ledger.retry_queue.find_scheduled(batch)
             unjudged = {run.key for run in self.ledger.runs.unjudged(batch)}
             stale = calculator.calculate(self.ledger.statuses, batch, now=self.days.now)
-            for key, is_required in candidates:
-                reason = _find_reason(states[key], stale[key], is_required=is_required)
+            for candidate in candidates:
+                key = candidate.key
+                reason = _find_reason(candidate, states[key], stale[key])
                 if reason and key not in unjudged and not self._is_retried(scheduled.get(key), stale[key]):
                     found[key] = reason
         return found
@@ -77,14 +80,16 @@ class DueDays:
                 last, lookback = self._last_closed_day(account), self.days.find_lookback(account.customer_id, name)
                 required = {last - timedelta(days=number) for number in range(GRACE_DAYS)}
                 required |= missing[account.customer_id]
-                reread = _days_to_reread(last, query.freshness_policy.settling_after(lookback))
+                policy = query.freshness_policy.settling_after(lookback)
+                late = [last - timedelta(days=number) for number in range(GRACE_DAYS)]
+                reread = {day for each in late for day in days_to_reread(each, policy)}
                 for day in sorted(required | reread):
                     if day >= apis.start_date:
                         key = PartitionKey(
                             source=apis.source, customer_id=account.customer_id, query_name=name, logical_date=day
                         )
                         if self.days.find_obstacle(key) is None:
-                            yield _Candidate(key, day in required)
+                            yield _Candidate(key, day in required, day in reread)
 
     def _find_missing(self, query_name: str, customers: set[str], first_days: FirstDays) -> Mapping[str, set[date]]:
         """The days that nothing is recorded of, from the first fetched day of each customer on."""
@@ -120,18 +125,25 @@ class DueDays:
         return True
 
 
-def _find_reason(state: PartitionState, stale: PartitionStaleness, *, is_required: bool) -> str | None:
+def _find_reason(candidate: _Candidate, state: PartitionState, stale: PartitionStaleness) -> str | None:
     if state.status is Status.SUCCESS:
         found = stale.raw.stale
-        if found is None or StaleReason.FRESHNESS_POLICY not in found.reasons:
+        if not candidate.is_read_again or found is None or StaleReason.FRESHNESS_POLICY not in found.reasons:
             return None
         return f"to be read again since {found.since:%Y-%m-%d %H:%M}Z"
     # A pending day with attempts was requeued, which the retry queue follows, or an operator has withdrawn it.
-    is_new = state.status is Status.PENDING and state.attempt_count == 0 and is_required
+    is_new = state.status is Status.PENDING and state.attempt_count == 0 and candidate.is_required
     return "closed and not fetched" if is_new else None
 
 
-def _days_to_reread(last: date, policy: FreshnessPolicy) -> set[date]:
-    """For each reread, the days whose deadline passed within the grace."""
-    back = [after + grace for after in policy.reread_after_days for grace in range(-1, GRACE_DAYS)]
-    return {last - timedelta(days=number) for number in back}
+def days_to_reread(last: date, policy: FreshnessPolicy) -> list[date]:
+    """The days that are read again once the account's last day is closed.
+
+    Their deadlines passed when that day ended. They wait for its close, so that one request fetches them with it.
+    """
+    return [last - timedelta(days=after) for after in policy.reread_after_days]
+
+
+def fetched_together(keys: Iterable[PartitionKey]) -> list[tuple[PartitionKey, ...]]:
+    """The partitions in groups that one request of the source fetches."""
+    return [each.keys for each in cut_ranges(keys)]

@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from functools import cached_property
 from typing import Final
 
@@ -27,13 +27,13 @@ from ads_pipeline.google_ads.windows import DayLimits
 from ads_pipeline.ledger.control.retries import Parking
 from ads_pipeline.ledger.extraction.accounts import DiscoveryResult
 from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.pipeline.extraction.account_days import LOOKBACK_AGE
 from ads_pipeline.pipeline.extraction.range_widths import read_known_widths
 from ads_pipeline.query_file import GoogleApis
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.source import Source
 
 _STOPS_QUESTIONS: Final = frozenset({ErrorPolicy.PARK_CUSTOMER, ErrorPolicy.PARK_SOURCE, ErrorPolicy.WAIT})
-LOOKBACK_AGE: Final = timedelta(days=7)  # conversion windows are read again after a week
 
 
 def _now() -> datetime:

@@ -5,19 +5,22 @@ Nothing is called or changed. The ranges are cut by the same code that fetches t
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Final
 
+from ads_pipeline.domain.accounts import Account
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.quota import QuotaUsage
 from ads_pipeline.domain.retry import Lane, lane_for
 from ads_pipeline.domain.sequences import split_batches
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.google_ads.ranges import FetchRange, cut_ranges
+from ads_pipeline.ledger.control.retries import Parking
 from ads_pipeline.ledger.ledger import LedgerReader
-from ads_pipeline.pipeline.extraction.account_days import AccountDays
+from ads_pipeline.pipeline.extraction.account_days import LOOKBACK_AGE, AccountDays
+from ads_pipeline.pipeline.extraction.due_days import days_to_reread, fetched_together
 from ads_pipeline.pipeline.extraction.range_widths import read_known_widths
 
 PARTITIONS_PER_QUERY: Final = 50_000  # of the ledger, to bound memory
@@ -27,8 +30,8 @@ PARTITIONS_PER_QUERY: Final = 50_000  # of the ledger, to bound memory
 class FetchPlan:
     """What a backfill would do. `skipped` counts the left-out partitions by reason.
 
-    `daily_operations` is what the accounts and queries need each day anyway: for yesterday, and for days that are
-    read again.
+    `daily_operations` is what the accounts and queries need each day anyway: for yesterday, for days that are read
+    again, and for discovery.
     """
 
     partitions: int
@@ -98,24 +101,30 @@ def _without_accepted(
 
 
 def _count_daily(ledger: LedgerReader, days: AccountDays, yesterday: date) -> dict[Lane, int]:
-    """The operations that one day needs: one range for yesterday, and the ranges of the days to read again."""
+    """The operations that one day needs: yesterday, the days that are read again with it, and discovery."""
     parkings = ledger.retry_queue.list_parkings(days.apis.source)
+    accounts = [each for each in days.accounts.values() if not each.is_manager and each.gone_at is None]
     counts = Counter[Lane]()
-    for account in days.accounts.values():
-        if account.is_manager or account.gone_at is not None:
-            continue
+    for account in accounts:
         for name, query in days.apis.queries.items():
             if any(parking.covers(account.customer_id, name) for parking in parkings):
                 continue
-            windows = {0, *query.reread_after_days, days.find_lookback(account.customer_id, name)}
+            policy = query.freshness_policy.settling_after(days.find_lookback(account.customer_id, name))
             keys = [
                 PartitionKey(
-                    source=account.source,
-                    customer_id=account.customer_id,
-                    query_name=name,
-                    logical_date=yesterday - timedelta(days=window),
+                    source=account.source, customer_id=account.customer_id, query_name=name, logical_date=day
                 )
-                for window in windows
+                for day in (yesterday, *days_to_reread(yesterday, policy))
             ]
-            counts.update(lane_for(each.keys[-1], days.now.date()) for each in cut_ranges(keys))
+            counts.update(lane_for(max(each), days.now.date()) for each in fetched_together(keys))
+    counts[Lane.BACKFILL] += _count_discovery(days, accounts, parkings)  # it may not use the share of fresh days
     return {lane: counts[lane] for lane in Lane}
+
+
+def _count_discovery(days: AccountDays, accounts: Sequence[Account], parkings: Sequence[Parking]) -> int:
+    """One operation a login, one for the list of logins where none is set, and a share of the conversion windows."""
+    logins = {each.login_customer_id for each in days.accounts.values() if each.login_customer_id}
+    parked = {each.name for each in parkings if each.scope == "customer"}
+    asked = sum(each.customer_id not in parked for each in accounts)
+    listed = 0 if days.apis.google_ads.login_customer_ids or not days.accounts else 1
+    return len(logins) + listed + math.ceil(asked / LOOKBACK_AGE.days)

@@ -11,6 +11,7 @@ from ads_pipeline.domain.fetching import FailedFetch
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.domain.transitions import Action
+from ads_pipeline.extraction_settings import DEFAULT_LOOKBACK_DAYS
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.pipeline.extraction.account_days import AccountDays
 from ads_pipeline.pipeline.extraction.due_days import CATCH_UP_DAYS, DueDays
@@ -115,19 +116,32 @@ def test_missing_days_are_caught_up_within_three_months(timed_ledger: Ledger) ->
 
 
 def test_accepted_day_is_due_again_at_its_deadlines(timed_ledger: Ledger, clock: FakeClock) -> None:
-    """After the 7 days of the policy, and a day after the conversion window, counted from the account's day end."""
+    """After the 7 days of the policy, and a day after the conversion window, counted from the account's day end.
+
+    It waits until the day that ends at the deadline is closed: then one request fetches both.
+    """
     discover(timed_ledger, KIRITIMATI)
     timed_ledger.accounts.record_lookbacks("google_ads", {KIRITIMATI: 20})
     partition, day_end = key(KIRITIMATI, 3), datetime(2026, 2, 3, 10, tzinfo=UTC)
     for number, deadline in enumerate([day_end + timedelta(days=7), day_end + timedelta(days=21)]):
         clock.now = day_end + timedelta(hours=3 + number * 24 * 7)
         accepted_runs(timed_ledger, [partition], f"r{number}")
-        assert partition not in due(timed_ledger, deadline)
-        found = due(timed_ledger, deadline + timedelta(seconds=1))
+        closes = deadline + timedelta(hours=3)
+        assert partition not in due(timed_ledger, closes - timedelta(seconds=1))
+        found = due(timed_ledger, closes)
         assert found[partition] == f"to be read again since {deadline:%Y-%m-%d %H:%M}Z"
     clock.now = day_end + timedelta(days=21, hours=1)
     accepted_runs(timed_ledger, [partition], "r9")
     assert partition not in due(timed_ledger, clock.now + timedelta(days=5))
+
+
+def test_account_without_conversion_actions_settles_by_the_settings(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """Its manager may track its conversions: the day is provisional for `lookback_days`, not for a day."""
+    discover(timed_ledger, KIRITIMATI)
+    timed_ledger.accounts.record_lookbacks("google_ads", {KIRITIMATI: None})
+    days = AccountDays.read(timed_ledger, google_apis(), now=clock.now)
+    partition, day_end = key(KIRITIMATI, 3), datetime(2026, 2, 3, 10, tzinfo=UTC)
+    assert days.settles_at(partition) == day_end + timedelta(days=DEFAULT_LOOKBACK_DAYS + 1)
 
 
 def test_without_known_account_days_end_at_midnight_utc(timed_ledger: Ledger, clock: FakeClock) -> None:
