@@ -3,7 +3,7 @@
 import shlex
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -18,6 +18,8 @@ CALM_STEP, STEP_UNDER_FAULTS = timedelta(hours=6), timedelta(hours=3)
 # A retry waits for two hours, discovery comes once a day, and the longest hold of the faults is half a day.
 HOURS_TO_HEAL: Final = 30
 ROUNDS: Final = 2  # of the printed commands: a failure may show only after the first ones
+# After these, a day may need a decision that no printed command makes by itself, such as a contract.
+NEED_A_PERSON: Final = frozenset({"operator", "rejected_run", "run_without_contract", "odd_seal", "raw_changed"})
 MAX_TICK_SECONDS: Final = 60.0  # Dagster ends a tick then
 
 
@@ -67,7 +69,10 @@ def simulate(world: World, schedule: tuple[Act, ...], *, days: int) -> Outcome:
         if not executed.number:
             break
     surfaces = read(world)
-    failures += [*world.problems, *judge(world, surfaces)]
+    waiting = surfaces.who_needs_an_operator()
+    failures += [*world.problems, *judge(world, surfaces), *_try_commands(world, waiting)]
+    if not {act.kind for act in schedule} & NEED_A_PERSON:
+        failures += [f"L1: {name} needs an operator, though no fault remains: {waiting[name]}" for name in waiting]
     if world.slowest_tick > MAX_TICK_SECONDS:
         failures.append(f"L5: a tick took {world.slowest_tick:.0f} s")
     return Outcome(
@@ -79,6 +84,14 @@ def simulate(world: World, schedule: tuple[Act, ...], *, days: int) -> Outcome:
         conditions=Counter(surfaces.conditions.values()),
         commands=commands,
     )
+
+
+def _try_commands(world: World, waiting: Mapping[str, str]) -> Iterator[str]:
+    """Each command that is printed of a day at the end must succeed."""
+    for name, command in waiting.items():
+        done = world.command(*_arguments(command))
+        if done["code"] != 0:
+            yield f"L1: {name}: {command}: exit {done['code']}: {_last_lines(done)}"
 
 
 def read(world: World) -> Surfaces:

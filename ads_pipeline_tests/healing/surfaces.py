@@ -96,7 +96,7 @@ class Surfaces:
         return list(dict.fromkeys(commands))
 
     def who_needs_an_operator(self) -> dict[str, str]:
-        """The days that need an operator, with the printed command."""
+        """The days that need an operator, each with the printed command."""
         return {
             name: str((self.listed.get(name) or self.recorded[name])["next_command"] or "")
             for name, condition in self.conditions.items()
