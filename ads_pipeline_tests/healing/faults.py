@@ -29,7 +29,6 @@ from ads_pipeline_tests.webhook_server import answer_with
 CANCELED: Final = 3  # Google's number of the status
 ODD_ROWS: Final = ("foreign_day", "foreign_customer", "missing_day", "nan")
 AHEAD: Final = timedelta(hours=26)
-AWAY: Final = RequestFailure(code="UNAVAILABLE")
 
 
 @dataclass
@@ -111,7 +110,8 @@ def _exhaust(act: Act) -> RequestFailure:
 _DISABLED: Final = failing("authorization_error", "CUSTOMER_NOT_ENABLED", code="PERMISSION_DENIED")
 _DENIED: Final = failing("authorization_error", "USER_PERMISSION_DENIED", code="PERMISSION_DENIED")
 _OF_THE_SOURCE: Final[dict[str, Callable[[Scenario, Act], Scenario]]] = {
-    "source_away": lambda one, _act: _behave(one, (LOGIN, *CUSTOMERS), failure=AWAY),
+    "source_away": lambda one, _act: replace(one, away="UNAVAILABLE"),
+    "token_endpoint_away": lambda one, act: replace(one, token_page=(403, 502, 503)[act.choice % 3]),
     "token_refused": lambda one, _act: replace(one, refuse_token=True),
     "quota_exhausted": lambda one, act: _behave(one, CUSTOMERS, failure=_exhaust(act)),
     "account_disabled": lambda one, act: _behave(one, [CUSTOMERS[act.customer]], failure=_DISABLED),

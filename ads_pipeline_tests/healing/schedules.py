@@ -31,6 +31,7 @@ class Kind:
 # A source that fails is away for up to a day, longer than all delays of the retry policy together.
 KINDS: Final[dict[str, Kind]] = {
     "source_away": Kind(hours=(1, 26)),
+    "token_endpoint_away": Kind(hours=(1, 26)),
     "token_refused": Kind(hours=(1, 12)),
     "quota_exhausted": Kind(hours=(1, 20)),
     "account_disabled": Kind(hours=(2, 60)),
