@@ -20,6 +20,7 @@ HOURS_TO_HEAL: Final = 30
 ROUNDS: Final = 2  # of the printed commands: a failure may show only after the first ones
 # After these, a day may need a decision that no printed command makes by itself, such as a contract.
 NEED_A_PERSON: Final = frozenset({"operator", "rejected_run", "run_without_contract", "odd_seal", "raw_changed"})
+LEASE: Final = timedelta(hours=1)  # longer than any lease of a run that works
 MAX_TICK_SECONDS: Final = 60.0  # Dagster ends a tick then
 
 
@@ -137,13 +138,14 @@ def _find_open(world: World) -> Iterator[str]:
     yield from (f"Dagster's run {each} is open" for each in world.machine.ask("open_runs"))
     with sqlite3.connect(f"file:{world.home / 'ledger.db'}?mode=ro", uri=True) as ledger:
         for table, open_rows in _OPEN_ROWS.items():
-            yield from (f"{table}: {row}" for row in ledger.execute(open_rows))
+            later = (world.now + LEASE).isoformat()
+            yield from (f"{table}: {row}" for row in ledger.execute(open_rows, {"later": later}))
     for path in (world.home / "raw").rglob("_tmp.*"):
         yield f"unsealed directory {path.name}"
 
 
 _OPEN_ROWS: Final = {
-    "leases": "SELECT run_id, opened_at, expires_at FROM leases WHERE ended_at IS NULL AND expires_at > '2100'",
+    "leases": "SELECT run_id, expires_at FROM leases WHERE ended_at IS NULL AND expires_at > :later",
     "demotions": "SELECT customer_id, query_name, logical_date, started_at FROM demotions",
     "run_snapshots": "SELECT run_id, status, started_at FROM run_snapshots WHERE ended_at IS NULL",
     "run_head": "SELECT run_id, last_seq, projected_seq FROM run_head WHERE last_seq > projected_seq",

@@ -20,11 +20,21 @@ from ads_pipeline_tests.healing.convergence import Outcome, simulate
 from ads_pipeline_tests.healing.schedules import Act, make_schedule, shorten
 from ads_pipeline_tests.healing.world import simulated_world
 
-DAYS, ACTS = (2, 4) if TIMES == 1 else (21, 40)  # of one simulation, before it heals for up to 60 hours
+DAYS, ACTS = (2, 5) if TIMES == 1 else (21, 40)  # of one simulation, before it heals for up to 60 hours
 TRIES = 8  # to shorten a schedule that fails
-SEEDS = (1,) if TIMES == 1 else tuple(random.SystemRandom().sample(range(1_000_000), TIMES))
+SEEDS = (1, 2) if TIMES == 1 else tuple(random.SystemRandom().sample(range(1_000_000), TIMES))
 # The kinds that the tests simulate. `schedules.KINDS` has more.
-SIMULATED = ("clock_ahead", "command_killed", "killed_at_a_write", "killed_between_steps")
+SIMULATED = (
+    "clock_ahead",
+    "command_killed",
+    "data_file_missing",
+    "disk_full",
+    "killed_at_a_write",
+    "killed_between_steps",
+    "odd_seal",
+    "rejected_run",
+    "run_without_contract",
+)
 Simulation = Callable[[tuple[Act, ...]], Outcome]
 
 
