@@ -7,6 +7,7 @@ still fails. With SOAK, fresh seeds are simulated over three weeks each. Every s
 import random
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
@@ -20,22 +21,33 @@ from ads_pipeline_tests.healing.convergence import Outcome, simulate
 from ads_pipeline_tests.healing.schedules import Act, make_schedule, shorten
 from ads_pipeline_tests.healing.world import simulated_world
 
-DAYS, ACTS = (2, 5) if TIMES == 1 else (21, 40)  # of one simulation, before it heals for up to 60 hours
 TRIES = 8  # to shorten a schedule that fails
-SEEDS = (1, 2) if TIMES == 1 else tuple(random.SystemRandom().sample(range(1_000_000), TIMES))
-# The kinds that the tests simulate. `schedules.KINDS` has more.
-SIMULATED = (
-    "clock_ahead",
-    "command_killed",
-    "data_file_missing",
-    "disk_full",
-    "killed_at_a_write",
-    "killed_between_steps",
-    "odd_seal",
-    "rejected_run",
-    "run_without_contract",
+MACHINE = ("killed_at_a_write", "killed_between_steps", "command_killed", "clock_ahead")
+FILES = ("rejected_run", "run_without_contract", "odd_seal", "data_file_missing", "disk_full")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """How a schedule is drawn: its seed, and what may happen in so many days, before it heals for up to 60 hours.
+
+    Without a seed, the test takes a fresh one: each worker of the tests must collect the same tests.
+    """
+
+    seed: int | None
+    kinds: tuple[str, ...]
+    days: int
+    acts: int
+
+    def make_schedule(self, seed: int) -> tuple[Act, ...]:
+        return make_schedule(seed, kinds=self.kinds, days=self.days, acts=self.acts)
+
+
+FIXED = (
+    Drawn(seed=1, kinds=MACHINE, days=2, acts=4),
+    Drawn(seed=3, kinds=FILES, days=1, acts=5),
 )
-Simulation = Callable[[tuple[Act, ...]], Outcome]
+FRESH = (Drawn(seed=None, kinds=(*MACHINE, *FILES), days=21, acts=40),) * (TIMES if TIMES > 1 else 0)
+Simulation = Callable[[tuple[Act, ...], int], Outcome]
 
 
 @pytest.fixture(scope="session")
@@ -49,33 +61,34 @@ def run(google: LoopbackServer, tmp_path: Path) -> Simulation:
     """Simulates a schedule in a world of its own."""
     numbers = count(1)
 
-    def simulate_in_new_world(schedule: tuple[Act, ...]) -> Outcome:
+    def simulate_in_new_world(schedule: tuple[Act, ...], days: int) -> Outcome:
         with simulated_world(tmp_path / f"world-{next(numbers)}", google) as world:
-            return simulate(world, schedule, days=DAYS)
+            return simulate(world, schedule, days=days)
 
     return simulate_in_new_world
 
 
 @pytest.mark.timeout(1800 * TIMES)
 @pytest.mark.invariant("L1", "L2", "L6", "L7", "L8")
-@pytest.mark.parametrize("seed", SEEDS)
-def test_everything_heals_after_faults(run: Simulation, seed: int, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("drawn", [*FIXED, *FRESH], ids=lambda drawn: f"{drawn.days}-days")
+def test_everything_heals_after_faults(run: Simulation, drawn: Drawn, capfd: pytest.CaptureFixture[str]) -> None:
     """After faults have ended and printed commands were executed, every day is readable or names a command."""
-    schedule = make_schedule(seed, kinds=SIMULATED, days=DAYS, acts=ACTS)
-    outcome = run(schedule)
+    seed = random.SystemRandom().randrange(1_000_000) if drawn.seed is None else drawn.seed
+    schedule = drawn.make_schedule(seed)
+    outcome = run(schedule, drawn.days)
     with capfd.disabled():
         print(f"heal and converge, seed {seed}: {outcome}", file=sys.stderr)
     if outcome.failures:
-        shortened = shorten(schedule, lambda each: bool(run(each).failures), tries=TRIES)
-        failures = run(shortened).failures or outcome.failures
-        pytest.fail(f"seed {seed}, shortened from {len(schedule)} acts: {shortened}\n" + "\n".join(failures))
+        shortened = shorten(schedule, lambda each: bool(run(each, drawn.days).failures), tries=TRIES)
+        failures = run(shortened, drawn.days).failures or outcome.failures
+        pytest.fail(f"seed {seed} of {drawn}, of which these acts fail: {shortened}\n" + "\n".join(failures))
 
 
 @pytest.mark.timeout(1800)
 @pytest.mark.invariant("L1", "L8")
 def test_calm_weeks_need_nobody(run: Simulation) -> None:
     """Without faults, every day is readable, no command is printed, and all surfaces agree."""
-    outcome = run(())
+    outcome = run((), 2)
     assert outcome.failures == ()
     assert outcome.commands == 0
     assert set(outcome.conditions) <= READABLE_CONDITIONS
