@@ -48,10 +48,8 @@ class Outcome:
 def simulate(world: World, schedule: tuple[Act, ...], *, days: int) -> Outcome:
     """Run the schedule over so many days, let the deployment heal, and judge it."""
     faults = Faults(world)
-    moments = sorted(
-        {*(act.at for act in schedule), *(act.at + act.hours for act in schedule if act.hours), days * 24}
-    )
-    for moment in moments:
+    ends = {act.at + act.hours for act in schedule if act.at + act.hours < days * 24}
+    for moment in sorted({act.at for act in schedule} | ends):
         _advance_to(world, faults, START + timedelta(hours=moment))
         for act in [each for each in faults.active if each.at + each.hours <= moment]:
             faults.end(act)
@@ -69,6 +67,7 @@ def simulate(world: World, schedule: tuple[Act, ...], *, days: int) -> Outcome:
         _advance_to(world, faults, world.now + timedelta(hours=HOURS_TO_HEAL))
         if not executed.number:
             break
+    world.machine.ask("run_hourly_jobs")  # after the loads of the last step
     surfaces = read(world)
     waiting = surfaces.who_needs_an_operator()
     failures += [*world.problems, *judge(world, surfaces), *_try_commands(world, waiting)]

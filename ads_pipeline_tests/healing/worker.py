@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -85,6 +85,11 @@ class Worker:
             "runs": self.runs,
             "disk_errors": self.interruptions.disk_errors,
         }
+
+    def run_hourly_jobs(self) -> None:
+        for schedule in self._repository.schedule_defs:
+            if str(schedule.cron_schedule).endswith(" * * * *"):
+                self._run_schedule(schedule, datetime.now(UTC))
 
     def _work(self, since: float) -> None:
         for schedule, at in self._find_due_schedules(since):
