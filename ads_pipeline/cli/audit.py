@@ -25,9 +25,10 @@ from ads_pipeline.cli.output import (
 from ads_pipeline.cli.parsing import open_ledger
 from ads_pipeline.cli.state.why import attempt_fields, describe_verdict
 from ads_pipeline.domain.partition import PartitionKey, parse_key, validate_name
-from ads_pipeline.domain.retry import Terminal
+from ads_pipeline.domain.retry import GivenUp, Terminal
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.errors import BadName
+from ads_pipeline.ledger.control.retries import RetryForecast
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import Attempt, LoggedAction, StateFilter
 from ads_pipeline.settings import Settings
@@ -68,7 +69,7 @@ def list_actions(settings: Settings, page: Page, *, action: ActionId = None, as_
 
 @command(audit, "terminal")
 def list_terminal(settings: Settings, filters: Filters, page: Page, *, as_json: AsJson = False) -> None:
-    """List the failed partitions that are terminal, with the reason.
+    """List the failed partitions that are terminal, and the pending ones whose fetches were given up.
 
     They are marked, too old, or have failed too often. "state retry --clear-terminal" retries them.
     """
@@ -81,11 +82,11 @@ def list_terminal(settings: Settings, filters: Filters, page: Page, *, as_json: 
         fields_of(
             state.key,
             attempt_count=state.attempt_count,
-            terminal=terminal.reason,
-            why=terminal.explanation,
+            terminal=found.reason if isinstance(found, Terminal) else "given_up",
+            why=found.explanation,
             error_message=state.error_message,
         )
-        for state, terminal in shown
+        for state, found in shown
     ]
     write_list(rows, TERMINAL_COLUMNS, [filters.count(len(shown), "terminal failure"), *more], as_json=as_json)
 
@@ -136,13 +137,17 @@ def _logged_action(ledger: LedgerReader, action_id: str) -> list[LoggedAction]:
 
 def _terminal_failures(
     settings: Settings, ledger: LedgerReader, selection: StateFilter, after: PartitionKey | None
-) -> Iterator[tuple[PartitionState, Terminal]]:
-    """Yield page by page, because most failed partitions may not be terminal."""
-    failed = replace(selection, statuses=frozenset({Status.FAILED}))
+) -> Iterator[tuple[PartitionState, Terminal | GivenUp]]:
+    """Yield page by page, because most failed and pending partitions may not be terminal."""
+    failed = replace(selection, statuses=frozenset({Status.FAILED, Status.PENDING}))
     while page := ledger.states.page(failed, after=after):
         forecasts = ledger.retry_queue.forecast(page, settings.retry_policy)
-        yield from ((state, found) for state in page if (found := forecasts[state.key].terminal))
+        yield from ((state, found) for state in page if (found := _find_end(forecasts[state.key])))
         after = page[-1].key
+
+
+def _find_end(forecast: RetryForecast) -> Terminal | GivenUp | None:
+    return forecast.terminal or forecast.given_up
 
 
 def _parse_attempt(word: str) -> tuple[PartitionKey, int]:

@@ -53,7 +53,7 @@ class _Partition:
     def is_given_up(self) -> bool:
         """Whether nothing fetches it again without an operator's action, not even after a release."""
         decision = self.forecast.decision
-        return self.forecast.terminal is not None or (
+        return (self.forecast.terminal or self.forecast.given_up) is not None or (
             isinstance(decision, Parked) and decision.scope is ErrorPolicy.HOLD
         )
 
@@ -241,6 +241,8 @@ def _describe_cause(data: Mapping[str, Any]) -> tuple[str, str]:
 
 def _describe_terminal(partition: _Partition) -> str:
     terminal = partition.forecast.terminal
+    if partition.forecast.given_up is not None:
+        return partition.forecast.given_up.explanation
     match terminal and terminal.reason:
         case TerminalReason.TOO_MANY_ATTEMPTS:
             return f"{partition.failures} failures in a row"

@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.quota import Hold
 from ads_pipeline.domain.retry import ERROR_POLICIES, RetryPolicy
-from ads_pipeline.domain.transitions import Outcome, PartitionState, Status, advice_for
+from ads_pipeline.domain.transitions import Action, Outcome, PartitionState, Status, advice_for
 from ads_pipeline.errors import BadName
-from ads_pipeline.ledger.control.retries import Parking
+from ads_pipeline.ledger.control.retries import Parking, RetryForecast
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import StateFilter
 from ads_pipeline.pipeline import operator_actions as actions
@@ -26,6 +27,11 @@ NO_EARLIER_RUN: Final = "no earlier run was accepted"
 NO_RUN_TO_JUDGE: Final = "it has no run that a verdict could change"
 DEMOTED_BY_OPERATOR: Final = "an operator demoted its run; state restore judges and publishes an earlier one"
 ALREADY_CURRENT: Final = "that run is current already"
+TERMINAL: Final = "terminal: {}; or use --clear-terminal"
+NO_FAILED_FETCH: Final = "no fetch of it has failed since it was requested"
+PARKED: Final = "its fetches are parked; release it first"
+# The actions that request a pending day again whose fetches failed. They permit it beside their own statuses.
+REQUESTING: Final = (actions.RETRY, actions.ENQUEUE, actions.REPROCESS, actions.CLEAR)
 Selection = StateFilter | Sequence[PartitionKey] | Parking
 
 
@@ -50,10 +56,17 @@ class Preview:
         if isinstance(selection, Parking):
             return self._plan_parking(selection)
         states, skipped, others = self._select(selection)
-        skipped |= self._find_skipped(states)
+        failed = self._find_failed_fetches(states)
+        skipped |= {
+            state.key: self._describe_status(state.recorded_status)
+            for state in states
+            if state.key not in failed and not self._permits(state)
+        }
+        skipped |= self._find_skipped([state for state in states if state.key not in {*failed, *skipped}])
+        skipped |= {key: why for key, why in failed.items() if why}
         changes = []
         for state in (state for state in states if state.key not in skipped):
-            row = self._plan_change(state)
+            row = self._plan_change(state) if state.key not in failed else self._plan_request(state)
             if isinstance(row, PlanRow):
                 changes.append(row)
             else:
@@ -79,15 +92,54 @@ class Preview:
         """The selected states whose status permits the action, and what the status leaves out."""
         if not isinstance(selection, StateFilter):
             found = self._keep_error_class(self.ledger.states.get_many(selection).values())
-            left_out = [state for state in found if not self._permits(state)]
+            left_out = [state for state in found if not self._permits(state) and not self._requests(state)]
             skipped = {state.key: self._describe_status(state.recorded_status) for state in left_out}
             return [state for state in found if state.key not in skipped], skipped, ()
         selected = selection.statuses or frozenset(Status)
-        permitted = replace(selection, statuses=selected & self.action.statuses)
-        found = self._keep_error_class(self.ledger.states.iterate(permitted))
-        # A class selects failures, so that other statuses are not left out: they are not meant.
-        others = () if self.error_class else self._count(replace(selection, statuses=selected - self.action.statuses))
-        return found, {}, tuple(others)
+        permitted = selected & self.action.statuses
+        requestable = selected & {Status.PENDING} if self.action in REQUESTING else frozenset()
+        found = self._keep_error_class(
+            self.ledger.states.iterate(replace(selection, statuses=permitted | requestable))
+        )
+        failed = self._find_failed_fetches([state for state in found if state.status not in permitted])
+        others = [state for state in found if state.status not in permitted and state.key not in failed]
+        kept = [state for state in found if state.status in permitted or state.key in failed]
+        if self.error_class:  # a class selects failures, so that other statuses are not left out: they are not meant
+            return kept, {}, ()
+        counted = list(self._count(replace(selection, statuses=selected - permitted - requestable)))
+        if others:
+            reason = self._describe_status(Status.PENDING)
+            counted.append(LeftOut(reason=reason, count=len(others), example=others[0].key))
+        return kept, {}, tuple(counted)
+
+    def _requests(self, state: PartitionState) -> bool:
+        """Whether the action may request the partition again because its fetches failed."""
+        return self.action in REQUESTING and state.recorded_status is Status.PENDING
+
+    def _find_failed_fetches(self, states: Sequence[PartitionState]) -> dict[PartitionKey, str]:
+        """The pending partitions whose fetches failed, each with the reason why it is not requested now, or empty."""
+        queue, pending = self.ledger.retry_queue, [state for state in states if self._requests(state)]
+        scheduled = queue.find_scheduled(state.key for state in pending)  # a backfill may leave a million pending
+        forecasts = queue.forecast([state for state in pending if state.key in scheduled], self.policy)
+        found = {}
+        for key, forecast in forecasts.items():
+            if self.action is actions.CLEAR and (forecast.marked or forecast.given_up is None):
+                continue  # it removes the mark, or there is nothing to clear
+            if forecast.decision is not None:
+                found[key] = self._refuse_request(forecast)
+        return found
+
+    def _refuse_request(self, forecast: RetryForecast) -> str:
+        if forecast.parkings:
+            return PARKED
+        if forecast.terminal is None or self.clear_terminal:
+            return ""
+        return TERMINAL.format(forecast.terminal.explanation)
+
+    def _plan_request(self, state: PartitionState) -> PlanRow:
+        """Request a pending partition again whose fetches failed."""
+        now = f"{state.status}, its fetches failed"
+        return PlanRow(target=state.key, now=now, becomes="pending, requested", state=state, control=Action.REQUEUE)
 
     def _permits(self, state: PartitionState) -> bool:
         if state.recorded_status is None:  # only an enqueue changes a partition without a row
@@ -123,6 +175,8 @@ class Preview:
         if self.action is actions.DEMOTE:
             return f"status is {status or 'absent'}: no run is current"
         advice = advice_for(status, self.action.control) if self.action.control else ""
+        if status is Status.PENDING and self.action in REQUESTING:
+            advice = NO_FAILED_FETCH
         return f"status is {status or 'absent'}" + (f": {advice}" if advice else "")
 
     def _find_skipped(self, states: Sequence[PartitionState]) -> Mapping[PartitionKey, str]:
@@ -134,7 +188,7 @@ class Preview:
             case actions.RETRY:
                 forecasts = {} if self.clear_terminal else queue.forecast(states, self.policy)
                 terminal = {
-                    key: f"terminal: {forecast.terminal.explanation}; or use --clear-terminal"
+                    key: TERMINAL.format(forecast.terminal.explanation)
                     for key, forecast in forecasts.items()
                     if forecast.terminal
                 }
@@ -142,8 +196,9 @@ class Preview:
             case actions.REPROCESS:
                 requests = queue.find_requests(keys)
                 attempts = {state.key: state.attempt_count for state in states}
-                is_open = (key for key, request in requests.items() if request.attempt_no == attempts[key])
-                return dict.fromkeys(is_open, ALREADY_REQUESTED)
+                is_open = {key for key, request in requests.items() if request.attempt_no == attempts[key]}
+                forecasts = queue.forecast([state for state in states if state.key in is_open], self.policy)
+                return {key: ALREADY_REQUESTED for key, each in forecasts.items() if each.decision is None}
             case actions.MARK:
                 return dict.fromkeys(queue.find_marked(keys), ALREADY_MARKED)
             case actions.CLEAR:
@@ -206,11 +261,18 @@ class Preview:
     def _plan_parking(self, parking: Parking) -> Plan:
         parkings = self.ledger.retry_queue.list_parkings(parking.source)
         existing = next((each for each in parkings if each.target == parking.target), None)
-        row = PlanRow(target=parking, now="parked" if existing else "fetched", becomes=self.action.becomes)
-        if (self.action is actions.PARK) is (existing is None):
+        hold = self._find_hold(parking)
+        now = "parked" if existing else "fetched" if hold is None else "on hold"
+        row = PlanRow(target=parking, now=now, becomes=self.action.becomes)
+        if (self.action is actions.PARK) is (existing is None) or (self.action is actions.RELEASE and hold):
             return Plan(action=self.action, changes=(row,))
-        why = f"already parked{existing.details}" if existing else "not parked"
+        why = f"already parked{existing.details}" if existing else "neither parked nor on hold"
         return Plan(action=self.action, changes=(), skipped=(replace(row, becomes="", why_skipped=why),))
+
+    def _find_hold(self, target: Parking) -> Hold | None:
+        """The hold of this account or source."""
+        holds = self.ledger.quota.list_holds(target.source)
+        return next((each for each in holds if (each.scope, each.name) == (target.scope, target.name)), None)
 
 
 def _describe_state(state: PartitionState, run: Run | None) -> str:

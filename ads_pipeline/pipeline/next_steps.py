@@ -28,7 +28,8 @@ class PartitionFacts:
     rejected. `last_action` describes the control action that set the status. `retry_due`: the next retry is due now.
     `parked_option` is the option that names the parked account or query to `state release`. `new_customer` is a note
     on a customer without any partition. `no_asset_reason` is why Dagster has no asset partition for it. `blocked_by`
-    is why a run needs a person.
+    is why a run needs a person. `given_up` is why a pending day is not fetched again, `held` what its fetches wait
+    for, and `release_hold` the command that ends this wait.
     """
 
     query_name: str
@@ -48,6 +49,9 @@ class PartitionFacts:
     outside_sensor_window: bool = False
     unrecoverable: bool = False
     terminal: bool = False
+    given_up: str | None = None
+    held: str | None = None
+    release_hold: str = ""
     parked_option: str | None = None
     blocked_by: GapReason | None = None
     demoted: bool = False
@@ -147,6 +151,9 @@ def find_facts(
         rejected_run_id=run if day.condition is Condition.REJECTED_RERUN else None,
         withdrawn=day.gap is GapReason.WITHDRAWN,
         terminal=is_terminal(status, forecast),
+        given_up=forecast.given_up.explanation if forecast.given_up else None,
+        held="; ".join(map(str, forecast.holds)) or None,
+        release_hold=next((hold.release_command for hold in forecast.holds), ""),
         parked_option=parked_option(forecast),
         blocked_by=day.blocked_by and day.blocked_by.reason,
         demoted=day.gap is GapReason.DEMOTED,
@@ -221,11 +228,24 @@ def _advise_release(facts: PartitionFacts) -> Step:
     return _step(f"fix the {target}, then: {{}}", command)
 
 
-def _advise_on_pending(facts: PartitionFacts) -> tuple[Step, ...]:
+def _advise_on_obstacle(facts: PartitionFacts) -> Step | None:
+    """The step that lets a pending day be fetched again, if something prevents that."""
     if facts.parked_option:
-        return (_advise_release(facts),)
+        return _advise_release(facts)
     if facts.terminal:
-        return (_step("it is marked as terminal; to produce it anyway: {}", _action("clear-terminal", facts)),)
+        return _step("it is marked as terminal; to produce it anyway: {}", _action("clear-terminal", facts))
+    if facts.given_up:
+        text = f"its fetches were given up, {facts.given_up}; find the cause, then: "
+        return _step(text + "{}", _action("retry", facts))
+    if facts.held and not facts.withdrawn:
+        return _step(f"wait: {facts.held}; to try now: " + "{}", facts.release_hold)
+    return None
+
+
+def _advise_on_pending(facts: PartitionFacts) -> tuple[Step, ...]:
+    obstacle = _advise_on_obstacle(facts)
+    if obstacle is not None:
+        return (obstacle,)
     if facts.request_kind:
         return (_advise_sealing(facts),)
     if facts.withdrawn:

@@ -83,6 +83,7 @@ class PlanRow:
     run: Run | None = None
     clears_mark: bool = False
     why_skipped: str | None = None
+    control: Action | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +191,16 @@ def _perform(
     if to_clear:
         clearing = replace(request, action_id=f"{request.action_id}.clear")
         control_actions.execute(Action.CLEAR_TERMINAL, [state.key for state in to_clear], clearing, expected=to_clear)
+    refetched = [row.state for row in rows if row.state and row.control is Action.REQUEUE]
+    if refetched and len(refetched) < len(rows):
+        own = [row for row in rows if row.control is None]
+        part = replace(request, action_id=f"{request.action_id}.requeue")
+        return [
+            *_perform(control_actions, control, own, request),
+            *_perform(control_actions, Action.REQUEUE, [row for row in rows if row.control is not None], part),
+        ]
     states = [row.state for row in rows if row.state]
+    control = Action.REQUEUE if refetched else control
     result = control_actions.execute(control, [state.key for state in states], request, expected=states)
     return [
         *(ResultRow(target=state.key, result=Result.DONE) for state in result.changed),

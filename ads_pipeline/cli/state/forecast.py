@@ -15,6 +15,8 @@ def describe_forecast(forecast: RetryForecast) -> dict[str, str]:
         texts["requested"] = f"{request.kind} at {format_instant(request.requested_at)}, action {request.action_id}"
     if forecast.parkings:
         texts["parked"] = "; ".join(map(str, forecast.parkings))
+    if forecast.holds:
+        texts["on hold"] = "; ".join(map(str, forecast.holds))
     next_retry = _describe_next_retry(forecast)
     return texts | {"next retry": next_retry} if next_retry else texts
 
@@ -35,6 +37,8 @@ def forecast_fields(forecast: RetryForecast) -> dict[str, object]:
         "next_retry_reason": None if forecast.decision is None else forecast.decision.explanation,
         "terminal": terminal and terminal.reason.value,
         "marked_terminal": forecast.marked,
+        "given_up": forecast.given_up is not None,
+        "on_hold_until": iso_instant(max((hold.until for hold in forecast.holds), default=None)),
         "requested": request and request.kind,
         "requested_at": iso_instant(request.requested_at if request else None),
         "requested_by_action": request and request.action_id,
@@ -48,6 +52,8 @@ def _describe_next_retry(forecast: RetryForecast) -> str | None:
         return f"none, terminal: {forecast.terminal.explanation}"
     if forecast.marked:
         return "none, marked as terminal"
+    if forecast.given_up:
+        return f"none, given up: {forecast.given_up.explanation}"
     if isinstance(forecast.decision, Parked):
         return f"none: {forecast.decision.explanation}"
     if forecast.next_at is None:

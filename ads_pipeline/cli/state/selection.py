@@ -157,7 +157,9 @@ class AccountOrQuery:
         source = settings.google_apis.source
         name = parse_customer(value) if scope == "customer" else validate_name(_NAME_FIELDS[scope], value)
         parkings = ledger.retry_queue.list_parkings(source)
-        if any((each.scope, each.name) == (scope, name) for each in parkings):
+        stopped = {(each.scope, each.name) for each in parkings}
+        stopped |= {(each.scope, each.name) for each in ledger.quota.list_holds(source)}
+        if (scope, name) in stopped:
             pass  # a parked query may have been removed from the query file since
         elif scope == "customer":
             check_customers([name], settings, ledger)

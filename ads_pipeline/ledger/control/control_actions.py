@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.retry import RetryPolicy
+from ads_pipeline.domain.run_events import idempotency_key
 from ads_pipeline.domain.transitions import Action, PartitionState, apply_control_action
 from ads_pipeline.errors import MarkedTerminal, PartitionRefused, StateChanged
 from ads_pipeline.ledger.control.audit_log import is_logged, log_action
@@ -68,14 +69,34 @@ _UPDATE_STATES: Final = RowWrite(
     """,
 )
 _UPSERT_REQUESTS: Final = upsert(requests)
-# The given partitions with an open request for a new run. The next verdict closes it.
+# The given partitions with an open request for a new run whose fetch has not failed. The next verdict closes it.
 _READ_OPEN_REQUESTS: Final = Statement(
     "read_open_requests",
     KEY_COLUMNS,
     """
     SELECT {key} FROM {given} JOIN requests USING ({key}) JOIN partition_state USING ({key})
-    WHERE attempt_count = attempt_no
+    WHERE attempt_count = attempt_no AND NOT EXISTS (
+        SELECT 1 FROM retry_schedule
+        WHERE ({retry_schedule.key}) = ({requests.key}) AND retry_schedule.attempt_no = requests.attempt_no
+            AND failed_at > requested_at)
     """,
+)
+# The given pending partitions whose last fetch failed, if that was after their open request.
+_READ_FAILED_FETCHES: Final = Statement(
+    "read_failed_fetches_of_pending",
+    KEY_COLUMNS,
+    """
+    SELECT {key} FROM {given} JOIN partition_state USING ({key}) JOIN retry_schedule USING ({key})
+    WHERE status = 'pending' AND retry_schedule.attempt_no = attempt_count AND NOT EXISTS (
+        SELECT 1 FROM requests
+        WHERE ({requests.key}) = ({retry_schedule.key}) AND requests.attempt_no = attempt_count
+            AND requested_at >= failed_at)
+    """,
+)
+_READ_PRESENT_EVENTS: Final = Statement(
+    "read_present_events",
+    {"run_id": "text", "idempotency_key": "text"},
+    "SELECT idempotency_key FROM {given} JOIN run_events USING (run_id, idempotency_key)",
 )
 _INSERT_MARKS: Final = insert(terminal_marks)
 _READ_MARKS: Final = select_given(terminal_marks)
@@ -175,7 +196,8 @@ def _execute(
     if is_logged(transaction, action.name, request):
         return _read_earlier_result(transaction, request, keys, before)
     states = [before.get(key) or PartitionState.absent(key) for key in keys]
-    result = _decide(action, states, expected, _find_recorded(transaction, action, keys), now)
+    recorded, failed = _find_recorded(transaction, action, keys), _find_failed_fetches(transaction, action, keys)
+    result = _decide(action, states, expected, recorded, failed, now)
     log_action(transaction, action.name, request, result.changed, before)
     _write_changes(transaction, action, request, result.changed, before)
     _emit_events(transaction, action, request, result.changed)
@@ -222,8 +244,34 @@ def _emit_events(
     if action in {Action.MARK_TERMINAL, Action.CLEAR_TERMINAL}:
         rows = _ACTIONS_PER_PARTITION.execute(transaction.connection, map(encode_key, numbers))
         numbers = Counter(map(decode_key, rows))
+    present = _find_present_events(transaction, action, numbers)
     for key, number in numbers.items():
-        transaction.emit(EVENT_TYPES[action], key, number, data, caused_by=request.action_id)
+        if key not in present:
+            transaction.emit(EVENT_TYPES[action], key, number, data, caused_by=request.action_id)
+
+
+def _find_present_events(
+    transaction: LedgerTransaction, action: Action, numbers: Mapping[PartitionKey, int]
+) -> set[PartitionKey]:
+    """The partitions that this engine run has requested before their coming attempt, and whose fetches failed since.
+
+    Only their requests may be repeated before that attempt. The log of actions has each of them.
+    """
+    if action not in REQUEST_KINDS:
+        return set()
+    origin, event_type = transaction.writer.origin, EVENT_TYPES[action]
+    keys = {
+        idempotency_key(
+            run_id=origin.run_id,
+            step_id=str(key),
+            logical_attempt_id=number,
+            event_type=event_type,
+            plan_version=origin.plan_version,
+        ): key
+        for key, number in numbers.items()
+    }
+    rows = _READ_PRESENT_EVENTS.execute(transaction.connection, ((origin.run_id, each) for each in keys))
+    return {keys[row.idempotency_key] for row in rows}
 
 
 def _read_earlier_result(
@@ -254,11 +302,21 @@ def _find_recorded(
     return ()
 
 
+def _find_failed_fetches(
+    transaction: LedgerTransaction, action: Action, keys: Sequence[PartitionKey]
+) -> Collection[PartitionKey]:
+    """The pending partitions whose last fetch failed: requeueing one requests another run of it."""
+    if action is not Action.REQUEUE:
+        return ()
+    return set(map(decode_key, _READ_FAILED_FETCHES.execute(transaction.connection, map(encode_key, keys))))
+
+
 def _decide(
     action: Action,
     states: Iterable[PartitionState],
     expected: Mapping[PartitionKey, PartitionState],
     recorded: Collection[PartitionKey],
+    failed: Collection[PartitionKey],
     now: datetime,
 ) -> ActionResult:
     changed: list[PartitionState] = []
@@ -267,7 +325,8 @@ def _decide(
     for before in states:
         key = before.key
         try:
-            after = _apply(action, before, expected.get(key, before), is_recorded=key in recorded, now=now)
+            flags = {"is_recorded": key in recorded, "has_failed": key in failed}
+            after = _apply(action, before, expected.get(key, before), now=now, **flags)
         except PartitionRefused as error:
             refused[key] = error
         else:
@@ -279,7 +338,13 @@ def _decide(
 
 
 def _apply(
-    action: Action, before: PartitionState, expected: PartitionState, *, is_recorded: bool, now: datetime
+    action: Action,
+    before: PartitionState,
+    expected: PartitionState,
+    *,
+    is_recorded: bool,
+    has_failed: bool,
+    now: datetime,
 ) -> PartitionState | None:
     """The state after the action, or None when the action has nothing to change."""
     if before != expected:
@@ -290,8 +355,10 @@ def _apply(
             return None if is_recorded else after
         case Action.CLEAR_TERMINAL:
             return after if is_recorded else None
-        case Action.REQUEUE if is_recorded and after is not before:
+        case Action.REQUEUE if is_recorded and (has_failed or after is not before):
             raise MarkedTerminal(str(before.key))
+        case Action.REQUEUE if has_failed:
+            return after
     return None if after is before else after
 
 

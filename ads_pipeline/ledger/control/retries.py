@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.quota import Hold
 from ads_pipeline.domain.retry import (
     PARKING_SCOPES,
     PENDING_CLASSES,
@@ -98,12 +99,13 @@ def parking_name(scope: str, key: PartitionKey) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryForecast:
-    """The retry decision for a partition, its open request, its parkings, its mark and its lease holder."""
+    """The retry decision for a partition, its open request, its parkings and holds, its mark and its lease holder."""
 
     now: datetime
     decision: RetryDecision | None = None
     request: OpenRequest | None = None
     parkings: tuple[Parking, ...] = ()
+    holds: tuple[Hold, ...] = ()
     marked: bool = False
     holder: LeaseHolder | None = None
 

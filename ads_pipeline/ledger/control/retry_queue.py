@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 import sqlalchemy as sa
 
 from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.quota import Hold
 from ads_pipeline.domain.retry import (
     PARKING_SCOPES,
     AttemptEnd,
@@ -30,6 +31,7 @@ from ads_pipeline.domain.sequences import split_batches
 from ads_pipeline.domain.transitions import Outcome, PartitionState
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control import retry_queue_queries
+from ads_pipeline.ledger.control.holds import read_holds
 from ads_pipeline.ledger.control.leases import Leases
 from ads_pipeline.ledger.control.retries import (
     UNLIMITED_AGE,
@@ -111,6 +113,7 @@ class RetryQueue:
         requests, marked, holders = self.find_requests(keys), self.find_marked(keys), self._leases.holders(keys)
         parkings = [parking for source in {key.source for key in keys} for parking in self.list_parkings(source)]
         now = self._transact(self._now)
+        holds = [hold for source in {key.source for key in keys} for hold in self._list_holds(source)]
         forecasts = {}
         for state in states:
             key, request = state.key, requests.get(state.key)
@@ -129,6 +132,7 @@ class RetryQueue:
                 ),
                 request=request,
                 parkings=tuple(parking for parking in parkings if parking.includes(key)),
+                holds=tuple(hold for hold in holds if hold.source == key.source and hold.covers(key.customer_id)),
                 marked=key in marked,
                 holder=holders.get(key),
             )
@@ -191,6 +195,9 @@ class RetryQueue:
         ]
         _UPSERT_SCHEDULE.write(connection, (_schedule_fields(retry) | {"planned_at": at} for retry in scheduled))
         return scheduled
+
+    def _list_holds(self, source: str) -> list[Hold]:
+        return self._transact(lambda connection: read_holds(connection, source))
 
     def _compute_due(self, policy: RetryPolicy, lane: Lane, source: str, today: date) -> Iterator[ScheduledRetry]:
         """The due retries among the failures without a schedule, page by page."""

@@ -95,7 +95,7 @@ def test_park_and_release(cli: CommandLine) -> None:
     released = cli.run("state", "release", *options)
     assert (released.code, released.lines) == (
         3,
-        ["nothing to release", "skipped: query campaign_daily: not parked"],
+        ["nothing to release", "skipped: query campaign_daily: neither parked nor on hold"],
     )
     assert cli.run("audit", "parked").lines == ["0 parked"]
     actions = cli.run("audit", "actions", "--json").objects
