@@ -114,7 +114,7 @@ def gather_report(settings: Settings, key: PartitionKey) -> PartitionReport:
         return PartitionReport(
             key=key,
             account=account,
-            account_day=_describe_account_day(settings, account, state, sealed, now),
+            account_day=_describe_account_day(settings, account, key, described[key], now),
             day=described[key],
             command=find_next_commands(ledger, described, settings.retry_policy)[key],
             publication=publication,
@@ -134,17 +134,15 @@ def gather_report(settings: Settings, key: PartitionKey) -> PartitionReport:
 def _describe_account_day(
     settings: Settings,
     account: Account | None,
-    state: PartitionState,
-    sealed: Mapping[str, Seal | DamagedRun] | None,
+    key: PartitionKey,
+    day: DayCondition,
     now: datetime,
 ) -> str | None:
     """Whether the day is settled, provisional, closed or unrecoverable; None for an account that is not known."""
     if account is None:
         return None
-    current = (sealed or {}).get(state.current_run_id or "")
-    extracted_at = current.facts.extracted_at if isinstance(current, Seal) else None
     days = AccountDays(apis=settings.google_apis, accounts={account.customer_id: account}, now=now)
-    return days.describe_day(state.key, extracted_at)
+    return days.describe_day(key, day.report)
 
 
 def _find_sealed_runs(settings: Settings, key: PartitionKey) -> dict[str, Seal | DamagedRun] | None:

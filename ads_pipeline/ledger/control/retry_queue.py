@@ -50,8 +50,8 @@ from ads_pipeline.ledger.row_mapping import (
     pick_fields,
     read_clock,
 )
-from ads_pipeline.ledger.statements import KEY_COLUMNS, Statement, select_given, upsert
-from ads_pipeline.ledger.tables import instant_text
+from ads_pipeline.ledger.statements import KEY_COLUMNS, Statement, query, select_given, upsert
+from ads_pipeline.ledger.tables import Day, instant_text
 from ads_pipeline.quoting import printable
 
 T = TypeVar("T")
@@ -76,6 +76,15 @@ _READ_ATTEMPTS: Final = Statement(
     ), 0)
     """,
 )
+_READ_FAILED_REREADS: Final = query(
+    """
+    SELECT {retry_schedule.key} FROM retry_schedule
+    JOIN partition_state ON ({partition_state.key}) = ({retry_schedule.key})
+    WHERE retry_schedule.source = :source AND retry_schedule.query_name = :query_name
+        AND retry_schedule.logical_date >= :since AND status = 'success' AND failed_at > updated_at
+    """,
+    since=Day(),
+)
 # A row based on more attempts is kept, because it is newer.
 _UPSERT_SCHEDULE: Final = upsert(retry_schedule, newer="retry_schedule.attempt_no <= excluded.attempt_no")
 
@@ -90,6 +99,11 @@ class RetryQueue:
     def find_scheduled(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, ScheduledRetry]:
         """The scheduled retry of each partition that has one."""
         return {decode_key(row): _read_scheduled_retry(row) for row in self._read(_READ_SCHEDULED, keys)}
+
+    def list_failed_rereads(self, source: str, query_name: str, since: date) -> list[PartitionKey]:
+        """The successes whose last fetch failed after their run was accepted."""
+        given = {"source": source, "query_name": query_name, "since": since}
+        return [decode_key(row) for row in self._transact(lambda c: c.execute(_READ_FAILED_REREADS, given).all())]
 
     def find_requests(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, OpenRequest]:
         """The last request for each partition that has one. It may be closed: compare its `attempt_no`."""

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date
+from datetime import date, datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -18,8 +18,8 @@ from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.tables import failed_fetches
 from ads_pipeline.ledger.extraction.tables import accounts
 from ads_pipeline.ledger.state.visibility import is_judged
-from ads_pipeline.ledger.statements import query_days
-from ads_pipeline.ledger.tables import Day, runs
+from ads_pipeline.ledger.statements import Statement, query_days
+from ads_pipeline.ledger.tables import Day, instant_text, runs
 from ads_pipeline.ledger.values import DayWindow
 
 CUSTOMERS_PER_QUERY: Final = 1_000
@@ -134,6 +134,18 @@ _CANDIDATES: Final[Mapping[Condition, tuple[str, ...]]] = {
     Condition.IN_PROGRESS: (_NOT_ACCEPTED, _NOT_LOADED),
     Condition.UNRECOVERABLE: (_NOT_ACCEPTED,),
 }
+# The successes of the given days whose accepted run was extracted before a time.
+_UNSETTLED: Final = Statement(
+    "unsettled_days",
+    {"source": "text", "query_name": "text", "logical_date": "day", "settles_at": "instant"},
+    """
+    SELECT accepted.customer_id, accepted.logical_date, accepted.extracted_at FROM {given}
+    JOIN partition_state ON partition_state.source = given.source
+        AND partition_state.query_name = given.query_name AND partition_state.logical_date = given.logical_date
+    JOIN runs AS accepted ON ({accepted.key}) = ({partition_state.key}) AND accepted.run_id = current_run_id
+    WHERE status = 'success' AND accepted.extracted_at < settles_at
+    """,
+)
 _RECORDED: Final = """FROM partition_state
 WHERE source = :source AND query_name = :query_name AND logical_date BETWEEN :since AND :until AND {customers}"""
 _RECORDED_DAYS: Final = f"SELECT customer_id, logical_date {_RECORDED}"
@@ -223,6 +235,22 @@ class Days:
             for customer in customers:
                 days = days_between(starts[customer], window.until)
                 yield from ((customer, day) for day in days if day not in recorded[customer])
+
+    def extracted_before(
+        self, source: str, query_name: str, times: Mapping[date, datetime]
+    ) -> Iterator[tuple[str, date, datetime]]:
+        """Yield customer, day and time of extraction of accepted runs that were extracted before their day's time."""
+        rows = [
+            {
+                "source": source,
+                "query_name": query_name,
+                "logical_date": day.isoformat(),
+                "settles_at": instant_text(time),
+            }
+            for day, time in times.items()
+        ]
+        for row in _UNSETTLED.fetch(self._engine, rows) if rows else ():
+            yield row.customer_id, row.logical_date, row.extracted_at
 
     def _recorded(self, window: DayWindow) -> Mapping[str, set[date]]:
         days = defaultdict[str, set[date]](set)

@@ -10,6 +10,7 @@ from typing import Final
 
 from ads_pipeline.domain.accounts import Account
 from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.readability import ReportState
 from ads_pipeline.google_ads.windows import (
     DayLimits,
     closes_at,
@@ -89,12 +90,13 @@ class AccountDays:
             return f"not closed before {closing:%Y-%m-%d %H:%M} UTC ({named})"
         return None
 
-    def describe_day(self, key: PartitionKey, extracted_at: datetime | None) -> str:
+    def describe_day(self, key: PartitionKey, report: ReportState | None) -> str:
         """Whether the accepted report of the day may still change, or why the day cannot be fetched."""
         settled = self.settles_at(key)
-        if extracted_at is not None:
-            state = "settled" if extracted_at >= settled else "provisional"
-            return f"{state}; reports extracted from {settled:%Y-%m-%d %H:%M} UTC on are final"
+        if report is not None:
+            is_missed = report is ReportState.PROVISIONAL and self.now >= settled
+            missed = "; the reread since then is missing, and is requested again" if is_missed else ""
+            return f"{report}; reports extracted from {settled:%Y-%m-%d %H:%M} UTC on are final{missed}"
         return self.find_obstacle(key) or "closed"
 
     def _zone_name(self, customer_id: str) -> str | None:

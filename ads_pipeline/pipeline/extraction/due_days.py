@@ -3,13 +3,15 @@
 Older days without a run are requested when the customer was fetched before them: they are missing, such as after a
 parking that was lifted. A customer that was never fetched needs a backfill for them.
 
-Failed fetches are left to the retry queue. A day is requested in the account's own time.
+Failed fetches are left to the retry queue. A reread that fails is repeated by the delays of the retry policy, and
+then once a day, until the day has settled figures or is older than the days that are caught up. A day is requested in
+the account's own time.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta, timezone
 from typing import Final, NamedTuple
 
 from ads_pipeline.domain.accounts import Account
@@ -19,7 +21,7 @@ from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.domain.sequences import split_batches
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.google_ads.ranges import cut_ranges
-from ads_pipeline.google_ads.windows import find_zone
+from ads_pipeline.google_ads.windows import find_zone, settles_at
 from ads_pipeline.ledger.control.retries import ScheduledRetry
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.state.days import FirstDays
@@ -29,15 +31,24 @@ from ads_pipeline.pipeline.staleness import PartitionStaleness, StalenessCalcula
 
 GRACE_DAYS: Final = 7  # how long after its deadline a day is still requested, such as after an outage
 CATCH_UP_DAYS: Final = 92  # how far back the missing days of a customer are fetched, such as those of a parking
+REREAD_PAUSE: Final = timedelta(days=1)  # between rereads that fail, after the tries of the retry policy
+FIRST_ZONE: Final = timezone(timedelta(hours=14))  # the first zone in which a day ends
 KEYS_PER_BATCH: Final = 10_000
 
 
+_UnsettledDays = dict[date, datetime | None]  # each with the time since when its figures should be settled
+
+
 class _Candidate(NamedTuple):
-    """A day that may be due. `is_required`: it is fetched if it never was. `is_read_again`: its reread may be due."""
+    """A day that may be due. `is_required`: it is fetched if it never was. `is_read_again`: its reread may be due.
+
+    `settled_at` is since when its figures should be settled, if they were extracted before.
+    """
 
     key: PartitionKey
     is_required: bool
     is_read_again: bool
+    settled_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +71,7 @@ class DueDays:
             stale = calculator.calculate(self.ledger.statuses, batch, now=self.days.now)
             for candidate in candidates:
                 key = candidate.key
-                reason = _find_reason(candidate, states[key], stale[key])
+                reason = _find_reason(candidate, states[key], stale[key], scheduled.get(key))
                 if reason and key not in unjudged and not self._is_retried(scheduled.get(key), stale[key]):
                     found[key] = reason
         return found
@@ -76,20 +87,22 @@ class DueDays:
                 each for each in accounts if not any(parking.covers(each.customer_id, name) for parking in parkings)
             ]
             missing = self._find_missing(name, {each.customer_id for each in fetched}, first_days)
+            unsettled = self._find_unsettled(name, fetched)
             for account in fetched:
                 last, lookback = self._last_closed_day(account), self.days.find_lookback(account.customer_id, name)
                 required = {last - timedelta(days=number) for number in range(GRACE_DAYS)}
                 required |= missing[account.customer_id]
                 policy = query.freshness_policy.settling_after(lookback)
                 late = [last - timedelta(days=number) for number in range(GRACE_DAYS)]
-                reread = {day for each in late for day in days_to_reread(each, policy)}
+                missed = unsettled[account.customer_id]
+                reread = {day for each in late for day in days_to_reread(each, policy)} | missed.keys()
                 for day in sorted(required | reread):
                     if day >= apis.start_date:
                         key = PartitionKey(
                             source=apis.source, customer_id=account.customer_id, query_name=name, logical_date=day
                         )
                         if self.days.find_obstacle(key) is None:
-                            yield _Candidate(key, day in required, day in reread)
+                            yield _Candidate(key, day in required, day in reread, missed.get(day))
 
     def _find_missing(self, query_name: str, customers: set[str], first_days: FirstDays) -> Mapping[str, set[date]]:
         """The days that nothing is recorded of, from the first fetched day of each customer on."""
@@ -107,6 +120,30 @@ class DueDays:
                 missing[customer].add(day)
         return missing
 
+    def _find_unsettled(self, query_name: str, accounts: Sequence[Account]) -> Mapping[str, _UnsettledDays]:
+        """The days whose figures should be settled by now and were extracted before, and those whose reread failed.
+
+        The former with the time since when they should be: their last reread is missing.
+        """
+        source, now, lookbacks = self.days.apis.source, self.days.now, defaultdict[int, set[str]](set)
+        for account in accounts:
+            lookbacks[self.days.find_lookback(account.customer_id, query_name)].add(account.customer_id)
+        found = defaultdict[str, _UnsettledDays](dict)
+        for lookback, customers in lookbacks.items():
+            last = now.date() - timedelta(days=lookback)
+            times = {
+                day: settles_at(day, FIRST_ZONE, lookback)
+                for day in (last - timedelta(days=number) for number in range(CATCH_UP_DAYS))
+            }
+            for customer, day, extracted_at in self.ledger.days.extracted_before(source, query_name, times):
+                key = PartitionKey(source=source, customer_id=customer, query_name=query_name, logical_date=day)
+                if customer in customers and extracted_at < self.days.settles_at(key) <= now:
+                    found[customer][day] = self.days.settles_at(key)
+        oldest = now.date() - timedelta(days=max(lookbacks, default=0) + CATCH_UP_DAYS)
+        for key in self.ledger.retry_queue.list_failed_rereads(source, query_name, oldest):
+            found[key.customer_id].setdefault(key.logical_date, None)
+        return found
+
     def _last_closed_day(self, account: Account) -> date:
         local = self.days.now.astimezone(find_zone(account.time_zone)) - self.days.limits.close_lag
         return local.date() - timedelta(days=1)
@@ -120,17 +157,23 @@ class DueDays:
             if scheduled.failed_at < status.last_materialization_at:
                 return False
             # A failed reread leaves a success, which the retry queue does not repeat: wait here as it would.
-            waits = scheduled.due_at is None or scheduled.due_at > self.days.now
-            return waits or scheduled.failures >= self.policy.max_attempts
+            if scheduled.failures >= self.policy.max_attempts:
+                return self.days.now < scheduled.failed_at + REREAD_PAUSE
+            return scheduled.due_at is None or scheduled.due_at > self.days.now
         return True
 
 
-def _find_reason(candidate: _Candidate, state: PartitionState, stale: PartitionStaleness) -> str | None:
+def _find_reason(
+    candidate: _Candidate, state: PartitionState, stale: PartitionStaleness, scheduled: ScheduledRetry | None
+) -> str | None:
     if state.status is Status.SUCCESS:
-        found = stale.raw.stale
-        if not candidate.is_read_again or found is None or StaleReason.FRESHNESS_POLICY not in found.reasons:
+        found, settled_at = stale.raw.stale, candidate.settled_at
+        is_stale = found is not None and StaleReason.FRESHNESS_POLICY in found.reasons
+        since = found.since if found is not None and is_stale else settled_at
+        if not candidate.is_read_again or since is None:
             return None
-        return f"to be read again since {found.since:%Y-%m-%d %H:%M}Z"
+        failed = f", its fetch failed at {scheduled.failed_at}" if scheduled is not None else ""
+        return f"to be read again since {since:%Y-%m-%d %H:%M}Z{failed}"
     # A pending day with attempts was requeued, which the retry queue follows, or an operator has withdrawn it.
     is_new = state.status is Status.PENDING and state.attempt_count == 0 and candidate.is_required
     return "closed and not fetched" if is_new else None

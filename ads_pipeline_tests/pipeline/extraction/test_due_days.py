@@ -8,16 +8,19 @@ import pytest
 
 from ads_pipeline.domain.accounts import Account
 from ads_pipeline.domain.fetching import FailedFetch
-from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.readability import ReportState
 from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.extraction_settings import DEFAULT_LOOKBACK_DAYS
 from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.ledger.values import RunRegistration
+from ads_pipeline.pipeline.day_conditions import DayRules, describe_days
 from ads_pipeline.pipeline.extraction.account_days import AccountDays
-from ads_pipeline.pipeline.extraction.due_days import CATCH_UP_DAYS, DueDays
+from ads_pipeline.pipeline.extraction.due_days import CATCH_UP_DAYS, REREAD_PAUSE, DueDays
 from ads_pipeline.pipeline.staleness import StalenessCalculator
 from ads_pipeline.query_file import GoogleApis
-from ads_pipeline_tests.ledger.builders import FakeClock, accepted_runs, action_request
+from ads_pipeline_tests.ledger.builders import FakeClock, acceptance, accepted_runs, action_request
 from ads_pipeline_tests.ledger.builders import key as ledger_key
 
 LOS_ANGELES, KIRITIMATI, UNKNOWN = "1000000001", "1000000002", "1000000003"
@@ -190,3 +193,75 @@ def test_days_out_of_reach_are_never_due(timed_ledger: Ledger) -> None:
     apis = google_apis(google_ads={"reach_days": 1})
     found = due(timed_ledger, datetime(2026, 2, 12, tzinfo=UTC), apis)
     assert {each.logical_date.day for each in found} == {11}
+
+
+def accept(ledger: Ledger, partition: PartitionKey, run_id: str, extracted_at: datetime) -> None:
+    """An accepted run with the time of its extraction, as the seal has it."""
+    sealed = Run(key=partition, run_id=run_id)
+    registration = RunRegistration(run=sealed, schema_version="2", record_count=3, extracted_at=extracted_at)
+    ledger.registrations.register([registration])
+    ledger.verdicts.record([acceptance(sealed)])
+
+
+def report_of(ledger: Ledger, partition: PartitionKey, now: datetime) -> ReportState | None:
+    apis = google_apis()
+    rules = DayRules(due_after=apis.due_after, now=now, accounts=AccountDays.read(ledger, apis, now=now))
+    return describe_days(ledger, [partition], rules)[partition].report
+
+
+@pytest.mark.invariant("L1", "L3")
+def test_reread_that_used_up_its_tries_is_repeated_each_day(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """It is never dropped: after the tries of the policy it is due once a day, also months later, until it succeeds.
+
+    Meanwhile the day is provisional, although its conversion window has passed.
+    """
+    discover(timed_ledger, KIRITIMATI)
+    timed_ledger.accounts.record_lookbacks("google_ads", {KIRITIMATI: 20})
+    partition = key(KIRITIMATI, 3)
+    clock.now = datetime(2026, 2, 4, 12, tzinfo=UTC)
+    accept(timed_ledger, partition, "r1", clock.now)
+    clock.now = datetime(2026, 2, 24, 13, tzinfo=UTC)  # settled from 11:00 on
+    for _ in range(POLICY.max_attempts):
+        assert partition in due(timed_ledger, clock.now)
+        failed = FailedFetch(key=partition, error_class="rows_refused", error_message="a row of another day")
+        timed_ledger.failed_fetches.record([failed], POLICY)
+        assert partition not in due(timed_ledger, clock.now)
+        clock.now += timedelta(hours=3)
+    last_failure = clock.now - timedelta(hours=3)
+    assert partition not in due(timed_ledger, last_failure + REREAD_PAUSE - timedelta(seconds=1))
+    for later in (REREAD_PAUSE, timedelta(days=60)):
+        found = due(timed_ledger, last_failure + later)
+        assert f"its fetch failed at {last_failure}" in found[partition]
+        assert report_of(timed_ledger, partition, last_failure + later) is ReportState.PROVISIONAL
+    clock.now = last_failure + timedelta(days=60)
+    accept(timed_ledger, partition, "r2", clock.now)
+    assert partition not in due(timed_ledger, clock.now + timedelta(days=2))
+    assert report_of(timed_ledger, partition, clock.now) is ReportState.SETTLED
+
+
+@pytest.mark.invariant("L1")
+def test_last_reread_is_made_up_after_a_pause_of_the_deployment(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """Nothing ran for a month. The days whose conversion window passed meanwhile are read a last time, once."""
+    discover(timed_ledger, KIRITIMATI)
+    timed_ledger.accounts.record_lookbacks("google_ads", {KIRITIMATI: 20})
+    provisional, settled = key(KIRITIMATI, 4), key(KIRITIMATI, 3)
+    clock.now = datetime(2026, 2, 5, 12, tzinfo=UTC)
+    accept(timed_ledger, provisional, "r1", clock.now)
+    accept(timed_ledger, settled, "r1", datetime(2026, 2, 24, 11, tzinfo=UTC))
+    clock.now = datetime(2026, 3, 25, tzinfo=UTC)
+    found = due(timed_ledger, clock.now)
+    assert provisional in found
+    assert settled not in found
+    assert report_of(timed_ledger, provisional, clock.now) is ReportState.PROVISIONAL
+    accept(timed_ledger, provisional, "r2", clock.now)
+    assert provisional not in due(timed_ledger, clock.now)
+
+
+def test_verdict_after_the_conversion_window_settles_nothing(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """The time of the extraction decides, not that of the verdict: an old run that is judged late is read again."""
+    discover(timed_ledger, KIRITIMATI)
+    timed_ledger.accounts.record_lookbacks("google_ads", {KIRITIMATI: 20})
+    partition = key(KIRITIMATI, 3)
+    clock.now = datetime(2026, 2, 28, tzinfo=UTC)
+    accept(timed_ledger, partition, "r1", datetime(2026, 2, 4, 12, tzinfo=UTC))
+    assert partition in due(timed_ledger, clock.now)
