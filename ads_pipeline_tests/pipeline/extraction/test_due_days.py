@@ -20,7 +20,7 @@ from ads_pipeline.pipeline.extraction.account_days import AccountDays
 from ads_pipeline.pipeline.extraction.due_days import CATCH_UP_DAYS, REREAD_PAUSE, DueDays
 from ads_pipeline.pipeline.staleness import StalenessCalculator
 from ads_pipeline.query_file import GoogleApis
-from ads_pipeline_tests.ledger.builders import FakeClock, acceptance, accepted_runs, action_request
+from ads_pipeline_tests.ledger.builders import FakeClock, acceptance, accepted_runs, action_request, publish_runs
 from ads_pipeline_tests.ledger.builders import key as ledger_key
 
 LOS_ANGELES, KIRITIMATI, UNKNOWN = "1000000001", "1000000002", "1000000003"
@@ -196,11 +196,12 @@ def test_days_out_of_reach_are_never_due(timed_ledger: Ledger) -> None:
 
 
 def accept(ledger: Ledger, partition: PartitionKey, run_id: str, extracted_at: datetime) -> None:
-    """An accepted run with the time of its extraction, as the seal has it."""
+    """A published run with the time of its extraction, as the seal has it."""
     sealed = Run(key=partition, run_id=run_id)
     registration = RunRegistration(run=sealed, schema_version="2", record_count=3, extracted_at=extracted_at)
     ledger.registrations.register([registration])
     ledger.verdicts.record([acceptance(sealed)])
+    publish_runs(ledger, sealed)
 
 
 def report_of(ledger: Ledger, partition: PartitionKey, now: datetime) -> ReportState | None:
