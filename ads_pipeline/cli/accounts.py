@@ -10,6 +10,7 @@ from ads_pipeline.cli.options import AsJson, Customers, command
 from ads_pipeline.cli.output import Column, count_of, fields_of, format_minute, write_list
 from ads_pipeline.cli.parsing import open_ledger, open_ledger_for_writing, parse_customers
 from ads_pipeline.domain.accounts import PARKED_BY_DISCOVERY, Account
+from ads_pipeline.domain.quota import Hold
 from ads_pipeline.errors import BadSettings, Mistake
 from ads_pipeline.ledger.control.retries import Parking
 from ads_pipeline.ledger.ledger import LedgerReader
@@ -83,19 +84,23 @@ def discover(settings: Settings, *, as_json: AsJson = False) -> bool:
 def _rows(settings: Settings, ledger: LedgerReader, customers: list[str] | None) -> Iterator[dict[str, Any]]:
     source = settings.google_apis.source
     parkings = {each.name: each for each in ledger.retry_queue.list_parkings(source) if each.scope == "customer"}
+    holds = ledger.quota.list_holds(source)
     for account in ledger.accounts.list_all(source):
         if customers is None or account.customer_id in customers:
-            yield describe_account_row(account, parkings.get(account.customer_id))
+            hold = next((each for each in holds if each.covers(account.customer_id)), None)
+            yield describe_account_row(account, parkings.get(account.customer_id), hold)
 
 
-def describe_account_row(account: Account, parking: Parking | None) -> dict[str, Any]:
-    """The fields of an account, its parking, and the next command of one that is parked."""
+def describe_account_row(account: Account, parking: Parking | None, hold: Hold | None = None) -> dict[str, Any]:
+    """The fields of an account, its parking or hold, and the next command of one that is not fetched."""
     if account.is_manager:
         fetched, because = "manager", None
-    elif parking is None:
-        fetched, because = "yes", None
-    else:
+    elif parking is not None:
         fetched, because = "parked", f"{parking.error_class}: {parking.why}"
+    elif hold is not None:
+        fetched, because = "on hold", str(hold)
+    else:
+        fetched, because = "yes", None
     status = "gone" if account.gone_at else account.status.lower()
     return fields_of(
         account,
@@ -104,7 +109,8 @@ def describe_account_row(account: Account, parking: Parking | None) -> dict[str,
         parked=parking and parking.error_class,
         parked_at=parking and parking.parked_at,
         because=because,
-        next=_find_next_command(parking),
+        on_hold_until=hold and hold.until,
+        next=_find_next_command(parking) or (hold and hold.release_command),
     )
 
 

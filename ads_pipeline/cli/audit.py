@@ -108,13 +108,16 @@ def list_attempts(settings: Settings, filters: Filters, page: Page, *, as_json: 
 
 @command(audit, "parked")
 def list_parked(settings: Settings, *, as_json: AsJson = False) -> None:
-    """List the parked accounts and queries, with time and reason.
+    """List the parked accounts and queries, with time and reason, and the holds.
 
     "state release" resumes fetching.
     """
     with open_ledger(settings) as ledger:
-        rows = [fields_of(parking) for parking in ledger.retry_queue.list_parkings(settings.google_apis.source)]
-    write_list(rows, PARKED_COLUMNS, [f"{len(rows):,} parked"], as_json=as_json)
+        source = settings.google_apis.source
+        rows = [fields_of(parking) for parking in ledger.retry_queue.list_parkings(source)]
+        holds = ledger.quota.list_holds(source)
+    notes = [f"{len(rows):,} parked", *(f"{hold}; to lift it now: {hold.release_command}" for hold in holds)]
+    write_list(rows, PARKED_COLUMNS, notes, as_json=as_json)
 
 
 def _list_changed_partitions(ledger: LedgerReader, action_id: str, page: Page, *, as_json: bool) -> None:

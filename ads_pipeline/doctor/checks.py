@@ -244,6 +244,17 @@ def check_discovery(deployment: Deployment) -> Iterator[Finding]:
         yield make_error(f"the accounts of {source}", problem, "correct it, then run ads-pipeline accounts discover")
 
 
+def check_holds(deployment: Deployment) -> Iterator[Finding]:
+    """Check that no hold stops the calls to the source or about an account."""
+    for hold in deployment.ledger.quota.list_holds(deployment.settings.google_apis.source):
+        if hold.until > deployment.now or hold.is_outage:
+            since = "" if hold.since is None else f"since {_format_time(hold.since)} "
+            problem = (
+                f"{since}nothing is fetched, until {_format_time(hold.until)}; then one call tries it: {hold.why}"
+            )
+            yield make_warning(f"{hold.scope} {hold.name}", problem, hold.release_command)
+
+
 def _find_discovery_skip_reason(deployment: Deployment) -> str | None:
     return None if deployment.settings.google_ads else "nothing is fetched from Google Ads"
 
@@ -322,6 +333,12 @@ CHECKS: Final = (
         "discovery",
         "the last discovery of accounts has read one",
         check_discovery,
+        find_skip_reason=_find_discovery_skip_reason,
+    ),
+    DeploymentCheck(
+        "holds",
+        "no hold stops the fetches of the source or of an account",
+        check_holds,
         find_skip_reason=_find_discovery_skip_reason,
     ),
     DeploymentCheck(

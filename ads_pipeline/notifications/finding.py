@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any, Final
 
 from ads_pipeline.domain.partition import PartitionKey, Run, parse_key
+from ads_pipeline.domain.quota import Hold
 from ads_pipeline.domain.readability import BLOCKED_CONDITIONS, Condition, Expectation, GapReason
 from ads_pipeline.domain.reason import Reason
 from ads_pipeline.domain.retry import WAITING_CLASSES, ErrorPolicy, Parked, RetryPolicy, TerminalReason
@@ -35,6 +36,7 @@ EVENT_TYPES: Final = FAILURE_TYPES | {
 }
 OVERDUE: Final = frozenset({Condition.LATE, Condition.MISSING, Condition.BLOCKED})
 MAX_PROBLEMS: Final = 3
+HOLD_TOLD_AFTER: Final = timedelta(hours=1)
 UNREADABLE: Final = "the sealed files of the accepted run are missing or changed"
 
 
@@ -162,6 +164,15 @@ class FactFinder:
         parkings = self.ledger.retry_queue.list_parkings(self.source)
         return {f"{each.target} {each.parked_at and each.parked_at.isoformat()}": each for each in parkings}
 
+    def list_holds(self, now: datetime) -> dict[str, Hold]:
+        """The holds that have stopped calls for an hour, each by a short name. An outage is one."""
+        standing = (each for each in self.ledger.quota.list_holds(self.source) if each.until > now or each.is_outage)
+        return {
+            f"hold of {each.scope} {each.name} {each.since.isoformat()}": each
+            for each in standing
+            if each.since is not None and now - each.since >= HOLD_TOLD_AFTER
+        }
+
     def _describe(self, events: Mapping[PartitionKey, Iterable[LoggedEvent]]) -> Iterator[_Partition]:
         states = self.ledger.states.get_many(events)
         failures = self.ledger.retry_queue.find_failures(events)
@@ -183,6 +194,14 @@ def of_parkings(parkings: Iterable[Parking]) -> Iterator[Fact]:
         occurrence = each.parked_at.isoformat() if each.parked_at else ""
         reason = f"{each.error_class}: {each.why}" if each.error_class else each.why
         yield Fact(kind=Kind.PARKED, subject=each.target, occurrence=occurrence, reason=reason)
+
+
+def of_holds(holds: Iterable[Hold]) -> Iterator[Fact]:
+    """A fact per account or source on hold."""
+    for each in holds:
+        subject = f"{'account' if each.customer_id else each.scope} {each.name}"
+        reason = f"{each.why}; to lift it now: {each.release_command}"
+        yield Fact(kind=Kind.ON_HOLD, subject=subject, occurrence=str(each.since), reason=reason)
 
 
 def _is_failure(logged: LoggedEvent) -> bool:

@@ -30,6 +30,7 @@ class Kind(StrEnum):
     BLOCKED = "blocked"
     OVERDUE = "overdue"
     PARKED = "parked"
+    ON_HOLD = "on_hold"
     DISCOVERY_FAILED = "discovery_failed"
     DEMOTED = "demoted"
     WITHDRAWN = "withdrawn"
@@ -76,6 +77,12 @@ KINDS: Final[Mapping[Kind, KindText]] = {
     Kind.PARKED: KindText(
         label="Parked",
         meaning="An account or a query is not fetched until an operator releases it.",
+        command="ads-pipeline audit parked",
+    ),
+    Kind.ON_HOLD: KindText(
+        label="On hold",
+        meaning="For an hour nothing of the source or of an account could be fetched. It goes on by itself, and a "
+        "command lifts the hold.",
         command="ads-pipeline audit parked",
     ),
     Kind.DISCOVERY_FAILED: KindText(

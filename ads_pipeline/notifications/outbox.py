@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Self
 
 from ads_pipeline.ledger.events.new_events import LogPosition, read_events_after, read_position
-from ads_pipeline.notifications.finding import EVENT_TYPES, FactFinder, of_parkings
+from ads_pipeline.notifications.finding import EVENT_TYPES, FactFinder, of_holds, of_parkings
 from ads_pipeline.notifications.notices import compose_message, group_facts
 
 FIRST_DELAY: Final = timedelta(seconds=30)
@@ -42,7 +42,7 @@ class Outbox:
 
     position: LogPosition
     deadlines_at: datetime  # until when deadlines were looked at
-    parkings: Sequence[str] = ()  # the parkings that were reported
+    parkings: Sequence[str] = ()  # the parkings and holds that were reported
     pending: Pending | None = None
     blocked: Sequence[str] = ()  # the causes of blocked days that were reported
     blocked_at: datetime | None = None  # when blocked days were looked for
@@ -54,7 +54,7 @@ class Outbox:
         return cls(
             position=position,
             deadlines_at=now,
-            parkings=sorted(finder.list_parkings()),
+            parkings=sorted({*finder.list_parkings(), *finder.list_holds(now)}),
             blocked=sorted(finder.list_blocked(now)),
             blocked_at=now,
         )
@@ -109,13 +109,14 @@ class Outbox:
     def compose(self, finder: FactFinder, *, workspace: str, now: datetime) -> "tuple[Outbox, int]":
         """The state with a message about everything new, if there is anything, and the number of its notices."""
         events, position = read_events_after(finder.ledger.engine, self.position, EVENT_TYPES, now=now)
-        parkings = finder.list_parkings()
+        parkings, holds = finder.list_parkings(), finder.list_holds(now)
         blocked = finder.list_blocked(now) if self._is_search_due(now) else None
         notices = group_facts(
             [
                 *finder.of_events(events),
                 *finder.of_deadlines(self.deadlines_at, now),
                 *of_parkings(parking for name, parking in parkings.items() if name not in self.parkings),
+                *of_holds(hold for name, hold in holds.items() if name not in self.parkings),
                 *(fact for cause, facts in (blocked or {}).items() if cause not in self.blocked for fact in facts),
             ]
         )
@@ -124,7 +125,7 @@ class Outbox:
             self,
             position=position,
             deadlines_at=max(now, self.deadlines_at),
-            parkings=sorted(parkings),
+            parkings=sorted({*parkings, *holds}),
             blocked=self.blocked if blocked is None else sorted(blocked),
             blocked_at=self.blocked_at if blocked is None else now,
             pending=Pending(body=json.dumps(message)) if notices else None,

@@ -1,11 +1,16 @@
 """The command `accounts discover`, with the real client against the loopback server."""
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ads_pipeline.domain.fetching import FailedFetch
+from ads_pipeline.domain.partition import parse_key
+from ads_pipeline.domain.quota import Hold
+from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.google_ads.loopback.process import LoopbackServer
 from ads_pipeline.google_ads.loopback.scenarios import Behaviour, ListedAccount, Scenario
 from ads_pipeline.ledger.ledger import Ledger
@@ -100,3 +105,53 @@ def test_discovery_that_reads_nothing_fails_and_doctor_says_since_when(
     server.answer(agency(GOOD[:1]))
     assert cli.run("accounts", "discover").code == 0
     assert examine() == []
+
+
+@pytest.mark.invariant("L8", "L9", "L11")
+def test_hold_is_named_everywhere_and_its_command_lifts_it(cli: CommandLine, server: LoopbackServer) -> None:
+    """`accounts list`, `doctor`, `audit parked` and `state why` name the same hold, and one command that works."""
+    server.answer(agency(GOOD[:1]))
+    assert cli.run("accounts", "discover").code == 0
+    day = f"{GOOD[0]}/campaign_daily/{datetime.now(UTC).date() - timedelta(days=9)}"
+    with Ledger.opened(f"sqlite:///{cli.home / 'ledger.db'}") as ledger:
+        partition = parse_key(f"google_ads/{day}")
+        fetch = FailedFetch(key=partition, error_class="source_unavailable", error_message="no route to the host")
+        ledger.failed_fetches.record([fetch], RetryPolicy())
+        until = datetime.now(UTC) + timedelta(days=365)
+        ledger.quota.hold(
+            Hold(source="google_ads", until=until, why="no route to the host", error_class="source_unavailable")
+        )
+    command = "ads-pipeline state release --source google_ads --reason TEXT"
+    rows = {row["customer_id"]: row for row in cli.run("accounts", "list", "--json").objects}
+    assert (rows[GOOD[0]]["fetched"], rows[GOOD[0]]["next"]) == ("on hold", command)
+    (finding,) = [each for each in cli.run("doctor", "--quick", "--json").objects if each["check"] == "holds"]
+    assert (finding["next"], "no route to the host" in finding["problem"]) == (command, True)
+    assert command in " ".join(cli.run("audit", "parked").out.split())
+    (why,) = cli.run("state", "why", day, "--json").objects
+    assert (why["next_command"], why["on_hold_until"] is not None) == (command, True)
+    assert cli.run(*command.removeprefix("ads-pipeline ").replace("TEXT", "tried").split()).code == 0
+    rows = {row["customer_id"]: row for row in cli.run("accounts", "list", "--json").objects}
+    assert rows[GOOD[0]]["fetched"] == "yes"
+    assert [each for each in cli.run("doctor", "--quick", "--json").objects if each["check"] == "holds"] == []
+    assert "release by" in cli.run("audit", "actions").out
+
+
+@pytest.mark.invariant("L7", "L8")
+def test_messages_about_a_used_up_day_agree(cli: CommandLine) -> None:
+    """`state why`, `warehouse gaps` and `audit terminal` name one command, and it makes the day due."""
+    partition = parse_key(f"google_ads/{GOOD[0]}/campaign_daily/{datetime.now(UTC).date() - timedelta(days=9)}")
+    with Ledger.opened(f"sqlite:///{cli.home / 'ledger.db'}") as ledger:
+        for _ in range(RetryPolicy().max_attempts):
+            fetch = FailedFetch(key=partition, error_class="transient", error_message="reset by peer")
+            ledger.failed_fetches.record([fetch], RetryPolicy())
+    command = f"ads-pipeline state retry {partition.short_name} --reason TEXT"
+    (why,) = cli.run("state", "why", partition.short_name, "--json").objects
+    assert (why["given_up"], why["next_command"]) == (True, command)
+    (gap,) = cli.run("warehouse", "gaps", "--query", partition.query_name, "--json").objects[:1]
+    assert gap["next_command"] == command
+    (listed,) = cli.run("audit", "terminal", "--json").objects
+    assert listed["terminal"] == "given_up"
+    assert cli.run("state", "due", "--json").objects == []
+    assert cli.run(*command.removeprefix("ads-pipeline ").replace("TEXT", "again").split()).code == 0
+    (due,) = cli.run("state", "due", "--json").objects
+    assert due["customer_id"] == GOOD[0]

@@ -8,6 +8,7 @@ import pytest
 
 from ads_pipeline.domain.fetching import FailedFetch
 from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.quota import Hold
 from ads_pipeline.domain.reason import Reason
 from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.domain.run_events import EventOrigin
@@ -18,7 +19,14 @@ from ads_pipeline.ledger.events.event_log import PLAN_VERSION
 from ads_pipeline.ledger.events.new_events import LogPosition, read_events_after, read_position
 from ads_pipeline.ledger.events.run_completion import RunCompletionLog
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
-from ads_pipeline.notifications.finding import EVENT_TYPES, UNREADABLE, FactFinder, of_parkings
+from ads_pipeline.notifications.finding import (
+    EVENT_TYPES,
+    HOLD_TOLD_AFTER,
+    UNREADABLE,
+    FactFinder,
+    of_holds,
+    of_parkings,
+)
 from ads_pipeline.notifications.notices import Fact, Kind
 from ads_pipeline_tests.ledger.builders import (
     acceptance,
@@ -191,6 +199,22 @@ def test_parked_account_and_query(ledger: Ledger, reading: Reading) -> None:
     ledger.actions.release(parking, action_request("a2"))
     ledger.actions.park(parking, action_request("a3"))
     assert len(set(reading.finder.list_parkings()) - before) == 1
+
+
+@pytest.mark.invariant("L9", "L11")
+def test_hold_that_lasts_an_hour(ledger: Ledger, reading: Reading) -> None:
+    """It is told once, with the command that lifts it. A released hold is not told."""
+    began = datetime.now(UTC)
+    ledger.quota.hold(Hold(source="google_ads", until=began + timedelta(days=365), why="retry in a year"))
+    assert reading.finder.list_holds(began + HOLD_TOLD_AFTER - timedelta(minutes=1)) == {}
+    later = began + timedelta(hours=2)
+    told = reading.finder.list_holds(later)
+    assert told.keys() == reading.finder.list_holds(later + timedelta(hours=2)).keys()
+    (fact,) = of_holds(told.values())
+    assert (fact.kind, fact.subject) == (Kind.ON_HOLD, "source google_ads")
+    assert fact.reason.endswith("ads-pipeline state release --source google_ads --reason TEXT")
+    ledger.actions.release(Parking(source="google_ads", scope="source", name="google_ads"), action_request("a9"))
+    assert reading.finder.list_holds(later) == {}
 
 
 def test_run_that_cannot_be_loaded_is_a_fact_once(ledger: Ledger, reading: Reading) -> None:

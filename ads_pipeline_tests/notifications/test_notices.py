@@ -205,7 +205,9 @@ def test_kinds_are_described_in_their_order() -> None:
     assert list(KINDS) == list(Kind)
 
 
-@pytest.mark.parametrize("kind", sorted(set(Kind) - {Kind.PARKED, Kind.RUN_DIED, Kind.DISCOVERY_FAILED}))
+@pytest.mark.parametrize(
+    "kind", sorted(set(Kind) - {Kind.PARKED, Kind.ON_HOLD, Kind.RUN_DIED, Kind.DISCOVERY_FAILED})
+)
 def test_next_command_names_the_days(kind: Kind) -> None:
     """One day is explained. Several are listed, of all customers when they are many."""
     (single,), (several,) = (
@@ -216,7 +218,7 @@ def test_next_command_names_the_days(kind: Kind) -> None:
     assert several.next_command.endswith(" --query campaign_daily --since 2026-03-01 --until 2026-03-01")
 
 
-@pytest.mark.parametrize("kind", [Kind.PARKED, Kind.RUN_DIED])
+@pytest.mark.parametrize("kind", [Kind.PARKED, Kind.ON_HOLD, Kind.RUN_DIED])
 def test_notices_about_other_subjects_name_them(kind: Kind) -> None:
     """Accounts, queries and runs have no days."""
     (notice,) = group_facts([other(subject, kind) for subject in ("x", "y")])
