@@ -195,6 +195,7 @@ class Parked:
 class GivenUp:
     """Do not fetch a day that has no rejected run, unless an operator requests it or the source was away."""
 
+    reason: TerminalReason
     explanation: str
 
 

@@ -259,9 +259,7 @@ def _describe_cause(data: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _describe_terminal(partition: _Partition) -> str:
-    terminal = partition.forecast.terminal
-    if partition.forecast.given_up is not None:
-        return partition.forecast.given_up.explanation
+    terminal = partition.forecast.terminal or partition.forecast.given_up
     match terminal and terminal.reason:
         case TerminalReason.TOO_MANY_ATTEMPTS:
             return f"{partition.failures} failures in a row"

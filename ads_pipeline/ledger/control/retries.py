@@ -159,7 +159,7 @@ def decide_next_retry(
     decision = decide_retry(failure, policy, marked=marked, today=now.date())
     if isinstance(decision, Terminal) and state.status is not Status.FAILED:
         is_marked = decision.reason is TerminalReason.MARKED
-        return decision if is_marked else GivenUp(explanation=decision.explanation)
+        return decision if is_marked else GivenUp(reason=decision.reason, explanation=decision.explanation)
     if scheduled is None or scheduled.due_at is None:
         return decision
     if isinstance(decision, Parked) and decision.scope in PARKING_SCOPES and not is_parked:
