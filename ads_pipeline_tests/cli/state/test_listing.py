@@ -30,7 +30,7 @@ STATUS_FIELDS = (
     "last_attempt_outcome",
 )
 FORECAST_FIELDS = {
-    *("next_retry_at", "next_retry_reason", "terminal", "marked_terminal"),
+    *("next_retry_at", "next_retry_reason", "terminal", "marked_terminal", "given_up", "on_hold_until"),
     *("condition", "reason", "because", "detail", "operator", "since", "report", "final_from", "next_command"),
     *("requested", "requested_at", "requested_by_action", "parked", "held_by_run"),
 }
