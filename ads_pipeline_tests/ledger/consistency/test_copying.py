@@ -15,12 +15,21 @@ from ads_pipeline.ledger.consistency import digest as digest_module
 from ads_pipeline.ledger.consistency.copying import TABLES, copy_ledger
 from ads_pipeline.ledger.consistency.digest import LedgerDigest, digest_ledger
 from ads_pipeline.ledger.consistency.inspection import LedgerInspection
+from ads_pipeline.ledger.control.retries import Parking
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.status.status_table import StatusTable
 from ads_pipeline.progress import no_progress
-from ads_pipeline_tests.ledger.builders import FakeClock, accepted_runs, keys, open_part, publish_runs, run
+from ads_pipeline_tests.ledger.builders import (
+    FakeClock,
+    accepted_runs,
+    action_request,
+    keys,
+    open_part,
+    publish_runs,
+    run,
+)
 from ads_pipeline_tests.ledger.histories import Step, apply_history
 from ads_pipeline_tests.ledger.large_ledgers import LedgerShape, fill_ledger
 from ads_pipeline_tests.processes import run_script
@@ -48,6 +57,8 @@ def source_url(url: str) -> str:
         ledger.accounts.record("google_ads", [Account(source="google_ads", customer_id="1", status="ENABLED")])
         ledger.quota.reserve(Operation(source="google_ads", since=date(2026, 2, 1)), QuotaLimits())
         ledger.quota.hold(Hold(source="google_ads", until=datetime(2026, 3, 1, tzinfo=UTC), why="busy"))
+        released = Parking(source="google_ads", scope="customer", name="1")
+        ledger.actions.release(released, action_request("release"))
     with open_part(EventLog, url) as log:
         Follower(log).catch_up()
     with open_part(StatusTable, url) as table:
