@@ -43,7 +43,9 @@ class Answers:
                 )
         last = self._reply(request_id)
         if behaviour.odd_row:
-            self._add_odd_row(last, customer_id, selected, behaviour, self.days(query)[-1])
+            # A line break after the last day would only look like a later day.
+            day = self.days(query)[0 if behaviour.odd_row == "day_with_line_break" else -1]
+            self._add_odd_row(last, customer_id, selected, behaviour, day)
         last.query_resource_consumption = 100 + len(days)
         yield last.SerializeToString()
 
