@@ -183,8 +183,8 @@ def opened_engines(monkeypatch: pytest.MonkeyPatch) -> list[sa.Engine]:
     """The engines that are opened on the ledger from now on."""
     opened, open_engine = list[sa.Engine](), database.open_engine
 
-    def open_and_count(url: str, *, read_only: bool = False) -> sa.Engine:
-        opened.append(open_engine(url, read_only=read_only))
+    def open_and_count(url: str, *, read_only: bool = False, answer_seconds: float | None = None) -> sa.Engine:
+        opened.append(open_engine(url, read_only=read_only, answer_seconds=answer_seconds))
         return opened[-1]
 
     monkeypatch.setattr(database, "open_engine", open_and_count)

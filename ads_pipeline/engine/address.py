@@ -13,9 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from ads_pipeline.engine.own_spark import LOOPBACK
-
 HAS_UNIX_SOCKETS: Final = hasattr(socket, "AF_UNIX")
+LOOPBACK: Final = "127.0.0.1"
 SECONDS_TO_START: Final = 120
 SECONDS_TO_ANSWER: Final = 10.0  # for the supervisor to say that it lives, and for the server to begin a connection
 # What a client of HTTP/2 sends first, with empty settings. A server answers with its own settings.

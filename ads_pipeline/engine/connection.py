@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.connect.client import DefaultChannelBuilder
 from pyspark.sql.connect.session import SparkSession as RemoteSession
 
-from ads_pipeline.engine.own_spark import LOOPBACK
+from ads_pipeline.engine.address import LOOPBACK
 
 _REMOTE_MODE: Final = "SPARK_CONNECT_MODE_ENABLED"  # as Spark's own builder sets it
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
+from ads_pipeline.engine.address import LOOPBACK
 from ads_pipeline.engine.nameless_user import java_properties
 from ads_pipeline.engine.private_directory import private_directory
 
-LOOPBACK: Final = "127.0.0.1"
 _JVM_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
 _LOCAL: Final = re.compile(r"local(\[[^\]]*\])?")  # executors are threads of the driver
 _EVERY_MASTER: Final = {"spark.ui.enabled": "false"}  # it listens for every host, and shows what runs do

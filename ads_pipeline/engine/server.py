@@ -13,7 +13,8 @@ from typing import Final
 
 from py4j.protocol import Py4JError
 
-from ads_pipeline.engine.own_spark import LOOPBACK, private_jvm
+from ads_pipeline.engine.address import LOOPBACK
+from ads_pipeline.engine.own_spark import private_jvm
 from ads_pipeline.engine.private_directory import remove_private_directory
 from ads_pipeline.spark_session import SPARK_SETTINGS, open_session
 

@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from ads_pipeline.engine.address import (
     HAS_UNIX_SOCKETS,
+    LOOPBACK,
     MAX_ANSWER,
     PING,
     SECONDS_TO_ANSWER,
@@ -37,7 +38,6 @@ from ads_pipeline.engine.address import (
     is_running,
     needs_engine,
 )
-from ads_pipeline.engine.own_spark import LOOPBACK
 from ads_pipeline.engine.private_directory import short_lived_directory
 from ads_pipeline.errors import BadCommand
 from ads_pipeline.log_events import LogEvent, configure_logging, log_event
