@@ -8,9 +8,6 @@ import os
 from functools import cache
 from typing import Any
 
-from pyspark import SparkConf, SparkContext
-from pyspark.java_gateway import launch_gateway
-
 from ads_pipeline.engine.private_directory import private_directory
 
 
@@ -37,6 +34,9 @@ def java_properties() -> dict[str, str]:
 @cache
 def log_in(options: tuple[tuple[str, str], ...]) -> None:
     """Start the JVM and a context with these options, for a user with a name. A process keeps its JVM."""
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - commands that start no Spark import this module
+    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415 - the same
+
     conf = SparkConf().setAll(list(options))
     gateway: Any = launch_gateway(conf)  # type: ignore[no-untyped-call] # pyspark's own types leave it out
     users = gateway.jvm.org.apache.hadoop.security.UserGroupInformation
