@@ -4,6 +4,7 @@ import shlex
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -135,7 +136,7 @@ def _expected(now: datetime) -> Iterator[str]:
 def _find_open(world: World) -> Iterator[str]:
     """What was started and is not closed, though nothing runs."""
     yield from (f"Dagster's run {each} is open" for each in world.machine.ask("open_runs"))
-    with sqlite3.connect(f"file:{world.home / 'ledger.db'}?mode=ro", uri=True) as ledger:
+    with closing(sqlite3.connect(f"file:{world.home / 'ledger.db'}?mode=ro", uri=True)) as ledger:
         for table, open_rows in _OPEN_ROWS.items():
             later = (world.now + LEASE).isoformat()
             yield from (f"{table}: {row}" for row in ledger.execute(open_rows, {"later": later}))

@@ -5,11 +5,13 @@ import os
 import random
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -59,14 +61,25 @@ class Faults:
 
     def count(self) -> None:
         """Count the active faults that something met since the last call."""
-        operations = sum(self.world.google.operations().values())
-        met, self._operations = operations > self._operations, operations
+        failed = self._count_failed_operations()
+        met, self._operations = failed > self._operations, failed
         errors, self._disk_errors = self.world.disk_errors - self._disk_errors, self.world.disk_errors
         for act in self.active:
             if act.kind == "disk_full":
                 self.fired[act.kind] += errors
-            elif act.kind not in _OF_THE_SOURCE or met:
+            elif act.kind not in _OF_THE_SOURCE or act.kind == "account_cancelled" or met:
                 self.fired[act.kind] += 1
+
+    def _count_failed_operations(self) -> int:
+        """The calls of the source that failed, as the ledger has them."""
+        path = self.world.home / "ledger.db"
+        if not path.exists():
+            return 0
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as ledger:
+            (number,) = ledger.execute(
+                "SELECT count(*) FROM api_operations WHERE error_message IS NOT NULL"
+            ).fetchone()
+        return int(number)
 
     def _apply(self) -> None:
         """Let the server, the webhook, the disk and the clock be as the active faults say."""

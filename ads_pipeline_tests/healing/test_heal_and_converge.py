@@ -24,6 +24,7 @@ from ads_pipeline_tests.healing.world import simulated_world
 TRIES = 8  # to shorten a schedule that fails
 MACHINE = ("killed_at_a_write", "killed_between_steps", "command_killed", "clock_ahead")
 SOURCE = ("source_away", "quota_exhausted", "account_disabled", "account_cancelled")
+PEERS = ("webhook_drips", "webhook_away", "token_refused", "token_endpoint_away", "account_denied")
 FILES = ("rejected_run", "run_without_contract", "odd_seal", "data_file_missing", "disk_full")
 
 
@@ -48,7 +49,7 @@ FIXED = (
     Drawn(seed=2, kinds=SOURCE, days=2, acts=4),
     Drawn(seed=3, kinds=FILES, days=1, acts=5),
 )
-FRESH = (Drawn(seed=None, kinds=(*MACHINE, *SOURCE, *FILES), days=21, acts=40),) * (TIMES if TIMES > 1 else 0)
+FRESH = (Drawn(seed=None, kinds=(*MACHINE, *SOURCE, *FILES, *PEERS), days=21, acts=40),) * (TIMES if TIMES > 1 else 0)
 Simulation = Callable[[tuple[Act, ...], int], Outcome]
 
 
