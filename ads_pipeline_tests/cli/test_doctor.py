@@ -89,9 +89,9 @@ def test_healthy_deployment_has_no_findings(healthy_cli: CommandLine) -> None:
     """Each check prints one line of at most 80 columns, and the exit code is 0."""
     result = healthy_cli.run("doctor")
     assert (result.code, result.err) == (0, "")
-    assert [line.split()[0] for line in result.lines[:-2]] == ["ok"] * 14 + ["skipped"] * 6 + ["ok"]
+    assert [line.split()[0] for line in result.lines[:-2]] == ["ok"] * 14 + ["skipped"] * 7 + ["ok"]
     assert [line.split()[1] for line in result.lines[3:-2]] == [check.name for check in CHECKS]
-    assert result.lines[-1] == "no findings; 6 checks skipped"
+    assert result.lines[-1] == "no findings; 7 checks skipped"
     assert max(map(len, result.lines)) <= 80
     as_json = healthy_cli.run("doctor", "--json")
     assert (as_json.code, as_json.out, as_json.err) == (0, "", "")
@@ -121,6 +121,7 @@ def test_quick_skips_slow_checks(healthy_cli: CommandLine) -> None:
         "sensors",
         "customers",
         "discovery",
+        "holds",
         "instance",
     ]
     assert healthy_cli.run("doctor").code == 1
@@ -293,7 +294,7 @@ def test_unloaded_partition_is_a_warning(empty_cli: CommandLine) -> None:
     }
     result = empty_cli.run("doctor")
     assert result.lines.count("and 2 more; --json lists all") == 2
-    assert result.lines[-1] == "24 findings; 6 checks skipped"
+    assert result.lines[-1] == "24 findings; 7 checks skipped"
     assert max(map(len, result.lines)) <= 80
 
 
@@ -506,7 +507,7 @@ def test_unreachable_database_fails_the_checks(healthy_cli: CommandLine) -> None
     assert result.code == 1
     assert result.lines[2].startswith("failed   ledger     could not run: the ledger's database is busy")
     assert "secret" not in result.out
-    assert result.lines[-1] == "no findings; 19 checks could not run"
+    assert result.lines[-1] == "no findings; 20 checks could not run"
 
 
 @pytest.mark.invariant("C3")
@@ -523,7 +524,7 @@ def test_postgres_gives_the_same_findings(postgres_url: str, tmp_path: Path) -> 
     """The checks work on both databases."""
     cli = CommandLine(home=tmp_path, more={"ADS_PIPELINE_DATABASE_URL": postgres_url})
     result = cli.run("doctor")
-    assert (result.code, result.lines[-1]) == (0, "no findings; 6 checks skipped")
+    assert (result.code, result.lines[-1]) == (0, "no findings; 7 checks skipped")
     with Ledger.opened(postgres_url) as ledger:
         accepted_runs(ledger, keys(2))
         ledger.verdicts.begin_demotions([rejection(Run(key=keys(1)[0], run_id="r1"), validation_id="v2")])
