@@ -25,7 +25,7 @@ SINGLE_DAYS_ONLY: Final = "single_days_only"
 GOOGLE_ADS_ERROR: Final = "google_ads_error"
 ROWS_REFUSED: Final = "rows_refused"  # found by this package, not by Google
 
-RETRIED: Final = "ads-pipeline state why tells when it is fetched again"
+RETRIED: Final = "it is fetched again by itself"
 FEWER_DAYS: Final = "requested again for fewer days"
 
 # From the gravest to the least: what concerns the source, the account, the query, and one request. One answer may
