@@ -235,7 +235,7 @@ def test_page_of_a_proxy_refuses_nothing(
     """An HTTP status and a page come from something before Google: no credentials and no version are refused."""
     with refusing_proxy(server.folder, status) as port:
         configuration = read_configuration(str(server.configuration), {})
-        values = {**configuration.values, "endpoint": f"localhost:{port}"}
+        values = {**configuration.values, "endpoint": f"127.0.0.1:{port}"}
         behind_proxy = Clients(replace(configuration, values=values), API_VERSION)
         fault = provoke(server, behind_proxy, RequestFailure(code="UNKNOWN"))
     assert (fault.error_class, fault.wait) == (SOURCE_UNAVAILABLE, None)
