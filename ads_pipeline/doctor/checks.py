@@ -3,13 +3,8 @@
 `CHECKS` lists them in the order of the report; `doctor.examination` runs them.
 """
 
-import os
-import shlex
-import shutil
-import stat
-from collections.abc import Iterable, Iterator
-from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
+from collections.abc import Iterator
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from ads_pipeline.doctor import dagster_records
@@ -22,21 +17,20 @@ from ads_pipeline.doctor.examination import (
     DeploymentCheck,
     Finding,
     Peer,
+    format_time,
     make_error,
     make_note,
     make_warning,
 )
-from ads_pipeline.domain.partition import PartitionKey, find_customer_problem
+from ads_pipeline.doctor.folder_checks import check_home, check_lake
+from ads_pipeline.doctor.raw_checks import check_landings, check_raw_runs
+from ads_pipeline.domain.partition import find_customer_problem
 from ads_pipeline.domain.transitions import Outcome, Status
 from ads_pipeline.errors import LogDamaged
-from ads_pipeline.ledger.consistency.inspection import InspectedRun, MisplacedPointer, OpenRun
+from ads_pipeline.ledger.consistency.inspection import MisplacedPointer, OpenRun
 from ads_pipeline.ledger.values import DayWindow
-from ads_pipeline.pipeline.registration import RAW_DATA_MISSING, check_seal, compare_with_seal
-from ads_pipeline.quoting import printable, quoted
-from ads_pipeline.raw.discovery import DamagedRun
-from ads_pipeline.raw.seal import Seal
+from ads_pipeline.quoting import quoted
 from ads_pipeline.settings import DAGSTER_SETTINGS
-from ads_pipeline.storage.open_store import is_bucket, open_store
 
 if TYPE_CHECKING:
     from ads_pipeline.pipeline.reconciliation import ReconcilePlanner
@@ -46,63 +40,9 @@ MAX_CLOCK_SKEW: Final = timedelta(seconds=5)
 MAX_SNAPSHOT_LAG: Final = timedelta(seconds=10)
 HOUR: Final = timedelta(hours=1)
 DAY: Final = timedelta(days=1)
-_FOLDERS: Final = ("raw", "warehouse")
-_PRIVATE: Final = (*_FOLDERS, "dagster", "ledger.db", "partition_status.parquet")
 _DELETE_CUSTOMER: Final = (
     "delete it on the page of any asset, by 'Delete partitions' in the menu beside 'Materialize'"
 )
-_RESTORE: Final = "restore its files, or seal a new run of the partition"
-
-
-def check_home(deployment: Deployment) -> Iterator[Finding]:
-    """Check that this user can use the directories, that nobody else can, and that the disk has free space."""
-    yield from _check_folder(deployment, deployment.settings.home, "ADS_PIPELINE_HOME")
-
-
-def check_lake(deployment: Deployment) -> Iterator[Finding]:
-    """Check that the lake can be used: a folder like the home, or a bucket that never overwrites by `create`."""
-    lake = deployment.settings.lake
-    if not is_bucket(lake):
-        if lake != str(deployment.settings.home):
-            yield from _check_folder(deployment, Path(lake), "ADS_PIPELINE_LAKE")
-        return
-    try:
-        open_store(lake).require_exclusive_create()
-    except OSError as error:
-        step = "correct ADS_PIPELINE_LAKE, or the credentials and the endpoint in the environment"
-        yield make_error(lake, str(error.strerror), step)
-
-
-def _check_folder(deployment: Deployment, top: Path, variable: str) -> Iterator[Finding]:
-    if not top.is_dir():
-        yield make_error(top, "it is not a directory", f"create it, or correct {variable}")
-        return
-    for folder in (top, *(top / name for name in _FOLDERS if (top / name).exists())):
-        if not folder.is_dir():
-            yield make_error(folder, "it is not a directory", "move it away")
-            continue
-        if os.statvfs(folder).f_flag & os.ST_RDONLY:
-            step = "mount it writable where runs and commands that change something are executed"
-            yield make_error(folder, "it is on a read-only file system, so it can only be read", step)
-        elif not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-            yield make_error(folder, "this user cannot read and write it", f"chmod u+rwx {_quote_path(folder)}")
-        if folder.stat().st_mode & stat.S_IWOTH:
-            yield make_warning(folder, "every local user can write to it", f"chmod o-w {_quote_path(folder)}")
-    yield from _find_readable_by_all(top, access_by_umask=deployment.settings.access_by_umask)
-    free = shutil.disk_usage(top).free
-    if free < deployment.min_free_bytes:
-        step = "free disk space; the schedule maintenance deletes unneeded files"
-        yield make_error(top, f"only {free / (1 << 20):,.0f} MiB of disk space are free", step)
-
-
-def _find_readable_by_all(top: Path, *, access_by_umask: bool) -> Iterator[Finding]:
-    """Files that every local user can read, as earlier releases and users created them."""
-    if access_by_umask or not top.stat().st_mode & stat.S_IXOTH:
-        return
-    for path in (top / name for name in _PRIVATE):
-        if path.exists() and path.stat().st_mode & stat.S_IROTH:
-            step = f"chmod -R o-rwx {_quote_path(path)}, or set ADS_PIPELINE_FILE_ACCESS=umask"
-            yield make_warning(path, "every local user can read it", step)
 
 
 def check_clocks(deployment: Deployment) -> Iterator[Finding]:
@@ -121,24 +61,6 @@ def check_states(deployment: Deployment) -> Iterator[Finding]:
     for key, problem in deployment.ledger.find_contradictions():
         step = "find out what wrote to the database directly, and restore the ledger from a backup or a copy"
         yield make_error(key, problem, step)
-
-
-def check_raw_runs(deployment: Deployment) -> Iterator[Finding]:
-    """Check that sealed runs are registered and that registered runs still match their seals.
-
-    Both sides are sorted by the path of the run. Each difference is read again before it is reported, because runs
-    may be sealed and registered during the check.
-    """
-    for source in sorted({deployment.settings.google_apis.source, *deployment.ledger.list_sources()}):
-        sealed = deployment.raw.find_runs(source=source, since=date.min, until=date.max)
-        for found, known in _merge(sealed, deployment.ledger.list_runs(source)):
-            if isinstance(found, DamagedRun) and found.run is None:
-                step = "rename it as docs/raw-format.md describes, or move it out of raw"
-                yield make_warning(f"raw/{found.path}", f"its name is not valid for a run: {found.problem}", step)
-            elif known is None and found is not None:
-                yield from _check_unregistered(deployment, found)
-            elif known is not None:
-                yield from _check_registered(deployment, found, known)
 
 
 def check_pointers(deployment: Deployment) -> Iterator[Finding]:
@@ -184,26 +106,16 @@ def check_demotions(deployment: Deployment) -> Iterator[Finding]:
     """Check that no demotion is unfinished: its rows are hidden, but the status is not yet failed."""
     for run, started_at in deployment.ledger.list_unfinished_demotions():
         make_finding = make_error if deployment.now - started_at > HOUR else make_warning
-        problem = f"its demotion began at {_format_time(started_at)} and is not finished"
+        problem = f"its demotion began at {format_time(started_at)} and is not finished"
         yield make_finding(run, problem, _reconcile_command(run.key.query_name))
-
-
-def check_landings(deployment: Deployment) -> Iterator[Finding]:
-    """Check that no interrupted landing left files without a seal."""
-    raw = deployment.raw
-    for path, modified_at in raw.find_unsealed(deployment.clock() - DAY):
-        problem = f"it was not sealed since {_format_time(modified_at)}"
-        full = f"{raw.location}/{path}"
-        step = f"delete the objects below {full}" if is_bucket(full) else f"rm -r {_quote_path(Path(full))}"
-        yield make_warning(f"raw/{path}", problem, step)
 
 
 def check_runs(deployment: Deployment) -> Iterator[Finding]:
     """Check that each open run is alive."""
     for run in deployment.ledger.list_open_runs():
         if _is_lost(run, deployment.now):
-            lease = f"; its lease expired at {_format_time(run.lease_expires_at)}" if run.lease_expires_at else ""
-            problem = f"it has no last event; the newest is from {_format_time(run.last_event_at)}{lease}"
+            lease = f"; its lease expired at {format_time(run.lease_expires_at)}" if run.lease_expires_at else ""
+            problem = f"it has no last event; the newest is from {format_time(run.last_event_at)}{lease}"
             yield make_warning(f"run {run.run_id}", problem, f"ads-pipeline events tail {run.run_id}")
 
 
@@ -219,7 +131,7 @@ def check_dagster(deployment: Deployment) -> Iterator[Finding]:
             step = "start the Dagster daemon and turn on the sensor run_completion"
             yield make_warning(f"run {run_id}", f"it is {status} in Dagster but open in the event log", step)
         elif status not in dagster_records.FINISHED_STATUSES and _is_lost(run, deployment.now):
-            problem = f"it is {status} in Dagster, but its newest event is from {_format_time(run.last_event_at)}"
+            problem = f"it is {status} in Dagster, but its newest event is from {format_time(run.last_event_at)}"
             yield make_error(
                 f"run {run_id}", problem, "terminate it in Dagster; sensors then run its partitions again"
             )
@@ -239,8 +151,8 @@ def check_discovery(deployment: Deployment) -> Iterator[Finding]:
     source = deployment.settings.google_apis.source
     failed = deployment.ledger.accounts.find_failed_discoveries(source)
     if failed is not None:
-        last = f"; the last one that did was at {_format_time(failed.last_read_at)}" if failed.last_read_at else ""
-        problem = f"since {_format_time(failed.since)} no discovery has read an account{last}: {failed.why}"
+        last = f"; the last one that did was at {format_time(failed.last_read_at)}" if failed.last_read_at else ""
+        problem = f"since {format_time(failed.since)} no discovery has read an account{last}: {failed.why}"
         yield make_error(f"the accounts of {source}", problem, "correct it, then run ads-pipeline accounts discover")
 
 
@@ -248,9 +160,9 @@ def check_holds(deployment: Deployment) -> Iterator[Finding]:
     """Check that no hold stops the calls to the source or about an account."""
     for hold in deployment.ledger.quota.list_holds(deployment.settings.google_apis.source):
         if hold.until > deployment.now or hold.is_outage:
-            since = "" if hold.since is None else f"since {_format_time(hold.since)} "
+            since = "" if hold.since is None else f"since {format_time(hold.since)} "
             problem = (
-                f"{since}nothing is fetched, until {_format_time(hold.until)}; then one call tries it: {hold.why}"
+                f"{since}nothing is fetched, until {format_time(hold.until)}; then one call tries it: {hold.why}"
             )
             yield make_warning(f"{hold.scope} {hold.name}", problem, hold.release_command)
 
@@ -352,67 +264,6 @@ CHECKS: Final = (
 )
 
 
-def _merge(
-    sealed: Iterable[Seal | DamagedRun], known: Iterable[InspectedRun]
-) -> Iterator[tuple[Seal | DamagedRun | None, InspectedRun | None]]:
-    """Merge two sorted iterables: pair the seal and the registration of each run; either may be None."""
-    others = iter(known)
-    other = next(others, None)
-    for found in sealed:
-        if found.run is None:
-            yield found, None
-            continue
-        while other is not None and other.registered.run < found.run:
-            yield None, other
-            other = next(others, None)
-        if other is not None and other.registered.run == found.run:
-            yield found, other
-            other = next(others, None)
-        else:
-            yield found, None
-    while other is not None:
-        yield None, other
-        other = next(others, None)
-
-
-def _check_unregistered(deployment: Deployment, found: Seal | DamagedRun) -> Iterator[Finding]:
-    if found.run is None or deployment.ledger.inspect_run(found.run) is not None:
-        return
-    problem = "it is sealed but not registered"
-    if isinstance(found, DamagedRun):
-        problem += f"; it is damaged: {found.problem}"
-    yield make_warning(found.run, problem, _registration_step(deployment, found.run.key))
-
-
-def _registration_step(deployment: Deployment, key: PartitionKey) -> str:
-    apis = deployment.settings.google_apis
-    if key.query_name not in apis.queries:
-        return f"add {key.query_name} to the query file; raw_arrivals then finds the run"
-    if key.logical_date < apis.start_date:
-        return f"set start_date in the query file to {key.logical_date} or earlier; raw_arrivals then finds the run"
-    wait = "wait for raw_arrivals, which searches a month of older days a minute"
-    return f"materialize raw/{key.query_name} in Dagster, or {wait}"
-
-
-def _check_registered(
-    deployment: Deployment, found: Seal | DamagedRun | None, known: InspectedRun
-) -> Iterator[Finding]:
-    """Compare a registered run with its seal. Damage of a rejected run is not reported."""
-    registered = known.registered
-    run = registered.run
-    if compare_with_seal(registered, found) is None:
-        return
-    problem, current = check_seal(registered, deployment.raw), deployment.ledger.inspect_run(run)
-    if problem is None or current is None or (problem != RAW_DATA_MISSING and current.outcome is Outcome.REJECTED):
-        return
-    if current.is_current:
-        yield make_error(run, f"{problem}; it is the current run and cannot be loaded again", _RESTORE)
-    elif current.outcome is None:
-        yield make_warning(run, f"{problem}; it awaits its verdict", _RESTORE)
-    else:
-        yield make_warning(run, problem, "restore its files, or ignore it: readers do not see this run")
-
-
 def _describe_pointer(pointer: MisplacedPointer) -> Finding:
     run, reconcile = pointer.run, _reconcile_command(pointer.run.key.query_name)
     if pointer.status is not Status.SUCCESS:
@@ -433,11 +284,3 @@ def _is_lost(run: OpenRun, now: datetime) -> bool:
 
 def _reconcile_command(query_name: str) -> str:
     return f"ads-pipeline reconcile --query {query_name}"
-
-
-def _format_time(instant: datetime) -> str:
-    return f"{instant.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
-
-
-def _quote_path(path: Path) -> str:
-    return printable(shlex.quote(str(path)))

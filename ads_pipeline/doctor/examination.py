@@ -4,6 +4,7 @@ The checks themselves are in `doctor.checks`. A check that fails to run does not
 time, because a database or a bucket may never answer.
 """
 
+import shlex
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -79,6 +80,14 @@ def make_warning(where: object, problem: str, step: str) -> Finding:
 
 def make_note(where: object, text: str, step: str) -> Finding:
     return Finding(severity=Severity.NOTE, location=str(where), problem=text, next_step=step)
+
+
+def format_time(instant: datetime) -> str:
+    return f"{instant.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
+
+
+def quote_path(path: Path) -> str:
+    return printable(shlex.quote(str(path)))
 
 
 def local_now() -> datetime:

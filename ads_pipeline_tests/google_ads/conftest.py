@@ -10,8 +10,9 @@ from ads_pipeline.domain.accounts import Account
 from ads_pipeline.domain.quota import QuotaLimits
 from ads_pipeline.google_ads.client import Clients
 from ads_pipeline.google_ads.configuration import read_configuration
+from ads_pipeline.google_ads.fetch_rules import FetchRules
 from ads_pipeline.google_ads.loopback.process import LoopbackServer, loopback_server
-from ads_pipeline.google_ads.source import FetchRules, GoogleAdsSource
+from ads_pipeline.google_ads.source import GoogleAdsSource
 from ads_pipeline.google_ads.streaming import STALL_LIMIT, RangeStreams
 from ads_pipeline.google_ads.windows import DayLimits
 from ads_pipeline.ledger.ledger import Ledger

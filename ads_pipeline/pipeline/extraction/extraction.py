@@ -19,8 +19,9 @@ from ads_pipeline.google_ads.budget import Budget
 from ads_pipeline.google_ads.client import Clients
 from ads_pipeline.google_ads.configuration import ClientConfiguration
 from ads_pipeline.google_ads.faults import Fault
+from ads_pipeline.google_ads.fetch_rules import FetchRules
 from ads_pipeline.google_ads.gaql import complete_query
-from ads_pipeline.google_ads.source import FetchRules, GoogleAdsSource
+from ads_pipeline.google_ads.source import GoogleAdsSource
 from ads_pipeline.google_ads.streaming import RangeStreams
 from ads_pipeline.google_ads.validation import QueryValidator
 from ads_pipeline.google_ads.windows import DayLimits
