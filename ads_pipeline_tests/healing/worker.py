@@ -90,6 +90,7 @@ class Worker:
         for schedule in self._repository.schedule_defs:
             if str(schedule.cron_schedule).endswith(" * * * *"):
                 self._run_schedule(schedule, datetime.now(UTC))
+        self._tick("run_completion")
 
     def _work(self, since: float) -> None:
         for schedule, at in self._find_due_schedules(since):
