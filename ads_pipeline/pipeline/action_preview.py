@@ -7,13 +7,14 @@ from typing import Final
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.quota import Hold
 from ads_pipeline.domain.retry import ERROR_POLICIES, RetryPolicy
-from ads_pipeline.domain.transitions import Action, Outcome, PartitionState, Status, advice_for
+from ads_pipeline.domain.transitions import Action, PartitionState, Status, advice_for
 from ads_pipeline.errors import BadName
 from ads_pipeline.ledger.control.retries import Parking, RetryForecast
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import StateFilter
 from ads_pipeline.pipeline import operator_actions as actions
 from ads_pipeline.pipeline.operator_actions import LeftOut, OperatorAction, Plan, PlanRow
+from ads_pipeline.pipeline.restorable_runs import RestorableRun, find_restorable, restore_command
 from ads_pipeline.quoting import suggest
 from ads_pipeline.raw.landing import RawRuns
 
@@ -23,9 +24,8 @@ NOT_MARKED: Final = "not marked as terminal"
 ALREADY_MARKED: Final = "already marked as terminal"
 ALREADY_REQUESTED: Final = "already requested; the next verdict closes the request"
 NO_SEALED_RUN: Final = "no sealed run on disk; check the extractor, or retry with --force"
-NO_EARLIER_RUN: Final = "no earlier run was accepted"
 NO_RUN_TO_JUDGE: Final = "it has no run that a verdict could change"
-DEMOTED_BY_OPERATOR: Final = "an operator demoted its run; state restore judges and publishes an earlier one"
+DEMOTED_BY_OPERATOR: Final = "an operator demoted its run; to judge and publish it again:"
 ALREADY_CURRENT: Final = "that run is current already"
 TERMINAL: Final = "terminal: {}; or use --clear-terminal"
 NO_FAILED_FETCH: Final = "no fetch of it has failed since it was requested"
@@ -218,9 +218,10 @@ class Preview:
         if self.action is actions.DEMOTE:
             run = Run(key=state.key, run_id=str(state.current_run_id))
         elif self.action is actions.RESTORE:
-            run = self._find_earlier_run(state) if self.run_id is None else Run(key=state.key, run_id=self.run_id)
-            if run is None:
-                return NO_EARLIER_RUN
+            run_id, restorable = self.run_id, self._find_restorable(state)
+            if run_id is None and (restorable.run_id is None or restorable.is_demoted):
+                return restorable.why_skipped(state.key)
+            run = Run(key=state.key, run_id=run_id or str(restorable.run_id))
             if state.status is Status.SUCCESS and run.run_id == state.current_run_id:
                 return ALREADY_CURRENT
         elif self.action is actions.REJUDGE:
@@ -245,18 +246,12 @@ class Preview:
         if state.status is not Status.FAILED:
             return NO_RUN_TO_JUDGE
         reason = verdicts[registered[-1]].reason
-        return DEMOTED_BY_OPERATOR if reason is not None and reason.operator else registered[-1]
+        if reason is not None and reason.operator:
+            return f"{DEMOTED_BY_OPERATOR} {restore_command(state.key.short_name, registered[-1].run_id)}"
+        return registered[-1]
 
-    def _find_earlier_run(self, state: PartitionState) -> Run | None:
-        """The newest accepted run before the current one. Without a current success, the newest of all.
-
-        Only the last verdict on each run counts, so a demoted run is never returned.
-        """
-        outcomes = {each.verdict.run: each.verdict.outcome for each in self.ledger.runs.attempts(state.key)}
-        runs = [registered.run for registered in self.ledger.runs.registered(state.key)]
-        if state.status is Status.SUCCESS:
-            runs = runs[: runs.index(Run(key=state.key, run_id=str(state.current_run_id)))]
-        return next((run for run in reversed(runs) if outcomes.get(run) is Outcome.ACCEPTED), None)
+    def _find_restorable(self, state: PartitionState) -> RestorableRun:
+        return find_restorable(self.ledger.runs, [state])[state.key]
 
     def _plan_parking(self, parking: Parking) -> Plan:
         parkings = self.ledger.retry_queue.list_parkings(parking.source)

@@ -14,8 +14,10 @@ from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.control.retries import RetryForecast
 from ads_pipeline.ledger.ledger import LedgerReader
+from ads_pipeline.pipeline.restorable_runs import NO_RUN, RestorableRun, find_restorable
 
 DAYS: Final = "{days}"  # in a command that is made before it is known which days it is for
+_RESTORABLE: Final = frozenset({GapReason.DEMOTED, GapReason.WITHDRAWN})
 SEAL_CORRECTED: Final = "seal a corrected run under a new run_id"
 
 
@@ -29,7 +31,7 @@ class PartitionFacts:
     `parked_option` is the option that names the parked account or query to `state release`. `new_customer` is a note
     on a customer without any partition. `no_asset_reason` is why Dagster has no asset partition for it. `blocked_by`
     is why a run needs a person. `given_up` is why a pending day is not fetched again, `held` what its fetches wait
-    for, and `release_hold` the command that ends this wait.
+    for, and `release_hold` the command that ends this wait. `restorable` is known of hidden days.
     """
 
     query_name: str
@@ -55,6 +57,7 @@ class PartitionFacts:
     parked_option: str | None = None
     blocked_by: GapReason | None = None
     demoted: bool = False
+    restorable: RestorableRun = NO_RUN
     next_retry: str | None = None
     retry_due: bool = False
     request_kind: str | None = None
@@ -109,9 +112,11 @@ def find_next_commands(
     """The next command of each described partition; empty for one that needs nothing. `name` names it in commands."""
     states = ledger.states.get_many(days)
     forecasts = ledger.retry_queue.forecast(list(states.values()), policy)
+    restorable = find_restorable(ledger.runs, [states[key] for key, day in days.items() if day.gap in _RESTORABLE])
     commands = {}
     for key, day in days.items():
-        facts = find_facts(key, day, states[key].recorded_status, forecasts[key], name(key))
+        run = restorable.get(key, NO_RUN)
+        facts = find_facts(key, day, states[key].recorded_status, forecasts[key], name(key), run)
         needs_nothing = day.condition in {Condition.READABLE, Condition.RESTATED, Condition.NOT_EXPECTED}
         commands[key] = "" if needs_nothing else next_command(facts)
     return commands
@@ -120,9 +125,10 @@ def find_next_commands(
 def name_days(command: str, *, newest: str, selection: str) -> str:
     """The command for a range of days, given the newest partition and the arguments that select all of them.
 
-    The command that explains a partition takes only one.
+    The command that explains a partition takes only one, and so does the one that restores a named run.
     """
-    return command.replace(DAYS, newest if " state why " in command else selection)
+    takes_one = " state why " in command or " --run " in command
+    return command.replace(DAYS, newest if takes_one else selection)
 
 
 def is_terminal(status: Status | None, forecast: RetryForecast) -> bool:
@@ -136,7 +142,12 @@ def parked_option(forecast: RetryForecast) -> str | None:
 
 
 def find_facts(
-    key: PartitionKey, day: DayCondition, status: Status | None, forecast: RetryForecast, name: str
+    key: PartitionKey,
+    day: DayCondition,
+    status: Status | None,
+    forecast: RetryForecast,
+    name: str,
+    restorable: RestorableRun,
 ) -> PartitionFacts:
     """The facts that decide which command comes next. Runs are not named, because commands do not name them."""
     run = "the run"
@@ -157,6 +168,7 @@ def find_facts(
         parked_option=parked_option(forecast),
         blocked_by=day.blocked_by and day.blocked_by.reason,
         demoted=day.gap is GapReason.DEMOTED,
+        restorable=restorable,
         unrecoverable=day.condition is Condition.UNRECOVERABLE,
         next_retry="later" if forecast.next_at else None,
         retry_due=forecast.is_due,
@@ -209,7 +221,7 @@ def _advise_on_failure(facts: PartitionFacts) -> tuple[Step, ...]:
     if facts.parked_option:
         return (_advise_release(facts),)
     if facts.demoted:
-        return (_step("restore an earlier run: {}", _action("restore", facts)), _step("or fetch it again: {}", retry))
+        return (*_advise_restoring(facts, "restore an earlier run:"), _step("or fetch it again: {}", retry))
     if facts.terminal:
         return (_step("find the cause, then: {}", retry), seal)
     if facts.next_retry and facts.retry_due:
@@ -219,6 +231,14 @@ def _advise_on_failure(facts: PartitionFacts) -> tuple[Step, ...]:
         later = f"from {facts.next_retry} on, ads-pipeline state due lists it for extractors; to retry now: "
         return (_step(later + "{}", retry), seal)
     return (_step("fix the cause shown above, then: {}", retry), seal)
+
+
+def _advise_restoring(facts: PartitionFacts, lead: str) -> tuple[Step, ...]:
+    """The step that publishes a run of a hidden day again. `lead` is for the run that a restore takes by default."""
+    run = facts.restorable
+    if run.run_id is None:
+        return ()
+    return (_step(f"{run.lead if run.is_demoted else lead} {{}}", run.command(facts.partition)),)
 
 
 def _advise_release(facts: PartitionFacts) -> Step:
@@ -249,8 +269,8 @@ def _advise_on_pending(facts: PartitionFacts) -> tuple[Step, ...]:
     if facts.request_kind:
         return (_advise_sealing(facts),)
     if facts.withdrawn:
-        restore = _action("restore", facts)
-        return (_step("show an earlier run again: {}", restore), Step(text="or seal a run under a new run_id"))
+        restoring = _advise_restoring(facts, "publish the withdrawn run again:")
+        return (*restoring, Step(text="or seal a run under a new run_id"))
     if facts.status is None and not facts.new_customer and not facts.no_asset_reason:
         return (_step("seal a run under a new run_id, or request one: {}", _action("enqueue", facts)),)
     is_later = facts.next_retry and not facts.retry_due

@@ -67,7 +67,8 @@ function commandFor(note, query, customer, first, last) {
   const id = report.customers[customer].id, command = note ? report.texts[note[4]] : "";
   const one = `${id}/${query.name}/${dayText(last)}`;
   const many = `--customer ${id} --query ${query.name} --since ${dayText(first)} --until ${dayText(last)}`;
-  return command.replace("{days}", first === last || command.includes("state why") ? one : many);
+  const takesOne = first === last || command.includes(" state why ") || command.includes(" --run ");
+  return command.replace("{days}", takesOne ? one : many);
 }
 
 // Lines break between the words, not at their hyphens.

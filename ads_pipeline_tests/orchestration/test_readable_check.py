@@ -86,8 +86,9 @@ def test_run_of_the_check_alone_shows_an_operators_action(location: Location) ->
     assert shown(location)[key(1).dagster_key] == (False, "Hidden: withdrawn by ada: on request")
     assert shown(location)[key(2).dagster_key][0] is False
     assert location.materialized_and_failed(WAREHOUSE) == materialized
-    command = evaluations(location)[key(1).dagster_key].metadata["next_command"].value
-    assert command == f"ads-pipeline state restore 1/{key(1).query_name}/{key(1).logical_date} --reason TEXT"
+    commands = [evaluations(location)[key(n).dagster_key].metadata["next_command"].value for n in (1, 2)]
+    restores = [f"ads-pipeline state restore {key(n).short_name} --reason TEXT" for n in (1, 2)]
+    assert commands == [restores[0], f"{restores[1]} --run {runs[1].run_id}"]
 
 
 def test_days_that_are_not_expected_have_no_result(location: Location) -> None:

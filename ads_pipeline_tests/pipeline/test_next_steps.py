@@ -1,5 +1,6 @@
 """Tests the next steps for a partition, case by case."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +12,7 @@ from ads_pipeline.domain.readability import GapReason
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.orchestration.sensors.arrivals_and_loads import LOOKBACK
 from ads_pipeline.pipeline.next_steps import PartitionFacts, next_command, next_steps
+from ads_pipeline.pipeline.restorable_runs import RestorableRun
 
 PENDING, SUCCESS, FAILED = Status.PENDING, Status.SUCCESS, Status.FAILED
 VISIBLE = {"status": SUCCESS, "current_run_id": "r1", "visible_run_id": "r1"}
@@ -29,6 +31,7 @@ RECONCILE = "ads-pipeline reconcile --query q"
 REJUDGE = "ads-pipeline state rejudge 7/q/2026-02-01 --reason TEXT"
 DECLARE = "declare a contract for its schema_version beside the query file, and raw_arrivals has it judged"
 DOCTOR = "ads-pipeline doctor says why nothing did"
+EARLIER, DEMOTED = RestorableRun(run_id="r1"), RestorableRun(run_id="r1", is_demoted=True)
 NO_ASSET = "file does not define q"
 CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "not recorded": ({"status": None}, (f"{SEAL_NEW}, or request one: {ENQUEUE}",)),
@@ -55,8 +58,14 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         (f"see above why r1 has no verdict, then {MATERIALIZE}",),
     ),
     "withdrawn": (
-        {"status": PENDING, "current_run_id": "r1", "last_action": WITHDRAWN, "withdrawn": True},
-        (WITHDRAWN, f"show an earlier run again: {RESTORE}", f"or {SEAL_NEW}"),
+        {
+            "status": PENDING,
+            "current_run_id": "r1",
+            "last_action": WITHDRAWN,
+            "withdrawn": True,
+            "restorable": EARLIER,
+        },
+        (WITHDRAWN, f"publish the withdrawn run again: {RESTORE}", f"or {SEAL_NEW}"),
     ),
     "withdrawn, with a new sealed run": (
         {"status": PENDING, "current_run_id": "r1", "last_action": WITHDRAWN, "unjudged_run_id": "r2"},
@@ -82,15 +91,29 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"status": FAILED, "terminal": True, "parked_option": "--customer 7"},
         (f"fix the account or query, then: {RELEASE}",),
     ),
+    "demoted, the only accepted run": (
+        {"status": FAILED, "demoted": True, "restorable": replace(DEMOTED, is_only=True)},
+        (
+            f"The only accepted run, r1, was demoted. To publish it again: {RESTORE} --run r1",
+            f"or fetch it again: {RETRY}",
+        ),
+    ),
+    "demoted, as all accepted runs": (
+        {"status": FAILED, "demoted": True, "restorable": DEMOTED},
+        (
+            f"Every accepted run was demoted, r1 as the last one. To publish it again: {RESTORE} --run r1",
+            f"or fetch it again: {RETRY}",
+        ),
+    ),
     "demoted": (
-        {"status": FAILED, "demoted": True},
+        {"status": FAILED, "demoted": True, "restorable": EARLIER},
         (
             f"restore an earlier run: {RESTORE}",
             f"or fetch it again: {RETRY}",
         ),
     ),
     "demoted, and too old for retries": (
-        {"status": FAILED, "demoted": True, "terminal": True},
+        {"status": FAILED, "demoted": True, "terminal": True, "restorable": EARLIER},
         (f"restore an earlier run: {RESTORE}", f"or fetch it again: {RETRY} --clear-terminal"),
     ),
     "pending, account parked": (

@@ -14,6 +14,7 @@ from ads_pipeline.pipeline.action_preview import DEMOTED_BY_OPERATOR, NO_RUN_TO_
 from ads_pipeline.pipeline.demote_and_restore import demote
 from ads_pipeline.pipeline.operator_actions import REJUDGE, Plan, Result, ResultRow
 from ads_pipeline.pipeline.rejudging import rejudge
+from ads_pipeline.pipeline.restorable_runs import restore_command
 from ads_pipeline_tests.ledger.builders import action_request
 from ads_pipeline_tests.pipeline.builders import (
     QUERY,
@@ -116,6 +117,6 @@ def test_partitions_without_a_run_to_judge_are_skipped(deployment: LocalDeployme
     deployment.ledger.actions.execute(Action.REQUEUE, [key(2)], action_request())
     plan = preview(deployment, 1, 2)
     assert {row.target: row.why_skipped for row in plan.skipped} == {
-        key(1): DEMOTED_BY_OPERATOR,
+        key(1): f"{DEMOTED_BY_OPERATOR} {restore_command(key(1).short_name, demoted.run_id)}",
         key(2): NO_RUN_TO_JUDGE,
     }

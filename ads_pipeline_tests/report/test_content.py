@@ -146,7 +146,7 @@ def test_each_day_that_needs_an_operator_has_the_next_command(ledger: Ledger) ->
     assert commands == {
         3: "ads-pipeline state reprocess {days} --reason TEXT",
         4: "ads-pipeline state retry {days} --reason TEXT",
-        5: "ads-pipeline state restore {days} --reason TEXT",
+        5: "ads-pipeline state restore {days} --reason TEXT --run r1",
         6: "ads-pipeline state restore {days} --reason TEXT",
         9: "ads-pipeline state enqueue {days} --reason TEXT",
         10: "ads-pipeline state enqueue {days} --reason TEXT",

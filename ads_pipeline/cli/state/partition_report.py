@@ -22,6 +22,7 @@ from ads_pipeline.ledger.values import Attempt, PartitionAction, Pointer, Public
 from ads_pipeline.pipeline.day_conditions import DayRules, describe_days
 from ads_pipeline.pipeline.extraction.account_days import AccountDays
 from ads_pipeline.pipeline.next_steps import PartitionFacts, find_facts, find_next_commands
+from ads_pipeline.pipeline.restorable_runs import RestorableRun, find_restorable
 from ads_pipeline.pipeline.staleness import AssetStatus, PartitionStaleness, StalenessCalculator
 from ads_pipeline.quoting import suggest
 from ads_pipeline.raw.discovery import DamagedRun
@@ -44,6 +45,7 @@ class PartitionReport:
     key: PartitionKey
     day: DayCondition
     command: str
+    restorable: RestorableRun
     publication: PublicationStatus | None
     registered: Sequence[tuple[RegisteredRun, datetime]]
     attempts: Sequence[Attempt]
@@ -87,7 +89,14 @@ class PartitionReport:
         state, publication, forecast = self.state, self.publication, self.forecast
         unjudged = _find_unjudged_run(self)
         return replace(
-            find_facts(self.key, self.day, state.status if publication else None, forecast, self.key.short_name),
+            find_facts(
+                self.key,
+                self.day,
+                state.status if publication else None,
+                forecast,
+                self.key.short_name,
+                self.restorable,
+            ),
             current_run_id=state.current_run_id,
             visible_run_id=self.pointer.run.run_id if self.pointer else None,
             demoting=publication is not None and publication.demotion_pending,
@@ -117,6 +126,7 @@ def gather_report(settings: Settings, key: PartitionKey) -> PartitionReport:
             account_day=_describe_account_day(settings, account, key, described[key], now),
             day=described[key],
             command=find_next_commands(ledger, described, settings.retry_policy)[key],
+            restorable=find_restorable(ledger.runs, [state])[key],
             publication=publication,
             registered=ledger.runs.registrations(key),
             attempts=ledger.runs.attempts(key),

@@ -1,5 +1,6 @@
 """Reads the registered runs of partitions and the verdicts on them."""
 
+from collections import defaultdict
 from collections.abc import Iterable
 from datetime import date, datetime
 from typing import Any, Final
@@ -60,6 +61,22 @@ _NEWEST_VERDICTS: Final = Statement(
     )
     """,
 )
+# The last verdict on each run of the given partitions that was ever accepted, oldest run first in each.
+_VERDICTS_ON_ACCEPTED: Final = Statement(
+    "verdicts_on_accepted",
+    KEY_COLUMNS,
+    """
+    SELECT attempts.* FROM {given} JOIN attempts USING ({key})
+    WHERE attempt_no = (
+        SELECT max(attempt_no) FROM attempts AS others
+        WHERE ({others.key}, others.run_id) = ({attempts.key}, attempts.run_id)
+    ) AND EXISTS (
+        SELECT 1 FROM attempts AS others
+        WHERE ({others.key}, others.run_id) = ({attempts.key}, attempts.run_id) AND others.outcome = 'accepted'
+    )
+    ORDER BY {attempts.key}, attempts.ordinal
+    """,
+)
 # The registration of each given run, and the digest of the payload that its last verdict is about.
 _JUDGED_RUNS: Final = Statement(
     "judged_runs",
@@ -102,6 +119,13 @@ class RunHistory:
         """Return the last verdict on the newest judged run, for each partition that has one."""
         rows = _NEWEST_VERDICTS.fetch(self._engine, map(encode_key, dict.fromkeys(keys)))
         return {decode_key(row): decode_verdict(row, Outcome(row.outcome)) for row in rows}
+
+    def verdicts_on_accepted(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, list[Attempt]]:
+        """Return the last verdict on each run that was ever accepted, oldest run first in each partition."""
+        found = defaultdict[PartitionKey, list[Attempt]](list)
+        for row in _VERDICTS_ON_ACCEPTED.fetch(self._engine, map(encode_key, dict.fromkeys(keys))):
+            found[decode_key(row)].append(_decode_attempt(row))
+        return found
 
     def judged_runs(self, candidates: Iterable[Run]) -> dict[Run, JudgedRun]:
         """Return the registered ones of these runs, each with the digest of the payload that was judged last."""

@@ -22,9 +22,8 @@ from ads_pipeline_tests.cli.state.builders import (
     open_ledger,
     read_all_rows,
     recent_key,
-    record_failures,
 )
-from ads_pipeline_tests.ledger.builders import FakeClock, open_lease
+from ads_pipeline_tests.ledger.builders import FakeClock, accepted_runs, open_lease, record_verdict, rejection, run
 
 POLICY = RetryPolicy()
 
@@ -173,12 +172,14 @@ def test_inspect_shows_forecasts(cli: CommandLine) -> None:
 
 
 def test_demoted_partition_is_not_retried(cli: CommandLine) -> None:
-    """A retry would fetch the same data, so the advice is to restore an earlier run."""
+    """There is no automatic retry. The advice is to publish the run again, or to fetch the day again."""
     with open_ledger(cli) as ledger:
-        record_failures(ledger, [recent_key(130)], "r1", "demoted")
+        accepted_runs(ledger, [recent_key(130)])
+        demotion = rejection(run(recent_key(130), "r1"), "wrong", validation_id="d", error_class="demoted")
+        record_verdict(ledger, demotion)
     text = " ".join(cli.run("state", "why", str(recent_key(130))).out.split())
     assert "next retry none: demoted: retrying cannot help" in text
-    assert f"restore an earlier run: ads-pipeline state restore 130/campaign_daily/{DAY}" in text
+    assert f"To publish it again: ads-pipeline state restore 130/campaign_daily/{DAY} --reason TEXT --run r1" in text
 
 
 def test_failed_fetch_delays_a_request(cli: CommandLine) -> None:
