@@ -240,7 +240,7 @@ def test_terminal_gets_colours_unless_no_color(
     """A terminal gets colours; with NO_COLOR it gets the same text at the same width."""
     screen = on_terminal(
         demo_cli.environ(TERM="xterm-256color", COLUMNS="80", **more),
-        *("state", "inspect", "--since", "2026-03-01", "--limit", "30"),
+        *("state", "inspect", "--status", "success", "--limit", "30"),
     )
     colours = re.findall(r"\x1b\[(?:[0-9]+;)*(?:3[0-7]|9[0-7]|38)(?:;[0-9]+)*m", screen)
     assert bool(colours) is coloured
@@ -251,7 +251,7 @@ def test_terminal_gets_colours_unless_no_color(
 
 def test_pipe_gets_plain_text(demo_cli: DemoCommandLine) -> None:
     """Output to a pipe is plain text, at most 80 columns wide."""
-    result = demo_cli.process("state", "inspect", "--since", "2026-03-01", TERM="xterm-256color")
+    result = demo_cli.process("state", "inspect", "--status", "success", TERM="xterm-256color")
     assert "\x1b" not in result.out
     assert max(map(len, result.lines)) <= 80
 

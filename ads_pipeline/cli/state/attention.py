@@ -14,6 +14,7 @@ from ads_pipeline.cli.state.day_ranges import DayRange, find_ranges
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.readability import CONDITIONS, Condition, DayCondition
 from ads_pipeline.ledger.ledger import LedgerReader
+from ads_pipeline.ledger.state.days import FirstDays
 from ads_pipeline.ledger.values import DayWindow, StateFilter
 from ads_pipeline.pipeline.day_conditions import DayRules, find_days
 from ads_pipeline.pipeline.next_steps import DAYS, find_next_commands, name_days
@@ -66,6 +67,12 @@ def find_listed_days(
         starts = first_days.of_query(name)
         days |= find_days(ledger, window, conditions, first_days=starts, rules=rules)
     return days
+
+
+def describe_unknown(first_days: FirstDays, customers: Collection[str] | None) -> list[str]:
+    """One line for each of these customers that nothing is known of."""
+    unknown = sorted(set(customers or ()) - set(first_days.customers) - first_days.discovered)
+    return [f"customer {each} is not known: it has no run, no failed fetch and no account" for each in unknown]
 
 
 def order_ranges(days: Mapping[PartitionKey, DayCondition]) -> list[DayRange]:

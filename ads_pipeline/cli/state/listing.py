@@ -1,6 +1,6 @@
 """Lists partition states, and publishes partition status. Imports neither Spark nor DuckDB, for a fast start."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
@@ -27,12 +27,13 @@ from ads_pipeline.cli.state.attention import (
     NEEDS_OPERATOR,
     ConditionName,
     build_blocks,
+    describe_unknown,
     find_listed_days,
     next_command,
     order_ranges,
     summarize,
 )
-from ads_pipeline.cli.state.day_ranges import day_fields
+from ads_pipeline.cli.state.day_ranges import DayRange, day_fields
 from ads_pipeline.cli.state.forecast import describe_forecasts, forecast_fields
 from ads_pipeline.cli.status_publication import publish_statuses
 from ads_pipeline.domain.freshness import DisplayStatus, StaleReason
@@ -103,13 +104,14 @@ class StateFilters(Filters):
 
 @command(state, "inspect")
 def inspect(settings: Settings, filters: StateFilters, page: Page, *, as_json: AsJson = False) -> None:
-    """List the days that need attention, or with filters the recorded partitions.
+    """List the days that need attention, or with --status the recorded partitions.
 
-    Without filters, the table shows what needs attention first: rejected, missing, late, parked and hidden days, and
-    readable days whose newest run was rejected. Consecutive days with one reason share a line. The next command for
-    the first line follows.
+    The table shows what needs attention first: rejected, missing, late, parked and hidden days, and readable days
+    whose newest run was rejected. --customer, --query and the dates select among them. Consecutive days with one
+    reason share a line. The next command for the first line follows.
 
-    With filters or --json, it lists recorded partitions by customer, query and day. Below the list it prints the
+    With --status, --after or --json, it lists recorded partitions by customer, query and day, and no day without a
+    run. --json with --condition lists the days of a condition instead. Below the list it prints the
     number of matching partitions per status (counted up to 10,000) and how to continue. "status" shows whether a
     partition is safe to read. "data" shows how current it is: current; "reread due", "not loaded" or "old code" when
     stale; "bad rerun" when the last attempt failed and earlier data remain; "never" when it was never materialized.
@@ -128,45 +130,61 @@ def inspect(settings: Settings, filters: StateFilters, page: Page, *, as_json: A
     with open_ledger(settings) as ledger:
         if ConditionName.STALE in conditions:
             _list_stale(settings, ledger, filters, page, as_json=as_json)
-        elif conditions or not (as_json or page.after or str(filters)):
-            named = [Condition(each) for each in conditions] or (*NEEDS_OPERATOR, Condition.UNRECOVERABLE)
-            _list_days(settings, ledger, filters, named, page, as_json=as_json)
+        elif conditions:
+            _list_days(settings, ledger, filters, page, as_json=as_json)
+        elif not (as_json or page.after or filters.status):
+            _list_work(settings, ledger, filters, page)
         else:
             _list_partitions(settings, ledger, filters, page, as_json=as_json)
 
 
-def _list_days(
-    settings: Settings,
-    ledger: LedgerReader,
-    filters: StateFilters,
-    conditions: Collection[Condition],
-    page: Page,
-    *,
-    as_json: bool,
-) -> None:
-    """The days with these conditions, the most urgent first."""
-    days = find_listed_days(settings, ledger, filters.select(settings), conditions)
-    unrecoverable = {}
-    if not str(filters):
-        unrecoverable = {key: day for key, day in days.items() if day.condition is Condition.UNRECOVERABLE}
-        days = {key: day for key, day in days.items() if key not in unrecoverable}
+def _list_work(settings: Settings, ledger: LedgerReader, filters: StateFilters, page: Page) -> None:
+    """The selected days that need attention, the most urgent first."""
+    selection = filters.select(settings)
+    days = find_listed_days(settings, ledger, selection, (*NEEDS_OPERATOR, Condition.UNRECOVERABLE))
+    unrecoverable = [key for key, day in days.items() if day.condition is Condition.UNRECOVERABLE]
+    days = {key: day for key, day in days.items() if day.condition is not Condition.UNRECOVERABLE}
     ranges = order_ranges(days)
-    notes = [summarize(days) if days or not str(filters) else filters.count(0, "day")]
-    hidden = max(0, (len(days) if as_json else len(ranges)) - page.limit)
-    if hidden:
-        notes.append(f"{count_of(hidden, 'day' if as_json else 'line')} more; --limit N shows more")
+    first_days = ledger.days.first_days(settings.google_apis.source, selection.customer_ids or ())
+    notes = [*describe_unknown(first_days, selection.customer_ids), summarize(days)]
+    notes += _count_hidden(len(ranges) - page.limit, "line")
     if unrecoverable:
         notes.append(f"{count_of(len(unrecoverable), 'unrecoverable day')}: --condition unrecoverable lists them")
-    if not str(filters):
-        tally = ledger.states.count_by_status(filters.select(settings), max_count=LARGEST_COUNT)
-        notes.append(_count_summary(tally) if any(tally.values()) else "no partition is recorded")
-    if as_json:
-        shown = {key: days[key] for key in islice((key for each in ranges for key in each.keys), page.limit)}
-        write_results(_partition_rows(settings, ledger, shown), (), notes, as_json=True)
+    tally = ledger.states.count_by_status(selection, max_count=LARGEST_COUNT)
+    notes.append(
+        _count_summary(tally) if any(tally.values()) else f"no partition is recorded{_describe_filters(filters)}"
+    )
+    _write_days(settings, ledger, ranges, notes, page)
+
+
+def _list_days(settings: Settings, ledger: LedgerReader, filters: StateFilters, page: Page, *, as_json: bool) -> None:
+    """The days with the given conditions, the most urgent first."""
+    conditions = [Condition(each) for each in filters.condition or ()]
+    days = find_listed_days(settings, ledger, filters.select(settings), conditions)
+    ranges = order_ranges(days)
+    notes = [summarize(days) if days else filters.count(0, "day")]
+    notes += _count_hidden((len(days) if as_json else len(ranges)) - page.limit, "day" if as_json else "line")
+    if not as_json:
+        _write_days(settings, ledger, ranges, notes, page)
         return
-    if ranges:
-        notes += ["next, for the first line:", f"  {next_command(settings, ledger, ranges[0])}"]
-    write_results((), build_blocks(ranges[: page.limit]), notes, as_json=False)
+    shown = {key: days[key] for key in islice((key for each in ranges for key in each.keys), page.limit)}
+    write_results(_partition_rows(settings, ledger, shown), (), notes, as_json=True)
+
+
+def _count_hidden(number: int, noun: str) -> list[str]:
+    return [f"{count_of(number, noun)} more; --limit N shows more"] if number > 0 else []
+
+
+def _describe_filters(filters: StateFilters) -> str:
+    return f" for {filters}" if str(filters) else ""
+
+
+def _write_days(
+    settings: Settings, ledger: LedgerReader, ranges: Sequence[DayRange], notes: Sequence[str], page: Page
+) -> None:
+    """One table per condition, then the notes and the next command for the first line."""
+    step = ["next, for the first line:", f"  {next_command(settings, ledger, ranges[0])}"] if ranges else []
+    write_results((), build_blocks(ranges[: page.limit]), [*notes, *step], as_json=False)
 
 
 def _list_partitions(

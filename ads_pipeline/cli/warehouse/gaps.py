@@ -12,6 +12,7 @@ from rich.text import Text
 from ads_pipeline.cli.options import DATE_FORMAT, AsJson, Filters
 from ads_pipeline.cli.output import STATUS_STYLES, Column, format_minute, table_of, write_results
 from ads_pipeline.cli.parsing import open_ledger, parse_customers, parse_queries
+from ads_pipeline.cli.state.attention import describe_unknown
 from ads_pipeline.cli.state.day_ranges import DayRange, day_rows, find_ranges
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.readability import DayCondition, count_unreadable
@@ -58,7 +59,7 @@ def list_gaps(settings: Settings, filters: ExpectedDays, *, as_json: AsJson = Fa
     source = settings.google_apis.source
     with open_ledger(settings) as ledger:
         first_days = ledger.days.first_days(source, given)
-        unknown = sorted(set(given or ()) - set(first_days.customers) - first_days.discovered)
+        unknown = describe_unknown(first_days, given)
         rules, found = (
             DayRules.read(ledger, settings, now=datetime.now(UTC)),
             {},
@@ -68,8 +69,7 @@ def list_gaps(settings: Settings, filters: ExpectedDays, *, as_json: AsJson = Fa
             found[name] = find_gaps(ledger, window, first_days=first_days, rules=rules)
         days = {key: day for gaps in found.values() for key, day in gaps.days.items()}
         commands = find_next_commands(ledger, days, settings.retry_policy) if as_json else {}
-    notes = [f"customer {each} is not known: it has no run, no failed fetch and no account" for each in unknown]
-    notes += [count_unreadable(len(days), sum(gaps.expected for gaps in found.values()))]
+    notes = [*unknown, count_unreadable(len(days), sum(gaps.expected for gaps in found.values()))]
     if days:
         notes += ["next, for one of them:", f"  ads-pipeline state why {next(iter(days)).short_name}"]
     write_results(day_rows(days, commands) if as_json else (), _blocks(days), notes, as_json=as_json)

@@ -69,6 +69,36 @@ def test_inspect_without_filters_lists_what_needs_attention_first(cli: CommandLi
     assert widest(result) <= 80
 
 
+def test_work_list_of_a_customer_has_its_missing_days(cli: CommandLine) -> None:
+    """With filters and without `--status`, it lists the selected ones of the days that need attention."""
+    selection = ("--customer", REJECTED.customer_id, "--query", "campaign_daily", "--until", "2026-02-08")
+    result = cli.run("state", "inspect", *selection)
+    assert "Missing: " in result.out
+    assert "2026-02-05 to 2026-02-08" in result.out
+    assert "Rejected: " in result.out
+    assert result.lines[-2] == "next, for the first line:"
+    assert result.lines[-1] == f"  ads-pipeline state retry {short(REJECTED)} --reason TEXT --clear-terminal"
+    assert all("Missing" not in line for line in cli.run("state", "inspect", *selection, "--status", "failed").lines)
+
+
+def test_work_list_of_an_unknown_customer_says_so(cli: CommandLine) -> None:
+    """Nothing is expected of a customer without a run, a failed fetch or an account."""
+    assert cli.run("state", "inspect", "--customer", "99").lines == [
+        "customer 99 is not known: it has no run, no failed fetch and no account",
+        "no day needs you",
+        "no partition is recorded for --customer 99",
+    ]
+
+
+def test_work_list_of_a_customer_without_work(empty_cli: CommandLine) -> None:
+    """Days before the first sealed one are not expected."""
+    with open_ledger(empty_cli) as ledger:
+        accepted_runs(ledger, [key()])
+        publish_runs(ledger, run(key(), "r1"))
+    selection = ("--customer", key().customer_id, "--query", "campaign_daily", "--until", str(key().logical_date))
+    assert empty_cli.run("state", "inspect", *selection).lines == ["no day needs you", "1 partition: 1 success"]
+
+
 def test_summary_counts_the_days_and_names_the_next_command(cli: CommandLine) -> None:
     """The last lines: days by condition, recorded partitions by status, and the command for the first line."""
     wide = CommandLine(home=cli.home, more={"COLUMNS": "120"})
