@@ -22,7 +22,7 @@ from ads_pipeline.pipeline.demote_and_restore import demote, restore
 from ads_pipeline.query_file import DEFAULT_QUERIES_FILE, narrow_query_file
 from ads_pipeline_tests.ledger.builders import action_request
 from ads_pipeline_tests.orchestration.dagster_server import DagsterServer, dagster_server
-from ads_pipeline_tests.pipeline.builders import QUERY, LocalDeployment, key, seal_invalid_run, seal_run
+from ads_pipeline_tests.pipeline.builders import QUERY, V2, LocalDeployment, key, seal_invalid_run, seal_run
 
 RAW, WAREHOUSE = ("raw", QUERY), ("warehouse", QUERY)
 HYPHENATED = "204-661-9385"
@@ -74,8 +74,8 @@ def _load_days(server: DagsterServer, deployment: LocalDeployment) -> None:
         if partition == REJECTED:
             seal_invalid_run(deployment, partition)
         elif partition != ABSENT:
-            seal_run(deployment, partition)
-    seal_run(deployment, RESTORED, "r2")
+            seal_run(deployment, partition, **V2)  # of the version that the query file names
+    seal_run(deployment, RESTORED, "r2", **V2)
     for customer in ("1", HYPHENATED):
         assert server.add_customer(customer) == "AddDynamicPartitionSuccess"
     backfill = server.launch_backfill([RAW, WAREHOUSE], DAYS)
@@ -122,7 +122,7 @@ def _locked(ledger: Path) -> Iterator[None]:
 
 def _kill_run(server: DagsterServer, deployment: LocalDeployment) -> str:
     """Kill the process of a run once it has registered a second sealed run."""
-    seal_run(deployment, KILLED, "r2", count=5_000)
+    seal_run(deployment, KILLED, "r2", count=5_000, **V2)
     backfill = server.launch_backfill([RAW, WAREHOUSE], [KILLED])
     run_id, process = server.wait_for(lambda: _find_process(server, backfill), every=0.05)
     server.wait_for(lambda: len(deployment.ledger.runs.registered(KILLED)) == 2, every=0.05)

@@ -17,7 +17,15 @@ from ads_pipeline_tests.builders import write_sealed_run
 from ads_pipeline_tests.example_counts import TIMES
 from ads_pipeline_tests.ledger.builders import action_request
 from ads_pipeline_tests.orchestration.dagster_server import DagsterServer, dagster_server
-from ads_pipeline_tests.pipeline.builders import QUERY, LocalDeployment, key, seal_invalid_run, seal_run, visible_runs
+from ads_pipeline_tests.pipeline.builders import (
+    QUERY,
+    V2,
+    LocalDeployment,
+    key,
+    seal_invalid_run,
+    seal_run,
+    visible_runs,
+)
 from ads_pipeline_tests.postgres_server import new_database
 
 NO_SPARK = cast("SparkSession", None)  # only Dagster's processes judge and load
@@ -67,7 +75,7 @@ def test_an_operators_day(served: ServedDeployment) -> None:
     deployment, server = served.deployment, served.server
     good, bad, other, hole = key(1, 1), key(1, 2), key(2, 2), key(2, 1)
     for partition in (good, other, hole):
-        seal_run(deployment, partition)
+        seal_run(deployment, partition, **V2)  # of the version that the query file names
     seal_invalid_run(deployment, bad)
     fresh = replace(key(3), logical_date=(datetime.now(UTC) - timedelta(days=1)).date())
     seal_run(deployment, fresh)
