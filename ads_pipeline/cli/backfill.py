@@ -83,7 +83,7 @@ def _blocks(plan: FetchPlan) -> Iterator[RenderableType]:
 def _describe_left(plan: FetchPlan) -> str:
     backfill, fresh = plan.usage.left(Lane.BACKFILL), plan.usage.left(Lane.FRESH)
     if backfill is None or fresh is None:
-        return "any number; daily_operations of the query file sets no limit"
+        return "no limit is set"
     return f"{backfill:,} for backfills, {fresh:,} for fresh days"
 
 

@@ -13,6 +13,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Final
 
+from ads_pipeline.domain.error_texts import describe_error
 from ads_pipeline.domain.outages import SOURCE_UNAVAILABLE, TRANSIENT
 from ads_pipeline.domain.partition import PartitionKey, validate_name
 from ads_pipeline.domain.reason import DEMOTED
@@ -65,7 +66,6 @@ _REMEDIES = {
     ErrorPolicy.PARK_CUSTOMER: "fix the account's access, then release it",
     ErrorPolicy.PARK_QUERY: "fix the query, then release it",
     ErrorPolicy.PARK_SOURCE: "fix the credentials or the API version, then release it",
-    ErrorPolicy.HOLD: "check that a new attempt would return other data, then requeue",
 }
 UNRECOVERABLE: Final = "unrecoverable, the source no longer reports the figures of this day"
 # The scope in which a failure of each policy stops all fetches.
@@ -239,24 +239,21 @@ def decide_retry(failure: Failure, policy: RetryPolicy, *, marked: bool, today: 
     reason = terminal_reason(Status.FAILED, failures=failures, day=day, policy=policy, marked=marked, today=today)
     if reason is not None:
         return Terminal(reason=reason, explanation=_explain_terminal(reason, failure, policy, today))
-    error_class = failure.error_class or "unknown error"
+    cause = describe_error(failure.error_class)
     match error_policy:
-        case ErrorPolicy.HOLD if error_class == OUT_OF_REACH:
-            return Parked(scope=error_policy, explanation=f"{error_class}: {UNRECOVERABLE}")
         case ErrorPolicy.PARK_CUSTOMER | ErrorPolicy.PARK_QUERY | ErrorPolicy.PARK_SOURCE | ErrorPolicy.HOLD:
-            explanation = f"{error_class}: retrying cannot help; {_REMEDIES[error_policy]}"
-            return Parked(scope=error_policy, explanation=explanation)
+            return Parked(scope=error_policy, explanation=_explain_parked(failure, cause))
         case ErrorPolicy.WAIT:
             return RetryAt(
                 at=_end_of_wait(failure, policy),
-                explanation=f"{error_class}: waiting; this does not count as a failure",
+                explanation=f"{cause}; this wait does not count as a failure",
             )
     if failure.is_forgiven:
-        return RetryAt(at=failure.failed_at, explanation=f"{error_class}: tried again from the beginning")
+        return RetryAt(at=failure.failed_at, explanation=f"{cause}; the count of failures starts again")
     at = failure.failed_at + retry_delay(failure.failures, policy, key=failure.key)
     return RetryAt(
         at=max(at, failure.wait_until or at),
-        explanation=f"{error_class}: failure {failure.failures} of {policy.max_attempts}",
+        explanation=f"{cause}; attempt {failure.failures + 1} of {policy.max_attempts}",
     )
 
 
@@ -334,6 +331,16 @@ def _end_of_wait(failure: Failure, policy: RetryPolicy) -> datetime:
     if failure.wait_until is not None and failure.wait_until > failure.failed_at:
         return failure.wait_until
     return failure.failed_at + retry_delay(1, policy, key=failure.key)
+
+
+def _explain_parked(failure: Failure, cause: str) -> str:
+    """Why no attempt is made, and what an operator can do."""
+    if failure.error_class == OUT_OF_REACH:
+        return UNRECOVERABLE
+    if failure.error_policy is ErrorPolicy.HOLD:
+        retry = f"ads-pipeline state retry {failure.key.short_name} --reason TEXT"
+        return f"{cause}; to fetch the day again: {retry}"
+    return f"{cause}; {_REMEDIES[failure.error_policy]}"
 
 
 def _explain_terminal(reason: TerminalReason, failure: Failure, policy: RetryPolicy, today: date) -> str:

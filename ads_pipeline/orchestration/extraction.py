@@ -121,7 +121,7 @@ def build_due_sensor(
             query_names=query_names,
             asset_keys=(raw_asset_key, warehouse_asset_key),
             reasons=dict(islice(reasons.items(), MAX_PARTITIONS_IN_PROGRESS)),
-            why="closed days, and days to read again",
+            why="closed days or days to read again",
             by_customer=True,
             fetched_together=fetched_together,
         )

@@ -262,4 +262,4 @@ def test_parked_source_is_shown_and_released(cli: CommandLine, ledger: Ledger) -
     assert cli.run("state", "release", "--source", "google_ads", "--reason", "renewed", "--yes").code == 0
     assert cli.run("audit", "parked", "--json").objects == []
     (why,) = cli.run("state", "why", str(failed.key), "--json").objects
-    assert (why["parked"], why["next_retry_reason"]) == ([], "credentials_refused: released since")
+    assert (why["parked"], why["next_retry_reason"]) == ([], "the credentials were refused; released since")

@@ -15,9 +15,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import ads_pipeline
+from ads_pipeline.domain.error_texts import describe_error
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.retry import (
     ERROR_POLICIES,
+    UNRECOVERABLE,
     ErrorPolicy,
     Failure,
     Lane,
@@ -45,6 +47,7 @@ MINUTE = timedelta(minutes=1)
 ONE_DAY = timedelta(days=1)
 POLICY = RetryPolicy()
 KEYS = [builders.key(str(number)) for number in range(1000)]
+WAITS = {"quota_exhausted", "source_unavailable", "run_too_long"}
 ERROR_CLASSES = [None, "unknown_class", *ERROR_POLICIES]
 
 
@@ -202,7 +205,7 @@ def test_decision_is_terminal_exactly_when_partition_is(
     """The decision about a failure agrees with `terminal_reason` of the failed row; waiting alone does not count."""
     reason = terminal_reason(
         Status.FAILED,
-        failures=0 if failure_drawn.error_class == "quota_exhausted" else failure_drawn.failures,
+        failures=0 if failure_drawn.error_class in WAITS else failure_drawn.failures,
         day=failure_drawn.key.logical_date,
         policy=policy,
         marked=marked,
@@ -239,7 +242,7 @@ def test_failure_is_retried_after_delay(error_class: str | None, failures: int) 
     """Failures of a retryable or unknown class are retried after their delay."""
     expected = FAILED_AT + retry_delay(failures, POLICY, key=builders.key())
     decision = decide(failure(failures, error_class))
-    why = f"{error_class or 'unknown error'}: failure {failures} of 6"
+    why = f"{describe_error(error_class)}; attempt {failures + 1} of 6"
     assert decision == RetryAt(at=expected, explanation=why)
 
 
@@ -292,7 +295,7 @@ def test_wait_ends_by_mark_and_age() -> None:
         ("credentials_refused", ErrorPolicy.PARK_SOURCE, "fix the credentials"),
         ("version_ended", ErrorPolicy.PARK_SOURCE, "fix the credentials or the API version"),
         ("out_of_reach", ErrorPolicy.HOLD, "unrecoverable"),
-        ("demoted", ErrorPolicy.HOLD, "check that a new attempt would return other data"),
+        ("demoted", ErrorPolicy.HOLD, "to fetch the day again: ads-pipeline state retry"),
     ],
 )
 def test_permanent_failure_is_parked(error_class: str, scope: ErrorPolicy, remedy: str) -> None:
@@ -301,7 +304,7 @@ def test_permanent_failure_is_parked(error_class: str, scope: ErrorPolicy, remed
         decision = decide(failure(failures, error_class))
         assert isinstance(decision, Parked)
         assert decision.scope is scope
-        assert decision.explanation.startswith(f"{error_class}: ")
+        assert decision.explanation.startswith((f"{describe_error(error_class)}; ", UNRECOVERABLE))
         assert remedy in decision.explanation
     assert isinstance(decide(failure(6, error_class)), Terminal)
 

@@ -5,7 +5,7 @@ Imports neither Spark nor DuckDB. `partition_report` gathers the report and `pip
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 from rich.table import Table
 from rich.text import Text
@@ -30,7 +30,7 @@ from ads_pipeline.cli.state.forecast import describe_forecast, forecast_fields
 from ads_pipeline.cli.state.listing import DATA_LABELS, STALE_LABELS, state_fields
 from ads_pipeline.cli.state.partition_report import PartitionReport, gather_report
 from ads_pipeline.cli.state.selection import require_possible
-from ads_pipeline.domain.freshness import DisplayStatus
+from ads_pipeline.domain.freshness import AttemptOutcome, DisplayStatus
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.readability import DayCondition
 from ads_pipeline.domain.run_events import LoggedEvent
@@ -41,6 +41,12 @@ from ads_pipeline.pipeline.next_steps import next_steps
 from ads_pipeline.pipeline.staleness import AssetStatus
 from ads_pipeline.raw.discovery import DamagedRun
 from ads_pipeline.settings import Settings
+
+ENDS: Final = {
+    AttemptOutcome.SUCCEEDED: "succeeded",
+    AttemptOutcome.FAILED: "failed",
+    AttemptOutcome.CANCELLED: "was cancelled",
+}
 
 
 def print_report(settings: Settings, partition: OneOrMostUrgent = None, *, as_json: AsJson = False) -> None:
@@ -120,8 +126,8 @@ def _summary(report: PartitionReport) -> Table:
             ("status", cell(status, style=STATUS_STYLES[state.status]) if report.publication else "not recorded"),
             ("account", report.account and describe_account(report.account)),
             ("account's day", report.account_day),
-            ("raw asset", _describe_asset(report.staleness.raw)),
-            ("warehouse", _describe_asset(report.staleness.warehouse)),
+            ("raw asset", _describe_asset(report.staleness.raw, "accepted", report.attempts)),
+            ("warehouse", _describe_asset(report.staleness.warehouse, "loaded")),
             ("in Dagster", report.no_asset_reason and f"no asset: {report.no_asset_reason}"),
             *describe_forecast(report.forecast).items(),
         ],
@@ -146,21 +152,38 @@ def _describe_visible_run(report: PartitionReport) -> str:
     return f"run {run_id} since {at}, table version {pointer.table_version}{not_loaded}"
 
 
-def _describe_asset(asset: AssetStatus) -> str:
-    """Staleness with every reason, the last materialization, and the last attempt if it failed."""
-    parts = [DATA_LABELS[asset.display]]
+def _describe_asset(asset: AssetStatus, done: str, verdicts: Sequence[Attempt] = ()) -> str:
+    """Staleness with every reason, the last materialization, and the last attempt if it failed.
+
+    `done` is what happened to the run that materialized the asset. `verdicts` name who rejected the last attempt.
+    """
+    # The attempt that failed is named below.
+    parts = [] if asset.display is DisplayStatus.LAST_ATTEMPT_FAILED else [DATA_LABELS[asset.display]]
     if asset.stale:
         first, *others = (STALE_LABELS[reason] for reason in asset.reasons)
         also = f" (and {', '.join(others)})" if others else ""
         parts.append(f"{first} since {format_instant(asset.stale.since)}{also}")
-    status = asset.status
+    return "; ".join([*parts, *_describe_attempts(asset, done, verdicts)])
+
+
+def _describe_attempts(asset: AssetStatus, done: str, verdicts: Sequence[Attempt]) -> Iterator[str]:
+    """Which run materialized the asset, and what became of the last attempt if it failed. One run is named once."""
+    status, ends = asset.status, dict[str, list[str]]()
     if status and status.last_materialization_at:
-        at = format_instant(status.last_materialization_at)
-        parts.append(f"materialized from {status.last_materialization_run_id} at {at}")
+        run_id = str(status.last_materialization_run_id)
+        ends[run_id] = [f"was {done} at {format_instant(status.last_materialization_at)}"]
     if status and status.last_attempt_at and asset.display is not DisplayStatus.MATERIALIZED:
-        at = format_instant(status.last_attempt_at)
-        parts.append(f"last attempt at {at}: {asset.last_attempt} for {status.last_attempt_run_id}")
-    return "; ".join(parts)
+        run_id = str(status.last_attempt_run_id)
+        end = _describe_end(asset, [each for each in verdicts if each.verdict.run.run_id == run_id])
+        ends.setdefault(run_id, []).append(f"{end} at {format_instant(status.last_attempt_at)}")
+    return (f"{run_id} {' and '.join(each)}" for run_id, each in ends.items())
+
+
+def _describe_end(asset: AssetStatus, verdicts: Sequence[Attempt]) -> str:
+    reason = verdicts[-1].verdict.reason if verdicts else None
+    if reason is not None:
+        return f"was rejected by {reason.operator or 'the validator'}"
+    return ENDS[asset.last_attempt] if asset.last_attempt else "ended"
 
 
 def _run_lines(report: PartitionReport, settings: Settings) -> Iterator[tuple[str, str]]:

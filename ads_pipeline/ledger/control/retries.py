@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from ads_pipeline.domain.error_texts import describe_error
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.quota import Hold
 from ads_pipeline.domain.retry import (
@@ -163,7 +164,7 @@ def decide_next_retry(
     if scheduled is None or scheduled.due_at is None:
         return decision
     if isinstance(decision, Parked) and decision.scope in PARKING_SCOPES and not is_parked:
-        return RetryAt(at=scheduled.due_at, explanation=f"{failure.error_class}: released since")
+        return RetryAt(at=scheduled.due_at, explanation=f"{describe_error(failure.error_class)}; released since")
     if isinstance(decision, RetryAt):
         return RetryAt(at=scheduled.due_at, explanation=decision.explanation)
     return decision

@@ -21,8 +21,7 @@ from ads_pipeline.pipeline.retry_scheduling import RetryScheduler
 MAX_PARTITIONS_IN_PROGRESS: Final = 2_000  # partitions that this sensor has in unfinished runs
 OPERATOR: Final = "retry policy"
 EXTERNAL_SOURCE: Final = (
-    "scheduled %d failures and requested no runs, because the extractors run outside Dagster. They can list the due "
-    "partitions with: ads-pipeline state due. To set failed partitions back to pending: ads-pipeline state retry"
+    "New failures with a scheduled retry: %d. Your own extractors fetch; to list what is due: ads-pipeline state due"
 )
 
 
@@ -62,7 +61,7 @@ def build_retry_sensor(
             query_names=query_names,
             asset_keys=(raw_asset_key, warehouse_asset_key),
             reasons=limit_to_holds(scheduler.next_runs(slots=slots), holds, now()),
-            why="due retries and requests of operators",
+            why="due retries or requests of operators",
             by_customer=True,
         )
         return build_sensor_result(context, partitions, requested, now())

@@ -106,6 +106,12 @@ def fail_unqueued_runs(instance: dg.DagsterInstance, assets: Collection[dg.Asset
     return failed
 
 
+def _count_ended(number: int) -> str:
+    if number == 0:
+        return "No run ended."
+    return f"{number:,} {'run' if number == 1 else 'runs'} ended."
+
+
 def build_run_completion_sensor(query_names: Sequence[str], *, now: Clock) -> dg.SensorDefinition:
     @dg.sensor(
         minimum_interval_seconds=COMPLETION_INTERVAL_SECONDS,
@@ -136,6 +142,6 @@ def build_run_completion_sensor(query_names: Sequence[str], *, now: Clock) -> dg
                     len(run.unjudged),
                     run.unjudged[0],
                 )
-        return dg.SensorResult(skip_reason=f"closed {len(closed)} finished runs; this sensor requests no runs")
+        return dg.SensorResult(skip_reason=_count_ended(len(closed)))
 
     return run_completion

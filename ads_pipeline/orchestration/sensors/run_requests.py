@@ -107,8 +107,16 @@ def build_sensor_result(
     if requests:
         log_requests(context.log, requests)
         return dg.SensorResult(run_requests=requests, cursor=cursor)
-    waiting = "; they are in unfinished runs or wait for their next run" if due else ""
-    return dg.SensorResult(skip_reason=f"{len(due)} partitions: {requested.why}{waiting}", cursor=cursor)
+    return dg.SensorResult(skip_reason=_describe_waiting(len(due), requested.why), cursor=cursor)
+
+
+def _describe_waiting(number: int, why: str) -> str:
+    """Why no run is requested for this number of partitions."""
+    if number == 0:
+        return f"No new run is needed: no {why}."
+    if number == 1:
+        return f"1 partition waits for a run that has not ended, or for its next run: {why}."
+    return f"{number:,} partitions wait for runs that have not ended, or for their next run: {why}."
 
 
 def build_run_requests(

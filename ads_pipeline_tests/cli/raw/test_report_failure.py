@@ -39,9 +39,9 @@ def test_failed_fetch_counts_for_retries_and_not_as_attempt(cli: CommandLine) ->
     result = cli.run("raw", "report-failure", str(NEW), *TIMEOUT, "--at", LATE, "--json")
     assert result.code == 0
     (reported,) = result.objects
-    assert (reported["recorded"], reported["next_retry_reason"]) == (True, "timeout: failure 1 of 6")
+    assert (reported["recorded"], reported["next_retry_reason"]) == (True, "timeout; attempt 2 of 6")
     (due,) = cli.run("state", "due", "--json").objects
-    assert (due["customer_id"], due["kind"], due["why"]) == ("150", "failed", "timeout: failure 1 of 6")
+    assert (due["customer_id"], due["kind"], due["why"]) == ("150", "failed", "timeout; attempt 2 of 6")
     assert due["since"] == reported["next_retry_at"]
     with open_ledger(cli) as ledger:
         state = ledger.states.get(NEW)

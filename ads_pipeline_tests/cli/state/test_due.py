@@ -126,13 +126,13 @@ def test_park_needs_exactly_one_account_or_query(cli: CommandLine, verb: str, op
 def test_why_shows_the_next_retry(cli: CommandLine) -> None:
     """Time and reason of the next retry appear as text and JSON, with the next step."""
     failed, marked = (cli.run("state", "why", str(each)) for each in (FAILED[0], MARKED))
-    assert "(contract: failure 1 of 6)" in failed.out
+    assert "(rows violate the contract; attempt 2 of 6)" in " ".join(failed.out.split())
     assert f"ads-pipeline state retry 101/campaign_daily/{DAY}" in " ".join(failed.out.split())
     assert "none, terminal: marked as terminal" in " ".join(marked.out.split())
     assert f"state retry 110/campaign_daily/{DAY} --reason TEXT --clear-terminal" in " ".join(marked.out.split())
     (fields,) = cli.run("state", "why", str(FAILED[0]), "--json").objects
     assert (fields["next_retry_reason"], fields["terminal"], fields["parked"]) == (
-        "contract: failure 1 of 6",
+        "rows violate the contract; attempt 2 of 6",
         None,
         [],
     )
@@ -178,7 +178,7 @@ def test_demoted_partition_is_not_retried(cli: CommandLine) -> None:
         demotion = rejection(run(recent_key(130), "r1"), "wrong", validation_id="d", error_class="demoted")
         record_verdict(ledger, demotion)
     text = " ".join(cli.run("state", "why", str(recent_key(130))).out.split())
-    assert "next retry none: demoted: retrying cannot help" in text
+    assert "next retry none: an operator demoted the run; to fetch the day again: ads-pipeline state retry" in text
     assert f"To publish it again: ads-pipeline state restore 130/campaign_daily/{DAY} --reason TEXT --run r1" in text
 
 
@@ -193,5 +193,5 @@ def test_failed_fetch_delays_a_request(cli: CommandLine) -> None:
         forecast = ledger.retry_queue.forecast([state], POLICY)[FAILED[0]]
     assert forecast.request is not None
     assert forecast.next_at == retry.due_at
-    assert describe_forecast(forecast)["next retry"].endswith("(fetch_failed: failure 2 of 6)")
+    assert describe_forecast(forecast)["next retry"].endswith("(fetch_failed; attempt 3 of 6)")
     assert cli.run("state", "due").lines == ["nothing is due"]

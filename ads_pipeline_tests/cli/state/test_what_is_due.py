@@ -32,7 +32,11 @@ def cli(request: pytest.FixtureRequest, tmp_path: Path) -> CommandLine:
 def test_inspect_due_and_why_agree(cli: CommandLine) -> None:
     """A failure whose delay has passed is due in all three; a new failure and a demotion are due in none."""
     (due,) = cli.run("state", "due", "--json").objects
-    assert (due["customer_id"], due["kind"], due["why"]) == ("101", "failed", "contract: failure 1 of 6")
+    assert (due["customer_id"], due["kind"], due["why"]) == (
+        "101",
+        "failed",
+        "rows violate the contract; attempt 2 of 6",
+    )
     inspected = {each["customer_id"]: each for each in cli.run("state", "inspect", "--json").objects}
     assert inspected["101"]["next_retry_at"] == due["since"]
     assert inspected["103"]["next_retry_at"] is None

@@ -1,5 +1,6 @@
 """Tests `state why`: the report of one partition as text and as JSON."""
 
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,6 +9,7 @@ from datetime import date
 import pytest
 
 from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.reason import Reason
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.values import RunRegistration
@@ -27,6 +29,7 @@ from ads_pipeline_tests.ledger.builders import (
 
 HOSTILE = "\x1b[31m[red]\nforged :smile:"
 K = key()
+INSTANT = r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\dZ"
 
 
 @pytest.fixture
@@ -81,7 +84,7 @@ def test_restated_partition_shows_both_runs_with_verdicts(demo_cli: DemoCommandL
     assert text_of(result, "safe to read") == f"yes, from run {restated.run_id} with 3 rows"
     assert text_of(result, "readers see").startswith(f"run {restated.run_id} since 20")
     assert text_of(result, "status").endswith(", 2 attempts")
-    assert text_of(result, "raw asset").startswith("current; materialized from")
+    assert text_of(result, "raw asset").startswith(f"current; {restated.run_id} was accepted at ")
     runs = text_of(result, "runs")
     assert runs.index(f"1 {original.run_id}, 3 rows, registered") < runs.index("accepted, promoted at")
     assert runs.index("accepted, promoted at") < runs.index(f"2 {restated.run_id}, 3 rows, registered")
@@ -183,9 +186,19 @@ def test_rejected_rerun_keeps_success_and_is_shown(empty_cli: CommandLine, ledge
     record_verdict(ledger, rejection(land_run(empty_cli, ledger, "r2")))
     result = explain(empty_cli)
     assert text_of(result, "safe to read") == "yes, from run r1 with 3 rows"
-    assert text_of(result, "raw asset").startswith("bad rerun; materialized from r1 at ")
-    assert text_of(result, "raw asset").endswith(": FAILED for r2")
+    shown = text_of(result, "raw asset")
+    assert re.fullmatch(rf"r1 was accepted at {INSTANT}; r2 was rejected by the validator at {INSTANT}", shown)
     assert text_of(result, "next").endswith("/campaign_daily/2026-02-01 --reason TEXT readers see r1")
+
+
+def test_demoted_run_is_named_once(empty_cli: CommandLine, ledger: Ledger) -> None:
+    """The raw asset's line says when the run was accepted, and who rejected it when."""
+    first = land_run(empty_cli, ledger)
+    record_verdict(ledger, acceptance(first))
+    reason = Reason.of_demotion(first.run_id, operator="ada", text="wrong currency")
+    record_verdict(ledger, replace(rejection(first, validation_id="d"), reason=reason))
+    shown = text_of(explain(empty_cli), "raw asset")
+    assert re.fullmatch(rf"r1 was accepted at {INSTANT} and was rejected by ada at {INSTANT}", shown)
 
 
 def test_unjudged_newer_run_is_next(empty_cli: CommandLine, ledger: Ledger) -> None:

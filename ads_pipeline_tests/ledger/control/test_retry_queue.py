@@ -95,7 +95,7 @@ def test_failure_is_due_after_its_delay(timed_ledger: Ledger, clock: FakeClock) 
     assert find_due(timed_ledger) == []
     clock.tick(timedelta(minutes=8))
     assert find_due(timed_ledger) == [OLD]
-    assert timed_ledger.retry_queue.find_scheduled([OLD])[OLD].why == "contract: failure 2 of 6"
+    assert timed_ledger.retry_queue.find_scheduled([OLD])[OLD].why == "rows violate the contract; attempt 3 of 6"
     record_success(timed_ledger, OLD, "r3")
     assert find_due(timed_ledger) == []
     assert timed_ledger.retry_queue.find_scheduled([OLD]) == {}

@@ -128,7 +128,7 @@ def test_external_source_only_schedules_failures(tmp_path: Path, spark: SparkSes
         seal_invalid_run(location.deployment, key(1, 5))
         location.run([key(1, 5)])
         result = tick(location)
-        assert "scheduled 1 failures" in str(result.skip_reason)
+        assert "New failures with a scheduled retry: 1." in str(result.skip_reason)
         assert "ads-pipeline state due" in str(result.skip_reason)
         make_due(location)
         assert requested_ranges(tick(location)) == []
