@@ -94,7 +94,7 @@ class DueDays:
                 required |= missing[account.customer_id]
                 policy = query.freshness_policy.settling_after(lookback)
                 late = [last - timedelta(days=number) for number in range(GRACE_DAYS)]
-                missed = unsettled[account.customer_id]
+                missed = _select_missed(unsettled[account.customer_id], last, policy)
                 reread = {day for each in late for day in days_to_reread(each, policy)} | missed.keys()
                 for day in sorted(required | reread):
                     if day >= apis.start_date:
@@ -177,6 +177,12 @@ def _find_reason(
     # A pending day with attempts was requeued, which the retry queue follows, or an operator has withdrawn it.
     is_new = state.status is Status.PENDING and state.attempt_count == 0 and candidate.is_required
     return "closed and not fetched" if is_new else None
+
+
+def _select_missed(unsettled: _UnsettledDays, last: date, policy: FreshnessPolicy) -> _UnsettledDays:
+    """The days whose last reread is missing. One that still waits for the close of a day is not missing yet."""
+    settled = last - timedelta(days=max(policy.reread_after_days, default=0))
+    return {day: since for day, since in unsettled.items() if since is None or day <= settled}
 
 
 def days_to_reread(last: date, policy: FreshnessPolicy) -> list[date]:
