@@ -261,6 +261,7 @@ def test_temporary_directory_of_a_killed_engine_is_removed_by_the_next_start(
         os.utime(directory, (0, 0))
         remove_abandoned(temporary)
         assert directory.exists()
+        os.kill(process.pid, signal.SIGSTOP)  # it starts no process between the look and the kill
         below = descendants(process.pid)
         os.kill(process.pid, signal.SIGKILL)
         wait_until_gone(list(below))

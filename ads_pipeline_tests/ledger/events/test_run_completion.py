@@ -295,7 +295,7 @@ def test_run_completion_log_cannot_write_states(ledger: Ledger) -> None:
     """The class adds only run completion to the event log, and a completion writes no state."""
     assert {name for name in dir(RunCompletionLog) if not name.startswith("_")} - {
         name for name in dir(EventLog) if not name.startswith("_")
-    } == {"complete_run", "list_expired_runs", "list_open_runs"}
+    } == {"close_silent_commands", "complete_run", "list_expired_runs", "list_open_runs"}
     registered_runs(with_origin(ledger), key(), "r1")
     before = ledger.states.get(key())
     statements: list[str] = []
@@ -304,7 +304,9 @@ def test_run_completion_log_cannot_write_states(ledger: Ledger) -> None:
         statements.append(" ".join(statement.split()))
 
     sa.event.listen(ledger.engine, "before_cursor_execute", record_statement)
-    RunCompletionLog(ledger.engine).complete_run(ORIGIN, RunStatus.FAILED)
+    log = RunCompletionLog(ledger.engine)
+    log.complete_run(ORIGIN, RunStatus.FAILED)
+    log.close_silent_commands()
     assert ledger.states.get(key()) == before
     verbs = ("INSERT INTO partition_state ", "UPDATE partition_state ", "DELETE FROM partition_state ")
     assert [text for text in statements if any(verb in text for verb in verbs)] == []
