@@ -18,7 +18,7 @@ def test_demo_shows_extraction_without_credentials(tmp_path: Path) -> None:
     assert "operations of the API that the server counted: 4" in done.lines
     assert "account_canceled" in done.out
     assert "permission_denied" in done.out
-    assert "quota_exhausted: waiting" in done.out
+    assert "the quota is used up" in done.out
     rows = [line.split() for line in done.lines if line.startswith(("2000000001 ", "2000000002 "))]
     shops = [row for row in rows if row[1] == "14"]  # the others are accounts and restatements
     assert [row[0] for row in shops] == ["2000000001", "2000000002"] * 2
