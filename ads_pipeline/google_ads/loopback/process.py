@@ -71,14 +71,11 @@ def loopback_server(folder: Path, version: str) -> Iterator[LoopbackServer]:
     """
     write_certificate(folder)
     earlier = os.environ.get(ROOTS)
-    os.environ[ROOTS] = str(folder / CERTIFICATE)
+    os.environ[ROOTS] = str(_write_roots(folder, earlier))
     command = [sys.executable, "-m", "ads_pipeline.google_ads.loopback.server", str(folder), version]
     server = subprocess.Popen(command, stdin=subprocess.PIPE)  # noqa: S603 - this interpreter, this package
     try:
         port = _read_port(server, folder / PORT_FILE)
-        if earlier is not None:  # children of this process trust the earlier servers too
-            with suppress(OSError), (folder / CERTIFICATE).open("ab") as trusted:
-                trusted.write(Path(earlier).read_bytes())
         _write_configuration(folder, port)
         credentials = grpc.ssl_channel_credentials((folder / CERTIFICATE).read_bytes())
         with grpc.secure_channel(f"{LOOPBACK}:{port}", credentials) as channel:
@@ -91,6 +88,17 @@ def loopback_server(folder: Path, version: str) -> Iterator[LoopbackServer]:
             del os.environ[ROOTS]
         else:
             os.environ[ROOTS] = earlier
+
+
+def _write_roots(folder: Path, earlier: str | None) -> Path:
+    """The certificates that children of this process trust: that of this server, and those of earlier ones."""
+    roots = folder / "roots.pem"
+    certificates = [(folder / CERTIFICATE).read_bytes()]
+    if earlier is not None:
+        with suppress(OSError):
+            certificates.append(Path(earlier).read_bytes())
+    roots.write_bytes(b"\n".join(certificates))
+    return roots
 
 
 def _end(server: "subprocess.Popen[bytes]") -> None:
