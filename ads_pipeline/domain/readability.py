@@ -98,6 +98,7 @@ IN_PROGRESS_LIMIT: Final = timedelta(hours=6)
 READABLE_CONDITIONS: Final = frozenset(
     {Condition.READABLE, Condition.RESTATED, Condition.REJECTED_RERUN, Condition.BLOCKED_RERUN}
 )
+NEEDS_OPERATOR: Final = tuple(condition for condition, text in CONDITIONS.items() if text.needs_operator)
 BLOCKED_CONDITIONS: Final = frozenset({Condition.BLOCKED, Condition.BLOCKED_RERUN})
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import dagster as dg
 
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.readability import CONDITIONS, DayCondition, count_unreadable
+from ads_pipeline.domain.readability import CONDITIONS, NEEDS_OPERATOR, DayCondition, count_unreadable
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.orchestration.dagster_private import TargetMaterialization
@@ -22,7 +22,6 @@ from ads_pipeline.pipeline.day_conditions import UNREADABLE, DayRules, find_gaps
 from ads_pipeline.settings import Settings
 
 COMPLETE: Final = "complete"
-NEEDS_OPERATOR: Final = frozenset(each for each, text in CONDITIONS.items() if text.needs_operator)
 URGENCY: Final = {condition: number for number, condition in enumerate(CONDITIONS)}
 
 
@@ -58,7 +57,7 @@ def evaluate_complete(
     found = find_gaps(
         ledger,
         window,
-        UNREADABLE | NEEDS_OPERATOR,
+        UNREADABLE.union(NEEDS_OPERATOR),
         first_days=ledger.days.first_days(apis.source),
         rules=DayRules.read(ledger, settings, now=now),
     )

@@ -20,7 +20,6 @@ from ads_pipeline.pipeline.day_conditions import DayRules, find_days
 from ads_pipeline.pipeline.next_steps import DAYS, find_next_commands, name_days
 from ads_pipeline.settings import Settings
 
-NEEDS_OPERATOR: Final = tuple(condition for condition, text in CONDITIONS.items() if text.needs_operator)
 COLUMNS: Final = (
     Column("customer", "customer_id"),
     Column("query", "query_name"),

@@ -24,7 +24,6 @@ from ads_pipeline.cli.output import (
 )
 from ads_pipeline.cli.parsing import open_ledger, open_ledger_for_writing
 from ads_pipeline.cli.state.attention import (
-    NEEDS_OPERATOR,
     ConditionName,
     build_blocks,
     describe_unknown,
@@ -38,7 +37,7 @@ from ads_pipeline.cli.state.forecast import describe_forecasts, forecast_fields
 from ads_pipeline.cli.status_publication import publish_statuses
 from ads_pipeline.domain.freshness import DisplayStatus, StaleReason
 from ads_pipeline.domain.partition import PartitionKey, parse_key
-from ads_pipeline.domain.readability import Condition, DayCondition, ReportState
+from ads_pipeline.domain.readability import NEEDS_OPERATOR, Condition, DayCondition, ReportState
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.errors import BadCommand
 from ads_pipeline.ledger.ledger import LedgerReader

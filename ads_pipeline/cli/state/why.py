@@ -24,7 +24,7 @@ from ads_pipeline.cli.output import (
     write_results,
 )
 from ads_pipeline.cli.parsing import open_ledger, parse_partition
-from ads_pipeline.cli.state.attention import NEEDS_OPERATOR, find_listed_days, order_ranges
+from ads_pipeline.cli.state.attention import find_listed_days, order_ranges
 from ads_pipeline.cli.state.day_ranges import day_fields
 from ads_pipeline.cli.state.forecast import describe_forecast, forecast_fields
 from ads_pipeline.cli.state.listing import DATA_LABELS, STALE_LABELS, state_fields
@@ -32,7 +32,7 @@ from ads_pipeline.cli.state.partition_report import PartitionReport, gather_repo
 from ads_pipeline.cli.state.selection import require_possible
 from ads_pipeline.domain.freshness import AttemptOutcome, DisplayStatus
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.readability import DayCondition
+from ads_pipeline.domain.readability import NEEDS_OPERATOR, DayCondition
 from ads_pipeline.domain.run_events import LoggedEvent
 from ads_pipeline.domain.transitions import RegisteredRun
 from ads_pipeline.ledger.values import Attempt, PartitionAction, Pointer
