@@ -347,11 +347,21 @@ def test_field_that_cannot_be_flattened_parks_the_query(
     assert server.operations() == {}
 
 
-def test_second_server_leaves_the_trust_in_the_first(server: LoopbackServer, tmp_path: Path) -> None:
-    """A process that starts after the second server has ended trusts the first one again."""
+def fetch_week(configuration: Path, root: Path) -> None:
+    clients = Clients(read_configuration(str(configuration), {}), API_VERSION)
+    streams(clients, root).fetch(range_request())
+
+
+def test_children_trust_each_running_server(server: LoopbackServer, tmp_path: Path) -> None:
+    """A process that starts beside two servers fetches from each of them."""
     trusted = os.environ[ROOTS]
     with loopback_server(tmp_path, API_VERSION) as second:
-        roots = Path(os.environ[ROOTS]).read_bytes()
-        assert second.certificate.read_bytes() in roots
-        assert Path(trusted).read_bytes() in roots, "children reach both servers"
+        for number, each in enumerate((server, second)):
+            each.answer(behaving())
+            child = multiprocessing.get_context("spawn").Process(
+                target=fetch_week, args=(each.configuration, tmp_path / str(number))
+            )
+            child.start()
+            child.join(120)
+            assert [seal.run.key for seal in sealed(tmp_path / str(number))] == partitions()
     assert os.environ[ROOTS] == trusted

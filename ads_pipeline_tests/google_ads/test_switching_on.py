@@ -12,8 +12,8 @@ import pytest
 from ads_pipeline.definitions import build_definitions
 from ads_pipeline.errors import BadSettings
 from ads_pipeline.google_ads import configuration
-from ads_pipeline.google_ads.loopback.credentials import CERTIFICATE, KEY_FILE
-from ads_pipeline.google_ads.loopback.process import LoopbackServer
+from ads_pipeline.google_ads.loopback.credentials import KEY_FILE
+from ads_pipeline.google_ads.loopback.process import ROOTS, LoopbackServer
 from ads_pipeline.orchestration.run_processes.code_servers import origin_files
 from ads_pipeline.settings import read_settings
 
@@ -61,7 +61,7 @@ def test_standby_process_is_outdated_by_new_credentials(tmp_path: Path, server: 
     )
     build_definitions(settings)
     folder = server.configuration.parent
-    expected = {settings.queries_file, server.configuration, folder / KEY_FILE, folder / CERTIFICATE}
+    expected = {settings.queries_file, server.configuration, folder / KEY_FILE, Path(os.environ[ROOTS])}
     assert expected <= origin_files()
 
 

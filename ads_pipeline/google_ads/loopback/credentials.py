@@ -17,16 +17,20 @@ CERTIFICATE, PRIVATE_KEY, KEY_FILE = "cert.pem", "key.pem", "service-account.jso
 
 
 def write_certificate(folder: Path) -> None:
-    """A key pair for TLS on the loopback address, valid for a day."""
+    """A key pair for TLS on the loopback address, valid for a day.
+
+    Each certificate has a name of its own: of several trusted ones with the same name, TLS compares only the first.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, LOOPBACK)])
+    serial = x509.random_serial_number()
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, f"ads_pipeline {serial:x}"[:64])])
     now = datetime.now(UTC)
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
         .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
+        .serial_number(serial)
         .not_valid_before(now - timedelta(days=1))
         .not_valid_after(now + timedelta(days=1))
         .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address(LOOPBACK))]), critical=False)
