@@ -44,14 +44,17 @@ test-wheel: .venv/ready ## Install the built wheel with resolved requirements an
 # Playwright drives the installed Chromium. It is not in the lock file, because nothing else needs it.
 CHROMIUM ?= $(firstword $(foreach name,chromium chromium-browser google-chrome,$(shell command -v $(name))))
 test-browser: export CHROMIUM := $(CHROMIUM)
-test-browser: .venv/ready ## Follow an operator's day in the UI with Chromium; renews docs/images
-	@$(BIN)/python -c 'import playwright' 2>/dev/null || { \
-		echo "make test-browser needs Playwright. Install it with: $(BIN)/uv pip install --group browser" >&2; exit 1; }
+test-browser: ## Follow an operator's day in the UI with Chromium; renews docs/images
 	@test -n "$(CHROMIUM)" || { \
 		echo "make test-browser needs Chromium on the PATH, or its path in CHROMIUM. Install it:" >&2; \
 		echo "  Debian:  apt-get install chromium" >&2; \
 		echo "  Fedora:  dnf install chromium" >&2; \
-		echo "  macOS:   brew install chromium" >&2; exit 1; }
+		echo "  macOS:   brew install chromium" >&2; }
+	@$(BIN)/python -c 'import playwright' 2>/dev/null || { \
+		echo "make test-browser needs Playwright. Install it:" >&2; \
+		echo "  make .venv/ready && $(BIN)/uv pip install --group browser" >&2; exit 1; }
+	@test -n "$(CHROMIUM)"
+	@$(MAKE) --no-print-directory .venv/ready
 	$(BIN)/pytest ads_pipeline_tests/browser/operators_day.py ads_pipeline_tests/browser/misleading_cases.py
 
 soak: .venv/ready ## Run the same tests with 25 times the examples of every property; takes hours
@@ -92,8 +95,14 @@ clean: ## Remove the environment and all caches
 	@$(INSTALL) --quiet --no-build-isolation -e .
 	@touch $@
 
-# uv installs the same files several times faster than pip. On a terminal each package is shown as it comes.
+# uv installs the same files several times faster than pip. A terminal shows each package as it comes; where the output is
+# no terminal, a line every few seconds says how many are there.
 UV := $(shell command -v uv)
+SECONDS_BETWEEN_LINES ?= 5
 INSTALL = $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/pip install --disable-pip-version-check) --no-deps
-install = $(INSTALL) $(if $(UV)$(MAKE_TERMOUT),,--quiet) --require-hashes -r $(1) $(if $(UV),,$(if $(MAKE_TERMOUT),$(call named,$(1))))
+install = $(if $(MAKE_TERMOUT),$(call on_terminal,$(1)),$(call in_lines,$(1)))
+on_terminal = $(INSTALL) --require-hashes -r $(1) $(if $(UV),,$(named))
 named = | awk -v total=$$(grep -c == $(1)) '/^(Collecting|Requirement already)/ { printf "\r%d of %d", ++n, total } /^Installing/ { printf ", unpacking …" } END { print "" }'
+in_lines = while sleep $(SECONDS_BETWEEN_LINES); do $(call count,$(1)); done & lines=$$!; \
+	$(INSTALL) --quiet --require-hashes -r $(1); code=$$?; kill $$lines; $(call count,$(1)); exit $$code
+count = echo "  $$SECONDS s: $$(ls -d .venv/lib/python3*/site-packages/*.dist-info 2>/dev/null | wc -l) of $$(grep -c == $(1)) packages"

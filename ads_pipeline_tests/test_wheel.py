@@ -6,6 +6,7 @@ package index: its environment finds the libraries that the tests run with.
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import venv
@@ -21,8 +22,9 @@ from packaging.requirements import Requirement
 import ads_pipeline
 from ads_pipeline.orchestration.instance_storage import SCHEMA as DAGSTER_SCHEMA
 from ads_pipeline.settings import read_settings
+from ads_pipeline_tests.engine.test_engine import descendants, wait_until_gone
 from ads_pipeline_tests.example_counts import TIMES
-from ads_pipeline_tests.orchestration.dagster_server import dagster_server
+from ads_pipeline_tests.orchestration.dagster_server import DagsterServer, dagster_server
 from ads_pipeline_tests.orchestration.test_instance_storage import tables_of
 
 ROOT = Path(ads_pipeline.__file__).parent.parent
@@ -38,6 +40,7 @@ print(len(run_event_stores.CHECKS), "checks")
 """
 REPOSITORIES = """
 query { repositoriesOrError { ... on RepositoryConnection { nodes { name location { name } } } } }"""
+DAEMONS = "query { instance { daemonHealth { allDaemonStatuses { lastHeartbeatTime } } } }"
 CONFIGURATION = "query { instance { runQueueConfig { maxConcurrentRuns } } }"
 
 
@@ -208,12 +211,36 @@ def test_dev_serves_from_an_empty_directory(
         assert [each["location"]["name"] for each in locations] == ["ads_pipeline.definitions"]
         instance = server.query(CONFIGURATION)["instance"]
         assert instance["runQueueConfig"]["maxConcurrentRuns"] == 2
+        check_output_of_dev(server, tmp_path / "home")
     assert list(directory.iterdir()) == []
     assert (tmp_path / "home" / "dagster" / "history").exists() == (database == "sqlite")
     if database == "postgres":
         schemas = {schema for schema, _table in tables_of(more["ADS_PIPELINE_DATABASE_URL"])}
         assert DAGSTER_SCHEMA in schemas
         assert "public" not in schemas
+
+
+def check_output_of_dev(server: DagsterServer, home: Path) -> None:
+    """When it prints its address, UI and daemon answer. Then it is quiet, and Ctrl-C ends it with one line.
+
+    What Dagster prints is in a file that the first line names. There is no report yet, so none is named.
+    """
+    address = f"Dagster's UI: {server.url} (Ctrl-C stops it)"
+    server.wait_for(lambda: server.log.read_text().endswith(f"{address}\n"))
+    assert any(
+        each["lastHeartbeatTime"] for each in server.query(DAEMONS)["instance"]["daemonHealth"]["allDaemonStatuses"]
+    )
+    first, *steps, _last = server.log.read_text().splitlines()
+    assert first == f"Starting Dagster on {home}. Its log: {home / 'dev.log'}"
+    assert re.fullmatch(r" +\d+ s  the daemon answers", steps[-1])
+    assert all(re.fullmatch(r" +\d+ s  (waiting for )?the [\w ]+", line) for line in steps)
+    below = descendants(server.process.pid)
+    server.process.send_signal(signal.SIGINT)
+    assert server.process.wait(300) == 0
+    assert server.log.read_text().endswith(f"{address}\n\nStopping Dagster … stopped\n")
+    wait_until_gone(list(below))
+    assert (home / "dev.log").stat().st_mode & 0o077 == 0
+    assert "Traceback" not in (home / "dev.log").read_text()
 
 
 def run(program: Path, *arguments: str, directory: Path, environment: Mapping[str, str]) -> str:

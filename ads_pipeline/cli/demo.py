@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from ads_pipeline.cli.demo_home import choose_home, open_home, print_next_commands, require_spark
-from ads_pipeline.cli.dev import prepare_dagster
+from ads_pipeline.cli.dev import prepare_dagster, read_last_line
 from ads_pipeline.cli.options import Page
 from ads_pipeline.cli.output import OutputConsole
 from ads_pipeline.cli.parsing import open_ledger_for_writing
@@ -96,12 +96,6 @@ def run_assets(
     with log.open("wb") as errors:
         process = subprocess.run(command, env=environment, stderr=errors, check=False)  # noqa: S603 - constant arguments
     if process.returncode:
-        raise EngineRunFailed("a run of the assets", _read_last_line(log), str(log))
+        raise EngineRunFailed("a run of the assets", read_last_line(log), str(log))
     with open_ledger_for_writing(settings) as ledger:  # no schedule runs the job reconcile here
         publish_statuses(settings, ledger)
-
-
-def _read_last_line(log: Path) -> str:
-    """The last line of the log: the error with which the process ended."""
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1] if lines else "it ended without a message"

@@ -1,27 +1,33 @@
 """The command `ads-pipeline dev`: serves Dagster's UI and daemon on this deployment, from any directory.
 
-Dagster runs in a process of its own, because the command line does not import it.
+Dagster runs in processes of its own, because the command line does not import it.
 """
 
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from types import FrameType
+from typing import IO, Final, Never
 
 import typer
 
+from ads_pipeline.cli.dev_start import DagsterStart, report_start
 from ads_pipeline.cli.one_dev import claim_home, require_free_port, require_no_daemon
 from ads_pipeline.engine.address import HAS_UNIX_SOCKETS, needs_engine
+from ads_pipeline.errors import EngineRunFailed
 from ads_pipeline.report.writing import report_path
-from ads_pipeline.settings import DAGSTER_SETTINGS, Settings
-from ads_pipeline.storage.durable_files import atomic_write, make_durable_directories
+from ads_pipeline.settings import DAGSTER_SETTINGS, Settings, abbreviate_home
+from ads_pipeline.storage.durable_files import atomic_write, create_empty_file, make_durable_directories
 
 LOCATION: Final = "ads_pipeline.definitions"
 ENGINE: Final = "ads_pipeline.engine.keeper"
+KEEPER: Final = "ads_pipeline.cli.dagster_keeper"
+LOG: Final = "dev.log"
+END_SIGNALS: Final = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has no SIGHUP
 SHORT_QUEUE: Final = b"""
 # Start queued runs within a second. Without it, the queue is read every five seconds.
 run_coordinator:
@@ -30,50 +36,144 @@ run_coordinator:
   config:
     dequeue_interval_seconds: 1
 """
-_HELD: Final[list[object]] = []  # the pipe to the engine and the lock of the home, until the process is replaced
 
 
 def serve(settings: Settings, environ: Mapping[str, str], *, host: str, port: int) -> None:
-    """Replace this process by `dagster dev`. Raises BadCommand where another one serves; nothing is started then."""
+    """Run `dagster dev` until Ctrl-C or SIGTERM.
+
+    Raises BadCommand where another one serves; nothing is started then. Raises EngineRunFailed when Dagster ends.
+    """
     require_free_port(host, port)
-    _HELD.append(claim_home(settings.home, f"http://{host}:{port}"))
+    address = make_address(host, port)
+    held = [claim_home(settings.home, address)]
     require_no_daemon(settings)
     environment = prepare_dagster(settings, environ)
-    start_engine(settings, environment)
-    typer.echo(f"Dagster's UI: http://{host}:{port}")
-    typer.echo(f"Its configuration: {Path(environment['DAGSTER_HOME']) / DAGSTER_SETTINGS.name}")
-    report = report_path(settings).absolute().as_uri()
-    typer.echo(f"The report of all days: {report} (the asset report in Dagster renews it)")
+    # With ADS_PIPELINE_LOG, somebody collects what this command prints.
+    log = None if settings.log_format else settings.home / LOG
+    typer.echo(f"Starting Dagster on {abbreviate_home(settings.home)}" + (f". Its log: {log}" if log else ""))
     sys.stdout.flush()
-    # Dagster recommends another program, which this package does not install.
-    quiet = ["-W", "ignore:Function `dev_command`"]
-    command = [sys.executable, *quiet, "-m", "dagster", "dev", "-m", LOCATION, "--host", host, "--port", str(port)]
-    stop_ignoring_interrupts()
-    os.execve(sys.executable, command, environment)  # noqa: S606 - no shell, and constant but for host and port
-
-
-def stop_ignoring_interrupts() -> None:
-    """Let SIGTERM end Dagster. A shell starts a background job with SIGINT ignored, and Dagster treats both alike."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def start_engine(settings: Settings, environment: Mapping[str, str]) -> None:
-    """Start the engine, which ends with this process, and with the program that replaces it.
-
-    The engine reads a pipe whose other end only this process has. The pipe closes even when the process is killed.
-    """
-    if not (HAS_UNIX_SOCKETS and needs_engine(settings.spark)):
+    end_by_interrupt()
+    with open_log(log) as output:
+        held.append(start_engine(settings, environment, output))
+        dagster = start_dagster(host, port, environment, output, [each for each in held if each is not None])
+    try:
+        follow(dagster, DagsterStart(host, port), address, settings)
+        dagster.wait()
+    except KeyboardInterrupt:
+        stop(dagster)
         return
-    engine = subprocess.Popen(  # noqa: S603 - no shell, and constant
-        [sys.executable, "-m", ENGINE],
+    cause = read_last_line(log) if log else f"it ended with exit code {dagster.returncode}"
+    raise EngineRunFailed("Dagster", cause, str(log or "above"))
+
+
+def make_address(host: str, port: int) -> str:
+    """The URL of the UI. An IPv6 address stands in brackets."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def follow(dagster: "subprocess.Popen[bytes]", start: DagsterStart, address: str, settings: Settings) -> None:
+    """Print a line for each step of the start, and the address as the last thing."""
+    for line in report_start(start.find_waiting, lambda: dagster.poll() is None):
+        typer.echo(line)
+        sys.stdout.flush()
+    if dagster.poll() is not None:
+        return
+    if problem := start.find_load_error():
+        typer.echo(f"The code location did not load: {problem}")
+    if (report := report_path(settings).absolute()).exists():
+        typer.echo(f"The report of all days: {report.as_uri()}")
+    typer.echo(f"Dagster's UI: {address} (Ctrl-C stops it)")
+    sys.stdout.flush()
+
+
+def stop(dagster: "subprocess.Popen[bytes]") -> None:
+    """End Dagster and wait for it. A second Ctrl-C ends the wait; Dagster still ends by itself."""
+    if dagster.stdin is not None:
+        dagster.stdin.close()
+    typer.echo("\nStopping Dagster …", nl=False)
+    sys.stdout.flush()
+    dagster.wait()
+    typer.echo(" stopped")
+
+
+def end_by_interrupt() -> None:
+    """Let each signal that ends a program raise KeyboardInterrupt. A background job ignores SIGINT until then."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> Never:
+        raise KeyboardInterrupt
+
+    for name in END_SIGNALS:
+        with suppress(AttributeError):
+            signal.signal(getattr(signal, name), interrupt)
+
+
+@contextmanager
+def open_log(path: Path | None) -> "Iterator[IO[bytes] | None]":
+    """The new, empty log of Dagster's processes. That of the last start gets another name. None is for no file."""
+    if path is None:
+        yield None
+        return
+    with suppress(FileNotFoundError):
+        path.replace(path.with_name(f"{path.name}.1"))
+    create_empty_file(path)
+    with path.open("ab") as file:
+        yield file
+
+
+def read_last_line(log: Path) -> str:
+    """The last line of a log: the error with which its process ended."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else "it ended without a message"
+
+
+def start_dagster(
+    host: str, port: int, environment: Mapping[str, str], output: "IO[bytes] | None", held: Collection[int]
+) -> "subprocess.Popen[bytes]":
+    """Start Dagster, which ends when the standard input of the process closes, also because this one was killed.
+
+    Its output is that of the services, and warnings. The held file descriptors are open until it has ended.
+    """
+    # Dagster recommends another program, which this package does not install.
+    dagster = [
+        sys.executable,
+        "-W",
+        "ignore:Function `dev_command`",
+        "-m",
+        "dagster",
+        "dev",
+        "--log-level",
+        "warning",
+    ]
+    return subprocess.Popen(  # noqa: S603 - no shell, and constant but for host and port
+        [sys.executable, "-m", KEEPER, *dagster, "-m", LOCATION, "--host", host, "--port", str(port)],
         env=dict(environment),
         stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=output,
+        pass_fds=tuple(held) if HAS_UNIX_SOCKETS else (),
+        start_new_session=True,  # Ctrl-C reaches this process only, which ends the others in order
+    )
+
+
+def start_engine(settings: Settings, environment: Mapping[str, str], output: "IO[bytes] | None" = None) -> int | None:
+    """Start the engine, which ends when the returned file descriptor is closed in every process that has it.
+
+    The engine reads a pipe whose other end is that descriptor. The pipe closes even when the processes are killed.
+    """
+    if not (HAS_UNIX_SOCKETS and needs_engine(settings.spark)):
+        return None
+    reading, writing = os.pipe()
+    subprocess.Popen(  # noqa: S603 - no shell, and constant
+        [sys.executable, "-m", ENGINE],
+        env=dict(environment),
+        stdin=reading,
         stdout=subprocess.DEVNULL,
+        stderr=output,
         start_new_session=True,  # Ctrl-C lets Dagster end its runs first
     )
-    stdin: Any = engine.stdin
-    os.set_inheritable(stdin.fileno(), True)
-    _HELD.append(stdin)
+    os.close(reading)
+    os.set_inheritable(writing, True)
+    return writing
 
 
 def prepare_dagster(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:

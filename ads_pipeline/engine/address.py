@@ -16,7 +16,6 @@ from typing import Final
 HAS_UNIX_SOCKETS: Final = hasattr(socket, "AF_UNIX")
 LOOPBACK: Final = "127.0.0.1"
 SECONDS_TO_START: Final = 120
-SECONDS_TO_ANSWER: Final = 10.0  # for the supervisor to say that it lives, and for the server to begin a connection
 # What a client of HTTP/2 sends first, with empty settings. A server answers with its own settings.
 _HTTP2_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 TOKEN: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - the name of Spark's variable
@@ -24,6 +23,23 @@ MAX_ANSWER: Final = 4_096
 _MASTER: Final = re.compile(r"local.*|yarn|(?:spark|k8s)://.*")
 UNTIL_STDIN_CLOSES: Final = "--until-stdin-closes"  # an argument of the supervisor
 START, PING = b"start\n", b"ping\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLimits:
+    """How long an engine may be silent, and how often its server is looked at.
+
+    `seconds_to_answer` is for the supervisor to say that it lives, and for the server to begin a connection. After
+    `silent_checks` without a connection a server is ended, and with it what its runs do.
+    """
+
+    seconds_to_answer: float = 10.0
+    seconds_between_checks: float = 10.0
+    silent_checks: int = 3
+    seconds_to_stop: float = 10.0
+
+
+LIMITS: Final = EngineLimits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +69,12 @@ def engine_link(home: Path) -> Path:
     return engine_directory(home) / "socket"
 
 
-def request_server(home: Path) -> Answer | None:
+def request_server(home: Path, limits: EngineLimits = LIMITS) -> Answer | None:
     """Ask the engine of this home for its server, which may have to start first. None where no engine was started.
 
     The answer has a problem when the supervisor or its server hangs.
     """
-    alive = _ask(home, PING, SECONDS_TO_ANSWER)
+    alive = _ask(home, PING, limits.seconds_to_answer)
     if alive is None or alive.problem is not None:
         return alive
     return _ask(home, START, SECONDS_TO_START)
@@ -66,11 +82,11 @@ def request_server(home: Path) -> Answer | None:
 
 def is_running(home: Path) -> bool:
     """Whether an engine of this home answers."""
-    answer = _ask(home, PING, SECONDS_TO_ANSWER)
+    answer = _ask(home, PING, LIMITS.seconds_to_answer)
     return answer is not None and answer.problem is None
 
 
-def is_answering(port: int, seconds: float = SECONDS_TO_ANSWER) -> bool:
+def is_answering(port: int, seconds: float) -> bool:
     """Whether the server at this port begins a connection. The kernel accepts one for a stopped process, too."""
     try:
         with socket.create_connection((LOOPBACK, port), timeout=seconds) as connection:

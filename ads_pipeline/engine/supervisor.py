@@ -24,14 +24,15 @@ from typing import Any, Final
 
 from ads_pipeline.engine.address import (
     HAS_UNIX_SOCKETS,
+    LIMITS,
     LOOPBACK,
     MAX_ANSWER,
     PING,
-    SECONDS_TO_ANSWER,
     SECONDS_TO_START,
     TOKEN,
     UNTIL_STDIN_CLOSES,
     Answer,
+    EngineLimits,
     engine_directory,
     engine_link,
     is_answering,
@@ -46,9 +47,6 @@ from ads_pipeline.storage.durable_files import make_durable_directories
 
 SERVER: Final = "ads_pipeline.engine.server"
 LOG: Final = "log"
-SECONDS_BETWEEN_CHECKS: Final = 10.0
-SECONDS_TO_STOP: Final = 10.0
-SILENT_CHECKS: Final = 3  # after which a server is ended, and with it what its runs do
 _LOG: Final = logging.getLogger(__name__)
 SECONDS_TO_WARM_UP: Final = 5.0  # `ads-pipeline dev` starts Dagster's processes at the same time
 
@@ -59,6 +57,7 @@ class SparkServer:
 
     spark: str
     log: Path
+    limits: EngineLimits = LIMITS
     process: "subprocess.Popen[str] | None" = None
     answer: Answer = field(default_factory=Answer)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -70,22 +69,23 @@ class SparkServer:
                 self.stop()
                 self.answer = self._start()
             answer = self.answer
-        if answer.problem is None and not is_answering(answer.port):
-            return Answer(problem=f"the engine's Spark did not answer within {SECONDS_TO_ANSWER:g} s")
+        seconds = self.limits.seconds_to_answer
+        if answer.problem is None and not is_answering(answer.port, seconds):
+            return Answer(problem=f"the engine's Spark did not answer within {seconds:g} s")
         return answer
 
     def watch(self, ended: threading.Event) -> None:
         """End a server that hangs, until `ended` is set. Its runs fail then, and later ones get a new server."""
-        silent = 0
-        while not ended.wait(SECONDS_BETWEEN_CHECKS):
+        silent, limits = 0, self.limits
+        while not ended.wait(limits.seconds_between_checks):
             process, port = self.process, self.answer.port
             is_started = process is not None and process.poll() is None and self.answer.problem is None and port
-            silent = silent + 1 if is_started and not is_answering(port) else 0
-            if silent == SILENT_CHECKS:
+            silent = silent + 1 if is_started and not is_answering(port, limits.seconds_to_answer) else 0
+            if silent == limits.silent_checks:
                 silent = 0
                 with self.lock:
                     if self.process is process:
-                        log_event(_LOG, LogEvent.ENGINE_HUNG, seconds=SILENT_CHECKS * SECONDS_TO_ANSWER)
+                        log_event(_LOG, LogEvent.ENGINE_HUNG, seconds=limits.silent_checks * limits.seconds_to_answer)
                         self.stop()
                         self.answer = self._start()
 
@@ -114,7 +114,7 @@ class SparkServer:
             if process.stdin is not None:
                 process.stdin.close()
             with suppress(subprocess.TimeoutExpired):
-                process.wait(SECONDS_TO_STOP)
+                process.wait(self.limits.seconds_to_stop)
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.kill()
@@ -141,14 +141,14 @@ class _Listener(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
 
 @contextmanager
-def engine(settings: Settings) -> Iterator[SparkServer]:
+def engine(settings: Settings, limits: EngineLimits = LIMITS) -> Iterator[SparkServer]:
     """Answer runs of this deployment until the end of the block. Raises BadCommand when that cannot be."""
     if not (HAS_UNIX_SOCKETS and needs_engine(settings.spark)):
         raise BadCommand("an engine needs Unix sockets, and ADS_PIPELINE_SPARK must name a master")
     if is_running(settings.home):
         raise BadCommand(f"an engine already serves {settings.home}")
     make_durable_directories(engine_directory(settings.home))
-    spark_server = SparkServer(spark=settings.spark, log=engine_directory(settings.home) / LOG)
+    spark_server = SparkServer(spark=settings.spark, log=engine_directory(settings.home) / LOG, limits=limits)
     link = engine_link(settings.home)
     with (
         short_lived_directory() as directory,  # only its owner may enter it
@@ -168,7 +168,7 @@ def engine(settings: Settings) -> Iterator[SparkServer]:
                 link.unlink()
 
 
-def run_engine(settings: Settings, *, until_stdin_closes: bool = False) -> None:
+def run_engine(settings: Settings, *, until_stdin_closes: bool = False, limits: EngineLimits = LIMITS) -> None:
     """Run the engine until SIGTERM or SIGINT, or until standard input closes."""
     ended = threading.Event()
 
@@ -177,7 +177,7 @@ def run_engine(settings: Settings, *, until_stdin_closes: bool = False) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-    with engine(settings) as spark_server:
+    with engine(settings, limits) as spark_server:
         warm_up = threading.Timer(SECONDS_TO_WARM_UP, spark_server.start_if_needed)
         warm_up.daemon = True
         warm_up.start()

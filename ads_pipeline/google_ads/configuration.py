@@ -7,9 +7,11 @@ keys and never show a value.
 import json
 import os
 import re
+import shlex
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import PackageNotFoundError, distribution, requires
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +23,7 @@ from ads_pipeline.quoting import printable
 
 VARIABLE: Final = "ADS_PIPELINE_GOOGLE_ADS"
 FROM_ENVIRONMENT: Final = "env"
-INSTALL: Final = "pip install 'ads-pipeline[google-ads]'"
+_EXTRA: Final = "google-ads"
 _PREFIX: Final = "GOOGLE_ADS_"
 _PATH_VARIABLE: Final = f"{_PREFIX}CONFIGURATION_FILE_PATH"
 _OAUTH_KEYS: Final = ("client_id", "client_secret", "refresh_token")
@@ -91,11 +93,21 @@ def installed_versions() -> tuple[str, ...]:
     return tuple(sorted(found, key=lambda name: int(name[1:]), reverse=True))
 
 
+def install_command() -> str:
+    """The command that installs the client into this Python, from the package index.
+
+    It names the client and not this package, which may have come from a checkout or a wheel.
+    """
+    given = (each.partition(";") for each in requires("ads-pipeline") or ())
+    clients = [requirement.strip() for requirement, _, marker in given if _EXTRA in marker]
+    return shlex.join([sys.executable, "-m", "pip", "install", *clients])
+
+
 def check_installation(api_version: str, location: str) -> None:
     """BadSettings when the client is not installed or does not have this version of the API."""
     versions = installed_versions()
     if not versions:
-        problem = f"the client of Google Ads is not installed; run {INSTALL}, or set {VARIABLE}=off"
+        problem = f"the client of Google Ads is not installed; run {install_command()}, or set {VARIABLE}=off"
         raise BadSettings((Mistake(location=VARIABLE, problem=problem),))
     if api_version not in versions:
         problem = f"the installed client has no {printable(api_version)}; it has {', '.join(versions)}"

@@ -1,4 +1,4 @@
-"""What `ads-pipeline dev` prepares before Dagster takes its place."""
+"""What `ads-pipeline dev` prepares and prints, and how it ends."""
 
 import os
 import signal
@@ -10,10 +10,14 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from ads_pipeline.cli.dev import prepare_dagster
+from ads_pipeline.cli import dev_start
+from ads_pipeline.cli.dev import END_SIGNALS, KEEPER, LOG, make_address, prepare_dagster
+from ads_pipeline.cli.dev_start import DAEMON, LOCATION, UI, report_start
 from ads_pipeline.engine.address import is_running
 from ads_pipeline.settings import read_settings
-from ads_pipeline_tests.engine.test_engine import descendants, exists
+from ads_pipeline_tests.cli.running import CommandLine
+from ads_pipeline_tests.cli.test_one_dev import find_free_port
+from ads_pipeline_tests.engine.test_engine import descendants, exists, wait_until_gone
 from ads_pipeline_tests.polling import wait_for
 from ads_pipeline_tests.spark.servers import build_environment
 
@@ -50,8 +54,8 @@ def test_queue_is_read_every_second(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert file.read_text() == "{}"
 
 
-def test_engine_outlives_the_command_and_ends_with_the_program_that_replaced_it(tmp_path: Path) -> None:
-    """The program is Dagster in the product."""
+def test_engine_ends_with_the_last_process_that_holds_it(tmp_path: Path) -> None:
+    """The command and the process that keeps Dagster hold it in the product."""
     environment = build_environment() | {"ADS_PIPELINE_HOME": str(tmp_path), "ADS_PIPELINE_SPARK": "local[2]"}
     done = subprocess.run(
         [sys.executable, "-c", CODE], env=environment, capture_output=True, text=True, check=True, timeout=300
@@ -64,7 +68,7 @@ def test_engine_outlives_the_command_and_ends_with_the_program_that_replaced_it(
 @pytest.mark.invariant("L6")
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found in /proc")
 def test_engine_that_died_is_started_again(tmp_path: Path) -> None:
-    """The program that replaced the command does not watch it, so another process does."""
+    """The command does not watch it, so another process does."""
     code = CODE.replace("os.execv", "input(); os.execv")
     environment = build_environment() | {"ADS_PIPELINE_HOME": str(tmp_path), "ADS_PIPELINE_SPARK": "local[2]"}
     command = subprocess.Popen(
@@ -88,19 +92,78 @@ def find_supervisor(pid: int, other_than: int = 0) -> int | None:
     return next((child for child in found if child != other_than and exists(child)), None)
 
 
-def test_background_job_can_be_ended(tmp_path: Path) -> None:
-    """A job that a shell starts in the background ignores SIGINT. The program that replaces the command does not."""
-    program = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+@pytest.mark.parametrize("name", END_SIGNALS)
+def test_background_job_can_be_ended(name: str) -> None:
+    """A job that a shell starts in the background ignores SIGINT. Each signal ends the command in order."""
     code = f"""
-import os, sys
-from ads_pipeline.cli.dev import stop_ignoring_interrupts
-stop_ignoring_interrupts()
-os.execv(sys.executable, [sys.executable, "-c", {program!r}])
+import os, signal
+from ads_pipeline.cli.dev import end_by_interrupt
+end_by_interrupt()
+try:
+    os.kill(os.getpid(), signal.{name})
+except KeyboardInterrupt:
+    print("interrupted")
 """
-    script = tmp_path / "script.py"
-    script.write_text(code)
-    job = f"trap '' INT; exec {sys.executable} {script}"
-    done = subprocess.run(
-        ["bash", "-c", job], env=build_environment(), capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stdout.strip() == "True"
+    job = ["bash", "-c", 'trap "" INT; exec "$@"', "job", sys.executable, "-c", code]
+    done = subprocess.run(job, env=build_environment(), capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout == "interrupted\n"
+
+
+def test_dev_whose_dagster_ends_says_why(empty_cli: CommandLine, tmp_path: Path) -> None:
+    """With the last line of its log. The log of the last start is kept under another name."""
+    (tmp_path / "dagster.yaml").write_text("nonsense: 1")
+    (empty_cli.home / LOG).write_text("of the last start")
+    result = empty_cli.process("dev", "--port", str(find_free_port()), DAGSTER_HOME=str(tmp_path))
+    assert result.code == 69
+    assert "ads-pipeline: Dagster failed: " in result.err
+    assert "nonsense" in result.err
+    assert f"The log: {empty_cli.home / LOG}" in result.err
+    assert (empty_cli.home / f"{LOG}.1").read_text() == "of the last start"
+
+
+KEPT = """
+import signal, time
+signal.signal(signal.SIGINT, lambda *_: exit(3))
+print("ready", flush=True)
+time.sleep(600)
+"""
+HOLDER = """
+import subprocess, sys, time
+held = subprocess.Popen([sys.executable, "-m", *sys.argv[1:]], stdin=subprocess.PIPE, start_new_session=True)
+print(held.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.invariant("L6")
+def test_dagster_ends_when_the_command_was_killed(tmp_path: Path) -> None:
+    """Nobody can send it a signal then, so the process between them does when the pipe closes."""
+    command = [sys.executable, "-c", HOLDER, KEEPER, sys.executable, "-c", KEPT]
+    with subprocess.Popen(command, env=build_environment(), stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout
+        assert "ready\n" in [holder.stdout.readline(), holder.stdout.readline()]
+        below = list(descendants(holder.pid))
+        assert len(below) == 2
+        holder.kill()
+        wait_until_gone(below)
+
+
+def test_start_is_reported_in_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for each part that answers, and one every few seconds. It ends when Dagster has ended, or after a limit."""
+    monkeypatch.setattr(dev_start, "SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.setattr(dev_start, "SECONDS_BETWEEN_LINES", 0.0)
+    answers = iter([[UI, DAEMON], [UI, DAEMON], [DAEMON], []])
+    lines = [line.split(" s  ")[1] for line in report_start(lambda: next(answers), lambda: True)]
+    news = [line for line in lines if not line.startswith("waiting")]
+    assert news == [f"{LOCATION} answers", f"{UI} answers", f"{DAEMON} answers"]
+    assert f"waiting for {UI}" in lines
+    assert list(report_start(lambda: [UI], lambda: False)) == []
+    monkeypatch.setattr(dev_start, "SECONDS_TO_START", 0.0)
+    (line,) = report_start(lambda: [UI, DAEMON], lambda: True)
+    assert line.endswith("without an answer: the UI, the daemon")
+
+
+@pytest.mark.parametrize(("host", "address"), [("127.0.0.1", "http://127.0.0.1:3000"), ("::1", "http://[::1]:3000")])
+def test_address_can_be_opened(host: str, address: str) -> None:
+    """An IPv6 address stands in brackets."""
+    assert make_address(host, 3000) == address

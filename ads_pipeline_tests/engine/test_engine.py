@@ -20,12 +20,15 @@ import pytest
 
 from ads_pipeline.engine.address import (
     SECONDS_TO_START,
+    UNTIL_STDIN_CLOSES,
     Answer,
+    EngineLimits,
     engine_directory,
     engine_link,
     is_running,
     request_server,
 )
+from ads_pipeline.engine.keeper import SUPERVISOR
 from ads_pipeline.engine.private_directory import remove_abandoned
 from ads_pipeline.engine.supervisor import LOG, engine
 from ads_pipeline.errors import BadCommand
@@ -37,6 +40,16 @@ from ads_pipeline_tests.spark.servers import build_environment
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found in /proc")
 SECONDS = 120.0
+SHORT = EngineLimits(seconds_to_answer=4.0, seconds_between_checks=0.5, silent_checks=3, seconds_to_stop=1.0)
+# An engine with other limits than those of `ads-pipeline dev`.
+LIMITED = """
+import os
+from ads_pipeline.engine.address import EngineLimits
+from ads_pipeline.engine.supervisor import run_engine
+from ads_pipeline.settings import read_settings
+
+run_engine(read_settings(os.environ), until_stdin_closes=True, limits={limits!r})
+"""
 HEAVY = {"dagster", "google", "pandera", "sqlalchemy"}
 
 
@@ -45,11 +58,12 @@ def settings_for(home: Path, spark: str = "local[2]") -> Settings:
 
 
 @contextmanager
-def supervisor(home: Path, **more: str) -> "Iterator[subprocess.Popen[bytes]]":
-    """An engine as `ads-pipeline dev` starts it."""
+def supervisor(home: Path, *, limits: EngineLimits | None = None, **more: str) -> "Iterator[subprocess.Popen[bytes]]":
+    """An engine as `ads-pipeline dev` starts it, or one with other limits."""
+    program = ["-c", LIMITED.format(limits=limits)] if limits else ["-m", SUPERVISOR, UNTIL_STDIN_CLOSES]
     environment = build_environment() | {"ADS_PIPELINE_HOME": str(home), "ADS_PIPELINE_SPARK": "local[2]"} | more
     process = subprocess.Popen(
-        [sys.executable, "-m", "ads_pipeline.engine.supervisor", "--until-stdin-closes"],
+        [sys.executable, *program],
         env=environment,
         stdin=subprocess.PIPE,
         start_new_session=True,
@@ -107,6 +121,12 @@ def find_warm_workers(pid: int) -> set[int]:
     return {worker for daemon in daemons for worker in descendants(daemon)}
 
 
+def find_server(home: Path) -> Answer | None:
+    """The engine's server, unless it has a problem."""
+    found = request_server(home)
+    return found if found is not None and found.problem is None else None
+
+
 def exists(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -159,23 +179,17 @@ def test_runs_share_a_server_that_ends_with_its_parent(tmp_path: Path) -> None:
 @pytest.mark.invariant("L5", "L6")
 def test_engine_that_hangs_is_left_out_and_then_replaced(tmp_path: Path) -> None:
     """The answer to a run has a limit and says why. The engine ends the stopped JVM, and later runs use a new one."""
-    with supervisor(tmp_path) as process:
-        answer = request_server(tmp_path)
-        assert answer is not None
-        assert answer.problem is None
+    with supervisor(tmp_path, limits=SHORT) as process:
+        answer = wait_for(lambda: find_server(tmp_path), SECONDS)
         java = find_java(process.pid)
         os.kill(java, signal.SIGSTOP)
         hung = request_server(tmp_path)
         assert hung is not None
-        assert hung.problem == "the engine's Spark did not answer within 10 s"
+        assert hung.problem == "the engine's Spark did not answer within 4 s"
         wait_until_gone([java])
 
-        def find_other_server() -> Answer | None:
-            found = request_server(tmp_path)
-            is_other = found is not None and found.problem is None and found.token != answer.token
-            return found if is_other else None
-
-        wait_for(find_other_server, SECONDS)
+        other = wait_for(lambda: find_server(tmp_path), SECONDS)
+        assert other.token != answer.token
         again, _log = run_client(tmp_path)
         assert again["session"].startswith("pyspark.sql.connect.")
 
@@ -192,7 +206,7 @@ def test_run_does_not_wait_for_an_engine_whose_processes_all_hang(tmp_path: Path
         try:
             assert release_while_engine_hangs(tmp_path, [java, process.pid]) < SECONDS_TO_RELEASE + 60
             started = time.monotonic()
-            answer = request_server(tmp_path)
+            answer = request_server(tmp_path, SHORT)
             assert time.monotonic() - started < SECONDS_TO_START
             assert answer is not None
             assert "does not answer" in (answer.problem or "")

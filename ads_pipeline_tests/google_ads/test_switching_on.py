@@ -1,6 +1,7 @@
 """ADS_PIPELINE_GOOGLE_ADS: off is as if there were no extraction; on is checked at once, without a call."""
 
 import os
+import shlex
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError
@@ -83,7 +84,14 @@ def test_on_without_the_extra_names_the_command(tmp_path: Path, monkeypatch: pyt
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr(configuration, "distribution", absent)
-    assert "run pip install 'ads-pipeline[google-ads]'" in mistakes(monkeypatch, tmp_path, "env")
+    assert f"run {configuration.install_command()}, or set" in mistakes(monkeypatch, tmp_path, "env")
+
+
+def test_command_installs_the_client_into_this_python() -> None:
+    """With the versions that the extra allows. It works wherever this package came from; pip resolves it."""
+    program, *arguments, client = shlex.split(configuration.install_command())
+    assert [program, *arguments] == [sys.executable, "-m", "pip", "install"]
+    assert set(client.removeprefix("google-ads").split(",")) == {"<35", ">=34"}
 
 
 @pytest.mark.invariant("X1")

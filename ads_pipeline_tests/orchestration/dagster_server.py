@@ -9,7 +9,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -268,7 +268,8 @@ def dagster_server(
             server.wait_for(lambda: answers(server), SECONDS_TO_START)
             yield server
         finally:
-            os.killpg(process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # a test has ended it
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 

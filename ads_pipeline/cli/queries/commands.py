@@ -14,7 +14,7 @@ from ads_pipeline.cli.output import Column, count_of, write_list
 from ads_pipeline.domain.partition import validate_name
 from ads_pipeline.domain.warehouse_names import find_view_problem
 from ads_pipeline.errors import BadCommand
-from ads_pipeline.google_ads.configuration import INSTALL
+from ads_pipeline.google_ads.configuration import install_command
 from ads_pipeline.query_file import DEFAULT_QUERIES_FILE, Query, line_of
 from ads_pipeline.quoting import quoted
 from ads_pipeline.settings import Settings
@@ -139,8 +139,9 @@ def add_query(
 
     kinds = find_kinds(settings.google_apis, name, query)
     if kinds is None:
+        install = install_command()
         typer.echo(
-            f"types are guessed from names: the client of Google Ads is not installed; run {INSTALL}", err=True
+            f"types are guessed from names: the client of Google Ads is not installed; run {install}", err=True
         )
     text = _insert(path, name, query, module)
     contracts = path.parent / module

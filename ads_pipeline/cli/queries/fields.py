@@ -10,7 +10,7 @@ import typer
 
 from ads_pipeline.contracts.registry import Contracts
 from ads_pipeline.errors import BadCommand
-from ads_pipeline.google_ads.configuration import INSTALL, installed_versions
+from ads_pipeline.google_ads.configuration import install_command, installed_versions
 from ads_pipeline.google_ads.descriptors import VersionFields
 from ads_pipeline.google_ads.gaql import BOOLEAN_PROBLEM, ExpectedColumn, QueryProblem, check_query, is_date
 from ads_pipeline.query_file import GoogleApis, Query, line_of
@@ -27,7 +27,8 @@ def check_fields(settings: Settings, contracts: Contracts, api_version: str | No
     """
     versions = installed_versions()
     if not versions:
-        typer.echo(f"fields were not checked: the client of Google Ads is not installed; run {INSTALL}", err=True)
+        install = install_command()
+        typer.echo(f"fields were not checked: the client of Google Ads is not installed; run {install}", err=True)
         return
     version = api_version or settings.google_apis.api_version
     if version not in versions:
